@@ -106,7 +106,7 @@ def test_waits_for_what_never_comes():
 def test_a_test_kills_that_fails_with_the_mutant_each_time_and_passes_without_it(
     tmp_path: Path, tests: list[str], end: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mutants.START", 3.0)
+    monkeypatch.setattr("mutants.START", 10.0)
     (tmp_path / "module.py").write_text(MODULE)
     (tmp_path / "test_module.py").write_text(TESTS)
     (halved,) = (each for each in mutants(tmp_path, "module.py") if "    return (taken // 2)" in each.source)

@@ -369,9 +369,9 @@ app.streamable_http_app()  # E
 MRTRServer("x", limits={})  # E
 MRTRServer("x", tools=[])  # E
 MRTRServer("x", "instructions")  # E
-app.tool(tags={"x"})  # E
-app.prompt(tags={"x"})  # E
-app.resource("a://b", tags={"x"})  # E
+app.tool(tag="x")  # E
+app.prompt(tag="x")  # E
+app.resource("a://b", tag="x")  # E
 
 
 async def words_of_others(ctx: Context) -> None:

@@ -265,7 +265,7 @@ class Steps:
         that are alike in all that is numbered as they come.
         """
         name = task.get_name().replace(MARK, "_").replace(ALIKE, "_")
-        if name.startswith("Task-"):
+        if name.startswith("Task-") or name == "None":  # which Python 3.12 calls the tasks of a task factory
             coroutine: Any = task.get_coro()
             name, frame = getattr(coroutine, "__name__", "task"), getattr(coroutine, "cr_frame", None)
             if frame is not None:

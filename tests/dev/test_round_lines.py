@@ -13,7 +13,7 @@ from mrtr_server.dev.round_lines import RoundLines
 from mrtr_server.dev.terminal import Terminal, short, takes_colour
 from mrtr_server.errors import InvalidParams
 from mrtr_server.protocol.messages import Complete
-from mrtr_server.telemetry.seen_rounds import SeenRound, set_round_observer
+from mrtr_server.telemetry.seen_rounds import SeenRound
 from mrtr_server.testing import Client, no, yes
 
 TIME = re.compile(r"^\d\d:\d\d:\d\d  ")
@@ -80,8 +80,7 @@ def server() -> MRTRServer:
 @pytest.fixture
 def lines(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> "Lines":
     console = Console(Terminal(colour=False), EffectWatch())
-    set_round_observer(console)
-    monkeypatch.setattr("mrtr_server.telemetry.seen_rounds._observer", console)  # and away at the end
+    monkeypatch.setattr("mrtr_server.telemetry.seen_rounds._observer", console)
     return Lines(capsys)
 
 

@@ -288,9 +288,9 @@ class TestSignatures:
     def test_very_many_problems_cost_neither_time_nor_a_long_reply(self) -> None:
         def tool(xs: list[int], city: str, good: int, few: list[int]) -> None: ...
 
-        began = time.perf_counter()
+        began = time.thread_time()  # what other processes take does not count
         found = problems(arguments_of(tool), {"xs": [""] * 300_000, "good": 1, "few": ["", 1]})
-        assert time.perf_counter() - began < 2
+        assert time.thread_time() - began < 2
         assert found == [("xs", "300000 problems"), ("city", "1 problem"), ("few", "1 problem")]
 
     def test_many_problems_are_counted(self) -> None:
