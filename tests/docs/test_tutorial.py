@@ -13,7 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from mrtr_server.testing import Client, cancel, yes
+from mrtr_server.testing import Client, decline, yes
 
 from ..support.serving import ROOT, TIMEOUT, end, free_ports, is_ready, listens, wait_until, without_settings
 
@@ -163,7 +163,7 @@ def test_everything_of_the_tutorial(tmp_path: Path) -> None:
         asked = flow.answer(details=details)
         assert f"`{asked.questions['confirm']}`" in section("An effect, and a mistake")
         assert "number 2" in flow.answer(confirm=yes).questions["confirm"]
-        flow.answer(confirm=cancel)
+        assert flow.answer(confirm=decline).needs_input
         terminal.expect(blocks("An effect, and a mistake", "text")[0])
 
         (change,) = blocks("A step", "expenses.py, changed")
@@ -171,6 +171,11 @@ def test_everything_of_the_tutorial(tmp_path: Path) -> None:
         typed(blocks("A step", "sh")[0], folder)
         Client(url).call("claim", what="a train to Bern", answers={"details": details, "confirm": yes})
         terminal.expect(blocks("A step", "text")[0])
+        flow = Client(url).flow("claim", what="a taxi")
+        flow.start()
+        flow.answer(details={"amount": 20, "kind": "travel"})
+        twice = {reply.text for reply in flow.race(confirm=yes)}
+        assert twice == {"Your manager decides on number 2."}
 
         (change,) = blocks("The manager decides", "expenses.py, changed")
         terminal.change(server, code := changed(code, change))
@@ -178,7 +183,7 @@ def test_everything_of_the_tutorial(tmp_path: Path) -> None:
         assert [len(each.request("tools/list").result["tools"]) for each in (ann, manager)] == [1, 2]
         book = {"amount": 30, "kind": "books"}
         ann.call("claim", what="a book", answers={"details": book, "confirm": yes})
-        manager.call("review", number=2, answers={"decision": {"approve": True}})
+        manager.call("review", number=3, answers={"decision": {"approve": True}})
         terminal.expect(blocks("The manager decides", "text")[0])
 
         (change,) = blocks("A report in the background", "expenses.py, changed")
