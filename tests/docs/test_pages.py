@@ -106,7 +106,19 @@ def test_every_link_to_a_heading_leads_to_one() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["writing-servers", "operating", "database", "access", "tasks", "drafts", "clients", "stdio"]
+    "name",
+    [
+        "writing-servers",
+        "operating",
+        "database",
+        "access",
+        "tasks",
+        "drafts",
+        "clients",
+        "stdio",
+        "tutorial",
+        "coming-from-fastmcp",
+    ],
 )
 def test_a_table_of_contents_has_every_section_in_its_order(name: str) -> None:
     text = (ROOT / "docs" / f"{name}.md").read_text()

@@ -1,0 +1,223 @@
+"""The tutorial, done as a reader does it: its files, its commands, and what they print."""
+
+import ast
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from mrtr_server.testing import Client, decline, yes
+
+from ..support.serving import ROOT, TIMEOUT, end, free_ports, is_ready, listens, wait_until, without_settings
+
+pytestmark = pytest.mark.processes
+
+PAGE = (ROOT / "docs" / "tutorial.md").read_text()
+BIN = Path(sys.executable).parent
+BLOCK = re.compile(r"^```(\w+)(?: title=\"([^\"]+)\")?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def section(title: str) -> str:
+    """Return the text below a heading."""
+    return re.split(r"^## ", PAGE.partition(f"\n## {title}\n")[2], maxsplit=1, flags=re.MULTILINE)[0]
+
+
+def blocks(title: str, kind: str) -> list[str]:
+    """Return the blocks of a kind, or of a title, below a heading."""
+    found = BLOCK.findall(section(title))
+    assert found, f"there is no {title!r}"
+    return [code for language, name, code in found if kind == (name or language)]
+
+
+def name_of(statement: ast.stmt) -> str:
+    """Return what a statement at the top of a module defines."""
+    if isinstance(statement, ast.ImportFrom):
+        return f"import {statement.module}"
+    if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
+        return statement.targets[0].id
+    return str(getattr(statement, "name", ""))
+
+
+def pieces(code: str) -> dict[str, str]:
+    """Return each definition of a module with its source and its decorators."""
+    lines = code.splitlines()
+    found: dict[str, str] = {}
+    for statement in ast.parse(code).body:
+        first = min([statement.lineno, *(each.lineno for each in getattr(statement, "decorator_list", []))])
+        found[name_of(statement)] = "\n".join(lines[first - 1 : statement.end_lineno])
+    return found
+
+
+def changed(code: str, change: str) -> str:
+    """Return a module after a change: a definition takes the place of its namesake, or comes at the end."""
+    before = pieces(code)
+    for name, source in pieces(change).items():
+        code = code.replace(before[name], source) if name in before else f"{code}\n\n{source}\n"
+    return code
+
+
+class Terminal:
+    """A running `mrtr-server dev`.
+
+    Args:
+        log: what it writes to.
+        port: where it listens.
+    """
+
+    def __init__(self, log: Path, port: int) -> None:
+        self._log, self._port = log, port
+        self._read = 0
+
+    def expect(self, printed: str) -> None:
+        """Wait for lines of the page, which come in this order and with other times."""
+        line = re.escape(printed.strip().replace("127.0.0.1:8000", f"127.0.0.1:{self._port}"))
+        line = re.sub(r"\d\d:\d\d:\d\d", r"\\d\\d:\\d\\d:\\d\\d", line)
+        line = re.sub(r"(?:\\ )+\d+\\\.\d\\ ms", r" +\\d+\\.\\d ms", line)
+        pattern = re.compile(line)
+        try:
+            wait_until(lambda: pattern.search(self._log.read_text(), self._read), "lines of the page")
+        except AssertionError as error:
+            raise AssertionError(f"{error}:\n{printed}\n{self._log.read_text()[self._read :]}") from None
+        self._read = len(self._log.read_text())
+
+    def change(self, path: Path, code: str) -> None:
+        """Write the code of the server, and wait until that is served."""
+        before = self._log.read_text().count("reloaded")
+        path.write_text(code)
+        wait_until(lambda: self._log.read_text().count("reloaded") > before, "the server to reload")
+        self._read = len(self._log.read_text())
+
+
+@contextmanager
+def developing(folder: Path, command: str) -> Iterator[tuple[Terminal, str]]:
+    """Run the command of the page; give its terminal and the address of its endpoint."""
+    (port,) = free_ports(1)
+    log = folder.parent / "terminal"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [BIN / command.split()[0], *command.split()[1:], "--port", str(port)],
+            cwd=folder,
+            env=environment(),
+            stdout=output,
+            stderr=output,
+        )
+    try:
+        yield Terminal(log, port), f"http://127.0.0.1:{port}/mcp"
+    finally:
+        end(process)
+
+
+def environment() -> dict[str, str]:
+    path = f"{BIN}{os.pathsep}{os.environ['PATH']}"
+    return without_settings(PATH=path, PYTHONDONTWRITEBYTECODE="1")
+
+
+@contextmanager
+def in_background(commands: str, folder: Path, ports: list[int]) -> Iterator[None]:
+    """Run what a shell starts in the background on these ports, until the block is left."""
+    shell = subprocess.Popen(["bash", "-c", f"{commands}\nwait"], cwd=folder, env=environment(), start_new_session=True)
+    try:
+        yield
+    finally:
+        os.killpg(shell.pid, signal.SIGTERM)
+        shell.wait(TIMEOUT)
+        wait_until(lambda: not any(map(listens, ports)), "the servers to end")
+
+
+def typed(command: str, folder: Path) -> str:
+    """Run a command; return what it prints."""
+    done = subprocess.run(
+        ["bash", "-c", command], cwd=folder, env=environment(), capture_output=True, text=True, timeout=TIMEOUT
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_everything_of_the_tutorial(tmp_path: Path) -> None:
+    folder = tmp_path / "expenses"
+    folder.mkdir()
+    server = folder / "expenses.py"
+    details = {"amount": 120, "kind": "travel"}
+
+    (code,) = blocks("A tool that asks", "expenses.py")
+    server.write_text(code)
+    (command,) = blocks("A tool that asks", "sh")
+    started, two_rounds = blocks("A tool that asks", "text")
+    with developing(folder, command) as (terminal, url):
+        terminal.expect(started)
+        assert httpx.get(url.replace("/mcp", "/docs"), trust_env=False).status_code == 200
+        Client(url).call("claim", what="a train to Bern", answers={"details": details})
+        terminal.expect(two_rounds)
+
+        (code,) = blocks("An effect, and a mistake", "expenses.py")
+        terminal.change(server, code)
+        flow = Client(url).flow("claim", what="a train to Bern")
+        flow.start()
+        asked = flow.answer(details=details)
+        assert f"`{asked.questions['confirm']}`" in section("An effect, and a mistake")
+        assert "number 2" in flow.answer(confirm=yes).questions["confirm"]
+        assert flow.answer(confirm=decline).needs_input
+        terminal.expect(blocks("An effect, and a mistake", "text")[0])
+
+        (change,) = blocks("A step", "expenses.py, changed")
+        terminal.change(server, code := changed(code, change))
+        typed(blocks("A step", "sh")[0], folder)
+        Client(url).call("claim", what="a train to Bern", answers={"details": details, "confirm": yes})
+        terminal.expect(blocks("A step", "text")[0])
+        flow = Client(url).flow("claim", what="a taxi")
+        flow.start()
+        flow.answer(details={"amount": 20, "kind": "travel"})
+        twice = {reply.text for reply in flow.race(confirm=yes)}
+        assert twice == {"Your manager decides on number 2."}
+
+        (change,) = blocks("The manager decides", "expenses.py, changed")
+        terminal.change(server, code := changed(code, change))
+        ann, manager = Client(url, token="ann-token"), Client(url, token="max-token", tasks=True)
+        assert [len(each.request("tools/list").result["tools"]) for each in (ann, manager)] == [1, 2]
+        book = {"amount": 30, "kind": "books"}
+        ann.call("claim", what="a book", answers={"details": book, "confirm": yes})
+        manager.call("review", number=3, answers={"decision": {"approve": True}})
+        terminal.expect(blocks("The manager decides", "text")[0])
+
+        (change,) = blocks("A report in the background", "expenses.py, changed")
+        terminal.change(server, code := changed(code, change))
+        report = Client(url, token="max-token", tasks=True).flow("report")
+        assert report.start().is_task
+        assert report.wait().result["structuredContent"] == {"travel": 0, "meals": 0, "books": 30}
+
+    (tests,) = blocks("Tests", "test_expenses.py")
+    (folder / "test_expenses.py").write_text(tests)
+    (printed,) = blocks("Tests", "text")
+    # Not the options of the tests that run this; and no plugin but pytest's own.
+    assert printed.strip() in typed(f"{blocks('Tests', 'sh')[0].strip()} -c {os.devnull} -W error", folder)
+
+    ports = dict(zip(("8000", "8001", "8002"), map(str, free_ports(3)), strict=True))
+
+    def here(text: str) -> str:
+        """Return a text with the ports and the folder of the tests."""
+        text = re.sub(r"\b800[012]\b", lambda found: ports[found[0]], text)
+        return text.replace("../examples", str(ROOT / "examples"))
+
+    start, run, look = blocks("Two replicas", "sh")
+    replies, rows = blocks("Two replicas", "text")
+    (program,) = blocks("Two replicas", "replicas.py")
+    (folder / "replicas.py").write_text(here(program))
+    with in_background(here(start), folder, [*map(int, ports.values())]):
+        wait_until(lambda: all(is_ready(int(port)) for port in list(ports.values())[1:]), "both replicas")
+        wait_until(lambda: listens(int(ports["8000"])), "the front")
+        assert typed(run, folder) == here(replies)
+        assert typed(look, folder) == rows
+
+
+def test_a_change_replaces_what_has_its_name_and_adds_the_rest() -> None:
+    code = "from a import b\n\n@b\ndef f():\n    return 1\n\nx = 2\n"
+    assert changed(code, "from a import b, c\n\n@c\ndef f():\n    return 3\n\ndef g(): ...\n") == (
+        "from a import b, c\n\n@c\ndef f():\n    return 3\n\nx = 2\n\n\ndef g(): ...\n"
+    )
