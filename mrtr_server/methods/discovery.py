@@ -35,25 +35,51 @@ class Discoverer:
         self._ttl = ttl
         self._scope: Literal["public", "private"] = scope
         self._registers_later = registers_later
+        self._last: tuple[frozenset[Registered], Discovery] | None = None
 
     def takes_tasks(self) -> bool:
         """Return whether calls may become tasks, now or later."""
         return self._registry.has_tasks or "tasks" in self._registers_later
 
     async def discover(self, call: Call, outlet: Outlet) -> Outcome:
-        """Serve `server/discover` (Discovery, Server Capabilities)."""
-        registry, later = self._registry, self._registers_later
-        capabilities: JSON = {}
-        if registry.has_any("tools") or "tools" in later:
-            capabilities["tools"] = {"listChanged": True}
-        if registry.has_any("prompts") or "prompts" in later:
-            capabilities["prompts"] = {"listChanged": True}
-        if registry.has_any("resources", "resourceTemplates") or "resources" in later:
-            capabilities["resources"] = {"listChanged": True, "subscribe": True}
-        if capabilities:
-            capabilities["logging"] = {}
-        if registry.completers or "completions" in later:
-            capabilities["completions"] = {}
-        if self.takes_tasks():
-            capabilities["extensions"] = {TASKS: {}}
-        return Discovery(capabilities, self._instructions, self._ttl, self._scope)
+        """Serve `server/discover` (Discovery, Server Capabilities).
+
+        What it returns is made once for what there is, so that a dialect need not write it anew.
+        """
+        had = self._has()
+        if self._last is None or self._last[0] != had:
+            self._last = had, Discovery(_capabilities(had), self._instructions, self._ttl, self._scope)
+        return self._last[1]
+
+    def _has(self) -> frozenset[Registered]:
+        """Return what the server has, or may have later."""
+        registry = self._registry
+        has: set[Registered] = set(self._registers_later)
+        if registry.has_any("tools"):
+            has.add("tools")
+        if registry.has_any("prompts"):
+            has.add("prompts")
+        if registry.has_any("resources") or registry.has_any("resourceTemplates"):
+            has.add("resources")
+        if registry.completers:
+            has.add("completions")
+        if registry.has_tasks:
+            has.add("tasks")
+        return frozenset(has)
+
+
+def _capabilities(has: Collection[Registered]) -> JSON:
+    capabilities: JSON = {}
+    if "tools" in has:
+        capabilities["tools"] = {"listChanged": True}
+    if "prompts" in has:
+        capabilities["prompts"] = {"listChanged": True}
+    if "resources" in has:
+        capabilities["resources"] = {"listChanged": True, "subscribe": True}
+    if capabilities:
+        capabilities["logging"] = {}
+    if "completions" in has:
+        capabilities["completions"] = {}
+    if "tasks" in has:
+        capabilities["extensions"] = {TASKS: {}}
+    return capabilities

@@ -7,6 +7,8 @@ Their results have no `resultType`, and a question is a request of the server's 
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from pydantic_core import to_json
+
 from ..errors import (
     HeaderMismatch,
     InsufficientScope,
@@ -143,6 +145,8 @@ class HandshakeDialect(Dialect):
         self._info = {name: value for name, value in surface.info.items() if name in fields}
         if not self.form.structures:
             self._info.pop("title", None)
+        self._last: tuple[Discovery | None, bytes] = (None, b"")
+        """What the server could do when a session began last, and the result that said so."""
 
     @property
     def spoken(self) -> str:
@@ -272,15 +276,15 @@ class HandshakeDialect(Dialect):
     def reply(self, call: Call, outcome: Outcome) -> Reply:
         """Return the HTTP response that carries an outcome; the one to `initialize` has the id of the session."""
         if isinstance(outcome, Discovery) and self._sessions is not None:
-            version = _negotiated(call.params)
-            id = self._sessions.begin(version, call.client, call.principal)
-            return Reply(200, self.of_version(version).dump_outcome(call, outcome), ((SESSION_HEADER, id),))
+            form = self._forms[_negotiated(call.params)]
+            id = self._sessions.begin(form.form.name, call.client, call.principal)
+            return Reply(200, form.initialized(call, outcome), ((SESSION_HEADER, id),))
         return Reply(200, self.dump_outcome(call, outcome))
 
     def dump_outcome(self, call: Call, outcome: Outcome) -> bytes:
         """Return the response that carries an outcome."""
         if isinstance(outcome, Discovery):
-            return result(call, self._initialized(call, outcome))
+            return self._forms[_negotiated(call.params)].initialized(call, outcome)
         if not isinstance(outcome, Complete):
             return result(call, self._of_task(call, outcome))
         method, body = call.method, outcome.body
@@ -334,14 +338,22 @@ class HandshakeDialect(Dialect):
         """Return the writer for the notifications of a `GET`."""
         return _NotificationWriter()
 
-    def _initialized(self, call: Call, discovery: Discovery) -> JSON:
+    def initialized(self, call: Call, discovery: Discovery) -> bytes:
+        """Return the response that begins a session of this version; what is the same in each is written once."""
+        known, written = self._last
+        if known is not discovery:
+            written = to_json(self._agreement(discovery), inf_nan_mode="null")
+            self._last = discovery, written
+        return b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (to_json(call.request_id), written)
+
+    def _agreement(self, discovery: Discovery) -> JSON:
         capabilities = {name: value for name, value in discovery.capabilities.items() if name != "extensions"}
         if not self.form.annotates:
             capabilities.pop("completions", None)
         if self.form.tasks and TASKS in discovery.capabilities.get("extensions", {}):
             capabilities["tasks"] = CAPABILITY
         body: JSON = {
-            "protocolVersion": _negotiated(call.params),
+            "protocolVersion": self.form.name,
             "capabilities": capabilities,
             "serverInfo": self._info,
         }

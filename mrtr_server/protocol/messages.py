@@ -227,9 +227,9 @@ class NeedsInput:
     expires: float = math.inf
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Discovery:
-    """What the server can do.
+    """What the server can do. Many requests share one, so nothing in it may be changed.
 
     Args:
         capabilities: in the shape of `ServerCapabilities`.

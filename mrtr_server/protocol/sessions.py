@@ -155,8 +155,9 @@ class Sessions:
 
 def _known_capabilities(declared: Mapping[str, Any]) -> dict[str, Any]:
     """Return the capabilities that are known, without what clients add to them."""
-    return {
-        name: {part: {} for part in parts if found.get(part) is not None}
-        for name, parts in _KNOWN.items()
-        if isinstance(found := declared.get(name), dict)
-    }
+    known: dict[str, Any] = {}
+    for name, parts in _KNOWN.items():
+        found = declared.get(name)
+        if isinstance(found, dict):
+            known[name] = {part: {} for part in parts if found.get(part) is not None} if found else {}
+    return known

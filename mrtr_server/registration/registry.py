@@ -107,6 +107,8 @@ class Registry:
         """The tools that are enabled, as are the prompts, resources and templates below. A change makes a new one."""
         self.tasks: dict[str, TaskTerms] = {}
         """How calls of tools become tasks, by the name of each tool that has some."""
+        self.has_tasks = False
+        """Whether calls of a tool become tasks, enabled or not."""
         self.prompts: dict[str, Prompt] = {}
         self.resources: dict[str, Resource] = {}
         self.templates: dict[str, Resource] = {}
@@ -256,6 +258,7 @@ class Registry:
         if listing == "tools":
             tools = cast(dict[str, Tool], shown)
             self.tasks = {name: tool.handler.task for name, tool in tools.items() if tool.handler.task is not None}
+            self.has_tasks = any(record.handler.task is not None for record in self._all["tools"].values())
             _mirror(self.mirrored, tools)
         setattr(self, "templates" if listing == "resourceTemplates" else listing, shown)
 
@@ -370,14 +373,9 @@ class Registry:
                 return resource, values
         return None
 
-    def has_any(self, *listings: Listing) -> bool:
-        """Return whether there is anything of some kinds, enabled or not."""
-        return any(self._all[listing] for listing in listings)
-
-    @property
-    def has_tasks(self) -> bool:
-        """Whether calls of a tool become tasks, enabled or not."""
-        return any(record.handler.task is not None for record in self._all["tools"].values())
+    def has_any(self, listing: Listing) -> bool:
+        """Return whether there is anything of a kind, enabled or not."""
+        return bool(self._all[listing])
 
     def records(self, listing: str) -> Mapping[str, Record]:
         """Return what one of the `LISTINGS` lists, by name or URI, in the order of registration."""

@@ -14,6 +14,7 @@ from ..protocol.all_dialects import Envelope, HandshakeDialect, Reply
 from ..protocol.callers import Principal
 from ..protocol.messages import (
     NOTHING,
+    OPEN_METHODS,
     Call,
     ComeBack,
     LogLevel,
@@ -124,7 +125,7 @@ class LiveConnection(OpenCallNotes, Connection):
         call = self.form.load_call_of(envelope, self.principal, self._user, session)
         call.root = self.scope.get("root_path", "")
         call.peer = self.scope.get("client")
-        call.can_retry = self.can_move
+        call.can_retry = call.method in OPEN_METHODS and self.can_move
         if (credentials := self.scope.get("auth")) is not None:
             call.scopes = scopes_of(credentials)
         return call

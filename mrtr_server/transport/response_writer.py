@@ -71,11 +71,11 @@ class ResponseWriter:
 
     def respond(self, status: int, body: bytes, *headers: tuple[bytes, bytes]) -> Awaitable[None]:
         """Write a whole response: JSON, or nothing."""
-        if len(body) <= PIECE and not headers:
+        if len(body) <= PIECE:
             request, shortcuts = self._request, self._shortcuts
             if shortcuts is None:
                 request, shortcuts = find_request(self._send)
-            if shortcuts is not None and shortcuts.respond_whole(request, status, JSON_TYPE, body):
+            if shortcuts is not None and shortcuts.respond_whole(request, status, JSON_TYPE, body, headers):
                 return NOTHING
         start = _start(status, body, headers)
         if len(body) <= PIECE:

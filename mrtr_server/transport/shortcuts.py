@@ -13,13 +13,12 @@ class Shortcuts(NamedTuple):
         known_headers: returns the headers that are listed in a scope by their names, if none is there twice; None where
             that is to be found out.
         take_body: returns the body if all of it has come, as `receive` would; None where it has to be received.
-        respond_whole: writes a response at once: its status, its `content-type` if it has a body, and
-            its body; returns False where it
-            has to be sent.
+        respond_whole: writes a response at once: its status, its `content-type` if it has a body, its body, and the
+            headers that it has beyond those of each; returns False where it has to be sent.
         write_part: writes a part of a stream at once; returns False likewise.
     """
 
     known_headers: Callable[[Any, Listed], dict[bytes, bytes] | None]
     take_body: Callable[[Any], bytes | None]
-    respond_whole: Callable[[Any, int, bytes, bytes], bool]
+    respond_whole: Callable[[Any, int, bytes, bytes, Sequence[tuple[bytes, bytes]]], bool]
     write_part: Callable[..., bool]

@@ -110,12 +110,12 @@ class Cycle(RequestResponseCycle):
             return await super().receive()
         return {"type": "http.request", "body": body, "more_body": False}
 
-    def respond_whole(self, status: int, kind: bytes, body: bytes) -> bool:
+    def respond_whole(self, status: int, kind: bytes, body: bytes, headers: Listed = ()) -> bool:
         """Write a response at once; return False if it has to go by `send`. See the function."""
         connection = self.protocol
         if self.response_started or self.disconnected or connection.flow.write_paused or connection.access_log:
             return False
-        head = _head(connection.server_state.default_headers, status, kind if body else b"")
+        head = _head(connection.server_state.default_headers, status, kind if body else b"", headers)
         if head is None or self.scope["method"] == "HEAD":
             return False
         self.response_started = self.response_complete = True
@@ -160,7 +160,7 @@ async def _end_as(failure: BaseException | None, result: Any, *_: Any) -> Any:
     return result
 
 
-def respond_whole(cycle: RequestResponseCycle, status: int, kind: bytes, body: bytes) -> bool:
+def respond_whole(cycle: RequestResponseCycle, status: int, kind: bytes, body: bytes, headers: Listed = ()) -> bool:
     """Write a response at once; return False if it has to go by `send`.
 
     Args:
@@ -168,10 +168,11 @@ def respond_whole(cycle: RequestResponseCycle, status: int, kind: bytes, body: b
         status: of the response.
         kind: its `content-type`, if it has a body.
         body: the whole of it; or nothing.
+        headers: those that it has beyond the ones that each has.
     """
     if cycle.flow.write_paused or cycle.disconnected or cycle.response_started or cycle.access_log:
         return False
-    head = _head(cycle.default_headers, status, kind if body else b"")
+    head = _head(cycle.default_headers, status, kind if body else b"", headers)
     if head is None or cycle.scope["method"] == "HEAD":
         return False
     cycle.response_started = True
@@ -372,22 +373,31 @@ _last_head: tuple[object, int, bytes, bytes | None] = (None, 0, b"", None)
 _last_defaults: tuple[object, bytes | None] = (None, None)
 
 
-def _head(headers: list[tuple[bytes, bytes]], status: int, kind: bytes) -> bytes | None:
+def _head(defaults: list[tuple[bytes, bytes]], status: int, kind: bytes, headers: Listed = ()) -> bytes | None:
     """Return the head of a response, up to the digits of its length; None if uvicorn has to look at its headers.
 
     Args:
-        headers: those of each response. uvicorn makes a new list when the date changes, once a second.
+        defaults: the headers of each response. uvicorn makes a new list when the date changes, once a second.
         status: of the response.
         kind: its `content-type`; empty for none.
+        headers: those that this response has beyond them.
     """
     global _last_head
+    if headers:
+        return None if any(map(_is_special, headers)) else _make_head(defaults, status, kind, headers)
     known, its_status, its_kind, head = _last_head
-    if headers is not known or status != its_status or kind != its_kind:
-        defaults = _defaults(headers)
-        typed = b"content-type: %b\r\n" % kind if kind else b""
-        head = None if defaults is None else b"%b%b%bcontent-length: " % (STATUS_LINE[status], defaults, typed)
-        _last_head = headers, status, kind, head
+    if defaults is not known or status != its_status or kind != its_kind:
+        head = _make_head(defaults, status, kind)
+        _last_head = defaults, status, kind, head
     return head
+
+
+def _make_head(defaults: list[tuple[bytes, bytes]], status: int, kind: bytes, headers: Listed = ()) -> bytes | None:
+    written = _defaults(defaults)
+    if written is None:
+        return None
+    typed = b"content-type: %b\r\n" % kind if kind else b""
+    return b"%b%b%b%bcontent-length: " % (STATUS_LINE[status], written, _write(headers), typed)
 
 
 def _defaults(headers: list[tuple[bytes, bytes]]) -> bytes | None:
@@ -396,9 +406,13 @@ def _defaults(headers: list[tuple[bytes, bytes]]) -> bytes | None:
     known, written = _last_defaults
     if headers is not known:
         plain = not any(map(_is_special, headers))
-        written = b"".join([b"%b: %b\r\n" % (name.lower(), value) for name, value in headers]) if plain else None
+        written = _write(headers) if plain else None
         _last_defaults = headers, written
     return written
+
+
+def _write(headers: Listed) -> bytes:
+    return b"".join([b"%b: %b\r\n" % (name.lower(), value) for name, value in headers])
 
 
 def _is_special(header: tuple[bytes, bytes]) -> bool:

@@ -59,6 +59,30 @@ class TestInitialize:
             "tasks": {"list": {}, "cancel": {}, "requests": {"tools": {"call": {}}}},
         }
 
+    @pytest.mark.parametrize("version", [NEWEST, *OLDER])
+    def test_it_says_what_there_is_by_then(self, connect: Connect, version: str) -> None:
+        """What is the same for every session of a version is written once, and anew when something has changed."""
+        app = MRTRServer("growing", keys=[bytes(32)])
+        client = connect(begin=False, version=version, register=lambda _: app)
+
+        def begun() -> set[str]:
+            result = client.begin()
+            assert result["protocolVersion"] == version
+            return set(result["capabilities"])
+
+        assert begun() == begun() == set()
+        app.tool(name="add")(lambda: "added")
+        assert begun() == begun() == {"tools", "logging"}
+        app.prompt(name="review")(lambda: "Review it")
+        assert begun() == {"tools", "prompts", "logging"}
+        app.disable(tools=["add"])
+        app.remove_prompt("review")
+        assert begun() == {"tools", "logging"}
+        app.tool(name="work", task="optional")(lambda: "worked")
+        assert begun() == {"tools", "logging"} | ({"tasks"} if version == NEWEST else set())
+        app.remove_tool("work")
+        assert begun() == {"tools", "logging"}
+
     def test_older_versions_have_fewer_fields(self, connect: Connect) -> None:
         client = connect(begin=False, version="2024-11-05", app={"website_url": "https://example.com", "title": "T"})
         assert client.begin()["serverInfo"] == {"name": "live", "version": "0.0.0"}

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from mrtr_server import Context, MRTRServer
+from mrtr_server import Context, Limits, MRTRServer
 from mrtr_server.transport import repeated_heads, whole_responses
 from mrtr_server.transport.known_requests import find_shortcuts
 from mrtr_server.transport.one_write import one_write
@@ -23,7 +23,7 @@ BOTH = pytest.mark.parametrize("protocol", [OURS, HttpToolsProtocol], ids=["ours
 LAST = "Connection: close"
 CLOSE_HEADER = (b"connection", b"close")
 
-app = MRTRServer("whole")
+app = MRTRServer("whole", limits=Limits(body_bytes=10_000))
 
 
 @app.tool
@@ -106,6 +106,14 @@ def notice(*more: str) -> bytes:
     return "\r\n".join([*lines, *more, "", body]).encode()
 
 
+def beginning(*more: str) -> bytes:
+    """Return the request that begins a session, whose response has the session's id in a header."""
+    params = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
+    body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params})
+    lines = ["POST /mcp HTTP/1.1", "Host: x", "Content-Type: application/json", f"Content-Length: {len(body)}"]
+    return "\r\n".join([*lines, *more, "", body]).encode()
+
+
 def joined(response: bytes) -> bytes:
     """Return a response in chunks as it is without them; that its body ends is checked."""
     head, _, rest = response.partition(b"\r\n\r\n")
@@ -134,7 +142,7 @@ def read_one(connection: socket.socket) -> bytes:
 
 def bytes_of(protocol: Any, request: bytes, server: Any = app, **options: Any) -> bytes:
     with in_thread(server, http=protocol, **options) as port:
-        return re.sub(rb"date: [^\r]*", b"date: now", exchange(port, request))
+        return re.sub(rb"(date|mcp-session-id): [^\r]*", rb"\1: one", exchange(port, request))
 
 
 @BOTH
@@ -151,8 +159,11 @@ class TestTheBytes:
             pytest.param(call("one", LAST, path="http://x/mcp"), [True], id="an absolute address"),
             pytest.param(call("one", LAST, path="/elsewhere"), [], id="a path that is not there"),
             pytest.param(notice(LAST), [True], id="no body"),
-            pytest.param(call("one", LAST, method="HEAD"), [], id="HEAD"),
-            pytest.param(call("one", LAST, method="PUT"), [], id="a method that is not allowed"),
+            pytest.param(beginning(LAST), [True], id="a header of its own"),
+            pytest.param(call("one", LAST, method="HEAD"), [False], id="HEAD"),
+            pytest.param(call("one", LAST, method="PUT"), [True], id="a method that is not allowed"),
+            pytest.param(call("one", LAST, method="DELETE"), [True], id="nothing to end"),
+            pytest.param(call("x" * 20_000), [False], id="a body that is too large"),
             pytest.param(call("x", LAST, times=300_000), [], id="a long response"),
         ],
     )
