@@ -21,9 +21,11 @@ PACKAGES = {
     "cli": "the commands",
     "dev": "what an author sees while writing a server",
     "new": "a project to begin with",
+    "client": "a client for programs",
     "server": "the decorators, and the ASGI application",
     "deployment": "one server: its settings, its parts and its life; and what several workers share",
     "playground": "the page for people",
+    "wire": "a client's side of the wire",
     "transport": "HTTP over ASGI; and standard input and output",
     "auth": "who calls, by their tokens",
     "telemetry": "spans, metrics and the log line of a call",
@@ -117,7 +119,7 @@ ONLY_IMPORTERS = {
     "jwt": {"auth.jwt_keys"},
     "limits": {"rates.counters"},
     "redis": {"rates.counters"},
-    "httpx": {"auth.fetching"},
+    "httpx": {"auth.fetching", "client.client", "client.connection"},
     "opentelemetry": {f"telemetry.{each}" for each in ("choice", "instruments", "spans")},
     "prometheus_client": {"telemetry.prometheus"},
 }
@@ -204,7 +206,7 @@ def test_sibling_dialects_never_import_each_other() -> None:
 
 def test_only_the_edge_knows_the_dialects() -> None:
     knowing = {module for module in MODULES if siblings(module) & WIRE} - WIRE - {CHOICE}
-    assert {module.partition(".")[0] for module in knowing} <= {"transport", "testing"}
+    assert {module.partition(".")[0] for module in knowing} <= {"transport", "testing", "wire"}
     assert {module for module in MODULES if CHOICE in siblings(module)} == {
         "deployment.wiring",
         "transport.endpoint",
