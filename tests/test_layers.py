@@ -69,7 +69,7 @@ ONLY_IMPORTERS = {
     "click": {
         "cli",
         *(f"cli.{each}" for each in ("check", "database", "dev", "keys", "loading", "log_options", "run", "states")),
-        *(f"cli.{each}" for each in ("new", "stdio", "tasks", "worker")),
+        *(f"cli.{each}" for each in ("calling", "new", "stdio", "tasks", "worker")),
     },
     "sqlite3": {"storage.sql.sqlite", "storage.sql.sqlite_file"},
     "asyncpg": {"storage.sql.postgresql"},
@@ -119,6 +119,8 @@ ONLY_IMPORTERS = {
     "jwt": {"auth.jwt_keys"},
     "limits": {"rates.counters"},
     "redis": {"rates.counters"},
+    "rich": {"cli.calls", "cli.terminal_form"},
+    "questionary": {"cli.terminal_form"},
     "httpx": {"auth.fetching", "client.client", "client.connection"},
     "opentelemetry": {f"telemetry.{each}" for each in ("choice", "instruments", "spans")},
     "prometheus_client": {"telemetry.prometheus"},
@@ -281,7 +283,7 @@ def run(code: str) -> str:
 
 @pytest.mark.alone
 class TestImport:
-    EXTRAS = "jsonschema_rs asyncpg jwt opentelemetry limits uvloop httptools"
+    EXTRAS = "jsonschema_rs asyncpg jwt opentelemetry limits uvloop httptools rich questionary"
     OTHERS = "mcp mcp_types fastapi httpx uvicorn hypothesis pytest"
 
     def test_no_extra_is_loaded(self) -> None:
