@@ -54,6 +54,8 @@ class _Terminal:
             disable=asker is None,
         )
         self._row: progress.TaskID | None = None
+        self.task = ""
+        """The task of the call, once it is one."""
 
     async def on_elicit(self, form: Form) -> Filled:
         if form.key not in self._answers:
@@ -78,6 +80,7 @@ class _Terminal:
         self._show(note.message or "working", note.progress, note.total)
 
     def on_task(self, task: Task) -> None:
+        self.task = task.task_id
         self._show(f"task {task.status}: {task.status_message}" if task.status_message else f"task {task.status}")
 
     def stop(self) -> None:
@@ -144,7 +147,12 @@ async def calling(
             bounds=Bounds(request_seconds=seconds),
             on_message=show if trace else None,
         ) as client:
-            yield Calls(client, as_json)
+            try:
+                yield Calls(client, as_json)
+            except NotAnswered:
+                if terminal.task:  # the same command with answers makes another one
+                    await client.cancel_task(terminal.task)
+                raise
     finally:
         terminal.stop()
 

@@ -146,6 +146,11 @@ class TestScripts:
         assert run("call", url, "story", "--answer", f"{key}=upon a time").stdout == "Once: upon a time\n"
         assert run("call", url, "print_book", "--answer", "confirm=true").stdout == "printed\n"
 
+    def test_a_task_with_open_questions_is_cancelled(self, url: str) -> None:
+        result = run("call", url, "print_book", "--json", "--trace", code=2)
+        assert '"method": "tasks/cancel"' in result.stderr
+        assert list(json.loads(result.stdout)["asks"]) == ["confirm"]
+
     def test_a_no_is_a_no(self, url: str) -> None:
         (key,) = json.loads(run("call", url, "terms", "--json", code=2).stdout)["asks"]
         run("call", url, "terms", "--answer", f"{key}=decline", code=1)
@@ -255,3 +260,33 @@ def test_a_link_is_shown_whole_and_opened_after_a_yes(url: str, tmp_path: Path) 
         terminal.read("https://example.com/terms")
         terminal.type("example.com?", "n")
         assert terminal.process.wait(TIMEOUT) == 1
+
+
+@pytest.mark.processes
+def test_a_task_is_followed_and_its_question_asked(url: str) -> None:
+    with closing(Terminal("call", url, "print_book")) as terminal:
+        terminal.type("Print?", "y")
+        terminal.read("printed")
+        assert terminal.process.wait(TIMEOUT) == 0
+
+
+@pytest.mark.processes
+def test_a_sampling_is_answered_by_hand_and_ctrl_c_dismisses_a_form(url: str) -> None:
+    with closing(Terminal("call", url, "story")) as terminal:
+        terminal.read("Tell it")
+        terminal.type("Message", "upon a time\r")
+        terminal.read("Once: upon a time")
+        assert terminal.process.wait(TIMEOUT) == 0
+    with closing(Terminal("call", url, "order", "title=Emma")) as terminal:
+        terminal.type("opies", "\x03")
+        assert terminal.process.wait(TIMEOUT) == 1
+
+
+@pytest.mark.parametrize(("missing", "extra"), [("httpx", "client"), ("rich", "cli"), ("questionary", "cli")])
+def test_a_missing_library_is_named_with_its_extra(missing: str, extra: str) -> None:
+    code = f"import sys; sys.modules[{missing!r}] = None; from mrtr_server.cli import main; main()"
+    command = [sys.executable, "-c", code, "list", "http://127.0.0.1:9/mcp"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, check=False)
+    assert done.returncode == 1
+    assert f"needs {missing}. Install the extra '{extra}'" in done.stderr
+    assert "Traceback" not in done.stderr
