@@ -14,6 +14,13 @@
     │   ├── InvalidAnswer           an answer that is not what was asked for; it is asked for again
     │   ├── LinkRefused             a link to a callback that does not open; one page, whatever the reason
     │   ├── IssuerUnavailable       the issuer of tokens can't be asked, and a token can't be verified without it
+    │   ├── ClientError             a call of our own client brought no result
+    │   │   ├── RequestRefused      the server refused it with an error, or a task failed with one
+    │   │   ├── CallFailed          the tool says that it failed
+    │   │   ├── TaskCancelled       the task of the call was cancelled
+    │   │   ├── NotAnswered         the server asks what the program does not answer
+    │   │   ├── NoReply             the server can't be reached, or does not reply in time
+    │   │   └── BadReply            what came is no reply of the protocol, or is over a bound
     │   ├── StoreUnavailable        the shared store can't be reached, or can't do what it was asked for
     │   │   ├── WrongVersion        its tables are of an older or newer release
     │   │   └── ClocksApart         its clock is too far from this machine's for single use
@@ -139,6 +146,73 @@ class LinkRefused(MRTRError):
 
 class IssuerUnavailable(MRTRError):
     """The issuer of tokens can't be asked, and the token can't be verified without it; for the operator."""
+
+
+class ClientError(MRTRError):
+    """A call of our own client, `mrtr_server.client`, brought no result."""
+
+
+class RequestRefused(ClientError):
+    """The server refused a request, or a task failed with such an error.
+
+    Args:
+        message: what the server says is wrong.
+        code: of the JSON-RPC error; 0 if the reply has none.
+        data: what the protocol adds, as plain JSON.
+        status: of HTTP; 0 for the error of a task.
+    """
+
+    def __init__(self, message: str, code: int = 0, data: Any = None, status: int = 0) -> None:
+        super().__init__(message)
+        self.message = message
+        self.code = code
+        self.data = data
+        self.status = status
+
+
+class CallFailed(ClientError):
+    """The tool says that it failed.
+
+    Args:
+        message: what it says of that.
+        result: the result as it came.
+    """
+
+    def __init__(self, message: str, result: dict[str, Any]) -> None:
+        super().__init__(message)
+        self.result = result
+
+
+class TaskCancelled(ClientError):
+    """The task of a call was cancelled before it ended.
+
+    Args:
+        task: its id.
+    """
+
+    def __init__(self, task: str) -> None:
+        super().__init__("The task was cancelled")
+        self.task = task
+
+
+class NotAnswered(ClientError):
+    """The server asks what the program does not answer. A callback raises it, which ends the call.
+
+    Args:
+        questions: what was asked and has no answer, by key, as sent.
+    """
+
+    def __init__(self, questions: Mapping[str, Any] = MappingProxyType({})) -> None:
+        super().__init__(f"The server asks what the program does not answer: {', '.join(map(repr, questions))}")
+        self.questions = dict(questions)
+
+
+class NoReply(ClientError):
+    """The server can't be reached, or does not reply in time. What the call did is not known."""
+
+
+class BadReply(ClientError):
+    """What came is no reply of the protocol, or is over a bound of the client."""
 
 
 class StoreUnavailable(MRTRError):

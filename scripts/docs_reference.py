@@ -67,6 +67,14 @@ GROUPS = [
         "KeyRing Codec SealedCodec SignedCodec Store TaskStore InProcessStore SQLStore Redemption TaskRow Fanout",
     ),
     Group(
+        "client",
+        "The client",
+        "The client for programs, `mrtr_server.client`.",
+        "Client Bounds Form Link Sampling Choice Progress Task ToolReply PromptReply ResourceReply Tool Prompt "
+        "Resource Template ClientError CallFailed RequestRefused TaskCancelled NotAnswered NoReply BadReply",
+        "mrtr_server.client",
+    ),
+    Group(
         "testing",
         "Testing",
         "The test kit, `mrtr_server.testing`.",

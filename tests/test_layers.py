@@ -21,9 +21,11 @@ PACKAGES = {
     "cli": "the commands",
     "dev": "what an author sees while writing a server",
     "new": "a project to begin with",
+    "client": "a client for programs",
     "server": "the decorators, and the ASGI application",
     "deployment": "one server: its settings, its parts and its life; and what several workers share",
     "playground": "the page for people",
+    "wire": "a client's side of the wire",
     "transport": "HTTP over ASGI; and standard input and output",
     "auth": "who calls, by their tokens",
     "telemetry": "spans, metrics and the log line of a call",
@@ -67,7 +69,7 @@ ONLY_IMPORTERS = {
     "click": {
         "cli",
         *(f"cli.{each}" for each in ("check", "database", "dev", "keys", "loading", "log_options", "run", "states")),
-        *(f"cli.{each}" for each in ("new", "stdio", "tasks", "worker")),
+        *(f"cli.{each}" for each in ("calling", "new", "stdio", "tasks", "worker")),
     },
     "sqlite3": {"storage.sql.sqlite", "storage.sql.sqlite_file"},
     "asyncpg": {"storage.sql.postgresql"},
@@ -117,7 +119,9 @@ ONLY_IMPORTERS = {
     "jwt": {"auth.jwt_keys"},
     "limits": {"rates.counters"},
     "redis": {"rates.counters"},
-    "httpx": {"auth.fetching"},
+    "rich": {"cli.calls", "cli.terminal_form"},
+    "questionary": {"cli.terminal_form"},
+    "httpx": {"auth.fetching", "client.client", "client.connection"},
     "opentelemetry": {f"telemetry.{each}" for each in ("choice", "instruments", "spans")},
     "prometheus_client": {"telemetry.prometheus"},
 }
@@ -204,7 +208,7 @@ def test_sibling_dialects_never_import_each_other() -> None:
 
 def test_only_the_edge_knows_the_dialects() -> None:
     knowing = {module for module in MODULES if siblings(module) & WIRE} - WIRE - {CHOICE}
-    assert {module.partition(".")[0] for module in knowing} <= {"transport", "testing"}
+    assert {module.partition(".")[0] for module in knowing} <= {"transport", "testing", "wire"}
     assert {module for module in MODULES if CHOICE in siblings(module)} == {
         "deployment.wiring",
         "transport.endpoint",
@@ -279,7 +283,7 @@ def run(code: str) -> str:
 
 @pytest.mark.alone
 class TestImport:
-    EXTRAS = "jsonschema_rs asyncpg jwt opentelemetry limits uvloop httptools"
+    EXTRAS = "jsonschema_rs asyncpg jwt opentelemetry limits uvloop httptools rich questionary"
     OTHERS = "mcp mcp_types fastapi httpx uvicorn hypothesis pytest"
 
     def test_no_extra_is_loaded(self) -> None:

@@ -17,6 +17,7 @@ import pytest
 from pydantic import BaseModel
 
 import mrtr_server
+import mrtr_server.client
 import mrtr_server.testing
 from mrtr_server.methods.dispatcher import Dispatcher
 
@@ -132,7 +133,7 @@ def documented() -> Iterator[tuple[str, Callable[..., Any]]]:
     """All that is called of the public surface: its functions, its classes, and their methods, by name."""
     yield "SQLStore", mrtr_server.SQLStore
     yield from methods("SQLStore", mrtr_server.SQLStore)
-    for module in (mrtr_server, mrtr_server.testing):
+    for module in (mrtr_server, mrtr_server.client, mrtr_server.testing):
         for name, value in vars(module).items():
             if name.startswith("_") or not (inspect.isclass(value) or inspect.isfunction(value)):
                 continue

@@ -3,6 +3,7 @@
 import click
 
 from .._version import __version__
+from .calling import call, get_prompt, list_all, read
 from .check import check
 from .database import db
 from .dev import dev
@@ -21,5 +22,5 @@ def main() -> None:
     """Tools for authors and operators of MCP servers built with mrtr_server."""
 
 
-for command in (new, dev, run, stdio, worker, check, keygen, db, tasks, open_state):
+for command in (new, dev, run, stdio, worker, check, keygen, db, tasks, open_state, call, list_all, read, get_prompt):
     main.add_command(command)

@@ -34,6 +34,9 @@ APPLICATION = "MRTR_APP"
 COMMAND_PREFIX = "MRTR_RUN_"
 """The variables of the options of `mrtr-server run` begin with it."""
 
+CALL_TOKEN = "MRTR_CALL_TOKEN"  # noqa: S105
+"""The variable with the token of the commands that call servers."""
+
 _IN_CODE = frozenset({"name", *ELSEWHERE.values()})
 _LIMITS = "limits"
 _LIST = "a list, separated by commas"
@@ -166,7 +169,7 @@ def unknown_variables(environment: Mapping[str, str] = os.environ) -> dict[str, 
     Args:
         environment: where to look. Values are never shown.
     """
-    known = {*_variables(), *ELSEWHERE, DIRECT_DATABASE, APPLICATION}
+    known = {*_variables(), *ELSEWHERE, DIRECT_DATABASE, APPLICATION, CALL_TOKEN}
     found = (name for name in environment if name.startswith(PREFIX) and not name.startswith(COMMAND_PREFIX))
     return {name: _advice(name, known) for name in sorted(found) if name not in known}
 

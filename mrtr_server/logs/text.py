@@ -21,6 +21,11 @@ def plain(text: str) -> str:
     return _CONTROL.sub(_escaped, text)
 
 
+def plain_lines(text: str) -> str:
+    r"""Return a text with `\x1b` and the like for its control characters, and its lines as they are."""
+    return _BUT_LINES.sub(_escaped, text)
+
+
 class PlainText(logging.Filter):
     """Keeps control characters, and whatever has no end, out of a logger's records and their tracebacks.
 

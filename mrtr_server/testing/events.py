@@ -1,4 +1,4 @@
-"""Server-sent events, read from the bytes of a stream as they come."""
+"""Server-sent events, as a test looks at them."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -6,13 +6,14 @@ from typing import Any
 from pydantic_core import from_json
 
 from ..protocol.messages import JSON
+from ..wire import events
 from .failure import Unexpected
 
 __tracebackhide__ = True  # pytest then shows the test's line instead
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class Event(events.Event):
     """An event of a stream.
 
     Args:
@@ -22,12 +23,6 @@ class Event:
         retry: when the client is to come back if the stream ends, in milliseconds; None if that was not said.
         raw: its bytes, with the comments before it.
     """
-
-    id: str = ""
-    kind: str = "message"
-    data: str = ""
-    retry: int | None = None
-    raw: bytes = b""
 
     @property
     def message(self) -> JSON:
@@ -41,50 +36,8 @@ class Event:
         return message
 
 
-class EventReader:
+class EventReader(events.EventReader[Event]):
     """Reads the events of one stream."""
 
-    comments = 0
-    """How many comments came, which keep a stream open."""
-
     def __init__(self) -> None:
-        self._rest = b""
-        self._raw = b""
-        self._fields: dict[str, str] = {}
-
-    def feed(self, data: bytes) -> list[Event]:
-        """Return the events that are whole with these bytes.
-
-        Args:
-            data: what came next.
-        """
-        # Not splitlines(): a line ends at a line feed, and U+2028 is a character like any other.
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        events = []
-        for line in lines:
-            self._raw += line + b"\n"
-            name, _, value = line.removesuffix(b"\r").decode().partition(":")
-            if name:
-                self._note(name, value.removeprefix(" "))
-            elif value or line.startswith(b":"):
-                self.comments += 1
-            elif self._fields:
-                events.append(self._event())
-        return events
-
-    def _note(self, name: str, value: str) -> None:
-        if name == "data" and name in self._fields:
-            value = f"{self._fields[name]}\n{value}"
-        self._fields[name] = value
-
-    def _event(self) -> Event:
-        fields, raw = self._fields, self._raw
-        self._fields, self._raw = {}, b""
-        retry = fields.get("retry", "")
-        return Event(
-            fields.get("id", ""),
-            fields.get("event", "message"),
-            fields.get("data", ""),
-            int(retry) if retry.isdecimal() else None,
-            raw,
-        )
+        super().__init__(Event)

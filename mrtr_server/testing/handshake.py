@@ -4,9 +4,10 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from ..protocol.handshake_versions import BY_NAME
+from ..wire.requests import write_request
 from .failure import Unexpected
 from .replies import Reply
-from .wire import INITIALIZED, Caller, write_initialize, write_request
+from .wire import INITIALIZED, Caller, write_initialize
 
 __tracebackhide__ = True  # pytest then shows the test's line instead
 

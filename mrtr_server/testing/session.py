@@ -13,12 +13,13 @@ from ..errors import SetupError
 from ..protocol.header_params import HeaderParameter, header_parameters
 from ..protocol.messages import TASKS, LogLevel
 from ..server import MRTRServer
+from ..wire.requests import ACCEPTED
 from .answers import Answerable
 from .failure import Unexpected
 from .handshake import Handshake
 from .replies import Reply
 from .transports import InProcess, Lifespan, Server, Transport, transports
-from .wire import ACCEPTED, ERAS, HANDSHAKES, MODERN, Caller, Request, capabilities_of, write
+from .wire import ERAS, HANDSHAKES, MODERN, Caller, Request, capabilities_of, write
 
 __tracebackhide__ = True  # pytest then shows the test's line instead
 

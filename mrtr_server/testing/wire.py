@@ -1,6 +1,5 @@
 """A client's side of the wire: requests as a conforming client of each era sends them."""
 
-from base64 import b64encode
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -9,11 +8,10 @@ from pydantic_core import to_json
 
 from .._version import __version__
 from ..protocol.all_dialects import CANCELLED, HandshakeDialect, ModernDialect, SepDraftDialect
-from ..protocol.dialect import VERSION_FIELD
 from ..protocol.handshake_versions import BY_NAME
 from ..protocol.header_params import HeaderParameter
-from ..protocol.headers import NAME_FIELDS, decode_header
 from ..protocol.messages import JSON, LogLevel
+from ..wire.requests import ACCEPTED, About, write_modern, write_request
 
 EVERYTHING: JSON = {"elicitation": {"form": {}, "url": {}}, "sampling": {"tools": {}, "context": {}}, "roots": {}}
 """The capabilities of a client that can do whatever it is asked."""
@@ -23,10 +21,6 @@ MODERN = ModernDialect.name
 HANDSHAKES = HandshakeDialect.versions
 """The versions whose clients begin with a handshake, and answer questions while a call is open; the newest first."""
 
-ACCEPTED = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
-"""The headers of every message that is posted."""
-
-_PREFIX = VERSION_FIELD.rpartition("/")[0] + "/"
 _INFO = {"name": "mrtr_server.testing", "version": __version__}
 
 
@@ -81,24 +75,8 @@ def write(
 def _write_modern(
     caller: Caller, number: int, method: str, params: JSON, mirrored: Iterable[HeaderParameter]
 ) -> tuple[dict[str, str], bytes]:
-    meta: JSON = {
-        VERSION_FIELD: ModernDialect.version,
-        _PREFIX + "clientInfo": _INFO,
-        _PREFIX + "clientCapabilities": caller.capabilities,
-        "progressToken": number,
-    }
-    if caller.log_level is not None:
-        meta[_PREFIX + "logLevel"] = caller.log_level
-    headers = {"MCP-Protocol-Version": ModernDialect.version, "Mcp-Method": method}
-    if (field := NAME_FIELDS.get(method)) is not None:
-        headers["Mcp-Name"] = _header(params[field])
-    for parameter in mirrored:
-        value: Any = params.get("arguments")
-        for part in parameter.path:
-            value = value.get(part) if isinstance(value, Mapping) else None
-        if value is not None:
-            headers[parameter.header] = _header(value)
-    return _post(number, method, {**params, "_meta": meta}, headers)
+    about = About(_INFO, caller.capabilities, caller.log_level)
+    return write_modern(about, number, method, params, mirrored)
 
 
 def _write_unversioned(
@@ -137,17 +115,6 @@ def write_initialize(caller: Caller, number: int) -> bytes:
     return write_request(number, "initialize", params)
 
 
-def write_request(number: int, method: str, params: JSON) -> bytes:
-    """Return the body of a request.
-
-    Args:
-        number: its id.
-        method: the protocol's method.
-        params: its parameters.
-    """
-    return to_json({"jsonrpc": "2.0", "id": number, "method": method, "params": params})
-
-
 INITIALIZED = to_json({"jsonrpc": "2.0", "method": "notifications/initialized"})
 
 
@@ -172,11 +139,3 @@ def write_cancellation(id: str | int) -> bytes:
 
 def _post(number: int, method: str, params: JSON, headers: Mapping[str, str]) -> tuple[dict[str, str], bytes]:
     return {**ACCEPTED, **headers}, write_request(number, method, params)
-
-
-def _header(value: Any) -> str:
-    """Encode a header's value; what no header can hold goes into the Base64 sentinel (Value Encoding)."""
-    text = value if isinstance(value, str) else to_json(value).decode()
-    if text.isascii() and decode_header(text.encode()) == text:
-        return text
-    return f"=?base64?{b64encode(text.encode()).decode()}?="

@@ -1,0 +1,109 @@
+"""Arguments of a call, as people type them: `key=value` is read by the schema, `key:=json` is JSON."""
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from ..errors import SetupError
+from ..protocol.messages import JSON
+
+
+def read_arguments(typed: Iterable[str], schema: JSON) -> JSON:
+    """Return the arguments that were typed.
+
+    Args:
+        typed: each as `key=value` or `key:=json`.
+        schema: the JSON Schema of the tool's arguments.
+
+    Raises:
+        SetupError: one is neither, or is not of its type.
+    """
+    arguments: JSON = {}
+    for each in typed:
+        name, equals, text = each.partition("=")
+        if not equals or name in ("", ":"):
+            raise SetupError(f"{each!r} is no argument: write key=value, or key:=json")
+        if name.endswith(":"):
+            arguments[name[:-1]] = read_json(name[:-1], text)
+            continue
+        kinds = _kinds(_schema_of(name, schema), schema)
+        if "array" in kinds and not text.lstrip().startswith("["):
+            items = _schema_of(name, schema).get("items")
+            item = _value(name, text, _kinds(items if isinstance(items, dict) else {}, schema))
+            arguments.setdefault(name, [])
+            arguments[name].append(item)
+        else:
+            arguments[name] = _value(name, text, kinds)
+    return arguments
+
+
+def read_json(name: str, text: str) -> Any:
+    """Return a value that was typed as JSON. Raises `SetupError` if it is none."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        raise SetupError(f"{name}: {text!r} is not JSON") from None
+
+
+def _schema_of(name: str, schema: JSON) -> JSON:
+    properties = schema.get("properties")
+    found = properties.get(name) if isinstance(properties, dict) else None
+    return found if isinstance(found, dict) else {}
+
+
+def _kinds(field: JSON, schema: JSON, depth: int = 0) -> list[str]:
+    """Return the JSON types that a field can have; none if that can't be seen."""
+    if depth > 8:
+        return []
+    reference = field.get("$ref")
+    if isinstance(reference, str) and reference.startswith("#/$defs/"):
+        definitions = schema.get("$defs")
+        found = definitions.get(reference.removeprefix("#/$defs/")) if isinstance(definitions, dict) else None
+        return _kinds(found, schema, depth + 1) if isinstance(found, dict) else []
+    kind = field.get("type")
+    if isinstance(kind, str):
+        return [kind]
+    if isinstance(kind, list):
+        return [each for each in kind if isinstance(each, str)]
+    parts = field.get("anyOf") or field.get("oneOf")
+    if not isinstance(parts, list):
+        return []
+    return [found for part in parts if isinstance(part, dict) for found in _kinds(part, schema, depth + 1)]
+
+
+def _value(name: str, text: str, kinds: list[str]) -> Any:
+    """Return a text as the first of some types that it can be; `string` comes last."""
+    for kind in kinds:
+        if kind in _READERS and (found := _READERS[kind](text)) is not _NONE:
+            return found
+    if not kinds or "string" in kinds:
+        return text
+    raise SetupError(f"{name}: {text!r} is not of the type {' or '.join(kinds)}")
+
+
+_NONE: Any = object()
+
+
+def _boolean(text: str) -> Any:
+    return {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}.get(text.lower(), _NONE)
+
+
+def _json_of(*types: type) -> Any:
+    def value(text: str) -> Any:
+        try:
+            found = json.loads(text)
+        except (ValueError, RecursionError):
+            return _NONE
+        return found if type(found) in types else _NONE
+
+    return value
+
+
+_READERS = {
+    "boolean": _boolean,
+    "integer": _json_of(int),
+    "number": _json_of(int, float),
+    "array": _json_of(list),
+    "object": _json_of(dict),
+    "null": _json_of(type(None)),
+}

@@ -1,0 +1,179 @@
+"""A client that asks the person at the terminal, or takes answers that were given. Extra: `cli`."""
+
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, Literal, NamedTuple, TypeVar
+
+from ..client import Bounds, Client, Form, Link, Progress, Sampling, Task
+from ..client.questions import Choice, Filled
+from ..errors import NotAnswered, SetupError
+from ..extras import lacking
+from ..logs.text import plain
+from ..protocol.messages import JSON
+from .terminal_form import Asker
+
+try:
+    from rich import progress
+    from rich.console import Console
+    from rich.text import Text
+except ImportError as error:
+    raise lacking("This command", "cli", error) from error
+
+T = TypeVar("T")
+
+_SHOWN = 24
+"""How many characters of a state the trace shows."""
+
+
+class Calls(NamedTuple):
+    """What a command calls with.
+
+    Args:
+        client: the client.
+        as_json: whether results are printed as JSON.
+    """
+
+    client: Client
+    as_json: bool
+
+
+class _Terminal:
+    """Answers with what was given, else by the person at the terminal; and shows how far a call has come."""
+
+    def __init__(self, answers: Mapping[str, Any], asker: Asker | None, console: Console) -> None:
+        self._answers = answers
+        self._asker = asker
+        self._bar = progress.Progress(
+            progress.SpinnerColumn(),
+            progress.TextColumn("{task.description}", markup=False),
+            progress.BarColumn(),
+            progress.TimeElapsedColumn(),
+            console=console,
+            transient=True,
+            disable=asker is None,
+        )
+        self._row: progress.TaskID | None = None
+        self.task = ""
+        """The task of the call, once it is one."""
+
+    async def on_elicit(self, form: Form) -> Filled:
+        if form.key not in self._answers:
+            return await self._ask(lambda asker: asker.fill(form))
+        answer = self._answers[form.key]
+        if isinstance(answer, bool) and form.confirms:
+            return {form.confirms: answer}
+        return answer if isinstance(answer, dict) else _choice(form.key, answer)
+
+    async def on_link(self, link: Link) -> Choice:
+        if link.key in self._answers:
+            return _choice(link.key, self._answers[link.key])
+        return await self._ask(lambda asker: asker.agree(link))
+
+    async def on_sample(self, sampling: Sampling) -> str | Mapping[str, Any]:
+        if sampling.key not in self._answers:
+            return await self._ask(lambda asker: asker.write(sampling))
+        answer = self._answers[sampling.key]
+        return answer if isinstance(answer, dict) else str(answer)
+
+    def on_progress(self, note: Progress) -> None:
+        self._show(note.message or "working", note.progress, note.total)
+
+    def on_task(self, task: Task) -> None:
+        self.task = task.task_id
+        self._show(f"task {task.status}: {task.status_message}" if task.status_message else f"task {task.status}")
+
+    def stop(self) -> None:
+        self._bar.stop()
+
+    async def _ask(self, ask: Callable[[Asker], Awaitable[T]]) -> T:
+        if self._asker is None:
+            raise NotAnswered
+        self._bar.stop()
+        return await ask(self._asker)
+
+    def _show(self, text: str, done: float | None = None, total: float | None = None) -> None:
+        if self._asker is None:
+            return
+        self._bar.start()
+        if self._row is None:
+            self._row = self._bar.add_task("", total=None)
+        self._bar.update(self._row, description=plain(text), completed=done, total=total)
+
+
+@asynccontextmanager
+async def calling(
+    url: str,
+    *,
+    token: str | None,
+    as_json: bool,
+    trace: bool,
+    seconds: float,
+    answers: Mapping[str, Any],
+    roots: tuple[str, ...],
+    asks: bool,
+) -> AsyncIterator[Calls]:
+    """Make the client of a command.
+
+    Args:
+        url: of the server.
+        token: of the user.
+        as_json: whether results are printed as JSON.
+        trace: whether messages are shown.
+        seconds: how long is waited for a reply, in seconds.
+        answers: those that were given, by key.
+        roots: what the server may know of.
+        asks: whether there is a person to ask.
+    """
+    console = Console(stderr=True, highlight=False)
+    terminal = _Terminal(answers, Asker(console) if asks else None, console)
+
+    def show(way: Literal["sent", "received"], message: JSON) -> None:
+        terminal.stop()
+        shown = json.dumps(_short(message), indent=2)
+        console.print(Text(f"{'→' if way == 'sent' else '←'} {shown}", style="cyan" if way == "sent" else "green"))
+
+    try:
+        async with Client(
+            url,
+            token=token,
+            on_elicit=terminal.on_elicit,
+            on_link=terminal.on_link,
+            on_sample=terminal.on_sample,
+            on_roots=(lambda: roots) if roots else None,
+            on_progress=terminal.on_progress,
+            on_task=terminal.on_task,
+            name="mrtr-server",
+            bounds=Bounds(request_seconds=seconds),
+            on_message=show if trace else None,
+        ) as client:
+            try:
+                yield Calls(client, as_json)
+            except NotAnswered:
+                if terminal.task:  # the same command with answers makes another one
+                    await client.cancel_task(terminal.task)
+                raise
+    finally:
+        terminal.stop()
+
+
+def _short(value: Any, name: str = "") -> Any:
+    """Return a message with its states cut: what they seal may be replayed by who has them."""
+    if isinstance(value, dict):
+        return {key: _short(each, key) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_short(each) for each in value]
+    if name == "requestState" and isinstance(value, str) and len(value) > _SHOWN:
+        return f"{value[:_SHOWN]}… ({len(value)} characters)"
+    return value
+
+
+def _choice(key: str, answer: Any) -> Choice:
+    match answer:
+        case "accept" | True:
+            return "accept"
+        case "decline" | False:
+            return "decline"
+        case "cancel":
+            return "cancel"
+    raise SetupError(f"--answer {plain(key)}: it takes fields, true, false, accept, decline or cancel")

@@ -1,0 +1,209 @@
+"""Questions of servers, asked at the terminal. Extra: `cli`.
+
+All text of a server is cleaned: it can neither move the cursor nor change what was shown before.
+"""
+
+import asyncio
+import re
+import webbrowser
+from collections.abc import Callable
+from math import isfinite
+from typing import Any
+from urllib.parse import urlsplit
+
+from ..client.questions import Choice, Filled, Form, Link, Sampling
+from ..errors import NotAnswered
+from ..extras import lacking
+from ..logs.text import plain, plain_lines
+from ..protocol.messages import JSON
+
+try:
+    import questionary
+    from rich.console import Console
+    from rich.text import Text
+except ImportError as error:
+    raise lacking("This command", "cli", error) from error
+
+_SEND, _AGAIN, _DECLINE, _CANCEL = "Send it", "Fill it in again", "Decline", "Cancel"
+
+_FORMATS = {
+    "email": re.compile(r"[^@\s]+@[^@\s]+"),
+    "uri": re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:\S+"),
+    "date": re.compile(r"\d{4}-\d\d-\d\d"),
+    "date-time": re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d.*"),
+}
+
+Opener = Callable[[str], Any]
+
+
+class Asker:
+    """Asks the person at the terminal. Ctrl-C dismisses a question.
+
+    Args:
+        console: where texts are shown.
+        opener: opens a page, after a yes.
+    """
+
+    def __init__(self, console: Console, opener: Opener = webbrowser.open) -> None:
+        self._console = console
+        self._open = opener
+
+    def show(self, text: str, style: str = "") -> None:
+        """Show a text of the server, cleaned."""
+        self._console.print(Text(plain_lines(text), style=style))
+
+    async def fill(self, form: Form) -> Filled:
+        """Ask for the fields of a form, one by one; a confirmation is one yes or no."""
+        try:
+            if name := form.confirms:
+                default = form.fields[name].get("default") is True
+                return {name: await _asked(questionary.confirm(plain(form.message), default=default))}
+            self.show(form.message, "bold")
+            while True:
+                content = await self._fields(form)
+                choices = [_SEND, _AGAIN, _DECLINE, _CANCEL]
+                match await _asked(questionary.select("Your answer", choices=choices)):
+                    case "Send it":
+                        return content
+                    case "Decline":
+                        return "decline"
+                    case "Cancel":
+                        return "cancel"
+        except KeyboardInterrupt:
+            return "cancel"
+
+    async def agree(self, link: Link) -> Choice:
+        """Show a page's address, and open it after a yes."""
+        self.show(link.message, "bold")
+        self.show(link.url)
+        parts = urlsplit(link.url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            self.show("This is no web page, so it is not opened.", "yellow")
+            return "cancel"
+        try:
+            if not await _asked(questionary.confirm(f"Open this page of {plain(parts.hostname)}?", default=False)):
+                return "decline"
+        except KeyboardInterrupt:
+            return "cancel"
+        await asyncio.to_thread(self._open, link.url)
+        return "accept"
+
+    async def write(self, sampling: Sampling) -> str:
+        """Ask for the text that a model would write."""
+        self.show("The server asks for a message of a model. Write it yourself:", "bold")
+        if isinstance(system := sampling.params.get("systemPrompt"), str):
+            self.show(system, "dim")
+        self.show(sampling.text)
+        try:
+            return str(await _asked(questionary.text("Message")))
+        except KeyboardInterrupt:
+            raise NotAnswered from None
+
+    async def _fields(self, form: Form) -> JSON:
+        content: JSON = {}
+        for name, schema in form.fields.items():
+            if schema.get("description"):
+                self.show(str(schema["description"]), "dim")
+            value = await _field(name, schema, required=name in form.required)
+            if value is not None:
+                content[name] = value
+        return content
+
+
+async def _asked(question: questionary.Question) -> Any:
+    return await question.unsafe_ask_async()  # Ctrl-C raises KeyboardInterrupt
+
+
+async def _field(name: str, schema: JSON, *, required: bool) -> Any:
+    """Ask for one field; None if it is left out."""
+    title = plain(str(schema.get("title") or name)) + ("" if required else " (optional)")
+    default, kind = schema.get("default"), schema.get("type")
+    if kind == "boolean":
+        return await _asked(questionary.confirm(title, default=default is True))
+    if choices := _choices(schema):
+        options = [questionary.Choice(plain(text), value=[value]) for value, text in choices]
+        if not required:
+            options.append(questionary.Choice("(leave it out)", value=[None]))
+        chosen = next((each for each in options if each.value == [default]), None)
+        return (await _asked(questionary.select(title, choices=options, default=chosen)))[0]
+    items = schema.get("items")
+    if kind == "array" and isinstance(items, dict) and (choices := _choices(items)):
+        ticked = default if isinstance(default, list) else []
+        boxes = [questionary.Choice(plain(text), value=value, checked=value in ticked) for value, text in choices]
+        ticks = await _asked(questionary.checkbox(title, choices=boxes, validate=_count_check(schema)))
+        return ticks if ticks or required else None
+    text = await _asked(
+        questionary.text(
+            title,
+            default="" if default is None else plain(str(default)),
+            validate=lambda typed: problem_of(typed, schema, required=required) or True,
+        )
+    )
+    return value_of(text, schema)
+
+
+def _choices(schema: JSON) -> list[tuple[Any, str]]:
+    """Return the choices of a field, each with what is shown of it."""
+    titled = schema.get("oneOf") or schema.get("anyOf")
+    if isinstance(titled, list):
+        found = [each for each in titled if isinstance(each, dict) and "const" in each]
+        return [(each["const"], str(each.get("title") or each["const"])) for each in found]
+    values, names = schema.get("enum"), schema.get("enumNames")
+    if not isinstance(values, list):
+        return []
+    shown = names if isinstance(names, list) and len(names) == len(values) else values
+    return [(value, str(text)) for value, text in zip(values, shown, strict=True)]
+
+
+def _count_check(schema: JSON) -> Callable[[list[Any]], bool | str]:
+    least, most = schema.get("minItems"), schema.get("maxItems")
+
+    def check(ticked: list[Any]) -> bool | str:
+        if isinstance(least, int) and len(ticked) < least:
+            return f"Choose at least {least}"
+        if isinstance(most, int) and len(ticked) > most:
+            return f"Choose at most {most}"
+        return True
+
+    return check
+
+
+def value_of(text: str, schema: JSON) -> Any:
+    """Return a text that was typed as the value of a field; None if it is empty."""
+    if not text:
+        return None
+    kind = schema.get("type")
+    if kind == "integer":
+        return int(text)
+    if kind != "number":
+        return text
+    if not isfinite(number := float(text)):
+        raise ValueError(text)
+    return number
+
+
+def problem_of(text: str, schema: JSON, *, required: bool) -> str:
+    """Return what is wrong with a text that was typed for a field; empty if it fits.
+
+    Args:
+        text: as typed.
+        schema: of the field.
+        required: whether it has to be filled in.
+    """
+    if not text:
+        return "This field is required" if required else ""
+    try:
+        value = value_of(text, schema)
+    except ValueError:
+        return "This is no whole number" if schema.get("type") == "integer" else "This is no number"
+    size, what = (len(value), " characters") if isinstance(value, str) else (value, "")
+    least = schema.get("minLength" if isinstance(value, str) else "minimum")
+    most = schema.get("maxLength" if isinstance(value, str) else "maximum")
+    if isinstance(least, int | float) and not size >= least:
+        return f"At least {least}{what}"
+    if isinstance(most, int | float) and not size <= most:
+        return f"At most {most}{what}"
+    form = _FORMATS.get(str(schema.get("format")))
+    if form is not None and not form.fullmatch(text):
+        return f"This is no {schema['format']}"
+    return ""

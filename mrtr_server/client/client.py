@@ -1,0 +1,348 @@
+"""The client: calls that run to their end, round by round and through tasks."""
+
+import asyncio
+from collections.abc import Mapping
+from contextlib import suppress
+from time import monotonic
+from types import MappingProxyType, TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from .._version import __version__
+from ..errors import BadReply, CallFailed, ClientError, NoReply, RequestRefused, SetupError, TaskCancelled
+from ..protocol.header_params import HeaderParameter, header_parameters
+from ..protocol.messages import JSON
+from ..wire.requests import HEADER_MISMATCH, TARGETS, About
+from .bounds import DEFAULT, Bounds
+from .callbacks import Callbacks, OnElicit, OnLink, OnProgress, OnRoots, OnSample, OnTask, awaited
+from .connection import Connection, OnMessage, refusal_of
+from .questions import Progress
+from .results import M, Prompt, PromptReply, Resource, ResourceReply, Task, Template, Tool, ToolReply, read
+
+if TYPE_CHECKING:
+    from httpx import AsyncClient
+
+NONE: Mapping[str, Any] = MappingProxyType({})
+
+_SHORTEST_POLL, _USUAL_POLL, _LONGEST_POLL = 0.05, 1.0, 60.0
+"""How long to wait before a task is looked at again, in seconds, whatever the server says."""
+
+_CANCEL_SECONDS = 5.0
+
+T = TypeVar("T")
+
+
+class Client:
+    """Calls the tools, prompts and resources of one server, and answers what they ask with callbacks.
+
+    It declares what there is a callback for, so it is asked nothing else. Callbacks are functions, or coroutine
+    functions, and run one after the other. Use it in an `async with` block; calls may run at the same time. A call
+    that is cancelled (`asyncio`) is cancelled at the server, too, with its task.
+
+    Args:
+        url: the endpoint of the server, such as `"https://shop.example/mcp"`.
+        token: the bearer token of the user. Redirects to another origin are refused, so it goes nowhere else.
+        on_elicit: answers a form: with its fields by name, or `"decline"` or `"cancel"`.
+        on_link: answers a page to open: `"accept"` once the person agreed to open it, or `"decline"` or `"cancel"`.
+        on_sample: answers a sampling: with the text that the model wrote, or the whole result.
+        on_roots: returns the URIs of the directories and files that the program works in.
+        on_progress: is told how far a call has come.
+        on_task: is told how a task is doing, each time that the client looks.
+        tasks: whether calls may become tasks, which are then followed to their end.
+        headers: what each request has besides.
+        name: the program, as the server sees it.
+        bounds: how much it takes, and how long it waits.
+        http: an `httpx.AsyncClient` of the program, with its proxies and certificates; it is not closed.
+        on_message: is shown each message, `"sent"` or `"received"`. They hold states and answers: log neither.
+
+    Raises:
+        SetupError: the URL is none, or httpx is not installed.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        token: str | None = None,
+        on_elicit: OnElicit | None = None,
+        on_link: OnLink | None = None,
+        on_sample: OnSample | None = None,
+        on_roots: OnRoots | None = None,
+        on_progress: OnProgress | None = None,
+        on_task: OnTask | None = None,
+        tasks: bool = True,
+        headers: Mapping[str, str] = NONE,
+        name: str = "mrtr_server.client",
+        bounds: Bounds = DEFAULT,
+        http: "AsyncClient | None" = None,
+        on_message: OnMessage | None = None,
+    ) -> None:
+        self._callbacks = Callbacks(elicit=on_elicit, link=on_link, sample=on_sample, roots=on_roots)
+        self._on_progress = on_progress
+        self._on_task = on_task
+        self._bounds = bounds
+        about = About({"name": name, "version": __version__}, self._callbacks.capabilities(tasks=tasks))
+        authorized = {"Authorization": f"Bearer {token}"} if token is not None else {}
+        self._connection = Connection(url, about, {**authorized, **headers}, bounds, http, on_message)
+        self._tools: dict[str, Tool] | None = None
+
+    async def __aenter__(self) -> Self:
+        await self._connection.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._connection.close()
+
+    async def call(self, tool: str, arguments: Mapping[str, Any] = NONE, /, **named: Any) -> ToolReply:
+        """Call a tool, and answer what it asks until it is done.
+
+        Args:
+            tool: its name.
+            arguments: its arguments.
+            named: arguments, too.
+
+        Returns:
+            What the tool returned.
+
+        Raises:
+            CallFailed: the tool says that it failed.
+            RequestRefused: the server refused the call, or its task failed.
+            TaskCancelled: the task was cancelled.
+            NotAnswered: a callback raised it.
+            NoReply: the server can't be reached or does not reply; what it has done is not known.
+            BadReply: what came is no reply, or over a bound.
+        """
+        result = await self._run("tools/call", tool, {**arguments, **named})
+        return _checked(result)
+
+    async def get_prompt(self, prompt: str, arguments: Mapping[str, str] = NONE, /, **named: str) -> PromptReply:
+        """Get a prompt, and answer what it asks until it is done.
+
+        Args:
+            prompt: its name.
+            arguments: its arguments.
+            named: arguments, too.
+
+        Returns:
+            The prompt.
+
+        Raises:
+            ClientError: as for `call`.
+        """
+        return read(PromptReply, await self._run("prompts/get", prompt, {**arguments, **named}))
+
+    async def read(self, uri: str, /) -> ResourceReply:
+        """Read a resource, and answer what it asks until it is done.
+
+        Args:
+            uri: its URI.
+
+        Returns:
+            What it has.
+
+        Raises:
+            ClientError: as for `call`.
+        """
+        return read(ResourceReply, await self._run("resources/read", uri, {}))
+
+    async def follow(self, task: str, /) -> ToolReply:
+        """Follow a task to its end, and answer what it asks.
+
+        Args:
+            task: its id.
+
+        Returns:
+            What its tool returned.
+
+        Raises:
+            ClientError: as for `call`.
+        """
+        return _checked(await self._follow(task, None))
+
+    async def cancel_task(self, task: str, /) -> None:
+        """Cancel a task. One that has ended stays as it is.
+
+        Args:
+            task: its id.
+
+        Raises:
+            ClientError: as for `call`.
+        """
+        await self._request("tasks/cancel", {"taskId": task})
+
+    async def list_tools(self) -> list[Tool]:
+        """Return the tools of the server, of all pages.
+
+        Raises:
+            ClientError: as for `call`.
+        """
+        tools = await self._list("tools/list", "tools", Tool)
+        self._tools = {each.name: each for each in tools}
+        return tools
+
+    async def list_prompts(self) -> list[Prompt]:
+        """Return the prompts of the server, of all pages.
+
+        Raises:
+            ClientError: as for `call`.
+        """
+        return await self._list("prompts/list", "prompts", Prompt)
+
+    async def list_resources(self) -> list[Resource]:
+        """Return the resources of the server, of all pages.
+
+        Raises:
+            ClientError: as for `call`.
+        """
+        return await self._list("resources/list", "resources", Resource)
+
+    async def list_templates(self) -> list[Template]:
+        """Return the templates of resources of the server, of all pages.
+
+        Raises:
+            ClientError: as for `call`.
+        """
+        return await self._list("resources/templates/list", "resourceTemplates", Template)
+
+    # How it is done
+
+    async def _list(self, method: str, field: str, kind: type[M]) -> list[M]:
+        found: list[M] = []
+        turn: JSON = {}
+        for _ in range(self._bounds.pages):
+            page = await self._request(method, turn)
+            rows = page.get(field)
+            if not isinstance(rows, list):
+                raise BadReply(f"The server sent a list without {field}")
+            found += [read(kind, row) for row in rows]
+            cursor = page.get("nextCursor")
+            if cursor is None:
+                return found
+            turn = {"cursor": cursor}
+        raise BadReply(f"The list has more than {self._bounds.pages} pages")
+
+    async def _run(self, method: str, target: str, arguments: Mapping[str, Any]) -> JSON:
+        """Send the rounds of a call, and return what it came to."""
+        call: JSON = {TARGETS[method]: target}
+        if arguments or method == "tools/call":
+            call["arguments"] = dict(arguments)
+        params = call
+        idle = 0
+        for _ in range(self._bounds.rounds):
+            result = await self._call(method, params) if method == "tools/call" else await self._request(method, params)
+            kind = result.get("resultType", "complete")
+            if kind == "complete":
+                return result
+            if kind == "task" and method == "tools/call":
+                task = read(Task, result)
+                return await self._follow(task.task_id, task)
+            if kind != "input_required":
+                raise BadReply("The result is of no kind that this client knows")
+            state = result.get("requestState")
+            requests = self._requests_in(result)
+            if not isinstance(state, str | None) or (state is None and not requests):
+                raise BadReply("The server wants another round, and says neither what it asks nor where it is")
+            idle = 0 if requests else idle + 1
+            if idle > 1:  # the first time at once: another replica may go on
+                await asyncio.sleep(min(_SHORTEST_POLL * 2**idle, _USUAL_POLL))
+            params = {**call, "inputResponses": await self._callbacks.answer(requests)} if requests else dict(call)
+            if state is not None:
+                params["requestState"] = state
+        raise BadReply(f"The call has not ended after {self._bounds.rounds} rounds")
+
+    async def _call(self, method: str, params: JSON) -> JSON:
+        """Send a round of a tool, with the headers that it wants: which those are, the list of tools says."""
+        try:
+            return await self._request(method, params)
+        except RequestRefused as refusal:
+            if refusal.code != HEADER_MISMATCH or self._tools is not None:
+                raise
+        await self.list_tools()  # nothing has run: the headers are looked at first
+        return await self._request(method, params)
+
+    async def _follow(self, id: str, task: Task | None) -> JSON:
+        """Look at a task until it has ended, and answer what it asks."""
+        deadline = monotonic() + self._bounds.task_seconds
+        answered: set[str] = set()
+        try:
+            while True:
+                if task is not None:
+                    await self._tell(self._on_task, task)
+                result = await self._request("tasks/get", {"taskId": id})
+                task = read(Task, result)
+                if task.status == "completed":
+                    await self._tell(self._on_task, task)
+                if task.status not in ("working", "input_required"):
+                    return _ended(task, result)
+                questions = self._requests_in(result) if task.status == "input_required" else {}
+                if new := {key: each for key, each in questions.items() if key not in answered}:
+                    if len(answered) > self._bounds.questions * self._bounds.rounds:
+                        raise BadReply("The task asks without an end")
+                    answers = await self._callbacks.answer(new)
+                    await self._request("tasks/update", {"taskId": id, "inputResponses": answers})
+                    answered |= new.keys()
+                elif monotonic() > deadline:
+                    raise NoReply(f"The task {id} has not ended within {self._bounds.task_seconds:g} s; it continues")
+                else:
+                    await asyncio.sleep(_pause(result))
+        except asyncio.CancelledError:
+            with suppress(ClientError, TimeoutError):
+                async with asyncio.timeout(_CANCEL_SECONDS):
+                    await self.cancel_task(id)
+            raise
+
+    def _requests_in(self, result: JSON) -> dict[str, Any]:
+        requests = result.get("inputRequests") or {}
+        if not isinstance(requests, dict) or len(requests) > self._bounds.questions:
+            raise BadReply(f"The questions are none, or more than {self._bounds.questions}")
+        return requests
+
+    async def _request(self, method: str, params: JSON) -> JSON:
+        tool = (self._tools or {}).get(params["name"]) if method == "tools/call" else None
+        # A round with a state can be repeated: what came before it is in there. A first one may have had effects.
+        repeatable = method != "tools/call" or "requestState" in params or (tool is not None and tool.is_repeatable)
+        mirrored = _mirrored(tool) if tool is not None else ()
+        return await self._connection.request(method, params, self._note, mirrored=mirrored, repeatable=repeatable)
+
+    async def _note(self, params: JSON) -> None:
+        progress, total, message = params.get("progress"), params.get("total"), params.get("message")
+        if isinstance(progress, int | float):
+            total = total if isinstance(total, int | float) else None
+            await self._tell(self._on_progress, Progress(progress, total, None if message is None else str(message)))
+
+    async def _tell(self, callback: Any, value: Any) -> None:
+        if callback is not None:
+            await awaited(callback(value))
+
+
+def _checked(result: JSON) -> ToolReply:
+    reply = read(ToolReply, result)
+    if reply.is_error:
+        raise CallFailed(reply.text, result)
+    return reply
+
+
+def _ended(task: Task, result: JSON) -> JSON:
+    """Return what a task came to. Raises what else it ended with."""
+    if task.status == "completed" and isinstance(result.get("result"), dict):
+        return dict(result["result"])
+    if task.status == "failed" and isinstance(result.get("error"), dict):
+        raise refusal_of(result["error"])
+    if task.status == "cancelled":
+        raise TaskCancelled(task.task_id)
+    raise BadReply("The task has ended, and the server does not say with what")
+
+
+def _pause(result: JSON) -> float:
+    poll = result.get("pollIntervalMs")
+    if not isinstance(poll, int | float):
+        return _USUAL_POLL
+    return min(max(poll / 1000, _SHORTEST_POLL), _LONGEST_POLL)
+
+
+def _mirrored(tool: Tool) -> tuple[HeaderParameter, ...]:
+    try:
+        return header_parameters(tool.name, tool.input_schema)
+    except SetupError as error:
+        raise BadReply(f"The tool {tool.name!r} can't be called: {error}") from None

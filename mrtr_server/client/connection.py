@@ -1,0 +1,263 @@
+"""Requests to one server over HTTP: each is bounded, and sent again where that is safe."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
+from contextlib import aclosing
+from itertools import count
+from typing import Any, Literal, NamedTuple
+
+from pydantic_core import from_json
+
+from ..errors import BadReply, ClientError, NoReply, RequestRefused, SetupError
+from ..extras import lacking
+from ..protocol.header_params import HeaderParameter
+from ..protocol.messages import JSON
+from ..wire.events import Event, EventReader
+from ..wire.requests import About, write_modern
+from .bounds import Bounds
+
+try:
+    import httpx
+except ImportError as error:
+    raise lacking("The client", "client", error) from error
+
+OnMessage = Callable[[Literal["sent", "received"], JSON], None]
+Noted = Callable[[JSON], Awaitable[None]]
+
+_REDIRECTS = 3
+_PAUSE = 0.2
+"""How long to wait before a lost request is sent again, in seconds; it doubles each time."""
+
+_LATER = frozenset({429, 503})
+_MOVED = frozenset({307, 308})
+
+
+class _Again(NamedTuple):
+    """A request that brought no result, and may be worth sending again.
+
+    Args:
+        failure: what to raise if it is not sent again.
+        after: in how many seconds the server wants it; None if its reply was lost.
+        arrived: whether the server may have carried it out.
+    """
+
+    failure: ClientError
+    after: float | None = None
+    arrived: bool = True
+
+
+class Connection:
+    """Sends requests to one server.
+
+    Args:
+        url: its endpoint.
+        about: the client, as each request describes it.
+        headers: what each request has besides.
+        bounds: how much it takes.
+        http: what carries them; its own if None.
+        on_message: is shown each message.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        about: About,
+        headers: Mapping[str, str],
+        bounds: Bounds,
+        http: httpx.AsyncClient | None,
+        on_message: OnMessage | None,
+    ) -> None:
+        try:
+            self._url = httpx.URL(url)
+        except (httpx.InvalidURL, TypeError) as error:
+            raise SetupError(f"{url!r} is no URL: {error}") from None
+        if self._url.scheme not in ("http", "https") or not self._url.host:
+            raise SetupError(f"{url!r} is no http or https address")
+        self._about = about
+        self._headers = headers
+        self._bounds = bounds
+        self._given = http
+        self._http = http
+        self._on_message = on_message
+        self._numbers = count(1)
+
+    async def open(self) -> None:
+        """Get ready to send."""
+        if self._http is None:
+            self._http = await asyncio.to_thread(httpx.AsyncClient)  # it reads certificates, some 20 ms
+
+    async def close(self) -> None:
+        """Close the connections, unless the program brought them."""
+        if self._http is not None and self._given is None:
+            await self._http.aclose()
+            self._http = None
+
+    async def request(
+        self,
+        method: str,
+        params: JSON,
+        noted: Noted,
+        *,
+        mirrored: Iterable[HeaderParameter] = (),
+        repeatable: bool,
+    ) -> JSON:
+        """Send a request, and return its result.
+
+        Args:
+            method: the protocol's method.
+            params: its parameters, without `_meta`.
+            noted: gets the parameters of each note on progress.
+            mirrored: the arguments that headers mirror.
+            repeatable: whether it may be sent again if it was carried out and the reply was lost.
+
+        Raises:
+            RequestRefused: the server refused it.
+            NoReply: there was no reply.
+            BadReply: what came was none.
+        """
+        number = next(self._numbers)
+        headers, body = write_modern(self._about, number, method, params, mirrored)
+        headers = {**headers, "Accept-Encoding": "identity", **self._headers}
+        lost, waited = 0, 0.0
+        while True:
+            if self._on_message is not None:
+                self._on_message("sent", from_json(body))
+            try:
+                async with asyncio.timeout(self._bounds.request_seconds):
+                    came = await self._exchange(headers, body, number, noted)
+            except TimeoutError:
+                raise NoReply(f"There was no reply within {self._bounds.request_seconds:g} s") from None
+            if not isinstance(came, _Again):
+                return came
+            if came.after is None:
+                if lost == self._bounds.resends or (came.arrived and not repeatable):
+                    raise came.failure
+                pause = _PAUSE * 2**lost
+                lost += 1
+            else:
+                pause = came.after
+                waited += pause
+                if waited > self._bounds.waiting_seconds:
+                    raise came.failure
+            await asyncio.sleep(pause)
+
+    async def _exchange(self, headers: Mapping[str, str], body: bytes, number: int, noted: Noted) -> JSON | _Again:
+        url = self._url
+        for _ in range(_REDIRECTS + 1):
+            moved = await self._post(url, headers, body, number, noted)
+            if not isinstance(moved, httpx.URL):
+                return moved
+            url = moved
+        raise BadReply("The server redirects without an end")
+
+    async def _post(
+        self, url: httpx.URL, headers: Mapping[str, str], body: bytes, number: int, noted: Noted
+    ) -> JSON | httpx.URL | _Again:
+        if self._http is None:
+            raise SetupError("Use the client in an `async with` block")
+        try:
+            async with self._http.stream(
+                "POST", url, headers=headers, content=body, timeout=None, follow_redirects=False
+            ) as response:
+                if response.status_code in _MOVED:
+                    return self._moved(url, response)
+                if response.headers.get("content-encoding", "identity") != "identity":
+                    raise BadReply("The server compresses its reply, though this client does not ask for that")
+                async with aclosing(self._messages(response)) as messages:
+                    async for message in messages:
+                        if (result := await self._take(message, response, number, noted)) is not None:
+                            return result
+                if response.status_code >= 400:
+                    return _refused_by(response)
+                return _Again(NoReply("The reply ended before its result"))
+        except (httpx.TransportError, httpx.StreamError) as error:
+            arrived = not isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)
+            return _Again(
+                NoReply(f"The server can't be reached: {str(error) or type(error).__name__}"), arrived=arrived
+            )
+
+    def _moved(self, url: httpx.URL, response: httpx.Response) -> httpx.URL:
+        try:
+            to = url.join(response.headers.get("location", ""))
+        except httpx.InvalidURL:
+            raise BadReply("The server redirects to what is no URL") from None
+        if _origin(to) != _origin(url):
+            raise BadReply("The server redirects to another origin, where this client sends no credentials")
+        return to
+
+    async def _messages(self, response: httpx.Response) -> AsyncGenerator[JSON, None]:
+        """Return the JSON-RPC messages of a response as they come."""
+        is_stream = response.headers.get("content-type", "").partition(";")[0].strip() == "text/event-stream"
+        reader, parts, size = EventReader(Event), [], 0
+        async for part in response.aiter_raw():
+            size += len(part)
+            if size > self._bounds.response_bytes:
+                raise BadReply(f"The reply has more than {self._bounds.response_bytes} bytes")
+            if not is_stream:
+                parts.append(part)
+                continue
+            try:
+                events = reader.feed(part)
+            except ValueError:
+                raise BadReply("The reply is no text") from None
+            for event in events:
+                if event.data:
+                    yield _message(event.data)
+        if parts:
+            if response.status_code >= 400:
+                try:
+                    message = _message(b"".join(parts))
+                except BadReply:
+                    return  # a gateway's page
+                yield message
+            else:
+                yield _message(b"".join(parts))
+
+    async def _take(self, message: JSON, response: httpx.Response, number: int, noted: Noted) -> JSON | _Again | None:
+        if self._on_message is not None:
+            self._on_message("received", message)
+        if "method" in message:
+            params = message.get("params") if message["method"] == "notifications/progress" else None
+            if isinstance(params, dict) and params.get("progressToken") == number:
+                await noted(params)
+            return None
+        if isinstance(error := message.get("error"), dict):
+            return _refused_by(response, error)
+        if message.get("id") != number or not isinstance(result := message.get("result"), dict):
+            raise BadReply("The reply is not to what was asked")
+        return result
+
+
+def _refused_by(response: httpx.Response, error: Mapping[str, Any] | None = None) -> _Again:
+    """Return a refusal to be waited out. One that can't be is raised."""
+    status = response.status_code
+    refusal = refusal_of(error, status) if error is not None else RequestRefused(f"HTTP {status}", status=status)
+    after = response.headers.get("retry-after", "")
+    if status in _LATER and after.isascii() and after.isdecimal() and len(after) < 10:
+        return _Again(refusal, max(float(after), _PAUSE))
+    raise refusal
+
+
+def refusal_of(error: Mapping[str, Any], status: int = 0) -> RequestRefused:
+    """Return a JSON-RPC error as it is raised.
+
+    Args:
+        error: as it came.
+        status: of HTTP; 0 for the error of a task.
+    """
+    code = error.get("code")
+    return RequestRefused(str(error.get("message", "")), code if type(code) is int else 0, error.get("data"), status)
+
+
+def _message(text: str | bytes) -> JSON:
+    try:
+        message = from_json(text)
+    except ValueError:
+        message = None
+    if not isinstance(message, dict) or message.get("jsonrpc") != "2.0":
+        raise BadReply("The reply is no JSON-RPC message; is the URL that of an MCP endpoint?")
+    return message
+
+
+def _origin(url: httpx.URL) -> tuple[str, str, int | None]:
+    return url.scheme, url.host, url.port

@@ -1,0 +1,80 @@
+"""Server-sent events, read from the bytes of a stream as they come."""
+
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """An event of a stream.
+
+    Args:
+        id: where a client continues that lost the stream after it; empty if it has none.
+        kind: its type.
+        data: what it carries; as a rule a JSON-RPC message.
+        retry: when the client is to come back if the stream ends, in milliseconds; None if that was not said.
+        raw: its bytes, with the comments before it.
+    """
+
+    id: str = ""
+    kind: str = "message"
+    data: str = ""
+    retry: int | None = None
+    raw: bytes = b""
+
+
+E = TypeVar("E", bound=Event)
+
+
+class EventReader(Generic[E]):
+    """Reads the events of one stream.
+
+    Args:
+        kind: the class of the events that it returns.
+    """
+
+    comments = 0
+    """How many comments came, which keep a stream open."""
+
+    def __init__(self, kind: type[E]) -> None:
+        self._kind = kind
+        self._rest = b""
+        self._raw = b""
+        self._fields: dict[str, str] = {}
+
+    def feed(self, data: bytes) -> list[E]:
+        """Return the events that are whole with these bytes.
+
+        Args:
+            data: what came next.
+        """
+        # Not splitlines(): a line ends at a line feed, and U+2028 is a character like any other.
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        events = []
+        for line in lines:
+            self._raw += line + b"\n"
+            name, _, value = line.removesuffix(b"\r").decode().partition(":")
+            if name:
+                self._note(name, value.removeprefix(" "))
+            elif value or line.startswith(b":"):
+                self.comments += 1
+            elif self._fields:
+                events.append(self._event())
+        return events
+
+    def _note(self, name: str, value: str) -> None:
+        if name == "data" and name in self._fields:
+            value = f"{self._fields[name]}\n{value}"
+        self._fields[name] = value
+
+    def _event(self) -> E:
+        fields, raw = self._fields, self._raw
+        self._fields, self._raw = {}, b""
+        retry = fields.get("retry", "")
+        return self._kind(
+            fields.get("id", ""),
+            fields.get("event", "message"),
+            fields.get("data", ""),
+            int(retry) if retry.isdecimal() else None,
+            raw,
+        )

@@ -1,0 +1,292 @@
+"""The commands that call servers ask the person at a terminal, or take answers, and clean what servers say."""
+
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from select import select
+from time import monotonic
+from typing import Annotated, Any, Literal
+
+import pytest
+from click.testing import CliRunner, Result
+from pydantic import BaseModel, Field
+
+from mrtr_server import Confirm, Context, ElicitUrl, MRTRServer, Sample, SetupError, ToolError
+from mrtr_server.cli import main
+from mrtr_server.cli.call_arguments import read_arguments
+from mrtr_server.cli.terminal_form import problem_of
+
+from ..support.serving import TIMEOUT, in_thread, without_settings
+
+HOSTILE = "\x1b[2Jred\x9b1m\u202e"
+
+app = MRTRServer("shop", keys=[bytes(32)])
+
+
+class Order(BaseModel):
+    copies: Annotated[int, Field(ge=1, le=9)]
+    cover: Literal["hard", "soft"] = "soft"
+    note: str | None = None
+
+
+@app.tool
+async def order(ctx: Context, title: str) -> str:
+    """Order copies of a book."""
+    order = await ctx.elicit(f"How many of {title}?", Order)
+    await ctx.ask(Confirm("Sure?"))
+    return f"{order.copies} × {title} ({order.cover})"
+
+
+@app.tool
+async def terms(ctx: Context) -> str:
+    await ctx.ask(ElicitUrl("Read this", "https://example.com/terms"))
+    return "agreed"
+
+
+@app.tool
+async def story(ctx: Context) -> str:
+    return f"Once: {(await ctx.ask(Sample('Tell it')))[0].text}"
+
+
+@app.tool
+def types(
+    count: int, ratio: float = 0.5, wet: bool = False, tags: tuple[str, ...] = (), more: dict[str, int] | None = None
+) -> str:
+    return f"{count} {ratio} {wet} {list(tags)} {more}"
+
+
+@app.tool
+def hostile() -> str:
+    return HOSTILE
+
+
+@app.tool
+def broken() -> str:
+    raise ToolError(HOSTILE)
+
+
+@app.tool(task="required", poll=0.05)
+async def print_book(ctx: Context) -> str:
+    await ctx.background()
+    await ctx.ask(Confirm("Print?"))
+    return "printed"
+
+
+@app.prompt
+def greeting(name: str) -> str:
+    return f"Greet {name}"
+
+
+@app.resource("shop://hours")
+def hours() -> str:
+    return "9 to 5"
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    with in_thread(app) as port:
+        yield f"http://127.0.0.1:{port}/mcp"
+
+
+def run(*arguments: str, code: int = 0) -> Result:
+    result = CliRunner().invoke(main, arguments, prog_name="mrtr-server")
+    assert result.exit_code == code, result.output
+    return result
+
+
+class TestArguments:
+    def test_values_are_read_by_the_schema(self, url: str) -> None:
+        typed = ["count=3", "ratio=2", "wet=true", "tags=a", "tags=b", 'more={"x": 1}']
+        assert run("call", url, "types", *typed).stdout == "3 2.0 True ['a', 'b'] {'x': 1}\n"
+        assert run("call", url, "types", "count:=4", 'tags:=["1"]').stdout.startswith("4 0.5 False ['1']")
+
+    def test_a_text_stays_one_even_if_it_looks_like_a_number(self) -> None:
+        schema = {
+            "properties": {"a": {"type": "string"}, "b": {"$ref": "#/$defs/B"}},
+            "$defs": {"B": {"type": "string"}},
+        }
+        assert read_arguments(["a=1", "b=true", "c=2=3"], schema) == {"a": "1", "b": "true", "c": "2=3"}
+
+    @pytest.mark.parametrize(
+        ("typed", "why"), [("count", "write key=value"), ("count=x", "not of the type integer"), ("a:=[", "not JSON")]
+    )
+    def test_what_does_not_fit_is_named(self, typed: str, why: str) -> None:
+        with pytest.raises(SetupError, match=why):
+            read_arguments([typed], {"properties": {"count": {"type": "integer"}}})
+
+    def test_a_tool_that_is_not_there_is_named_with_those_that_are(self, url: str) -> None:
+        assert "It has: order, terms" in run("call", url, "oder", code=1).output
+
+
+class TestScripts:
+    def test_open_questions_are_printed_and_exit_with_2(self, url: str) -> None:
+        printed = json.loads(run("call", url, "order", "title=Emma", "--json", code=2).stdout)
+        (question,) = printed["asks"].values()
+        assert question["params"]["message"] == "How many of Emma?"
+
+    def test_without_a_terminal_they_are_printed_too(self, url: str) -> None:
+        result = run("call", url, "order", "title=Emma", code=2)
+        assert "asks" in json.loads(result.stdout)
+        assert "--answer KEY=JSON" in result.stderr
+
+    def test_answers_are_given_by_key(self, url: str) -> None:
+        answers = ["--answer", 'order={"copies": 2}', "--answer", "confirm=true"]
+        printed = run("call", url, "order", "title=Emma", "--json", *answers).stdout
+        assert json.loads(printed)["content"][0]["text"] == "2 × Emma (soft)"
+
+    def test_a_sampling_and_a_task_take_answers_too(self, url: str) -> None:
+        asked = json.loads(run("call", url, "story", "--json", code=2).stdout)["asks"]
+        (key,) = asked
+        assert run("call", url, "story", "--answer", f"{key}=upon a time").stdout == "Once: upon a time\n"
+        assert run("call", url, "print_book", "--answer", "confirm=true").stdout == "printed\n"
+
+    def test_a_task_with_open_questions_is_cancelled(self, url: str) -> None:
+        result = run("call", url, "print_book", "--json", "--trace", code=2)
+        assert '"method": "tasks/cancel"' in result.stderr
+        assert list(json.loads(result.stdout)["asks"]) == ["confirm"]
+
+    def test_a_no_is_a_no(self, url: str) -> None:
+        (key,) = json.loads(run("call", url, "terms", "--json", code=2).stdout)["asks"]
+        run("call", url, "terms", "--answer", f"{key}=decline", code=1)
+        assert "it takes fields" in run("call", url, "terms", "--answer", f"{key}=maybe", code=1).output
+
+    def test_prompts_resources_and_lists_are_printed(self, url: str) -> None:
+        assert run("get-prompt", url, "greeting", "name=Ann").stdout == "[user]\nGreet Ann\n"
+        assert run("read", url, "shop://hours").stdout == "9 to 5\n"
+        printed = run("list", url).stdout
+        assert "tool      order title  Order copies of a book." in printed
+        assert "tool      types count [ratio] [wet] [tags] [more]" in printed
+        assert "resource  shop://hours" in printed
+        listed = json.loads(run("list", url, "--json").stdout)
+        assert listed["prompts"][0]["name"] == "greeting"
+
+    def test_the_trace_shows_messages_with_states_cut(self, url: str) -> None:
+        answers = ["--answer", 'order={"copies": 2}', "--answer", "confirm=true"]
+        result = run("call", url, "order", "title=Emma", "--trace", *answers)
+        assert result.stdout == "2 × Emma (soft)\n"
+        states = re.findall(r'"requestState": "(.+?)"', result.stderr)
+        assert len(states) == 4
+        assert all(re.fullmatch(r".{24}\\u2026 \(\d+ characters\)", state) for state in states)
+
+
+class TestHostileServers:
+    def test_control_characters_reach_no_terminal(self, url: str) -> None:
+        said = run("call", url, "hostile").stdout + run("call", url, "broken", code=1).output
+        said += run("call", url, "hostile", "--json").stdout + run("call", url, "broken", "--json", code=1).output
+        assert "red" in said
+        assert re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]", said) is None
+
+    def test_a_server_that_is_not_there_is_named_in_a_line(self) -> None:
+        output = run("list", "http://127.0.0.1:9/mcp", code=1).output
+        assert output.startswith("Error: The server can't be reached: ")
+        assert "Traceback" not in output
+
+
+@pytest.mark.parametrize(
+    ("text", "schema", "problem"),
+    [
+        ("", {"type": "string"}, "This field is required"),
+        ("x", {"type": "integer"}, "This is no whole number"),
+        ("x", {"type": "number"}, "This is no number"),
+        ("nan", {"type": "number"}, "This is no number"),
+        ("0", {"type": "integer", "minimum": 1}, "At least 1"),
+        ("abc", {"type": "string", "maxLength": 2}, "At most 2 characters"),
+        ("abc", {"type": "string", "format": "email"}, "This is no email"),
+        ("a@b.c", {"type": "string", "format": "email"}, ""),
+        ("3", {"type": "integer", "minimum": 1}, ""),
+    ],
+)
+def test_a_field_is_checked_as_it_is_typed(text: str, schema: dict[str, Any], problem: str) -> None:
+    assert problem_of(text, schema, required=True) == problem
+
+
+class Terminal:
+    """A person at a terminal of its own, with a command in it."""
+
+    def __init__(self, *arguments: str) -> None:
+        self.master, slave = pty.openpty()
+        environment = without_settings(TERM="xterm", BROWSER="true", PROMPT_TOOLKIT_NO_CPR="1")
+        command = [sys.executable, "-m", "mrtr_server", *arguments]
+        self.process = subprocess.Popen(
+            command, stdin=slave, stdout=slave, stderr=slave, env=environment, start_new_session=True
+        )
+        os.close(slave)
+        self.said = ""
+
+    def type(self, after: str, text: str) -> None:
+        """Wait until the command has said something new, and type a text."""
+        self.read(after)
+        self.said = ""
+        os.write(self.master, text.encode())
+
+    def read(self, until: str) -> None:
+        deadline = monotonic() + TIMEOUT
+        while until not in self.said:
+            assert monotonic() < deadline, self.said
+            if select([self.master], [], [], 1)[0]:
+                try:
+                    self.said += os.read(self.master, 65536).decode(errors="replace")
+                except OSError:
+                    raise AssertionError(self.said) from None
+
+    def close(self) -> None:
+        os.close(self.master)
+        self.process.kill()
+        self.process.wait()
+
+
+@pytest.mark.processes
+def test_a_person_fills_in_a_form_field_by_field_and_confirms(url: str) -> None:
+    with closing(Terminal("call", url, "order", "title=Emma")) as terminal:
+        terminal.type("opies", "0\r")
+        terminal.type("At least 1", "\x7f3\r")
+        terminal.type("over", "\x1b[A\r")  # one up, from the default
+        terminal.type("ote", "\r")
+        terminal.type("Send it", "\r")
+        terminal.type("Sure?", "y")
+        terminal.read("3 × Emma (hard)")
+        assert terminal.process.wait(TIMEOUT) == 0
+
+
+@pytest.mark.processes
+def test_a_link_is_shown_whole_and_opened_after_a_yes(url: str, tmp_path: Path) -> None:
+    with closing(Terminal("call", url, "terms")) as terminal:
+        terminal.read("https://example.com/terms")
+        terminal.type("example.com?", "n")
+        assert terminal.process.wait(TIMEOUT) == 1
+
+
+@pytest.mark.processes
+def test_a_task_is_followed_and_its_question_asked(url: str) -> None:
+    with closing(Terminal("call", url, "print_book")) as terminal:
+        terminal.type("Print?", "y")
+        terminal.read("printed")
+        assert terminal.process.wait(TIMEOUT) == 0
+
+
+@pytest.mark.processes
+def test_a_sampling_is_answered_by_hand_and_ctrl_c_dismisses_a_form(url: str) -> None:
+    with closing(Terminal("call", url, "story")) as terminal:
+        terminal.read("Tell it")
+        terminal.type("Message", "upon a time\r")
+        terminal.read("Once: upon a time")
+        assert terminal.process.wait(TIMEOUT) == 0
+    with closing(Terminal("call", url, "order", "title=Emma")) as terminal:
+        terminal.type("opies", "\x03")
+        assert terminal.process.wait(TIMEOUT) == 1
+
+
+@pytest.mark.parametrize(("missing", "extra"), [("httpx", "client"), ("rich", "cli"), ("questionary", "cli")])
+def test_a_missing_library_is_named_with_its_extra(missing: str, extra: str) -> None:
+    code = f"import sys; sys.modules[{missing!r}] = None; from mrtr_server.cli import main; main()"
+    command = [sys.executable, "-c", code, "list", "http://127.0.0.1:9/mcp"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, check=False)
+    assert done.returncode == 1
+    assert f"needs {missing}. Install the extra '{extra}'" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,412 @@
+"""The client runs calls to their end against real servers, and takes little from those that are hostile."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any
+
+import httpx
+import pytest
+from pydantic import BaseModel, Field
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, RedirectResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from mrtr_server import Confirm, Context, ElicitUrl, Header, ListRoots, MRTRServer, ProtocolError, Sample, ToolError
+from mrtr_server.client import (
+    BadReply,
+    Bounds,
+    CallFailed,
+    Choice,
+    Client,
+    Form,
+    Link,
+    NoReply,
+    NotAnswered,
+    Progress,
+    RequestRefused,
+    Sampling,
+    Task,
+    TaskCancelled,
+)
+
+from ..support.serving import in_thread, until
+
+pytestmark = pytest.mark.anyio
+
+app = MRTRServer("shop", keys=[bytes(32)])
+
+
+class Order(BaseModel):
+    copies: Annotated[int, Field(ge=1)]
+
+
+@app.tool
+async def order(ctx: Context, title: str) -> str:
+    """Order copies of a book."""
+    copies = (await ctx.elicit(f"How many copies of {title}?", Order)).copies
+    await ctx.ask(Confirm(f"Order {copies}?"))
+    return f"{copies} × {title} ordered"
+
+
+@app.tool
+async def everything(ctx: Context) -> str:
+    said, roots = await ctx.ask(Sample("Where to?"), ListRoots())
+    return f"{said.text} from {roots[0].uri}"
+
+
+@app.tool
+async def agree(ctx: Context) -> str:
+    await ctx.ask(ElicitUrl("Read the terms", "https://example.com/terms"))
+    return "agreed"
+
+
+@app.tool
+async def count(ctx: Context, to: int) -> dict[str, int]:
+    for n in range(to):
+        await ctx.progress(n + 1, to, f"counted {n + 1}")
+    return {"counted": to}
+
+
+@app.tool
+def region(region: Annotated[str, Header("Region")]) -> str:
+    return f"in {region}"
+
+
+@app.tool
+def broken() -> str:
+    raise ToolError("Out of paper")
+
+
+@app.tool
+def refused() -> str:
+    raise ProtocolError("Not today", data={"until": "tomorrow"})
+
+
+@app.tool(task="required", poll=0.05)
+async def print_book(ctx: Context) -> str:
+    await ctx.background()
+    await ctx.status("Warming up")
+    return f"{(await ctx.elicit('How many?', Order)).copies} printed"
+
+
+@app.tool(task="required", poll=0.05)
+async def endless(ctx: Context) -> str:
+    await ctx.background()
+    await asyncio.sleep(3600)
+    return "never"
+
+
+@app.prompt
+async def greeting(ctx: Context, name: str) -> str:
+    return f"Greet {name}, who wants {(await ctx.elicit('How many?', Order)).copies}"
+
+
+@app.resource("shop://hours")
+def hours() -> str:
+    return "9 to 5"
+
+
+@app.resource("shop://books/{title}")
+def book(title: str) -> str:
+    return f"The book {title}"
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    with in_thread(app) as port:
+        yield f"http://127.0.0.1:{port}/mcp"
+
+
+def fill(form: Form) -> dict[str, Any]:
+    return {form.confirms: True} if form.confirms else {"copies": 3}
+
+
+async def test_a_call_is_answered_round_by_round(url: str) -> None:
+    asked: list[str] = []
+
+    async def answer(form: Form) -> dict[str, Any]:
+        asked.append(form.message)
+        return fill(form)
+
+    async with Client(url, on_elicit=answer) as client:
+        assert (await client.call("order", title="Emma")).text == "3 × Emma ordered"
+    assert asked == ["How many copies of Emma?", "Order 3?"]
+
+
+async def test_samplings_and_roots_are_answered(url: str) -> None:
+    def sample(question: Sampling) -> str:
+        return f"{question.text} To Rome"
+
+    async with Client(url, on_sample=sample, on_roots=lambda: ["file:///home"]) as client:
+        assert (await client.call("everything")).text == "Where to? To Rome from file:///home"
+
+
+async def test_only_what_has_a_callback_is_declared(url: str) -> None:
+    async with Client(url, on_elicit=fill) as client:
+        for tool, lacking in (("everything", {"sampling", "roots"}), ("agree", {"elicitation"})):
+            with pytest.raises(RequestRefused, match="did not declare") as refusal:
+                await client.call(tool)
+            assert refusal.value.data["requiredCapabilities"].keys() == lacking
+
+
+async def test_a_declined_link_ends_the_call(url: str) -> None:
+    opened: list[str] = []
+
+    def link(question: Link) -> Choice:
+        opened.append(question.url)
+        return "decline"
+
+    async with Client(url, on_link=link) as client:
+        with pytest.raises(CallFailed):
+            await client.call("agree")
+    assert opened == ["https://example.com/terms"]
+
+
+async def test_progress_is_told_as_it_comes(url: str) -> None:
+    told: list[Progress] = []
+    async with Client(url, on_progress=told.append) as client:
+        reply = await client.call("count", to=3)
+    assert reply.structured_content == {"counted": 3}
+    assert told[-1] == Progress(3, 3, "counted 3")
+
+
+async def test_headers_that_mirror_arguments_are_learned_from_the_list(url: str) -> None:
+    async with Client(url) as client:
+        assert (await client.call("region", region="Zürich")).text == "in Zürich"
+
+
+async def test_a_tool_that_fails_raises_what_it_says(url: str) -> None:
+    async with Client(url) as client:
+        with pytest.raises(CallFailed, match="Out of paper") as failed:
+            await client.call("broken")
+    assert failed.value.result["isError"] is True
+
+
+async def test_a_refusal_has_its_code_and_its_data(url: str) -> None:
+    async with Client(url) as client:
+        with pytest.raises(RequestRefused, match="Not today") as refusal:
+            await client.call("refused")
+        assert (refusal.value.code, refusal.value.data) == (-32603, {"until": "tomorrow"})
+        with pytest.raises(RequestRefused, match="nowhere"):
+            await client.call("nowhere")
+
+
+async def test_a_callback_can_leave_a_question_open(url: str) -> None:
+    def leave(form: Form) -> dict[str, Any]:
+        raise NotAnswered
+
+    async with Client(url, on_elicit=leave) as client:
+        with pytest.raises(NotAnswered) as left:
+            await client.call("order", title="Emma")
+    assert [each["params"]["message"] for each in left.value.questions.values()] == ["How many copies of Emma?"]
+
+
+async def test_a_task_is_followed_and_its_questions_answered(url: str) -> None:
+    told: list[Task] = []
+    async with Client(url, on_elicit=fill, on_task=told.append) as client:
+        assert (await client.call("print_book")).text == "3 printed"
+        assert (await client.follow(told[0].task_id)).text == "3 printed"
+    assert {"working", "completed"} <= {each.status for each in told}
+
+
+async def test_a_cancelled_call_cancels_its_task(url: str) -> None:
+    told: list[Task] = []
+    async with Client(url, on_task=told.append) as client:
+        call = asyncio.create_task(client.call("endless"))
+        await until(lambda: told, "the task")
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        with pytest.raises(TaskCancelled):
+            await client.follow(told[0].task_id)
+
+
+async def test_lists_prompts_and_resources_are_typed(url: str) -> None:
+    async with Client(url, on_elicit=fill) as client:
+        assert {each.name for each in await client.list_tools()} >= {"order", "region"}
+        (prompt,) = await client.list_prompts()
+        assert (prompt.name, prompt.arguments[0].name, prompt.arguments[0].required) == ("greeting", "name", True)
+        assert [each.uri for each in await client.list_resources()] == ["shop://hours"]
+        assert [each.uri_template for each in await client.list_templates()] == ["shop://books/{title}"]
+        assert (await client.get_prompt("greeting", name="Ann")).text == "Greet Ann, who wants 3"
+        assert (await client.read("shop://hours")).text == "9 to 5"
+
+
+# Servers that lose replies, are busy, or hostile
+
+Handler = Callable[[Request, Any], Awaitable[Response]]
+
+
+def completed(id: Any, text: str = "done") -> JSONResponse:
+    return JSONResponse({"jsonrpc": "2.0", "id": id, "result": {"content": [{"type": "text", "text": text}]}})
+
+
+def asks(id: Any, state: str) -> JSONResponse:
+    question = {"method": "elicitation/create", "params": {"message": "?", "requestedSchema": {"properties": {}}}}
+    result = {"resultType": "input_required", "inputRequests": {"q": question}, "requestState": state}
+    return JSONResponse({"jsonrpc": "2.0", "id": id, "result": result})
+
+
+async def breaks_off(_: Any) -> Response:
+    async def stream() -> AsyncIterator[bytes]:
+        yield b": hello\n\n"
+
+    return StreamingResponse(stream(), media_type="text/event-stream")
+
+
+@contextmanager
+def serving(handler: Handler) -> Iterator[tuple[str, list[Any]]]:
+    """Serve a handler of messages; give its URL, and what it got."""
+    got: list[Any] = []
+
+    async def endpoint(request: Request) -> Response:
+        message = json.loads(await request.body())
+        got.append(message)
+        return await handler(request, message)
+
+    methods = ["POST"]
+    routes = [Route("/mcp", endpoint, methods=methods), Route("/other", endpoint, methods=methods)]
+    with in_thread(Starlette(routes=routes)) as port:
+        yield f"http://127.0.0.1:{port}/mcp", got
+
+
+async def test_a_lost_reply_is_sent_again_with_the_same_state() -> None:
+    async def handler(request: Request, message: Any) -> Response:
+        if "requestState" not in message["params"]:
+            return asks(message["id"], "one")
+        return await breaks_off(message) if len(got) == 2 else completed(message["id"])
+
+    with serving(handler) as (url, got):
+        async with Client(url, on_elicit=lambda form: {}) as client:
+            assert (await client.call("tool")).text == "done"
+    assert got[1] == got[2]
+    assert got[1]["params"]["requestState"] == "one"
+
+
+async def test_a_first_round_that_may_have_had_effects_is_not_sent_again() -> None:
+    async def handler(request: Request, message: Any) -> Response:
+        return await breaks_off(message)
+
+    with serving(handler) as (url, got):
+        async with Client(url) as client:
+            with pytest.raises(NoReply):
+                await client.call("tool")
+            assert len(got) == 1
+            with pytest.raises(NoReply):
+                await client.list_prompts()
+    assert len(got) == 1 + 1 + Bounds().resends
+
+
+@pytest.mark.parametrize("status", [429, 503])
+async def test_a_busy_server_is_waited_for(status: int) -> None:
+    async def handler(request: Request, message: Any) -> Response:
+        busy = Response(status_code=status, headers={"Retry-After": "0"})
+        return busy if len(got) < 3 else completed(message["id"])
+
+    with serving(handler) as (url, got):
+        async with Client(url) as client:
+            assert (await client.call("tool")).text == "done"
+    assert len(got) == 3
+
+
+async def test_a_wait_that_is_too_long_is_not_begun() -> None:
+    async def handler(request: Request, message: Any) -> Response:
+        return Response(status_code=503, headers={"Retry-After": "3600"})
+
+    with serving(handler) as (url, got):
+        async with Client(url) as client:
+            with pytest.raises(RequestRefused, match="503") as refusal:
+                await client.call("tool")
+    assert (len(got), refusal.value.status) == (1, 503)
+
+
+async def test_redirects_stay_in_the_origin() -> None:
+    seen: list[str | None] = []
+
+    async def elsewhere(request: Request, message: Any) -> Response:
+        seen.append(request.headers.get("authorization"))
+        return completed(message["id"])
+
+    async def handler(request: Request, message: Any) -> Response:
+        if request.url.path == "/other":
+            return completed(message["id"], "moved")
+        return RedirectResponse(other if message["params"]["name"] == "out" else "/other", 307)
+
+    with serving(elsewhere) as (other, _), serving(handler) as (url, _):
+        async with Client(url, token="secret") as client:
+            assert (await client.call("in")).text == "moved"
+            with pytest.raises(BadReply, match="another origin"):
+                await client.call("out")
+    assert seen == []
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        (b"<html>", "no JSON-RPC message"),
+        (b"[" * 100_000, "no JSON-RPC message"),
+        (b'{"jsonrpc":"2.0","id":77,"result":{}}', "not to what was asked"),
+        (b'{"jsonrpc":"2.0","id":1,"result":{"resultType":"other"}}', "of no kind"),
+        (b'{"jsonrpc":"2.0","id":1,"result":{"resultType":"input_required"}}', "neither"),
+        (b'{"jsonrpc":"2.0","id":1,"result":{"content":7}}', "no ToolReply: content"),
+        (b'{"jsonrpc":"2.0","id":1,"result":{"resultType":"task"}}', "no Task: taskId"),
+        (b" " * 2000, "more than 1000 bytes"),
+    ],
+)
+async def test_what_is_no_reply_is_refused(body: bytes, why: str) -> None:
+    async def handler(request: Request, message: Any) -> Response:
+        return Response(body, media_type="application/json")
+
+    bounds = Bounds(response_bytes=1000 if why.startswith("more") else 1_000_000)
+    with serving(handler) as (url, got):
+        async with Client(url, bounds=bounds) as client:
+            with pytest.raises(BadReply, match=why):
+                await client.call("tool")
+    assert len(got) == 1
+
+
+async def test_rounds_questions_and_pages_have_an_end() -> None:
+    async def handler(request: Request, message: Any) -> Response:
+        if message["method"] == "tools/call":
+            return asks(message["id"], str(len(got)))
+        result = {"prompts": [], "nextCursor": str(len(got))}
+        return JSONResponse({"jsonrpc": "2.0", "id": message["id"], "result": result})
+
+    with serving(handler) as (url, got):
+        async with Client(url, on_elicit=lambda form: {}, bounds=Bounds(rounds=5, pages=4)) as client:
+            with pytest.raises(BadReply, match="after 5 rounds"):
+                await client.call("tool")
+            with pytest.raises(BadReply, match="more than 4 pages"):
+                await client.list_prompts()
+    assert len(got) == 9
+
+
+async def test_what_was_not_declared_is_not_answered() -> None:
+    async def handler(request: Request, message: Any) -> Response:
+        return asks(message["id"], "one")
+
+    with serving(handler) as (url, _):
+        async with Client(url) as client:
+            with pytest.raises(BadReply, match="did not declare"):
+                await client.call("tool")
+
+
+async def test_a_request_has_a_time_limit() -> None:
+    async def handler(request: Request, message: Any) -> Response:
+        await asyncio.sleep(3600)
+        return Response()
+
+    with serving(handler) as (url, _):
+        async with Client(url, bounds=Bounds(request_seconds=0.1)) as client:
+            with pytest.raises(NoReply, match=r"within 0\.1 s"):
+                await client.call("tool")
+
+
+async def test_the_programs_own_http_client_stays_open(url: str) -> None:
+    async with httpx.AsyncClient() as http:
+        async with Client(url, http=http) as client:
+            assert (await client.read("shop://hours")).text == "9 to 5"
+        assert not http.is_closed
