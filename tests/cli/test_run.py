@@ -189,7 +189,8 @@ class TestHeads:
         @app.tool
         async def wait() -> str:
             begun.set()
-            return await asyncio.get_running_loop().create_future()
+            await asyncio.Event().wait()
+            return "never"
 
         asked = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "wait", "arguments": {}}}
         body = json.dumps(asked).encode()
