@@ -179,6 +179,12 @@ class Composition:
                     f"{its_name}: RateLimits({option}=...) is for all calls of a server; give it to {name}, which "
                     "includes it"
                 )
+        shared = None if limits is None else limits.storage
+        if shared is not None and (parts.settings.rate_limits is None or parts.settings.rate_limits.storage is None):
+            raise SetupError(
+                f"{its_name}: RateLimits(storage=...) counts for all replicas together, and {name}, which includes it, "
+                "counts in each process; give the storage to that one, too"
+            )
         rates = {}
         if limits is not None and limits.per_tool:
             from ..rates.counters import read_rate  # which needs a library that not everybody has

@@ -26,7 +26,8 @@ class CallInfo:
         client: the client, as it describes itself.
         is_task: whether it is a round in the background.
         is_retry: whether it continues a flow.
-        request: the HTTP request of the round; None over stdio, and in a task.
+        request: the HTTP request of the round; None over stdio, and in a task. Headers that mirror arguments are in it
+            only with `sees_arguments=True`.
         arguments: those of the call, as sent; None unless the hook was registered with `sees_arguments=True`.
         answers: what people answered with this request, by key; None unless it was with `sees_answers=True`.
     """

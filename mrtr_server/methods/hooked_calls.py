@@ -28,6 +28,9 @@ logger = logging.getLogger("mrtr_server")
 
 T = TypeVar("T")
 
+_NAME, _PARAMETER = b"mcp-name", b"mcp-param-"
+"""Headers that mirror a request: what it is of, which may be a URI with arguments in it, and parameters of a tool."""
+
 
 class HookedCalls:
     """Serves calls, and rounds of tasks, between the hooks of their applications.
@@ -223,10 +226,22 @@ class _Served:
             call.client,
             is_task=self._journal is not None,
             is_retry=call.state is not None or (self._journal is not None and self._journal.rounds > 0),
-            request=None if self._scope is None else request_of(self._scope),
+            request=None if self._scope is None else request_of(self._scope_for(hook)),
             arguments=call.arguments if hook.sees_arguments else None,
             answers=call.answers if hook.sees_answers else None,
         )
+
+    def _scope_for(self, hook: CallHook) -> Any:
+        """Return the scope of the HTTP request, without headers that mirror what the hook is not to see."""
+        scope, name = self._scope, self._name.encode()
+        if hook.sees_arguments:
+            return scope
+        headers = [
+            header
+            for header in scope["headers"]
+            if not header[0].startswith(_PARAMETER) and (header[0] != _NAME or header[1] == name)
+        ]
+        return scope if len(headers) == len(scope["headers"]) else {**scope, "headers": headers}
 
     def _ended(self) -> Ended:
         facts = self._call.facts

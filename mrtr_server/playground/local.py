@@ -40,7 +40,8 @@ def why_not_local(scope: Scope, *, reads: bool = False) -> str:
     origins = [value for name, value in headers if name == b"origin"]
     if client is None or not _is_loopback(client[0]):
         return "It came from another machine."
-    if any(name in _FORWARDED for name, _ in headers):
+    # nginx as it comes adds no header at all, but speaks HTTP/1.0, which no browser does.
+    if scope.get("http_version") == "1.0" or any(name in _FORWARDED for name, _ in headers):
         return "It came through a proxy."
     if len(hosts) != 1 or not _LOOPBACK_HOST.fullmatch(hosts[0]):
         return "Its Host is not localhost."

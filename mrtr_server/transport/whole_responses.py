@@ -256,6 +256,13 @@ class WholeResponses(HttpToolsProtocol):
     _idle_since: float | None = None
     _timer: asyncio.TimerHandle | None = None
 
+    def data_received(self, data: bytes) -> None:
+        """Read what has come. What begins no request, as line ends between two, leaves the connection idle."""
+        was_idle, scope = self._idle_since is not None, self.scope
+        super().data_received(data)
+        if was_idle and self.scope is scope:
+            self._idle_since = self.loop.time()
+
     def on_headers_complete(self) -> None:
         """Begin to serve a request."""
         scope, parser = self.scope, self.parser

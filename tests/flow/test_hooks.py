@@ -19,6 +19,7 @@ from mrtr_server import (
     Depends,
     Ended,
     Failure,
+    Header,
     KeyRing,
     MRTRServer,
     ProtocolError,
@@ -182,6 +183,32 @@ class TestAround:
         answered = [call.answers for call in calls]
         assert answered == [None, {"confirm": CONFIRMED} if "sees_answers" in sees else None]
         assert ARGUMENT not in repr(calls)
+
+    @pytest.mark.parametrize("sees", [{}, {"sees_arguments": True}])
+    async def test_it_sees_no_headers_that_mirror_what_it_does_not_see(
+        self, app: MRTRServer, sees: dict[str, bool]
+    ) -> None:
+        sent: list[str] = []
+
+        @app.around(**sees)
+        async def around(call: CallInfo, call_next: CallNext) -> None:
+            assert call.request is not None
+            sent.append(str(call.request.headers.raw))
+            await call_next(call)
+
+        @app.tool
+        async def mirrored(text: Annotated[str, Header("Text")]) -> str:
+            return text
+
+        @app.resource("notes://{title}")
+        async def note(title: str) -> str:
+            return title
+
+        client = AsyncClient(app)
+        assert (await client.call("mirrored", text="secret-argument")).text == "secret-argument"
+        assert (await client.resource_flow("notes://secret-argument").start()).status == 200
+        assert ["secret-argument" in headers for headers in sent] == [bool(sees)] * 2
+        assert ["mcp-name" in headers for headers in sent] == [True, bool(sees)]
 
     async def test_context_variables_reach_the_handler(self, app: MRTRServer) -> None:
         request_id: ContextVar[str] = ContextVar("request_id", default="")

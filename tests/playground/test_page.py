@@ -140,6 +140,7 @@ REFUSED: dict[str, tuple[Headers, dict[str, Any]]] = {
     "two hosts": ([*HERE, (b"host", b"evil.example")], {}),
     "two origins": ([*HERE, (b"origin", b"http://localhost:8000")], {}),
     "a proxy": ([*HERE, (b"x-forwarded-for", b"192.0.2.7")], {}),
+    "a proxy that adds no header": ([*HERE], {"http_version": "1.0"}),
     "a tunnel": ([*HERE, (b"forwarded", b"for=192.0.2.7")], {}),
 }
 """Who is not the page on this machine."""

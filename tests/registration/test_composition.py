@@ -404,6 +404,15 @@ class TestConflicts:
         with pytest.raises(SetupError, match=r"per_principal=.* is for all calls of a server; give it to site"):
             server("site").include(limited)
 
+    def test_rates_that_all_replicas_share_are_not_counted_in_each_process(self) -> None:
+        shared = RateLimits(per_tool={"one": "1/hour"}, storage="redis://127.0.0.1:1/0")
+        for rate_limits in (None, RateLimits()):
+            with pytest.raises(SetupError, match=r"other: RateLimits\(storage=.* give the storage to that one, too"):
+                server("site", rate_limits=rate_limits).include(server("other", rate_limits=shared))
+        server("site", rate_limits=RateLimits(storage="redis://127.0.0.1:1/0")).include(
+            server("other", rate_limits=shared)
+        )
+
     @pytest.mark.parametrize("prefix", ["a b", "a/b", "é"])
     def test_a_prefix_that_names_can_not_have_is_refused(self, prefix: str) -> None:
         with pytest.raises(SetupError, match="can't be part of a name"):

@@ -253,6 +253,29 @@ class TestConnections:
             assert connection.recv(1) == b""
             assert time.monotonic() - last >= 0.9
 
+    @pytest.mark.parametrize("times", [1, 2])
+    def test_close_after_line_ends_that_begin_no_request(self, times: int) -> None:
+        with (
+            in_thread(app, http=OURS, timeout_keep_alive=1) as port,
+            socket.create_connection(("127.0.0.1", port), 30) as connection,
+        ):
+            for _ in range(times):
+                connection.sendall(call("again"))
+                assert b"again" in read_one(connection)
+            connection.sendall(b"\r\n")
+            assert connection.recv(1) == b""
+
+    def test_close_when_nothing_more_comes_of_a_body_that_was_refused(self) -> None:
+        head = b"POST /nowhere HTTP/1.1\r\nhost: x\r\ncontent-length: 50000\r\n\r\n"
+        with (
+            in_thread(app, http=OURS, timeout_keep_alive=1) as port,
+            socket.create_connection(("127.0.0.1", port), 30) as connection,
+        ):
+            connection.sendall(head)
+            assert b"Not found" in read_one(connection)
+            connection.sendall(b"x")
+            assert connection.recv(1) == b""
+
     def test_end_with_a_server_that_shuts_down(self) -> None:
         with in_thread(app, http=OURS, timeout_keep_alive=60) as port:
             connection = socket.create_connection(("127.0.0.1", port), 30)
