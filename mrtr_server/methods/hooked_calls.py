@@ -188,6 +188,8 @@ class _Served:
                 self._outcome = await work()
             except BaseException as error:
                 self._error = error
+                if isinstance(error, Exception) and not self._shows_all:
+                    take_locals(error)  # before a hook that is not to see what they hold
                 raise
             return self._ended()
 
@@ -199,6 +201,10 @@ class _Served:
         if self._error is not None:  # whatever a hook made of it
             raise self._error
         return cast(T, self._outcome)
+
+    @property
+    def _shows_all(self) -> bool:
+        return all(hook.sees_arguments and hook.sees_answers for hook in self._around)
 
     async def _through(self, index: int, innermost: Callable[[], Awaitable[Ended]]) -> Ended:
         if index == len(self._around):

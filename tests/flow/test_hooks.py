@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Iterator
 from contextvars import ContextVar
 from types import TracebackType
@@ -275,6 +276,24 @@ class TestAround:
                 return
 
         assert "Unknown tool" in (await AsyncClient(app).flow("nothing").start()).error.message
+
+    @pytest.mark.parametrize("sees", [False, True])
+    async def test_an_error_shows_it_local_variables_only_if_it_sees_everything(
+        self, app: MRTRServer, sees: bool
+    ) -> None:
+        shown: list[str] = []
+
+        @app.around(sees_arguments=sees, sees_answers=sees)
+        async def looks(call: CallInfo, call_next: CallNext) -> None:
+            try:
+                await call_next(call)
+            except Exception as error:
+                frames = traceback.walk_tb(error.__traceback__)
+                shown.extend(repr(value) for frame, _ in frames for value in frame.f_locals.values())
+                raise
+
+        await AsyncClient(app).flow("nothing", what=ARGUMENT).start()
+        assert any(ARGUMENT in value for value in shown) == sees
 
     async def test_a_client_that_leaves_cancels_it(self, app: MRTRServer) -> None:
         begun, cancelled = asyncio.Event(), asyncio.Event()
