@@ -121,6 +121,8 @@ class RepeatedHeads(WholeResponses):
             return False
         if not self.cycle.response_complete or self.transport.is_closing():
             return False
+        if self.loop.get_task_factory() is not None:  # an eager one would serve the request before it has begun
+            return False
         self._idle_since = None
         self._lessons = LESSONS
         scope: Any = head.scope.copy()

@@ -369,6 +369,16 @@ class TestLimits:
             assert connection.recv(1) == b""
 
 
+def test_a_loop_with_a_task_factory_begins_requests_as_uvicorn_does(protocol: Any) -> None:
+    async def with_factory(scope: Any, receive: Any, send: Any) -> None:
+        plain: Any = lambda loop, work, **how: asyncio.Task(work, loop=loop, **how)  # noqa: E731
+        asyncio.get_running_loop().set_task_factory(plain)
+        await app(scope, receive, send)
+
+    both(protocol, [A, LONGER, A], with_factory, lifespan="off")
+    assert not any(protocol.repeated)
+
+
 class TestTheLog:
     def test_of_accesses_is_uvicorns(self, protocol: Any, caplog: pytest.LogCaptureFixture) -> None:
         with caplog.at_level("INFO", "uvicorn.access"):
