@@ -56,15 +56,19 @@ class Page:
         tasks: what tasks did, where the page looks inside for requests from this machine: it opens states, and sends
             requests as other users; None where it does not.
         own_codec: whether states are sealed with a codec of the author's own, which the keys do not open.
+        has_auth: whether the server authenticates its callers.
     """
 
-    def __init__(self, path: str, ring: KeyRing, tasks: ObservedTasks | None, *, own_codec: bool) -> None:
+    def __init__(
+        self, path: str, ring: KeyRing, tasks: ObservedTasks | None, *, own_codec: bool, has_auth: bool
+    ) -> None:
         folder, _, endpoint = path.rpartition("/")
         self._path = f"{folder}/{NAME}"
         self._endpoint = endpoint or "./"
         self._ring = ring
         self._tasks = tasks
         self._own_codec = own_codec
+        self._has_auth = has_auth
         self._files = _load_files()
 
     def claims(self, path: str) -> bool:
@@ -91,7 +95,8 @@ class Page:
         why_not = "Start the server with debug=True, or with `mrtr-server dev`."
         if self._tasks is not None:
             why_not = why_not_local(scope, reads=True)
-        return {"endpoint": self._endpoint, "inside": why_not}
+        users = why_not or ("A caller is who the token says." if self._has_auth else "")
+        return {"endpoint": self._endpoint, "inside": why_not, "users": users}
 
     async def _look_inside(self, what: str, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer with what a state holds or a task did, for the page on this machine alone."""

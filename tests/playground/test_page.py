@@ -176,6 +176,12 @@ class TestStates:
         assert (await self.opened(app, await self.state(app))).status == 404
         assert "debug=True" in json.loads((await get(app, "/docs/about")).body)["inside"]
 
+    async def test_of_callers_with_tokens_are_those_of_the_tokens(self) -> None:
+        for auth, users in ((None, ""), (BearerTokens({"t": "ann"}), "A caller is who the token says.")):
+            app = desk(docs=True, debug=True, auth=auth)
+            about = json.loads((await get(app, "/docs/about", HERE)).body)
+            assert (about["inside"], about["users"]) == ("", users)
+
     async def test_that_do_not_open_say_so(self) -> None:
         app = desk(docs=True, debug=True)
         assert "does not open" in json.loads((await self.opened(app, "forged")).body)["error"]

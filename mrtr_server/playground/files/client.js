@@ -26,10 +26,12 @@ class Exchange {
 }
 
 export class Client {
-  constructor(endpoint, inside) {
+  constructor(endpoint, inside, users) {
     this.endpoint = endpoint;
     /** Why the page can't look inside the server; empty if it can. */
     this.inside = inside;
+    /** Why the page can't name other users; empty if it can. */
+    this.users = users;
     this.dialect = modern;
     this.user = "";
     this.token = "";
@@ -45,7 +47,7 @@ export class Client {
     if (dialect === modern && method === "tools/call") Object.assign(all, mirrored(schema, params.arguments));
     if (this.token) all.Authorization = `Bearer ${this.token}`;
     if (!this.inside) all["Mrtr-Page"] = "1";
-    if (!this.inside && user) all["Mrtr-Page-User"] = user;
+    if (!this.users && user) all["Mrtr-Page-User"] = user;
     return new Exchange(method, all, body, user);
   }
 

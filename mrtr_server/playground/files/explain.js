@@ -45,8 +45,8 @@ export function explainAgain(first, second, { hadState, redeemedOnce, asOther, f
   }
   if (redeemedOnce) {
     return same
-      ? "This state is redeemed once in the whole fleet. The server recognized the second request, ran nothing, and returned the outcome that it had recorded."
-      : "This state is redeemed once in the whole fleet. The second request ran nothing; its reply differs, since the answers or the user did.";
+      ? "This state is redeemed once, by all replicas that share a store. One of the two requests ran; the other ran nothing, and returned the outcome that was recorded."
+      : "This state is redeemed once, by all replicas that share a store. One of the two requests ran; the other ran nothing, and its reply differs, since the answers or the user did.";
   }
   return `The function ran again from the top, against the journal in the state: recorded steps were replayed.${againWords(second)}${
     second.report?.ran?.length ? " Where that must not happen, give the tool single_use=True, or ask for a confirmation first." : ""}`;

@@ -194,7 +194,7 @@ export class Flow {
       await this.compare(card, exchange, again, { ...had, asOther }, asOther ? `Sent again as ${asOther}.` : "Sent again.", true);
     };
     const controls = [button("Send this request again", () => repeat(this.user, ""), { class: "small quiet" })];
-    if (!this.client.inside) {
+    if (!this.client.users) {
       for (const other of this.others().filter((name) => name !== this.user).slice(0, 3)) {
         controls.push(button(`… as ${other}`, () => repeat(other, other), { class: "small quiet" }));
       }

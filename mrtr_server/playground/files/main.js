@@ -22,7 +22,7 @@ const CAPABILITIES = {
 
 async function begin() {
   const about = await (await fetch("docs/about", { cache: "no-store" })).json();
-  client = new Client(about.endpoint, about.inside);
+  client = new Client(about.endpoint, about.inside, about.users);
   showSettings();
   await load();
   addEventListener("hashchange", () => showEntry({ focus: true }));
@@ -86,7 +86,7 @@ function showSettings() {
   const dialect = el("select", { id: newId("set"), on: { change: () => (client.dialect = dialects[Number(dialect.value)]) } },
     dialects.map((each, at) => el("option", { value: at }, each.title)));
   const list = el("datalist", { id: newId("users") }, users.map((name) => el("option", { value: name })));
-  const user = el("input", { id: newId("set"), list: list.id, maxlength: 64, placeholder: "nobody in particular", autocomplete: "off", disabled: Boolean(client.inside), on: { change: () => {
+  const user = el("input", { id: newId("set"), list: list.id, maxlength: 64, placeholder: "nobody in particular", autocomplete: "off", disabled: Boolean(client.users), on: { change: () => {
     client.user = user.value.trim();
     if (client.user && !users.includes(client.user)) users.push(client.user);
     load();
@@ -99,7 +99,7 @@ function showSettings() {
   place("settings-panel").addEventListener("submit", (event) => event.preventDefault());
   place("settings-panel").append(
     el("div", { class: "field" }, el("label", { for: user.id }, "Call as"), user, list,
-      el("p", { class: "hint" }, client.inside ? `Other users and journals are off. ${client.inside}` : "A user that this page makes up, on this machine alone.")),
+      el("p", { class: "hint" }, client.inside ? `Other users and journals are off. ${client.inside}` : client.users || "A user that this page makes up, on this machine alone.")),
     el("div", { class: "field" }, el("label", { for: token.id }, "Bearer token"), token, el("p", { class: "hint" }, "Kept until you leave this page.")),
     el("div", { class: "field" }, el("label", { for: dialect.id }, "Form of the protocol"), dialect),
     el("fieldset", { class: "field" }, el("legend", {}, "This client can do"), boxes));
