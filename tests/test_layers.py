@@ -348,10 +348,16 @@ print("served")
 """
         assert run(code) == "served"
 
-    def test_it_takes_less_than_four_tenths_of_a_second(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_it_takes_less_than_three_times_what_its_libraries_take(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         # What is installed is compiled.
         monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
         monkeypatch.setenv("PYTHONPYCACHEPREFIX", str(tmp_path))
-        # Time of the processor, and the best of a few: a busy machine is not the package's fault.
-        code = "import time; start = time.process_time(); import mrtr_server; print(time.process_time() - start)"
-        assert min(float(run(code)) for _ in range(5)) < 0.4
+        libraries = (
+            "asyncio, cryptography.hazmat.primitives.ciphers.aead, pydantic.json_schema, starlette.authentication"
+        )
+        # Time of the processor, in turn, and the best of a few: a machine that is slow for a while is so for both.
+        code = "import time; start = time.process_time(); import {}; print(time.process_time() - start)"
+        took = [(float(run(code.format("mrtr_server"))), float(run(code.format(libraries)))) for _ in range(7)]
+        assert min(ours for ours, _ in took) < 3 * min(theirs for _, theirs in took), took
