@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any, TypeVar, overload
 
 from ..errors import SetupError
@@ -322,4 +322,4 @@ class Composition:
 
 
 def _given(options: ToolOptions | PromptOptions | ResourceOptions) -> dict[str, Any]:
-    return {name: getattr(options, name) for name in options.__dataclass_fields__ if name != "_"}
+    return {each.name: getattr(options, each.name) for each in fields(options)}

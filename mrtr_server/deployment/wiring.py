@@ -300,7 +300,7 @@ class ServerParts:
         self.lifespans.forget(home)
 
     def call_hooks(self) -> None:
-        """Let calls pass hooks from now on, and what is to be entered before the first one."""
+        """Run calls between hooks from now on, and enter what is to be entered before the first one."""
         if self._hooked is None:
             self._hooked = self._hook()
             self._dispatcher.observe(self._hooked.serve)

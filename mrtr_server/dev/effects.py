@@ -100,7 +100,7 @@ class EffectWatch:
         return found
 
     def hear(self, event: str, args: tuple[Any, ...]) -> None:
-        """Take an audit event. It never raises, since that would forbid what the event announces."""
+        """Hear an audit event. It never raises, since that would forbid what the event announces."""
         # An event of another shape, a stack that changes meanwhile, or the end of the interpreter.
         with suppress(Exception):
             self._hear(event, args)

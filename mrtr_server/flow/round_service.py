@@ -251,9 +251,13 @@ class RoundService:
             should_yield=partial(self._why_yield, handler, call, journal, lease),
             may_become_task=may_become_task,
         )
-        if self._lifespans is not None and self._lifespans.known:
-            waiting.opened = self._lifespans.here.get(handler.homes[-1], UNSET)
+        waiting.opened = self._opened(handler)
         return run(handler, arguments, waiting, outlet, self._threads)
+
+    def _opened(self, handler: Handler) -> object:
+        """Return what `lifespan=` has yielded for a handler's application; `UNSET` for nothing."""
+        lifespans = self._lifespans
+        return UNSET if lifespans is None or not lifespans.known else lifespans.here.get(handler.homes[-1], UNSET)
 
     def _why_yield(self, handler: Handler, call: Call, journal: Journal, lease: Lease | None) -> YieldReason | None:
         if handler.single_use and lease is None:  # the first round: the state goes out before the first step
@@ -364,8 +368,7 @@ class RoundService:
                 should_yield=should_yield,
                 task=task,
             )
-            if self._lifespans is not None and self._lifespans.known:
-                waiting.opened = self._lifespans.here.get(handler.homes[-1], UNSET)
+            waiting.opened = self._opened(handler)
             end = await run(handler, arguments, waiting, outlet, self._threads)
         if isinstance(end, Yielded) and end.why is YieldReason.OWN_STATE:
             journal.hand_over(self._limits)

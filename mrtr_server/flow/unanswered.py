@@ -42,7 +42,7 @@ class UnansweredAsks:
         """When the window ends, and all counts with it."""
 
     def admit(self, call: Call, bound_to: list[str], journal: Journal | None) -> None:
-        """Let a round begin, and note if it brings an answer.
+        """Check that a round may begin, and note if it brings an answer.
 
         Args:
             call: the request.

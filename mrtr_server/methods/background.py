@@ -67,7 +67,7 @@ class BackgroundTools:
             )
 
     def surround(self, serve: "Surround") -> None:
-        """Let every round pass hooks from now on.
+        """Run every round between hooks from now on.
 
         Args:
             serve: runs a round between them.

@@ -60,7 +60,7 @@ T = TypeVar("T")
 
 
 def alone(change: Callable[P, T]) -> Callable[P, T]:
-    """Let one change of what is registered happen at a time."""
+    """Hold the lock, so that one change of what is registered happens at a time."""
 
     @wraps(change)
     def changed(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -82,7 +82,7 @@ class Serving(Protocol):
         ...
 
     def enter(self, opening: Opening) -> None:
-        """Take over the `lifespan=` of an application that it includes."""
+        """Add the `lifespan=` of an application that is included."""
         ...
 
     def leave(self, home: Home) -> None:
@@ -356,7 +356,7 @@ class Registry:
         return {self.home, *(home for _, _, record in self.entries() for home in record.handler.homes)}
 
     def call_hooks(self) -> None:
-        """Let all servers that serve any of this call the hooks of applications."""
+        """Call the hooks of applications in all servers that serve any of this."""
         for registry, _, _ in self.everywhere():
             for server in tuple(registry.serving):
                 server.call_hooks()

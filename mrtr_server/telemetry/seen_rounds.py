@@ -91,7 +91,7 @@ _observer: RoundObserver | None = None
 
 
 def set_round_observer(observer: RoundObserver | None) -> None:
-    """Let an observer see the rounds of every server of this process that starts from now on.
+    """Show an observer the rounds of every server of this process that starts from now on.
 
     Args:
         observer: is told of them; None for nobody.

@@ -133,7 +133,7 @@ class Cycle(RequestResponseCycle):
         return True
 
     async def serve(self, app: Any, tasks: "set[asyncio.Task[None]]") -> None:
-        """Let an application serve the request; what it does wrong is dealt with as uvicorn does.
+        """Serve the request with an application; what that does wrong is dealt with as uvicorn does.
 
         Args:
             app: the ASGI application.
