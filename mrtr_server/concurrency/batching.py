@@ -56,6 +56,7 @@ class BatchLoader(Generic[K, V]):
         try:
             return (await self._look_up([key])).get(key)
         finally:
+            asked.waiting = [each for each in asked.waiting if not each[1].done()]  # all are, where the loop ends
             if asked.waiting:
                 asked.task = loop.create_task(self._go_on(asked))
             else:

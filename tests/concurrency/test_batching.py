@@ -85,12 +85,14 @@ async def test_who_leaves_takes_nobody_along(place: Place, leaves: int) -> None:
 def test_loops_come_and_go(place: Place) -> None:
     place.values = {1: "one"}
 
-    async def leave() -> None:
+    async def leave() -> asyncio.AbstractEventLoop:
         for key in range(3):
             asyncio.ensure_future(place.together.get(key))  # noqa: RUF006
         await asyncio.sleep(0.001)
+        return asyncio.get_running_loop()
 
     for _ in range(3):
-        asyncio.run(leave())
+        loop = asyncio.run(leave())
+        assert not asyncio.all_tasks(loop), "a task is left that nothing will run"
         assert asyncio.run(place.together.get(1)) == "one"
     assert len(place.together._asked) == 1
