@@ -24,7 +24,7 @@ class ServedDialects:
     """The dialects that a server speaks.
 
     Args:
-        names: their names; None for all but the other encodings of the drafts.
+        names: their names; None for all but those that have to be named.
         info: the server's name, version and so on, in the shape of `Implementation`.
         mirrored: the parameters that headers mirror, by the name of each tool that has some.
         task_support: returns whether a tool's calls become tasks.
