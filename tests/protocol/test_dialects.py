@@ -196,7 +196,7 @@ class TestNarrowing:
         for other in UNVERSIONED - {"sep-draft"}:
             with pytest.raises(SetupError, match=f"choose one of {other}, sep-draft"):
                 app(dialects=[VERSION, "sep-draft", other])
-        assert UNVERSIONED == {"sep-draft", *ENCODINGS}
+        assert {"sep-draft", *ENCODINGS} == UNVERSIONED
         assert tuple(load_encodings()[0]) == ENCODINGS
 
     def test_loads_no_other_encoding_where_none_is_named(self) -> None:
@@ -270,7 +270,9 @@ def below(kind: type[RequestError]) -> set[type[RequestError]]:
 
 @pytest.fixture(params=[*DIALECTS, *ENCODINGS])
 def dialect(request: pytest.FixtureRequest) -> Dialect:
-    return {**DIALECTS, **load_encodings()[0]}[request.param](Surface({"name": "x", "version": "1"}, [VERSION], {}, lambda tool: "forbidden"))
+    return {**DIALECTS, **load_encodings()[0]}[request.param](
+        Surface({"name": "x", "version": "1"}, [VERSION], {}, lambda tool: "forbidden")
+    )
 
 
 def test_every_error_is_in_the_table() -> None:
