@@ -65,7 +65,9 @@ def test_every_row_says_what_is_so_and_what_shows_it(row: re.Match[str]) -> None
 
 def test_every_transcript_of_the_drafts_is_named() -> None:
     paths = [
-        path for folder in ("draft", "draft-tasks") for path in (TESTS / "protocol/transcripts" / folder).iterdir()
+        path
+        for folder in ("draft", "draft-tasks", "draft-encodings")
+        for path in (TESTS / "protocol/transcripts" / folder).iterdir()
     ]
     there = {str(path.relative_to(TESTS / "protocol")) for path in paths}
     assert there <= {reference for row in ROWS for reference in NAMED.findall(row["tests"])}
