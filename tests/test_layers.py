@@ -59,7 +59,11 @@ HANDSHAKE = {f"protocol.handshake_{part}" for part in ("entries", "questions", "
 ENCODINGS = "protocol.draft_encodings"
 """Other forms of a dialect, built on it."""
 
-WIRE = DIALECTS | HANDSHAKE | {ENCODINGS} | {"protocol.dialect", "protocol.all_dialects", "protocol.headers", "protocol.jsonrpc"}
+WIRE = (
+    DIALECTS
+    | HANDSHAKE
+    | {ENCODINGS, *(f"protocol.{each}" for each in ("dialect", "all_dialects", "headers", "jsonrpc"))}
+)
 """What knows the forms of messages on the wire."""
 
 CHOICE = "protocol.served_dialects"

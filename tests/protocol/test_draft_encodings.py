@@ -1,5 +1,6 @@
 """The other encodings of the drafts, past their printed messages; those are in protocol/transcripts/draft-encodings."""
 
+import asyncio
 import json
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections import Counter
@@ -7,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
 
+import httpx
 import pytest
 from pydantic import BaseModel
 
@@ -244,6 +246,7 @@ class TestAClientThatSendsItsStateBack:
     def test_is_bound_to_its_request_and_its_key(self, wire: Wire) -> None:
         state = state_of(call(wire, "deploy", {"service": "web"}))
         yes = named("confirm", True)
+        wrong: Any
         for wrong in (state[:-2], state.partition(".")[2][:-1], f"x{state}"[:40], "", ".", "e30.", 5, ["x"]):
             refused(call(wire, "deploy", {"service": "web"}, elicitation=yes, requestState=wrong), FROZEN)
         refused(call(wire, "deploy", {"service": "mail"}, elicitation=yes, requestState=state), FROZEN)
@@ -265,7 +268,8 @@ class TestAClientThatSendsItsStateBack:
         )
         assert messages(asked_again) == ["Deploy web?"]
         assert EFFECTS == {}
-        for wrong in ([], 5, {"confirm": 5}, {"confirm": ["x", []]}, {"confirm": ["elicitation", 5]}, {"a": [[], {}]}):
+        mistaken: list[Any] = [[], 5, {"confirm": 5}, {"confirm": ["x", []]}, {"confirm": ["elicitation", 5]}]
+        for wrong in (*mistaken, {"a": [[], {}]}):
             reply = call(
                 wire, "deploy", {"service": "web"}, elicitation=named("confirm", True), requestState=before(wrong)
             )
@@ -333,7 +337,13 @@ class TestAClientThatSendsNoState:
             assert call(wire, "greet", elicitation=no).result["isError"] is True
 
     def test_has_unknown_names_and_lists_that_are_empty_ignored(self, wire: Wire) -> None:
-        for beside in ({"elicitation": named("email", "x")}, {"elicitation": []}, {"sampling": []}, {"sampling": {}}):
+        unknown: list[JSON] = [
+            {"elicitation": named("email", "x")},
+            {"elicitation": []},
+            {"sampling": {}},
+            {"roots": []},
+        ]
+        for beside in unknown:
             assert messages(call(wire, "greet", **beside)) == ["Who are you?"]
 
     def test_finds_its_way_past_a_state_that_a_function_keeps(self, wire: Wire) -> None:
@@ -372,7 +382,7 @@ class TestSeveralQuestions:
         wire = wires[encoding]
         first = call(wire, "side_by_side")
         assert messages(first) == ["Who is first?", "Who is second?"]
-        beside = {"requestState": state_of(first)} if with_state else {}
+        beside: JSON = {"requestState": state_of(first)} if with_state else {}
         assert call(wire, "side_by_side", elicitation=self.PEOPLE, **beside).text == "ada, bob"
         for people in (self.PEOPLE[:1], (*self.PEOPLE, self.PEOPLE[0])):
             refused(call(wire, "side_by_side", elicitation=people, **beside), "2 were asked for")
@@ -385,15 +395,28 @@ class TestSeveralQuestions:
         lists = first.result["AdditionalInfoRequested"]
         assert {kind: len(items) for kind, items in lists.items()} == {"elicitation": 1, "sampling": 1, "roots": 1}
         assert lists["sampling"][0]["params"]["messages"][0]["content"]["text"] == "Say hello"
-        given = {
+        given: JSON = {
             "elicitation": [named("name", "ada")],
             "sampling": [{"role": "assistant", "content": {"type": "text", "text": "hello"}, "model": "m"}],
             "roots": [{"roots": [{"uri": "file:///x"}]}],
         }
-        beside = {"requestState": state_of(first)} if with_state else {}
+        beside: JSON = {"requestState": state_of(first)} if with_state else {}
         assert call(wire, "mixed", **given, **beside).text == "ada hello file:///x"
         twice = {**given, "sampling": given["sampling"] * 2}
         refused(call(wire, "mixed", **twice, **beside), "sampling has 2 answers, and 1 were asked for")
+
+    def test_of_every_kind_come_one_by_one(self, wires: dict[str, Wire]) -> None:
+        wire = wires[BARE]
+        given = {
+            "elicitation/create": {"elicitation": named("name", "ada")},
+            "sampling/createMessage": {"sampling": {"role": "assistant", "content": {"type": "text", "text": "hello"}}},
+            "roots/list": {"roots": {"roots": [{"uri": "file:///x"}]}},
+        }
+        reply = call(wire, "mixed")
+        for method, beside in given.items():
+            assert reply.message["method"] == method
+            reply = call(wire, "mixed", requestState=state_of(reply), **beside)
+        assert reply.text == "ada hello file:///x"
 
     def test_of_every_kind_are_content(self, wires: dict[str, Wire]) -> None:
         blocks = call(wires[CONTENT], "mixed").result["content"]
@@ -417,7 +440,7 @@ class TestBadInput:
         refused(call(wire, "greet", elicitation=named("x" * 300, "x")), "longer than 256 characters")
 
     def test_answers_in_two_forms_or_two_places_are_invalid_params(self, wire: Wire) -> None:
-        both = {"elicitation": named("name", "ada"), "inputResponses": {"login": accept(name="ada")}}
+        both: JSON = {"elicitation": named("name", "ada"), "inputResponses": {"login": accept(name="ada")}}
         refused(call(wire, "greet", **both), "either inputResponses, or elicitation")
         params = {"name": "greet", "elicitation": named("name", "bob")}
         reply = wire.draft({**request("tools/call", params), "elicitation": named("name", "ada")})
@@ -504,6 +527,36 @@ def test_rounds_of_one_request_have_the_budget_of_a_flow() -> None:
         wire = Wire(f"http://127.0.0.1:{port}/mcp")
         refused(call(wire, "restless"), "more than 2 rounds")
         wire.close()
+
+
+@pytest.mark.anyio
+async def test_a_busy_server_returns_a_state_alone_to_clients_that_send_states_back() -> None:
+    app, begun, gate = serving(BARE, limits=Limits(shed_above=1)), asyncio.Event(), asyncio.Event()
+
+    @app.tool
+    async def hold() -> str:
+        begun.set()
+        await gate.wait()
+        return "held"
+
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://localhost") as client:
+
+        async def send(tool: str, **beside: Any) -> httpx.Response:
+            return await client.post("/mcp", json={**request("tools/call", {"name": tool}), **beside})
+
+        asked = (await send("greet")).json()
+        assert asked["method"] == "elicitation/create"
+        holding = asyncio.create_task(send("hold"))
+        await begun.wait()
+        turned_away = await send("greet", elicitation=named("name", "ada"))
+        assert (turned_away.status_code, "retry-after" in turned_away.headers) == (503, True)
+        handed_over = await send("greet", elicitation=named("name", "ada"), requestState=asked["requestState"])
+        result = handed_over.json()["result"]
+        assert result.keys() == {"requestState"}
+        gate.set()
+        assert (await holding).json()["result"]["content"][0]["text"] == "held"
+        done = (await send("greet", requestState=result["requestState"])).json()["result"]
+        assert done["content"][0]["text"] == "Hello, ada"
 
 
 def test_a_client_on_standard_input_is_served_alike() -> None:
