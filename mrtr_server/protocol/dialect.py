@@ -48,6 +48,7 @@ from .messages import (
     Note,
     Outcome,
     PageReported,
+    Piece,
     Progress,
     Question,
     Subscription,
@@ -69,6 +70,11 @@ WITH_ARGUMENTS = frozenset({"tools/call", "prompts/get"})
 
 
 VERSION_FIELD = "io.modelcontextprotocol/protocolVersion"
+
+PIECE = "notifications/tools/content"
+"""The notification that carries a piece of a result: ours, since no revision of the protocol has one."""
+
+_RELATED = "io.modelcontextprotocol/related-task"
 
 
 # Codes of our own, outside the range that JSON-RPC reserves.
@@ -232,6 +238,8 @@ class Dialect(ABC):
             return b""
         if isinstance(note, Progress):
             return notification("notifications/progress", progress_params(note))
+        if isinstance(note, Piece):
+            return notification(PIECE, piece_params(note))
         named = {} if note.logger is None else {"logger": note.logger}
         return notification("notifications/message", {"level": note.level, "data": note.data, **named})
 
@@ -275,6 +283,18 @@ def progress_params(note: Progress) -> JSON:
     fields = {"total": note.total, "message": note.message}
     given = {name: value for name, value in fields.items() if value is not None}
     return {"progressToken": note.token, "progress": note.progress, **given}
+
+
+def piece_params(note: Piece) -> JSON:
+    """Return the parameters of the notification of a piece of a result."""
+    params: JSON = {"requestId": note.request_id, "index": note.index, "block": note.block, "content": note.content}
+    return {**params, "_meta": {_RELATED: {"taskId": note.task}}} if note.task else params
+
+
+def with_stream(envelope: Envelope) -> JSON:
+    """Return the parameters of a request with the `stream` that is printed beside them (Response Types, Streaming)."""
+    stream = envelope.message.get("stream")
+    return envelope.params if stream is None else {**envelope.params, "stream": stream}
 
 
 def request(id: str, method: str, params: JSON) -> bytes:
