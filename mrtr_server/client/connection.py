@@ -10,6 +10,7 @@ from pydantic_core import from_json
 
 from ..errors import BadReply, ClientError, NoReply, RequestRefused, SetupError
 from ..extras import lacking
+from ..protocol.dialect import PIECE
 from ..protocol.header_params import HeaderParameter
 from ..protocol.messages import JSON
 from ..wire.events import Event, EventReader
@@ -23,6 +24,9 @@ except ImportError as error:
 
 OnMessage = Callable[[Literal["sent", "received"], JSON], None]
 Noted = Callable[[JSON], Awaitable[None]]
+
+_RELATED = {"notifications/progress": "progressToken", PIECE: "requestId"}
+"""How the notifications that are taken name their request."""
 
 _REDIRECTS = 3
 _PAUSE = 0.2
@@ -106,7 +110,7 @@ class Connection:
         Args:
             method: the protocol's method.
             params: its parameters, without `_meta`.
-            noted: gets the parameters of each note on progress.
+            noted: gets the parameters of each note on progress, and of each piece of the result.
             mirrored: the arguments that headers mirror.
             repeatable: whether it may be sent again if it was carried out and the reply was lost.
 
@@ -217,8 +221,8 @@ class Connection:
         if self._on_message is not None:
             self._on_message("received", message)
         if "method" in message:
-            params = message.get("params") if message["method"] == "notifications/progress" else None
-            if isinstance(params, dict) and params.get("progressToken") == number:
+            params, related = message.get("params"), _RELATED.get(message["method"])
+            if related is not None and isinstance(params, dict) and params.get(related) == number:
                 await noted(params)
             return None
         if isinstance(error := message.get("error"), dict):
