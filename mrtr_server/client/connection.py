@@ -10,9 +10,8 @@ from pydantic_core import from_json
 
 from ..errors import BadReply, ClientError, NoReply, RequestRefused, SetupError
 from ..extras import lacking
-from ..protocol.dialect import PIECE
 from ..protocol.header_params import HeaderParameter
-from ..protocol.messages import JSON
+from ..protocol.messages import JSON, PIECE
 from ..wire.events import Event, EventReader
 from ..wire.requests import About, write_modern
 from .bounds import Bounds

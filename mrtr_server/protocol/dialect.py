@@ -42,6 +42,7 @@ from .messages import (
     ASKING_METHODS,
     JSON,
     NEEDS_TASKS,
+    PIECE,
     Call,
     ComeBack,
     NeedsInput,
@@ -70,9 +71,6 @@ WITH_ARGUMENTS = frozenset({"tools/call", "prompts/get"})
 
 
 VERSION_FIELD = "io.modelcontextprotocol/protocolVersion"
-
-PIECE = "notifications/tools/content"
-"""The notification that carries a piece of a result: ours, since no revision of the protocol has one."""
 
 _RELATED = "io.modelcontextprotocol/related-task"
 

@@ -29,6 +29,9 @@ STATE_METHODS = ASKING_METHODS | {TASK_RESULT, "tasks/answer"}
 """The requests that may carry a state."""
 
 
+PIECE = "notifications/tools/content"
+"""The notification that carries a piece of a result: ours, since no revision of the protocol has one."""
+
 TaskSupport = Literal["forbidden", "optional", "required"]
 """Whether the calls of a tool become tasks: never, for clients that take them, or always."""
 

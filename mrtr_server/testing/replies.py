@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 
 from pydantic_core import from_json
 
-from ..protocol.dialect import PIECE
-from ..protocol.messages import JSON, LogMessage, TaskStatus
+from ..protocol.messages import JSON, PIECE, LogMessage, TaskStatus
 from .asked import Asked, Asks, listed
 from .events import Event, EventReader
 from .failure import Unexpected
