@@ -16,7 +16,7 @@ from ..errors import FlowError
 _OURS = str(Path(__file__).parent.parent) + os.sep
 _CALLING = (
     *("callbacks/callback_service", "concurrency/threads", "registration/completions", "transport/callback_pages"),
-    *(f"flow/{each}" for each in ("authorization", "resolver", "steps", "teardown", "url_asks")),
+    *(f"flow/{each}" for each in ("authorization", "pieces", "resolver", "steps", "teardown", "url_asks")),
 )
 _CALLERS = {f"{_OURS}{each}.py" for each in _CALLING}
 """Our modules that call the author's functions."""
