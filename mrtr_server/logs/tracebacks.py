@@ -88,6 +88,17 @@ def format_failure(error: BaseException) -> str:
     return "".join(failure.format()).rstrip("\n")
 
 
+def format_import_failure(error: Exception) -> str:
+    """Return why a module of the author's can't be imported, as `format_failure` does.
+
+    Args:
+        error: what the import raised.
+    """
+    if isinstance(error, SyntaxError):  # it names the line itself; the calls are those of an import
+        return "".join(traceback.format_exception_only(error)).rstrip()
+    return format_failure(error)
+
+
 def is_raised_by_author(error: BaseException) -> bool:
     """Return whether a line of the author's led to a failure."""
     return any(origin_of(call.filename) is None for call in traceback.extract_tb(error.__traceback__))

@@ -205,7 +205,7 @@ def readme_app(tmp_path: Path) -> Path:
 
 def test_the_first_tool_answers_its_curl_lines_as_printed(readme_app: Path) -> None:
     commands = blocks(ROOT / "README.md", "sh")
-    serve = next(block for block in commands if block.strip() == "uvicorn weather:app").strip()
+    serve = next(block for block in commands if block.startswith("mrtr-server dev weather:app")).strip()
     calls = [block for block in commands if "curl" in block]
     printed = [json.loads(re.sub(r"\n\s*", "", block)) for block in blocks(ROOT / "README.md", "json")]
     assert len(calls) == len(printed) == 2
@@ -227,8 +227,8 @@ def test_the_first_tool_answers_its_curl_lines_as_printed(readme_app: Path) -> N
         assert refused["error"]["code"] == -32602
 
 
-def test_the_first_tool_answers_the_packages_own_client_as_printed(readme_app: Path) -> None:
-    (call,) = (block for block in blocks(ROOT / "README.md", "sh") if "mrtr_server.testing" in block)
+def test_the_first_tool_answers_the_terminals_client_as_printed(readme_app: Path) -> None:
+    (call,) = (block for block in blocks(ROOT / "README.md", "sh") if block.startswith("mrtr-server call"))
     (port,) = free_ports(1)
     with running("uvicorn weather:app", readme_app, port):
         shown = call.replace("localhost:8000", f"127.0.0.1:{port}")
