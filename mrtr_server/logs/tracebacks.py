@@ -30,9 +30,13 @@ CallSite = tuple[CodeType, int, CodeType]
 """A call: its code and line, and the function of ours that was called there."""
 
 
-def call_site() -> CallSite:
-    """Return where code outside this package called into it."""
-    frame = sys._getframe(1)
+def call_site(depth: int = 1) -> CallSite:
+    """Return where code outside this package called into it.
+
+    Args:
+        depth: how many calls of this package are there at least.
+    """
+    frame = sys._getframe(depth)
     called = frame.f_code
     while (code := frame.f_code).co_filename.startswith(_OURS) and frame.f_back is not None:
         called, frame = code, frame.f_back
