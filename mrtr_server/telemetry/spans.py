@@ -31,8 +31,7 @@ LONGEST: Mapping[str, int] = {"traceparent": 256, "tracestate": 512, "baggage": 
 _LONGEST_HEADER = 8192
 _BAGGAGE = W3CBaggagePropagator()
 _PRINTABLE = re.compile(r"[\t\x20-\x7e]*")
-_TRACEPARENT = re.compile("[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}(?:-.*)?")
-_LENGTH = 55
+_TRACEPARENT = re.compile("([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
 _FLAGS = {f"{number:02x}": TraceFlags(number) for number in range(256)}
 _EMPTY = Context()
 
@@ -147,16 +146,16 @@ def _hex(number: int, length: int) -> str:
 
 def read(first: str) -> SpanContext | None:
     """Return the span that `Spans.place` wrote; None if it is anything else."""
-    if _TRACEPARENT.fullmatch(first) is None:
+    found = _TRACEPARENT.fullmatch(first)
+    if found is None:
         return None
-    version = first[:2]
-    if version == "ff" or (version == "00" and len(first) > _LENGTH):  # later versions may add to it
+    version, trace_id, span_id, flags, more = found.groups()
+    if version == "ff" or (version == "00" and more):  # later versions may add to it
         return None
-    ids = bytes.fromhex(first[3:35] + first[36:52])
-    trace_id, span_id = int.from_bytes(ids[:16], "big"), int.from_bytes(ids[16:], "big")
-    if not trace_id or not span_id:
+    trace_number, span_number = int(trace_id, 16), int(span_id, 16)
+    if not trace_number or not span_number:
         return None
-    return SpanContext(trace_id, span_id, True, _FLAGS[first[53:_LENGTH]])
+    return SpanContext(trace_number, span_number, True, _FLAGS[flags])
 
 
 class _Propagated:
