@@ -139,6 +139,8 @@ def test_the_concepts_show_their_diagrams(page: Page, width: int) -> None:
         for image in images.all():
             assert image.evaluate("image => image.decode().then(() => image.naturalWidth)") > 700
             assert image.get_attribute("alt")
+            closer = image.locator("xpath=..").evaluate("link => link.href")
+            assert page.request.get(closer).headers["content-type"] == "image/svg+xml"
             box = image.bounding_box()
             assert box is not None
             assert box["x"] >= 0
