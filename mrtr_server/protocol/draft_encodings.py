@@ -13,6 +13,7 @@ No printed message has a state. So two kinds of clients are served:
   for confirmations and pages, nor for tools whose states are redeemed once. A flow that asks further is refused.
 """
 
+import math
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping
@@ -29,7 +30,20 @@ from .callers import Principal
 from .dialect import WITH_ARGUMENTS, read_answers, read_arguments, result
 from .drafts import SepDraftDialect, either, meta_of, related_to, with_mode
 from .jsonrpc import Envelope
-from .messages import ASKING_METHODS, JSON, Call, NeedsInput, Outcome, Outlet, Question, Task, TaskResult
+from .messages import (
+    ASKING_METHODS,
+    JSON,
+    NOTHING,
+    Call,
+    NeedsInput,
+    Note,
+    Outcome,
+    Outlet,
+    Progress,
+    Question,
+    Task,
+    TaskResult,
+)
 
 Dispatch = Callable[[Call, Outlet], Awaitable[Outcome]]
 """Answers a call, or says what it needs."""
@@ -222,6 +236,8 @@ class BegunAnew(Call):
         Raises:
             RequestError: a round had no outcome; or an answer could not count without a state.
         """
+        if self.progress_token is not None:
+            outlet = _Growing(outlet)
         outcome = await dispatch(self, outlet)
         first: Mapping[str, Question] = {}
         while isinstance(outcome, NeedsInput):
@@ -253,6 +269,29 @@ class BegunAnew(Call):
         if again.method in WITH_ARGUMENTS:
             again.arguments = read_arguments(again.params)
         return again
+
+
+class _Growing:
+    """An outlet that leaves out what an earlier round of the same request has sent: progress grows (Progress).
+
+    Args:
+        outlet: takes the notes.
+    """
+
+    def __init__(self, outlet: Outlet) -> None:
+        self._outlet = outlet
+        self._highest = -math.inf
+
+    def send(self, note: Note) -> Awaitable[None]:
+        """Send a note, unless it is progress that has not grown."""
+        if isinstance(note, Progress):
+            if note.progress <= self._highest:
+                return NOTHING
+            self._highest = note.progress
+        return self._outlet.send(note)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._outlet, name)
 
 
 def _check_known(first: Mapping[str, Question], further: Mapping[str, Question]) -> None:

@@ -28,7 +28,7 @@ from mrtr_server import (
 from ..support.models import Email, Login
 from ..support.serving import in_thread
 from ..support.stdio import over_pipes
-from ..support.wire import JSON, PREFIX, Reply, Wire, accept, request
+from ..support.wire import ACCEPT, JSON, PREFIX, Reply, Wire, accept, request
 
 BARE, LISTS, CONTENT = ENCODINGS = ("draft-bare-requests", "draft-additional-info", "draft-content")
 RELATED = PREFIX + "related-task"
@@ -122,8 +122,12 @@ def serving(encoding: str, **settings: Any) -> MRTRServer:
         return f"{len(items)}"
 
     @app.tool
-    async def at(ctx: Context) -> str:
-        return (await ctx.elicit("Where?", Email)).address
+    async def counting(ctx: Context) -> str:
+        """Tell how far it has come, again in each round."""
+        await ctx.progress(1, 2)
+        await ctx.elicit("Where to?", Email)
+        await ctx.progress(2, 2)
+        return "there"
 
     @app.tool(authorize=lambda caller, name: False, single_use=True)
     async def hidden(ctx: Context) -> str:
@@ -353,6 +357,14 @@ class TestAClientThatSendsNoState:
     def test_has_its_arguments_as_it_sent_them(self, wire: Wire) -> None:
         reply = call(wire, "changes", {"items": [["x"]]}, elicitation=named("name", "ada"))
         assert reply.text == "2"
+
+    def test_sees_progress_grow(self, wire: Wire) -> None:
+        params = {"name": "counting", "_meta": {"progressToken": "t"}}
+        message = {**request("tools/call", params), "elicitation": named("address", "home")}
+        reply = wire.send(json.dumps(message).encode(), {"Content-Type": "application/json", "Accept": ACCEPT})
+        *told, done = reply.received
+        assert [note["params"]["progress"] for note in told] == [1, 2]
+        assert done["result"]["content"][0]["text"] == "there"
 
     def test_may_ask_for_prompts_and_resources(self, wire: Wire) -> None:
         prompt = wire.draft({**request("prompts/get", {"name": "review"}), "elicitation": named("name", "ada")})
