@@ -204,7 +204,7 @@ class BegunAnew(Call):
             answers = None
             if outcome.questions:
                 if first:
-                    _check_known(first, outcome.questions)
+                    _check_known(first, outcome)
                     break
                 first, answers = outcome.questions, self._answers_to(outcome.questions)
                 if not answers:
@@ -261,15 +261,16 @@ class _Growing:
         return getattr(self._outlet, name)
 
 
-def _check_known(first: Mapping[str, Question], further: Mapping[str, Question]) -> None:
+def _check_known(first: Mapping[str, Question], outcome: NeedsInput) -> None:
     """Check that a flow asks nothing but what it has asked first: by its name, an answer might go to another question.
 
     Raises:
-        InvalidParams: it asks something else.
+        InvalidParams: it asks something else; with the state, so that what was done is not lost.
     """
     known = {(key, question.digest) for key, question in first.items()}
-    if any((key, question.digest) not in known for key, question in further.items()):
-        raise InvalidParams(f"This request asks more than once: {SEND_STATE}")
+    if any((key, question.digest) not in known for key, question in outcome.questions.items()):
+        message = "This request asks more than once: continue with the requestState that is here"
+        raise InvalidParams(message, {"requestState": with_places(outcome.state, {})})
 
 
 def following(dispatch: Dispatch) -> Dispatch:

@@ -18,10 +18,12 @@ from mrtr_server import (
     Elicit,
     InputRequired,
     Inputs,
+    KeyRing,
     Limits,
     ListRoots,
     MRTRServer,
     Sample,
+    SignedCodec,
     State,
 )
 
@@ -328,7 +330,12 @@ class TestAClientThatSendsNoState:
     def test_is_refused_where_more_is_asked_than_it_was_shown_first(self, wire: Wire) -> None:
         """The name of a field would be that of either question, and what one person said would answer another."""
         for _ in range(2):
-            refused(call(wire, "in_turn", elicitation=named("name", "ada")), "This request asks more than once")
+            reply = call(wire, "in_turn", elicitation=named("name", "ada"))
+            refused(reply, "This request asks more than once")
+        second = call(wire, "in_turn", requestState=reply.error.data["requestState"])
+        assert messages(second) == ["Who is second?"], "nothing is lost for a client that can send it back"
+        done = call(wire, "in_turn", elicitation=named("name", "bob"), requestState=state_of(second))
+        assert done.text == "ada, bob"
 
     def test_is_asked_again_for_what_does_not_fit(self, wire: Wire) -> None:
         (again,) = messages(call(wire, "greet", elicitation=named("name", 5)))
@@ -525,6 +532,15 @@ def test_a_state_of_one_user_is_refused_for_another() -> None:
         state = state_of(send(JANE))
         refused(send(JOHN, elicitation=named("confirm", True), requestState=state), FROZEN)
         assert send(JANE, elicitation=named("confirm", True), requestState=state).text == "web"
+        wire.close()
+
+
+def test_a_state_may_have_dots_in_it() -> None:
+    with in_thread(serving(LISTS, codec=SignedCodec(KeyRing.generate()))) as port:
+        wire = Wire(f"http://127.0.0.1:{port}/mcp")
+        state = state_of(call(wire, "greet"))
+        assert state.count(".") > 1
+        assert call(wire, "greet", elicitation=named("name", "ada"), requestState=state).text == "Hello, ada"
         wire.close()
 
 
