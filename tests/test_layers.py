@@ -59,10 +59,13 @@ HANDSHAKE = {f"protocol.handshake_{part}" for part in ("entries", "questions", "
 ENCODINGS = "protocol.draft_encodings"
 """Other forms of a dialect, built on it."""
 
+NAMED_ANSWERS = "protocol.draft_answers"
+"""Answers in these forms."""
+
 WIRE = (
     DIALECTS
     | HANDSHAKE
-    | {ENCODINGS, *(f"protocol.{each}" for each in ("dialect", "all_dialects", "headers", "jsonrpc"))}
+    | {ENCODINGS, NAMED_ANSWERS, *(f"protocol.{each}" for each in ("dialect", "all_dialects", "headers", "jsonrpc"))}
 )
 """What knows the forms of messages on the wire."""
 
@@ -255,7 +258,7 @@ class TestNeutrality:
 
     def test_the_search_finds_what_it_looks_for(self) -> None:
         found = {module for module in MODULES if self.VERSION.search(SOURCES[module].read_text())}
-        assert found == DIALECTS | {ENCODINGS, "protocol.all_dialects", "protocol.handshake_versions"}
+        assert found == DIALECTS | {ENCODINGS, NAMED_ANSWERS, "protocol.all_dialects", "protocol.handshake_versions"}
 
     def numbers(self, module: str) -> set[int]:
         tree = TREES[module]

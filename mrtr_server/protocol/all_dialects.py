@@ -1,6 +1,6 @@
 """The dialects by name: one module for each, and version strings in those modules only."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
 from .dialect import Dialect as Dialect
 from .dialect import Reply as Reply
@@ -13,11 +13,8 @@ from .jsonrpc import ENDS as ENDS
 from .jsonrpc import Envelope as Envelope
 from .jsonrpc import find_request_id as find_request_id
 from .jsonrpc import read_envelope as read_envelope
-from .messages import Call, Outcome, Outlet
+from .messages import Dispatch as Dispatch
 from .v2026_07_28 import ModernDialect as ModernDialect
-
-Dispatch = Callable[[Call, Outlet], Awaitable[Outcome]]
-"""Answers a call, or says what it needs."""
 
 DIALECTS: dict[str, type[Dialect]] = {
     dialect.name: dialect for dialect in (ModernDialect, HandshakeDialect, SepDraftDialect)
@@ -35,7 +32,7 @@ protocol has them."""
 
 def load_encodings() -> "tuple[dict[str, type[Dialect]], Callable[[Dispatch], Dispatch]]":
     """Return the other encodings of the drafts by name, and what lets calls of theirs be followed."""
+    from .draft_answers import following
     from .draft_encodings import ENCODINGS as LOADED
-    from .draft_encodings import following
 
     return {**LOADED}, following

@@ -1,7 +1,7 @@
 """Calls, outcomes and notes: what dialects and the engine exchange, the same in every version of the protocol."""
 
 import math
-from collections.abc import Awaitable, Generator, Mapping
+from collections.abc import Awaitable, Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Literal, Protocol
@@ -537,3 +537,7 @@ class Outlet(Protocol):
             Something to await; for a piece `NOTHING`, if its client can't have it.
         """
         ...
+
+
+Dispatch = Callable[[Call, Outlet], Awaitable[Outcome]]
+"""Answers a call, or says what it needs."""

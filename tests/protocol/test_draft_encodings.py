@@ -18,17 +18,19 @@ from mrtr_server import (
     Elicit,
     InputRequired,
     Inputs,
+    KeyRing,
     Limits,
     ListRoots,
     MRTRServer,
     Sample,
+    SignedCodec,
     State,
 )
 
 from ..support.models import Email, Login
 from ..support.serving import in_thread
 from ..support.stdio import over_pipes
-from ..support.wire import JSON, PREFIX, Reply, Wire, accept, request
+from ..support.wire import ACCEPT, JSON, PREFIX, Reply, Wire, accept, request
 
 BARE, LISTS, CONTENT = ENCODINGS = ("draft-bare-requests", "draft-additional-info", "draft-content")
 RELATED = PREFIX + "related-task"
@@ -122,8 +124,12 @@ def serving(encoding: str, **settings: Any) -> MRTRServer:
         return f"{len(items)}"
 
     @app.tool
-    async def at(ctx: Context) -> str:
-        return (await ctx.elicit("Where?", Email)).address
+    async def counting(ctx: Context) -> str:
+        """Tell how far it has come, again in each round."""
+        await ctx.progress(1, 2)
+        await ctx.elicit("Where to?", Email)
+        await ctx.progress(2, 2)
+        return "there"
 
     @app.tool(authorize=lambda caller, name: False, single_use=True)
     async def hidden(ctx: Context) -> str:
@@ -324,7 +330,12 @@ class TestAClientThatSendsNoState:
     def test_is_refused_where_more_is_asked_than_it_was_shown_first(self, wire: Wire) -> None:
         """The name of a field would be that of either question, and what one person said would answer another."""
         for _ in range(2):
-            refused(call(wire, "in_turn", elicitation=named("name", "ada")), "This request asks more than once")
+            reply = call(wire, "in_turn", elicitation=named("name", "ada"))
+            refused(reply, "This request asks more than once")
+        second = call(wire, "in_turn", requestState=reply.error.data["requestState"])
+        assert messages(second) == ["Who is second?"], "nothing is lost for a client that can send it back"
+        done = call(wire, "in_turn", elicitation=named("name", "bob"), requestState=state_of(second))
+        assert done.text == "ada, bob"
 
     def test_is_asked_again_for_what_does_not_fit(self, wire: Wire) -> None:
         (again,) = messages(call(wire, "greet", elicitation=named("name", 5)))
@@ -353,6 +364,14 @@ class TestAClientThatSendsNoState:
     def test_has_its_arguments_as_it_sent_them(self, wire: Wire) -> None:
         reply = call(wire, "changes", {"items": [["x"]]}, elicitation=named("name", "ada"))
         assert reply.text == "2"
+
+    def test_sees_progress_grow(self, wire: Wire) -> None:
+        params = {"name": "counting", "_meta": {"progressToken": "t"}}
+        message = {**request("tools/call", params), "elicitation": named("address", "home")}
+        reply = wire.send(json.dumps(message).encode(), {"Content-Type": "application/json", "Accept": ACCEPT})
+        *told, done = reply.received
+        assert [note["params"]["progress"] for note in told] == [1, 2]
+        assert done["result"]["content"][0]["text"] == "there"
 
     def test_may_ask_for_prompts_and_resources(self, wire: Wire) -> None:
         prompt = wire.draft({**request("prompts/get", {"name": "review"}), "elicitation": named("name", "ada")})
@@ -513,6 +532,15 @@ def test_a_state_of_one_user_is_refused_for_another() -> None:
         state = state_of(send(JANE))
         refused(send(JOHN, elicitation=named("confirm", True), requestState=state), FROZEN)
         assert send(JANE, elicitation=named("confirm", True), requestState=state).text == "web"
+        wire.close()
+
+
+def test_a_state_may_have_dots_in_it() -> None:
+    with in_thread(serving(LISTS, codec=SignedCodec(KeyRing.generate()))) as port:
+        wire = Wire(f"http://127.0.0.1:{port}/mcp")
+        state = state_of(call(wire, "greet"))
+        assert state.count(".") > 1
+        assert call(wire, "greet", elicitation=named("name", "ada"), requestState=state).text == "Hello, ada"
         wire.close()
 
 

@@ -1,0 +1,282 @@
+"""Answers that name no question, for the encodings of the drafts whose questions have no keys.
+
+No printed message of these has a state. So two kinds of clients are served:
+
+- One that sends back the `requestState` beside the questions continues its flow. That state begins with what was asked,
+  so that names find their keys. A client that changes this changes the keys of its own answers, and no more.
+- One that does not begins anew with each request. Its answers count for the questions that this first round asks: not
+  for confirmations and pages, nor for tools whose states are redeemed once. A flow that asks further is refused.
+"""
+
+import math
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections import defaultdict
+from collections.abc import Awaitable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Literal, NamedTuple
+
+from pydantic import TypeAdapter
+from pydantic_core import from_json, to_json
+
+from ..errors import InvalidParams, OverBudget
+from ..limits import LONGEST_KEY, check_length
+from .dialect import WITH_ARGUMENTS, read_answers, read_arguments
+from .messages import JSON, NOTHING, Call, Dispatch, NeedsInput, Note, Outcome, Outlet, Progress, Question
+
+_Member = Literal["elicitation", "sampling", "roots"]
+
+MEMBERS: Mapping[str, _Member] = {
+    "elicitation/create": "elicitation",
+    "sampling/createMessage": "sampling",
+    "roots/list": "roots",
+}
+"""What holds the requests of each method, and their answers."""
+
+_WITHOUT_STATE = frozenset({"form", "sample", "roots"})
+"""The kinds of questions that may be answered without the state that asked: nobody need have seen the others."""
+
+_LONGEST_PLACES = 64 * 1024
+"""How long that part of a state may be that says what was asked, in characters."""
+
+SEND_STATE = "send back the requestState that is beside the question"
+
+
+class Place(NamedTuple):
+    """Where the answer to a question is found.
+
+    Args:
+        member: the member of the message that has it.
+        names: the fields of the form that it fills in; none for all else.
+    """
+
+    member: _Member
+    names: list[str]
+
+
+Places = dict[str, Place]
+"""Where the answers to questions are found, by key."""
+
+_PLACES = TypeAdapter(Places)
+
+
+class Given:
+    """The answers beside the `params` of a request, which name no question.
+
+    Args:
+        members: what the request has of `elicitation`, `sampling` and `roots`.
+
+    Raises:
+        InvalidParams: an answer is no object.
+    """
+
+    def __init__(self, members: Mapping[str, Any]) -> None:
+        self._items = {member: _objects(member, items) for member, items in members.items()}
+
+    def __bool__(self) -> bool:
+        return any(self._items.values())
+
+    def answers_to(self, places: Places) -> dict[str, JSON]:
+        """Return the answers by key; a name that is not asked is ignored.
+
+        Raises:
+            InvalidParams: it can't be told which question an answer is for.
+        """
+        answers = self._filled(places) if "elicitation" in self._items else {}
+        for member in ("sampling", "roots"):
+            items = self._items.get(member, ())
+            keys = [key for key, place in places.items() if place.member == member]
+            if items and keys and len(items) != len(keys):
+                raise InvalidParams(f"{member} has {len(items)} answers, and {len(keys)} were asked for; send them all")
+            answers.update(zip(keys, items, strict=False))
+        return read_answers(answers)
+
+    def _filled(self, places: Places) -> dict[str, JSON]:
+        forms = {key: place.names for key, place in places.items() if place.member == "elicitation"}
+        by_name: dict[str, list[JSON]] = defaultdict(list)
+        answers: dict[str, JSON] = {}
+        for item in self._items["elicitation"]:
+            if "name" in item:
+                by_name[_name_of(item)].append(item)
+            elif len(forms) > 1:
+                raise InvalidParams("elicitation answers several questions, so each answer needs the name of a field")
+            else:  # an `ElicitResult`
+                answers.update(dict.fromkeys(forms, item))
+        asking: dict[str, list[str]] = defaultdict(list)
+        for key, names in forms.items():
+            for name in dict.fromkeys(names):
+                asking[name].append(key)
+        for name, items in by_name.items():
+            keys = asking.get(name, ())
+            if keys and len(items) != len(keys):
+                what = f"{len(items)} answers with the name {name!r}, and {len(keys)} were asked for"
+                raise InvalidParams(f"elicitation has {what}; send each, in the order in which they were asked")
+            for key, item in zip(keys, items, strict=False):
+                _fill_in(answers.setdefault(key, {"action": "accept", "content": {}}), name, item)
+        return answers
+
+
+def _objects(member: str, items: Any) -> list[JSON]:
+    given: list[JSON] = items if isinstance(items, list) else [items]
+    if not all(isinstance(item, dict) for item in given):
+        raise InvalidParams(f"{member} must be an object, or a list of objects")
+    return given
+
+
+def _name_of(item: JSON) -> str:
+    name = item["name"]
+    if not isinstance(name, str):
+        raise InvalidParams("The name of an answer in elicitation must be a string")
+    check_length(name, LONGEST_KEY, "elicitation")
+    return name
+
+
+def _fill_in(answer: JSON, name: str, item: JSON) -> None:
+    """Put the value of a field into the answer to a form; a no to one field is a no to its form."""
+    if item.get("action", "accept") != "accept":
+        answer["action"] = item["action"]
+    elif "value" in item and isinstance(content := answer.get("content"), dict):
+        content[name] = item["value"]
+
+
+def _places(questions: Mapping[str, Question]) -> Places:
+    return {
+        key: Place(MEMBERS[question.method], list(question.params.get("requestedSchema", {}).get("properties", ())))
+        for key, question in questions.items()
+    }
+
+
+def with_places(state: str, questions: Mapping[str, Question]) -> str:
+    """Return a state that begins with what was asked."""
+    places = urlsafe_b64encode(to_json(_places(questions))).decode()
+    if len(places) > _LONGEST_PLACES:
+        message = f"The names of what is asked are longer than {_LONGEST_PLACES} characters"
+        raise OverBudget(message, "requestState", _LONGEST_PLACES)
+    return f"{places}.{state}"
+
+
+def open_places(state: Any) -> tuple[Places, Any]:
+    """Return what was asked by a state, and the sealed state; what is no state of ours is left as it is."""
+    if not isinstance(state, str):
+        return {}, state
+    written, dot, sealed = state.partition(".")
+    if not dot or len(written) > _LONGEST_PLACES:
+        return {}, state
+    try:
+        return _PLACES.validate_json(urlsafe_b64decode(written)), sealed
+    except ValueError:
+        return {}, state
+
+
+_FIELDS = tuple(each.name for each in fields(Call))
+
+
+@dataclass(slots=True)
+class BegunAnew(Call):
+    """A call without a state, whose answers count for what its first round asks.
+
+    Args:
+        given: the answers.
+        sent: its parameters as JSON, since a handler may change them.
+        is_single_use: whether its states are redeemed once.
+        one_by_one: whether its client is shown one question at a time.
+    """
+
+    given: Given = field(kw_only=True)
+    sent: bytes = field(kw_only=True, repr=False)
+    is_single_use: bool = False
+    one_by_one: bool = False
+
+    async def follow(self, dispatch: Dispatch, outlet: Outlet) -> Outcome:
+        """Run the first round, and the rounds that its answers are for.
+
+        Args:
+            dispatch: runs a round.
+            outlet: takes the notes that the handler sends on its way.
+
+        Raises:
+            RequestError: a round had no outcome; or an answer could not count without a state.
+        """
+        if self.progress_token is not None:
+            outlet = _Growing(outlet)
+        outcome = await dispatch(self, outlet)
+        first: Mapping[str, Question] = {}
+        while isinstance(outcome, NeedsInput):
+            answers = None
+            if outcome.questions:
+                if first:
+                    _check_known(first, outcome)
+                    break
+                first, answers = outcome.questions, self._answers_to(outcome.questions)
+                if not answers:
+                    break
+            elif self.is_single_use:  # each effect must belong to a flow that a retry can name
+                break
+            outcome = await dispatch(self._again(outcome.state, answers), outlet)
+        return outcome
+
+    @classmethod
+    def of(cls, call: Call, given: Given, *, is_single_use: bool, one_by_one: bool) -> "BegunAnew":
+        """Return a call as one that begins anew; see the class."""
+        shared = {name: getattr(call, name) for name in _FIELDS}
+        sent = to_json(call.params)
+        return cls(**shared, given=given, sent=sent, is_single_use=is_single_use, one_by_one=one_by_one)
+
+    def _answers_to(self, questions: Mapping[str, Question]) -> dict[str, JSON]:
+        if not self.given:
+            return {}
+        if self.one_by_one and len(questions) > 1:
+            raise InvalidParams(f"This request asks several questions, one at a time: {SEND_STATE}")
+        answers = self.given.answers_to(_places(questions))
+        if any(questions[key].kind not in _WITHOUT_STATE for key in answers):
+            raise InvalidParams(f"A confirmation, or a page, takes an answer only with its state: {SEND_STATE}")
+        return answers
+
+    def _again(self, state: str, answers: dict[str, JSON] | None) -> Call:
+        again = replace(self, state=state, answers=answers, params=from_json(self.sent))
+        if again.method in WITH_ARGUMENTS:
+            again.arguments = read_arguments(again.params)
+        return again
+
+
+class _Growing:
+    """An outlet that leaves out what an earlier round of the same request has sent: progress grows (Progress).
+
+    Args:
+        outlet: takes the notes.
+    """
+
+    def __init__(self, outlet: Outlet) -> None:
+        self._outlet = outlet
+        self._highest = -math.inf
+
+    def send(self, note: Note) -> Awaitable[None]:
+        """Send a note, unless it is progress that has not grown."""
+        if isinstance(note, Progress):
+            if note.progress <= self._highest:
+                return NOTHING
+            self._highest = note.progress
+        return self._outlet.send(note)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._outlet, name)
+
+
+def _check_known(first: Mapping[str, Question], outcome: NeedsInput) -> None:
+    """Check that a flow asks nothing but what it has asked first: by its name, an answer might go to another question.
+
+    Raises:
+        InvalidParams: it asks something else; with the state, so that what was done is not lost.
+    """
+    known = {(key, question.digest) for key, question in first.items()}
+    if any((key, question.digest) not in known for key, question in outcome.questions.items()):
+        message = "This request asks more than once: continue with the requestState that is here"
+        raise InvalidParams(message, {"requestState": with_places(outcome.state, {})})
+
+
+def following(dispatch: Dispatch) -> Dispatch:
+    """Return what answers calls as `dispatch` does, and follows those that begin anew."""
+
+    def follow(call: Call, outlet: Outlet) -> Awaitable[Outcome]:
+        return call.follow(dispatch, outlet) if isinstance(call, BegunAnew) else dispatch(call, outlet)
+
+    return follow
