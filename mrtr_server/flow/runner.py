@@ -59,7 +59,7 @@ def run(
     if teardown is not None:
         running = _torn_down(handler, round_, running, teardown)
     if teardown is not None or handler.may_park:
-        running = _run_as_asyncio_task(round_, running)
+        running = _run_as_asyncio_task(round_, running, wakes=teardown is None)
     return running if handler.timeout is None else _in_time(handler, handler.timeout, running)
 
 
@@ -115,6 +115,7 @@ async def _concluded(handler: Handler, round_: WaitingRound, work: Work, inputs:
         if round_.running and round_.stopped is None:
             await _finish_steps(round_)
         round_.stopped = round_.stopped or Stop.RETURNED
+        round_.wake()  # with what follows at once, or a teardown, the task ends
     match round_.stopped:
         case Stop.CANCELLED:
             raise asyncio.CancelledError("the round has ended")
@@ -180,10 +181,19 @@ async def _leave_dependencies(round_: WaitingRound, teardown: Teardown, error: B
             await teardown.leave(error)
 
 
-async def _run_as_asyncio_task(round_: WaitingRound, coroutine: Coroutine[Any, Any, RoundEnd]) -> RoundEnd:
-    """Run a handler that may park in a task of its own; end it when all that is left of it waits for the client."""
+async def _run_as_asyncio_task(
+    round_: WaitingRound, coroutine: Coroutine[Any, Any, RoundEnd], *, wakes: bool
+) -> RoundEnd:
+    """Run a handler that may park in a task of its own; end it when all that is left of it waits for the client.
+
+    Args:
+        round_: the round.
+        coroutine: runs the handler.
+        wakes: whether it wakes the runner itself when it ends.
+    """
     round_.main = task = running_loop().create_task(coroutine)
-    task.add_done_callback(round_.wake)
+    if not wakes:
+        task.add_done_callback(round_.wake)
     try:
         while not task.done() and round_.stopped is not Stop.PARKED:
             if round_.running and round_.parked and not round_.in_teardown and round_.may_publish:

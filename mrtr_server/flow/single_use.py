@@ -3,11 +3,10 @@
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain, repeat
-from typing import Any
 
 from ..concurrency.running import running_loop
 from ..concurrency.shutdown import Shutdown
@@ -62,6 +61,7 @@ class _Delivery:
         result: that of the round, once it has run here.
         sealed: the same, sealed for the store.
         unrecorded_since: when the store first failed to take it, by the monotonic clock; None if it never did.
+        renewal: renews its lease, where it runs for long.
         waiter: what the client's request waits for, where it does not run the delivery itself.
         is_told: whether there is a reply for the client, which may have left.
     """
@@ -76,6 +76,7 @@ class _Delivery:
     result: RoundResult | None = None
     sealed: bytes = b""
     unrecorded_since: float | None = None
+    renewal: "asyncio.Task[None] | None" = None
     waiter: "asyncio.Future[RoundResult] | None" = None
     is_told: bool = False
 
@@ -308,7 +309,8 @@ class Redeemer:
 
     async def _run(self, delivery: _Delivery, granted: Redemption, lease: Lease) -> bool:
         """Run the handler if it has not run yet, and record the result; False if another replica has taken over."""
-        renewal = _Renewal(lambda: self._renew(delivery, granted.token, lease), lease.seconds / 3)
+        # Nearly always it is over before that.
+        timer = running_loop().call_later(lease.seconds / 3, self._begin_to_renew, delivery, granted.token, lease)
         try:
             if delivery.result is None:
                 if granted.attempt > 1:
@@ -324,7 +326,10 @@ class Redeemer:
                 return False
             return await self._record(delivery, granted.token, lease)
         finally:
-            renewal.cancel()
+            timer.cancel()
+            if delivery.renewal is not None:
+                delivery.renewal.cancel()
+                delivery.renewal = None
 
     async def _outcome(self, delivery: _Delivery, lease: Lease) -> tuple[RoundResult, bytes]:
         result: RoundResult
@@ -339,6 +344,9 @@ class Redeemer:
                 report_failure("%r returned a result that is not JSON", delivery.call.target, error=error)
             )
             return result, self._seal(delivery, result)
+
+    def _begin_to_renew(self, delivery: _Delivery, token: str, lease: Lease) -> None:
+        delivery.renewal = asyncio.create_task(self._renew(delivery, token, lease))
 
     async def _renew(self, delivery: _Delivery, token: str, lease: Lease) -> None:
         while not lease.lost:
@@ -416,30 +424,6 @@ class Redeemer:
         call = delivery.call
         self._refusals.note("%s %r: refused a requestState: %s", call.method, call.target, reason)
         return InvalidRequestState(reason, StateFault.REDEEMED)
-
-
-class _Renewal:
-    """Work that begins after a while, unless it is not needed by then, as nearly always.
-
-    Args:
-        begin: begins it.
-        seconds: after how long.
-    """
-
-    _task: asyncio.Task[None] | None = None
-
-    def __init__(self, begin: Callable[[], Coroutine[Any, Any, None]], seconds: float) -> None:
-        self._begin = begin
-        self._timer = running_loop().call_later(seconds, self._start)
-
-    def _start(self) -> None:
-        self._task = asyncio.create_task(self._begin())
-
-    def cancel(self) -> None:
-        """End it, or do not begin it."""
-        self._timer.cancel()
-        if self._task is not None:
-            self._task.cancel()
 
 
 def _was_not_run(result: RoundResult | None) -> bool:

@@ -116,7 +116,7 @@ class WaitingRound(Round):
         task: Background | None = None,
         may_become_task: bool = False,
     ) -> None:
-        super().__init__(call, journal, name, callbacks=callbacks, takes_early=takes_early, reports=reports)
+        super().__init__(call, journal, name, callbacks, takes_early, reports)
         self.task = task
         self.parked: list[Parked] = []
         self._published: dict[str, Question] = {}
@@ -153,7 +153,8 @@ class WaitingRound(Round):
 
     async def changed(self) -> None:
         """Wait until something changes, or the handler is stopped since all that is left of it waits for the client."""
-        self._woken = running_loop().create_future()
+        loop = running_loop() if self.main is None else self.main.get_loop()
+        self._woken = loop.create_future()
         if self._waits_for_client:
             self._settle(SETTLE_TICKS, self._activity)
         await self._woken
@@ -176,12 +177,12 @@ class WaitingRound(Round):
         if self._activity != seen or self.stopped is not None or self.main is None or self._woken is None:
             return  # what happened has woken the runner, or counts anew
         if ticks:
-            running_loop().call_soon(self._settle, ticks - 1, seen)
+            self.main.get_loop().call_soon(self._settle, ticks - 1, seen)
             return
         self.stopped = Stop.PARKED
         if not self.main.cancelling():
             self.main.cancel()
-        running_loop().call_soon(self.wake)  # by then it has ended, as a rule
+        self.main.get_loop().call_soon(self.wake)  # by then it has ended, as a rule
 
     def begin_teardown(self) -> None:
         """Note that the handler is over, and its dependencies are being left: that is waited for."""

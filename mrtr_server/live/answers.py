@@ -82,6 +82,7 @@ class Answers:
         self._quotas = quotas
         self._clock = clock
         self._name = token_hex(8)
+        self._named = 0, ""
         self._began = clock()
         self._sealed_here: dict[str, tuple[bytes, Asked]] = {}
         """What the ids hold that were sealed here, and to whom they belong, while their answers are waited for."""
@@ -199,7 +200,10 @@ class Answers:
 
     @property
     def _asker(self) -> str:
-        return f"{self._name}.{os.getpid()}"  # the process may have been forked since
+        pid = os.getpid()  # the process may have been forked since
+        if self._named[0] != pid:
+            self._named = pid, f"{self._name}.{pid}"
+        return self._named[1]
 
     def publish(self, change: Change) -> None:
         """Notify who listens of a change."""

@@ -61,6 +61,7 @@ class Hold:
                 others.append(Change("page", question.page))
         self._changes = answers.listen(self._rows, others)
         self._found: dict[str, JSON] = {}
+        self._is_answered = not self._asked
         self._requests: list[str] = []
         """The ids of the requests that were sent."""
         left = event.expires - now
@@ -77,7 +78,7 @@ class Hold:
         self._has_come_back = True
         for key, asked in self._asked.items():
             if (answer := await self._answers.find(asked)) is not None:
-                self._found[key] = answer
+                self._take(key, answer)
 
     async def wait(self) -> dict[str, JSON] | None:
         """Send the questions that have not been sent, and wait for all answers.
@@ -126,9 +127,9 @@ class Hold:
         if self._has_come_back:
             self._answers.end_to_await(self._round)
 
-    @property
-    def _is_answered(self) -> bool:
-        return len(self._found) == len(self._asked)
+    def _take(self, key: str, answer: JSON) -> None:
+        self._found[key] = answer
+        self._is_answered = len(self._found) == len(self._asked)
 
     def _send(self) -> None:
         self._has_sent = True
@@ -166,7 +167,7 @@ class Hold:
                 elif (asked := self._rows.get(change.uri)) is not None:
                     answer = self._answers.carried(change) or await self._answers.find(asked)
                     if answer is not None:
-                        self._found[asked.key] = answer
+                        self._take(asked.key, answer)
 
     async def _give_up(self) -> None:
         """Answer what nobody has answered in time; an answer that came just before that counts."""
@@ -174,4 +175,4 @@ class Hold:
             if key not in self._found:
                 given = no_answer(self._event.questions[key])
                 await self._answers.keep(asked, given, self._principal)
-                self._found[key] = await self._answers.find(asked) or given
+                self._take(key, await self._answers.find(asked) or given)

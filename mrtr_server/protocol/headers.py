@@ -68,6 +68,8 @@ def check_headers(envelope: Envelope, mirrored: Mirrored, *, required: bool) -> 
         HeaderMismatch: the others do not.
     """
     method, headers = envelope.method, envelope.headers
+    if not (required or envelope.repeated or METHOD_HEADER in headers or NAME_HEADER in headers):
+        return _check_parameters(envelope, mirrored, required) if mirrored and method == "tools/call" else None
     if envelope.repeated or headers.get(METHOD_HEADER) != method.encode():
         check_method(envelope, required=required)
     field = NAME_FIELDS.get(method)

@@ -159,8 +159,9 @@ def _problem_of(message: JSON, request_id: str | int | None) -> str:
     if message.get("jsonrpc") != "2.0":
         return 'The message is not JSON-RPC 2.0: "jsonrpc" must be "2.0"'
     if method is None and request_id is not None:
-        given = [message[name] for name in ("result", "error") if name in message]
-        if len(given) == 1 and type(given[0]) is dict and isinstance(message.get("params", {}), dict):
+        given = message["result"] if "result" in message else message.get("error")
+        is_one = ("result" in message) != ("error" in message)
+        if is_one and type(given) is dict and isinstance(message.get("params", {}), dict):
             return ""
     if not isinstance(method, str) or not method:
         return NO_METHOD

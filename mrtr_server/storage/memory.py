@@ -50,40 +50,36 @@ class _ExpiringDict(Generic[T]):
         if key in items:  # what is replaced has its room
             self.remove(key)
         else:
-            self._check_room(quota)
+            quota.check_state(self._usage, self._room)
+            if len(items) >= self._most or self._bytes >= self._most_bytes:
+                raise self._full()
         items[key] = item, expires, quota.caller, size
         self._bytes += size
-        self._usage.add(quota.caller, states=1, bytes=size)
+        self._usage.add(quota.caller, 0, 1, size)
         heapq.heappush(expiring, (expires, key))
         if len(expiring) > 2 * len(items) + 100:
             self._expiring = [(each[1], key) for key, each in items.items()]
             heapq.heapify(self._expiring)
 
-    def _check_room(self, quota: Quota) -> None:
-        quota.check_state(self._usage, self._room)
-        if len(self._items) >= self._most:
-            raise StoreUnavailable(
-                f"The in-process store is full: {self._most} records have not expired; give it a larger most_records, "
-                "or the server a database"
-            )
-        if self._bytes >= self._most_bytes:
-            raise StoreUnavailable(
-                f"The in-process store is full: {self._bytes} bytes have not expired; give it a larger most_bytes, or "
-                "the server a database"
-            )
+    def _full(self) -> StoreUnavailable:
+        is_many = len(self._items) >= self._most
+        held, name = (f"{self._most} records", "most_records") if is_many else (f"{self._bytes} bytes", "most_bytes")
+        return StoreUnavailable(
+            f"The in-process store is full: {held} have not expired; give it a larger {name}, or the server a database"
+        )
 
     def grow(self, key: str, more: int) -> None:
         """Note that what is there for a key holds so many bytes more."""
         item, expires, caller, size = self._items[key]
         self._items[key] = item, expires, caller, size + more
         self._bytes += more
-        self._usage.add(caller, bytes=more)
+        self._usage.add(caller, 0, 0, more)
 
     def remove(self, key: str) -> None:
         if (removed := self._items.pop(key, None)) is not None:
             _, _, caller, size = removed
             self._bytes -= size
-            self._usage.add(caller, states=-1, bytes=-size)
+            self._usage.add(caller, 0, -1, -size)
 
     def _drop(self, entry: tuple[float, str]) -> None:
         expires, key = entry
@@ -133,7 +129,7 @@ class _InProcessTasks(TaskStore):
                 )
             heapq.heappush(self._expiring, (row.expires, row.id))
             heapq.heappush(self._deadlines, (row.deadline, row.id))
-            self._usage.add(row.caller, tasks=1)
+            self._usage.add(row.caller, 1, 0, 0)
             self._put(replace(row, leased_until=now + seconds) if row.lease else row)
         if not row.lease:
             self._wakes.set()
@@ -256,7 +252,7 @@ class _InProcessTasks(TaskStore):
         more = _size(row) - (0 if present is None else _size(present))
         if more:
             self._bytes += more
-            self._usage.add(row.caller, bytes=more)
+            self._usage.add(row.caller, 0, 0, more)
         if present is None or present.owner != row.owner:
             self._disown(present)
             if row.owner:
@@ -283,7 +279,7 @@ class _InProcessTasks(TaskStore):
             expired = self._tasks.pop(id, None)
             if expired is not None:
                 self._bytes -= _size(expired)
-                self._usage.add(expired.caller, tasks=-1, bytes=-_size(expired))
+                self._usage.add(expired.caller, -1, 0, -_size(expired))
                 self._disown(expired)
             self._leased.discard(id)
 

@@ -107,7 +107,7 @@ class UsageByCaller:
         """Note what is stored of a caller, as it was found."""
         self._own[caller] = usage
 
-    def add(self, caller: str, *, tasks: int = 0, states: int = 0, bytes: int = 0) -> None:
+    def add(self, caller: str, tasks: int, states: int, bytes: int) -> None:
         """Count what has come, or with negative numbers what has gone."""
         all_ = self.all
         with self._guard:

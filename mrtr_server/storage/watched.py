@@ -91,21 +91,6 @@ class Outage:
         self._failures += 1
         error.reference = self._reference
 
-    def took(self, method: str, began: float, error: Exception | None = None) -> None:
-        """Note how long a method took.
-
-        Args:
-            method: its name.
-            began: when it was called, by the monotonic clock.
-            error: why it failed; None if it did not.
-        """
-        if method != "wait_for_tasks":  # which is to wait
-            ended = time.monotonic()
-            if error is None:
-                self.slowness.took(method, began, ended)
-            if self.observer is not None:
-                self.observer.took(method, ended - began, error)
-
     def ended(self, method: str, began: float, error: Exception | None = None, *, wrote: bool = False) -> None:
         """Note that a method has ended.
 
@@ -115,11 +100,17 @@ class Outage:
             error: why it failed; None if it worked.
             wrote: whether it has changed anything.
         """
-        if error is None and self._failing:
-            self.worked(method, wrote=wrote)
-        self.took(method, began, error)
+        if method != "wait_for_tasks":  # which is to wait
+            now = time.monotonic()
+            if error is None:
+                self.slowness.took(method, began, now)
+            if self.observer is not None:
+                self.observer.took(method, now - began, error)
+        if error is None:
+            if self._failing:
+                self.worked(method, wrote=wrote)
         # Where clocks are apart, the store works, and the log has said what does not.
-        if isinstance(error, StoreUnavailable) and not isinstance(error, ClocksApart):
+        elif isinstance(error, StoreUnavailable) and not isinstance(error, ClocksApart):
             self.failed(method, error)
 
     def worked(self, method: str, *, wrote: bool) -> None:
