@@ -58,7 +58,7 @@ class LoopWatch:
         if late > INTERVAL:
             self._gaps.append((self._due, now))
         if late > TOLD_SECONDS and not (self._is_told or self._paused):
-            self._lines.note(_SUSPENDED, f"{late:.0f}")
+            self._lines.note(_SUSPENDED, f"{late:.0f}", fields={"event": "process_stopped"})
         self._is_told = self._paused = False
         self._ticks += 1
         self._due = now + INTERVAL
@@ -78,7 +78,9 @@ class LoopWatch:
                 self._is_told = True
                 frame = sys._current_frames().get(self._thread)
                 if frame is not None:
-                    self._lines.note(_BLOCKED, f"{looks * INTERVAL:.0f}", format_innermost(frame))
+                    self._lines.note(
+                        _BLOCKED, f"{looks * INTERVAL:.0f}", format_innermost(frame), fields={"event": "loop_blocked"}
+                    )
 
 
 _watches: "weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, LoopWatch]" = weakref.WeakKeyDictionary()

@@ -164,6 +164,7 @@ class Admission:
         """Note that a call is not to run here; the log says once that there is too much to do."""
         if not self.draining:
             self._overload.note(self._running, len(self._line))
+            self._line.note_turned_away()
 
     def _is_refused(self, share: int, waited: float = 0.0) -> bool:
         return self._running >= self._most and self._line.refuses(share, waited)

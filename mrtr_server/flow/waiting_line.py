@@ -12,6 +12,16 @@ WEIGHT = 0.2
 SPREADS = 3.0
 """How many times the mean error of its estimates a call's wait is taken to be longer: few wait for longer than that."""
 
+RESERVE = 3.0
+"""How many times as long as foreseen a new call may wait, and yet be in time, for it to join a line that stands.
+
+A line that is always there makes nothing faster, so a short one does. Then few of those who wait are late when
+something holds the server up.
+"""
+
+STANDING = 4.0
+"""A line stands for so many times the longest wait after a call was turned away."""
+
 LONGEST_RETRY = 60.0
 """When a caller that is refused is to come again at the latest, in seconds."""
 
@@ -39,7 +49,8 @@ class WaitingLine:
     """Calls wait here in the order in which they came.
 
     A call that would hardly get its turn in time is refused at once. How long a place takes, and how far off that
-    estimate is, are learned from earlier calls. A call whose turn comes too late all the same does not get it.
+    estimate is, are learned from earlier calls. A call whose turn comes too late all the same does not get it. As long
+    as calls are turned away, fewer wait than could: so nearly all of them are in time, and the others are told at once.
 
     Args:
         limits: its `max_queue` and `queue_seconds` count.
@@ -55,6 +66,7 @@ class WaitingLine:
         """How many seconds a place takes, about."""
         self._spread = 0.0
         """How many seconds longer or shorter than so estimated a call waits, on average."""
+        self._stands_until = 0.0
 
     def __len__(self) -> int:
         """Return how many wait."""
@@ -71,7 +83,13 @@ class WaitingLine:
             return False
         if len(self) >= self._most * share:
             return True
-        return waited + self._expected + SPREADS * self._spread > self._seconds * share
+        is_short = share == 1 and time.monotonic() < self._stands_until
+        reserve = RESERVE if is_short else 1.0
+        return waited + reserve * self._expected + SPREADS * self._spread > self._seconds * share
+
+    def note_turned_away(self) -> None:
+        """Note that a call is not to run here: more come than can run, and this line will not be gone soon."""
+        self._stands_until = time.monotonic() + STANDING * self._seconds
 
     @property
     def _expected(self) -> float:

@@ -3,7 +3,7 @@
 import json
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from ..errors import MissingCapability
@@ -55,12 +55,13 @@ class RefusalLog:
         """
         self._tally.add(REFUSALS, reason, limit)
 
-    def note(self, message: str, *values: str) -> None:
+    def note(self, message: str, *values: str, fields: Mapping[str, str] | None = None) -> None:
         """Log a refused request, unless there have been enough of its kind.
 
         Args:
             message: identifies the kind, and says which setting to change; with a `%r` for each value.
             values: what the request had; they may be anything.
+            fields: facts beside the message, for programs that read the log.
         """
         now = self._clock()
         window = self._windows.get(message)
@@ -73,7 +74,7 @@ class RefusalLog:
             window.left_out += 1
             return
         window.logged.add(shown)
-        logger.warning(message, *shown)
+        logger.warning(message, *shown, extra=fields and {"fields": fields})
 
     def note_lacking(self, what: str, client: str, error: MissingCapability) -> None:
         """Log that a client lacks a capability that a request needs.

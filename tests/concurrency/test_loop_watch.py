@@ -39,6 +39,7 @@ def test_the_line_that_blocks_is_named_once(caplog: pytest.LogCaptureFixture) ->
     asyncio.run(block())
     (line,) = caplog.messages
     assert f'at File "{__file__}", line {block.__code__.co_firstlineno + 6}, in block' in line
+    assert [getattr(record, "fields", None) for record in caplog.records] == [{"event": "loop_blocked"}]
 
 
 def test_a_loop_that_is_run_piece_by_piece_does_not_stand_still(caplog: pytest.LogCaptureFixture) -> None:
