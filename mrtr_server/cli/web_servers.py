@@ -1,5 +1,6 @@
 """The web servers that `mrtr-server run` starts, with limits that they do not have by themselves."""
 
+import logging
 import logging.config
 import os
 import socket
@@ -7,11 +8,14 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from importlib.metadata import version
 from inspect import signature
 from pkgutil import resolve_name
 from typing import Any
 
 from ..errors import SetupError
+
+logger = logging.getLogger("mrtr_server")
 
 MOST_CONNECTIONS = 16_384
 
@@ -82,6 +86,8 @@ def serve_with_uvicorn(serving: Serving, listening: socket.socket | None) -> Non
     """
     import uvicorn
 
+    from ..transport.bounded_protocol import BoundedProtocol
+
     config = uvicorn.Config(
         serving.app,
         host=serving.host,
@@ -102,6 +108,7 @@ def serve_with_uvicorn(serving: Serving, listening: socket.socket | None) -> Non
         log_config=serving.log_config,
         **_if_taken(uvicorn.Config, timeout_worker_healthcheck=WORKER_START_SECONDS),
     )
+    _note_protocol(BoundedProtocol)
     server = uvicorn.Server(config)
     sockets = None if listening is None else [listening]
     if config.should_reload or serving.workers > 1:
@@ -116,6 +123,21 @@ def serve_with_uvicorn(serving: Serving, listening: socket.socket | None) -> Non
         server.run(sockets=sockets)
         if not server.started:
             sys.exit(1)
+
+
+def _note_protocol(protocol: Any) -> None:
+    """Tell the operator where uvicorn serves in its own way."""
+    from ..transport.bounded_protocol import Bounds
+    from ..transport.one_write import why_slower
+
+    if not issubclass(protocol, Bounds):
+        logger.warning(
+            "Heads and bodies of requests have no bounds in time: this release does not know uvicorn %s. Install one "
+            "that it knows, or have a proxy in front bound them",
+            version("uvicorn"),
+        )
+    elif why := why_slower(protocol):
+        logger.info("Requests are served in uvicorn's own way, which takes longer: %s", why)
 
 
 def _supervisor(config: Any, server: Any, sockets: list[socket.socket]) -> Any:

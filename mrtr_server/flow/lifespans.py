@@ -101,6 +101,10 @@ def _retrieve(started: "asyncio.Future[None]") -> None:
         started.exception()  # the calls that waited for it may have gone
 
 
+_HELD: "set[asyncio.Task[None]]" = set()
+"""What holds them until their event loops end, also where nobody has the server any more: loops do not."""
+
+
 class _Late:
     """Enters what was not entered at a start, in a task that the end of the event loop cancels.
 
@@ -117,6 +121,8 @@ class _Late:
         self.started: asyncio.Future[None] = loop.create_future()
         self.started.add_done_callback(_retrieve)
         self.task = loop.create_task(self._hold(entered))
+        _HELD.add(self.task)
+        self.task.add_done_callback(_HELD.discard)
 
     def leave(self, loop: asyncio.AbstractEventLoop) -> None:
         """Leave them. May be called from any thread."""

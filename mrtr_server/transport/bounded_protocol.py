@@ -88,6 +88,7 @@ class Bounds(_Uvicorns):  # type: ignore[misc]
     def on_chunk_header(self) -> None:
         """Note that a chunk begins. After the last one, which is empty, there may be more headers."""
         self._is_after_chunk = True
+        super().on_chunk_header()
 
     def on_body(self, body: bytes) -> None:
         """Take a part of a body."""
@@ -160,11 +161,13 @@ class Bounds(_Uvicorns):  # type: ignore[misc]
 
 
 def bounded(base: Any) -> Any:
-    """Return an HTTP protocol of uvicorn with bounds.
+    """Return an HTTP protocol of uvicorn with bounds; `base` itself where `one_write` has not taken it.
 
     Args:
         base: the protocol, with httptools or with h11.
     """
+    if not hasattr(base, "on_chunk_header"):
+        return base
     return type(base.__name__, (Bounds, base), {})
 
 

@@ -5,16 +5,18 @@ the head for the first part of the body, so they can go out together. Run a serv
 
     uvicorn --http mrtr_server.transport.one_write:OneWriteProtocol module:app
 
-What uvicorn does stays as it is: this changes only when the bytes are handed to the transport. Where this uvicorn is
-not one that we know, the name stands for uvicorn's own protocol.
+What uvicorn does stays as it is: this changes only when the bytes are handed to the transport, and what becomes of
+trailers. Where this uvicorn is not one that we know, the name stands for uvicorn's own protocol.
 
 With httptools, requests are made with less, too; see `whole_responses` and `repeated_heads`.
 """
 
 import asyncio
 from collections.abc import Callable
+from importlib.util import find_spec
 from typing import Any
 
+import uvicorn
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 repeated_heads: Callable[[Any], Any] | None
@@ -82,6 +84,7 @@ def one_write(base: Any) -> Any:
         """uvicorn's own HTTP protocol, on a transport that joins head and body."""
 
         transport: Any
+        headers: Any
 
         def connection_made(self, transport: asyncio.Transport) -> None:
             """Begin to serve a connection."""
@@ -92,12 +95,29 @@ def one_write(base: Any) -> Any:
             self.transport.flush()
             super().on_response_complete()
 
+        def on_chunk_header(self) -> None:
+            """Begin a chunk. Headers after the last one (trailers) are no headers of the request, as with h11."""
+            self.headers = self.headers.copy()
+
         def handle_websocket_upgrade(self, *event: Any) -> None:
             """Hand the connection over to the protocol of WebSockets, as it was."""
             self.transport = self.transport.transport
             super().handle_websocket_upgrade(*event)
 
     return OneWriteProtocol if repeated_heads is None else repeated_heads(OneWriteProtocol)
+
+
+def why_slower(protocol: Any) -> str:
+    """Return why uvicorn serves requests in its own way, and what to do about it; nothing where it does not.
+
+    Args:
+        protocol: what serves them.
+    """
+    if any(each.__name__ == "RepeatedHeads" for each in protocol.__mro__):
+        return ""
+    if find_spec("httptools") is None:
+        return "httptools is not installed: pip install mrtr_server[fast]"
+    return f"this release does not know uvicorn {uvicorn.__version__}: pip install -U uvicorn mrtr_server"
 
 
 OneWriteProtocol = one_write(AutoHTTPProtocol)

@@ -313,10 +313,6 @@ class WholeResponses(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """Begin to serve a request."""
-        self._begin_request()
-        self.headers = self.headers.copy()  # what follows a body in chunks is no header of the request
-
-    def _begin_request(self) -> None:
         scope, parser = self.scope, self.parser
         if (
             (self.cycle is not None and not self.cycle.response_complete)  # pipelined

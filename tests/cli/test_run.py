@@ -9,14 +9,19 @@ import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
+import uvicorn
 from click.testing import CliRunner
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from mrtr_server.cli import main
-from mrtr_server.cli.web_servers import inherited_socket, most_connections
+from mrtr_server.cli.web_servers import _note_protocol, inherited_socket, most_connections
 from mrtr_server.errors import SetupError
+from mrtr_server.transport.bounded_protocol import BoundedProtocol, bounded
+from mrtr_server.transport.one_write import one_write
 
 from ..support.serving import (
     KEYS,
@@ -129,6 +134,29 @@ class TestSockets:
 
     def test_there_is_room_for_other_files_than_connections(self) -> None:
         assert 64 <= most_connections() <= 16_384
+
+
+class TestAnotherUvicorn:
+    """What a server loses with a uvicorn that this release does not know is said once, when it starts."""
+
+    def noted(self, protocol: Any, caplog: pytest.LogCaptureFixture) -> list[str]:
+        with caplog.at_level("INFO", "mrtr_server"):
+            _note_protocol(protocol)
+        return caplog.messages
+
+    def test_that_serves_in_its_own_way_is_named(self, caplog: pytest.LogCaptureFixture) -> None:
+        (line,) = self.noted(bounded(one_write(H11Protocol)), caplog)
+        assert f"this release does not know uvicorn {uvicorn.__version__}: pip install" in line
+
+    def test_that_bounds_nothing_is_a_warning(self, caplog: pytest.LogCaptureFixture) -> None:
+        class Unknown:
+            pass
+
+        assert "have no bounds in time" in self.noted(bounded(one_write(Unknown)), caplog)[0]
+        assert caplog.records[0].levelname == "WARNING"
+
+    def test_that_is_known_needs_no_line(self, caplog: pytest.LogCaptureFixture) -> None:
+        assert self.noted(BoundedProtocol, caplog) == []
 
 
 def test_every_option_has_a_variable_that_help_names() -> None:

@@ -504,6 +504,26 @@ class TestALease:
         assert line.startswith(f"A task of 'steps' ({row.reference}): the result of a step is dropped, since another ")
         assert flow.task not in caplog.text, "the id may be all that protects it"
 
+    async def test_that_was_taken_over_drops_the_result_and_says_so(
+        self, tools: Tools, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        tools.app.tool(task="optional")(tools.waits)
+        flow = await tools.start("waits")
+        await tools.began.wait()
+        row = await tools.row(flow)
+        await tools.store.change_task(row, lease="another's", leased_until=row.leased_until)
+        tools.gate.set()
+        await tools.until(lambda: "is dropped" in caplog.text, "the result to be dropped")
+        assert f"({row.reference}): how a round ended is dropped, since another " in caplog.text
+        assert (await tools.row(flow)).status == "working"
+
+    async def test_that_holds_to_the_end_lets_nothing_be_said(
+        self, tools: Tools, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        assert (await (await tools.start("at_once")).wait()).text == "at once"
+        await tools.app._parts.worker.close()
+        assert caplog.messages == []
+
     async def test_of_a_cancelled_task_lets_no_warning_be_logged(
         self, tools: Tools, caplog: pytest.LogCaptureFixture
     ) -> None:

@@ -1,6 +1,7 @@
 """The test kit: what it sends is what a conforming client sends, and what it says of a reply is true."""
 
 import asyncio
+import gc
 import logging
 import subprocess
 import sys
@@ -741,6 +742,21 @@ class TestLifespan:
         events: list[str] = []
         assert Client(self.served(events)).call("state").text == "up"
         assert events == ["up"]
+
+    def test_without_a_context_it_is_left_when_the_loop_ends_though_nobody_has_the_server_any_more(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        events: list[str] = []
+        seen: list[list[str]] = []
+
+        async def story() -> None:
+            await AsyncClient(self.served(events)).call("state")
+            gc.collect()
+            seen.append(events.copy())
+
+        asyncio.run(story())
+        assert (seen, events) == ([["up"]], ["up", "down"])
+        assert "destroyed" not in caplog.text
 
     def test_a_startup_that_fails_fails_the_test_and_ends_what_had_started(self) -> None:
         events: list[str] = []
