@@ -30,12 +30,14 @@ from .dialect import (
     requests,
     result,
     timestamp,
+    with_stream,
 )
 from .headers import SESSION_HEADER, VERSION_HEADER, check_headers, check_method, check_name
 from .jsonrpc import NO_METHOD, Envelope
 from .messages import (
     ASKING_METHODS,
     JSON,
+    TASK_RESULT,
     Acknowledged,
     Call,
     Complete,
@@ -157,7 +159,7 @@ class SepDraftDialect(Dialect):
         check_name(envelope, task_id, "the task", required=False)
         return Call(
             method=method,
-            params=envelope.params,
+            params=with_stream(envelope) if method == TASK_RESULT else envelope.params,
             target=task_id,
             answers=answers,
             state=either(envelope, "requestState"),
