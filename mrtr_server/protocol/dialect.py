@@ -106,6 +106,7 @@ class Surface:
         output_schema: returns the schema of a tool's results; None if they are text and content.
         sessions: makes and opens session ids; None where no served version has any.
         takes_tasks: returns whether the server has tasks, or may have them later.
+        single_use: returns whether each state of a tool is redeemed once.
     """
 
     info: JSON
@@ -115,6 +116,7 @@ class Surface:
     output_schema: Callable[[str], JSON | None] = lambda tool: None
     sessions: Sessions | None = None
     takes_tasks: Callable[[], bool] = lambda: False
+    single_use: Callable[[str], bool] = lambda tool: False
 
 
 def names_version(envelope: Envelope) -> bool:

@@ -49,6 +49,9 @@ def tool_results(where: str, returns: Any) -> tuple[JSON | None, Write]:
     for member in members:
         if hint := for_result(member):
             raise SetupError(f"{where}: {member!r} is another framework's; return {hint}")
+    declared = _declared_by(returns)
+    if declared is not None:
+        return _in_full_and_declared(where, declared)
     if returns in (Parameter.empty, Any, None, NoneType) or any(map(_is_content_type, members)):
         lists = any(get_origin(member) in _LISTS and _is_content_type(member) for member in members)
         return None, _write_blocks if lists else _write_content
@@ -112,6 +115,30 @@ def piece_blocks(value: Any) -> Iterator[tuple[JSON, bool]]:
                 "return a structured result or a ToolResult, return it in place of yielding"
             )
         yield block(item), isinstance(item, str)
+
+
+def _declared_by(returns: Any) -> Any:
+    """Return `T` of `Annotated[ToolResult, T]`: the type of the structured content. None for another annotation."""
+    if get_origin(returns) is not Annotated:
+        return None
+    annotation, first, *_ = get_args(returns)
+    is_type = isclass(first) or get_origin(first) is not None
+    return first if annotation is ToolResult and is_type else None
+
+
+def _in_full_and_declared(where: str, declared: Any) -> tuple[JSON, Write]:
+    structured = Structured(where, declared)
+
+    def write(value: Any) -> JSON:
+        if not isinstance(value, ToolResult):
+            if isinstance(value, CoroutineType):
+                raise _unawaited(value)
+            return _structured(structured.dump(value))
+        if value.is_error and value.structured_content is None:
+            return _in_full(value)
+        return _in_full(value.model_copy(update={"structured_content": structured.dump(value.structured_content)}))
+
+    return structured.schema, write
 
 
 def failed(message: str) -> JSON:
