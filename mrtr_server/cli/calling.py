@@ -10,6 +10,7 @@ import click
 
 from ..deployment.environment import CALL_TOKEN
 from ..errors import CallFailed, MRTRError, NotAnswered, RequestRefused, SetupError
+from ..extras import lacking
 from ..logs.text import plain, plain_lines
 from ..protocol.messages import JSON
 from .call_arguments import read_arguments, read_json
@@ -158,6 +159,14 @@ def _taken(row: Any) -> str:
     return "".join(f" {plain(name)}" for name in names)
 
 
+def _require_extra() -> None:
+    """Check that what the command needs is installed; the client alone would name only a part of it."""
+    try:
+        import httpx  # noqa: F401
+    except ImportError as error:
+        raise lacking("This command", "cli", error) from error
+
+
 def _run(
     work: Callable[["Calls"], Awaitable[None]],
     *,
@@ -171,6 +180,7 @@ def _run(
 ) -> None:
     """Run the calls of a command, and end the process as they ended."""
     try:
+        _require_extra()
         from .calls import calling
 
         given = _read_answers(answers)

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import click
 
 from ..errors import SetupError
-from ..logs.tracebacks import format_import_failure
+from ..logs.tracebacks import format_import_failure, format_origin
 from ..server import MRTRServer
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -52,6 +52,8 @@ def find(app: str, app_dir: str) -> Any:
         return import_app(app, app_dir)
     except NothingOfThatName as error:
         raise click.ClickException(str(error)) from None
+    except SetupError as error:  # it says itself what is wrong, maybe to the operator
+        raise click.ClickException(f"{app} can't be imported: {error}\n{format_origin(error)}".rstrip()) from None
     except Exception as error:
         raise click.ClickException(f"{app} can't be imported:\n{format_import_failure(error)}") from None
 

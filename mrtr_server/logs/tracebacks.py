@@ -103,6 +103,17 @@ def format_import_failure(error: Exception) -> str:
     return format_failure(error)
 
 
+def format_origin(error: BaseException) -> str:
+    """Return the author's innermost call that led to a failure, in the format of a traceback; empty if there is none.
+
+    Args:
+        error: the failure.
+    """
+    written = (call for call in traceback.extract_tb(error.__traceback__) if not call.filename.startswith("<"))
+    calls = [call for call in written if origin_of(call.filename) is None]
+    return "".join(traceback.format_list(calls[-1:])).rstrip("\n")
+
+
 def is_raised_by_author(error: BaseException) -> bool:
     """Return whether a line of the author's led to a failure."""
     return any(origin_of(call.filename) is None for call in traceback.extract_tb(error.__traceback__))

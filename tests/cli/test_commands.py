@@ -100,10 +100,11 @@ class TestTheNameOfAServer:
     ) -> None:
         result = CliRunner().invoke(main, [command, "--app-dir", str(folder), f"{name}:app"])
         assert result.exit_code == 1
-        assert f"Error: {name}:app can't be imported:\n" in result.output
+        assert f"Error: {name}:app can't be imported:" in result.output
         assert f'{name}.py", line {line}' in result.output
         assert says in result.output
         assert "loading.py" not in result.output
+        assert ("Traceback" in result.output) == (name not in ("named_refused", "named_unread"))
 
 
 def test_an_unknown_command_fails() -> None:
