@@ -16,7 +16,7 @@ from ..errors import FlowError
 _OURS = str(Path(__file__).parent.parent) + os.sep
 _CALLING = (
     *("callbacks/callback_service", "concurrency/threads", "registration/completions", "transport/callback_pages"),
-    *(f"flow/{each}" for each in ("authorization", "resolver", "steps", "teardown", "url_asks")),
+    *(f"flow/{each}" for each in ("authorization", "pieces", "resolver", "steps", "teardown", "url_asks")),
 )
 _CALLERS = {f"{_OURS}{each}.py" for each in _CALLING}
 """Our modules that call the author's functions."""
@@ -90,6 +90,17 @@ def format_failure(error: BaseException) -> str:
     if isinstance(error, FlowError):  # it says itself where it comes from
         failure.stack = traceback.StackSummary()
     return "".join(failure.format()).rstrip("\n")
+
+
+def format_import_failure(error: Exception) -> str:
+    """Return why a module of the author's can't be imported, as `format_failure` does.
+
+    Args:
+        error: what the import raised.
+    """
+    if isinstance(error, SyntaxError):  # it names the line itself; the calls are those of an import
+        return "".join(traceback.format_exception_only(error)).rstrip()
+    return format_failure(error)
 
 
 def is_raised_by_author(error: BaseException) -> bool:

@@ -286,18 +286,37 @@ class WholeResponses(HttpToolsProtocol):
 
     cycle: Any
     transport: Any
+    _between = True
+    """Whether the parser has read to its end each message that it has begun."""
     _idle_since: float | None = None
     _timer: asyncio.TimerHandle | None = None
 
     def data_received(self, data: bytes) -> None:
-        """Read what has come. What begins no request, as line ends between two, leaves the connection idle."""
-        was_idle, scope = self._idle_since is not None, self.scope
+        """Read what has come. What begins no request leaves the connection idle.
+
+        Line ends between two requests leave it idle for as long as before; the rest of a body begins anew.
+        """
+        since, scope, is_between = self._idle_since, self.scope, self._between
         super().data_received(data)
-        if was_idle and self.scope is scope:
-            self._idle_since = self.loop.time()
+        if since is not None and self.scope is scope:
+            self._idle_since = since if is_between else self.loop.time()
+
+    def on_message_begin(self) -> None:
+        """Begin to read a message."""
+        self._between = False
+        super().on_message_begin()
+
+    def on_message_complete(self) -> None:
+        """Note that all of a message has come."""
+        self._between = not self.parser.should_upgrade()
+        super().on_message_complete()
 
     def on_headers_complete(self) -> None:
         """Begin to serve a request."""
+        self._begin_request()
+        self.headers = self.headers.copy()  # what follows a body in chunks is no header of the request
+
+    def _begin_request(self) -> None:
         scope, parser = self.scope, self.parser
         if (
             (self.cycle is not None and not self.cycle.response_complete)  # pipelined
