@@ -309,12 +309,14 @@ class WaitingRound(Round):
 
     async def _answered(self, claims: list[Claim]) -> None:
         """Return when all of these asks are answered, in a task whose round still runs; otherwise never."""
+        if self.task is None:
+            await self._park_for_good()
 
         def has_news() -> bool:
             return any(self._has_news(claim) for claim in claims)
 
         while self.ending or any(claim.value is OPEN for claim in claims):
-            await self._park(_can_never if self.task is None else has_news)
+            await self._park(has_news)
             for claim in claims:
                 if self._has_news(claim):
                     await self._look_again(claim)

@@ -72,6 +72,7 @@ class LiveConnection(OpenCallNotes, Connection):
         states: SessionStates,
     ) -> None:
         super().__init__(*connection.parts())
+        self._request, self._shortcuts = connection.behind()
         self.dialect = self.form = form
         self.session = session
         self._live = live

@@ -69,6 +69,10 @@ class ResponseWriter:
         if getattr(self._send, "__self__", None) is request:
             self._request, self._shortcuts = request, shortcuts
 
+    def behind(self) -> tuple[Any, Shortcuts | None]:
+        """Return the web server's own request behind `send`, if it is known, and its shortcuts."""
+        return self._request, self._shortcuts
+
     def respond(self, status: int, body: bytes, *headers: tuple[bytes, bytes]) -> Awaitable[None]:
         """Write a whole response: JSON, or nothing."""
         if len(body) <= PIECE:
@@ -104,7 +108,9 @@ class ResponseWriter:
         """
         if len(data) > PIECE or self.stalled:
             return False
-        request, shortcuts = find_request(self._send)
+        request, shortcuts = self._request, self._shortcuts
+        if shortcuts is None:
+            request, shortcuts = find_request(self._send)
         return shortcuts is not None and shortcuts.write_part(request, _SSE_HEAD, data, begins=begins, ends=ends)
 
     async def write_event(self, data: bytes) -> None:
