@@ -4,6 +4,7 @@ import json
 import logging
 import logging.config
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -35,6 +36,13 @@ def test_a_record_is_one_line_whatever_is_in_it() -> None:
     line = JSONFormatter().format(record("%s", text, fields={"tool": text}))
     assert line.splitlines() == [line]
     assert json.loads(line)["tool"] == text == json.loads(line)["message"]
+
+
+@pytest.mark.parametrize("value", ["Grüße", "\ud800", {"a": [1, None]}, Path("x")], ids=ascii)
+def test_a_line_of_json_is_ascii_whatever_a_field_is(value: object) -> None:
+    line = JSONFormatter().format(record("x", fields={"tool": value}))
+    assert line.isascii()
+    assert json.loads(line)["tool"] == (str(value) if isinstance(value, Path) else value)
 
 
 def test_no_field_takes_the_place_of_what_every_line_has() -> None:
