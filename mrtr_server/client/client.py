@@ -13,9 +13,9 @@ from ..protocol.header_params import HeaderParameter, header_parameters
 from ..protocol.messages import JSON
 from ..wire.requests import HEADER_MISMATCH, TARGETS, About
 from .bounds import DEFAULT, Bounds
-from .callbacks import Callbacks, OnElicit, OnLink, OnProgress, OnRoots, OnSample, OnTask, awaited
-from .connection import Connection, OnMessage, refusal_of
-from .questions import Progress
+from .callbacks import Callbacks, OnElicit, OnLink, OnPiece, OnProgress, OnRoots, OnSample, OnTask, awaited
+from .connection import Connection, Noted, OnMessage, refusal_of
+from .questions import Piece, Progress
 from .results import M, Prompt, PromptReply, Resource, ResourceReply, Task, Template, Tool, ToolReply, read
 
 if TYPE_CHECKING:
@@ -46,6 +46,8 @@ class Client:
         on_sample: answers a sampling: with the text that the model wrote, or the whole result.
         on_roots: returns the URIs of the directories and files that the program works in.
         on_progress: is told how far a call has come.
+        on_piece: gets each piece of the result of a tool that yields it in pieces, once, as it comes. The result that
+            the call returns has all of them.
         on_task: is told how a task is doing, each time that the client looks.
         tasks: whether calls may become tasks, which are then followed to their end.
         headers: what each request has besides.
@@ -68,6 +70,7 @@ class Client:
         on_sample: OnSample | None = None,
         on_roots: OnRoots | None = None,
         on_progress: OnProgress | None = None,
+        on_piece: OnPiece | None = None,
         on_task: OnTask | None = None,
         tasks: bool = True,
         headers: Mapping[str, str] = NONE,
@@ -78,6 +81,7 @@ class Client:
     ) -> None:
         self._callbacks = Callbacks(elicit=on_elicit, link=on_link, sample=on_sample, roots=on_roots)
         self._on_progress = on_progress
+        self._on_piece = on_piece
         self._on_task = on_task
         self._bounds = bounds
         about = About({"name": name, "version": __version__}, self._callbacks.capabilities(tasks=tasks))
@@ -227,10 +231,15 @@ class Client:
         call: JSON = {TARGETS[method]: target}
         if arguments or method == "tools/call":
             call["arguments"] = dict(arguments)
+        noted: Noted = self._note
+        if self._on_piece is not None and method == "tools/call":
+            call["stream"] = {}
+            noted = self._note_pieces()
         params = call
         idle = 0
         for _ in range(self._bounds.rounds):
-            result = await self._call(method, params) if method == "tools/call" else await self._request(method, params)
+            send = self._call if method == "tools/call" else self._request
+            result = await send(method, params, noted)
             kind = result.get("resultType", "complete")
             if kind == "complete":
                 return result
@@ -251,15 +260,15 @@ class Client:
                 params["requestState"] = state
         raise BadReply(f"The call has not ended after {self._bounds.rounds} rounds")
 
-    async def _call(self, method: str, params: JSON) -> JSON:
+    async def _call(self, method: str, params: JSON, noted: Noted) -> JSON:
         """Send a round of a tool, with the headers that it wants: which those are, the list of tools says."""
         try:
-            return await self._request(method, params)
+            return await self._request(method, params, noted)
         except RequestRefused as refusal:
             if refusal.code != HEADER_MISMATCH or self._tools is not None:
                 raise
         await self.list_tools()  # nothing has run: the headers are looked at first
-        return await self._request(method, params)
+        return await self._request(method, params, noted)
 
     async def _follow(self, id: str, task: Task | None) -> JSON:
         """Look at a task until it has ended, and answer what it asks."""
@@ -298,18 +307,34 @@ class Client:
             raise BadReply(f"The questions are none, or more than {self._bounds.questions}")
         return requests
 
-    async def _request(self, method: str, params: JSON) -> JSON:
+    async def _request(self, method: str, params: JSON, noted: Noted | None = None) -> JSON:
         tool = (self._tools or {}).get(params["name"]) if method == "tools/call" else None
         # A round with a state can be repeated: what came before it is in there. A first one may have had effects.
         repeatable = method != "tools/call" or "requestState" in params or (tool is not None and tool.is_repeatable)
         mirrored = _mirrored(tool) if tool is not None else ()
-        return await self._connection.request(method, params, self._note, mirrored=mirrored, repeatable=repeatable)
+        noted = self._note if noted is None else noted
+        return await self._connection.request(method, params, noted, mirrored=mirrored, repeatable=repeatable)
 
     async def _note(self, params: JSON) -> None:
         progress, total, message = params.get("progress"), params.get("total"), params.get("message")
         if isinstance(progress, int | float):
             total = total if isinstance(total, int | float) else None
             await self._tell(self._on_progress, Progress(progress, total, None if message is None else str(message)))
+
+    def _note_pieces(self) -> Noted:
+        """Return what takes the notes of one call, with each piece of its result once."""
+        came = 0
+
+        async def note(params: JSON) -> None:
+            nonlocal came
+            index, block, content = params.get("index"), params.get("block"), params.get("content")
+            if not (type(index) is int and type(block) is int and isinstance(content, dict)):
+                await self._note(params)
+            elif index >= came:
+                came = index + 1
+                await self._tell(self._on_piece, Piece(index, block, content))
+
+        return note
 
     async def _tell(self, callback: Any, value: Any) -> None:
         if callback is not None:

@@ -25,6 +25,7 @@ from mrtr_server.client import (
     Link,
     NoReply,
     NotAnswered,
+    Piece,
     Progress,
     RequestRefused,
     Sampling,
@@ -68,6 +69,14 @@ async def count(ctx: Context, to: int) -> dict[str, int]:
     for n in range(to):
         await ctx.progress(n + 1, to, f"counted {n + 1}")
     return {"counted": to}
+
+
+@app.tool
+async def recite(ctx: Context) -> AsyncIterator[str]:
+    yield "one "
+    yield "two "
+    await ctx.elicit("How many?", Order)
+    yield "three"
 
 
 @app.tool
@@ -171,6 +180,30 @@ async def test_progress_is_told_as_it_comes(url: str) -> None:
         reply = await client.call("count", to=3)
     assert reply.structured_content == {"counted": 3}
     assert told[-1] == Progress(3, 3, "counted 3")
+
+
+async def test_each_piece_of_a_result_is_told_once_and_the_result_has_all(url: str) -> None:
+    told: list[Piece] = []
+    async with Client(url, on_piece=told.append, on_elicit=lambda form: {"copies": 1}) as client:
+        reply = await client.call("recite")
+        assert [(piece.index, piece.block, piece.text) for piece in told] == [
+            (0, 0, "one "),
+            (1, 0, "two "),
+            (2, 0, "three"),
+        ]
+        assert reply.text == "one two three"
+        await client.call("recite")
+    assert len(told) == 6, "each call has pieces of its own"
+
+
+async def test_without_that_no_pieces_are_asked_for(url: str) -> None:
+    sent: list[Any] = []
+    async with Client(
+        url, on_elicit=lambda form: {"copies": 1}, on_message=lambda _, each: sent.append(each)
+    ) as client:
+        assert (await client.call("recite")).text == "one two three"
+    assert not any("stream" in each.get("params", {}) for each in sent)
+    assert not any(each.get("method") == "notifications/tools/content" for each in sent)
 
 
 async def test_headers_that_mirror_arguments_are_learned_from_the_list(url: str) -> None:
@@ -284,6 +317,35 @@ async def test_a_lost_reply_is_sent_again_with_the_same_state() -> None:
             assert (await client.call("tool")).text == "done"
     assert got[1] == got[2]
     assert got[1]["params"]["requestState"] == "one"
+
+
+async def test_a_piece_that_comes_again_or_is_none_is_not_told() -> None:
+    def piece(number: Any, **fields: Any) -> bytes:
+        params = {"requestId": number, "index": 0, "block": 0, "content": {"type": "text", "text": "x"}, **fields}
+        note = {"jsonrpc": "2.0", "method": "notifications/tools/content", "params": params}
+        return b"event: message\ndata: " + json.dumps(note).encode() + b"\n\n"
+
+    async def handler(request: Request, message: Any) -> Response:
+        if "requestState" not in message["params"]:
+            return asks(message["id"], "one")
+
+        async def stream() -> AsyncIterator[bytes]:
+            for number in (message["id"], message["id"], "another"):
+                yield piece(number)
+            for wrong in ({"index": "1"}, {"index": True}, {"content": "x"}, {"block": None}, {"content": None}):
+                yield piece(message["id"], **wrong)
+            yield piece(message["id"], index=1, content={"type": "image", "data": "eA=="})
+            if len(got) > 2:
+                yield b"event: message\ndata: " + completed(message["id"]).body + b"\n\n"
+
+        return StreamingResponse(stream(), media_type="text/event-stream")
+
+    told: list[Piece] = []
+    with serving(handler) as (url, got):
+        async with Client(url, on_elicit=lambda form: {}, on_piece=told.append) as client:
+            assert (await client.call("tool")).text == "done"
+    assert len(got) == 3, "the reply was lost, and the request sent again"
+    assert [(each.index, each.text) for each in told] == [(0, "x"), (1, "")]
 
 
 async def test_a_first_round_that_may_have_had_effects_is_not_sent_again() -> None:
