@@ -313,11 +313,13 @@ class LiveCalls:
             return
         changes = self._parts.answers.listen((), (cancelled,))
         try:
-            while await changes.next():
+            while True:
                 with suppress(StoreUnavailable):
-                    if await self._is_cancelled(call):
+                    if await self._is_cancelled(call):  # also before this began to listen
                         running.cancel()
                         return
+                if not await changes.next():
+                    return
         finally:
             changes.close()
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from mrtr_server import SQLStore
+from mrtr_server.transport import connection
 
 from ..storage.test_calls import Counted
 from ..support.effects import EFFECTS
@@ -165,6 +166,7 @@ class TestRoundTrips:
             counted.append(Counted(self.database, monkeypatch))
 
         monkeypatch.setattr(SQLStore, "__init__", counting)
+        monkeypatch.setattr(connection, "WATCH_AFTER", 60.0)  # a call that takes longer is looked for once more
         client = connect(servers=2, store=database)
         with client.calling("greet") as stream:  # which also makes the tables
             client.accept(stream.ask(), name="x")
