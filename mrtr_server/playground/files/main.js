@@ -137,8 +137,11 @@ function showEntry({ focus }) {
     return;
   }
   for (const item of place("entries").querySelectorAll("a")) {
-    if (item.getAttribute("href") === each.hash) item.setAttribute("aria-current", "page");
-    else item.removeAttribute("aria-current");
+    if (item.getAttribute("href") !== each.hash) item.removeAttribute("aria-current");
+    else {
+      item.setAttribute("aria-current", "page");
+      place("entries").scrollLeft = item.offsetLeft - place("entries").offsetLeft - 8; // a narrow window has them in one row
+    }
   }
   const { listed } = each;
   const schema = argumentsOf(each);
