@@ -1,7 +1,7 @@
-"""Measure our client for programs beside that of `mcp`: calls a second, and the processor's time of the client's process.
+"""Measure our client for programs beside that of `mcp`: calls a second, and the time of the processor in its process.
 
-Run it with a Python that has mrtr_server[client] and mcp. Both call one server, in slices that alternate, so that a busy
-machine is busy for both.
+Run it with a Python that has mrtr_server[client] and mcp. Both call one server, in slices that alternate, so that a
+busy machine is busy for both.
 """
 
 import argparse
