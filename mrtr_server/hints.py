@@ -4,7 +4,8 @@ from collections.abc import Callable, Mapping
 from re import search
 from typing import Any, get_args, get_origin
 
-_UVICORN = "an MRTRServer is an ASGI application; run it with `uvicorn module:app --host ... --port ...`"
+_UVICORN = "an MRTRServer is an ASGI application; run it with `mrtr-server run module:app --host ... --port ...`"
+_STDIO = "use `mrtr-server stdio module:app`, or app.run_stdio()"
 _DECORATE = "register functions with the decorators, as in app.tool(function)"
 _NOT_CALLED = "call the function itself, or walk its flow with mrtr_server.testing.Client(app)"
 _SESSIONS = "there are no sessions here; a flow keeps what it needs in steps, answers and State[T]"
@@ -16,7 +17,10 @@ _AUTHORIZE = "authorize= decides who may call, and ctx.principal is who calls"
 _LOG = 'ctx.log("...", level="{}")'
 _LIFESPAN = "use ctx.lifespan, or Annotated[T, Depends(function)] with the function of lifespan="
 _TAGS = "use app.disable(tags=[...]) and app.enable(tags=[...])"
-_FROM_RETURNS = "the output schema comes from the return annotation, and ToolResult(...) sets every part of a result"
+_FROM_RETURNS = (
+    "the output schema comes from the return annotation, such as Annotated[ToolResult, Model] for a ToolResult(...), "
+    "which sets every part of a result"
+)
 _UNIQUE = "names are unique; a second one is always refused"
 _LIST_TTL = "list_ttl= and list_scope= are for lists, ttl= and scope= of @app.resource for what is read"
 _ENABLED = "use app.disable(tools=[...]) and app.enable(tools=[...])"
@@ -24,8 +28,9 @@ _ONE_VERSION = "a name has one version; MRTRServer(version=...) is that of the s
 _ASK_DEPENDENCY = "Annotated[T, Depends(function)] fills a parameter that the model does not see"
 
 SERVER_ATTRIBUTES: Mapping[str, str] = {
-    **dict.fromkeys(("run", "run_async", "run_http_async", "run_streamable_http_async", "run_sse_async"), _UVICORN),
-    "run_stdio_async": f"HTTP is the only transport; {_UVICORN}",
+    **dict.fromkeys(("run", "run_async"), f"{_UVICORN}; for stdio, {_STDIO}"),
+    **dict.fromkeys(("run_http_async", "run_streamable_http_async", "run_sse_async"), _UVICORN),
+    "run_stdio_async": _STDIO,
     **dict.fromkeys(
         ("http_app", "streamable_http_app", "sse_app", "asgi_app"), "the server is the ASGI application itself"
     ),

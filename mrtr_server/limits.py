@@ -71,6 +71,8 @@ class Limits(KnowsGiven):
             whom an address alone is known. A request beyond that is refused with a 429. Where anything has a rate,
             `RateLimits(per_flow=...)` counts in its place. None for any number.
         state_bytes: size of a journal before it is sealed, in bytes.
+        streamed_bytes: how large the pieces of a result may be together that an async generator yields, in bytes of
+            JSON.
         state_seconds: how long a sealed state can be used, in seconds; a tool's `answer_within` overrides it.
         flow_seconds: how long a whole flow may take in rounds, and how long an answer in a task, in seconds.
         lease_seconds: how long a replica that runs a single-use round or a task may be silent before another one may
@@ -125,6 +127,7 @@ class Limits(KnowsGiven):
     state_only_rounds: int = 3
     unanswered_asks: int | None = 20
     state_bytes: int = 256 * 1024
+    streamed_bytes: int = 4 * 1024 * 1024
     state_seconds: float = 3600.0
     flow_seconds: float = 24 * 3600.0
     lease_seconds: float = 30.0

@@ -76,7 +76,7 @@ class MRTRServer(Composition, ASGIServer):
         limits: what requests and flows may use.
         rate_limits: how often callers may call: a `RateLimits`. It needs the extra `limits`. Default: as often as they
             like, but for tools with a `rate_limit`.
-        dialects: the names of the dialects to serve. Default: all.
+        dialects: the names of the dialects to serve. Default: all but those that stand in for another one.
         unknown_arguments: what happens to a new call with arguments that its tool or prompt does not take: `"refuse"`
             tells the model their names and the nearest known ones, `"ignore"` drops them.
         registers_later: what is registered only while the server runs, of `"tools"`, `"prompts"`, `"resources"`,

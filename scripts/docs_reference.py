@@ -70,7 +70,7 @@ GROUPS = [
         "client",
         "The client",
         "The client for programs, `mrtr_server.client`.",
-        "Client Bounds Form Link Sampling Choice Progress Task ToolReply PromptReply ResourceReply Tool Prompt "
+        "Client Bounds Form Link Sampling Choice Progress Piece Task ToolReply PromptReply ResourceReply Tool Prompt "
         "Resource Template ClientError CallFailed RequestRefused TaskCancelled NotAnswered NoReply BadReply",
         "mrtr_server.client",
     ),

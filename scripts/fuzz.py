@@ -272,7 +272,8 @@ class Fuzz:
         found["event"].extend(Found(id.decode(), server, user) for id in _EVENT.findall(body)[-1:])
         if exchange.status == 200 and body[:1] == b"{" and call[0]:
             with suppress(ValueError):
-                result = json.loads(body).get("result")
+                message = json.loads(body)
+                result = message if "method" in message else message.get("result")
                 for name, kind in (("requestState", "state"), ("taskId", "task"), ("nextCursor", "cursor")):
                     if isinstance(result, dict) and isinstance(result.get(name), str):
                         found[kind].append(Found(result[name], server, user, call))

@@ -17,6 +17,8 @@ USERS = ("jane", "john")
 """Who calls; at the open server it is nobody."""
 OPEN = "open"
 """The server that asks nobody who they are."""
+ENCODINGS = ("bare", "lists", "content")
+"""The servers that take answers beside the parameters."""
 
 ACCEPT = ("application/json, text/event-stream", "application/json", "text/event-stream", "*/*", "", "text/html;q=0")
 CAPABILITIES: JSON = {"elicitation": {"form": {}, "url": {}}, "sampling": {"tools": {}}, "roots": {}}
@@ -136,6 +138,7 @@ class Requests:
             (self._answer, 12),
             (self._resume, 6),
             (self._own, 8),
+            (self._beside, 8),
             (self._task, 4),
             (self._listen_or_end, 3),
             (self._batch, 4),
@@ -226,6 +229,34 @@ class Requests:
         state = self._any("state")
         return self._right() if state is None else self._retry(state, state.user, state.server, state.id)
 
+    def _beside(self) -> Request:
+        """Return a request with answers beside its parameters, with a state or without."""
+        random = self._random
+        states = [each for each in self.found["state"] if each.server in ENCODINGS]
+        if states and random.random() < 0.5:
+            state = random.choice(states)
+            server, user, call = state.server, state.user, state.call
+        else:
+            server, user, state = random.choice(ENCODINGS), random.choice(USERS), None
+            call = ("tools/call", deepcopy(random.choice(_PARAMS["tools/call"])))
+        method, params = call
+        message = self._message(method, {name: value for name, value in params.items() if name != "_meta"})
+        if state is not None:
+            message["requestState"] = state.id
+        for member in random.choices(("elicitation", "sampling", "roots"), (8, 2, 1), k=random.randint(1, 2)):
+            items = [self._item() for _ in range(random.randint(1, 3))]
+            message[member] = items[0] if random.random() < 0.5 else items
+        return Request(server, user, body=dump(message), what="answers beside the parameters", call=call)
+
+    def _item(self) -> Any:
+        random = self._random
+        if random.random() < 0.2:
+            return deepcopy(random.choice(ANSWERS))
+        name = random.choice(("name", "name", "confirm")) if random.random() < 0.9 else self._junk()
+        value = random.choice(("octocat", True)) if random.random() < 0.8 else self._junk()
+        given: JSON = {"name": name, "value": value}
+        return given if random.random() < 0.9 else {**given, "action": random.choice(("decline", "cancel", "x"))}
+
     def _answer(self) -> Request:
         """Return an answer to a question, by whom was asked."""
         question = self._any("question")
@@ -256,8 +287,8 @@ class Requests:
 
     def _about(self, id: str, user: str, server: str) -> Request:
         random, answer = self._random, self._random.choice(ANSWERS)
-        modern, _ = self._servers[server]
-        forms = [*([MODERN, MODERN, ""] if modern else []), *([] if server == "modern" else HANDSHAKES[:1])]
+        modern, handshake = self._servers[server]
+        forms = [*([MODERN, MODERN, ""] if modern else []), *(HANDSHAKES[:1] if handshake else [])]
         form = random.choice(forms)
         params: JSON = {"taskId": id}
         method = random.choice(("tasks/get", "tasks/cancel", "tasks/result", "tasks/update", "tasks/input_response"))
@@ -297,7 +328,7 @@ class Requests:
     def _broken(self) -> Request:
         """Return a request with one to three places that are wrong."""
         random = self._random
-        request = random.choice((self._right, self._right, self._own, self._answer))()
+        request = random.choice((self._right, self._right, self._own, self._answer, self._beside))()
         message = json.loads(request.body)
         for _ in range(random.randint(1, 3)):
             at: Any = message
@@ -365,7 +396,7 @@ class Requests:
 
     def _caller(self) -> tuple[str, str]:
         """Return a server, and who calls it; of a hundred requests to one that wants to know, one does not say."""
-        server = self._random.choices(list(self._servers), (4, 2, 2, 1))[0]
+        server = self._random.choices(list(self._servers), (4, 2, 2, 1, 1, 1, 1))[0]
         return server, "" if server == OPEN or self._random.random() < 0.01 else self._random.choice(USERS)
 
     def _any(self, kind: str) -> Found | None:

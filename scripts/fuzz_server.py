@@ -30,6 +30,9 @@ KINDS: dict[str, list[str] | None] = {
     "open": None,
     "handshake": ["2025-11-25"],
     "modern": ["2026-07-28", "sep-draft"],
+    "bare": ["2026-07-28", "draft-bare-requests"],
+    "lists": ["2026-07-28", "draft-additional-info"],
+    "content": ["2026-07-28", "draft-content"],
 }
 """The dialects of each server. All but the open one want to know who calls."""
 

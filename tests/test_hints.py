@@ -55,6 +55,11 @@ class TestTheTables:
         )
         assert left == set()
 
+    @pytest.mark.parametrize("name", ["run", "run_stdio_async"])
+    def test_how_to_serve_over_stdio_is_said(self, app: MRTRServer, name: str) -> None:
+        with pytest.raises(AttributeError, match="mrtr-server stdio module:app"):
+            getattr(app, name)
+
     def test_every_member_of_the_sdks_context_has_a_hint_or_is_ours(self) -> None:
         assert members(TheirContext) - self.OF_PYDANTIC - members(Context) - CONTEXT.keys() == set()
 

@@ -56,7 +56,14 @@ TOP = "__init__"
 LEVEL = {package: level for level, package in enumerate(reversed(PACKAGES))}
 DIALECTS = {"protocol.drafts", "protocol.handshake", "protocol.v2026_07_28"}
 HANDSHAKE = {f"protocol.handshake_{part}" for part in ("entries", "questions", "tasks", "versions")}
-WIRE = DIALECTS | HANDSHAKE | {"protocol.dialect", "protocol.all_dialects", "protocol.headers", "protocol.jsonrpc"}
+ENCODINGS = "protocol.draft_encodings"
+"""Other forms of a dialect, built on it."""
+
+WIRE = (
+    DIALECTS
+    | HANDSHAKE
+    | {ENCODINGS, *(f"protocol.{each}" for each in ("dialect", "all_dialects", "headers", "jsonrpc"))}
+)
 """What knows the forms of messages on the wire."""
 
 CHOICE = "protocol.served_dialects"
@@ -203,7 +210,8 @@ def test_the_package_imports_itself_by_relative_names() -> None:
 
 def test_sibling_dialects_never_import_each_other() -> None:
     for dialect in DIALECTS:
-        assert siblings(dialect) & DIALECTS == set()
+        assert siblings(dialect) & (DIALECTS | {ENCODINGS}) == set()
+    assert siblings(ENCODINGS) & DIALECTS == {"protocol.drafts"}
 
 
 def test_only_the_edge_knows_the_dialects() -> None:
@@ -247,7 +255,7 @@ class TestNeutrality:
 
     def test_the_search_finds_what_it_looks_for(self) -> None:
         found = {module for module in MODULES if self.VERSION.search(SOURCES[module].read_text())}
-        assert found == DIALECTS | {"protocol.all_dialects", "protocol.handshake_versions"}
+        assert found == DIALECTS | {ENCODINGS, "protocol.all_dialects", "protocol.handshake_versions"}
 
     def numbers(self, module: str) -> set[int]:
         tree = TREES[module]

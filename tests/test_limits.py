@@ -18,6 +18,7 @@ def test_the_defaults_are_those_of_the_design() -> None:
         "state_only_rounds": 3,
         "unanswered_asks": 20,
         "state_bytes": 256 * 1024,
+        "streamed_bytes": 4 * 1024 * 1024,
         "state_seconds": 60 * 60,
         "flow_seconds": 24 * 60 * 60,
         "lease_seconds": 30,

@@ -47,11 +47,12 @@ def check(app: str, app_dir: str, host: str, workers: int, strict: bool) -> None
 def _summary(server: MRTRServer) -> str:
     offered = server.registry
     counts = {
-        "tools": len(offered.tools),
-        "prompts": len(offered.prompts),
-        "resources": len(offered.resources) + len(offered.templates),
+        "tool": len(offered.tools),
+        "prompt": len(offered.prompts),
+        "resource": len(offered.resources) + len(offered.templates),
     }
-    return f"{server.name!r} can be served: " + ", ".join(f"{count} {what}" for what, count in counts.items())
+    listed = ", ".join(f"{count} {what if count == 1 else f'{what}s'}" for what, count in counts.items())
+    return f"{server.name!r} can be served: {listed}"
 
 
 def _try_database() -> str:

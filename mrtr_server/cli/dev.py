@@ -7,7 +7,6 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
-from typing import Any
 
 import click
 
@@ -15,10 +14,8 @@ from ..concurrency.shutdown import ENVIRONMENT as SHUTDOWN_SECONDS
 from ..crypto.keys import ENVIRONMENT as KEYS
 from ..crypto.keys import KEY_BYTES
 from ..deployment.environment import APPLICATION, variables
-from ..errors import SetupError
-from ..logs.tracebacks import is_raised_by_author
 from ..storage.factory import ENVIRONMENT as DATABASE
-from .loading import find
+from .loading import import_app
 from .log_options import LEVELS
 
 SHUTDOWN = "3"
@@ -90,7 +87,7 @@ def dev(
         )
     with listening, _environment(is_local=is_loopback(host)) as keys:
         process = DevProcess(
-            find=_find,
+            find=import_app,
             app=app,
             app_dir=app_dir,
             host=host,
@@ -109,22 +106,6 @@ def dev(
 
 def _end(_number: int, _frame: FrameType | None) -> None:
     raise SystemExit(0)
-
-
-def _find(app: str, app_dir: str) -> Any:
-    """Import an application.
-
-    Raises:
-        SetupError: there is none.
-        Exception: what its code raises.
-    """
-    try:
-        return find(app, app_dir)
-    except click.ClickException as error:
-        inner = error.__context__
-        if isinstance(inner, SetupError | ValueError) and is_raised_by_author(inner):
-            raise inner from None
-        raise SetupError(error.message) from None
 
 
 @contextmanager

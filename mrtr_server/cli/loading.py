@@ -3,12 +3,14 @@
 import os
 import sys
 from collections.abc import Callable
-from pkgutil import resolve_name
+from functools import reduce
+from importlib import import_module
 from typing import Any, TypeVar
 
 import click
 
 from ..errors import SetupError
+from ..logs.tracebacks import format_import_failure
 from ..server import MRTRServer
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -46,20 +48,53 @@ def load(app: str, app_dir: str) -> MRTRServer:
 
 def find(app: str, app_dir: str) -> Any:
     """Import whatever a name stands for: a server, or an application in which one is mounted; as `load`."""
-    sys.path.insert(0, app_dir)
-    module, _, attribute = app.partition(":")
-    if not module or not attribute:
-        raise click.ClickException(f"{app!r} must be a module and the server in it, such as weather:app")
     try:
-        return resolve_name(app)
+        return import_app(app, app_dir)
+    except NothingOfThatName as error:
+        raise click.ClickException(str(error)) from None
+    except Exception as error:
+        raise click.ClickException(f"{app} can't be imported:\n{format_import_failure(error)}") from None
+
+
+class NothingOfThatName(SetupError):
+    """A name that stands for nothing."""
+
+
+def import_app(app: str, app_dir: str) -> Any:
+    """Import whatever a name stands for.
+
+    Args:
+        app: `module:attribute`.
+        app_dir: the folder in which to look for the module; empty for the working directory.
+
+    Raises:
+        NothingOfThatName: there is nothing of that name.
+        Exception: what the code of the module raises.
+    """
+    sys.path.insert(0, app_dir)
+    name, attribute = _parts_of(app)
+    try:
+        module = import_module(name)
     except ModuleNotFoundError as error:
-        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
             raise  # it is the module itself that imports what is not there
-        raise click.ClickException(
-            f"There is no module {module!r} in {os.path.abspath(sys.path[0])} or where Python looks. "
+        raise NothingOfThatName(
+            f"There is no module {name!r} in {os.path.abspath(sys.path[0])} or where Python looks. "
             "--app-dir names the folder that it is in"
         ) from None
+    try:
+        return reduce(getattr, attribute.split("."), module)
     except AttributeError:
-        raise click.ClickException(f"The module {module!r} has no {attribute!r}") from None
-    except (SetupError, ValueError) as error:
-        raise click.ClickException(str(error)) from None
+        servers = [repr(each) for each, value in vars(module).items() if isinstance(value, MRTRServer)]
+        has = f". It has the server {' and '.join(servers)}" if servers else ""
+        raise NothingOfThatName(f"The module {name!r} has no {attribute!r}{has}") from None
+
+
+def _parts_of(app: str) -> tuple[str, str]:
+    module, _, attribute = app.partition(":")
+    if module.endswith(".py"):
+        dotted = module.removesuffix(".py").removeprefix("./").strip("/").replace("/", ".")
+        raise NothingOfThatName(f"{app!r} is a file. Name the module and not its file: {dotted}:{attribute or 'app'}")
+    if not all(part.isidentifier() for part in (*module.split("."), *attribute.split("."))):
+        raise NothingOfThatName(f"{app!r} must be a module and the server in it, such as weather:app")
+    return module, attribute

@@ -1,5 +1,6 @@
 """`mrtr-server new`: make a project."""
 
+import shlex
 from pathlib import Path
 
 import click
@@ -15,7 +16,7 @@ def new(folder: Path) -> None:
     It has a server with a tool, its tests, a Dockerfile and a CI workflow. The folder must be empty, or not there. Its
     name is that of the project: lower-case letters, digits, - and _.
     """
-    from ..new.project import make_project
+    from ..new.project import installed_from, make_project
 
     try:
         package = make_project(folder)
@@ -26,4 +27,12 @@ def new(folder: Path) -> None:
     click.echo(f"Made {folder}. Next:\n")
     if folder.resolve() != Path.cwd():
         click.echo(f"  cd {folder}")
-    click.echo(f"  pip install -e '.[dev]'\n  pytest\n  mrtr-server dev {package}.server:app")
+    click.echo(
+        f"  pip install -e '.[dev]'\n  pytest\n  mrtr-server dev {package}.server:app\n\n"
+        "Then open http://127.0.0.1:8000/docs, call the tool, and answer its questions."
+    )
+    if checkout := installed_from():
+        click.echo(
+            f"\nThis mrtr_server was installed from {checkout}. In another environment, install it from there "
+            f"first:\n\n  pip install {shlex.quote(f'{checkout}[fast]')}"
+        )

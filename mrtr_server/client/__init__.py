@@ -19,6 +19,7 @@ from .client import Client as Client
 from .questions import Choice as Choice
 from .questions import Form as Form
 from .questions import Link as Link
+from .questions import Piece as Piece
 from .questions import Progress as Progress
 from .questions import Sampling as Sampling
 from .results import Prompt as Prompt

@@ -12,6 +12,7 @@ from .questions import (
     Filled,
     Form,
     Link,
+    Piece,
     Progress,
     Question,
     Rooted,
@@ -30,6 +31,7 @@ OnElicit = Callable[[Form], Filled | Awaitable[Filled]]
 OnLink = Callable[[Link], Choice | Awaitable[Choice]]
 OnSample = Callable[[Sampling], Sampled | Awaitable[Sampled]]
 OnRoots = Callable[[], Rooted | Awaitable[Rooted]]
+OnPiece = Callable[[Piece], Awaitable[None] | None]
 OnProgress = Callable[[Progress], Awaitable[None] | None]
 OnTask = Callable[[Task], Awaitable[None] | None]
 

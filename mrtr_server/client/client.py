@@ -13,9 +13,9 @@ from ..protocol.header_params import HeaderParameter, header_parameters
 from ..protocol.messages import JSON
 from ..wire.requests import HEADER_MISMATCH, TARGETS, About
 from .bounds import DEFAULT, Bounds
-from .callbacks import Callbacks, OnElicit, OnLink, OnProgress, OnRoots, OnSample, OnTask, awaited
-from .connection import Allowance, Connection, OnMessage, refusal_of
-from .questions import Progress
+from .callbacks import Callbacks, OnElicit, OnLink, OnPiece, OnProgress, OnRoots, OnSample, OnTask, awaited
+from .connection import Allowance, Connection, Noted, OnMessage, refusal_of
+from .questions import Piece, Progress
 from .results import M, Prompt, PromptReply, Resource, ResourceReply, Task, Template, Tool, ToolReply, number_of, read
 
 if TYPE_CHECKING:
@@ -46,6 +46,8 @@ class Client:
         on_sample: answers a sampling: with the text that the model wrote, or the whole result.
         on_roots: returns the URIs of the directories and files that the program works in.
         on_progress: is told how far a call has come.
+        on_piece: gets each piece of the result of a tool that yields it in pieces, once, as it comes. The result that
+            the call returns has all of them.
         on_task: is told how a task is doing, each time that the client looks.
         tasks: whether calls may become tasks, which are then followed to their end.
         headers: what each request has besides.
@@ -70,6 +72,7 @@ class Client:
         on_sample: OnSample | None = None,
         on_roots: OnRoots | None = None,
         on_progress: OnProgress | None = None,
+        on_piece: OnPiece | None = None,
         on_task: OnTask | None = None,
         tasks: bool = True,
         headers: Mapping[str, str] = NONE,
@@ -81,6 +84,7 @@ class Client:
     ) -> None:
         self._callbacks = Callbacks(elicit=on_elicit, link=on_link, sample=on_sample, roots=on_roots)
         self._on_progress = on_progress
+        self._on_piece = on_piece
         self._on_task = on_task
         self._rounds_count_once = rounds_count_once
         self._bounds = bounds
@@ -216,7 +220,7 @@ class Client:
         turn: JSON = {}
         allowance = Allowance(self._bounds.response_bytes)
         for _ in range(self._bounds.pages):
-            page = await self._request(method, turn, allowance)
+            page = await self._request(method, turn, allowance=allowance)
             rows = page.get(field)
             if not isinstance(rows, list):
                 raise BadReply(f"The server sent a list without {field}")
@@ -232,10 +236,15 @@ class Client:
         call: JSON = {TARGETS[method]: target}
         if arguments or method == "tools/call":
             call["arguments"] = dict(arguments)
+        noted: Noted = self._note
+        if self._on_piece is not None and method == "tools/call":
+            call["stream"] = {}
+            noted = self._note_pieces()
         params = call
         idle = 0
         for _ in range(self._bounds.rounds):
-            result = await self._call(method, params) if method == "tools/call" else await self._request(method, params)
+            send = self._call if method == "tools/call" else self._request
+            result = await send(method, params, noted)
             kind = result.get("resultType", "complete")
             if kind == "complete":
                 return result
@@ -256,10 +265,10 @@ class Client:
                 params["requestState"] = state
         raise BadReply(f"The call has not ended after {self._bounds.rounds} rounds")
 
-    async def _call(self, method: str, params: JSON) -> JSON:
+    async def _call(self, method: str, params: JSON, noted: Noted) -> JSON:
         """Send a round of a tool, with the headers that it wants: which those are, the list of tools says."""
         try:
-            return await self._request(method, params)
+            return await self._request(method, params, noted)
         except RequestRefused as refusal:
             if refusal.code != HEADER_MISMATCH:
                 raise
@@ -267,7 +276,7 @@ class Client:
             await self.list_tools()
             if self._mirrored(params["name"]) == before:
                 raise
-        return await self._request(method, params)  # nothing has run: the headers are looked at first
+        return await self._request(method, params, noted)  # nothing has run: the headers are looked at first
 
     async def _follow(self, id: str, task: Task | None) -> JSON:
         """Look at a task until it has ended, and answer what it asks."""
@@ -306,9 +315,12 @@ class Client:
             raise BadReply(f"The questions are none, or more than {self._bounds.questions}")
         return requests
 
-    async def _request(self, method: str, params: JSON, allowance: Allowance | None = None) -> JSON:
+    async def _request(
+        self, method: str, params: JSON, noted: Noted | None = None, allowance: Allowance | None = None
+    ) -> JSON:
+        noted = self._note if noted is None else noted
         if method != "tools/call":
-            return await self._connection.request(method, params, self._note, repeatable=True, allowance=allowance)
+            return await self._connection.request(method, params, noted, repeatable=True, allowance=allowance)
         name = params["name"]
         tool = self._tools.get(name)
         # A round of a tool may have effects.
@@ -316,7 +328,7 @@ class Client:
         return await self._connection.request(
             method,
             params,
-            self._note,
+            noted,
             mirrored=self._mirrored(name),
             repeatable=repeatable or (tool is not None and tool.is_repeatable),
         )
@@ -336,6 +348,21 @@ class Client:
         if progress is not None:
             total = number_of(params.get("total"))
             await self._tell(self._on_progress, Progress(progress, total, None if message is None else str(message)))
+
+    def _note_pieces(self) -> Noted:
+        """Return what takes the notes of one call, with each piece of its result once."""
+        came = 0
+
+        async def note(params: JSON) -> None:
+            nonlocal came
+            index, block, content = params.get("index"), params.get("block"), params.get("content")
+            if not (type(index) is int and type(block) is int and isinstance(content, dict)):
+                await self._note(params)
+            elif index >= came:
+                came = index + 1
+                await self._tell(self._on_piece, Piece(index, block, content))
+
+        return note
 
     async def _tell(self, callback: Any, value: Any) -> None:
         if callback is not None:

@@ -11,7 +11,7 @@ from pydantic_core import from_json
 from ..errors import BadReply, ClientError, NoReply, RequestRefused, SetupError
 from ..extras import lacking
 from ..protocol.header_params import HeaderParameter
-from ..protocol.messages import JSON
+from ..protocol.messages import JSON, PIECE
 from ..wire.events import Event, EventReader
 from ..wire.requests import About, write_modern
 from .bounds import Bounds
@@ -23,6 +23,9 @@ except ImportError as error:
 
 OnMessage = Callable[[Literal["sent", "received"], JSON], None]
 Noted = Callable[[JSON], Awaitable[None]]
+
+_RELATED = {"notifications/progress": "progressToken", PIECE: "requestId"}
+"""How the notifications that are taken name their request."""
 
 _REDIRECTS = 3
 _PAUSE = 0.2
@@ -136,7 +139,7 @@ class Connection:
         Args:
             method: the protocol's method.
             params: its parameters, without `_meta`.
-            noted: gets the parameters of each note on progress.
+            noted: gets the parameters of each note on progress, and of each piece of the result.
             mirrored: the arguments that headers mirror.
             repeatable: whether it may be sent again if it was carried out and the reply was lost.
             allowance: how much may come; `Bounds.response_bytes` if None.
@@ -234,8 +237,8 @@ class Connection:
         if self._on_message is not None:
             self._on_message("received", message)
         if "method" in message:
-            params = message.get("params") if message["method"] == "notifications/progress" else None
-            if isinstance(params, dict) and params.get("progressToken") == number:
+            params, related = message.get("params"), _RELATED.get(message["method"])
+            if related is not None and isinstance(params, dict) and params.get(related) == number:
                 await noted(params)
             return None
         if isinstance(error := message.get("error"), dict):

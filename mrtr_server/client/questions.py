@@ -35,6 +35,26 @@ class Progress(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class Piece:
+    """A piece of the result of a tool, as it comes.
+
+    Args:
+        index: which piece of the result it is, from 0.
+        block: which block of the result's content it is, or is added to: texts of one block are one text.
+        content: the piece, a block of content as plain JSON.
+    """
+
+    index: int
+    block: int
+    content: JSON
+
+    @property
+    def text(self) -> str:
+        """The text of the piece; empty if it is something else."""
+        return str(self.content.get("text", "")) if self.content.get("type") == "text" else ""
+
+
+@dataclass(frozen=True, slots=True)
 class Form:
     """A form to fill in (Elicitation, Form Mode). A confirmation is a form with one boolean.
 

@@ -57,6 +57,14 @@ def digest_bytes(data: bytes) -> str:
     return sha256(data).hexdigest()[:32]
 
 
+def digest_twice(data: bytes, more: bytes) -> tuple[str, str]:
+    """Return the digest of bytes, and that of the same with more behind them, in one pass."""
+    digesting = sha256(data)
+    first = digesting.hexdigest()[:32]
+    digesting.update(more)
+    return first, digesting.hexdigest()[:32]
+
+
 def digest(value: Any) -> str:
     """Return a digest of a JSON value's canonical form. Raises as `canonical` does."""
     return digest_bytes(canonical(value))

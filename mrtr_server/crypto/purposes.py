@@ -1,6 +1,7 @@
 """What is sealed in a store, and by which of the keys that are derived for a purpose each."""
 
 TASK = "task"
+TASK_PIECES = "pieces of a task"
 OUTCOME = "outcome"
 REPORT = "callback report"
 LIVE_OUTCOME = "live outcome"

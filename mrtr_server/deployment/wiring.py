@@ -204,6 +204,7 @@ class ServerParts:
             discoverer.takes_tasks,
             registry.output_schema,
             live.sessions,
+            registry.is_single_use,
         )
         calls = LiveCalls(dispatcher.dispatch, live, self.tasks)
         self.stdio = partial(StdioServer, dispatcher, dialects, calls, live, limits, self.admission.shutdown, refusals)

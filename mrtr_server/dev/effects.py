@@ -11,8 +11,9 @@ from collections.abc import Container, Iterator
 from contextlib import suppress
 from contextvars import ContextVar
 from functools import cache
+from gc import get_referents
 from pathlib import Path
-from types import FrameType
+from types import AsyncGeneratorType, FrameType
 from typing import Any, NamedTuple
 from weakref import WeakSet
 
@@ -181,9 +182,15 @@ class EffectWatch:
 
 def _awaited(coroutine: Any) -> Iterator[FrameType]:
     """Return the frames of a coroutine that is suspended, and of those that it awaits, the innermost last."""
-    while (frame := getattr(coroutine, "cr_frame", None)) is not None:
-        yield frame
-        coroutine = coroutine.cr_await
+    while coroutine is not None:
+        if isinstance(coroutine, AsyncGeneratorType) and coroutine.ag_frame is not None:
+            yield coroutine.ag_frame
+            coroutine = coroutine.ag_await
+        elif (frame := getattr(coroutine, "cr_frame", None)) is not None:
+            yield frame
+            coroutine = coroutine.cr_await
+        else:  # what awaits the next value of a generator does not say of which
+            coroutine = next((each for each in get_referents(coroutine) if isinstance(each, AsyncGeneratorType)), None)
 
 
 def shown_path(file: str) -> str:

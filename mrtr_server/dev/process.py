@@ -13,7 +13,7 @@ from typing import Any
 
 from ..concurrency.shutdown import read_seconds
 from ..errors import SetupError
-from ..logs.tracebacks import format_failure, is_raised_by_author, origin_of
+from ..logs.tracebacks import format_import_failure, is_raised_by_author, origin_of
 from ..server import MRTRServer
 from ..telemetry.seen_rounds import set_round_observer
 from .console import Console, configure_log, list_counts
@@ -86,9 +86,7 @@ class DevProcess:
     def _format(self, error: Exception) -> str:
         if self.full_tracebacks:
             return "".join(traceback.format_exception(error)).rstrip()
-        if isinstance(error, SyntaxError):  # it names the line itself; the calls are those of an import
-            return "".join(traceback.format_exception_only(error)).rstrip()
-        return format_failure(error)
+        return format_import_failure(error)
 
     def _serve(self, found: Any, sockets: list[socket.socket], terminal: Terminal) -> None:
         import uvicorn

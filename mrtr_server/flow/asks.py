@@ -412,7 +412,7 @@ def form_of(schema: Any) -> tuple[Form, bool]:
     try:
         return _form_of_type(schema)
     except TypeError:  # not even hashable
-        raise SetupError(f"{schema!r} can't be a form: pass a pydantic model, or Elicited[Model]") from None
+        raise SetupError(_no_form(schema)) from None
 
 
 @lru_cache(maxsize=1024)
@@ -420,8 +420,17 @@ def _form_of_type(schema: Any) -> tuple[Form, bool]:
     branches = get_origin(schema) is Elicited
     model = get_args(schema)[0] if branches else schema
     if not (isinstance(model, type) and issubclass(model, BaseModel)):
-        raise SetupError(f"{schema!r} can't be a form: pass a pydantic model, or Elicited[Model]")
+        raise SetupError(_no_form(schema))
     return form(model), branches
+
+
+def _no_form(schema: Any) -> str:
+    said = f"{schema!r} can't be a form: pass a pydantic model, or Elicited[Model]"
+    if schema is bool:
+        return f"{said}. For a yes or a no, use Confirm(message), or ctx.confirm(message)"
+    if isinstance(schema, list | tuple) and schema and all(isinstance(each, str) for each in schema):
+        return f"{said}. A choice is a field: class Choice(BaseModel): value: Literal[{', '.join(map(repr, schema))}]"
+    return f"{said}. One value is a model with one field, such as class Answer(BaseModel): value: str"
 
 
 CONFIRMATION_SHAPE = Confirm("").question().shape

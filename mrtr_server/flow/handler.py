@@ -53,6 +53,8 @@ class Handler:
         write: writes its result while its dependencies are still there; None if that can wait.
         homes: the applications that it belongs to: that which serves it, and, if that includes the one which registered
             it, down to that one.
+        yields: whether it is an async generator, which yields its result in pieces.
+        reports_progress: whether it reports progress itself, so that its pieces are not told as progress.
     """
 
     function: Callable[..., Any]
@@ -71,6 +73,8 @@ class Handler:
     timeout: float | None = None
     write: Callable[[Any], Any] | None = None
     homes: tuple[Home, ...] = ()
+    yields: bool = False
+    reports_progress: bool = False
     is_pure: bool = field(init=False)
     """Whether it takes its arguments, `Inputs` and `State` alone, so calling it is enough."""
     is_simple: bool = field(init=False)
@@ -80,7 +84,7 @@ class Handler:
 
     def __post_init__(self) -> None:
         declared = self.declared
-        is_pure = self.context is None and declared is None and self.timeout is None
+        is_pure = self.context is None and declared is None and self.timeout is None and not self.yields
         waits_itself = self.is_async and self.context is not None
         object.__setattr__(self, "is_pure", is_pure)
         takes_none = self.inputs is None and self.state is None

@@ -120,6 +120,7 @@ class Journal:
         expires: when the state that it came in expires, in seconds since the epoch; once it is dumped, when that state
             does.
         origin: where the first round was traced; empty if it was not.
+        pieces: how many pieces of the result its client has been sent.
     """
 
     started: float
@@ -135,6 +136,7 @@ class Journal:
     shed: bool = False
     expires: float = field(default=math.inf, compare=False)
     origin: str = ""
+    pieces: int = 0
 
     @property
     def flow(self) -> str:
@@ -265,8 +267,8 @@ class Journal:
         # Single letters, since the client carries them back and forth: version, binding, expires ("x"), flow id,
         # time of the start, rounds, state-only rounds ("o"), questions asked ("q"), answers, steps, the handler's own
         # state ("h"), digest of what was last handed over ("d"), a confirmation was asked ("c"), earlier answers,
-        # handed over for too much load ("l"), where the first round was traced ("w"). A release ignores what it does
-        # not know of these.
+        # handed over for too much load ("l"), where the first round was traced ("w"), pieces of the result that were
+        # sent ("p"). A release ignores what it does not know of these.
         self.expires = min(now + seconds, self.started + limits.flow_seconds)
         fields: JSON = {
             "v": _FORMAT,
@@ -290,6 +292,8 @@ class Journal:
             fields["l"] = True
         if self.origin:
             fields["w"] = self.origin
+        if self.pieces:
+            fields["p"] = self.pieces
         earlier = self._earlier() if self.answers else _NOTHING
         if earlier:
             fields["e"] = earlier
@@ -343,6 +347,7 @@ class Journal:
                 journal.handed_over = fields.get("d", "")
                 journal.shed = "l" in fields
                 journal.origin = fields.get("w", "")
+                journal.pieces = fields.get("p", 0)
                 journal.single_use = "c" in fields
             if payload.find(_CONFIRMS) >= 0 and journal._has_confirmation():
                 journal.single_use = True  # what an earlier release sealed does not say so

@@ -31,6 +31,7 @@ from .handler import Handler
 from .inputs import InputRequired
 from .journal import UNSET, Journal
 from .lifespans import Lifespans
+from .pieces import in_pieces
 from .pure import conclude_result, run_pure
 from .round import NO_REPORTS, Round
 from .runner import run
@@ -252,6 +253,8 @@ class RoundService:
             may_become_task=may_become_task,
         )
         waiting.opened = self._opened(handler)
+        if handler.yields:
+            handler = in_pieces(handler, waiting, outlet, self._limits)
         return run(handler, arguments, waiting, outlet, self._threads)
 
     def _opened(self, handler: Handler) -> object:
@@ -369,6 +372,8 @@ class RoundService:
                 task=task,
             )
             waiting.opened = self._opened(handler)
+            if handler.yields:
+                handler = in_pieces(handler, waiting, outlet, self._limits)
             end = await run(handler, arguments, waiting, outlet, self._threads)
         if isinstance(end, Yielded) and end.why is YieldReason.OWN_STATE:
             journal.hand_over(self._limits)

@@ -17,12 +17,9 @@ from .handler import Handler
 from .pure import JournalInputs, conclude_error, conclude_result, fill_in
 from .resolver import Declared
 from .teardown import Teardown
-from .waiting_round import Stop, WaitingRound
+from .waiting_round import SETTLE_TICKS, Stop, WaitingRound
 
 logger = logging.getLogger("mrtr_server")
-
-SETTLE_TICKS = 5
-"""How many turns of the loop must pass without an ask or a step before a round with an open ask ends."""
 
 END_TICKS = 20
 """How many turns of the loop a cancellation has to go down to every ask that is open, through all that awaits it."""
@@ -188,19 +185,13 @@ async def _run_as_asyncio_task(round_: WaitingRound, coroutine: Coroutine[Any, A
     round_.main = task = running_loop().create_task(coroutine)
     task.add_done_callback(round_.wake)
     try:
-        while not task.done():
-            if not round_.parked or round_.in_teardown:
+        while not task.done() and round_.stopped is not Stop.PARKED:
+            if round_.running and round_.parked and not round_.in_teardown and round_.may_publish:
+                await _publish(round_)
+            else:
                 await round_.changed()
-            elif round_.running:
-                if round_.has_unpublished and not round_.ending:
-                    await _publish(round_)
-                else:
-                    await round_.changed()
-            elif await _settled(task, round_):
-                break
         await _finish_steps(round_)
         if not task.done():
-            round_.stopped = Stop.PARKED
             await _end(task, round_)
     except asyncio.CancelledError:  # the client is gone
         round_.stopped = Stop.CANCELLED
@@ -216,44 +207,6 @@ async def _publish(round_: WaitingRound) -> None:
     for _ in range(SETTLE_TICKS):
         await asyncio.sleep(0)
     await round_.publish()
-
-
-async def _settled(task: asyncio.Task[RoundEnd], round_: WaitingRound) -> bool:
-    """Wait for branches that are about to ask or to start a step; return whether none did."""
-    settling = _Settling(task, round_)
-    settling.tick(SETTLE_TICKS - 1)
-    await settling.waited
-    return settling.is_quiet
-
-
-class _Settling:
-    """Counts turns of the loop, by callbacks: each turn of a task would go through all that awaits it.
-
-    Args:
-        task: runs the handler.
-        round_: the round.
-    """
-
-    __slots__ = ("_loop", "_round", "_seen", "_task", "waited")
-
-    def __init__(self, task: asyncio.Task[RoundEnd], round_: WaitingRound) -> None:
-        self._task = task
-        self._round = round_
-        self._seen = round_.activity
-        self._loop = running_loop()
-        self.waited: asyncio.Future[None] = self._loop.create_future()
-
-    @property
-    def is_quiet(self) -> bool:
-        """Whether nothing has happened in the round meanwhile."""
-        return self._round.activity == self._seen and not self._task.done()
-
-    def tick(self, left: int) -> None:
-        """Wait for so many more turns, as long as nothing happens."""
-        if left and self._round.activity == self._seen and not self._task.done():
-            self._loop.call_soon(self.tick, left - 1)
-        elif not self.waited.done():
-            self.waited.set_result(None)
 
 
 async def _finish_steps(round_: WaitingRound) -> None:

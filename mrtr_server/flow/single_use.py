@@ -12,7 +12,7 @@ from typing import Any
 from ..concurrency.running import running_loop
 from ..concurrency.shutdown import Shutdown
 from ..crypto.bound_codec import RowCodec
-from ..crypto.digests import canonical, digest_bytes
+from ..crypto.digests import canonical, digest_twice
 from ..errors import Busy, InternalFault, InvalidRequestState, RequestError, StateFault, StoreUnavailable
 from ..logs.failures import report_failure
 from ..logs.refusals import RefusalLog
@@ -152,7 +152,7 @@ class Redeemer:
         # The state salts the digest of the answers: who reads the store can't try out a yes and a no.
         given = canonical(dict(call.answers or {})) if answers is None else answers
         is_late = expires <= self._clock()
-        delivery = _Delivery(call, digest_bytes(state), digest_bytes(state + b" " + given), expires, is_late, run)
+        delivery = _Delivery(call, *digest_twice(state, b" " + given), expires, is_late, run)
         result = self._kept_here(delivery) if self._unrecorded else None
         if result is None and self._outlives:
             result = await self._wait_for(delivery)

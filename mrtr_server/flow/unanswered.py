@@ -20,7 +20,7 @@ STRANGERS = 10
 """How many times as often callers are asked of whom an address alone is known: it may be that of a proxy."""
 
 MOST_COUNTED = 4_096
-"""How many requests are counted at once, with about 100 bytes each; of more, all counts begin anew."""
+"""How many requests are counted at once, with about 100 bytes each."""
 
 
 class UnansweredAsks:
@@ -81,12 +81,17 @@ class UnansweredAsks:
         """
         if self._most is None or self._rates.is_on:
             return
-        if now >= self._ends or len(self._counts) >= MOST_COUNTED:
+        if now >= self._ends:
             self._counts.clear()
             self._ends = now + WINDOW
         # The state that came in is one round behind.
         key = _of_request(call, bound_to) if call.state is None else hash((journal.flow_id, journal.rounds - 1))
-        self._counts[key] = self._counts.get(key, 0) + 1
+        if key in self._counts or len(self._counts) < MOST_COUNTED:
+            self._counts[key] = self._counts.get(key, 0) + 1
+        else:
+            # One more that is new takes one from each (Misra and Gries). So a count loses no more than there were
+            # questions for `MOST_COUNTED` others, and nobody can begin their own anew by asking for something else.
+            self._counts = {each: count - 1 for each, count in self._counts.items() if count > 1}
 
     def ended(self, call: Call, bound_to: list[str]) -> None:
         """Note that a round ends with a result: what came with it without a state has answered what it asks."""

@@ -33,11 +33,12 @@ logger = logging.getLogger("mrtr_server")
 
 T = TypeVar("T")
 
-_NONE: set[asyncio.Task[Any]] = set()
-
 ShouldYield = Callable[[], YieldReason | None]
 """Asks whether a round is to end at its next boundary, and what for; None if it continues."""
 
+
+SETTLE_TICKS = 5
+"""How many turns of the loop must pass without an ask or a step before a round with an open ask ends."""
 
 LOOK_AGAIN_AFTER = 0.3
 """How long to wait before a report is looked for again in a store that was away, in seconds."""
@@ -87,9 +88,11 @@ class WaitingRound(Round):
     """
 
     _steps: Steps | None = None
+    running: "set[asyncio.Task[Any]] | frozenset[asyncio.Task[Any]]" = frozenset()
+    """The steps that are running now."""
     _woken: "asyncio.Future[None] | None" = None
     _awaitables = 0
-    activity = 0
+    _activity = 0
     main: "asyncio.Task[Any] | None" = None
     """The task that the handler runs in."""
     stopped: Stop | None = None
@@ -133,11 +136,6 @@ class WaitingRound(Round):
     # What the runner watches
 
     @property
-    def running(self) -> set[asyncio.Task[Any]]:
-        """The steps that are running now."""
-        return self._steps.running if self._steps is not None else _NONE
-
-    @property
     def ending(self) -> bool:
         """Whether nothing new may begin, since it is known how the round ends; see `Round.ending`."""
         if self.task is not None and self.task.lost:
@@ -145,15 +143,45 @@ class WaitingRound(Round):
         return self._end is not None
 
     def wake(self, _: Any = None) -> None:
-        """Wake the runner, since something has changed."""
-        self.activity += 1
+        """Wake the runner, since something has changed; unless all waits for the client now, if that lasts."""
+        self._activity += 1
         if self._woken is not None and not self._woken.done():
-            self._woken.set_result(None)
+            if self._waits_for_client:
+                self._settle(SETTLE_TICKS, self._activity)
+            else:
+                self._woken.set_result(None)
 
     async def changed(self) -> None:
-        """Wait until something changes."""
+        """Wait until something changes, or the handler is stopped since all that is left of it waits for the client."""
         self._woken = running_loop().create_future()
+        if self._waits_for_client:
+            self._settle(SETTLE_TICKS, self._activity)
         await self._woken
+
+    @property
+    def _waits_for_client(self) -> bool:
+        if not self.parked or self.running or self.in_teardown or self.stopped is not None:
+            return False
+        return self.main is not None and not self.main.done()
+
+    def _settle(self, ticks: int, seen: int) -> None:
+        """Wait for branches that are about to ask or to start a step; stop the handler if none did.
+
+        It counts by callbacks, since each turn of a task would go through all that awaits it.
+
+        Args:
+            ticks: how many turns of the loop to wait.
+            seen: what had happened in the round before that.
+        """
+        if self._activity != seen or self.stopped is not None or self.main is None or self._woken is None:
+            return  # what happened has woken the runner, or counts anew
+        if ticks:
+            running_loop().call_soon(self._settle, ticks - 1, seen)
+            return
+        self.stopped = Stop.PARKED
+        if not self.main.cancelling():
+            self.main.cancel()
+        running_loop().call_soon(self.wake)  # by then it has ended, as a rule
 
     def begin_teardown(self) -> None:
         """Note that the handler is over, and its dependencies are being left: that is waited for."""
@@ -251,7 +279,7 @@ class WaitingRound(Round):
     def awaited(self, work: Callable[[], Coroutine[Any, Any, Any]]) -> Coroutine[Any, Any, Any]:
         """Return the coroutine of an ask or a step, and note whether it is awaited."""
         self._awaitables += 1
-        self._unawaited[self._awaitables] = site = call_site()
+        self._unawaited[self._awaitables] = site = call_site(3)  # itself, what calls this, and that of the context
         coroutine: Any = self._counted(self._awaitables, work)
         coroutine.__qualname__ = site[-1].co_qualname  # for Python's own warning of what is never awaited
         return cast(Coroutine[Any, Any, Any], coroutine)
@@ -340,7 +368,7 @@ class WaitingRound(Round):
         if self._steps is None:
             keep, may_begin = (None, None) if self.task is None else (self._keep, self._may_begin)
             self._steps = Steps(self.journal, self._threads, self.main, self._claimed, self.wake, keep, may_begin)
-            self._started = self._steps.started
+            self._started, self.running = self._steps.started, self._steps.running
         steps = self._steps
         planned = steps.plan(function, args, kwargs, key, rerun)
         return self.awaited(lambda: self._step(steps, planned))
@@ -383,9 +411,11 @@ class WaitingRound(Round):
                 self.fail_with(error)
 
     @property
-    def has_unpublished(self) -> bool:
-        """Whether there is a question of a task that its client can't see yet."""
-        return self.task is not None and any(self._published.get(key) is not each for key, each in self.asked.items())
+    def may_publish(self) -> bool:
+        """Whether there is a question of a task that its client can't see yet, and is to see while the round runs."""
+        if self.task is None or self.ending:
+            return False
+        return any(self._published.get(key) is not each for key, each in self.asked.items())
 
     async def publish(self) -> None:
         """Publish what is asked, so that the client of a task sees it beside what runs."""

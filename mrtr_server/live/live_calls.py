@@ -80,7 +80,8 @@ class LiveCalls:
         try:
             if call.method == TASK_RESULT:
                 token = {} if call.progress_token is None else {"_meta": {"progressToken": call.progress_token}}
-                origin = replace(channel.origin(), params={"taskId": call.target, **token})  # all that is ever needed
+                needed = {"taskId": call.target, **token, **({"stream": {}} if call.takes_pieces else {})}
+                origin = replace(channel.origin(), params=needed)
                 return await self._wait_for_task(call, channel, Event(origin))
             outcome = await self._begin(running, channel)
             if not isinstance(outcome, NeedsInput):

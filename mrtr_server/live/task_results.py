@@ -26,6 +26,7 @@ from ..protocol.messages import (
     TaskStatusResult,
 )
 from ..storage.tasks import ENDED
+from ..tasks.pieces import PieceReader
 from ..tasks.task_service import Tasks
 from .answers import Answers
 from .channel import Channel
@@ -77,14 +78,17 @@ class TaskResults:
         Raises:
             RequestError: there is no such task, or no room for one more stream.
         """
-        wanted = (Change("task", call.target), Change("progress", call.target))
+        wanted: tuple[Change, ...] = (Change("task", call.target), Change("progress", call.target))
+        reader = self._tasks.pieces_for(call, channel) if channel.can_stream else None
+        if reader is not None:
+            wanted = (*wanted, Change("piece", call.target))
         changes = _Changes(self._parts.answers, (*wanted, *([] if cancelled is None else [cancelled])))
         try:
             task = await self._look(call)
             if task.status in ENDED:
                 return TaskResult(task)
             with self._parts.holds.hold(call.principal):
-                stream = _Stream(replace(event, expires=task.created + task.ttl), call, channel, self._parts)
+                stream = _Stream(replace(event, expires=task.created + task.ttl), call, channel, self._parts, reader)
                 await stream.mark()
                 channel.on_gone(changes.close)
                 channel.waits(True)
@@ -94,6 +98,7 @@ class TaskResults:
                             if cancelled in heard and await is_cancelled():
                                 return None
                             task = await self._look(call)
+                            await stream.send_pieces()
                             if task.status in ENDED:
                                 return TaskResult(task)
                 finally:
@@ -115,6 +120,7 @@ class TaskResults:
             if await self._parts.store.get(page) is not None:  # it was done before
                 stream.tell(page)
         await stream.channel.flush()
+        await stream.send_pieces()
         while True:
             try:
                 async with asyncio.timeout(LOOK):
@@ -124,9 +130,11 @@ class TaskResults:
             for change in heard:
                 if change.kind == "page":
                     stream.tell(change.uri)
+                elif change.kind == "piece":
+                    await stream.send_pieces()
                 elif change.kind == "progress" and (found := self._tasks.progress_in(stream.call, change)):
                     stream.channel.send(found)
-            if not all(change.kind in ("page", "progress") for change in heard) or not heard:
+            if not all(change.kind in ("page", "progress", "piece") for change in heard) or not heard:
                 return heard or None
 
     async def take(self, id: str, read: Callable[[], JSON], principal: Principal | None) -> bool:
@@ -175,9 +183,12 @@ class TaskResults:
 class _Stream:
     """What the stream of one request has shown of a task."""
 
-    def __init__(self, event: Event, call: Call, channel: Channel, parts: LiveParts) -> None:
+    def __init__(
+        self, event: Event, call: Call, channel: Channel, parts: LiveParts, reader: PieceReader | None
+    ) -> None:
         self.call = call
         self.channel = channel
+        self._reader = reader
         self._event = event
         self._parts = parts
 
@@ -200,6 +211,11 @@ class _Stream:
             request = parts.task_asks.seal(AskedByTask(task.id, key, self.call.session), principal)
             page = parts.answers.elicitation(task.id, key, question)
             self.channel.ask(request, replace(question, task=task.id), page, await self._id())
+
+    async def send_pieces(self) -> None:
+        """Send the pieces of the result that have come since, if the client wants them."""
+        if self._reader is not None:
+            await self._reader.send_new()
 
     @property
     def pages(self) -> frozenset[str]:

@@ -11,18 +11,20 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Literal
 
+from pydantic_core import PydanticSerializationError, to_json
+
 Format = Literal["text", "json"]
 
-_OWN = ("time", "level", "logger", "message", "exception")
-_write = json.JSONEncoder(default=str).encode
+_OWN = frozenset({"time", "level", "logger", "message", "exception"})
+_write_ascii = json.JSONEncoder(default=str, separators=(",", ":")).encode
 _QUOTED = re.compile(r'[ "=\n\r\t]')
 
 
 def time_of(record: logging.LogRecord) -> str:
     """Return the time of a record, in UTC, to the millisecond (RFC 3339)."""
     second = int(record.created)
-    milliseconds = round((record.created - second) * 1e6) // 1000
-    return f"{_second(second)}.{min(milliseconds, 999):03}Z"
+    milliseconds = int((record.created - second) * 1000 + 0.0005)  # a float is off by less than a microsecond
+    return f"{_second(second)}.{str(1000 + min(milliseconds, 999))[1:]}Z"
 
 
 @lru_cache(1)
@@ -33,7 +35,7 @@ def _second(second: int) -> str:
 def fields_of(record: logging.LogRecord) -> Mapping[str, Any]:
     """Return the facts that a record carries beside its message."""
     fields = getattr(record, "fields", None)
-    return fields if isinstance(fields, Mapping) else {}
+    return fields if type(fields) is dict or isinstance(fields, Mapping) else {}
 
 
 class TextFormatter(logging.Formatter):
@@ -41,7 +43,8 @@ class TextFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line, and the lines of an exception below it."""
-        text = super().format(record)
+        is_plain = not (record.exc_info or record.exc_text or record.stack_info)
+        text = record.getMessage() if is_plain else super().format(record)
         message, newline, rest = text.partition("\n")
         fields = "".join(f" {name}={_shown(value)}" for name, value in fields_of(record).items())
         return f"{time_of(record)} {record.levelname} {record.name}: {message}{fields}{newline}{rest}"
@@ -57,8 +60,12 @@ class JSONFormatter(logging.Formatter):
             "level": record.levelname,
             "logger": record.name,
             "message": record.getMessage(),
-            **{name: value for name, value in fields_of(record).items() if name not in _OWN},
         }
+        fields = fields_of(record)
+        if _OWN.isdisjoint(fields):
+            line.update(fields)
+        else:
+            line.update((name, value) for name, value in fields.items() if name not in _OWN)
         if record.exc_info and not record.exc_text:
             record.exc_text = self.formatException(record.exc_info)
         if record.exc_text:
@@ -88,6 +95,15 @@ def log_config(form: Format, level: str, *, access_log: bool = False) -> dict[st
             **dict.fromkeys(("uvicorn.access", "granian.access"), quiet),
         },
     }
+
+
+def _write(value: Any) -> str:
+    """Return a value as JSON, in ASCII, so that it is one line in every encoding."""
+    try:
+        text = to_json(value, fallback=str).decode()
+    except PydanticSerializationError:  # such as half of a surrogate pair
+        return _write_ascii(value)
+    return text if text.isascii() else _write_ascii(value)
 
 
 def _shown(value: Any) -> str:

@@ -16,7 +16,7 @@ from ..errors import FlowError
 _OURS = str(Path(__file__).parent.parent) + os.sep
 _CALLING = (
     *("callbacks/callback_service", "concurrency/threads", "registration/completions", "transport/callback_pages"),
-    *(f"flow/{each}" for each in ("authorization", "resolver", "steps", "teardown", "url_asks")),
+    *(f"flow/{each}" for each in ("authorization", "pieces", "resolver", "steps", "teardown", "url_asks")),
 )
 _CALLERS = {f"{_OURS}{each}.py" for each in _CALLING}
 """Our modules that call the author's functions."""
@@ -30,9 +30,13 @@ CallSite = tuple[CodeType, int, CodeType]
 """A call: its code and line, and the function of ours that was called there."""
 
 
-def call_site() -> CallSite:
-    """Return where code outside this package called into it."""
-    frame = sys._getframe(1)
+def call_site(depth: int = 1) -> CallSite:
+    """Return where code outside this package called into it.
+
+    Args:
+        depth: how many calls of this package are there at least.
+    """
+    frame = sys._getframe(depth)
     called = frame.f_code
     while (code := frame.f_code).co_filename.startswith(_OURS) and frame.f_back is not None:
         called, frame = code, frame.f_back
@@ -86,6 +90,17 @@ def format_failure(error: BaseException) -> str:
     if isinstance(error, FlowError):  # it says itself where it comes from
         failure.stack = traceback.StackSummary()
     return "".join(failure.format()).rstrip("\n")
+
+
+def format_import_failure(error: Exception) -> str:
+    """Return why a module of the author's can't be imported, as `format_failure` does.
+
+    Args:
+        error: what the import raised.
+    """
+    if isinstance(error, SyntaxError):  # it names the line itself; the calls are those of an import
+        return "".join(traceback.format_exception_only(error)).rstrip()
+    return format_failure(error)
 
 
 def is_raised_by_author(error: BaseException) -> bool:

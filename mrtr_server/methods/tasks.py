@@ -62,7 +62,7 @@ class TaskRequests:
             RequestError: there is no such task, or it failed.
         """
         with self._checked(call):
-            return await self._tasks.wait_for_result(call)
+            return await self._tasks.wait_for_result(call, outlet)
 
     async def update(self, call: Call, outlet: Outlet) -> Outcome:
         """Serve `tasks/update` (Tasks, Task Update Requests): answers by the questions' keys. Raises `RequestError`."""

@@ -1,12 +1,16 @@
 """The files of a new project."""
 
+import json
 import keyword
 import re
 import sys
 from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, distribution
 from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 from .._version import __version__
 from ..errors import SetupError
@@ -56,6 +60,19 @@ def make_project(folder: Path) -> str:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, "utf-8")
     return package
+
+
+def installed_from() -> str:
+    """Return the folder that this package was installed from; empty where it came from an index.
+
+    The installer notes it (PEP 610). An index may not have what a project then needs.
+    """
+    try:
+        noted = distribution("mrtr_server").read_text("direct_url.json")
+    except PackageNotFoundError:
+        return ""
+    url = urlsplit(json.loads(noted)["url"] if noted else "")
+    return url2pathname(url.path) if url.scheme == "file" else ""
 
 
 def package_of(name: str) -> str:

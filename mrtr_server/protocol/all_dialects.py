@@ -1,5 +1,7 @@
 """The dialects by name: one module for each, and version strings in those modules only."""
 
+from collections.abc import Awaitable, Callable
+
 from .dialect import Dialect as Dialect
 from .dialect import Reply as Reply
 from .dialect import Surface as Surface
@@ -11,12 +13,29 @@ from .jsonrpc import ENDS as ENDS
 from .jsonrpc import Envelope as Envelope
 from .jsonrpc import find_request_id as find_request_id
 from .jsonrpc import read_envelope as read_envelope
+from .messages import Call, Outcome, Outlet
 from .v2026_07_28 import ModernDialect as ModernDialect
+
+Dispatch = Callable[[Call, Outlet], Awaitable[Outcome]]
+"""Answers a call, or says what it needs."""
 
 DIALECTS: dict[str, type[Dialect]] = {
     dialect.name: dialect for dialect in (ModernDialect, HandshakeDialect, SepDraftDialect)
 }
-"""Every dialect by its name. The first that claims a request, in this order, loads it."""
+"""Every dialect that is served unless others are named, by its name. The first that claims a request, in this order,
+loads it."""
 
-EXPERIMENTS = frozenset({SepDraftDialect.name})
-"""The names of those that no ratified version of the protocol has."""
+ENCODINGS = ("draft-bare-requests", "draft-additional-info", "draft-content", "draft-revision-1")
+"""The names of the other encodings of the drafts. Few want them, so they are loaded where one is served."""
+
+UNVERSIONED = frozenset({SepDraftDialect.name, *ENCODINGS})
+"""The names of those for clients that name no version, of which only one can be served. No ratified version of the
+protocol has them."""
+
+
+def load_encodings() -> "tuple[dict[str, type[Dialect]], Callable[[Dispatch], Dispatch]]":
+    """Return the other encodings of the drafts by name, and what lets calls of theirs be followed."""
+    from .draft_encodings import ENCODINGS as LOADED
+    from .draft_encodings import following
+
+    return {**LOADED}, following

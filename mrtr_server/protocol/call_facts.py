@@ -1,5 +1,7 @@
 """What comes to be known of a call while it is served, for those who observe it."""
 
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Protocol
 
 
@@ -18,33 +20,30 @@ class CallFacts:
     All that it holds is ours: no answer, no argument and no state.
     """
 
-    __slots__ = ("asked", "declined", "first", "journal", "origin", "reference", "rounds", "task", "tool", "yielded")
-
-    def __init__(self) -> None:
-        self.origin = ""
-        """Where it is traced, for the rounds that follow; empty if it is not."""
-        self.first = ""
-        """Where the first round of its flow was traced."""
-        self.journal: Remembered | None = None
-        self.rounds = 0
-        """How many rounds of its flow had ended before it."""
-        self.asked: dict[str, str] = {}
-        """The digests of the questions that it may answer, by key."""
-        self.yielded: object = None
-        """Why the flow was handed over."""
-        self.declined = False
-        """Whether the person said no to what it could not do without."""
-        self.reference = ""
-        """Names what went wrong in the log; its client has it, too."""
-        self.task = ""
-        """What the log calls the task that it makes or is about, if there is such a task for its caller."""
-        self.tool = ""
-        """The tool that this is a call of."""
+    place: Callable[[], str] = str
+    """Returns where it is traced, for the rounds that follow; empty if it is not."""
+    first = ""
+    """Where the first round of its flow was traced."""
+    journal: Remembered | None = None
+    rounds = 0
+    """How many rounds of its flow had ended before it."""
+    asked: Mapping[str, str] = MappingProxyType({})
+    """The digests of the questions that it may answer, by key."""
+    yielded: object = None
+    """Why the flow was handed over."""
+    declined = False
+    """Whether the person said no to what it could not do without."""
+    reference = ""
+    """Names what went wrong in the log; its client has it, too."""
+    task = ""
+    """What the log calls the task that it makes or is about, if there is such a task for its caller."""
+    tool = ""
+    """The tool that this is a call of."""
 
     def begin(self, journal: Remembered) -> None:
         """Note that a flow begins."""
         self.journal = journal
-        journal.origin = self.origin
+        journal.origin = self.place()
 
     def resume(self, journal: Remembered) -> None:
         """Note that a flow continues, before the answers are taken."""

@@ -219,12 +219,15 @@ class Message(Wire):
     """A message of a prompt (Prompts, PromptMessage).
 
     Args:
-        role: who speaks.
         content: a content block, or a string for text.
+        role: who speaks.
     """
 
     role: Literal["user", "assistant"] = "user"
     content: Any
+
+    def __init__(self, content: Any, role: Literal["user", "assistant"] = "user") -> None:
+        super().__init__(content=content, role=role)
 
 
 class PromptResult(Wire):

@@ -42,12 +42,14 @@ from .messages import (
     ASKING_METHODS,
     JSON,
     NEEDS_TASKS,
+    PIECE,
     Call,
     ComeBack,
     NeedsInput,
     Note,
     Outcome,
     PageReported,
+    Piece,
     Progress,
     Question,
     Subscription,
@@ -69,6 +71,8 @@ WITH_ARGUMENTS = frozenset({"tools/call", "prompts/get"})
 
 
 VERSION_FIELD = "io.modelcontextprotocol/protocolVersion"
+
+_RELATED = "io.modelcontextprotocol/related-task"
 
 
 # Codes of our own, outside the range that JSON-RPC reserves.
@@ -102,6 +106,7 @@ class Surface:
         output_schema: returns the schema of a tool's results; None if they are text and content.
         sessions: makes and opens session ids; None where no served version has any.
         takes_tasks: returns whether the server has tasks, or may have them later.
+        single_use: returns whether each state of a tool is redeemed once.
     """
 
     info: JSON
@@ -111,6 +116,7 @@ class Surface:
     output_schema: Callable[[str], JSON | None] = lambda tool: None
     sessions: Sessions | None = None
     takes_tasks: Callable[[], bool] = lambda: False
+    single_use: Callable[[str], bool] = lambda tool: False
 
 
 def names_version(envelope: Envelope) -> bool:
@@ -232,6 +238,8 @@ class Dialect(ABC):
             return b""
         if isinstance(note, Progress):
             return notification("notifications/progress", progress_params(note))
+        if isinstance(note, Piece):
+            return notification(PIECE, piece_params(note))
         named = {} if note.logger is None else {"logger": note.logger}
         return notification("notifications/message", {"level": note.level, "data": note.data, **named})
 
@@ -275,6 +283,18 @@ def progress_params(note: Progress) -> JSON:
     fields = {"total": note.total, "message": note.message}
     given = {name: value for name, value in fields.items() if value is not None}
     return {"progressToken": note.token, "progress": note.progress, **given}
+
+
+def piece_params(note: Piece) -> JSON:
+    """Return the parameters of the notification of a piece of a result."""
+    params: JSON = {"requestId": note.request_id, "index": note.index, "block": note.block, "content": note.content}
+    return {**params, "_meta": {_RELATED: {"taskId": note.task}}} if note.task else params
+
+
+def with_stream(envelope: Envelope) -> JSON:
+    """Return the parameters of a request with the `stream` that is printed beside them (Response Types, Streaming)."""
+    stream = envelope.message.get("stream")
+    return envelope.params if stream is None else {**envelope.params, "stream": stream}
 
 
 def request(id: str, method: str, params: JSON) -> bytes:

@@ -9,7 +9,8 @@ the answers go by `tasks/input_response`, or as a JSON-RPC response. A call with
 elicitations (#1869): flat, with the questions in the `_meta` of the task, and the answer in that of `tasks/get`.
 """
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 from ..errors import InvalidParams, InvalidRequest, RequestError, UnknownMethod
 from ..limits import LONGEST_NAME, check_length
@@ -29,12 +30,14 @@ from .dialect import (
     requests,
     result,
     timestamp,
+    with_stream,
 )
 from .headers import SESSION_HEADER, VERSION_HEADER, check_headers, check_method, check_name
 from .jsonrpc import NO_METHOD, Envelope
 from .messages import (
     ASKING_METHODS,
     JSON,
+    TASK_RESULT,
     Acknowledged,
     Call,
     Complete,
@@ -62,13 +65,6 @@ _PENDING = _PREFIX + "pending-elicitations"
 _IMMEDIATE = _PREFIX + "model-immediate-response"
 _RESPONSE = _PREFIX + "elicitation-response"
 
-_STATUS = {
-    "working": "The task is being worked on.",
-    "input_required": "Input Required to Proceed call tasks/result",
-    "completed": "Task has been completed successfully, call tasks/result",
-    "failed": "The task has failed.",
-    "cancelled": "The task was cancelled.",
-}
 _EVERYTHING = Client(capabilities=None)
 _OFFER = TaskOffer(first_ask=True)
 _ABSENT: Any = object()
@@ -78,6 +74,18 @@ class SepDraftDialect(Dialect):
     """The dialect of the drafts."""
 
     name = "sep-draft"
+
+    statuses: ClassVar[Mapping[str, tuple[str, str]]] = {
+        "working": ("working", "The task is being worked on."),
+        "input_required": ("input_required", "Input Required to Proceed call tasks/result"),
+        "completed": ("completed", "Task has been completed successfully, call tasks/result"),
+        "failed": ("failed", "The task has failed."),
+        "cancelled": ("cancelled", "The task was cancelled."),
+    }
+    """How each status of a task is written, and the words for it where the task has none of its own."""
+
+    created: ClassVar[str] = "Task has been created for {} tool invocation."
+    """The words for a task that has just been made of a call of a tool."""
 
     def claims(self, envelope: Envelope) -> bool:
         """Return whether the message names no version, no session and no handshake anywhere."""
@@ -97,7 +105,7 @@ class SepDraftDialect(Dialect):
             raise UnknownMethod(envelope.method)
         params = envelope.params
         asks = envelope.method in ASKING_METHODS
-        answers = _either(envelope, "inputResponses", _ABSENT) if asks else _ABSENT
+        answers = either(envelope, "inputResponses", _ABSENT) if asks else _ABSENT
         meta = params.get("_meta")
         return Call(
             method=envelope.method,
@@ -105,7 +113,7 @@ class SepDraftDialect(Dialect):
             target=read_target(envelope.method, params),
             arguments=read_arguments(params) if envelope.method in WITH_ARGUMENTS else {},
             answers=None if answers is _ABSENT else _bare(answers),
-            state=_either(envelope, "requestState"),
+            state=either(envelope, "requestState"),
             client=_EVERYTHING,
             principal=principal,
             user=user,
@@ -121,9 +129,9 @@ class SepDraftDialect(Dialect):
         task_id = _task_id(params, envelope.message)
         method, answers = _TASK_METHODS[envelope.method], None
         if method == "tasks/answer":
-            answers = _bare(_either(envelope, "inputResponses"))
-        elif method == "tasks/get" and _RESPONSE in _meta(params):
-            answer = _meta(params)[_RESPONSE]
+            answers = _bare(either(envelope, "inputResponses"))
+        elif method == "tasks/get" and _RESPONSE in meta_of(params):
+            answer = meta_of(params)[_RESPONSE]
             if not isinstance(answer, dict) or not isinstance(answer.get("elicitationId"), str):
                 raise InvalidParams(f"_meta.{_RESPONSE} must be an object with an elicitationId, a string")
             answers = read_answers({answer["elicitationId"]: answer})
@@ -134,7 +142,7 @@ class SepDraftDialect(Dialect):
         answer = envelope.message.get("result")
         if answer is None:
             raise InvalidRequest(NO_METHOD, envelope.id)
-        if _RELATED not in _meta(answer) and _RELATED not in _meta(envelope.message):
+        if _RELATED not in meta_of(answer) and _RELATED not in meta_of(envelope.message):
             raise InvalidRequest(NO_METHOD, envelope.id)
         task_id = _task_id(answer, envelope.message)
         return self._about_task(envelope, "tasks/respond", task_id, {"": answer}, principal, user)
@@ -151,10 +159,10 @@ class SepDraftDialect(Dialect):
         check_name(envelope, task_id, "the task", required=False)
         return Call(
             method=method,
-            params=envelope.params,
+            params=with_stream(envelope) if method == TASK_RESULT else envelope.params,
             target=task_id,
             answers=answers,
-            state=_either(envelope, "requestState"),
+            state=either(envelope, "requestState"),
             client=_EVERYTHING,
             principal=principal,
             user=user,
@@ -179,14 +187,13 @@ class SepDraftDialect(Dialect):
         if call.method == "tasks/respond":  # a response itself, which gets none
             return b""
         if isinstance(outcome, Acknowledged):
-            return result(call, _related(outcome.task_id) if outcome.task is None else _seen(outcome.task))
+            return result(call, related_to(outcome.task_id) if outcome.task is None else self._seen(outcome.task))
         if isinstance(outcome, TaskResult):
             return result(call, _redeemed(outcome))
         assert isinstance(outcome, TaskCreated | TaskStatusResult)  # noqa: S101  load_call() lets no other method through
         if isinstance(outcome, TaskStatusResult) or outcome.task.first_ask:
-            return result(call, _seen(outcome.task))
-        created = f"Task has been created for {call.target} tool invocation."
-        return result(call, {"task": _task(outcome.task, created)})
+            return result(call, self._seen(outcome.task))
+        return result(call, {"task": self._task(outcome.task, self.created.format(call.target))})
 
     def dump_error(self, error: RequestError) -> tuple[int, JSON]:
         """Return an error's HTTP status, and its JSON-RPC error object."""
@@ -194,6 +201,20 @@ class SepDraftDialect(Dialect):
         if lacks_tasks(error):  # these clients request tasks by a parameter
             written["message"] = "This call can only become a task: send it with params.task"
         return status, written
+
+    def _seen(self, task: Task) -> JSON:
+        return _flat(task) if task.first_ask else self._task(task, self.statuses[task.status][1])
+
+    def _task(self, task: Task, message: str) -> JSON:
+        return {
+            "taskId": task.id,
+            "status": self.statuses[task.status][0],
+            "statusMessage": task.message or message,
+            "createdAt": timestamp(task.created),
+            "lastUpdatedAt": timestamp(task.updated),
+            "ttl": milliseconds(task.ttl),
+            "pollInterval": milliseconds(task.poll),
+        }
 
     def _hinted(self, body: JSON) -> JSON:
         """Return the list of tools with a hint at those whose calls may become tasks (#1869)."""
@@ -215,41 +236,25 @@ def _redeemed(redeemed: TaskResult) -> JSON:
     if isinstance(task.outcome, RequestError):
         raise task.outcome
     if isinstance(task.outcome, Complete):
-        related = _related(task.id)["_meta"]
-        return {**task.outcome.body, "_meta": {**task.outcome.body.get("_meta", {}), **related}}
+        meta = {**task.outcome.body.get("_meta", {}), **related_to(task.id)["_meta"]}
+        return {**task.outcome.body, "_meta": meta}
     if task.status == "cancelled":
         raise InvalidParams("The task was cancelled, so it has no result", {"taskId": task.id})
     if task.status == "working":  # an incomplete result with a state alone: clients send the request again at once
-        return {"requestState": redeemed.state, **_related(task.id)}
+        return {"requestState": redeemed.state, **related_to(task.id)}
     # The drafts may use a key more than once, so a question keeps the key that its author chose.
     questions = {task.names[key]: question for key, question in task.questions.items()}
-    asked = {key: {"method": each.method, "params": _with_mode(each)} for key, each in questions.items()}
-    return {"inputRequests": asked, **_related(task.id)}
+    asked = {key: {"method": each.method, "params": with_mode(each)} for key, each in questions.items()}
+    return {"inputRequests": asked, **related_to(task.id)}
 
 
-def _with_mode(question: Question) -> JSON:
+def with_mode(question: Question) -> JSON:
     """Return the parameters of an ask; those of a form say that they are, as the drafts print it for tasks."""
     return {"mode": "form", **question.params} if question.method == "elicitation/create" else question.params
 
 
-def _seen(task: Task) -> JSON:
-    return _flat(task) if task.first_ask else _task(task, _STATUS[task.status])
-
-
-def _task(task: Task, message: str) -> JSON:
-    return {
-        "taskId": task.id,
-        "status": task.status,
-        "statusMessage": task.message or message,
-        "createdAt": timestamp(task.created),
-        "lastUpdatedAt": timestamp(task.updated),
-        "ttl": milliseconds(task.ttl),
-        "pollInterval": milliseconds(task.poll),
-    }
-
-
 def _flat(task: Task) -> JSON:
-    body: JSON = {"taskId": task.id, "status": task.status, "createdAt": timestamp(task.created), **_related(task.id)}
+    body: JSON = {"taskId": task.id, "status": task.status, "createdAt": timestamp(task.created), **related_to(task.id)}
     if task.status == "input_required":
         body["_meta"][_PENDING] = [_pending(key, question) for key, question in task.questions.items()]
     if task.message and task.status in ("working", "input_required", "cancelled"):  # for while one waits
@@ -260,22 +265,24 @@ def _flat(task: Task) -> JSON:
 def _pending(key: str, question: Question) -> JSON:
     """Return what is asked as #1869 lists it: an elicitation as printed, all else as the request that it is."""
     if question.method == "elicitation/create":
-        return {"elicitationId": key, **_with_mode(question)}
+        return {"elicitationId": key, **with_mode(question)}
     return {"elicitationId": key, "method": question.method, "params": question.params}
 
 
-def _related(task_id: str) -> JSON:
+def related_to(task_id: str) -> JSON:
+    """Return the `_meta` of a message about a task."""
     return {"_meta": {_RELATED: {"taskId": task_id}}}
 
 
-def _meta(holder: JSON) -> JSON:
+def meta_of(holder: Mapping[str, Any]) -> JSON:
+    """Return the `_meta` of a message, or of a part of it; empty if it has none."""
     meta = holder.get("_meta")
     return meta if isinstance(meta, dict) else {}
 
 
 def _task_id(*holders: JSON) -> str:
     """Return the task that a message is about: by its `taskId`, by the related task of its `_meta`, or by both."""
-    related = [_meta(holder)[_RELATED] for holder in holders if _RELATED in _meta(holder)]
+    related = [meta_of(holder)[_RELATED] for holder in holders if _RELATED in meta_of(holder)]
     named = [holder["taskId"] for holder in holders if "taskId" in holder]
     named += [each.get("taskId") if isinstance(each, dict) else None for each in related]
     if not named or not all(isinstance(name, str) for name in named):
@@ -291,7 +298,7 @@ def _read_offer(params: JSON) -> TaskOffer:
     return _OFFER if ttl is None else TaskOffer(ttl)
 
 
-def _either(envelope: Envelope, field: str, absent: Any = None) -> Any:
+def either(envelope: Envelope, field: str, absent: Any = None) -> Any:
     """Return a field from `params` or from the top level; one that is in both must be the same."""
     places = [place[field] for place in (envelope.params, envelope.message) if field in place]
     if len(places) == 2 and places[0] != places[1]:

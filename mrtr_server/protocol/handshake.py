@@ -5,6 +5,7 @@ Their results have no `resultType`, and a question is a request of the server's 
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from pydantic_core import to_json
@@ -40,6 +41,7 @@ from .dialect import (
     request,
     request_of,
     result,
+    with_stream,
 )
 from .handshake_entries import EntryWriter, content_of
 from .handshake_questions import question_params
@@ -61,6 +63,7 @@ from .jsonrpc import NO_METHOD, Envelope
 from .messages import (
     JSON,
     LOG_LEVELS,
+    TASK_RESULT,
     TASKS,
     Acknowledged,
     Call,
@@ -70,6 +73,7 @@ from .messages import (
     Note,
     Outcome,
     PageReported,
+    Piece,
     Progress,
     Question,
     Subscription,
@@ -242,6 +246,8 @@ class HandshakeDialect(Dialect):
         elif method in TASK_METHODS:
             call.task = offer
             call.target = "" if method == "tasks/list" else read_task_id(params)
+            if method == TASK_RESULT:
+                call.params = with_stream(envelope)
         elif method == "initialize":
             call.client = _read_client(params)
         elif method in _ABOUT_RESOURCES:
@@ -327,6 +333,8 @@ class HandshakeDialect(Dialect):
         """Return the notification that carries a note; empty where this version has none."""
         if isinstance(note, PageReported) and self.form.enriches:
             return _completion(note.page, note.task)
+        if isinstance(note, Piece) and not self.form.structures:
+            note = replace(note, content=content_of(self.form, note.content))
         if not isinstance(note, Progress):
             return super().note(note)
         if note.message is not None and not self.form.annotates:

@@ -29,6 +29,9 @@ STATE_METHODS = ASKING_METHODS | {TASK_RESULT, "tasks/answer"}
 """The requests that may carry a state."""
 
 
+PIECE = "notifications/tools/content"
+"""The notification that carries a piece of a result: ours, since no revision of the protocol has one."""
+
 TaskSupport = Literal["forbidden", "optional", "required"]
 """Whether the calls of a tool become tasks: never, for clients that take them, or always."""
 
@@ -195,6 +198,14 @@ class Call:
     def caller(self) -> Caller:
         """Who calls."""
         return Caller(self.principal, self.user, self.scopes)
+
+    @property
+    def takes_pieces(self) -> bool:
+        """Whether its client wants a result in pieces, as they come: it sent `stream: {}` (Response Types, Streaming).
+
+        No revision of the protocol has this. It is looked for only where there are pieces.
+        """
+        return isinstance(self.params.get("stream"), dict)
 
 
 @dataclass(slots=True)
@@ -412,7 +423,26 @@ class ComeBack:
     seconds: float
 
 
-Note = Progress | LogMessage | PageReported | ComeBack
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A piece of the result of a tool, sent as it comes. No revision of the protocol has it.
+
+    Args:
+        request_id: of the request that gets it.
+        index: which piece of the result it is, from 0.
+        block: which block of the result's `content` it is, or is added to: texts of one block are one text.
+        content: the piece, a block of content.
+        task: the task whose result it is of; empty for none.
+    """
+
+    request_id: str | int
+    index: int
+    block: int
+    content: JSON
+    task: str = ""
+
+
+Note = Progress | LogMessage | PageReported | ComeBack | Piece
 
 
 @dataclass(slots=True, eq=False)  # a frozen one would take three times as long to make
@@ -422,8 +452,8 @@ class Change:
     Args:
         kind: `"tools"`, `"prompts"` or `"resources"` for the lists, `"resource"` for one resource, `"task"` for one
             task, `"run"` for what the client of a task did to it, which its worker is to hear of, `"progress"` for how
-            far a task has come; for open calls `"answer"` and `"cancelled"`, for sessions `"session"` and `"stream"`,
-            and `"page"` for a page that has reported back.
+            far a task has come, `"piece"` for pieces of its result; for open calls `"answer"` and `"cancelled"`, for
+            sessions `"session"` and `"stream"`, and `"page"` for a page that has reported back.
         uri: the resource, or the id of what has changed.
         task: how it is doing now, by the time that its listener hears of it; a fan-out carries the id alone.
         note: what saves its listener a look in the store, sealed. A fan-out need not carry it.
@@ -437,6 +467,7 @@ class Change:
         "task",
         "run",
         "progress",
+        "piece",
         "answer",
         "cancelled",
         "session",
@@ -497,7 +528,12 @@ class Outlet(Protocol):
         The note is on its way when this returns. Awaiting the result gives the note time to be written, and never waits
         for the client: a client that reads too slowly gets only the newest progress, and loses log messages.
 
+        A piece of a result is never dropped. Awaiting the result waits until there is room for the next one.
+
         Args:
             note: what to send.
+
+        Returns:
+            Something to await; for a piece `NOTHING`, if its client can't have it.
         """
         ...

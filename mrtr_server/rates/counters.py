@@ -20,7 +20,7 @@ except ImportError as error:
     raise lacking("A rate limit", "limits", error) from error
 
 MOST_COUNTERS = 100_000
-"""How many counters a process keeps: beyond that, the oldest begin anew."""
+"""How many counters a process keeps: beyond that, those begin anew of which the least is used up."""
 
 PATIENCE = 1.0
 """How long Redis may take to answer, in seconds."""
@@ -223,12 +223,19 @@ class _Window:
         count: in the present window.
         before: in the one before it.
         ends: when nothing of it counts any more.
+        limit: how many there may be.
     """
 
     number: int
     count: int
     before: int
     ends: float
+    limit: int = 1
+
+    @property
+    def used(self) -> float:
+        """Which part of its limit is used up."""
+        return (self.count + self.before) / self.limit
 
 
 class _InProcess(Storage, SlidingWindowCounterSupport):
@@ -257,6 +264,7 @@ class _InProcess(Storage, SlidingWindowCounterSupport):
         if int(window.before * weight + window.count) + amount > limit:
             return False
         window.count += amount
+        window.limit = limit
         return True
 
     async def get_sliding_window(self, key: str, expiry: int) -> tuple[int, float, int, float]:
@@ -281,10 +289,14 @@ class _InProcess(Storage, SlidingWindowCounterSupport):
         return window
 
     def _sweep(self, now: float) -> None:
-        """Drop the counters that count nothing any more, and the oldest of too many."""
+        """Drop the counters that count nothing any more, and a quarter of too many.
+
+        Not those that are used up: a caller could begin its own anew with many others.
+        """
         kept = {key: window for key, window in self._windows.items() if window.ends > now}
-        for key in list(kept)[: max(0, len(kept) - MOST_COUNTERS + 1)]:
-            del kept[key]
+        if len(kept) >= MOST_COUNTERS:
+            for key in sorted(kept, key=lambda key: kept[key].used)[: MOST_COUNTERS // 4]:
+                del kept[key]
         self._windows = kept
         self._sweep_at = min(max(1000, 2 * len(kept)), MOST_COUNTERS)
 

@@ -28,6 +28,7 @@ def compile_handler(
     confirm: Text | None = None,
     single_use: bool = False,
     home: Home | None = None,
+    may_stream: bool = False,
 ) -> Handler:
     """Read a function's signature.
 
@@ -39,12 +40,14 @@ def compile_handler(
         single_use: whether each of its states is redeemed once.
         confirm: what the person must have agreed to before the function runs; None for nothing.
         home: the application that registers it.
+        may_stream: whether it may be an async generator.
 
     Raises:
         SetupError: an annotation can't be resolved, one of our own parameters is there twice, or what is declared
             can't be asked or made.
     """
-    signature = read_signature(function, name, namespace)
+    signature = read_signature(function, name, namespace, may_stream=may_stream)
+    streams = may_stream and signature.streams
     ours: dict[str, str] = {}
     parameters: dict[str, Parameter] = {}
     declarations: dict[str, Declaration] = {}
@@ -72,6 +75,11 @@ def compile_handler(
         if kind in ours:
             raise SetupError(f"{name}: {ours[kind]!r} and {parameter.name!r} both take the {kind}; keep one")
         ours[kind] = parameter.name
+        if streams and kind != "context":
+            raise SetupError(
+                f"{name}: {parameter.name!r} takes the {kind}, for which a function returns InputRequired, and a "
+                "generator can't return anything; take a Context and ask with it"
+            )
         if kind == "state" and get_args(bare):
             stored = Stored(get_args(bare)[0])
     return Handler(
@@ -88,6 +96,7 @@ def compile_handler(
         declared=compile_declared(name, declarations, parameters, namespace, confirm, home),
         single_use=single_use,
         homes=() if home is None else (home,),
+        yields=streams,
     )
 
 
@@ -99,11 +108,11 @@ def _without_asks(annotation: Any) -> Any:
     return Union[kept] if kept else type(None)  # noqa: UP007  built from values
 
 
-def calls_background(handler: Handler) -> bool:
-    """Check whether a handler's own code calls `ctx.background()`, as far as can be seen from its names."""
+def calls(handler: Handler, method: str) -> bool:
+    """Check whether a handler's own code calls a method of its `Context`, as far as can be seen from its names."""
     function = getattr(handler.function, "func", handler.function)
     code = getattr(unwrap(getattr(function, "__func__", function)), "__code__", None)
-    return code is not None and handler.context is not None and _takes(code, handler.context, "background")
+    return code is not None and handler.context is not None and _takes(code, handler.context, method)
 
 
 def _takes(code: CodeType, variable: str, attribute: str) -> bool:

@@ -403,6 +403,11 @@ class Registry:
             return "forbidden"
         return "required" if terms.required else "optional"
 
+    def is_single_use(self, tool: str) -> bool:
+        """Return whether each state of a tool is redeemed once; those of an unknown tool are not."""
+        found = self.tools.get(tool)
+        return found is not None and found.handler.single_use
+
 
 def _mirror(mirrored: dict[str, tuple[HeaderParameter, ...]], tools: Mapping[str, Tool]) -> None:
     """Keep the parameters that headers mirror, in the dictionary that the dialects have."""

@@ -2,7 +2,7 @@
 
 import inspect
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from inspect import Parameter
@@ -40,15 +40,19 @@ class Signature:
         returns: its resolved return annotation; `Parameter.empty` if there is none.
         is_async: whether it is, or wraps, an `async def`.
         yields: whether it is, or wraps, a generator.
+        streams: whether a call of it returns an async generator.
     """
 
     parameters: Mapping[str, Parameter]
     returns: Any
     is_async: bool
     yields: bool = False
+    streams: bool = False
 
 
-def read_signature(function: Any, where: str, namespace: Mapping[str, Any], *, may_yield: bool = False) -> Signature:
+def read_signature(
+    function: Any, where: str, namespace: Mapping[str, Any], *, may_yield: bool = False, may_stream: bool = False
+) -> Signature:
     """Read a function's signature.
 
     Args:
@@ -56,13 +60,16 @@ def read_signature(function: Any, where: str, namespace: Mapping[str, Any], *, m
         where: what it is, for errors.
         namespace: the local names where it is used, for annotations that are strings.
         may_yield: whether it may be a generator.
+        may_stream: whether it may be an async generator.
 
     Raises:
         SetupError: it can't be called, an annotation can't be resolved, or a parameter is marked for another framework.
     """
     layers = list(_layers(function, where))
-    if not may_yield and _yields(layers[0]):
-        raise SetupError(f"{where} is a generator, but a call has one result; return a list instead of yielding")
+    streams = _streams(layers)
+    if not may_yield and _yields(layers[0]) and not (may_stream and streams):
+        also = "; or make it an `async def`, which sends what it yields as it comes" if may_stream else ""
+        raise SetupError(f"{where} is a generator, but a call has one result; return a list instead of yielding{also}")
     hints = _hints(layers[-1], where, namespace)
     parameters = {
         name: parameter.replace(annotation=hints.get(name, Parameter.empty))
@@ -70,7 +77,7 @@ def read_signature(function: Any, where: str, namespace: Mapping[str, Any], *, m
     }
     refuse_foreign_marks(where, parameters.values())
     is_async = any(inspect.iscoroutinefunction(layer) or inspect.isasyncgenfunction(layer) for layer in layers)
-    return Signature(parameters, hints.get("return", Parameter.empty), is_async, any(map(_yields, layers)))
+    return Signature(parameters, hints.get("return", Parameter.empty), is_async, any(map(_yields, layers)), streams)
 
 
 def names_around_decorator() -> Mapping[str, Any]:
@@ -158,6 +165,15 @@ def _layers(function: Any, where: str) -> Iterator[Callable[..., Any]]:
 
 def _yields(layer: Callable[..., Any]) -> bool:
     return inspect.isgeneratorfunction(layer) or inspect.isasyncgenfunction(layer)
+
+
+def _streams(layers: Sequence[Callable[..., Any]]) -> bool:
+    """Return whether a call returns an async generator: it is one, or wraps one and does not await."""
+    outermost = layers[0]
+    if inspect.isasyncgenfunction(outermost):
+        return True
+    is_plain = not (inspect.iscoroutinefunction(outermost) or inspect.isgeneratorfunction(outermost))
+    return is_plain and any(map(inspect.isasyncgenfunction, layers))
 
 
 def _parameters(function: Callable[..., Any], where: str) -> dict[str, Parameter]:

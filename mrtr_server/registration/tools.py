@@ -15,10 +15,10 @@ from ..protocol.header_params import HeaderParameter, header_parameters
 from ..protocol.messages import JSON
 from ..schema.arguments import Arguments, SignatureArguments
 from ..schema.raw import RawArguments
-from ..schema.results import Write, tool_results
+from ..schema.results import Write, piece_results, tool_results
 from ..schema.unknown_arguments import ArgumentNames
 from .foreign import refuse_foreign_types
-from .handlers import calls_background, compile_handler
+from .handlers import calls, compile_handler
 from .listed import list_entry, name_of
 from .options import ToolOptions
 from .signatures import names_around_decorator
@@ -87,7 +87,11 @@ def build_tool(
                 f"{name}: {min(ours)!r} is in input_schema= and is also a parameter that the server fills; "
                 "rename the parameter"
             )
-    output_schema, write = tool_results(name, handler.returns)
+    output_schema: JSON | None = None
+    if handler.yields:
+        write = piece_results(name, handler.returns)
+    else:
+        output_schema, write = tool_results(name, handler.returns)
     handler, write = write_in_time(handler, write)
     headers = header_parameters(name, arguments.schema)
     entry = list_entry(
@@ -127,9 +131,11 @@ def _compile(function: Callable[..., Any], name: str, options: ToolOptions, home
         confirm=options.confirm,
         single_use=options.single_use or options.confirm is not None,
         home=home,
+        may_stream=True,
     )
-    handler = replace(handler, timeout=options.timeout)
-    goes_on = calls_background(handler)
+    reports_progress = handler.yields and calls(handler, "progress")
+    handler = replace(handler, timeout=options.timeout, reports_progress=reports_progress)
+    goes_on = calls(handler, "background")
     if goes_on and not handler.is_async:
         raise SetupError(f"{name}: ctx.background() is awaited; make the function `async def`")
     if options.task != "never":

@@ -1,7 +1,7 @@
 """From what a handler returns to the body of a result."""
 
 from base64 import b64encode
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterator, Mapping, Sequence
 from inspect import Parameter, isclass
 from types import CoroutineType, NoneType
 from typing import Annotated, Any, get_args, get_origin
@@ -22,6 +22,7 @@ MOST_VALUES = 100
 Write = Callable[[Any], JSON]
 
 _LISTS = (list, tuple, Sequence)
+_STREAMS = (AsyncIterator, AsyncGenerator, AsyncIterable)
 _BYTES = (bytes, bytearray, memoryview)
 _JSON_TYPES = frozenset({dict, list, tuple, int, float, bool})
 
@@ -48,6 +49,9 @@ def tool_results(where: str, returns: Any) -> tuple[JSON | None, Write]:
     for member in members:
         if hint := for_result(member):
             raise SetupError(f"{where}: {member!r} is another framework's; return {hint}")
+    declared = _declared_by(returns)
+    if declared is not None:
+        return _in_full_and_declared(where, declared)
     if returns in (Parameter.empty, Any, None, NoneType) or any(map(_is_content_type, members)):
         lists = any(get_origin(member) in _LISTS and _is_content_type(member) for member in members)
         return None, _write_blocks if lists else _write_content
@@ -59,6 +63,80 @@ def tool_results(where: str, returns: Any) -> tuple[JSON | None, Write]:
         if isinstance(value, CoroutineType):
             raise _unawaited(value)
         return _structured(structured.dump(value))
+
+    return structured.schema, write
+
+
+def piece_results(where: str, returns: Any) -> Write:
+    """Compile how the result of a tool that yields it in pieces becomes JSON.
+
+    Args:
+        where: the tool's name, for errors.
+        returns: its return annotation.
+
+    Returns:
+        The function that returns a result's body, of its content.
+
+    Raises:
+        SetupError: it declares to yield something else than text and content.
+    """
+    if returns not in (Parameter.empty, Any):
+        if get_origin(returns) not in _STREAMS and returns not in _STREAMS:
+            raise SetupError(f"{where} is an async generator; annotate what it yields: AsyncIterator[str]")
+        yielded = next(iter(get_args(returns)), Any)
+        if not all(map(_is_piece_type, union_members(yielded))):
+            raise SetupError(
+                f"{where} yields {yielded!r}, but an async generator yields text and content, for which there is no "
+                "output schema: annotate AsyncIterator[str] or content such as AsyncIterator[ImageContent], or return "
+                "a structured result in place of yielding it"
+            )
+    return lambda content: {"content": content, "isError": False}
+
+
+def _is_piece_type(annotation: Any) -> bool:
+    return annotation in (Any, NoneType) or (annotation is not ToolResult and _is_content_type(annotation))
+
+
+def piece_blocks(value: Any) -> Iterator[tuple[JSON, bool]]:
+    """Return the blocks of content that were yielded as one piece: text, content, or a list of these.
+
+    Returns:
+        Each block, and whether it is plain text, which is joined to the plain text before it.
+
+    Raises:
+        FlowError: it is something else.
+    """
+    for item in value if isinstance(value, list | tuple) else (value,):
+        if item is None:
+            continue
+        if not (isinstance(item, str) or is_content(item)):
+            raise FlowError(
+                f"The tool yielded a {type(item).__name__}; yield text, or content such as ImageContent(data=...). To "
+                "return a structured result or a ToolResult, return it in place of yielding"
+            )
+        yield block(item), isinstance(item, str)
+
+
+def _declared_by(returns: Any) -> Any:
+    """Return `T` of `Annotated[ToolResult, T]`: the type of the structured content. None for another annotation."""
+    if get_origin(returns) is not Annotated:
+        return None
+    annotation, first, *_ = get_args(returns)
+    is_type = isclass(first) or get_origin(first) is not None
+    return first if annotation is ToolResult and is_type else None
+
+
+def _in_full_and_declared(where: str, declared: Any) -> tuple[JSON, Write]:
+    structured = Structured(where, declared)
+
+    def write(value: Any) -> JSON:
+        if not isinstance(value, ToolResult):
+            if isinstance(value, CoroutineType):
+                raise _unawaited(value)
+            return _structured(structured.dump(value))
+        if value.is_error and value.structured_content is None:
+            return _in_full(value)
+        return _in_full(value.model_copy(update={"structured_content": structured.dump(value.structured_content)}))
 
     return structured.schema, write
 

@@ -33,35 +33,30 @@ class _ExpiringDict(Generic[T]):
         self._most_bytes = most_bytes
         self._room = Usage(UNLIMITED, most, most_bytes)
         self._usage = usage
-        self._callers: dict[str, str] = {}
-        """Whose the items are that have an authenticated caller."""
-        self._sizes: dict[str, int] = {}
         self._bytes = 0
-        self._items: dict[str, tuple[T, float]] = {}
+        self._items: dict[str, tuple[T, float, str, int]] = {}
+        """Each with when it expires, whose it is, if that is an authenticated caller, and its size in bytes."""
         self._expiring: list[tuple[float, str]] = []
         """A heap. It may hold more than there is: what was removed stays in it for a while."""
 
     def get(self, key: str, now: float) -> T | None:
-        item, expires = self._items.get(key, (None, now))
-        return item if expires > now else None
+        found = self._items.get(key)
+        return found[0] if found is not None and found[1] > now else None
 
     def add(self, key: str, item: T, now: float, expires: float, quota: Quota, size: int = 0) -> None:
-        while self._expiring and self._expiring[0][0] <= now:
-            self._drop(heapq.heappop(self._expiring))
-        if key not in self._items:  # what is replaced has its room
-            self._check_room(quota)
-        else:
+        items, expiring = self._items, self._expiring
+        while expiring and expiring[0][0] <= now:
+            self._drop(heapq.heappop(expiring))
+        if key in items:  # what is replaced has its room
             self.remove(key)
-        self._items[key] = (item, expires)
-        if quota.caller:
-            self._callers[key] = quota.caller
-        if size:
-            self._sizes[key] = size
-            self._bytes += size
+        else:
+            self._check_room(quota)
+        items[key] = item, expires, quota.caller, size
+        self._bytes += size
         self._usage.add(quota.caller, states=1, bytes=size)
-        heapq.heappush(self._expiring, (expires, key))
-        if len(self._expiring) > 2 * len(self._items) + 100:
-            self._expiring = [(expires, key) for key, (_, expires) in self._items.items()]
+        heapq.heappush(expiring, (expires, key))
+        if len(expiring) > 2 * len(items) + 100:
+            self._expiring = [(each[1], key) for key, each in items.items()]
             heapq.heapify(self._expiring)
 
     def _check_room(self, quota: Quota) -> None:
@@ -77,22 +72,22 @@ class _ExpiringDict(Generic[T]):
                 "the server a database"
             )
 
-    def grow(self, key: str, size: int) -> None:
-        """Note that what is there for a key holds that many bytes."""
-        self._sizes[key] = size
-        self._bytes += size
-        self._usage.add(self._callers.get(key, ""), bytes=size)
+    def grow(self, key: str, more: int) -> None:
+        """Note that what is there for a key holds so many bytes more."""
+        item, expires, caller, size = self._items[key]
+        self._items[key] = item, expires, caller, size + more
+        self._bytes += more
+        self._usage.add(caller, bytes=more)
 
     def remove(self, key: str) -> None:
-        if self._items.pop(key, None) is None:
-            return
-        size = self._sizes.pop(key, 0)
-        self._bytes -= size
-        self._usage.add(self._callers.pop(key, ""), states=-1, bytes=-size)
+        if (removed := self._items.pop(key, None)) is not None:
+            _, _, caller, size = removed
+            self._bytes -= size
+            self._usage.add(caller, states=-1, bytes=-size)
 
     def _drop(self, entry: tuple[float, str]) -> None:
         expires, key = entry
-        if self._items.get(key, (None, None))[1] == expires:
+        if (found := self._items.get(key)) is not None and found[1] == expires:
             self.remove(key)
 
 

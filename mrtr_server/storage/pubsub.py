@@ -81,8 +81,7 @@ class InProcessFanout:
         listener = Listener(wanted, self._forget)
         with self._guard:
             self._listeners.add(listener)
-            for change in wanted:
-                topic = topic_of(change)
+            for topic, change in listener.topics.items():
                 listeners = self._listeners_to.get(topic)
                 if listeners is None:
                     self._listeners_to[topic] = {listener: change}
@@ -95,11 +94,10 @@ class InProcessFanout:
         with self._guard:
             if listener not in self._listeners:
                 return False
-            self._listeners.discard(listener)
-            for change in listener.wanted:
-                topic = topic_of(change)
+            self._listeners.remove(listener)
+            for topic in listener.topics:
                 listeners = self._listeners_to[topic]
-                listeners.pop(listener, None)
+                del listeners[listener]
                 if not listeners:
                     del self._listeners_to[topic]
             return True
@@ -110,6 +108,7 @@ class Listener:
 
     def __init__(self, wanted: frozenset[Change], forget: "Callable[[Listener], object]") -> None:
         self.wanted = wanted
+        self.topics = {topic_of(change): change for change in wanted}
         self._forget = forget
         self._loop = running_loop()
         self._changes: dict[Topic, Change] = {}

@@ -149,6 +149,14 @@ class Quotas:
         person = canonical(list(principal.person))
         return self._quota(hmac.digest(self._key, person, "sha256")[:16].hex())
 
+    def of_caller(self, caller: str) -> Quota:
+        """Return what a caller may store.
+
+        Args:
+            caller: the keyed digest of who stores it, as in a `Quota`; empty for nobody.
+        """
+        return self._quota(caller) if caller else self._nobody
+
     def _quota(self, caller: str) -> Quota:
         limits = self._limits
         return Quota(caller, limits.stored_tasks, limits.stored_states, limits.stored_bytes, limits.caller_share)

@@ -101,8 +101,10 @@ class Questions:
     def to_the_only_one(self, answers: Mapping[str, JSON]) -> dict[str, JSON]:
         """Return the one answer that there is, by the key of the only question that is open, if it fits that.
 
-        Raises `InvalidParams` if several are open.
+        Raises `InvalidParams` if several are open, and the answer has the empty name, and not that of one of them.
         """
+        if "" not in answers:
+            return self.by_name(answers)
         if len(self.names) != 1:
             raise InvalidParams(
                 f"The task has {len(self.names)} questions open, so an answer must name the one that it answers"

@@ -16,6 +16,7 @@ from ..storage.pubsub import Fanout
 from ..storage.quotas import Quotas
 from ..storage.tasks import TaskRow
 from ..tally import ABANDONED_TASKS, Tally
+from .pieces import TaskPieces
 from .questions import Questions
 from .sealing import RowBinding, SealedTasks
 
@@ -58,6 +59,7 @@ class TaskRecords:
         self.now = clock
         self.sealed = SealedTasks(ring, limits, audience)
         self.quotas = Quotas(ring, limits)
+        self.pieces = TaskPieces(store, ring, fanout, self.quotas, clock)
         self._fanout = fanout
 
     async def expire(self, row: TaskRow) -> TaskRow:

@@ -127,17 +127,29 @@ class SealedTasks:
         token, progress, total, message = from_json(self._codec.unseal(_bound(binding, "progress"), sealed, moved))
         return Progress(token, progress, total, message, binding.id)
 
-    def seal_wait(self, binding: RowBinding) -> str:
-        """Seal a state for a client that is to come again for a result. It says nothing, and grants nothing."""
-        return self._codec.seal(_bound(binding, "wait"), b"")
+    def seal_wait(self, binding: RowBinding, pieces: int = 0) -> str:
+        """Seal a state for a client that is to come again for a result. It grants nothing.
 
-    def check_wait(self, binding: RowBinding, state: Any) -> None:
-        """Check that a state is one that `seal_wait` gave for this task and principal. Raises `InvalidRequestState`."""
+        Args:
+            binding: of the task.
+            pieces: how many pieces of the result it has been sent.
+        """
+        return self._codec.seal(_bound(binding, "wait"), b"%d" % pieces if pieces else b"")
+
+    def check_wait(self, binding: RowBinding, state: Any) -> int:
+        """Check that a state is one that `seal_wait` gave for this task and principal.
+
+        Returns:
+            How many pieces of the result its client has been sent.
+
+        Raises:
+            InvalidRequestState: it is not.
+        """
         if not isinstance(state, str):
             raise InvalidRequestState("not a string")
         if len(state) > _LONGEST_WAIT:
             raise InvalidRequestState("too large")
-        self._codec.unseal(_bound(binding, "wait"), state, "it belongs to another task or principal")
+        return int(self._codec.unseal(_bound(binding, "wait"), state, "it belongs to another task or principal") or 0)
 
     def _seal(self, binding: RowBinding, column: str, payload: bytes) -> bytes:
         return self._codec.seal(_bound(binding, column), payload).encode()

@@ -10,10 +10,11 @@ from typing import Any
 
 from ..errors import InvalidRequestState, StoreUnavailable
 from ..flow.journal import Journal
-from ..protocol.messages import NOTHING, Note, Progress, Question, action_of, kind_of
+from ..protocol.messages import NOTHING, Note, Piece, Progress, Question, action_of, kind_of
 from ..storage.lease import Lease
 from ..storage.tasks import ENDED, TaskRow
 from ..tally import ANSWERS, DROPPED
+from .pieces import PieceWriter
 from .questions import Questions
 from .records import TaskRecords
 
@@ -63,6 +64,7 @@ class TaskRun:
         self._saying: asyncio.Task[None] | None = None
         self._progress: Progress | None = None
         self._sending: asyncio.TimerHandle | None = None
+        self._pieces: PieceWriter | None = None
         self._told_dropped = False
         self._checking: asyncio.Future[bool] | None = None
         self._looking: asyncio.Task[None] | None = None
@@ -93,7 +95,14 @@ class TaskRun:
     # For the handler
 
     def send(self, note: Note) -> Awaitable[None]:
-        """Send progress soon to those who wait for the result; messages go nowhere. May be called from a thread."""
+        """Send progress soon to those who wait for the result, and pieces of it; messages go nowhere.
+
+        May be called from a thread, but for pieces.
+        """
+        if isinstance(note, Piece):
+            if self._pieces is None:
+                self._pieces = PieceWriter(self._records.pieces, self.row, lambda: self.over or self.lost)
+            return self._pieces.add(note)
         if isinstance(note, Progress):
             self._progress = note
             with suppress(RuntimeError):  # the loop has ended, while a thread went on
@@ -146,6 +155,8 @@ class TaskRun:
 
     async def keep(self) -> None:
         """Keep the journal before anything else happens; see `Background.keep`."""
+        if self._pieces is not None:  # the journal counts them
+            await self._pieces.flush()
         async with self._writing:
             if self.over or not await self._change(lambda row: self._records.kept(row, self.journal)):
                 await self._tell_dropped("the result of a step")
@@ -153,6 +164,8 @@ class TaskRun:
     async def publish(self, asked: Mapping[str, Question]) -> None:
         """Publish what is asked, beside what runs; see `Background.publish`."""
         published = False
+        if self._pieces is not None:
+            await self._pieces.flush()
         with suppress(InvalidRequestState):  # which the end of the round will meet, too
             async with self._writing:
                 names = self._records.sealed.unseal_questions(self.row).names.values()
@@ -297,6 +310,8 @@ class TaskRun:
                 await self._records.change(row, lease="", leased_until=0.0)
 
     async def _end(self, changes: Changes, *, patient: bool) -> bool:
+        if self._pieces is not None:
+            await self._pieces.end()
         async with self._writing:  # so that a message that is just being stored is
             self._send_progress()
             self.over = True

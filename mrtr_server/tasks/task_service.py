@@ -16,11 +16,12 @@ from ..flow.admission import Admission
 from ..flow.handler import TaskTerms
 from ..flow.journal import Journal
 from ..logs.refusals import RefusalLog
-from ..protocol.messages import JSON, Call, Change, Progress, Task, TaskOffer, TaskResult
+from ..protocol.messages import JSON, Call, Change, Outlet, Progress, Task, TaskOffer, TaskResult
 from ..storage.pubsub import Fanout
 from ..storage.quotas import Quota
 from ..storage.tasks import ENDED, TaskRow
 from .notifications import Looked
+from .pieces import PieceReader
 from .questions import Questions
 from .records import CANCELLED, TaskRecords, binding_of, visible_status
 from .sealing import ID_BYTES, RowBinding
@@ -109,6 +110,7 @@ class Tasks:
             )
         offer, now = call.task or TaskOffer(), self._records.now()
         journal = journal or Journal(now)
+        journal.pieces = 0  # who waits for the result of the task has not been sent any
         names = self._sealed.ids_of(journal.flow) if once else [secrets.token_hex(ID_BYTES)]
         ids = [(_FIRST_ASK_PREFIX if offer.first_ask else "") + name for name in names]
         binding, quota = RowBinding(ids[0], owner_of(call)), self._records.quotas.of(call.principal)
@@ -180,8 +182,12 @@ class Tasks:
         row = await self._find_of(call)
         return self.view(await self._until_settled(row, self._limits.first_ask_seconds))
 
-    async def wait_for_result(self, call: Call) -> TaskResult:
+    async def wait_for_result(self, call: Call, outlet: Outlet) -> TaskResult:
         """Wait for what a task has for its client: what it asks, or what it came to.
+
+        Args:
+            call: the request.
+            outlet: takes pieces of the result that come meanwhile, if the client wants them.
 
         Raises:
             UnknownTarget: there is no such task.
@@ -190,8 +196,19 @@ class Tasks:
         row = await self._find_of(call)
         if not self._waiting.has_room(row) and self._records.status(row) == "working":
             raise Busy(AGAIN_AFTER)
-        task = self.view(await self._until_settled(row, self._limits.result_wait_seconds))
-        return TaskResult(task, self._sealed.seal_wait(binding_of(row)) if task.status == "working" else "")
+        reader = None if row.status in ENDED else self.pieces_for(call, outlet)
+        task = self.view(await self._until_settled(row, self._limits.result_wait_seconds, reader))
+        if task.status != "working":
+            return TaskResult(task)
+        return TaskResult(task, self._sealed.seal_wait(binding_of(row), 0 if reader is None else reader.position))
+
+    def pieces_for(self, call: Call, outlet: Outlet) -> PieceReader | None:
+        """Return what sends the pieces of a result that a call waits for; None if its client wants none."""
+        if not call.takes_pieces:
+            return None
+        owner = owner_of(call)
+        position = 0 if call.state is None else self._sealed.check_wait(RowBinding(call.target, owner), call.state)
+        return PieceReader(self._records.pieces, call, owner, outlet, position)
 
     def progress_in(self, call: Call, change: Change) -> Progress | None:
         """Return how far the task of a call has come, as a change says; None if it does not say."""
@@ -208,8 +225,8 @@ class Tasks:
             self._refusals.note("%s: refused a requestState: %s", call.method, refused.reason)
             raise
 
-    async def _until_settled(self, row: TaskRow, seconds: float) -> TaskRow:
-        return await self._waiting.until_settled(row, lambda: self._find(row.id, row.owner), seconds)
+    async def _until_settled(self, row: TaskRow, seconds: float, reader: PieceReader | None = None) -> TaskRow:
+        return await self._waiting.until_settled(row, lambda: self._find(row.id, row.owner), seconds, reader)
 
     async def peek(self, ids: Sequence[str], owner: str) -> Looked:
         """Look up tasks of an owner, in one go unless they are large.

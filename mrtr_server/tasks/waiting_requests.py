@@ -10,6 +10,7 @@ from ..limits import Limits
 from ..protocol.messages import Change, TaskStatus
 from ..storage.pubsub import Fanout
 from ..storage.tasks import TaskRow
+from .pieces import PieceReader
 
 FIRST_LOOK, LAST_LOOK = 0.5, 5.0
 """How long a request waits for a notification before it looks at its task, in seconds: the first time and the last.
@@ -44,13 +45,20 @@ class WaitingRequests:
         """Return whether one more request may wait for a task of its caller."""
         return self._places.has_room(row.caller or None)
 
-    async def until_settled(self, row: TaskRow, find: Callable[[], Awaitable[TaskRow]], seconds: float) -> TaskRow:
+    async def until_settled(
+        self,
+        row: TaskRow,
+        find: Callable[[], Awaitable[TaskRow]],
+        seconds: float,
+        reader: PieceReader | None = None,
+    ) -> TaskRow:
         """Wait until a task asks or ends; or until the time is over, or the server begins to drain.
 
         Args:
             row: the task.
             find: returns it as it is by then.
             seconds: how long to wait at most.
+            reader: sends the pieces of its result that come meanwhile; None if they are not wanted.
 
         Returns:
             The task; still working where there was nothing more to wait for, or no room.
@@ -73,16 +81,21 @@ class WaitingRequests:
                     patience.reschedule(ends)
 
         give_back = self._places.take(row.caller or None)
-        changes = self._fanout.subscribe(frozenset({Change("task", row.id)}))
+        wanted = {Change("task", row.id)} if reader is None else {Change("task", row.id), Change("piece", row.id)}
+        changes = self._fanout.subscribe(frozenset(wanted))
         try:
             with nullcontext() if draining else self._admission.on_drain(end):
                 row, pause = await find(), FIRST_LOOK  # it may have changed before anybody listened
+                if reader is not None:
+                    await reader.send_new()
                 while loop.time() < ends and self._status(row) == "working":
                     with suppress(TimeoutError):
                         async with asyncio.timeout_at(min(loop.time() + pause, ends)) as patience:
                             if not await changes.next():  # the fan-out has ended it
                                 await loop.create_future()
                     row, pause = await find(), min(pause * 2, LAST_LOOK)
+                    if reader is not None:  # what came before the task asked or ended, too
+                        await reader.send_new()
         finally:
             give_back()
             changes.close()

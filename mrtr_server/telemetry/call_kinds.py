@@ -1,13 +1,14 @@
 """What all calls of a kind have in common, which is made once: names, attributes, labels, and what counts them."""
 
 from collections.abc import Callable, Container
+from functools import partial
 from typing import Any, NamedTuple
 
 from ..protocol.messages import ASKING_METHODS, Call, Outlet
 from ..tally import Count, Tally
 from .ends import End
 from .meters import Histogram, Record
-from .names import METHOD, PROMPT, TOOL
+from .names import ENDED_ROUNDS, FLOWS, METHOD, PROMPT, RESUMES, TOOL, WAITS, Metric
 
 
 class Offered(NamedTuple):
@@ -59,35 +60,59 @@ class CallKind:
         self.labels = (method, tool, prompt)
         self.asks = method in ASKING_METHODS
         """Whether such a call is a round of a flow."""
-        self.counts = _Counts(tally, self.labels)
-        self.durations = _Durations(
-            lambda end: durations.of(
+        self.waits = _Numbered(tally, WAITS, self.labels)
+        """What counts its rounds that end with a state, by their number."""
+        self.resumes = _Numbered(tally, RESUMES, self.labels)
+        """What counts its rounds that begin with a state, by the number of the round that gave it out."""
+
+        def counted(end: End) -> Ended:
+            labels = (*self.labels, end.outcome)
+            took = durations.of(
                 method, end.error, prompt, tool, end.code, operation, version, protocol, http, transport
             )
-        )
+            return Ended(tally.count_of(ENDED_ROUNDS.name, *labels), _Numbered(tally, FLOWS, labels), took)
+
+        self.ended = _Endings(counted)
+        """What counts its calls, by how they ended."""
 
 
-class _Counts(dict[tuple[str | int, ...], Count]):
-    """What counts calls of a kind, by the name of the metric and its labels that follow those of the kind."""
+class _Numbered(dict[int, Count]):
+    """What counts under the same labels, by the number of a round, which is the last label.
 
-    def __init__(self, tally: Tally, labels: tuple[str, ...]) -> None:
-        self._tally = tally
-        self._labels = labels
+    Args:
+        tally: has the counts.
+        metric: what is counted.
+        labels: those before the last.
+    """
 
-    def __missing__(self, key: tuple[str | int, ...]) -> Count:
-        name, *more = map(str, key)
-        found = self[key] = self._tally.count_of(name, *self._labels, *more)
+    def __init__(self, tally: Tally, metric: Metric, labels: tuple[str, ...]) -> None:
+        self._count_of = partial(tally.count_of, metric.name, *labels)
+
+    def __missing__(self, number: int) -> Count:
+        found = self[number] = self._count_of(str(number))
         return found
 
 
-class _Durations(dict[End, Record]):
-    """What takes how long calls of a kind took, by how they ended."""
+class Ended(NamedTuple):
+    """What counts the calls of a kind that ended in the same way.
 
-    def __init__(self, bind: Callable[[End], Record]) -> None:
-        self._bind = bind
+    Args:
+        rounds: counts each.
+        flows: counts those that were the last of their flow, by the number of its rounds.
+        took: takes how long they took.
+    """
 
-    def __missing__(self, end: End) -> Record:
-        found = self[end] = self._bind(end)
+    rounds: Count
+    flows: _Numbered
+    took: Record
+
+
+class _Endings(dict[End, Ended]):
+    def __init__(self, make: Callable[[End], Ended]) -> None:
+        self._make = make
+
+    def __missing__(self, end: End) -> Ended:
+        found = self[end] = self._make(end)
         return found
 
 

@@ -3,7 +3,7 @@
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..crypto.digests import digest
@@ -12,7 +12,6 @@ from ..flow.journal import Journal
 from ..protocol.call_facts import CallFacts
 from ..protocol.callers import Principal
 from ..protocol.messages import (
-    ASKING_METHODS,
     JSON,
     Call,
     NeedsInput,
@@ -23,7 +22,7 @@ from ..protocol.messages import (
 )
 from ..storage.tasks import TaskRow
 from ..tally import ANSWERS, Tally
-from .call_kinds import CallKind, CallKinds, Offered
+from .call_kinds import CallKind, CallKinds, Ended, Offered
 from .call_log import log_call
 from .ends import End, end_of, end_of_error, end_of_task, end_of_task_error
 from .meters import Histogram, Meters
@@ -31,17 +30,13 @@ from .names import (
     ASKS,
     CODE,
     DURATION,
-    ENDED_ROUNDS,
     ERROR,
-    FLOWS,
     OUTCOME,
-    RESUMES,
     ROUND,
     SHED,
     STATE_SIZE,
     TASK_TIME,
     TOOL,
-    WAITS,
 )
 
 if TYPE_CHECKING:  # so that OpenTelemetry is loaded only where it is used
@@ -114,8 +109,7 @@ class ObservedCalls:
         span = None
         if self._spans is not None:
             span = self._spans.begin_call(kind.name, kind.attributes, call)
-            if kind.asks and call.state is None:  # later rounds find it in their state
-                facts.origin = self._spans.place(span)
+            facts.place = partial(self._spans.place, span)
         self.in_flight += 1
         began = time.perf_counter()
         try:
@@ -142,14 +136,17 @@ class ObservedCalls:
     ) -> None:
         self.in_flight -= 1
         if self._is_measured:
-            kind.counts[ENDED_ROUNDS.name, end.outcome].add()
+            ended = kind.ended[end]
+            ended.rounds.add()
             if kind.asks:
-                self._count_round(kind, call, facts, outcome, end)
-            kind.durations[end](seconds)
+                self._count_round(kind, call, facts, outcome, end, ended)
+            ended.took(seconds)
         if span is not None and self._spans is not None:
-            self._spans.end(
-                span, lambda: self._about(call, facts, outcome, outlet, end), end.error, _why(facts), facts.first
-            )
+            if self._spans.is_recorded(span):
+                self._spans.describe(
+                    span, self._about(kind, call, facts, outcome, outlet, end), end.error, _why(facts), facts.first
+                )
+            self._spans.end(span)
         if logger.isEnabledFor(logging.INFO):
             fields: JSON = kind.fields.copy()
             if kind.asks:
@@ -162,7 +159,9 @@ class ObservedCalls:
                     fields["tool"] = facts.tool
             self._log(kind.name, fields, call, end, facts.reference, seconds, span)
 
-    def _about(self, call: Call, facts: CallFacts, outcome: object, outlet: Outlet, end: End) -> dict[str, Any]:
+    def _about(
+        self, kind: CallKind, call: Call, facts: CallFacts, outcome: object, outlet: Outlet, end: End
+    ) -> dict[str, Any]:
         """Return the attributes that a span has at its end, and that are not those of all calls of its kind."""
         scope = getattr(outlet, "scope", None)
         client = scope.get("client") if scope is not None else None
@@ -171,7 +170,7 @@ class ObservedCalls:
             about |= {"client.address": str(client[0]), "client.port": int(client[1] or 0)}
         if call.session:
             about["mcp.session.id"] = digest(call.session)[:ID_DIGITS]
-        if call.method in ASKING_METHODS:
+        if kind.asks:
             about[ROUND] = facts.rounds + 1
             if facts.flow:
                 about["mrtr.flow.id"] = facts.flow[:ID_DIGITS]
@@ -188,22 +187,23 @@ class ObservedCalls:
             return _filled(about)
         return about
 
-    def _count_round(self, kind: CallKind, call: Call, facts: CallFacts, outcome: object, end: End) -> None:
-        counts, ended = kind.counts, min(facts.rounds, MOST_ROUNDS)
-        if ended:
-            counts[RESUMES.name, ended].add()
+    def _count_round(
+        self, kind: CallKind, call: Call, facts: CallFacts, outcome: object, end: End, ended: Ended
+    ) -> None:
+        number = facts.rounds + 1 if facts.rounds < MOST_ROUNDS else MOST_ROUNDS
+        if facts.rounds:
+            kind.resumes[min(facts.rounds, MOST_ROUNDS)].add()
             for key, question in facts.asked.items():
                 self._tally.add(ANSWERS, kind_of(question), action_of((call.answers or {}).get(key)))
-        number = min(facts.rounds + 1, MOST_ROUNDS)
-        if isinstance(outcome, NeedsInput):
+        if end.ends_flow:
+            ended.flows[number].add()
+        elif isinstance(outcome, NeedsInput):
             self._state_sizes.of(*kind.labels)(len(outcome.state))
-            counts[WAITS.name, number].add()
+            kind.waits[number].add()
             for asked in outcome.questions.values():
                 self._tally.add(ASKS.name, asked.kind)
             if facts.yielded is YieldReason.FULL:
                 self._tally.add(SHED.name, end.outcome)
-        elif end.ends_flow:
-            counts[FLOWS.name, end.outcome, number].add()
         elif end.had_no_room:
             self._tally.add(SHED.name, "refused")
 
@@ -259,7 +259,9 @@ class ObservedCalls:
             self._task_times.of(tool, "working")(seconds)
         if span is not None and self._spans is not None:
             about = {OUTCOME: end.outcome, "mrtr.flow.id": flow, ERROR: end.error, "mrtr.reference": facts.reference}
-            self._spans.end(span, lambda: _filled(about), end.error, _why(facts), "")
+            if self._spans.is_recorded(span):
+                self._spans.describe(span, _filled(about), end.error, _why(facts))
+            self._spans.end(span)
         if logger.isEnabledFor(logging.INFO):
             named = {"tool": tool} if tool else {}
             fields: JSON = {"event": "task_round", "method": call.method, **named, "flow": flow}

@@ -1,7 +1,7 @@
 """Spans, as OpenTelemetry's semantic conventions for MCP have them, and the context that they begin in."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from opentelemetry import context, propagate, trace
@@ -32,7 +32,7 @@ _LONGEST_HEADER = 8192
 _BAGGAGE = W3CBaggagePropagator()
 _PRINTABLE = re.compile(r"[\t\x20-\x7e]*")
 _TRACEPARENT = re.compile("([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
-_FLAGS = [TraceFlags(number) for number in range(256)]
+_FLAGS = {f"{number:02x}": TraceFlags(number) for number in range(256)}
 _EMPTY = Context()
 
 Started = tuple[Span, Any]
@@ -107,27 +107,36 @@ class Spans:
         span = self._tracer.start_span(name, _EMPTY, SpanKind.INTERNAL, attributes, links)
         return span, context.attach(trace.set_span_in_context(span, _EMPTY))
 
-    def end(
-        self, started: Started, attributes: Callable[[], Mapping[str, Any]], error: str, why: str, first: str
-    ) -> None:
-        """End a span.
+    def is_recorded(self, started: Started) -> bool:
+        """Return whether anybody is to see a span, so that it is worth describing."""
+        return started[0].is_recording()
+
+    def describe(self, started: Started, attributes: Mapping[str, Any], error: str, why: str, first: str = "") -> None:
+        """Add to a recorded span what is known at its end.
 
         Args:
             started: what `begin_call` or `begin_task` returned.
-            attributes: returns what is known by now.
+            attributes: what is known by now.
             error: the class of the error that it ended with; empty for none.
             why: what may be said about that: nothing that a client or a handler wrote.
             first: the first round of its flow, which the span is linked to; empty if it is that itself.
         """
+        span = started[0]
+        if first and (found := read(first)) is not None:
+            span.add_link(found)
+        span.set_attributes(attributes)
+        if error:
+            span.set_status(Status(StatusCode.ERROR, why or None))
+
+    def end(self, started: Started) -> None:
+        """End a span.
+
+        Args:
+            started: what `begin_call` or `begin_task` returned.
+        """
         span, before = started
         context.detach(before)
-        if span.is_recording():
-            if first and (found := read(first)) is not None:
-                span.add_link(found)
-            span.set_attributes(attributes())
-            if error:
-                span.set_status(Status(StatusCode.ERROR, why or None))
-            span.end()
+        span.end()
 
 
 def _hex(number: int, length: int) -> str:
@@ -146,7 +155,7 @@ def read(first: str) -> SpanContext | None:
     trace_number, span_number = int(trace_id, 16), int(span_id, 16)
     if not trace_number or not span_number:
         return None
-    return SpanContext(trace_number, span_number, True, _FLAGS[int(flags, 16)])
+    return SpanContext(trace_number, span_number, True, _FLAGS[flags])
 
 
 class _Propagated:

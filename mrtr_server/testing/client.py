@@ -188,6 +188,7 @@ class Client(Calls[Reply, list[Reply]]):
         dialect: what `era` was called in 0.1.
         log_level: the least severe log messages that the client wants; None for none, which in the handshake era means
             the most severe alone.
+        stream: whether it wants a result in pieces, as they come; see `Reply.pieces`.
         path: where the endpoint of an application is, such as the route of a mounted server; a server's own, or `/mcp`,
             if left out.
         timeout: how long a reply may take, in seconds; None for any time.
@@ -232,6 +233,7 @@ class AsyncClient(Calls[Coroutine[Any, Any, Reply], Coroutine[Any, Any, list[Rep
         dialect: what `era` was called in 0.1.
         log_level: the least severe log messages that the client wants; None for none, which in the handshake era means
             the most severe alone.
+        stream: whether it wants a result in pieces, as they come; see `Reply.pieces`.
         path: where the endpoint of an application is, such as the route of a mounted server; a server's own, or `/mcp`,
             if left out.
         timeout: how long a reply may take, in seconds; None for any time.

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from pydantic_core import from_json
 
-from ..protocol.messages import JSON, LogMessage, TaskStatus
+from ..protocol.messages import JSON, PIECE, LogMessage, TaskStatus
 from .asked import Asked, Asks, listed
 from .events import Event, EventReader
 from .failure import Unexpected
@@ -336,6 +336,11 @@ class Reply:
         """The notes on progress."""
         noted = (params for method, params in self._notes() if method == "notifications/progress")
         return [Progress(each["progress"], each.get("total"), each.get("message")) for each in noted]
+
+    @cached_property
+    def pieces(self) -> list[JSON]:
+        """The pieces of the result that came before it, as blocks of content: for a client with `stream=True`."""
+        return [params["content"] for method, params in self._notes() if method == PIECE]
 
     @cached_property
     def messages(self) -> list[LogMessage]:

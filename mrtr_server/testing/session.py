@@ -11,7 +11,7 @@ from typing_extensions import TypeVar
 
 from ..errors import SetupError
 from ..protocol.header_params import HeaderParameter, header_parameters
-from ..protocol.messages import TASKS, LogLevel
+from ..protocol.messages import TASK_RESULT, TASKS, LogLevel
 from ..server import MRTRServer
 from ..wire.requests import ACCEPTED
 from .answers import Answerable
@@ -46,6 +46,7 @@ class Session(ABC, Generic[One, Many]):
         era: str = MODERN,
         dialect: str | None = None,
         log_level: LogLevel | None = "debug",
+        stream: bool = False,
         path: str | None = None,
         timeout: float | None = 30.0,
     ) -> None:
@@ -68,6 +69,7 @@ class Session(ABC, Generic[One, Many]):
         self.transports = transports(servers, path, timeout)
         self.era = era
         self.tasks = tasks
+        self.stream = stream
         self._with_tasks: set[str] | None = None
         """The tools that have tasks, once they are known."""
         self._caller = Caller(era=era, capabilities=capabilities, log_level=log_level)
@@ -114,6 +116,8 @@ class Session(ABC, Generic[One, Many]):
         """
         if self._handshake is not None:
             await self._begin(server)
+        if self.stream and method in ("tools/call", TASK_RESULT):
+            params = {**params, "stream": {}}
         mirrored = await self._mirrored(server, params) if method == "tools/call" else ()
         given, body = write(self._caller, self._next_number(), method, params, mirrored)
         return _request(body, {**given, **self._session_headers}, token, headers)

@@ -1,7 +1,7 @@
 """uvicorn's HTTP protocol, with bounds on a request: how large its head is, and how long its head and body take.
 
 uvicorn with httptools has none, so a client could fill the memory, or hold connections, without ever making a
-request. `mrtr-server run` serves with this. It costs a comparison for each packet.
+request. `mrtr-server run` serves with this. It costs a few comparisons for each packet.
 """
 
 import asyncio
@@ -10,14 +10,17 @@ from typing import Any
 from .one_write import OneWriteProtocol
 
 LARGEST_HEAD = 32 * 1024
-"""Bytes of a head that comes in several packets. One that comes at once has at most as much as the event loop reads at
-once, a quarter of a MiB."""
+"""Bytes of a head that comes in several packets; likewise of what follows a body in chunks. One that comes at once has
+at most as much as the event loop reads at once, a quarter of a MiB."""
 
 HEAD_SECONDS = 10.0
 """How long a head may take, from the connection or from its first byte, in seconds."""
 
 BODY_SECONDS = 30.0
-"""How long nothing may come of a body that is not complete, in seconds."""
+"""How long nothing may come of a body that is not complete, in seconds; and how long all of a small one may take."""
+
+BODY_RATE = 1024
+"""Bytes of a body that give it one more second."""
 
 _TOO_LARGE = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-type: text/plain\r\n"
@@ -25,13 +28,26 @@ _TOO_LARGE = (
 )
 
 
-class BoundedProtocol(OneWriteProtocol):  # type: ignore[misc]
-    """uvicorn's HTTP protocol, which waits for no request forever: the class to give to uvicorn as `http`."""
+_Uvicorns: Any = object
+
+
+class Bounds(_Uvicorns):  # type: ignore[misc]
+    """What an HTTP protocol of uvicorn does so as to wait for no request forever."""
+
+    loop: Any
+    cycle: Any
+    scope: Any
+    flow: Any
 
     transport: Any
     _head_bytes = 0
     _head_timer: asyncio.TimerHandle | None = None
     _body_timer: asyncio.TimerHandle | None = None
+    _body_of: Any = None
+    """The request whose body is waited for."""
+    _body_ends = _part_ends = 0.0
+    """When all of the body has to be here, and when the next part of it has."""
+    _is_after_chunk = _is_handed_over = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         """Begin to serve a connection, and to wait for its first head."""
@@ -40,30 +56,55 @@ class BoundedProtocol(OneWriteProtocol):  # type: ignore[misc]
 
     def data_received(self, data: bytes) -> None:
         """Read what has come."""
+        before = self.cycle
         super().data_received(data)
         cycle = self.cycle
-        if self._body_timer is not None:
-            self._body_timer.cancel()
-            self._body_timer = None
-        if cycle is None or cycle.scope is not self.scope:
+        if (
+            cycle is None
+            or cycle.scope is not self.scope
+            or (cycle is before and cycle.response_complete and not cycle.more_body)
+        ):
             self._wait_for_head(len(data))
             return
         if self._head_timer is not None:
             self._head_timer.cancel()
             self._head_timer, self._head_bytes = None, 0
         if cycle.more_body:
-            self._wait_for_body()
+            self._wait_for_body(cycle, len(data))
+        elif self._body_of is not None:
+            self._end_body()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End with the connection."""
-        for timer in (self._head_timer, self._body_timer):
-            if timer is not None:
-                timer.cancel()
-        self._head_timer = self._body_timer = None
+        self._end_timers()
         super().connection_lost(exc)
 
+    def handle_websocket_upgrade(self, *event: Any) -> None:
+        """Hand the connection over to the protocol of WebSockets, which has bounds of its own."""
+        self._is_handed_over = True
+        self._end_timers()
+        super().handle_websocket_upgrade(*event)
+
+    def on_chunk_header(self) -> None:
+        """Note that a chunk begins. After the last one, which is empty, there may be more headers."""
+        self._is_after_chunk = True
+
+    def on_body(self, body: bytes) -> None:
+        """Take a part of a body."""
+        self._is_after_chunk = False
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """Wait no more for a body, which is complete."""
+        if self._body_of is not None or self._is_after_chunk:
+            self._end_body()
+            self._is_after_chunk, self._head_bytes = False, 0
+        super().on_message_complete()
+
     def _wait_for_head(self, size: int) -> None:
-        if self.transport.is_closing():
+        if self._body_of is not None:
+            self._end_body()
+        if self.transport.is_closing() or self._is_handed_over:
             return
         self._head_bytes += size
         if self._head_bytes > LARGEST_HEAD:
@@ -73,19 +114,59 @@ class BoundedProtocol(OneWriteProtocol):  # type: ignore[misc]
         elif self._head_timer is None:
             self._head_timer = self.loop.call_later(HEAD_SECONDS, self._give_up)
 
-    def _wait_for_body(self) -> None:
-        if not self.transport.is_closing():
-            self._body_timer = self.loop.call_later(BODY_SECONDS, self._give_up_body)
+    def _wait_for_body(self, cycle: Any, size: int) -> None:
+        if self.transport.is_closing():
+            return
+        if self._is_after_chunk:
+            self._head_bytes += size
+            if self._head_bytes > LARGEST_HEAD:
+                self.transport.close()
+                return
+        else:
+            self._head_bytes = 0
+        now = self.loop.time()
+        if self._body_of is not cycle:
+            self._end_body()
+            self._body_of, self._body_ends = cycle, now + BODY_SECONDS
+            self._body_timer = self.loop.call_later(BODY_SECONDS, self._look_at_body)
+        self._body_ends += size / BODY_RATE
+        self._part_ends = now + BODY_SECONDS
 
-    def _give_up_body(self) -> None:
-        self._body_timer, cycle = None, self.cycle
-        if cycle.response_complete or not cycle.more_body:
-            return  # the rest of a body that was refused is bounded as an idle connection is
+    def _look_at_body(self) -> None:
+        cycle, now = self._body_of, self.loop.time()
         if self.flow.read_paused or cycle.waiting_for_100_continue:
-            self._wait_for_body()  # it is the application that takes its time
+            self._body_ends = self._part_ends = now + BODY_SECONDS  # it is the application that takes its time
+        left = min(self._body_ends, self._part_ends) - now
+        if left > 0:
+            self._body_timer = self.loop.call_later(left, self._look_at_body)
         else:
             self._give_up()
+
+    def _end_body(self) -> None:
+        self._body_of = None
+        if self._body_timer is not None:
+            self._body_timer.cancel()
+            self._body_timer = None
+
+    def _end_timers(self) -> None:
+        self._end_body()
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
 
     def _give_up(self) -> None:
         if not self.transport.is_closing():
             self.transport.close()
+
+
+def bounded(base: Any) -> Any:
+    """Return an HTTP protocol of uvicorn with bounds.
+
+    Args:
+        base: the protocol, with httptools or with h11.
+    """
+    return type(base.__name__, (Bounds, base), {})
+
+
+BoundedProtocol = bounded(OneWriteProtocol)
+"""The class to give to uvicorn as `http`."""

@@ -14,7 +14,7 @@ from ..concurrency.running import runs_here
 from ..errors import InvalidRequest, RequestError
 from ..flow.admission import Admission
 from ..protocol.all_dialects import Dialect
-from ..protocol.messages import NOTHING, Call, Change, Listening, Note, Progress, Subscription
+from ..protocol.messages import NOTHING, Call, Change, Listening, Note, Piece, Progress, Subscription
 from .response_writer import NO_HEADERS, Headers, ResponseWriter
 from .sse import EventStream
 
@@ -94,7 +94,9 @@ class Connection(ResponseWriter):
         if self.finishing:  # by now, while a thread was at it
             return NOTHING
         stream = self._stream or self._open_stream()
-        return stream.add_progress(data) if isinstance(note, Progress) else stream.add_message(data)
+        if isinstance(note, Progress):
+            return stream.add_progress(data)
+        return stream.add_piece(data) if isinstance(note, Piece) else stream.add_message(data)
 
     def _open_stream(self) -> EventStream:
         self._start()

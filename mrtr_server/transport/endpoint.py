@@ -76,7 +76,7 @@ class Endpoint:
     ) -> None:
         self._first = dialects.first
         self._choose = dialects.choose
-        self._dispatcher = dispatcher
+        self._dispatch = dialects.dispatching(dispatcher.dispatch)
         self._limits = limits
         self._longest_length = len(str(limits.body_bytes))
         self._admission = admission
@@ -217,7 +217,7 @@ class Endpoint:
             del envelope
             self._watch.enter(connection)
             try:
-                outcome = await self._dispatcher.dispatch(call, connection)
+                outcome = await self._dispatch(call, connection)
             finally:
                 self._watch.leave(connection)
             if isinstance(outcome, Listening):

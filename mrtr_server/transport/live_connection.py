@@ -20,6 +20,7 @@ from ..protocol.messages import (
     LogLevel,
     LogMessage,
     Note,
+    Piece,
     Progress,
     Question,
 )
@@ -204,7 +205,7 @@ class LiveConnection(OpenCallNotes, Connection):
             return NOTHING
         if self._looking is not None or (self._level is None and isinstance(note, LogMessage)):
             self._hold_back(note, data)
-            return NOTHING
+            return asyncio.shield(self._looking) if isinstance(note, Piece) and self._looking is not None else NOTHING
         return self._add_now(note, data)
 
     def _add_now(self, note: Note, data: bytes, *, at_once: bool = False) -> Awaitable[None]:
@@ -214,8 +215,8 @@ class LiveConnection(OpenCallNotes, Connection):
         if not self.finishing and (id := self._take_first_id()):
             stream = self._stream or self._open_stream()
             stream.add_frame(_message(id, data))  # unlike other notes it is not dropped, since it has the id
-            return NOTHING
-        if at_once and not self.finishing:
+            return stream.room() if isinstance(note, Piece) else NOTHING
+        if at_once and not self.finishing and not isinstance(note, Piece):
             return (self._stream or self._open_stream()).add_message(data)
         return super()._add(note, data)
 

@@ -2,7 +2,7 @@
 
 from ..live.events import NONE_YET
 from ..protocol.all_dialects import HandshakeDialect
-from ..protocol.messages import LOG_LEVELS, LogLevel, LogMessage, PageReported, Progress, Question
+from ..protocol.messages import LOG_LEVELS, LogLevel, LogMessage, PageReported, Piece, Progress, Question
 
 STEP = 1e-6
 """By how much progress grows that only shows that the call is still open."""
@@ -27,15 +27,18 @@ class OpenCallNotes:
         """Check that clients of this version can be asked something. Raises `MissingCapability`."""
         self.form.dump_question("", question, "")
 
-    def take_news(self, note: Progress | PageReported) -> bool:
+    def take_news(self, note: Progress | PageReported | Piece) -> bool:
         """Return whether the client does not know a note yet, and note that it does from now on.
 
-        Progress grows with each note (Progress, Behavior Requirements). A page reports once.
+        Progress grows with each note (Progress, Behavior Requirements). A page reports once. A flow's journal knows
+        which pieces were sent.
         """
         if isinstance(note, Progress):
             is_news = note.progress > self.progress
             if is_news:
                 self.progress = note.progress
+        elif isinstance(note, Piece):
+            is_news = True
         else:
             is_news = note.page not in self._reported
             self._reported |= {note.page}

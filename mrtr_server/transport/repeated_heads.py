@@ -74,8 +74,6 @@ class Head(NamedTuple):
 class RepeatedHeads(WholeResponses):
     """uvicorn's HTTP protocol, which reads a head once."""
 
-    _between = True
-    """Whether the parser has read to its end each message that it has begun."""
     _begun: dict[str, Any] | None = None
     """The scope of the request that has begun while this data was read, as it was before an application saw it."""
     _heads: tuple[Head, ...] = ()
@@ -93,16 +91,6 @@ class RepeatedHeads(WholeResponses):
         super().data_received(data)
         if self._begun is not None and self._between and self._lessons:
             self._keep(self._begun, data)
-
-    def on_message_begin(self) -> None:
-        """Begin to read a message."""
-        self._between = False
-        super().on_message_begin()
-
-    def on_message_complete(self) -> None:
-        """Note that all of a message has come."""
-        self._between = not self.parser.should_upgrade()
-        super().on_message_complete()
 
     def _start_asgi_task(self, cycle: Any, app: Any) -> None:
         if type(cycle) is Cycle and cycle.keep_alive and self._lessons:

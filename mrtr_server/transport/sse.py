@@ -25,7 +25,8 @@ class EventStream:
     """A stream of server-sent events. Notes are written by a task of its own, so that nobody waits for the client.
 
     What waits for the client is bounded: newer progress replaces progress that has not been written yet, and messages
-    that do not fit are dropped. The response itself is never dropped.
+    that do not fit are dropped. The response itself is never dropped, nor are pieces of a result: what makes them can
+    wait for room.
 
     Args:
         writer: of the response.
@@ -41,6 +42,8 @@ class EventStream:
         self._more: asyncio.Event | None = None
         self._writing: asyncio.Task[None] | None = None
         self._starting: asyncio.Handle | None = None
+        self._has_room: asyncio.Future[None] | None = None
+        """Resolved when no more waits than may; made when somebody waits for that."""
 
     def add_progress(self, data: bytes) -> Awaitable[None]:
         """Add progress. Awaiting the result gives it the time to be written, and never waits for the client."""
@@ -55,6 +58,23 @@ class EventStream:
             return TURN
         self._size += len(data)
         return self._add(next(self._numbers), data)
+
+    def add_piece(self, data: bytes) -> Awaitable[None]:
+        """Add a message that is never dropped. Awaiting the result waits for the client if too much waits already."""
+        self._size += len(data)
+        self._add(next(self._numbers), data)
+        return self.room()
+
+    def room(self) -> Awaitable[None]:
+        """Return something to await until no more waits for the client than may."""
+        return TURN if self._size <= BACKLOG_BYTES else self._wait_for_room()
+
+    async def _wait_for_room(self) -> None:
+        # What writes ends by itself where a client leaves, or does not read for too long.
+        while self._size > BACKLOG_BYTES and self._writing is not None and not self._writing.done():
+            if self._has_room is None:
+                self._has_room = asyncio.get_running_loop().create_future()
+            await asyncio.wait((self._has_room, self._writing), return_when=asyncio.FIRST_COMPLETED)
 
     def add_frame(self, frame: Frame, *, is_flushed: bool = False) -> None:
         """Add lines that are never dropped. They are written within two turns of the loop, or by `flush`.
@@ -166,6 +186,9 @@ class EventStream:
                 await writer.write_event(data)
             if key is not _PROGRESS:
                 self._size -= len(data)
+                if self._has_room is not None and self._size <= BACKLOG_BYTES:
+                    self._has_room.set_result(None)
+                    self._has_room = None
             del data  # the next one may take its time
         if self._ending:
             await writer.end()

@@ -71,7 +71,7 @@ class StdioServer:
         shutdown: Shutdown,
         refusals: RefusalLog,
     ) -> None:
-        self._dispatcher = dispatcher
+        self._dispatch = dialects.dispatching(dispatcher.dispatch)
         self._dialects = dialects
         self._calls = calls
         self._live = live
@@ -305,7 +305,7 @@ class StdioServer:
             call = request.open(envelope)
             if isinstance(request, OpenRequest):
                 return await self._call(call, request)
-            outcome = await self._dispatcher.dispatch(call, request)
+            outcome = await self._dispatch(call, request)
             if isinstance(outcome, Listening):
                 return await self._listen(call, outcome, request)
             return request.dialect.dump_outcome(call, outcome)
@@ -327,7 +327,7 @@ class StdioServer:
             if self._has_read_all:
                 return b""
             raise ProtocolError("The server ends, so nobody can answer what this request asks")
-        outcome = await self._dispatcher.dispatch(call, request)
+        outcome = await self._dispatch(call, request)
         reply = form.reply(call, outcome)
         if isinstance(outcome, Discovery):
             peer.begin(form, {name: value for name, value in reply.headers if name == SESSION_HEADER})
@@ -364,7 +364,7 @@ class StdioServer:
             call.task = handshake.of_version(peer.session.version).task_offer
         opening = StdioRequest(peer, Envelope({}, call.method, None, {}, {}, has_headers=False), form)
         try:
-            listening = await self._dispatcher.dispatch(call, opening)
+            listening = await self._dispatch(call, opening)
             assert isinstance(listening, Listening)  # noqa: S101  the method has no other outcome
             await self._listen(call, listening, opening)
         except Exception as error:

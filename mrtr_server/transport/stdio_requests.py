@@ -20,6 +20,7 @@ from ..protocol.messages import (
     LogLevel,
     LogMessage,
     Note,
+    Piece,
     Progress,
     Question,
     Subscription,
@@ -110,6 +111,8 @@ class StdioRequest:
         data = self.dialect.note(note)
         if not data:
             return NOTHING
+        if isinstance(note, Piece):
+            return NOTHING if self._is_over else self.peer.writer.write(self, data)
         if not runs_here(self.loop):  # a plain `def` in its thread
             self.loop.call_soon_threadsafe(self._send, note, data)
             return NOTHING

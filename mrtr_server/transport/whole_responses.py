@@ -132,6 +132,31 @@ class Cycle(RequestResponseCycle):
         connection.on_response_complete()
         return True
 
+    def write_part(self, headers: bytes, data: bytes, *, begins: bool, ends: bool) -> bool:
+        """Write a part of a stream at once; return False if it has to go by `send`. See the function."""
+        connection = self.protocol
+        if self.disconnected or connection.flow.write_paused:
+            return False
+        head = b""
+        if begins:
+            defaults = _defaults(connection.server_state.default_headers)
+            if self.response_started or connection.access_log or defaults is None or self.scope["method"] == "HEAD":
+                return False
+            self.response_started = self.chunked_encoding = True
+            self.waiting_for_100_continue = False
+            head = _stream_head(defaults, headers, self.keep_alive)
+        elif self.response_complete or not self.chunked_encoding:
+            return False
+        connection.transport.write_now(_chunk(head, data, ends))
+        if ends:
+            self.response_complete = True
+            if self._event is not None:
+                self._event.set()
+            if not self.keep_alive:
+                connection.transport.close()
+            connection.on_response_complete()
+        return True
+
     async def serve(self, app: Any, tasks: "set[asyncio.Task[None]]") -> None:
         """Serve the request with an application; what that does wrong is dealt with as uvicorn does.
 
@@ -201,15 +226,23 @@ def write_part(cycle: RequestResponseCycle, headers: bytes, data: bytes, *, begi
             return False
         cycle.response_started = cycle.chunked_encoding = True
         cycle.waiting_for_100_continue = False
-        last = b"" if cycle.keep_alive else b"connection: close\r\n"
-        head = b"%b%b%b%btransfer-encoding: chunked\r\n\r\n" % (STATUS_LINE[200], defaults, headers, last)
+        head = _stream_head(defaults, headers, cycle.keep_alive)
     elif cycle.response_complete or not cycle.chunked_encoding:
         return False
-    chunk = b"%x\r\n%b\r\n" % (len(data), data) if data else b""
-    cycle.transport.write(b"%b%b%b" % (head, chunk, _LAST_CHUNK if ends else b""))
+    cycle.transport.write(_chunk(head, data, ends))
     if ends:
         _complete(cycle)
     return True
+
+
+def _stream_head(defaults: bytes, headers: bytes, keep_alive: bool) -> bytes:
+    last = b"" if keep_alive else b"connection: close\r\n"
+    return b"%b%b%b%btransfer-encoding: chunked\r\n\r\n" % (STATUS_LINE[200], defaults, headers, last)
+
+
+def _chunk(head: bytes, data: bytes, ends: bool) -> bytes:
+    last = _LAST_CHUNK if ends else b""
+    return b"%b%x\r\n%b\r\n%b" % (head, len(data), data, last) if data else head + last
 
 
 def _complete(cycle: RequestResponseCycle) -> None:
@@ -242,7 +275,7 @@ def _unknown(cycle: Any, listed: Listed) -> None:
 def shortcuts_of(cycle: type) -> Shortcuts | None:
     """Return the shortcuts of a class of requests: uvicorn's, or ours."""
     if cycle is Cycle:
-        return Shortcuts(Cycle.known_headers, Cycle.take_body, Cycle.respond_whole, write_part)
+        return Shortcuts(Cycle.known_headers, Cycle.take_body, Cycle.respond_whole, Cycle.write_part)
     if cycle is RequestResponseCycle and is_known(HttpToolsProtocol, RequestResponseCycle):
         return Shortcuts(_unknown, take_body, respond_whole, write_part)
     return None
@@ -253,18 +286,37 @@ class WholeResponses(HttpToolsProtocol):
 
     cycle: Any
     transport: Any
+    _between = True
+    """Whether the parser has read to its end each message that it has begun."""
     _idle_since: float | None = None
     _timer: asyncio.TimerHandle | None = None
 
     def data_received(self, data: bytes) -> None:
-        """Read what has come. What begins no request, as line ends between two, leaves the connection idle."""
-        was_idle, scope = self._idle_since is not None, self.scope
+        """Read what has come. What begins no request leaves the connection idle.
+
+        Line ends between two requests leave it idle for as long as before; the rest of a body begins anew.
+        """
+        since, scope, is_between = self._idle_since, self.scope, self._between
         super().data_received(data)
-        if was_idle and self.scope is scope:
-            self._idle_since = self.loop.time()
+        if since is not None and self.scope is scope:
+            self._idle_since = since if is_between else self.loop.time()
+
+    def on_message_begin(self) -> None:
+        """Begin to read a message."""
+        self._between = False
+        super().on_message_begin()
+
+    def on_message_complete(self) -> None:
+        """Note that all of a message has come."""
+        self._between = not self.parser.should_upgrade()
+        super().on_message_complete()
 
     def on_headers_complete(self) -> None:
         """Begin to serve a request."""
+        self._begin_request()
+        self.headers = self.headers.copy()  # what follows a body in chunks is no header of the request
+
+    def _begin_request(self) -> None:
         scope, parser = self.scope, self.parser
         if (
             (self.cycle is not None and not self.cycle.response_complete)  # pipelined

@@ -54,6 +54,10 @@ class TestTheNameOfAServer:
             "named_own": "text = 'x'",
             "named_broken": "import not_installed",
             "named_refused": "from mrtr_server import MRTRServer\napp = MRTRServer('')",
+            "named_mistyped": "from mrtr_server import MRTRServer\nshop = MRTRServer('x')\n@shop.tol\ndef f(): ...",
+            "named_wrong": "limit = int('ten')",
+            "named_unread": "def app(:",
+            "named_otherwise": "from mrtr_server import MRTRServer\nshop = MRTRServer('x')",
         }.items():
             monkeypatch.delitem(sys.modules, name, raising=False)
             (tmp_path / f"{name}.py").write_text(code)
@@ -68,8 +72,10 @@ class TestTheNameOfAServer:
             ("named_own:text", "is a str, not an MRTRServer"),
             ("named_own", "must be a module and the server in it"),
             (":app", "must be a module and the server in it"),
-            ("named own:app", "invalid format"),
-            ("named_refused:app", "MRTRServer needs a name"),
+            ("named own:app", "must be a module and the server in it"),
+            ("named_own.py:app", "Name the module and not its file: named_own:app"),
+            ("./named_own.py", "Name the module and not its file: named_own:app"),
+            ("named_otherwise:app", "The module 'named_otherwise' has no 'app'. It has the server 'shop'"),
         ],
     )
     def test_says_what_is_wrong_with_it(self, folder: Path, name: str, says: str) -> None:
@@ -78,10 +84,26 @@ class TestTheNameOfAServer:
         assert says in result.output
         assert "Traceback" not in result.output
 
-    def test_a_fault_in_the_module_itself_is_shown_as_it_is(self, folder: Path) -> None:
-        result = CliRunner().invoke(main, ["worker", "--app-dir", str(folder), "named_broken:app"])
-        assert isinstance(result.exception, ModuleNotFoundError)
-        assert result.exception.name == "not_installed"
+    @pytest.mark.parametrize("command", ["worker", "check", "stdio"])
+    @pytest.mark.parametrize(
+        ("name", "line", "says"),
+        [
+            ("named_broken", 1, "ModuleNotFoundError: No module named 'not_installed'"),
+            ("named_refused", 2, "MRTRServer needs a name"),
+            ("named_mistyped", 3, "has no attribute 'tol'"),
+            ("named_wrong", 1, "ValueError: invalid literal for int() with base 10: 'ten'"),
+            ("named_unread", 1, "SyntaxError: invalid syntax"),
+        ],
+    )
+    def test_a_fault_in_the_module_itself_is_told_with_its_line(
+        self, folder: Path, command: str, name: str, line: int, says: str
+    ) -> None:
+        result = CliRunner().invoke(main, [command, "--app-dir", str(folder), f"{name}:app"])
+        assert result.exit_code == 1
+        assert f"Error: {name}:app can't be imported:\n" in result.output
+        assert f'{name}.py", line {line}' in result.output
+        assert says in result.output
+        assert "loading.py" not in result.output
 
 
 def test_an_unknown_command_fails() -> None:

@@ -1,28 +1,22 @@
 """`mrtr-server run` serves over HTTP within limits, and refuses what can't work."""
 
-import asyncio
 import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
-import threading
-import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import httpx
 import pytest
 from click.testing import CliRunner
 
-from mrtr_server import MRTRServer
 from mrtr_server.cli import main
 from mrtr_server.cli.web_servers import inherited_socket, most_connections
 from mrtr_server.errors import SetupError
-from mrtr_server.transport import bounded_protocol
 
 from ..support.serving import (
     KEYS,
@@ -31,7 +25,6 @@ from ..support.serving import (
     Process,
     end,
     free_ports,
-    in_thread,
     is_ready,
     wait_until,
     without_settings,
@@ -136,91 +129,6 @@ class TestSockets:
 
     def test_there_is_room_for_other_files_than_connections(self) -> None:
         assert 64 <= most_connections() <= 16_384
-
-
-class TestHeads:
-    """uvicorn with httptools bounds neither the size of a head nor its time, nor that of a body."""
-
-    @pytest.fixture
-    def serving(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
-        from ..support.several_app import app
-
-        monkeypatch.setattr(bounded_protocol, "HEAD_SECONDS", 0.5)
-        monkeypatch.setattr(bounded_protocol, "BODY_SECONDS", 0.5)
-        with in_thread(app, http="mrtr_server.transport.bounded_protocol:BoundedProtocol") as port:
-            yield port
-
-    def test_a_head_that_never_ends_is_refused_before_it_fills_the_memory(self, serving: int) -> None:
-        with closing(socket.create_connection(("127.0.0.1", serving), timeout=TIMEOUT)) as connection:
-            connection.sendall(b"GET /health HTTP/1.1\r\nhost: x\r\n")
-            received = b""
-            for number in range(40):
-                try:
-                    connection.sendall(b"x-%d: %s\r\n" % (number, b"y" * 1024))
-                except ConnectionError:
-                    break
-                time.sleep(0.002)  # each in a packet of its own
-            try:
-                received = connection.recv(4096)
-            except ConnectionError:
-                received = b"reset"
-        assert received.startswith(b"HTTP/1.1 431") or received == b"reset"
-
-    @pytest.mark.parametrize("sent", [b"", b"GET /hea", b"GET /health HTTP/1.1\r\nhost: x\r\n\r\nGET /hea"])
-    def test_a_client_that_ends_no_head_is_disconnected(self, serving: int, sent: bytes) -> None:
-        with closing(socket.create_connection(("127.0.0.1", serving), timeout=TIMEOUT)) as connection:
-            connection.sendall(sent)
-            received = b""
-            while part := connection.recv(4096):
-                received += part
-        assert (b"200 OK" in received) == (b"host" in sent)
-
-    @pytest.mark.parametrize("begun", [b"", b"{"])
-    def test_a_client_that_ends_no_body_is_disconnected(self, serving: int, begun: bytes) -> None:
-        head = b"POST /mcp HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 50\r\n\r\n"
-        with closing(socket.create_connection(("127.0.0.1", serving), timeout=TIMEOUT)) as connection:
-            connection.sendall(head + begun)
-            assert connection.recv(4096) == b""
-
-    def test_a_head_that_never_ends_writes_into_no_other_response(self) -> None:
-        app = MRTRServer("waits", keys=[bytes(32)])
-        begun = threading.Event()
-
-        @app.tool
-        async def wait() -> str:
-            begun.set()
-            await asyncio.Event().wait()
-            return "never"
-
-        asked = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "wait", "arguments": {}}}
-        body = json.dumps(asked).encode()
-        call = b"POST /mcp HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
-        received = b""
-        with (
-            in_thread(app, http="mrtr_server.transport.bounded_protocol:BoundedProtocol") as port,
-            closing(socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT)) as connection,
-        ):
-            connection.sendall(call % len(body) + body)
-            assert begun.wait(TIMEOUT)
-            with suppress(ConnectionError):
-                connection.sendall(b"GET /health HTTP/1.1\r\nhost: x\r\n")
-                for number in range(40):
-                    connection.sendall(b"x-%d: %s\r\n" % (number, b"y" * 1024))
-                    time.sleep(0.002)  # each in a packet of its own
-            with suppress(ConnectionError):
-                received = connection.recv(4096)
-        assert received == b""
-
-    def test_requests_one_after_the_other_take_as_long_as_they_like(self, serving: int) -> None:
-        with httpx.Client(trust_env=False) as client:
-            for _ in range(3):
-                assert client.get(f"http://127.0.0.1:{serving}/health").status_code == 200
-                time.sleep(0.4)
-
-    def test_a_large_head_within_the_bound_is_served(self, serving: int) -> None:
-        headers = {f"x-{number}": "y" * 1000 for number in range(20)}
-        response = httpx.get(f"http://127.0.0.1:{serving}/health", headers=headers, trust_env=False)
-        assert response.status_code == 200
 
 
 def test_every_option_has_a_variable_that_help_names() -> None:

@@ -1,7 +1,7 @@
 """The client runs calls to their end against real servers, and takes little from those that are hostile."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Annotated, Any
 
 import httpx
@@ -16,6 +16,7 @@ from mrtr_server.client import (
     Form,
     Link,
     NotAnswered,
+    Piece,
     Progress,
     RequestRefused,
     Sampling,
@@ -59,6 +60,14 @@ async def count(ctx: Context, to: int) -> dict[str, int]:
     for n in range(to):
         await ctx.progress(n + 1, to, f"counted {n + 1}")
     return {"counted": to}
+
+
+@app.tool
+async def recite(ctx: Context) -> AsyncIterator[str]:
+    yield "one "
+    yield "two "
+    await ctx.elicit("How many?", Order)
+    yield "three"
 
 
 @app.tool
@@ -162,6 +171,30 @@ async def test_progress_is_told_as_it_comes(url: str) -> None:
         reply = await client.call("count", to=3)
     assert reply.structured_content == {"counted": 3}
     assert told[-1] == Progress(3, 3, "counted 3")
+
+
+async def test_each_piece_of_a_result_is_told_once_and_the_result_has_all(url: str) -> None:
+    told: list[Piece] = []
+    async with Client(url, on_piece=told.append, on_elicit=lambda form: {"copies": 1}) as client:
+        reply = await client.call("recite")
+        assert [(piece.index, piece.block, piece.text) for piece in told] == [
+            (0, 0, "one "),
+            (1, 0, "two "),
+            (2, 0, "three"),
+        ]
+        assert reply.text == "one two three"
+        await client.call("recite")
+    assert len(told) == 6, "each call has pieces of its own"
+
+
+async def test_without_that_no_pieces_are_asked_for(url: str) -> None:
+    sent: list[Any] = []
+    async with Client(
+        url, on_elicit=lambda form: {"copies": 1}, on_message=lambda _, each: sent.append(each)
+    ) as client:
+        assert (await client.call("recite")).text == "one two three"
+    assert not any("stream" in each.get("params", {}) for each in sent)
+    assert not any(each.get("method") == "notifications/tools/content" for each in sent)
 
 
 async def test_headers_that_mirror_arguments_are_learned_from_the_list(url: str) -> None:

@@ -1,6 +1,7 @@
 """The client repeats only what is safe, and takes little from servers that are busy, broken or hostile."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from time import process_time
 from typing import Any
@@ -15,6 +16,7 @@ from mrtr_server.client import (
     Bounds,
     Client,
     NoReply,
+    Piece,
     Progress,
     RequestRefused,
 )
@@ -157,6 +159,35 @@ async def test_a_later_round_is_sent_again_where_the_program_says_that_rounds_co
             assert (await client.call("tool")).text == "done"
     assert got[1] == got[2]
     assert got[1]["params"]["requestState"] == "one"
+
+
+async def test_a_piece_that_comes_again_or_is_none_is_not_told() -> None:
+    def piece(number: Any, **fields: Any) -> bytes:
+        params = {"requestId": number, "index": 0, "block": 0, "content": {"type": "text", "text": "x"}, **fields}
+        note = {"jsonrpc": "2.0", "method": "notifications/tools/content", "params": params}
+        return b"event: message\ndata: " + json.dumps(note).encode() + b"\n\n"
+
+    async def handler(request: Request, message: Any) -> Response:
+        if "requestState" not in message["params"]:
+            return asks(message["id"], "one")
+
+        async def stream() -> AsyncIterator[bytes]:
+            for number in (message["id"], message["id"], "another"):
+                yield piece(number)
+            for wrong in ({"index": "1"}, {"index": True}, {"content": "x"}, {"block": None}, {"content": None}):
+                yield piece(message["id"], **wrong)
+            yield piece(message["id"], index=1, content={"type": "image", "data": "eA=="})
+            if len(got) > 2:
+                yield b"event: message\ndata: " + completed(message["id"]).body + b"\n\n"
+
+        return StreamingResponse(stream(), media_type="text/event-stream")
+
+    told: list[Piece] = []
+    with serving(handler) as (url, got):
+        async with Client(url, on_elicit=lambda form: {}, on_piece=told.append, rounds_count_once=True) as client:
+            assert (await client.call("tool")).text == "done"
+    assert len(got) == 3, "the reply was lost, and the request sent again"
+    assert [(each.index, each.text) for each in told] == [(0, "x"), (1, "")]
 
 
 async def test_a_later_round_that_may_have_had_effects_is_not_sent_again() -> None:

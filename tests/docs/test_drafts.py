@@ -11,7 +11,8 @@ TESTS = Path(__file__).parents[1]
 PAGE = TESTS.parent / "docs" / "drafts.md"
 TEXT = PAGE.read_text()
 ROW = re.compile(r"^\| (?P<what>.+?) \| (?P<status>.+?) \|(?P<tests>.*)\|$", re.MULTILINE)
-ROWS = [row for row in ROW.finditer(TEXT) if row["status"].strip() and not row["what"].startswith("what")]
+TABLES = TEXT[TEXT.index("## Response types") :]
+ROWS = [row for row in ROW.finditer(TABLES) if row["status"].strip() and not row["what"].startswith("what")]
 NAMED = re.compile(r"`([\w/-]+\.(?:py|json)(?:::\w+)*)`")
 
 
@@ -39,6 +40,7 @@ def is_there(reference: str) -> bool:
 
 def test_every_draft_has_its_part() -> None:
     assert re.findall(r"^## (.+)$", TEXT, re.MULTILINE) == [
+        "Other encodings",
         "Response types",
         "Message structure of MRTR and tasks",
         "Non-blocking elicitations (#1869)",
@@ -48,7 +50,7 @@ def test_every_draft_has_its_part() -> None:
 
 
 def test_every_line_of_a_table_is_read() -> None:
-    lines = [line for line in TEXT.splitlines() if line.startswith("|")]
+    lines = [line for line in TABLES.splitlines() if line.startswith("|")]
     headings = [line for line in lines if line.startswith(("| what ", "|---"))]
     assert len(lines) == len(ROWS) + len(headings)
     assert len(ROWS) > 60
@@ -65,7 +67,9 @@ def test_every_row_says_what_is_so_and_what_shows_it(row: re.Match[str]) -> None
 
 def test_every_transcript_of_the_drafts_is_named() -> None:
     paths = [
-        path for folder in ("draft", "draft-tasks") for path in (TESTS / "protocol/transcripts" / folder).iterdir()
+        path
+        for folder in ("draft", "draft-tasks", "draft-encodings")
+        for path in (TESTS / "protocol/transcripts" / folder).iterdir()
     ]
     there = {str(path.relative_to(TESTS / "protocol")) for path in paths}
     assert there <= {reference for row in ROWS for reference in NAMED.findall(row["tests"])}

@@ -1,13 +1,18 @@
 """The guides by task do what they say."""
 
+import sqlite3
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
-from mrtr_server.testing import Client, yes
+import pytest
+
+from mrtr_server.testing import Client, decline, yes
 
 from ..support.serving import ROOT, in_thread, wait_until
 from .test_pages import blocks
 
-LOGIN, CHOICES, LABELS, FILES, CANCEL = blocks(ROOT / "docs" / "guides.md", "python")
+LOGIN, CHOICES, LABELS, FILES, CANCEL, SESSION, GATEWAYS = blocks(ROOT / "docs" / "guides.md", "python")
 
 
 def run(code: str) -> dict[str, Any]:
@@ -70,3 +75,28 @@ def test_a_dependency_learns_of_a_cancellation() -> None:
         wait_until(lambda: names["said"] == ["started"] * 2, "the task to begin")
         flow.cancel()
         wait_until(lambda: names["said"] == ["started", "started", "stopped"], "the clean-up")
+
+
+def test_a_session_is_committed_by_a_result_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "accounts.db"
+    monkeypatch.setenv("ACCOUNTS", str(file))
+    with closing(sqlite3.connect(file)) as db, db:
+        db.execute("CREATE TABLE accounts (name, euros)")
+        db.executemany("INSERT INTO accounts VALUES (?, ?)", [("ann", 10), ("bob", 0)])
+    client = Client(run(SESSION)["app"])
+    paid = client.call("pay", payer="ann", payee="bob", euros=3, answers={"sure": yes})
+    assert paid.text == "ann has 7 € left"
+    assert "declined" in client.call("pay", payer="ann", payee="bob", euros=3, answers={"sure": decline}).failure
+    too_much = client.call("pay", payer="ann", payee="bob", euros=8, answers={"sure": yes})
+    assert too_much.failure == "ann does not have 8 €."
+    with closing(sqlite3.connect(file)) as db:
+        assert db.execute("SELECT * FROM accounts").fetchall() == [("ann", 7), ("bob", 3)]
+
+
+def test_a_gateway_reads_the_same_in_each_round_as_the_server() -> None:
+    client = Client(run(GATEWAYS)["app"])
+    done = client.call("cancel", number=7, region="eu", answers={"confirm": yes})
+    assert done.text == "7 is cancelled by the servers of eu"
+    assert done.rounds == 2
+    client.headers["mcp-param-region"] = "us"
+    assert client.flow("cancel", number=7, region="eu").start().status == 400

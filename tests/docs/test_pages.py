@@ -13,16 +13,18 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import click
 import httpx
 import pytest
 
 from mrtr_server import Limits
+from mrtr_server.cli import main
 from mrtr_server.testing import Client, yes
 
 from ..support.serving import free_ports
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BIN = Path(sys.executable).parent
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
@@ -78,6 +80,42 @@ def test_every_test_in_a_python_block_passes(code: str, tmp_path: Path) -> None:
     assert int(passed) >= len(re.findall(r"^(?:async )?def test_", code, re.MULTILINE))  # one may have several cases
 
 
+TITLED = {"tutorial", "coming-from-fastmcp", "coming-from-the-sdk"}
+"""Pages with blocks that have a title; the tests of each page run them."""
+
+
+def test_no_python_block_is_left_out() -> None:
+    for page in PAGES:
+        text = page.read_text()
+        titled = len(re.findall(r'^```python title="[^"]+"$', text, re.MULTILINE))
+        assert titled == 0 or page.stem in TITLED, page.name
+        assert len(re.findall(r"^ *```\s*py", text, re.MULTILINE)) == len(blocks(page, "python")) + titled, page.name
+
+
+COMMAND = re.compile(r"(?:^|[\s`(|])mrtr-server ([a-z][^]`|;&)>#\n]*)", re.MULTILINE)
+COMMANDS = sorted({found.strip() for page in PAGES for found in COMMAND.findall(page.read_text())})
+
+
+@pytest.mark.parametrize("words", COMMANDS)
+def test_each_command_that_is_quoted_is_there_with_its_options(words: str) -> None:
+    command: click.Command = main
+    for word in words.split():
+        if isinstance(command, click.Group) and word in command.commands:
+            command = command.commands[word]
+    assert not isinstance(command, click.Group), words
+    known = {name for option in command.params for name in [*option.opts, *option.secondary_opts]}
+    assert set(re.findall(r"(?<!\S)--?[a-z][\w-]*", words)) <= known | {"--help"}
+
+
+SCRIPT = re.compile(r"(?:^|[\s`(])((?:\.\./)?(?:scripts|benchmarks|examples)/\w+(?:\.py)?)(?=[\s`)])", re.MULTILINE)
+
+
+def test_each_script_that_is_quoted_is_there() -> None:
+    named = {(page.name, found) for page in PAGES for found in SCRIPT.findall(page.read_text())}
+    assert len(named) > 40
+    assert [each for each in sorted(named) if not (ROOT / each[1].removeprefix("../")).exists()] == []
+
+
 EVERY_PAGE = [
     *ROOT.glob("*.md"),
     *(page for folder in ("docs", "benchmarks", ".github") for page in (ROOT / folder).glob("**/*.md")),
@@ -105,25 +143,16 @@ def test_every_link_to_a_heading_leads_to_one() -> None:
             assert anchor in anchors(page.parent / target if target else page), f"{page.name}: {target}#{anchor}"
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "writing-servers",
-        "operating",
-        "database",
-        "access",
-        "tasks",
-        "drafts",
-        "clients",
-        "stdio",
-        "tutorial",
-        "coming-from-fastmcp",
-    ],
-)
-def test_a_table_of_contents_has_every_section_in_its_order(name: str) -> None:
-    text = (ROOT / "docs" / f"{name}.md").read_text()
+WITHOUT_CONTENTS = {"guides", "performance"}
+"""Long pages whose first table leads to their parts, or whose parts are read one after the other."""
+
+
+@pytest.mark.parametrize("page", PAGES[1:], ids=lambda page: page.stem)
+def test_a_table_of_contents_has_every_section_in_its_order(page: Path) -> None:
+    text = page.read_text()
     listed = re.findall(r"^- \[(.+)\]\(#", text, re.MULTILINE)
-    assert listed == re.findall(r"^## (.+)$", FENCE.sub("", text), re.MULTILINE)
+    if listed or (len(text.split()) > 1400 and page.stem not in WITHOUT_CONTENTS):
+        assert listed == re.findall(r"^## (.+)$", FENCE.sub("", text), re.MULTILINE)
 
 
 def test_the_three_styles_of_the_readme_are_one_tool() -> None:
@@ -176,7 +205,7 @@ def readme_app(tmp_path: Path) -> Path:
 
 def test_the_first_tool_answers_its_curl_lines_as_printed(readme_app: Path) -> None:
     commands = blocks(ROOT / "README.md", "sh")
-    serve = next(block for block in commands if block.strip() == "uvicorn weather:app").strip()
+    serve = next(block for block in commands if block.startswith("mrtr-server dev weather:app")).strip()
     calls = [block for block in commands if "curl" in block]
     printed = [json.loads(re.sub(r"\n\s*", "", block)) for block in blocks(ROOT / "README.md", "json")]
     assert len(calls) == len(printed) == 2
@@ -198,8 +227,8 @@ def test_the_first_tool_answers_its_curl_lines_as_printed(readme_app: Path) -> N
         assert refused["error"]["code"] == -32602
 
 
-def test_the_first_tool_answers_the_packages_own_client_as_printed(readme_app: Path) -> None:
-    (call,) = (block for block in blocks(ROOT / "README.md", "sh") if "mrtr_server.testing" in block)
+def test_the_first_tool_answers_the_terminals_client_as_printed(readme_app: Path) -> None:
+    (call,) = (block for block in blocks(ROOT / "README.md", "sh") if block.startswith("mrtr-server call"))
     (port,) = free_ports(1)
     with running("uvicorn weather:app", readme_app, port):
         shown = call.replace("localhost:8000", f"127.0.0.1:{port}")

@@ -14,7 +14,7 @@ from pydantic_core import from_json, to_json
 from starlette.authentication import AuthCredentials, AuthenticationBackend, BaseUser, SimpleUser
 from starlette.requests import HTTPConnection
 
-from examples import deploy, dinner, payments, report, resource_server, rolling_upgrade
+from examples import deploy, dinner, itinerary, payments, report, resource_server, rolling_upgrade
 from mrtr_server import KeyRing
 from mrtr_server.testing import EVERYTHING, Answerable, Client, Reply, SharedStore, accept, replica, replicas, yes
 
@@ -83,6 +83,7 @@ SCENARIOS: dict[str, list[Scenario]] = {
     ],
     "dinner": [tool("book_dinner", {"party_size": {"partySize": 4}}, date="2025-11-22", time="19:00")],
     "echo_task": [tool("echo", {"echo_input": {"input": "hi"}}), tool("echo", input="ho")],
+    "itinerary": [tool("plan", {"taste": {"evening": "food"}}, city="Lisbon", days=2)],
     "payments": [tool("pay", {"confirm": yes}, to="Ann", euros=25), tool("balance", of="Ann")],
     "resource_server": [tool("write", {"confirm": yes}, text="milk"), tool("read")],
     "report": [tool("report", {"wanted": {"thousands": 2}, "layout": {"style": "sentence"}})],
@@ -137,6 +138,7 @@ def effects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], lis
     log = tmp_path / "deploy.log"
     monkeypatch.setattr(deploy, "LOG", log)
     monkeypatch.setattr(payments, "LEDGER", tmp_path / "payments.db")
+    monkeypatch.setattr(itinerary, "PACE", 0)
     monkeypatch.setattr(report, "PACE", 0)
     # The steps of a task are in no reply.
     monkeypatch.setattr(dinner, "reserve", reserve)

@@ -241,6 +241,19 @@ class TestDigests:
         with pytest.raises(SetupError, match="can't be a form"):
             reader(asked)
 
+    @pytest.mark.parametrize(
+        ("asked", "says"),
+        [
+            (bool, "For a yes or a no, use Confirm(message), or ctx.confirm(message)"),
+            (str, "such as class Answer(BaseModel): value: str"),
+            (["red", "blue"], "class Choice(BaseModel): value: Literal['red', 'blue']"),
+        ],
+    )
+    def test_what_other_frameworks_take_for_a_form_is_named_in_ours(self, asked: Any, says: str) -> None:
+        with pytest.raises(SetupError) as refused:
+            Elicit("Which?", asked)
+        assert says in str(refused.value)
+
 
 class TestAnswers:
     def test_an_accepted_form_is_the_model(self) -> None:

@@ -153,7 +153,21 @@ async def test_what_is_counted_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(unanswered, "MOST_COUNTED", 10)
     site = Site(most=1)
     ann = site.as_("ann")
-    assert [(await ann.flow("greet").start()).status for _ in range(2)] == [200, 429]
-    for number in range(10):
+    first = [(await ann.flow("greet", greeting=str(number)).start()).status for number in range(10)]
+    again = [(await ann.flow("greet", greeting=str(number)).start()).status for number in range(10)]
+    assert (first, again) == ([200] * 10, [429] * 10)
+    assert (await ann.flow("greet", greeting="one too many").start()).questions
+    assert (await ann.flow("greet", greeting="0").start()).questions, "what it remembers is what it would limit"
+
+
+async def test_other_questions_hardly_reset_a_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unanswered, "MOST_COUNTED", 10)
+    site = Site(most=5)
+    ann = site.as_("ann")
+    for _ in range(5):
+        assert (await ann.flow("greet").start()).questions
+    assert (await ann.flow("greet").start()).status == 429
+    for number in range(20):  # twice as many as are counted
         assert (await ann.flow("greet", greeting=str(number)).start()).questions
-    assert (await ann.flow("greet").start()).questions, "what it remembers is what it would limit"
+    statuses = [(await ann.flow("greet").start()).status for _ in range(4)]
+    assert statuses.count(200) <= 2, "each of them for as many others as are counted"

@@ -5,6 +5,7 @@ import shlex
 import subprocess
 import sys
 import tomllib
+from importlib.metadata import PathDistribution as Distribution
 from importlib.resources import files
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from mrtr_server import __version__
 from mrtr_server.cli import main
 from mrtr_server.cli.run import run as run_command
 from mrtr_server.errors import SetupError
-from mrtr_server.new.project import make_project, package_of
+from mrtr_server.new.project import installed_from, make_project, package_of
 
 from ..support.serving import ROOT, without_settings
 
@@ -57,6 +58,30 @@ def test_its_checks_pass_at_once(project: Path, command: list[str]) -> None:
         timeout=300,
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_page_to_try_it_is_named(project: Path, tmp_path: Path) -> None:
+    printed = CliRunner().invoke(main, ["new", str(tmp_path / "tea-shop")]).output
+    assert "open http://127.0.0.1:8000/docs" in printed
+    assert "http://127.0.0.1:8000/docs" in (project / "README.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("noted", "folder"),
+    [
+        ('{"url": "file:///src/of%20ann", "dir_info": {}}', "/src/of ann"),
+        ('{"url": "https://example.com/mrtr_server.git", "vcs_info": {}}', ""),
+        (None, ""),
+    ],
+)
+def test_an_environment_that_came_from_a_checkout_is_pointed_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, noted: str | None, folder: str
+) -> None:
+    """An index may not have this release: what the project's README says would then fail in another environment."""
+    monkeypatch.setattr(Distribution, "read_text", lambda *_: noted)
+    assert installed_from() == folder
+    printed = CliRunner().invoke(main, ["new", str(tmp_path / "tea-shop")]).output
+    assert (f"pip install '{folder}[fast]'" in printed) == bool(folder)
 
 
 def test_no_name_is_left_to_fill_in(project: Path) -> None:

@@ -370,7 +370,9 @@ class TestAnotherUser:
 
         with in_thread(app, wait=False) as port:
             window.goto(f"http://127.0.0.1:{port}/docs")
-            expect(window.locator("#welcome")).to_contain_text("If the server wants a token")
+            expect(window.locator("#welcome")).to_contain_text(
+                "Authentication is required. If the server wants a token"
+            )
             window.locator("#settings > summary").click()
             window.get_by_label("Bearer token").fill("token-of-dora")
             window.keyboard.press("Tab")

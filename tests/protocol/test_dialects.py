@@ -3,6 +3,8 @@
 import ast
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -42,7 +44,7 @@ from mrtr_server.errors import (
     UnknownTarget,
     UnsupportedVersion,
 )
-from mrtr_server.protocol.all_dialects import DIALECTS, Dialect, Surface
+from mrtr_server.protocol.all_dialects import DIALECTS, ENCODINGS, UNVERSIONED, Dialect, Surface, load_encodings
 
 from ..conftest import Serve
 from ..support.serving import ROOT, in_thread
@@ -50,7 +52,7 @@ from ..support.wire import ACCEPT, JSON, VERSION, Reply, Wire, modern, request
 
 PACKAGE = ROOT / "mrtr_server"
 SHARED = {"all_dialects", "dialect", "handshake_entries", "handshake_questions", "handshake_versions"}
-FORMS = {"drafts", "handshake", "v2026_07_28"}
+FORMS = {"draft_encodings", "drafts", "handshake", "v2026_07_28"}
 MODULES = [PACKAGE / "protocol" / f"{name}.py" for name in sorted(SHARED | FORMS)]
 
 OLD = "2025-11-25"
@@ -190,6 +192,22 @@ class TestNarrowing:
             with pytest.raises(SetupError, match="choose from 2026-07-28, 2025-11-25, sep-draft"):
                 app(dialects=wrong)
 
+    def test_needs_one_form_for_clients_that_name_no_version(self) -> None:
+        for other in UNVERSIONED - {"sep-draft"}:
+            with pytest.raises(SetupError, match=f"choose one of {other}, sep-draft"):
+                app(dialects=[VERSION, "sep-draft", other])
+        assert {"sep-draft", *ENCODINGS} == UNVERSIONED
+        assert tuple(load_encodings()[0]) == ENCODINGS
+
+    def test_loads_no_other_encoding_where_none_is_named(self) -> None:
+        served = "import sys, mrtr_server; mrtr_server.MRTRServer('x', keys=[bytes(32)]);"
+        done = subprocess.run(
+            [sys.executable, "-c", served + "print('mrtr_server.protocol.draft_encodings' in sys.modules)"],
+            capture_output=True,
+            check=True,
+        )
+        assert done.stdout == b"False\n"
+
     def test_keeps_the_order_in_which_they_are_asked(self, serve: Serve) -> None:
         wire = serve(app(dialects=["sep-draft", VERSION]))
         assert outcome(send(wire, "tools/call", VERSION, VERSION, False)) == "modern"
@@ -250,9 +268,11 @@ def below(kind: type[RequestError]) -> set[type[RequestError]]:
     return {each for child in kind.__subclasses__() for each in {child, *below(child)}}
 
 
-@pytest.fixture(params=list(DIALECTS))
+@pytest.fixture(params=[*DIALECTS, *ENCODINGS])
 def dialect(request: pytest.FixtureRequest) -> Dialect:
-    return DIALECTS[request.param](Surface({"name": "x", "version": "1"}, [VERSION], {}, lambda tool: "forbidden"))
+    return {**DIALECTS, **load_encodings()[0]}[request.param](
+        Surface({"name": "x", "version": "1"}, [VERSION], {}, lambda tool: "forbidden")
+    )
 
 
 def test_every_error_is_in_the_table() -> None:
@@ -319,7 +339,7 @@ def test_no_code_of_ours_is_in_the_range_that_json_rpc_reserves() -> None:
 @pytest.mark.parametrize("module", MODULES, ids=lambda path: path.stem)
 def test_siblings_never_import_each_other(module: Path) -> None:
     """A little repetition beats an `if version`."""
-    siblings = FORMS - {module.stem}
+    siblings = FORMS - {module.stem} - ({"drafts"} if module.stem == "draft_encodings" else set())
     imported = set()
     for node in ast.walk(ast.parse(module.read_text())):
         if isinstance(node, ast.ImportFrom):

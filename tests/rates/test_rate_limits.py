@@ -447,6 +447,33 @@ class TestMemory:
         assert len(counting._storage._windows) <= 2000  # type: ignore[attr-defined]
         assert await counting.take(rate, "4999") > 0, "the newest count"
 
+    async def test_one_that_is_used_up_outlasts_many_that_are_not(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(counters, "MOST_COUNTERS", 2000)
+        counting = counters.Counters(Clock(1_200_000.0))
+        once, often = counters.read_rate("test", "1/minute"), counters.read_rate("test", "10/minute")
+        assert await counting.take(once, "used up") == 0
+        for number in range(5000):
+            assert await counting.take(often, str(number)) == 0
+        assert await counting.take(once, "used up") > 0
+
+    async def test_where_there_are_too_many_they_are_looked_through_now_and_then_only(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(counters, "MOST_COUNTERS", 2000)
+        counting = counters.Counters(Clock(1_200_000.0))
+        storage: Any = counting._storage
+        sweep, sweeps = storage._sweep, list[float]()
+
+        def counted(now: float) -> None:
+            sweeps.append(now)
+            sweep(now)
+
+        monkeypatch.setattr(storage, "_sweep", counted)
+        rate = counters.read_rate("test", "10/minute")
+        for number in range(5000):
+            await counting.take(rate, str(number))
+        assert 1 < len(sweeps) < 20
+
 
 def dispatcher_of(app: MRTRServer) -> Dispatcher:
     dispatcher = app._parts.stdio.args[0]

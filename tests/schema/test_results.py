@@ -405,6 +405,28 @@ class TestToolResult:
         assert write(failure) == failed("no sensor there")
         assert write(ToolResult(structured_content={"temperature": 1.0}))["structuredContent"] == {"temperature": 1.0}
 
+    @pytest.mark.parametrize("content", [Weather(temperature=1), {"temperature": 1, "windSpeed": None}])
+    def test_it_may_declare_its_structured_content(self, content: Any) -> None:
+        schema, write = compile_tool(Annotated[ToolResult, Weather])
+        assert schema == compile_tool(Weather)[0]
+        body = write(ToolResult(content=["mild"], structured_content=content, meta={"took": 3}))
+        assert body == {
+            **text("mild"),
+            "structuredContent": {"temperature": 1.0, "windSpeed": None},
+            "_meta": {"took": 3},
+        }
+        assert write(Weather(temperature=1))["structuredContent"] == {"temperature": 1.0, "windSpeed": None}
+
+    def test_declared_structured_content_is_checked_unless_the_call_failed(self) -> None:
+        _, write = compile_tool(Annotated[ToolResult, Weather])
+        for content in (None, {"temperature": "high"}):
+            with pytest.raises(FlowError, match="does not fit its annotation"):
+                write(ToolResult(content=["mild"], structured_content=content))
+        assert write(ToolResult(content=["no sensor there"], is_error=True)) == failed("no sensor there")
+
+    def test_what_else_annotated_adds_to_it_declares_nothing(self) -> None:
+        assert compile_tool(Annotated[ToolResult, "in full"])[0] is None
+
     def test_what_is_no_content_is_the_author_s_mistake(self) -> None:
         _, write = compile_tool(ToolResult)
         with pytest.raises(TypeError, match="int is not content"):
@@ -432,6 +454,8 @@ class TestPrompts:
             (TEXT, [user(HELLO)]),
             (IMAGE, [user({"type": "image", "data": "iVBORw==", "mimeType": "image/png"})]),
             (Message(content="hello"), [user(HELLO)]),
+            (Message("hello"), [user(HELLO)]),
+            (Message(TEXT, role="assistant"), [{"role": "assistant", "content": HELLO}]),
             (Message(role="assistant", content=TEXT), [{"role": "assistant", "content": HELLO}]),
             (
                 ["hello", Message(role="assistant", content="hello")],

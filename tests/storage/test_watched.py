@@ -1,6 +1,7 @@
 """A store that is away: what needs it is refused with the time to try again, and the log has it once."""
 
 import asyncio
+import inspect
 import logging
 import re
 import time
@@ -16,6 +17,7 @@ from pydantic_core import from_json
 from mrtr_server import Context, InProcessStore, MRTRServer, StoreUnavailable
 from mrtr_server.storage import contact
 from mrtr_server.storage import watched as watched_store
+from mrtr_server.storage.base import Redemption, Store
 from mrtr_server.storage.tasks import TaskRow
 from mrtr_server.storage.watched import Outage, WatchedStore
 from mrtr_server.testing import AsyncClient, Reply, yes
@@ -24,6 +26,9 @@ from ..support.databases import PostgreSQL, task_row
 from ..support.wire import JSON
 
 pytestmark = pytest.mark.anyio
+
+LEASE, GRACE = 0.6, 0.3
+"""In seconds."""
 
 GONE = "the store can't be used (reference "
 BACK = "the store is back (reference "
@@ -236,6 +241,79 @@ class Partly(InProcessStore):
             raise StoreUnavailable("no release")
 
 
+class Noted(InProcessStore):
+    """Notes what each method gets, and returns what it is told to."""
+
+    def __init__(self, method: str, returned: object) -> None:
+        super().__init__()
+        self.got: list[dict[str, Any]] = []
+
+        async def note(*args: Any, **keywords: Any) -> object:
+            bound = inspect.signature(getattr(Store, method)).bind(self, *args, **keywords)
+            self.got.append({name: given for name, given in bound.arguments.items() if name != "self"})
+            return returned
+
+        setattr(self, method, note)
+
+
+class Seen:
+    """An observer that notes the methods that it hears of."""
+
+    def __init__(self) -> None:
+        self.methods: list[str] = []
+
+    def took(self, method: str, seconds: float, error: Exception | None) -> None:
+        self.methods.append(method)
+
+    def added(self, row: TaskRow) -> None: ...
+
+    def changed(self, row: TaskRow, to: TaskRow) -> None: ...
+
+
+RETURNED: dict[str, object] = {
+    "redeem": Redemption("running"),
+    "renew": True,
+    "record": True,
+    "release": None,
+    "put": True,
+    "replace": None,
+    "get": b"value",
+    "add_task": True,
+    "find_task": task_row(),
+    "find_tasks": [task_row()],
+    "list_owned_tasks": [task_row()],
+    "change_task": task_row(),
+    "claim_tasks": [task_row()],
+    "renew_tasks": {"id"},
+    "holds_task": True,
+    "overdue_tasks": [task_row()],
+    "wait_for_tasks": None,
+}
+
+
+class TestEachMethod:
+    def test_is_listed_here(self) -> None:
+        watched = {name for name, value in vars(WatchedStore).items() if inspect.iscoroutinefunction(value)}
+        assert set(RETURNED) == watched.intersection(vars(Store)) - {"close"}
+
+    @pytest.mark.parametrize("method", RETURNED)
+    async def test_hands_on_what_it_gets_and_returns_and_is_observed(self, method: str) -> None:
+        store, seen = Noted(method, RETURNED[method]), Seen()
+        watched = WatchedStore(store, Outage("it"), lease=LEASE)
+        watched.observe(seen)
+        given: dict[str, Any] = {}
+        for name, parameter in list(inspect.signature(getattr(Store, method)).parameters.items())[1:]:
+            if parameter.kind is parameter.VAR_KEYWORD:
+                given[name] = {"message": "more"}
+            else:
+                given[name] = True if name == "lapsed" else task_row() if name == "row" else object()
+        more = given.pop("changes", {})
+        assert await getattr(watched, method)(**given, **more) == RETURNED[method]
+        (got,) = store.got
+        assert got == {**given, **({"changes": more} if more else {})}
+        assert seen.methods == ([method] if method != "wait_for_tasks" else [])  # which is to wait
+
+
 class TestTheLog:
     @pytest.fixture
     def store(self) -> Partly:
@@ -310,10 +388,6 @@ class Shared(InProcessStore):
         if self.away or self.full:
             raise StoreUnavailable("no put")
         return await super().put(key, value, keep=keep, **more)
-
-
-LEASE, GRACE = 0.6, 0.3
-"""In seconds."""
 
 
 class TestTakingTasksOver:

@@ -1,6 +1,7 @@
 """Applications that tests run in processes of their own, by import string."""
 
 import os
+from collections.abc import AsyncIterator
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field
@@ -168,6 +169,7 @@ def languages(value: str, known: dict[str, str]) -> list[str]:
 WEATHER = "Current weather in {}:\nTemperature: 72° F\nConditions: Partly cloudy"
 
 answering = MRTRServer("answering", keys=[bytes(32)])
+streaming = MRTRServer("streaming", keys=[bytes(32)])
 failing = MRTRServer("failing", keys=[bytes(32)])
 asking = MRTRServer("asking", keys=[bytes(32)])
 
@@ -176,6 +178,13 @@ asking = MRTRServer("asking", keys=[bytes(32)])
 def weather_at_once(city: str) -> str:
     """Get the weather in a city."""
     return WEATHER.format(city)
+
+
+@streaming.tool(name="get_weather", task="optional", ttl=60, poll=5)
+async def weather_in_pieces(city: str) -> AsyncIterator[str]:
+    """Get the weather in a city, line by line."""
+    for line in WEATHER.format(city).splitlines(keepends=True):
+        yield line
 
 
 @failing.tool(name="get_weather")

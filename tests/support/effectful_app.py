@@ -106,6 +106,16 @@ async def task(ctx: Context) -> str:
     return "done"
 
 
+@app.tool
+async def in_pieces(ctx: Context) -> AsyncIterator[str]:
+    Path("pieces.txt").write_text("x")  # told
+    yield "one"
+    await asyncio.to_thread(shutil.copyfile, __file__, "copy")  # told
+    yield "two"
+    await ctx.confirm("?")
+    yield "three"
+
+
 @app.prompt
 async def prompt(ctx: Context) -> str:
     Path("prompt.txt").write_text("x")  # told

@@ -7,6 +7,7 @@ import threading
 import time
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import suppress
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
@@ -556,6 +557,15 @@ class TestALease:
         assert tools.ran == ["first", "waits", "between", "last"]
         await tools.app._parts.worker.close()
 
+    async def test_holds_for_longer_each_time_that_it_is_renewed(self, tools: Tools) -> None:
+        await tools.start("steps")
+        await tools.began.wait()
+        (here,) = tools.app._parts.worker._loop_workers.values()
+        ((run, _),) = here._running.values()
+        for _ in range(2):
+            until = run.lease._until
+            await tools.until(lambda until=until: run.lease._until > until, "the heartbeat")  # type: ignore[misc]
+
     async def test_that_ended_and_was_found_again_loses_nothing(self, tools: Tools) -> None:
         flow = await tools.start("steps")
         await tools.began.wait()
@@ -832,6 +842,22 @@ class TestServersThatEnd:
         row = await tools.row(flow)
         assert (row.status, row.lease, row.attempts) == ("working", "", 0)
 
+    async def test_leave_what_can_not_be_cancelled_before_their_deadline(self, tools: Tools) -> None:
+        async def stubborn() -> None:
+            """Go on whatever happens."""
+            tools.began.set()
+            while not tools.gate.is_set():
+                with suppress(asyncio.CancelledError):
+                    await tools.gate.wait()
+
+        tools.app.tool(task="optional")(stubborn)
+        await tools.start("stubborn")
+        await tools.began.wait()
+        shutdown = tools.app._parts.admission.shutdown
+        shutdown.seconds, shutdown.began = 20.0, time.monotonic() - 17
+        await tools.app._parts.worker.close()
+        assert shutdown.left() > 0
+
     async def test_hand_back_what_is_being_claimed(self, tools: Tools) -> None:
         flow = await tools.start("at_once", replica(tools.app, run_tasks=False))
         tools.store.slow = 0.1
@@ -891,6 +917,23 @@ class TestServersThatEnd:
         flow.move_to(worker_of)
         assert (await flow.wait()).text == "at once"
         await worker_of._parts.worker.close()
+
+    async def test_that_have_no_tool_for_tasks_rest(self, caplog: pytest.LogCaptureFixture, monkeypatch: Any) -> None:
+        rests = 0
+
+        async def rest(seconds: float, work: Any) -> None:
+            nonlocal rests
+            rests += 1
+            await within(seconds, work)
+
+        within = worker._within
+        monkeypatch.setattr(worker, "_within", rest)
+        app = MRTRServer("worker", keys=KEYS, store=Flaky())
+        app._parts.worker.start()
+        await asyncio.sleep(0.25)
+        await app._parts.worker.close()
+        assert 1 <= rests <= 4
+        assert caplog.messages == []
 
     async def test_that_have_not_the_tool_leave_its_tasks_to_others(self, caplog: pytest.LogCaptureFixture) -> None:
         clock = Clock()

@@ -62,11 +62,15 @@ def parts(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bool]]:
     """Return a list that fills with what each `write_part` returned."""
     taken: list[bool] = []
 
-    def counted(*args: Any, **named: Any) -> bool:
-        taken.append(write_part(*args, **named))
-        return taken[-1]
+    def counting(function: Any) -> Any:
+        def counted(*args: Any, **named: Any) -> bool:
+            taken.append(function(*args, **named))
+            return taken[-1]
 
-    monkeypatch.setattr(whole_responses, "write_part", counted)
+        return counted
+
+    monkeypatch.setattr(whole_responses, "write_part", counting(write_part))
+    monkeypatch.setattr(Cycle, "write_part", counting(Cycle.write_part))
     find_shortcuts.cache_clear()
     yield taken
     find_shortcuts.cache_clear()

@@ -68,7 +68,7 @@ async function load() {
     showList();
     welcome.hidden = false;
     welcome.className = "notice bad";
-    welcome.textContent = `${error.message} If the server wants a token, give it in “Client settings”. If it refuses this origin, add it to allowed_origins=.`;
+    welcome.textContent = `${error.message.replace(/\.?$/, ".")} If the server wants a token, give it in “Client settings”. If it refuses this origin, add it to allowed_origins=.`;
   }
 }
 

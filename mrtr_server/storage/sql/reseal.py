@@ -47,7 +47,14 @@ TABLES = (
     ),
     _Table(
         "mrtr_kept",
-        (purposes.REPORT, purposes.LIVE_ANSWER, purposes.LIVE_EVENT, purposes.LIVE_SESSION, purposes.LIVE_PAGES),
+        (
+            purposes.REPORT,
+            purposes.LIVE_ANSWER,
+            purposes.LIVE_EVENT,
+            purposes.LIVE_SESSION,
+            purposes.LIVE_PAGES,
+            purposes.TASK_PIECES,
+        ),
         ("value",),
         "sealed_values",
         "reseal_value",

@@ -1,0 +1,343 @@
+"""Pieces of the result of a task: kept by whoever runs it, and sent by any replica to clients that wait for it."""
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typing_extensions import override
+
+from mrtr_server import Context, ImageContent, KeyRing, Limits, MRTRServer, StoreUnavailable
+from mrtr_server.errors import Full
+from mrtr_server.protocol.messages import Call, Note, Piece
+from mrtr_server.storage.memory import InProcessStore
+from mrtr_server.storage.pubsub import InProcessFanout
+from mrtr_server.storage.quotas import ANY, Quota
+from mrtr_server.storage.tasks import TaskRow
+from mrtr_server.tasks.pieces import PieceReader, PieceWriter, TaskPieces
+from mrtr_server.tasks.records import TaskRecords
+from mrtr_server.testing import AsyncClient, replica, sampled
+
+from ..support.databases import PostgreSQL
+from ..support.direct import Exchange, scope_of
+from ..support.wire import ACCEPT, JSON, PREFIX, Reply, request
+
+pytestmark = pytest.mark.anyio
+
+PIECE = "notifications/tools/content"
+PATIENCE = 20.0
+
+app = MRTRServer("pieces", keys=[bytes(32)])
+gates: dict[str, asyncio.Event] = {}
+
+
+def gate(name: str) -> asyncio.Event:
+    return gates.setdefault(name, asyncio.Event())
+
+
+@app.tool(task="optional")
+async def story(ctx: Context, name: str = "a") -> AsyncIterator[str | ImageContent]:
+    """Yield, wait for the test, yield, ask, yield."""
+    yield "Once "
+    yield "upon "
+    await gate(name).wait()
+    yield "a time"
+    yield ImageContent(data=b"x")
+    await ctx.sample("And then?", key="then")
+    yield "the end"
+
+
+@app.tool(task="optional")
+async def later(ctx: Context) -> AsyncIterator[str]:
+    """Become a task in the middle."""
+    yield "in a round, "
+    await ctx.background()
+    yield "in a task"
+
+
+class Replicas:
+    """A server that is asked, and one that runs the tasks; they may be the same."""
+
+    def __init__(self, front: MRTRServer) -> None:
+        self.front = front
+
+    def opening(self, message: JSON) -> Exchange:
+        """Return a request as the drafts send it, which begins when the test says so."""
+        headers = [(b"content-type", b"application/json"), (b"accept", ACCEPT.encode())]
+        return Exchange(self.front, scope_of(headers)).body(json.dumps(message).encode())
+
+    async def send(self, message: JSON) -> Reply:
+        return await self.opening(message).end()
+
+    async def start(self, tool: str = "story", **arguments: Any) -> str:
+        """Start a task; return its id."""
+        params = {"name": tool, "arguments": arguments, "task": {"ttl": 60000}}
+        return str((await self.send(request("tools/call", params))).result["task"]["taskId"])
+
+    async def answer(self, task: str) -> None:
+        answers = {"then": {"role": "assistant", "content": {"type": "text", "text": "x"}, "model": "m"}}
+        reply = await self.send(request("tasks/input_response", {"taskId": task, "inputResponses": answers}))
+        assert "result" in reply.message
+
+
+async def _replicas(stack: AsyncExitStack, url: str | None, **settings: Any) -> Replicas:
+    if url is None:
+        alone = replica(app, **settings)
+        stack.push_async_callback(alone._parts.worker.close)
+        return Replicas(alone)
+    front, back = replica(app, database=url, run_tasks=False, **settings), replica(app, database=url)
+    await stack.enter_async_context(back.worker())
+    stack.push_async_callback(front._parts.shared.store.close)
+    return Replicas(front)
+
+
+@pytest.fixture(autouse=True)
+def closed_gates() -> None:
+    gates.clear()
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgresql"])
+async def replicas(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Replicas]:
+    """On each kind of store; where there is a database, the tasks run on another replica."""
+    url = None
+    if request.param == "sqlite":
+        url = f"sqlite:///{tmp_path}/tasks.db"
+    elif request.param == "postgresql":
+        server: PostgreSQL = request.getfixturevalue("postgresql")
+        url = server.url(await server.new_database())
+    async with AsyncExitStack() as stack:
+        yield await _replicas(stack, url)
+
+
+@pytest.fixture
+async def alone() -> AsyncIterator[Replicas]:
+    async with AsyncExitStack() as stack:
+        yield await _replicas(stack, None)
+
+
+def notes(reply: Reply) -> list[JSON]:
+    return [each["params"] for each in reply.received if each.get("method") == PIECE]
+
+
+def texts(reply: Reply) -> list[str]:
+    return [str(each["content"].get("text", each["content"]["type"])) for each in notes(reply)]
+
+
+def asking(task: str, **more: Any) -> JSON:
+    """Return a request for the result of a task, with `stream` as the draft prints it: beside the parameters."""
+    return {**request("tasks/result", {"taskId": task, **more}, id=4), "stream": {}}
+
+
+class TestAClientOfTheDrafts:
+    async def test_gets_the_pieces_as_they_come_from_whichever_replica_runs_the_task(self, replicas: Replicas) -> None:
+        task = await replicas.start()
+        waiting = replicas.opening(asking(task)).start()
+        await waiting.until(b"upon ")
+        assert not waiting.has_ended
+        gate("a").set()
+        asked = await waiting.end()
+        assert texts(asked) == ["Once ", "upon ", "a time", "image"]
+        assert [(each["index"], each["block"]) for each in notes(asked)] == [(0, 0), (1, 0), (2, 0), (3, 1)]
+        assert notes(asked)[0] == {
+            "requestId": 4,
+            "index": 0,
+            "block": 0,
+            "content": {"type": "text", "text": "Once "},
+            "_meta": {PREFIX + "related-task": {"taskId": task}},
+        }
+        assert asked.result["inputRequests"].keys() == {"then"}
+        await replicas.answer(task)
+        done = await replicas.send(asking(task))
+        assert [block.get("text", block["type"]) for block in done.content] == ["Once upon a time", "image", "the end"]
+
+    async def test_may_ask_within_the_parameters(self, alone: Replicas) -> None:
+        gate("a").set()
+        task = await alone.start()
+        reply = await alone.send(request("tasks/result", {"taskId": task, "stream": {}}))
+        assert texts(reply)[:2] == ["Once ", "upon "]
+
+    async def test_gets_none_unless_it_asks(self, alone: Replicas) -> None:
+        gate("a").set()
+        task = await alone.start()
+        reply = await alone.send(request("tasks/result", {"taskId": task}))
+        assert (notes(reply), reply.is_stream) == ([], False)
+
+    async def test_that_accepts_no_stream_gets_the_result_alone(self, alone: Replicas) -> None:
+        gate("a").set()
+        task = await alone.start()
+        reply = (
+            await Exchange(alone.front, scope_of([(b"content-type", b"application/json")]))
+            .body(json.dumps(asking(task)).encode())
+            .end()
+        )
+        assert reply.result["inputRequests"].keys() == {"then"}
+        assert not reply.is_stream
+
+    async def test_that_comes_again_with_its_state_continues_where_it_was(self) -> None:
+        async with AsyncExitStack() as stack:
+            hurried = await _replicas(stack, None, limits=Limits(result_wait_seconds=0.05))
+            task = await hurried.start()
+            came: list[str] = []
+            state: JSON = {}
+            async with asyncio.timeout(PATIENCE):
+                while len(came) < 2:
+                    reply = await hurried.send(asking(task, **state))
+                    came += texts(reply)
+                    state = {"requestState": reply.result["requestState"]}
+            again = await hurried.send(asking(task, **state))
+            assert (came, texts(again)) == (["Once ", "upon "], [])
+            gate("a").set()
+            async with asyncio.timeout(PATIENCE):
+                while "inputRequests" not in reply.result:
+                    reply = await hurried.send(asking(task, **state))
+                    came += texts(reply)
+                    state = {"requestState": reply.result.get("requestState")}
+            assert came == ["Once ", "upon ", "a time", "image"]
+
+    async def test_of_a_task_that_has_ended_gets_the_result_alone(self, alone: Replicas) -> None:
+        gate("a").set()
+        task = await alone.start()
+        await alone.send(request("tasks/result", {"taskId": task}))
+        await alone.answer(task)
+        await alone.send(request("tasks/result", {"taskId": task}))
+        reply = await alone.send(asking(task))
+        assert (notes(reply), reply.complete) == ([], True)
+
+    async def test_gets_what_was_yielded_in_rounds_with_the_rest(self, alone: Replicas) -> None:
+        params = {"name": "later", "arguments": {}, "task": {"ttl": 60000}, "stream": {}}
+        began = await alone.send(request("tools/call", params))
+        assert texts(began) == ["in a round, "]
+        reply = await alone.send(asking(began.result["task"]["taskId"]))
+        assert texts(reply) in (["in a round, ", "in a task"], []), "none, if the task has ended before"
+        assert reply.text == "in a round, in a task"
+
+
+class TestAClientOfTheHandshake:
+    async def test_gets_the_pieces_on_the_stream_that_waits_for_the_result(self) -> None:
+        client = AsyncClient(replica(app), era="2025-11-25", tasks=True, stream=True)
+        flow = client.flow("story")
+        gate("a").set()
+        await flow.start()
+        asked = await flow.wait()
+        assert asked.asks.keys() == {"then"}
+        done = await flow.finish(then=sampled("The dog"))
+        assert [block.get("text", block["type"]) for block in done.content] == ["Once upon a time", "image", "the end"]
+        came = [
+            message["params"] for each in flow.replies for message in each.received if message.get("method") == PIECE
+        ]
+        assert [each["index"] for each in came][:4] == [0, 1, 2, 3]
+        assert all(each["_meta"][PREFIX + "related-task"] == {"taskId": flow.task} for each in came)
+
+    async def test_gets_progress_instead_where_it_asked_for_that(self) -> None:
+        client = AsyncClient(replica(app), era="2025-11-25", tasks=True)
+        flow = client.flow("story")
+        gate("a").set()
+        await flow.start()
+        asked = await flow.wait()
+        assert asked.pieces == []
+        assert asked.progress[-1].progress == 4
+
+
+class Kept:
+    """An outlet that keeps what it gets."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def send(self, note: Note) -> Awaitable[None]:
+        assert isinstance(note, Piece)
+        self.texts.append(note.content["text"])
+        return asyncio.sleep(0)
+
+
+class Failing(InProcessStore):
+    """A store that takes no more values when told so."""
+
+    error: Exception | None = None
+
+    @override
+    async def put(self, key: str, value: bytes, *, keep: float, quota: Quota = ANY) -> bool:
+        if self.error is not None:
+            raise self.error
+        return await super().put(key, value, keep=keep, quota=quota)
+
+
+class TestWhatIsKept:
+    """By a worker, for whoever reads it."""
+
+    store: Failing
+    pieces: TaskPieces
+    row: TaskRow
+
+    @pytest.fixture(autouse=True)
+    def prepared(self) -> None:
+        self.store = Failing()
+        self.pieces = TaskRecords(self.store, KeyRing([bytes(32)]), InProcessFanout(), Limits()).pieces
+        fields: JSON = dict.fromkeys(TaskRow.__dataclass_fields__, "")
+        self.row = TaskRow(**{**fields, "id": "t", "owner": "o", "name": "story", "created": 0.0, "ttl": 60.0})
+
+    def writer(self) -> PieceWriter:
+        return PieceWriter(self.pieces, self.row, lambda: False)
+
+    async def read(self) -> list[str]:
+        kept = Kept()
+        await PieceReader(self.pieces, Call("tasks/result", {}, "t"), "o", kept).send_new()
+        return kept.texts
+
+    def piece(self, index: int, text: str = "") -> Piece:
+        return Piece(0, index, 0, {"type": "text", "text": text or str(index)})
+
+    async def test_is_read_in_order_whatever_it_was_kept_with(self) -> None:
+        writer = self.writer()
+        for index in range(5):
+            writer.add(self.piece(index))
+            if index % 2:
+                await writer.flush()
+        await writer.end()
+        assert await self.read() == ["0", "1", "2", "3", "4"]
+
+    async def test_stays_when_another_worker_yields_it_again(self) -> None:
+        """One that died had kept more than its journal says."""
+        first = self.writer()
+        first.add(self.piece(0))
+        await first.flush()
+        for index in (1, 2, 3):
+            first.add(self.piece(index))
+        await first.flush()
+        second = self.writer()
+        for index in (1, 2, 3, 4):  # its journal says one
+            second.add(self.piece(index, f"{index} again"))
+            await second.flush()
+        assert await self.read() == ["0", "1", "2", "3", "4 again"]
+
+    @pytest.mark.parametrize("error", [StoreUnavailable("away"), Full("stored_bytes", 1)])
+    async def test_ends_where_the_store_takes_no_more(self, error: Exception, caplog: pytest.LogCaptureFixture) -> None:
+        writer = self.writer()
+        writer.add(self.piece(0, "secret"))
+        await writer.flush()
+        self.store.error = error
+        for index in range(1, 4):
+            writer.add(self.piece(index, "secret"))
+            await writer.flush()
+        assert await self.read() == ["secret"]
+        (line,) = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+        assert "Pieces of the result of a task of 'story'" in line
+        assert "secret" not in line
+
+    async def test_does_not_grow_while_it_waits(self) -> None:
+        writer, size = self.writer(), 100 * 1024
+        for index in range(20):
+            await writer.add(self.piece(index, "x" * size))
+            assert writer._size <= 3 * size
+        await writer.end()
+        assert len(await self.read()) == 20
+
+    async def test_opens_for_its_own_task_and_owner_alone(self) -> None:
+        writer = self.writer()
+        writer.add(self.piece(0))
+        await writer.end()
+        assert await self.pieces.find("other", "o", 0) == []
