@@ -8,8 +8,8 @@ EXTRAS = {
     "otel": ("opentelemetry-api>=1.30",),
     "prometheus": ("prometheus-client>=0.21",),
     "auth": ("PyJWT[crypto]>=2.10", "httpx>=0.28"),
-    "client": ("httpx>=0.28",),
-    "cli": ("httpx>=0.28", "rich>=14", "questionary>=2.1"),
+    "client": ("httpx>=0.28", "sniffio>=1.3"),
+    "cli": ("httpx>=0.28", "sniffio>=1.3", "rich>=14", "questionary>=2.1", "prompt-toolkit>=3.0.40"),
     "limits": ("limits>=5.0", "redis>=5.2"),
 }
 """What each extra installs, as `pyproject.toml` has it.

@@ -18,6 +18,7 @@ from tests.support.browser import chromium  # noqa: E402
 from tests.support.serving import KEYS, in_process  # noqa: E402
 
 IMAGES = ROOT / "docs" / "images"
+ENVIRONMENT = {"MRTR_KEYS": KEYS, "MRTR_DEBUG": "true"}
 COLOURS = 64
 MOST_BYTES = 60_000
 """How large a picture may be."""
@@ -59,7 +60,7 @@ def main() -> None:
     """Take all pictures."""
     with (
         tempfile.TemporaryDirectory() as folder,
-        in_process("tests.support.page_app:app", log=Path(folder) / "log", environment={"MRTR_KEYS": KEYS}) as server,
+        in_process("tests.support.page_app:app", log=Path(folder) / "log", environment=ENVIRONMENT) as server,
         chromium() as browser,
     ):
         address = f"http://127.0.0.1:{server.port}/docs"

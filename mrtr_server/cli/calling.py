@@ -4,12 +4,12 @@ import asyncio
 import json
 import sys
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 
 from ..deployment.environment import CALL_TOKEN
-from ..errors import CallFailed, MRTRError, NotAnswered, RequestRefused, SetupError
+from ..errors import CallFailed, MRTRError, NoReply, NotAnswered, RequestRefused, SetupError
 from ..extras import lacking
 from ..logs.text import plain, plain_lines
 from ..protocol.messages import JSON
@@ -23,8 +23,10 @@ if TYPE_CHECKING:  # a server over stdio starts without them
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 
-UNANSWERED = 2
-"""How a command exits that left questions open."""
+UNANSWERED, UNKNOWN, ENDED = 3, 4, 130
+"""How a command exits that left questions open, that got no reply, and that the person ended."""
+
+_MOST_NAMES = 20
 
 
 def _calls(function: F) -> F:
@@ -34,7 +36,7 @@ def _calls(function: F) -> F:
             "--timeout", "seconds", default=120.0, show_default=True, metavar="SECONDS", help="For one request."
         ),
         click.option("--trace", is_flag=True, help="Show the messages on the error stream, states cut."),
-        click.option("--json", "as_json", is_flag=True, help="Print JSON, and ask nobody; exit with 2 if asked."),
+        click.option("--json", "as_json", is_flag=True, help="Print JSON, and ask nobody; exit with 3 if asked."),
         click.option("--token", envvar=CALL_TOKEN, default=None, help=f"A bearer token; better in {CALL_TOKEN}."),
         click.argument("url", metavar="URL"),
     ):
@@ -70,7 +72,8 @@ def call(tool: str, arguments: tuple[str, ...], **options: Any) -> None:
         tools = {each.name: each for each in await calls.client.list_tools()}
         found = tools.get(tool)
         if found is None:
-            raise SetupError(f"The server has no tool {tool!r}. It has: {', '.join(tools) or 'none'}")
+            names = [*list(tools)[:_MOST_NAMES], *(["…"] if len(tools) > _MOST_NAMES else [])]
+            raise SetupError(f"The server has no tool {tool!r}. It has: {', '.join(names) or 'none'}")
         reply = await calls.client.call(tool, read_arguments(arguments, found.input_schema))
         _print(calls, reply, reply.content)
 
@@ -152,8 +155,11 @@ def _taken(row: Any) -> str:
     """Return what a tool or prompt takes, in one line."""
     schema = getattr(row, "input_schema", None)
     if schema is not None:
-        properties, required = schema.get("properties") or {}, schema.get("required") or ()
-        names = [name if name in required else f"[{name}]" for name in properties]
+        properties, required = schema.get("properties"), schema.get("required")
+        wanted = required if isinstance(required, list) else ()
+        names = [
+            name if name in wanted else f"[{name}]" for name in (properties if isinstance(properties, dict) else ())
+        ]
     else:
         names = [each.name if each.required else f"[{each.name}]" for each in getattr(row, "arguments", ())]
     return "".join(f" {plain(name)}" for name in names)
@@ -184,7 +190,7 @@ def _run(
         from .calls import calling
 
         given = _read_answers(answers)
-        asks = sys.stdin.isatty() and not as_json
+        asks = sys.stdin.isatty() and sys.stderr.isatty() and not as_json
 
         async def run() -> None:
             async with calling(
@@ -193,21 +199,34 @@ def _run(
                 await work(calls)
 
         asyncio.run(run())
-    except NotAnswered as error:
-        _print_json({"asks": error.questions})
-        if not as_json:
-            click.echo("These questions are open. Answer them at a terminal, or with --answer KEY=JSON", err=True)
-        sys.exit(UNANSWERED)
-    except CallFailed as error:
-        if as_json:
-            _print_json(error.result)
-        raise click.ClickException(plain_lines(str(error)) or "The tool failed") from None
-    except RequestRefused as error:
-        hint = f". Give a token with --token or {CALL_TOKEN}" if error.status == 401 else ""
-        code = f" ({error.code})" if error.code else ""
-        raise click.ClickException(f"{plain_lines(error.message)}{code}{hint}") from None
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        sys.exit(ENDED)
     except MRTRError as error:
-        raise click.ClickException(plain_lines(str(error))) from None
+        _end(error, as_json=as_json)
+
+
+def _end(error: MRTRError, *, as_json: bool) -> NoReturn:
+    """End the process with what a call failed with: as JSON on standard output, for people on the error stream."""
+    match error:
+        case NotAnswered():
+            _print_json({"asks": error.questions})
+            if not as_json:
+                click.echo("These questions are open. Answer them at a terminal, or with --answer KEY=JSON", err=True)
+            sys.exit(UNANSWERED)
+        case NoReply():
+            click.echo(f"Error: {plain_lines(str(error))}", err=True)
+            sys.exit(UNKNOWN)
+        case CallFailed():
+            if as_json:
+                _print_json(error.result)
+            raise click.ClickException(plain_lines(str(error)) or "The tool failed") from None
+        case RequestRefused():
+            if as_json:
+                _print_json({"error": {"code": error.code, "message": error.message, "data": error.data}})
+            hint = f". Give a token with --token or {CALL_TOKEN}" if error.status == 401 else ""
+            code = f" ({error.code})" if error.code else ""
+            raise click.ClickException(f"{plain_lines(error.message)}{code}{hint}") from None
+    raise click.ClickException(plain_lines(str(error))) from None
 
 
 def _read_answers(given: tuple[str, ...]) -> dict[str, Any]:

@@ -1,8 +1,9 @@
 """A client that asks the person at the terminal, or takes answers that were given. Extra: `cli`."""
 
 import json
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from ..client import Bounds, Client, Form, Link, Progress, Sampling, Task
@@ -14,6 +15,8 @@ from ..protocol.messages import JSON
 from .terminal_form import Asker
 
 try:
+    from prompt_toolkit.application import create_app_session
+    from prompt_toolkit.output import create_output
     from rich import progress
     from rich.console import Console
     from rich.text import Text
@@ -21,6 +24,9 @@ except ImportError as error:
     raise lacking("This command", "cli", error) from error
 
 T = TypeVar("T")
+
+_LONGEST_NOTE = 80
+"""How much of a note on progress is shown, in characters."""
 
 _SHOWN = 24
 """How many characters of a state the trace shows."""
@@ -42,8 +48,10 @@ class _Terminal:
     """Answers with what was given, else by the person at the terminal; and shows how far a call has come."""
 
     def __init__(self, answers: Mapping[str, Any], asker: Asker | None, console: Console) -> None:
-        self._answers = answers
+        self._answers = dict(answers)
+        self._given = frozenset(answers)
         self._asker = asker
+        self._console = console
         self._bar = progress.Progress(
             progress.SpinnerColumn(),
             progress.TextColumn("{task.description}", markup=False),
@@ -59,21 +67,21 @@ class _Terminal:
 
     async def on_elicit(self, form: Form) -> Filled:
         if form.key not in self._answers:
-            return await self._ask(lambda asker: asker.fill(form))
-        answer = self._answers[form.key]
+            return await self._ask(form.key, lambda asker: asker.fill(form))
+        answer = self._answers.pop(form.key)
         if isinstance(answer, bool) and form.confirms:
             return {form.confirms: answer}
         return answer if isinstance(answer, dict) else _choice(form.key, answer)
 
     async def on_link(self, link: Link) -> Choice:
         if link.key in self._answers:
-            return _choice(link.key, self._answers[link.key])
-        return await self._ask(lambda asker: asker.agree(link))
+            return _choice(link.key, self._answers.pop(link.key))
+        return await self._ask(link.key, lambda asker: asker.agree(link))
 
     async def on_sample(self, sampling: Sampling) -> str | Mapping[str, Any]:
         if sampling.key not in self._answers:
-            return await self._ask(lambda asker: asker.write(sampling))
-        answer = self._answers[sampling.key]
+            return await self._ask(sampling.key, lambda asker: asker.write(sampling))
+        answer = self._answers.pop(sampling.key)
         return answer if isinstance(answer, dict) else str(answer)
 
     def on_progress(self, note: Progress) -> None:
@@ -86,10 +94,13 @@ class _Terminal:
     def stop(self) -> None:
         self._bar.stop()
 
-    async def _ask(self, ask: Callable[[Asker], Awaitable[T]]) -> T:
+    async def _ask(self, key: str, ask: Callable[[Asker], Awaitable[T]]) -> T:
+        self._bar.stop()
+        if key in self._given:
+            words = f"The server asks {plain(key)!r} again: the answer that was given did not fit"
+            self._console.print(Text(words), soft_wrap=True)
         if self._asker is None:
             raise NotAnswered
-        self._bar.stop()
         return await ask(self._asker)
 
     def _show(self, text: str, done: float | None = None, total: float | None = None) -> None:
@@ -98,7 +109,7 @@ class _Terminal:
         self._bar.start()
         if self._row is None:
             self._row = self._bar.add_task("", total=None)
-        self._bar.update(self._row, description=plain(text), completed=done, total=total)
+        self._bar.update(self._row, description=plain(text)[:_LONGEST_NOTE], completed=done, total=total)
 
 
 @asynccontextmanager
@@ -126,7 +137,11 @@ async def calling(
         asks: whether there is a person to ask.
     """
     console = Console(stderr=True, highlight=False)
-    terminal = _Terminal(answers, Asker(console) if asks else None, console)
+    host = url.partition("://")[2].partition("/")[0].rpartition("@")[2]
+    terminal = _Terminal(answers, Asker(console, host) if asks else None, console)
+    stack = ExitStack()
+    if asks:  # what is asked is no part of the result
+        stack.enter_context(create_app_session(output=create_output(sys.stderr)))
 
     def show(way: Literal["sent", "received"], message: JSON) -> None:
         terminal.stop()
@@ -155,6 +170,7 @@ async def calling(
                 raise
     finally:
         terminal.stop()
+        stack.close()
 
 
 def _short(value: Any, name: str = "") -> Any:

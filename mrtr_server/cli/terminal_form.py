@@ -1,6 +1,6 @@
 """Questions of servers, asked at the terminal. Extra: `cli`.
 
-All text of a server is cleaned: it can neither move the cursor nor change what was shown before.
+All text of a server is cleaned and framed: it can't move the cursor, nor look as if it came from somebody else.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from ..client.questions import Choice, Filled, Form, Link, Sampling
-from ..errors import NotAnswered
+from ..errors import BadReply, NotAnswered
 from ..extras import lacking
 from ..logs.text import plain, plain_lines
 from ..protocol.messages import JSON
@@ -20,11 +20,19 @@ from ..protocol.messages import JSON
 try:
     import questionary
     from rich.console import Console
+    from rich.padding import Padding
+    from rich.panel import Panel
     from rich.text import Text
 except ImportError as error:
     raise lacking("This command", "cli", error) from error
 
 _SEND, _AGAIN, _DECLINE, _CANCEL = "Send it", "Fill it in again", "Decline", "Cancel"
+
+_MOST_FIELDS, _MOST_CHOICES = 100, 300
+"""How much a form may have that a person is asked."""
+
+_MOST_LINES, _MOST_CHARACTERS, _LONGEST_TITLE, _LONGEST_URL = 40, 4000, 120, 4096
+"""How much of a server's text is shown: what it returns as a result is printed whole."""
 
 _FORMATS = {
     "email": re.compile(r"[^@\s]+@[^@\s]+"),
@@ -37,28 +45,37 @@ Opener = Callable[[str], Any]
 
 
 class Asker:
-    """Asks the person at the terminal. Ctrl-C dismisses a question.
+    """Asks the person at the terminal. Ctrl-C dismisses a question, and a second one ends the command.
 
     Args:
         console: where texts are shown.
+        server: who asks: the host of the URL that was called, never a name that the server gives itself.
         opener: opens a page, after a yes.
     """
 
-    def __init__(self, console: Console, opener: Opener = webbrowser.open) -> None:
+    def __init__(self, console: Console, server: str, opener: Opener = webbrowser.open) -> None:
         self._console = console
+        self._server = plain(server)
         self._open = opener
+        self._dismissed = False
 
-    def show(self, text: str, style: str = "") -> None:
-        """Show a text of the server, cleaned."""
-        self._console.print(Text(plain_lines(text), style=style))
+    def show(self, text: str) -> None:
+        """Show what the server says, in a frame that says that it does."""
+        title = Text(f"{self._server} asks")
+        self._console.print(Panel(Text(_cut(text)), title=title, title_align="left", border_style="cyan"))
 
     async def fill(self, form: Form) -> Filled:
-        """Ask for the fields of a form, one by one; a confirmation is one yes or no."""
+        """Ask for the fields of a form, one by one; a confirmation is one yes or no.
+
+        Raises:
+            BadReply: it is too large for a person.
+        """
+        _check_size(form)
+        self.show(form.message)
         try:
             if name := form.confirms:
                 default = form.fields[name].get("default") is True
-                return {name: await _asked(questionary.confirm(plain(form.message), default=default))}
-            self.show(form.message, "bold")
+                return {name: await _asked(questionary.confirm("Do you agree?", default=default))}
             while True:
                 content = await self._fields(form)
                 choices = [_SEND, _AGAIN, _DECLINE, _CANCEL]
@@ -70,44 +87,85 @@ class Asker:
                     case "Cancel":
                         return "cancel"
         except KeyboardInterrupt:
-            return "cancel"
+            return self._dismiss()
 
     async def agree(self, link: Link) -> Choice:
-        """Show a page's address, and open it after a yes."""
-        self.show(link.message, "bold")
-        self.show(link.url)
-        parts = urlsplit(link.url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            self.show("This is no web page, so it is not opened.", "yellow")
+        """Show a page's address, and open it after a yes. One that hides where it leads is not opened."""
+        host = host_of(link.url)
+        if not host:
+            self.show(f"{link.message}\n\n{link.url}")
+            self._console.print(Text("This is no plain address of a web page, so it is not opened.", style="yellow"))
             return "cancel"
+        self.show(link.message)
+        self._console.print(Text(link.url), soft_wrap=True)  # whole, so that it can be copied
         try:
-            if not await _asked(questionary.confirm(f"Open this page of {plain(parts.hostname)}?", default=False)):
+            if not await _asked(questionary.confirm(f"Open this page of {host}?", default=False)):
                 return "decline"
         except KeyboardInterrupt:
-            return "cancel"
+            return self._dismiss()
         await asyncio.to_thread(self._open, link.url)
         return "accept"
 
     async def write(self, sampling: Sampling) -> str:
         """Ask for the text that a model would write."""
-        self.show("The server asks for a message of a model. Write it yourself:", "bold")
-        if isinstance(system := sampling.params.get("systemPrompt"), str):
-            self.show(system, "dim")
-        self.show(sampling.text)
+        system = sampling.params.get("systemPrompt")
+        self.show(f"{system}\n\n{sampling.text}" if isinstance(system, str) else sampling.text)
+        self._console.print("That is for a model. Write its message yourself.")
         try:
             return str(await _asked(questionary.text("Message")))
         except KeyboardInterrupt:
             raise NotAnswered from None
 
+    def _dismiss(self) -> Choice:
+        """Return the answer to a question that was dismissed. Raises `CancelledError` when it is the second one."""
+        if self._dismissed:
+            raise asyncio.CancelledError
+        self._dismissed = True
+        self._console.print("Dismissed. Ctrl-C again ends the command.", style="dim")
+        return "cancel"
+
     async def _fields(self, form: Form) -> JSON:
         content: JSON = {}
         for name, schema in form.fields.items():
             if schema.get("description"):
-                self.show(str(schema["description"]), "dim")
+                self._console.print(Padding(Text(_cut(str(schema["description"])), style="dim"), (0, 0, 0, 2)))
             value = await _field(name, schema, required=name in form.required)
             if value is not None:
                 content[name] = value
         return content
+
+
+def host_of(url: str) -> str:
+    """Return the host of a web page, with its port; empty if the address hides it, or browsers may read another one."""
+    if not (url.isascii() and url.isprintable()) or " " in url or "\\" in url or len(url) > _LONGEST_URL:
+        return ""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return ""
+    is_plain = parts.scheme in ("http", "https") and parts.hostname and "@" not in parts.netloc
+    return parts.netloc if is_plain else ""
+
+
+def _cut(text: str) -> str:
+    """Return a server's text as it is shown: cleaned, and without an end that nobody reads."""
+    lines = plain_lines(text[:_MOST_CHARACTERS]).split("\n")
+    is_whole = len(text) <= _MOST_CHARACTERS and len(lines) <= _MOST_LINES
+    return "\n".join(lines[:_MOST_LINES] if is_whole else [*lines[:_MOST_LINES], "… (cut)"])
+
+
+def _title(text: Any) -> str:
+    return plain(str(text))[:_LONGEST_TITLE] or " "
+
+
+def _check_size(form: Form) -> None:
+    fields = form.fields.values()
+    items = [each["items"] for each in fields if isinstance(each.get("items"), dict)]
+    if len(fields) > _MOST_FIELDS or any(len(_choices(each)) > _MOST_CHOICES for each in [*fields, *items]):
+        raise BadReply(
+            f"The form {plain(form.key)} is too large to be asked at a terminal, with over {_MOST_FIELDS} fields or "
+            f"{_MOST_CHOICES} choices; it can be given with --answer"
+        )
 
 
 async def _asked(question: questionary.Question) -> Any:
@@ -116,12 +174,12 @@ async def _asked(question: questionary.Question) -> Any:
 
 async def _field(name: str, schema: JSON, *, required: bool) -> Any:
     """Ask for one field; None if it is left out."""
-    title = plain(str(schema.get("title") or name)) + ("" if required else " (optional)")
+    title = _title(schema.get("title") or name) + ("" if required else " (optional)")
     default, kind = schema.get("default"), schema.get("type")
     if kind == "boolean":
         return await _asked(questionary.confirm(title, default=default is True))
     if choices := _choices(schema):
-        options = [questionary.Choice(plain(text), value=[value]) for value, text in choices]
+        options = [questionary.Choice(_title(text), value=[value]) for value, text in choices]
         if not required:
             options.append(questionary.Choice("(leave it out)", value=[None]))
         chosen = next((each for each in options if each.value == [default]), None)
@@ -129,7 +187,7 @@ async def _field(name: str, schema: JSON, *, required: bool) -> Any:
     items = schema.get("items")
     if kind == "array" and isinstance(items, dict) and (choices := _choices(items)):
         ticked = default if isinstance(default, list) else []
-        boxes = [questionary.Choice(plain(text), value=value, checked=value in ticked) for value, text in choices]
+        boxes = [questionary.Choice(_title(text), value=value, checked=value in ticked) for value, text in choices]
         ticks = await _asked(questionary.checkbox(title, choices=boxes, validate=_count_check(schema)))
         return ticks if ticks or required else None
     text = await _asked(

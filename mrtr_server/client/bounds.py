@@ -14,7 +14,7 @@ class Bounds:
         task_seconds: how long a task is followed, in seconds. It is not cancelled then.
         waiting_seconds: how long one request waits in all, in seconds, for servers that ask to be called later.
         resends: how often one request is sent again after a lost reply.
-        response_bytes: how large a reply may be, in bytes.
+        response_bytes: how large a reply may be, and a list with all its pages, in bytes.
         rounds: how many rounds one call may have.
         questions: how many questions one round may have.
         pages: how many pages one list may have.

@@ -14,9 +14,9 @@ from ..protocol.messages import JSON
 from ..wire.requests import HEADER_MISMATCH, TARGETS, About
 from .bounds import DEFAULT, Bounds
 from .callbacks import Callbacks, OnElicit, OnLink, OnPiece, OnProgress, OnRoots, OnSample, OnTask, awaited
-from .connection import Connection, Noted, OnMessage, refusal_of
+from .connection import Allowance, Connection, Noted, OnMessage, refusal_of
 from .questions import Piece, Progress
-from .results import M, Prompt, PromptReply, Resource, ResourceReply, Task, Template, Tool, ToolReply, read
+from .results import M, Prompt, PromptReply, Resource, ResourceReply, Task, Template, Tool, ToolReply, number_of, read
 
 if TYPE_CHECKING:
     from httpx import AsyncClient
@@ -52,6 +52,8 @@ class Client:
         tasks: whether calls may become tasks, which are then followed to their end.
         headers: what each request has besides.
         name: the program, as the server sees it.
+        rounds_count_once: whether the server runs a later round once, however often it is sent. Such a round is sent
+            again if its reply was lost. `mrtr_server` does so after a confirmation, and with `single_use=True`.
         bounds: how much it takes, and how long it waits.
         http: an `httpx.AsyncClient` of the program, with its proxies and certificates; it is not closed.
         on_message: is shown each message, `"sent"` or `"received"`. They hold states and answers: log neither.
@@ -75,6 +77,7 @@ class Client:
         tasks: bool = True,
         headers: Mapping[str, str] = NONE,
         name: str = "mrtr_server.client",
+        rounds_count_once: bool = False,
         bounds: Bounds = DEFAULT,
         http: "AsyncClient | None" = None,
         on_message: OnMessage | None = None,
@@ -83,11 +86,12 @@ class Client:
         self._on_progress = on_progress
         self._on_piece = on_piece
         self._on_task = on_task
+        self._rounds_count_once = rounds_count_once
         self._bounds = bounds
         about = About({"name": name, "version": __version__}, self._callbacks.capabilities(tasks=tasks))
         authorized = {"Authorization": f"Bearer {token}"} if token is not None else {}
         self._connection = Connection(url, about, {**authorized, **headers}, bounds, http, on_message)
-        self._tools: dict[str, Tool] | None = None
+        self._tools: dict[str, Tool] = {}
 
     async def __aenter__(self) -> Self:
         await self._connection.open()
@@ -214,8 +218,9 @@ class Client:
     async def _list(self, method: str, field: str, kind: type[M]) -> list[M]:
         found: list[M] = []
         turn: JSON = {}
+        allowance = Allowance(self._bounds.response_bytes)
         for _ in range(self._bounds.pages):
-            page = await self._request(method, turn)
+            page = await self._request(method, turn, allowance=allowance)
             rows = page.get(field)
             if not isinstance(rows, list):
                 raise BadReply(f"The server sent a list without {field}")
@@ -265,10 +270,13 @@ class Client:
         try:
             return await self._request(method, params, noted)
         except RequestRefused as refusal:
-            if refusal.code != HEADER_MISMATCH or self._tools is not None:
+            if refusal.code != HEADER_MISMATCH:
                 raise
-        await self.list_tools()  # nothing has run: the headers are looked at first
-        return await self._request(method, params, noted)
+            before = self._mirrored(params["name"])
+            await self.list_tools()
+            if self._mirrored(params["name"]) == before:
+                raise
+        return await self._request(method, params, noted)  # nothing has run: the headers are looked at first
 
     async def _follow(self, id: str, task: Task | None) -> JSON:
         """Look at a task until it has ended, and answer what it asks."""
@@ -307,18 +315,38 @@ class Client:
             raise BadReply(f"The questions are none, or more than {self._bounds.questions}")
         return requests
 
-    async def _request(self, method: str, params: JSON, noted: Noted | None = None) -> JSON:
-        tool = (self._tools or {}).get(params["name"]) if method == "tools/call" else None
-        # A round with a state can be repeated: what came before it is in there. A first one may have had effects.
-        repeatable = method != "tools/call" or "requestState" in params or (tool is not None and tool.is_repeatable)
-        mirrored = _mirrored(tool) if tool is not None else ()
+    async def _request(
+        self, method: str, params: JSON, noted: Noted | None = None, allowance: Allowance | None = None
+    ) -> JSON:
         noted = self._note if noted is None else noted
-        return await self._connection.request(method, params, noted, mirrored=mirrored, repeatable=repeatable)
+        if method != "tools/call":
+            return await self._connection.request(method, params, noted, repeatable=True, allowance=allowance)
+        name = params["name"]
+        tool = self._tools.get(name)
+        # A round of a tool may have effects.
+        repeatable = self._rounds_count_once and "requestState" in params
+        return await self._connection.request(
+            method,
+            params,
+            noted,
+            mirrored=self._mirrored(name),
+            repeatable=repeatable or (tool is not None and tool.is_repeatable),
+        )
+
+    def _mirrored(self, name: str) -> tuple[HeaderParameter, ...]:
+        """Return which arguments of a tool headers mirror, as far as its list is known."""
+        tool = self._tools.get(name)
+        if tool is None:
+            return ()
+        try:
+            return header_parameters(tool.name, tool.input_schema)
+        except SetupError as error:
+            raise BadReply(f"The tool {tool.name!r} can't be called: {error}") from None
 
     async def _note(self, params: JSON) -> None:
-        progress, total, message = params.get("progress"), params.get("total"), params.get("message")
-        if isinstance(progress, int | float):
-            total = total if isinstance(total, int | float) else None
+        progress, message = number_of(params.get("progress")), params.get("message")
+        if progress is not None:
+            total = number_of(params.get("total"))
             await self._tell(self._on_progress, Progress(progress, total, None if message is None else str(message)))
 
     def _note_pieces(self) -> Noted:
@@ -360,14 +388,5 @@ def _ended(task: Task, result: JSON) -> JSON:
 
 
 def _pause(result: JSON) -> float:
-    poll = result.get("pollIntervalMs")
-    if not isinstance(poll, int | float):
-        return _USUAL_POLL
-    return min(max(poll / 1000, _SHORTEST_POLL), _LONGEST_POLL)
-
-
-def _mirrored(tool: Tool) -> tuple[HeaderParameter, ...]:
-    try:
-        return header_parameters(tool.name, tool.input_schema)
-    except SetupError as error:
-        raise BadReply(f"The tool {tool.name!r} can't be called: {error}") from None
+    poll = number_of(result.get("pollIntervalMs"))
+    return _USUAL_POLL if poll is None else min(max(poll / 1000, _SHORTEST_POLL), _LONGEST_POLL)

@@ -31,6 +31,12 @@ _REDIRECTS = 3
 _PAUSE = 0.2
 """How long to wait before a lost request is sent again, in seconds; it doubles each time."""
 
+_KEPT = 3.0
+"""How long an idle connection is kept, in seconds: less than servers keep it, so that none is closed as it is used."""
+
+_LONGEST_ERROR = 2000
+"""How much of what a server says of an error is kept, in characters."""
+
 _LATER = frozenset({429, 503})
 _MOVED = frozenset({307, 308})
 
@@ -47,6 +53,24 @@ class _Again(NamedTuple):
     failure: ClientError
     after: float | None = None
     arrived: bool = True
+
+
+class Allowance:
+    """How much more may come.
+
+    Args:
+        size: in bytes.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self.left = size
+
+    def take(self, size: int) -> None:
+        """Take what came. Raises `BadReply` if that is more than is left."""
+        self.left -= size
+        if self.left < 0:
+            raise BadReply(f"The reply has more than {self._size} bytes")
 
 
 class Connection:
@@ -76,6 +100,11 @@ class Connection:
             raise SetupError(f"{url!r} is no URL: {error}") from None
         if self._url.scheme not in ("http", "https") or not self._url.host:
             raise SetupError(f"{url!r} is no http or https address")
+        for name, value in headers.items():
+            if not (value.isascii() and value.isprintable()):
+                raise SetupError(f"The header {name} can't be sent: it has a line feed or another special character")
+            if name.lower() == "authorization" and self._url.userinfo:
+                raise SetupError("Give either a token, or a URL with a user and a password")
         self._about = about
         self._headers = headers
         self._bounds = bounds
@@ -87,7 +116,7 @@ class Connection:
     async def open(self) -> None:
         """Get ready to send."""
         if self._http is None:
-            self._http = await asyncio.to_thread(httpx.AsyncClient)  # it reads certificates, some 20 ms
+            self._http = await asyncio.to_thread(_make_http)  # it reads certificates, some 20 ms
 
     async def close(self) -> None:
         """Close the connections, unless the program brought them."""
@@ -103,6 +132,7 @@ class Connection:
         *,
         mirrored: Iterable[HeaderParameter] = (),
         repeatable: bool,
+        allowance: Allowance | None = None,
     ) -> JSON:
         """Send a request, and return its result.
 
@@ -112,6 +142,7 @@ class Connection:
             noted: gets the parameters of each note on progress, and of each piece of the result.
             mirrored: the arguments that headers mirror.
             repeatable: whether it may be sent again if it was carried out and the reply was lost.
+            allowance: how much may come; `Bounds.response_bytes` if None.
 
         Raises:
             RequestRefused: the server refused it.
@@ -121,14 +152,18 @@ class Connection:
         number = next(self._numbers)
         headers, body = write_modern(self._about, number, method, params, mirrored)
         headers = {**headers, "Accept-Encoding": "identity", **self._headers}
-        lost, waited = 0, 0.0
+        allowance = allowance or Allowance(self._bounds.response_bytes)
+        lost, waited, left = 0, 0.0, allowance.left
         while True:
             if self._on_message is not None:
                 self._on_message("sent", from_json(body))
+            allowance.left = left
             try:
-                async with asyncio.timeout(self._bounds.request_seconds):
-                    came = await self._exchange(headers, body, number, noted)
+                async with asyncio.timeout(self._bounds.request_seconds) as limit:
+                    came = await self._exchange(headers, body, number, noted, allowance)
             except TimeoutError:
+                if not limit.expired():
+                    raise  # of a callback
                 raise NoReply(f"There was no reply within {self._bounds.request_seconds:g} s") from None
             if not isinstance(came, _Again):
                 return came
@@ -144,17 +179,25 @@ class Connection:
                     raise came.failure
             await asyncio.sleep(pause)
 
-    async def _exchange(self, headers: Mapping[str, str], body: bytes, number: int, noted: Noted) -> JSON | _Again:
+    async def _exchange(
+        self, headers: Mapping[str, str], body: bytes, number: int, noted: Noted, allowance: Allowance
+    ) -> JSON | _Again:
         url = self._url
         for _ in range(_REDIRECTS + 1):
-            moved = await self._post(url, headers, body, number, noted)
+            moved = await self._post(url, headers, body, number, noted, allowance)
             if not isinstance(moved, httpx.URL):
                 return moved
             url = moved
         raise BadReply("The server redirects without an end")
 
     async def _post(
-        self, url: httpx.URL, headers: Mapping[str, str], body: bytes, number: int, noted: Noted
+        self,
+        url: httpx.URL,
+        headers: Mapping[str, str],
+        body: bytes,
+        number: int,
+        noted: Noted,
+        allowance: Allowance,
     ) -> JSON | httpx.URL | _Again:
         if self._http is None:
             raise SetupError("Use the client in an `async with` block")
@@ -166,12 +209,14 @@ class Connection:
                     return self._moved(url, response)
                 if response.headers.get("content-encoding", "identity") != "identity":
                     raise BadReply("The server compresses its reply, though this client does not ask for that")
-                async with aclosing(self._messages(response)) as messages:
+                async with aclosing(_messages(response, allowance)) as messages:
                     async for message in messages:
                         if (result := await self._take(message, response, number, noted)) is not None:
                             return result
                 if response.status_code >= 400:
                     return _refused_by(response)
+                if not _is_stream(response):
+                    raise BadReply(f"The server replies with HTTP {response.status_code}, and without a message")
                 return _Again(NoReply("The reply ended before its result"))
         except (httpx.TransportError, httpx.StreamError) as error:
             arrived = not isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)
@@ -185,36 +230,8 @@ class Connection:
         except httpx.InvalidURL:
             raise BadReply("The server redirects to what is no URL") from None
         if _origin(to) != _origin(url):
-            raise BadReply("The server redirects to another origin, where this client sends no credentials")
+            raise BadReply(f"The server redirects to another origin, {to.host[:200]}; nothing is sent there")
         return to
-
-    async def _messages(self, response: httpx.Response) -> AsyncGenerator[JSON, None]:
-        """Return the JSON-RPC messages of a response as they come."""
-        is_stream = response.headers.get("content-type", "").partition(";")[0].strip() == "text/event-stream"
-        reader, parts, size = EventReader(Event), [], 0
-        async for part in response.aiter_raw():
-            size += len(part)
-            if size > self._bounds.response_bytes:
-                raise BadReply(f"The reply has more than {self._bounds.response_bytes} bytes")
-            if not is_stream:
-                parts.append(part)
-                continue
-            try:
-                events = reader.feed(part)
-            except ValueError:
-                raise BadReply("The reply is no text") from None
-            for event in events:
-                if event.data:
-                    yield _message(event.data)
-        if parts:
-            if response.status_code >= 400:
-                try:
-                    message = _message(b"".join(parts))
-                except BadReply:
-                    return  # a gateway's page
-                yield message
-            else:
-                yield _message(b"".join(parts))
 
     async def _take(self, message: JSON, response: httpx.Response, number: int, noted: Noted) -> JSON | _Again | None:
         if self._on_message is not None:
@@ -229,6 +246,42 @@ class Connection:
         if message.get("id") != number or not isinstance(result := message.get("result"), dict):
             raise BadReply("The reply is not to what was asked")
         return result
+
+
+async def _messages(response: httpx.Response, allowance: Allowance) -> AsyncGenerator[JSON, None]:
+    """Return the JSON-RPC messages of a response as they come."""
+    is_stream = _is_stream(response)
+    reader, parts = EventReader(Event), []
+    async for part in response.aiter_raw():
+        allowance.take(len(part))
+        if not is_stream:
+            parts.append(part)
+            continue
+        try:
+            events = reader.feed(part)
+        except ValueError:
+            raise BadReply("The reply is no text") from None
+        for event in events:
+            if event.data:
+                yield _message(event.data)
+    if not parts:
+        return
+    try:
+        message = _message(b"".join(parts))
+    except BadReply:
+        if response.status_code >= 400:
+            return  # a gateway's page
+        raise
+    yield message
+
+
+def _is_stream(response: httpx.Response) -> bool:
+    kind: str = response.headers.get("content-type", "")
+    return kind.partition(";")[0].strip().lower() == "text/event-stream"
+
+
+def _make_http() -> httpx.AsyncClient:
+    return httpx.AsyncClient(limits=httpx.Limits(max_connections=100, keepalive_expiry=_KEPT))
 
 
 def _refused_by(response: httpx.Response, error: Mapping[str, Any] | None = None) -> _Again:
@@ -249,12 +302,13 @@ def refusal_of(error: Mapping[str, Any], status: int = 0) -> RequestRefused:
         status: of HTTP; 0 for the error of a task.
     """
     code = error.get("code")
-    return RequestRefused(str(error.get("message", "")), code if type(code) is int else 0, error.get("data"), status)
+    message = str(error.get("message", ""))[:_LONGEST_ERROR]
+    return RequestRefused(message, code if type(code) is int else 0, error.get("data"), status)
 
 
 def _message(text: str | bytes) -> JSON:
     try:
-        message = from_json(text)
+        message = from_json(text, allow_inf_nan=False)
     except ValueError:
         message = None
     if not isinstance(message, dict) or message.get("jsonrpc") != "2.0":
@@ -262,5 +316,5 @@ def _message(text: str | bytes) -> JSON:
     return message
 
 
-def _origin(url: httpx.URL) -> tuple[str, str, int | None]:
-    return url.scheme, url.host, url.port
+def _origin(url: httpx.URL) -> tuple[str, str, int | None, bytes]:
+    return url.scheme, url.host, url.port, url.userinfo  # a user in a URL would take the place of the token

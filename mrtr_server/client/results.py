@@ -1,9 +1,10 @@
 """What servers return, read with care: they may be anybody's."""
 
 from collections.abc import Sequence
+from math import isfinite
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic.alias_generators import to_camel
 
 from ..errors import BadReply
@@ -12,6 +13,14 @@ from ..protocol.messages import JSON, TaskStatus
 
 class _Read(BaseModel):
     model_config = ConfigDict(frozen=True, alias_generator=to_camel, populate_by_name=True, extra="ignore")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _leave_out_nulls(cls, value: Any) -> Any:
+        """Read a field that is null as one that is not there, as some servers send it."""
+        if isinstance(value, dict) and None in value.values():
+            return {name: each for name, each in value.items() if each is not None}
+        return value
 
 
 M = TypeVar("M", bound=BaseModel)
@@ -29,6 +38,17 @@ def read(kind: type[M], value: Any) -> M:
 def text_of(blocks: Sequence[JSON]) -> str:
     """Return the text of content, one block a line."""
     return "\n".join(each["text"] for each in blocks if isinstance(each.get("text"), str))
+
+
+def number_of(value: Any) -> float | None:
+    """Return a number that a server sent; None if it is none, or has no end."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    return number if isfinite(number) else None
 
 
 class ToolReply(_Read):

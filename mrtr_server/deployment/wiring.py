@@ -381,7 +381,7 @@ def _with_page(
     if settings.debug:
         tasks = ObservedTasks()
         background.observe(tasks.serve)
-        endpoint = ObservedRounds(endpoint)
+    endpoint = ObservedRounds(endpoint, inside=settings.debug)
     page = Page(path, ring, tasks, own_codec=settings.codec is not None, has_auth=settings.auth is not None)
     return endpoint, Metadata(page.claims, build_middleware_stack(page, settings.middleware, refusals))
 

@@ -3,6 +3,7 @@
 import json
 import os
 import socket
+from secrets import token_hex
 from typing import Any
 
 from pydantic_core import to_json
@@ -14,7 +15,9 @@ from ..transport.response_writer import respond
 from .local import why_not_local
 
 MARK = b"mrtr-page"
-"""The header of a request that wants to know of its round."""
+"""The header of a request that wants to know of its round: `who` answered, which anybody may, or what was `inside`."""
+
+WHO = b"who"
 
 USER = b"mrtr-page-user"
 """The header that names the user on whose behalf a request is, on a server that authenticates nobody."""
@@ -39,16 +42,23 @@ class ObservedRounds:
 
     Args:
         endpoint: serves MCP.
+        inside: whether the page on this machine is told of steps, and may send another user along. Otherwise it is only
+            told which of several replicas answered, by a name that says nothing of the machine.
     """
 
-    def __init__(self, endpoint: ASGIApp) -> None:
+    def __init__(self, endpoint: ASGIApp, *, inside: bool) -> None:
         self._endpoint = endpoint
+        self._inside = inside
+        self._replica = f"replica {token_hex(3)}"
         self._process = f"process {os.getpid()} on {socket.gethostname()}"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
         wanted = {name: value for name, value in scope["headers"] if name in (MARK, USER)}
-        if not wanted:
+        if wanted.get(MARK) == WHO and USER not in wanted:
+            await self._endpoint(scope, receive, _Report({"process": self._replica}, send).send)
+            return
+        if not wanted or not self._inside:
             await self._endpoint(scope, receive, send)
             return
         if refusal := _refusal(scope, wanted.get(USER)):
@@ -57,7 +67,7 @@ class ObservedRounds:
         if USER in wanted:
             name = wanted[USER].decode("latin-1")
             scope = {**scope, "user": RecordedUser(name, name)}
-        report = _Report(self._process, send)
+        report = _Report({"process": self._process, "ran": [], "replayed": []}, send)
         token = step_watcher.set(report.note_step)
         try:
             await self._endpoint(scope, receive, report.send)
@@ -81,12 +91,12 @@ class _Report:
     """Writes what a round did beside its reply.
 
     Args:
-        process: which process it is.
+        about: what is reported.
         send: of the ASGI application.
     """
 
-    def __init__(self, process: str, send: Send) -> None:
-        self._about: dict[str, Any] = {"process": process, "ran": [], "replayed": []}
+    def __init__(self, about: dict[str, Any], send: Send) -> None:
+        self._about = about
         self._send = send
         self._streams = False
 

@@ -3,6 +3,9 @@
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+_LONGEST_RETRY = 10
+"""How many digits a time to come back after may have, at most."""
+
 
 @dataclass(frozen=True, slots=True)
 class Event:
@@ -38,9 +41,11 @@ class EventReader(Generic[E]):
 
     def __init__(self, kind: type[E]) -> None:
         self._kind = kind
-        self._rest = b""
-        self._raw = b""
+        # What came is added to, and never copied whole: a server may send it byte by byte.
+        self._rest = bytearray()
+        self._raw = bytearray()
         self._fields: dict[str, str] = {}
+        self._data: list[str] = []
 
     def feed(self, data: bytes) -> list[E]:
         """Return the events that are whole with these bytes.
@@ -48,11 +53,15 @@ class EventReader(Generic[E]):
         Args:
             data: what came next.
         """
+        self._rest += data
+        if b"\n" not in data:
+            return []
         # Not splitlines(): a line ends at a line feed, and U+2028 is a character like any other.
-        *lines, self._rest = (self._rest + data).split(b"\n")
+        *lines, self._rest = self._rest.split(b"\n")
         events = []
         for line in lines:
-            self._raw += line + b"\n"
+            self._raw += line
+            self._raw += b"\n"
             name, _, value = line.removesuffix(b"\r").decode().partition(":")
             if name:
                 self._note(name, value.removeprefix(" "))
@@ -63,18 +72,18 @@ class EventReader(Generic[E]):
         return events
 
     def _note(self, name: str, value: str) -> None:
-        if name == "data" and name in self._fields:
-            value = f"{self._fields[name]}\n{value}"
         self._fields[name] = value
+        if name == "data":
+            self._data.append(value)
 
     def _event(self) -> E:
-        fields, raw = self._fields, self._raw
-        self._fields, self._raw = {}, b""
+        fields, data, raw = self._fields, "\n".join(self._data), bytes(self._raw)
+        self._fields, self._data, self._raw = {}, [], bytearray()
         retry = fields.get("retry", "")
         return self._kind(
             fields.get("id", ""),
             fields.get("event", "message"),
-            fields.get("data", ""),
-            int(retry) if retry.isdecimal() else None,
+            data,
+            int(retry) if retry.isdecimal() and len(retry) < _LONGEST_RETRY else None,
             raw,
         )

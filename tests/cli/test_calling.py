@@ -125,13 +125,13 @@ class TestArguments:
 
 
 class TestScripts:
-    def test_open_questions_are_printed_and_exit_with_2(self, url: str) -> None:
-        printed = json.loads(run("call", url, "order", "title=Emma", "--json", code=2).stdout)
+    def test_open_questions_are_printed_and_exit_with_3(self, url: str) -> None:
+        printed = json.loads(run("call", url, "order", "title=Emma", "--json", code=3).stdout)
         (question,) = printed["asks"].values()
         assert question["params"]["message"] == "How many of Emma?"
 
     def test_without_a_terminal_they_are_printed_too(self, url: str) -> None:
-        result = run("call", url, "order", "title=Emma", code=2)
+        result = run("call", url, "order", "title=Emma", code=3)
         assert "asks" in json.loads(result.stdout)
         assert "--answer KEY=JSON" in result.stderr
 
@@ -141,18 +141,18 @@ class TestScripts:
         assert json.loads(printed)["content"][0]["text"] == "2 × Emma (soft)"
 
     def test_a_sampling_and_a_task_take_answers_too(self, url: str) -> None:
-        asked = json.loads(run("call", url, "story", "--json", code=2).stdout)["asks"]
+        asked = json.loads(run("call", url, "story", "--json", code=3).stdout)["asks"]
         (key,) = asked
         assert run("call", url, "story", "--answer", f"{key}=upon a time").stdout == "Once: upon a time\n"
         assert run("call", url, "print_book", "--answer", "confirm=true").stdout == "printed\n"
 
     def test_a_task_with_open_questions_is_cancelled(self, url: str) -> None:
-        result = run("call", url, "print_book", "--json", "--trace", code=2)
+        result = run("call", url, "print_book", "--json", "--trace", code=3)
         assert '"method": "tasks/cancel"' in result.stderr
         assert list(json.loads(result.stdout)["asks"]) == ["confirm"]
 
     def test_a_no_is_a_no(self, url: str) -> None:
-        (key,) = json.loads(run("call", url, "terms", "--json", code=2).stdout)["asks"]
+        (key,) = json.loads(run("call", url, "terms", "--json", code=3).stdout)["asks"]
         run("call", url, "terms", "--answer", f"{key}=decline", code=1)
         assert "it takes fields" in run("call", url, "terms", "--answer", f"{key}=maybe", code=1).output
 
@@ -183,7 +183,7 @@ class TestHostileServers:
         assert re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]", said) is None
 
     def test_a_server_that_is_not_there_is_named_in_a_line(self) -> None:
-        output = run("list", "http://127.0.0.1:9/mcp", code=1).output
+        output = run("list", "http://127.0.0.1:9/mcp", code=4).output
         assert output.startswith("Error: The server can't be reached: ")
         assert "Traceback" not in output
 
@@ -249,7 +249,8 @@ def test_a_person_fills_in_a_form_field_by_field_and_confirms(url: str) -> None:
         terminal.type("over", "\x1b[A\r")  # one up, from the default
         terminal.type("ote", "\r")
         terminal.type("Send it", "\r")
-        terminal.type("Sure?", "y")
+        terminal.read("Sure?")
+        terminal.type("(y/N)", "y")
         terminal.read("3 × Emma (hard)")
         assert terminal.process.wait(TIMEOUT) == 0
 
@@ -265,7 +266,8 @@ def test_a_link_is_shown_whole_and_opened_after_a_yes(url: str, tmp_path: Path) 
 @pytest.mark.processes
 def test_a_task_is_followed_and_its_question_asked(url: str) -> None:
     with closing(Terminal("call", url, "print_book")) as terminal:
-        terminal.type("Print?", "y")
+        terminal.read("Print?")
+        terminal.type("(y/N)", "y")
         terminal.read("printed")
         assert terminal.process.wait(TIMEOUT) == 0
 

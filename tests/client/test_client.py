@@ -1,29 +1,20 @@
 """The client runs calls to their end against real servers, and takes little from those that are hostile."""
 
 import asyncio
-import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
 from typing import Annotated, Any
 
 import httpx
 import pytest
 from pydantic import BaseModel, Field
-from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import JSONResponse, RedirectResponse, Response, StreamingResponse
-from starlette.routing import Route
 
 from mrtr_server import Confirm, Context, ElicitUrl, Header, ListRoots, MRTRServer, ProtocolError, Sample, ToolError
 from mrtr_server.client import (
-    BadReply,
-    Bounds,
     CallFailed,
     Choice,
     Client,
     Form,
     Link,
-    NoReply,
     NotAnswered,
     Piece,
     Progress,
@@ -266,205 +257,6 @@ async def test_lists_prompts_and_resources_are_typed(url: str) -> None:
         assert [each.uri_template for each in await client.list_templates()] == ["shop://books/{title}"]
         assert (await client.get_prompt("greeting", name="Ann")).text == "Greet Ann, who wants 3"
         assert (await client.read("shop://hours")).text == "9 to 5"
-
-
-# Servers that lose replies, are busy, or hostile
-
-Handler = Callable[[Request, Any], Awaitable[Response]]
-
-
-def completed(id: Any, text: str = "done") -> JSONResponse:
-    return JSONResponse({"jsonrpc": "2.0", "id": id, "result": {"content": [{"type": "text", "text": text}]}})
-
-
-def asks(id: Any, state: str) -> JSONResponse:
-    question = {"method": "elicitation/create", "params": {"message": "?", "requestedSchema": {"properties": {}}}}
-    result = {"resultType": "input_required", "inputRequests": {"q": question}, "requestState": state}
-    return JSONResponse({"jsonrpc": "2.0", "id": id, "result": result})
-
-
-async def breaks_off(_: Any) -> Response:
-    async def stream() -> AsyncIterator[bytes]:
-        yield b": hello\n\n"
-
-    return StreamingResponse(stream(), media_type="text/event-stream")
-
-
-@contextmanager
-def serving(handler: Handler) -> Iterator[tuple[str, list[Any]]]:
-    """Serve a handler of messages; give its URL, and what it got."""
-    got: list[Any] = []
-
-    async def endpoint(request: Request) -> Response:
-        message = json.loads(await request.body())
-        got.append(message)
-        return await handler(request, message)
-
-    methods = ["POST"]
-    routes = [Route("/mcp", endpoint, methods=methods), Route("/other", endpoint, methods=methods)]
-    with in_thread(Starlette(routes=routes)) as port:
-        yield f"http://127.0.0.1:{port}/mcp", got
-
-
-async def test_a_lost_reply_is_sent_again_with_the_same_state() -> None:
-    async def handler(request: Request, message: Any) -> Response:
-        if "requestState" not in message["params"]:
-            return asks(message["id"], "one")
-        return await breaks_off(message) if len(got) == 2 else completed(message["id"])
-
-    with serving(handler) as (url, got):
-        async with Client(url, on_elicit=lambda form: {}) as client:
-            assert (await client.call("tool")).text == "done"
-    assert got[1] == got[2]
-    assert got[1]["params"]["requestState"] == "one"
-
-
-async def test_a_piece_that_comes_again_or_is_none_is_not_told() -> None:
-    def piece(number: Any, **fields: Any) -> bytes:
-        params = {"requestId": number, "index": 0, "block": 0, "content": {"type": "text", "text": "x"}, **fields}
-        note = {"jsonrpc": "2.0", "method": "notifications/tools/content", "params": params}
-        return b"event: message\ndata: " + json.dumps(note).encode() + b"\n\n"
-
-    async def handler(request: Request, message: Any) -> Response:
-        if "requestState" not in message["params"]:
-            return asks(message["id"], "one")
-
-        async def stream() -> AsyncIterator[bytes]:
-            for number in (message["id"], message["id"], "another"):
-                yield piece(number)
-            for wrong in ({"index": "1"}, {"index": True}, {"content": "x"}, {"block": None}, {"content": None}):
-                yield piece(message["id"], **wrong)
-            yield piece(message["id"], index=1, content={"type": "image", "data": "eA=="})
-            if len(got) > 2:
-                yield b"event: message\ndata: " + completed(message["id"]).body + b"\n\n"
-
-        return StreamingResponse(stream(), media_type="text/event-stream")
-
-    told: list[Piece] = []
-    with serving(handler) as (url, got):
-        async with Client(url, on_elicit=lambda form: {}, on_piece=told.append) as client:
-            assert (await client.call("tool")).text == "done"
-    assert len(got) == 3, "the reply was lost, and the request sent again"
-    assert [(each.index, each.text) for each in told] == [(0, "x"), (1, "")]
-
-
-async def test_a_first_round_that_may_have_had_effects_is_not_sent_again() -> None:
-    async def handler(request: Request, message: Any) -> Response:
-        return await breaks_off(message)
-
-    with serving(handler) as (url, got):
-        async with Client(url) as client:
-            with pytest.raises(NoReply):
-                await client.call("tool")
-            assert len(got) == 1
-            with pytest.raises(NoReply):
-                await client.list_prompts()
-    assert len(got) == 1 + 1 + Bounds().resends
-
-
-@pytest.mark.parametrize("status", [429, 503])
-async def test_a_busy_server_is_waited_for(status: int) -> None:
-    async def handler(request: Request, message: Any) -> Response:
-        busy = Response(status_code=status, headers={"Retry-After": "0"})
-        return busy if len(got) < 3 else completed(message["id"])
-
-    with serving(handler) as (url, got):
-        async with Client(url) as client:
-            assert (await client.call("tool")).text == "done"
-    assert len(got) == 3
-
-
-async def test_a_wait_that_is_too_long_is_not_begun() -> None:
-    async def handler(request: Request, message: Any) -> Response:
-        return Response(status_code=503, headers={"Retry-After": "3600"})
-
-    with serving(handler) as (url, got):
-        async with Client(url) as client:
-            with pytest.raises(RequestRefused, match="503") as refusal:
-                await client.call("tool")
-    assert (len(got), refusal.value.status) == (1, 503)
-
-
-async def test_redirects_stay_in_the_origin() -> None:
-    seen: list[str | None] = []
-
-    async def elsewhere(request: Request, message: Any) -> Response:
-        seen.append(request.headers.get("authorization"))
-        return completed(message["id"])
-
-    async def handler(request: Request, message: Any) -> Response:
-        if request.url.path == "/other":
-            return completed(message["id"], "moved")
-        return RedirectResponse(other if message["params"]["name"] == "out" else "/other", 307)
-
-    with serving(elsewhere) as (other, _), serving(handler) as (url, _):
-        async with Client(url, token="secret") as client:
-            assert (await client.call("in")).text == "moved"
-            with pytest.raises(BadReply, match="another origin"):
-                await client.call("out")
-    assert seen == []
-
-
-@pytest.mark.parametrize(
-    ("body", "why"),
-    [
-        (b"<html>", "no JSON-RPC message"),
-        (b"[" * 100_000, "no JSON-RPC message"),
-        (b'{"jsonrpc":"2.0","id":77,"result":{}}', "not to what was asked"),
-        (b'{"jsonrpc":"2.0","id":1,"result":{"resultType":"other"}}', "of no kind"),
-        (b'{"jsonrpc":"2.0","id":1,"result":{"resultType":"input_required"}}', "neither"),
-        (b'{"jsonrpc":"2.0","id":1,"result":{"content":7}}', "no ToolReply: content"),
-        (b'{"jsonrpc":"2.0","id":1,"result":{"resultType":"task"}}', "no Task: taskId"),
-        (b" " * 2000, "more than 1000 bytes"),
-    ],
-)
-async def test_what_is_no_reply_is_refused(body: bytes, why: str) -> None:
-    async def handler(request: Request, message: Any) -> Response:
-        return Response(body, media_type="application/json")
-
-    bounds = Bounds(response_bytes=1000 if why.startswith("more") else 1_000_000)
-    with serving(handler) as (url, got):
-        async with Client(url, bounds=bounds) as client:
-            with pytest.raises(BadReply, match=why):
-                await client.call("tool")
-    assert len(got) == 1
-
-
-async def test_rounds_questions_and_pages_have_an_end() -> None:
-    async def handler(request: Request, message: Any) -> Response:
-        if message["method"] == "tools/call":
-            return asks(message["id"], str(len(got)))
-        result = {"prompts": [], "nextCursor": str(len(got))}
-        return JSONResponse({"jsonrpc": "2.0", "id": message["id"], "result": result})
-
-    with serving(handler) as (url, got):
-        async with Client(url, on_elicit=lambda form: {}, bounds=Bounds(rounds=5, pages=4)) as client:
-            with pytest.raises(BadReply, match="after 5 rounds"):
-                await client.call("tool")
-            with pytest.raises(BadReply, match="more than 4 pages"):
-                await client.list_prompts()
-    assert len(got) == 9
-
-
-async def test_what_was_not_declared_is_not_answered() -> None:
-    async def handler(request: Request, message: Any) -> Response:
-        return asks(message["id"], "one")
-
-    with serving(handler) as (url, _):
-        async with Client(url) as client:
-            with pytest.raises(BadReply, match="did not declare"):
-                await client.call("tool")
-
-
-async def test_a_request_has_a_time_limit() -> None:
-    async def handler(request: Request, message: Any) -> Response:
-        await asyncio.sleep(3600)
-        return Response()
-
-    with serving(handler) as (url, _):
-        async with Client(url, bounds=Bounds(request_seconds=0.1)) as client:
-            with pytest.raises(NoReply, match=r"within 0\.1 s"):
-                await client.call("tool")
 
 
 async def test_the_programs_own_http_client_stays_open(url: str) -> None:

@@ -1,17 +1,25 @@
 """The page in a real browser: every kind of ask, tasks, failures, two users, and trouble on the way."""
 
+import asyncio
+import json
 import re
+import subprocess
+import threading
 from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
+from urllib.parse import quote
 
 import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Locator, Page, Request, expect
 
+from examples.round_robin import Replica, RoundRobin
 from mrtr_server import BearerTokens, Context, MRTRServer
 
 from ..support.browser import chromium
-from ..support.serving import KEYS, in_process, in_thread
+from ..support.serving import KEYS, TIMEOUT, Process, in_process, in_thread
 
 pytestmark = pytest.mark.processes
 
@@ -22,7 +30,7 @@ expect.set_options(timeout=30_000)
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A server with the page, for all tests of this file."""
     log = tmp_path_factory.mktemp("page") / "log"
-    environment = {"MRTR_KEYS": KEYS}
+    environment = {"MRTR_KEYS": KEYS, "MRTR_DEBUG": "true"}
     with in_process("tests.support.page_app:app", log=log, environment=environment) as server:
         assert server.port, server.text
         yield f"http://127.0.0.1:{server.port}/docs"
@@ -36,7 +44,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def window(browser: Browser) -> Page:
-    window = browser.new_page()
+    window = browser.new_context(permissions=["clipboard-read", "clipboard-write"]).new_page()
     window.set_default_timeout(30_000)
     return window
 
@@ -387,7 +395,10 @@ class TestATask:
         press(asked, "Accept")
         expect(result(flow)).to_have_text("a bus with 12 seats for at most 900 EUR")
         expect(status(flow)).to_have_text("done")
-        expect(flow.locator(".history")).to_contain_text("input_required")
+        told = flow.locator(".history li").all_inner_texts()
+        assert [line for line in told if line.startswith("input_required")] == [
+            "input_required: Asked 3 of 3 companies"
+        ]
         rounds = flow.locator(".task-rounds li")
         expect(rounds.nth(0).locator(".chip.ran")).to_have_count(3)
         expect(rounds.nth(1).locator(".chip.replayed")).to_have_count(3)
@@ -410,6 +421,122 @@ class TestATask:
         expect(result(flow)).to_have_text("a bus with 20 seats for at most 7 EUR")
 
 
+class TestSuggestions:
+    def test_come_from_the_server_as_a_person_types(self, page: Page) -> None:
+        choose(page, "itinerary")
+        field = page.locator("#entry").get_by_label("town")
+        field.fill("b")
+        expect(page.locator("#entry")).to_contain_text("2 suggested by the server")
+        listed = page.locator("#entry datalist option")
+        assert [each.get_attribute("value") for each in listed.all()] == ["Bergen", "Bodø"]
+        choose(page, "weather")
+        page.locator("#entry").get_by_label("city").press_sequentially("am")
+        expect(page.locator("#entry")).to_contain_text("1 suggested by the server")
+
+    def test_that_fail_say_so(self, page: Page) -> None:
+        choose(page, "weather")
+        page.locator("#entry").get_by_label("city").fill("?")
+        expect(page.locator("#entry")).to_contain_text("The server suggests nothing: No city has that name.")
+        page.locator("#entry").get_by_label("city").fill("Oslo")
+        expect(page.locator("#entry")).to_contain_text("1 suggested by the server")
+
+
+class TestACommand:
+    def test_that_is_copied_sends_the_same_request(self, page: Page) -> None:
+        flow = call(page, "itinerary", town='O\'Higgins $HOME `id` \\ "!"')
+        expect(result(flow)).to_contain_text("O'Higgins")
+        reply = command_of(page, flow)
+        assert 'O\'Higgins $HOME `id` \\ "!"' in reply["result"]["messages"][0]["content"]["text"]
+
+    def test_of_a_later_round_has_its_state_and_its_user(self, page: Page) -> None:
+        page.locator("#settings > summary").click()
+        page.get_by_label("Call as").fill("alice")
+        page.keyboard.press("Tab")
+        page.keyboard.press("Escape")
+        flow = call(page, "refund")
+        press(question(flow), "Yes")
+        expect(result(flow)).to_have_text("ticket to A1")
+        assert command_of(page, flow)["result"]["content"][0]["text"] == "ticket to A1"
+
+
+def command_of(page: Page, flow: Locator) -> dict[str, Any]:
+    """Copy the last request of a call as a command, and run it; give the reply."""
+    flow.get_by_role("button", name="Copy this request as a curl command").last.click()
+    expect(flow.get_by_role("button", name="Copy this request as a curl command").last).to_have_text("Copied")
+    command = page.evaluate("navigator.clipboard.readText()")
+    replied = subprocess.run(["sh", "-c", command], check=True, capture_output=True, text=True, timeout=TIMEOUT).stdout
+    message = next((line[5:] for line in replied.splitlines() if line.startswith("data:")), replied)
+    found: dict[str, Any] = json.loads(message)
+    return found
+
+
+class TestReplicas:
+    """Behind a front, with `docs=True` and no `debug=True`, the page works with whichever replica answers."""
+
+    def test_continue_each_others_flows_and_tasks(self, window: Page, tmp_path: Path) -> None:
+        with replicas(tmp_path) as (address, processes):
+            window.goto("about:blank")
+            window.goto(address)
+            flow = call(window, "book_trip", town="Oslo")
+            fill_traveller(question(flow))
+            press(question(flow), "Accept")
+            press(question(flow), "Yes")
+            expect(result(flow)).to_have_text("ticket to Oslo for Ada Lovelace, window, 1 bags")
+            names = flow.locator("li.round .chip.process").all_inner_texts()
+            assert len(names) == 3
+            assert len(set(names)) == 2
+            assert all(re.fullmatch(r"answered by replica [0-9a-f]{6}", name) for name in names)
+            expect(flow.locator(".journal").first).to_contain_text("The page can't open it")
+
+            flow = call(window, "charter")
+            expect(question(flow)).to_contain_text("What may it cost?")
+            before = flow.locator("li.round .chip.process").first.inner_text()
+            served_by = flow.locator("li.round .wire dl").nth(1).inner_text()
+            first = next(number for number in (1, 2) if f"replica {number}" in served_by)
+            processes[first - 1].stop()
+            question(flow).get_by_label("limit").fill("900")
+            press(question(flow), "Accept")
+            answered = flow.locator(".task-wire .chip.process")
+            expect(answered.first).not_to_have_text(before)
+            expect(result(flow)).to_have_text("a bus with 20 seats for at most 900 EUR")
+            window.goto("about:blank")
+
+
+@contextmanager
+def replicas(folder: Path) -> Iterator[tuple[str, list[Process]]]:
+    """Serve the page by two processes with one database, behind a front that takes them in turn."""
+    environment = {"MRTR_KEYS": KEYS, "MRTR_DATABASE_URL": f"sqlite:///{folder}/shared.db"}
+    target = "tests.support.page_app:app"
+    with (
+        in_process(target, log=folder / "one", environment=environment) as one,
+        in_process(target, log=folder / "two", environment=environment) as two,
+    ):
+        front = RoundRobin([Replica(one.port, "replica 1"), Replica(two.port, "replica 2")])
+        with running_front(front) as port:
+            yield f"http://127.0.0.1:{port}/docs", [one, two]
+
+
+@contextmanager
+def running_front(front: RoundRobin) -> Iterator[int]:
+    """Run a front in a thread, since Playwright has the event loop of this one; give its port."""
+    started: Future[tuple[int, asyncio.AbstractEventLoop, asyncio.Event]] = Future()
+
+    async def serve() -> None:
+        ends = asyncio.Event()
+        async with await front.listen() as server:
+            started.set_result((server.sockets[0].getsockname()[1], asyncio.get_running_loop(), ends))
+            await ends.wait()
+
+    thread = threading.Thread(target=asyncio.run, args=(serve(),), daemon=True)
+    thread.start()
+    port, loop, ends = started.result(TIMEOUT)
+    try:
+        yield port
+    finally:
+        loop.call_soon_threadsafe(ends.set)
+        thread.join(TIMEOUT)
+
+
 class TestItsLook:
     @pytest.mark.parametrize("width", [320, 768, 1280])
     def test_nothing_is_wider_than_the_window(self, page: Page, width: int) -> None:
@@ -417,6 +544,18 @@ class TestItsLook:
         flow = call(page, "book_trip", town="Oslo")
         expect(question(flow)).to_be_visible()
         assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+    def test_a_narrow_window_has_room_for_the_settings_and_shows_which_entry_is_chosen(self, page: Page) -> None:
+        page.set_viewport_size({"width": 320, "height": 800})
+        page.locator("#settings > summary").click()
+        box = page.locator("#settings-panel").bounding_box()
+        assert box is not None
+        assert box["x"] >= 0
+        assert box["x"] + box["width"] <= 320
+        page.keyboard.press("Escape")
+        page.goto(f"{page.url}#template/{quote('weather://{city}', safe='')}")
+        expect(page.locator("#entry h2")).to_have_text("weather")
+        expect(page.locator("#entries a[aria-current]")).to_be_in_viewport(ratio=0.9)
 
     def test_it_follows_the_colours_of_the_system(self, page: Page) -> None:
         seen = set()

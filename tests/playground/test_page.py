@@ -1,6 +1,7 @@
 """What the page is made of, where it is, and to whom it shows what is inside the server."""
 
 import json
+import re
 import subprocess
 import sys
 from importlib.resources import files
@@ -222,6 +223,15 @@ class TestRounds:
             "inputResponses": {"confirm": {"action": "accept", "content": {"confirm": True}}},
         }
         assert report_of(await call(app, "pay", page, params=params))["replayed"] == ["pay"]
+
+    async def test_say_without_debug_only_which_replica_answered(self) -> None:
+        app = desk(docs=True)
+        anywhere = [(b"host", b"tools.example"), (b"mrtr-page", b"who")]
+        reply = await call(app, "pay", anywhere, client=("192.0.2.7", 5))
+        (name,) = report_of(reply).values()
+        assert re.fullmatch("replica [0-9a-f]{6}", name)
+        assert report_of(await call(desk(docs=True), "pay", anywhere))["process"] != name
+        assert "mrtr-round" not in (await call(app, "pay", [*HERE, (b"mrtr-page", b"inside")])).headers
 
     async def test_of_a_stream_are_reported_in_a_comment_at_its_end(self) -> None:
         app = desk(docs=True, debug=True)

@@ -1,6 +1,6 @@
 """What the page shows in its tests and pictures: a tool for each kind of ask, tasks, failures, and things to read.
 
-Run it with `uvicorn tests.support.page_app:app`.
+Run it with `MRTR_DEBUG=true uvicorn tests.support.page_app:app`.
 """
 
 import asyncio
@@ -31,7 +31,6 @@ app = MRTRServer(
     description="Books trips, and asks before it spends anything.",
     version="1.4.0",
     docs=True,
-    debug=True,
 )
 
 PIXEL = b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==")
@@ -241,6 +240,15 @@ def itinerary(town: str, days: str = "3") -> str:
     return f"Write an itinerary of {days} days in {town}."
 
 
+TOWNS = ("Bergen", "Bodø", "Hamar", "Oslo")
+
+
+@app.completion("town", prompt="itinerary")
+def suggest_town(value: str) -> list[str]:
+    """Suggest towns."""
+    return [town for town in TOWNS if town.lower().startswith(value.lower())]
+
+
 @app.resource("timetable://today")
 def timetable() -> str:
     """Today's trains."""
@@ -251,3 +259,11 @@ def timetable() -> str:
 def weather(city: str) -> dict[str, str]:
     """The weather of a city."""
     return {"city": city, "sky": "clear"}
+
+
+@app.completion("city", resource="weather://{city}")
+def suggest_city(value: str) -> list[str]:
+    """Suggest cities, or fail."""
+    if value == "?":
+        raise ToolError("No city has that name.")
+    return [town for town in TOWNS if value in town]

@@ -1,12 +1,13 @@
 // A client of the protocol: sends requests, and keeps what went over the wire.
 import { mirrored, modern } from "./dialects.js";
 
-const SHOWN = ["content-type", "retry-after", "www-authenticate", "connection"];
+const SHOWN = ["content-type", "retry-after", "www-authenticate", "connection", "x-served-by"];
 const REPORT = "mrtr-round";
 
 /** What one request and its reply were, for the page to show. */
 class Exchange {
-  constructor(method, headers, body, user) {
+  constructor(endpoint, method, headers, body, user) {
+    this.endpoint = endpoint;
     this.method = method;
     this.user = user;
     this.headers = headers;
@@ -46,9 +47,9 @@ export class Client {
     const all = { "Content-Type": "application/json", Accept: "application/json, text/event-stream", ...headers };
     if (dialect === modern && method === "tools/call") Object.assign(all, mirrored(schema, params.arguments));
     if (this.token) all.Authorization = `Bearer ${this.token}`;
-    if (!this.inside) all["Mrtr-Page"] = "1";
+    all["Mrtr-Page"] = this.inside ? "who" : "inside";
     if (!this.users && user) all["Mrtr-Page-User"] = user;
-    return new Exchange(method, all, body, user);
+    return new Exchange(this.endpoint, method, all, body, user);
   }
 
   /** Send a request, and fill in what came of it. `onNote` is told of each notification. */

@@ -31,6 +31,33 @@ export function button(text, action, attributes = {}) {
   return el("button", { type: "button", ...attributes, on: { click: action } }, text);
 }
 
+/** Return a button that copies a text. Where the clipboard is closed to the page, as on a plain HTTP address of another machine, the selection does it. */
+export function copyButton(text, label, write, attributes = {}) {
+  const copy = button(text, async () => {
+    let done = "Copied";
+    try {
+      await navigator.clipboard.writeText(write());
+    } catch {
+      if (!copySelected(write(), copy)) done = "Not allowed";
+    }
+    copy.textContent = done;
+    announce(done);
+    setTimeout(() => (copy.textContent = text), 1500);
+  }, { class: "small quiet", "aria-label": label, ...attributes });
+  return copy;
+}
+
+function copySelected(text, beside) {
+  const area = el("textarea", { class: "hidden", "aria-hidden": "true" });
+  area.value = text;
+  beside.after(area);
+  area.select();
+  const done = document.execCommand("copy");
+  area.remove();
+  beside.focus();
+  return done;
+}
+
 /** Return a link for addresses of the web, and text for anything else. */
 export function link(address, text = address) {
   let parsed = null;

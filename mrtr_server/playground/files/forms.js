@@ -130,6 +130,7 @@ function inputField(kind, schema, given, about) {
     type: long ? null : isNumber ? "text" : INPUT_TYPES[schema.format] ?? "text",
     inputmode: kind === "integer" ? "numeric" : kind === "number" ? "decimal" : null,
     rows: long ? 4 : null,
+    "data-name": about.name,
     autocomplete: "off",
     spellcheck: "false",
     placeholder: schema.format === "date-time" ? "2026-07-28T12:00:00Z" : Array.isArray(schema.examples) ? String(schema.examples[0]) : null,

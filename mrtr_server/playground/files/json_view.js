@@ -1,5 +1,5 @@
 // JSON as people read it: indented, with long values shortened.
-import { button, el } from "./dom.js";
+import { copyButton, el } from "./dom.js";
 
 const LONGEST = 300;
 const STATES = new Set(["requestState"]);
@@ -18,14 +18,6 @@ function shortened(name, value) {
 
 /** Return an element that shows JSON, with a button to copy all of it. */
 export function jsonView(value, label) {
-  const copy = button("Copy", async () => {
-    try {
-      await navigator.clipboard.writeText(pretty(value, true));
-      copy.textContent = "Copied";
-    } catch {
-      copy.textContent = "Not allowed";
-    }
-    setTimeout(() => (copy.textContent = "Copy"), 1500);
-  }, { class: "small quiet copy", "aria-label": `Copy ${label}` });
+  const copy = copyButton("Copy", `Copy ${label}`, () => pretty(value, true), { class: "small quiet copy" });
   return el("div", { class: "json" }, copy, el("pre", { tabindex: "0", role: "region", "aria-label": label }, pretty(value)));
 }

@@ -1,5 +1,6 @@
 // The page: what the server offers, the form of one entry, and the calls.
 import { Client } from "./client.js";
+import { suggest } from "./completion.js";
 import { el, newId, prose } from "./dom.js";
 import { dialects, modern } from "./dialects.js";
 import { Flow } from "./flow.js";
@@ -11,6 +12,7 @@ const place = (id) => document.getElementById(id);
 const users = ["alice", "bob"];
 let client = null;
 let entries = [];
+let suggests = false;
 
 const CAPABILITIES = {
   form: "Forms and confirmations",
@@ -43,6 +45,7 @@ async function load() {
   try {
     const found = await client.ask("server/discover");
     const can = found.capabilities ?? {};
+    suggests = Boolean(can.completions);
     showServer(found._meta?.["io.modelcontextprotocol/serverInfo"] ?? {}, found.instructions);
     const [tools, prompts, resources, templates] = await Promise.all([
       can.tools ? client.list("tools/list", "tools") : [],
@@ -134,12 +137,17 @@ function showEntry({ focus }) {
     return;
   }
   for (const item of place("entries").querySelectorAll("a")) {
-    if (item.getAttribute("href") === each.hash) item.setAttribute("aria-current", "page");
-    else item.removeAttribute("aria-current");
+    if (item.getAttribute("href") !== each.hash) item.removeAttribute("aria-current");
+    else {
+      item.setAttribute("aria-current", "page");
+      place("entries").scrollLeft = item.offsetLeft - place("entries").offsetLeft - 8; // a narrow window has them in one row
+    }
   }
   const { listed } = each;
   const schema = argumentsOf(each);
   const form = formFor(schema, { label: "Arguments" });
+  if (suggests && each.kind === "prompt") suggest(form.element, client, { type: "ref/prompt", name: each.name });
+  if (suggests && each.kind === "template") suggest(form.element, client, { type: "ref/resource", uri: each.name });
   const call = el("button", { type: "submit", class: "primary call" }, { tool: "Call", prompt: "Get", resource: "Read", template: "Read" }[each.kind]);
   const asTask = el("input", { type: "checkbox" });
   asTask.checked = true;

@@ -87,7 +87,10 @@ export class TaskView {
   }
 
   async show(task, exchange, note = null) {
-    if (this.ended || task.taskId !== this.id && task.taskId !== undefined) return;
+    if (this.ended || (task.taskId !== this.id && task.taskId !== undefined)) return;
+    // A look and a notification can overtake each other: what is older than what was shown says nothing.
+    if (task.lastUpdatedAt < this.updatedAt) return;
+    this.updatedAt = task.lastUpdatedAt;
     this.note(task, exchange, note);
     if (ENDED.has(task.status)) await this.finish(task);
     else if (task.status === "input_required") await this.ask(task);

@@ -1,5 +1,6 @@
 // What went over the wire in one round, and what the state that came back holds.
-import { el } from "./dom.js";
+import { curlOf } from "./curl.js";
+import { copyButton, el } from "./dom.js";
 import { jsonView } from "./json_view.js";
 
 const ALWAYS_SENT = new Set(["Content-Type", "Accept"]);
@@ -8,7 +9,8 @@ const ALWAYS_SENT = new Set(["Content-Type", "Accept"]);
 export function wireView(exchange, { open = true } = {}) {
   const sent = Object.entries(exchange.headers).filter(([name]) => !ALWAYS_SENT.has(name));
   const parts = [
-    el("details", { open }, el("summary", {}, "Request ", el("code", {}, exchange.method)), headersView(sent), jsonView(exchange.body, "Request")),
+    el("details", { open }, el("summary", {}, "Request ", el("code", {}, exchange.method)), headersView(sent), jsonView(exchange.body, "Request"),
+      copyButton("Copy as curl", "Copy this request as a curl command", () => curlOf(exchange, exchange.endpoint), { title: "For a POSIX shell. A bearer token is left to $TOKEN." })),
   ];
   if (exchange.notes.length) {
     parts.push(el("details", {}, el("summary", {}, `Notifications (${exchange.notes.length})`), exchange.notes.map((note) => jsonView(note, "Notification"))));
