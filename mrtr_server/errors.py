@@ -3,6 +3,7 @@
     BaseException
     ├── MRTRError
     │   ├── SetupError              a mistake of the author or operator, found when the app is built or started
+    │   │   └── NoSuchApp           the name of an application, as `module:app`, that stands for nothing
     │   ├── ToolError               raised by a handler: its message is for the model
     │   │   └── NotFound            raised by the handler of a resource: the URI names nothing
     │   ├── FlowError               a flow can't continue because of the handler's code; for the author
@@ -75,6 +76,10 @@ class MRTRError(Exception):
 
 class SetupError(MRTRError):
     """A mistake in how the server was written or configured. Raised by decorators, constructors and at start."""
+
+
+class NoSuchApp(SetupError):
+    """The name of an application that stands for nothing; the message says why."""
 
 
 class ToolError(MRTRError):

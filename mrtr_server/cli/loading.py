@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
-from ..errors import SetupError
+from ..errors import NoSuchApp, SetupError
 from ..logs.tracebacks import format_import_failure, format_origin
 from ..server import MRTRServer
 
@@ -50,16 +50,12 @@ def find(app: str, app_dir: str) -> Any:
     """Import whatever a name stands for: a server, or an application in which one is mounted; as `load`."""
     try:
         return import_app(app, app_dir)
-    except NothingOfThatName as error:
+    except NoSuchApp as error:
         raise click.ClickException(str(error)) from None
     except SetupError as error:  # it says itself what is wrong, maybe to the operator
         raise click.ClickException(f"{app} can't be imported: {error}\n{format_origin(error)}".rstrip()) from None
     except Exception as error:
         raise click.ClickException(f"{app} can't be imported:\n{format_import_failure(error)}") from None
-
-
-class NothingOfThatName(SetupError):
-    """A name that stands for nothing."""
 
 
 def import_app(app: str, app_dir: str) -> Any:
@@ -70,7 +66,7 @@ def import_app(app: str, app_dir: str) -> Any:
         app_dir: the folder in which to look for the module; empty for the working directory.
 
     Raises:
-        NothingOfThatName: there is nothing of that name.
+        NoSuchApp: there is nothing of that name.
         Exception: what the code of the module raises.
     """
     sys.path.insert(0, app_dir)
@@ -80,7 +76,7 @@ def import_app(app: str, app_dir: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
             raise  # it is the module itself that imports what is not there
-        raise NothingOfThatName(
+        raise NoSuchApp(
             f"There is no module {name!r} in {os.path.abspath(sys.path[0])} or where Python looks. "
             "--app-dir names the folder that it is in"
         ) from None
@@ -89,14 +85,14 @@ def import_app(app: str, app_dir: str) -> Any:
     except AttributeError:
         servers = [repr(each) for each, value in vars(module).items() if isinstance(value, MRTRServer)]
         has = f". It has the server {' and '.join(servers)}" if servers else ""
-        raise NothingOfThatName(f"The module {name!r} has no {attribute!r}{has}") from None
+        raise NoSuchApp(f"The module {name!r} has no {attribute!r}{has}") from None
 
 
 def _parts_of(app: str) -> tuple[str, str]:
     module, _, attribute = app.partition(":")
     if module.endswith(".py"):
         dotted = module.removesuffix(".py").removeprefix("./").strip("/").replace("/", ".")
-        raise NothingOfThatName(f"{app!r} is a file. Name the module and not its file: {dotted}:{attribute or 'app'}")
+        raise NoSuchApp(f"{app!r} is a file. Name the module and not its file: {dotted}:{attribute or 'app'}")
     if not all(part.isidentifier() for part in (*module.split("."), *attribute.split("."))):
-        raise NothingOfThatName(f"{app!r} must be a module and the server in it, such as weather:app")
+        raise NoSuchApp(f"{app!r} must be a module and the server in it, such as weather:app")
     return module, attribute
