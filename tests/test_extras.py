@@ -68,14 +68,6 @@ def test_a_library_that_is_too_old_is_not_said_to_be_missing() -> None:
     assert said.startswith("postgresql:// can't use what is installed: cannot import name 'Pool' from 'asyncpg'. ")
 
 
-@pytest.mark.parametrize("missing", ["httpx", "rich"])
-def test_a_command_that_calls_names_at_once_all_that_it_needs(missing: str, tmp_path: Path) -> None:
-    code = f"import sys; sys.modules[{missing!r}] = None; from mrtr_server.cli import main; main(['list', 'http://x'])"
-    done = run(tmp_path, missing, "-c", code)
-    assert done.returncode == 1
-    assert done.stderr.startswith(f"Error: This command needs {missing}. Install the extra 'cli', or: ")
-
-
 @pytest.mark.parametrize("missing", ["asyncpg"])
 class TestAServerWithADatabase:
     DATABASE = {"MRTR_DATABASE_URL": "postgresql://u@localhost/x"}  # noqa: RUF012

@@ -165,12 +165,14 @@ def _taken(row: Any) -> str:
     return "".join(f" {plain(name)}" for name in names)
 
 
-def _require_extra() -> None:
-    """Check that what the command needs is installed; the client alone would name only a part of it."""
+def _load_client() -> None:
+    """Import what calls: `Client` names only a part of what the command needs, if that is not installed."""
     try:
-        import httpx  # noqa: F401
-    except ImportError as error:
-        raise lacking("This command", "cli", error) from error
+        from . import calls  # noqa: F401
+    except SetupError as error:
+        if isinstance(error.__cause__, ImportError):
+            raise lacking("This command", "cli", error.__cause__) from error
+        raise
 
 
 def _run(
@@ -186,7 +188,7 @@ def _run(
 ) -> None:
     """Run the calls of a command, and end the process as they ended."""
     try:
-        _require_extra()
+        _load_client()
         from .calls import calling
 
         given = _read_answers(answers)

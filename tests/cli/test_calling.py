@@ -284,7 +284,7 @@ def test_a_sampling_is_answered_by_hand_and_ctrl_c_dismisses_a_form(url: str) ->
         assert terminal.process.wait(TIMEOUT) == 1
 
 
-@pytest.mark.parametrize(("missing", "extra"), [("httpx", "client"), ("rich", "cli"), ("questionary", "cli")])
+@pytest.mark.parametrize(("missing", "extra"), [("httpx", "cli"), ("rich", "cli"), ("questionary", "cli")])
 def test_a_missing_library_is_named_with_its_extra(missing: str, extra: str) -> None:
     code = f"import sys; sys.modules[{missing!r}] = None; from mrtr_server.cli import main; main()"
     command = [sys.executable, "-c", code, "list", "http://127.0.0.1:9/mcp"]
