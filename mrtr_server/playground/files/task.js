@@ -32,7 +32,9 @@ export class TaskView {
     this.how = el("p", { class: "hint" });
     this.element = el("section", { class: "task", "aria-label": "Task" },
       el("div", { class: "task-head" }, el("b", {}, "Task"), this.status, this.message, this.cancel), this.how, this.history, this.place);
-    this.wire = el("div", { class: "task-wire" });
+    this.sent = el("div", { class: "task-wire" });
+    this.seen = el("div", { class: "task-wire" });
+    this.wire = el("div", { class: "task-wire" }, this.sent, this.seen);
     this.inside = el("div", { class: "task-wire" });
   }
 
@@ -106,8 +108,8 @@ export class TaskView {
     this.last = line;
     this.lookInside();
     this.history.append(el("li", {}, line));
-    if (exchange) this.wire.replaceChildren(el("p", { class: "hint" }, "The last look at the task:"), wireView(exchange, { open: false }));
-    if (note) this.wire.replaceChildren(el("p", { class: "hint" }, "The last notification:"), el("pre", { class: "boxed" }, JSON.stringify(note, null, 2)));
+    if (exchange) this.seen.replaceChildren(el("p", { class: "hint" }, "The last look at the task:"), wireView(exchange, { open: false }));
+    if (note) this.seen.replaceChildren(el("p", { class: "hint" }, "The last notification:"), el("pre", { class: "boxed" }, JSON.stringify(note, null, 2)));
   }
 
   /** Show what its rounds did and what its journal holds. */
@@ -141,7 +143,7 @@ export class TaskView {
     const { asked } = this;
     for (const key of Object.keys(answers)) this.answered.add(key);
     const exchange = await this.request(this.dialect.answerTask(this.id, answers));
-    this.wire.replaceChildren(el("p", { class: "hint" }, "The answer to the task:"), facts(exchange), wireView(exchange));
+    this.sent.replaceChildren(el("p", { class: "hint" }, "The answer to the task:"), facts(exchange), wireView(exchange));
     if (exchange.error || exchange.problem) {
       this.message.textContent = exchange.error?.message ?? exchange.problem;
       for (const key of Object.keys(answers)) this.answered.delete(key);
@@ -155,7 +157,7 @@ export class TaskView {
   async cancelTask() {
     this.cancel.disabled = true;
     const exchange = await this.request(this.dialect.cancelTask(this.id));
-    this.wire.replaceChildren(el("p", { class: "hint" }, "The cancellation:"), wireView(exchange));
+    this.sent.replaceChildren(el("p", { class: "hint" }, "The cancellation:"), facts(exchange), wireView(exchange));
     this.wake?.();
   }
 
@@ -165,7 +167,7 @@ export class TaskView {
     let { result, error } = task;
     if (task.status === "completed" && !result && this.dialect.askedOf) {
       const exchange = await this.request(this.dialect.askedOf(this.id));
-      this.wire.append(wireView(exchange, { open: false }));
+      this.seen.append(wireView(exchange, { open: false }));
       ({ result, error } = exchange.reply ?? {});
     }
     const reply = task.status === "cancelled" ? { kind: "cancelled" } : error ? { kind: "error", error } : { kind: "result", result: result ?? {} };
