@@ -126,7 +126,7 @@ def serve_with_uvicorn(serving: Serving, listening: socket.socket | None) -> Non
 
 
 def _note_protocol(protocol: Any) -> None:
-    """Tell the operator where uvicorn serves in its own way."""
+    """Log that uvicorn serves in its own way, where it does."""
     from ..transport.bounded_protocol import Bounds
     from ..transport.one_write import why_slower
 
