@@ -53,6 +53,7 @@ PACKAGES = {
 TOP = "__init__"
 """The package's own namespace, which may import from anywhere."""
 
+IN_THE_DOCS = re.findall(r"^\| (`.+`) \| .+ \|$", (ROOT.parent / "docs" / "architecture.md").read_text(), re.MULTILINE)
 LEVEL = {package: level for level, package in enumerate(reversed(PACKAGES))}
 DIALECTS = {"protocol.drafts", "protocol.handshake", "protocol.v2026_07_28"}
 HANDSHAKE = {f"protocol.handshake_{part}" for part in ("entries", "questions", "tasks", "versions")}
@@ -129,7 +130,7 @@ ONLY_IMPORTERS = {
     "jwt": {"auth.jwt_keys"},
     "limits": {"rates.counters"},
     "redis": {"rates.counters"},
-    "rich": {"cli.calls", "cli.terminal_form"},
+    "rich": {"cli.terminal_client", "cli.terminal_form"},
     "questionary": {"cli.terminal_form"},
     "httpx": {"auth.fetching", "client.client", "client.connection"},
     "opentelemetry": {f"telemetry.{each}" for each in ("choice", "instruments", "spans")},
@@ -182,6 +183,11 @@ def outsiders(module: str) -> set[str]:
 
 def test_every_package_is_in_the_table() -> None:
     assert {module.partition(".")[0] for module in MODULES} == PACKAGES.keys()
+
+
+def test_the_table_of_the_documentation_has_the_same_packages_in_the_same_order() -> None:
+    said = [name for row in IN_THE_DOCS for name in re.findall(r"`([\w.]+)`", row) if "." not in name]
+    assert [name for name in said if name in PACKAGES] == list(PACKAGES)
 
 
 @pytest.mark.parametrize("module", MODULES)

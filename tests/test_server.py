@@ -30,7 +30,7 @@ from mrtr_server import (
     TextContent,
 )
 from mrtr_server.auth.fixed_tokens import BearerTokens, TokenUser
-from mrtr_server.deployment import workers
+from mrtr_server.deployment import web_workers
 from mrtr_server.protocol.content import ToolResult
 from mrtr_server.protocol.users import principal_of
 from mrtr_server.registration.handlers import compile_handler
@@ -413,7 +413,7 @@ def counted(module: str, **attributes: Any) -> int:
     vars(owner).update(attributes)
 
     def load(self: Any) -> int:
-        return workers.worker_count()
+        return web_workers.worker_count()
 
     return load(owner)
 

@@ -18,7 +18,7 @@ from .call_arguments import read_arguments, read_json
 if TYPE_CHECKING:  # a server over stdio starts without them
     from pydantic import BaseModel
 
-    from .calls import Calls
+    from .terminal_client import Calls
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
@@ -168,7 +168,7 @@ def _taken(row: Any) -> str:
 def _load_client() -> None:
     """Import what calls: `Client` names only a part of what the command needs, if that is not installed."""
     try:
-        from . import calls  # noqa: F401
+        from . import terminal_client  # noqa: F401
     except SetupError as error:
         if isinstance(error.__cause__, ImportError):
             raise lacking("This command", "cli", error.__cause__) from error
@@ -189,7 +189,7 @@ def _run(
     """Run the calls of a command, and end the process as they ended."""
     try:
         _load_client()
-        from .calls import calling
+        from .terminal_client import calling
 
         given = _read_answers(answers)
         asks = sys.stdin.isatty() and sys.stderr.isatty() and not as_json

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from ..deployment.environment import APPLICATION, COMMAND_PREFIX, variables
-from ..deployment.workers import declare_workers
+from ..deployment.web_workers import declare_workers
 from ..errors import SetupError
 from ..logs.formats import Format, log_config
 from ..server import MRTRServer

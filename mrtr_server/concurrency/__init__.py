@@ -1,1 +1,1 @@
-"""Threads, batches, wakes, and the deadline of the shutdown."""
+"""Threads, batches, wakes, places of a bound, the deadline of the shutdown, and whether the loop stands still."""

@@ -1,4 +1,4 @@
-"""What is sealed in a store, and by which of the keys that are derived for a purpose each."""
+"""The purposes of what is sealed in a store. Each has derived keys of its own."""
 
 TASK = "task"
 TASK_PIECES = "pieces of a task"

@@ -13,7 +13,7 @@ from ..storage.factory import store_of
 from ..storage.memory import InProcessStore
 from ..storage.watched import Outage, WatchedStore
 from ..tally import Tally
-from .workers import worker_count
+from .web_workers import worker_count
 
 logger = logging.getLogger("mrtr_server")
 

@@ -37,9 +37,9 @@ from ..methods.dispatcher import Dispatcher
 from ..methods.failures import ErrorReporter
 from ..methods.hooked_calls import HookedCalls
 from ..methods.lists import Lists
+from ..methods.prompt_and_resource_rounds import Rounds
 from ..methods.prompts import Prompts
 from ..methods.resources import Resources
-from ..methods.rounds import Rounds
 from ..methods.sessions import SessionRequests
 from ..methods.subscriptions import Subscriptions
 from ..methods.tasks import TaskRequests

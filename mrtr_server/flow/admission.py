@@ -9,7 +9,7 @@ from ..concurrency.running import running_loop
 from ..concurrency.shutdown import Shutdown
 from ..errors import Overloaded
 from ..limits import Limits
-from .overload import Overload
+from .overload_log import Overload
 from .waiting_line import WaitingLine
 
 OTHERS_FULL_SECONDS = 1.0
@@ -22,7 +22,7 @@ TURNS_TO_COME = 6
 """How many turns of the event loop it takes from a connection to its call."""
 
 MOST_WAVES = 20
-"""How many times so many turns others may come before a call begins: it would never begin in a flood."""
+"""How many times a call gives way to others that have just come. Without a bound, it would never begin in a flood."""
 
 
 class Admission:
@@ -253,7 +253,7 @@ class _Blocked:
             self._began, self._ended = began, now
 
     def unread_for(self, now: float) -> float:
-        """Return how long a call may have waited that is read now, in seconds: as soon as it was blocked, at the most.
+        """Return how long a call that is read now may have waited unread, in seconds: at most since the block began.
 
         What comes much later than the end of the block has not waited for it.
 

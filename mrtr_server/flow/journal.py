@@ -22,8 +22,10 @@ _FORMAT = 1
 CLOCK_SKEW_SECONDS = 60.0
 """How far the replicas' clocks may be apart, in seconds."""
 REDEEMED_FOR = CLOCK_SKEW_SECONDS
-"""How long after its expiry a state is remembered that was redeemed in time, in seconds: its round may have to run
-again since its replica has died, and deliveries may ask for the outcome."""
+"""How long a state that was redeemed in time is remembered after it has expired, in seconds.
+
+If its replica has died, its round may have to run again. And later deliveries may ask for the outcome.
+"""
 _FRAME_BYTES = 1024
 """Bytes reserved for the fields of a payload besides answers, steps and state; enough where nothing is asked."""
 

@@ -10,17 +10,17 @@ WEIGHT = 0.2
 """How much a new observation counts beside those before it."""
 
 SPREADS = 3.0
-"""How many times the mean error of its estimates a call's wait is taken to be longer: few wait for longer than that."""
+"""How many times the mean error of the estimates is added to the estimated wait of a call. Few wait for longer."""
 
 RESERVE = 3.0
-"""How many times as long as foreseen a new call may wait, and yet be in time, for it to join a line that stands.
+"""While a line stands, a new call joins it only if it would be in time even after so many times its estimated wait.
 
-A line that is always there makes nothing faster, so a short one does. Then few of those who wait are late when
+A line that never empties makes nothing faster, so a short one is enough. Then few of those in it are late when
 something holds the server up.
 """
 
 STANDING = 4.0
-"""A line stands for so many times the longest wait after a call was turned away."""
+"""For how long after a call was turned away a line counts as one that stands, in units of the longest wait."""
 
 LONGEST_RETRY = 60.0
 """When a caller that is refused is to come again at the latest, in seconds."""

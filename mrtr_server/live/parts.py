@@ -15,7 +15,7 @@ from ..storage.quotas import Quotas
 from .allowances import Allowance
 from .answers import Answers
 from .events import EventIds
-from .holds import Holds
+from .open_streams import Holds
 from .pages import RequiredPages
 from .session_states import SessionStates
 from .task_asks import TaskAsks

@@ -11,7 +11,7 @@ from .completion import Completions
 from .discovery import Discoverer
 from .lists import Lists
 from .prompts import Prompts
-from .rated import Method, rated
+from .rate_limited import Method, rated
 from .resources import Resources
 from .sessions import SessionRequests
 from .subscriptions import Subscriptions

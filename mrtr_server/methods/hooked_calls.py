@@ -22,7 +22,7 @@ from ..protocol.users import request_of
 from ..registration.registry import Registry
 from ..tasks.round_executor import TaskEnd
 from .failures import ErrorReporter, tool_failure
-from .rated import Method
+from .rate_limited import Method
 
 logger = logging.getLogger("mrtr_server")
 

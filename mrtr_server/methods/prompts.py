@@ -7,7 +7,7 @@ from ..flow.authorization import Authorizer
 from ..protocol.messages import Call, Complete, Outcome, Outlet
 from ..registration.registry import Registry
 from ..schema.results import prompt_body
-from .rounds import Rounds
+from .prompt_and_resource_rounds import Rounds
 
 
 class Prompts:

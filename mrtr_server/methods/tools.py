@@ -23,8 +23,8 @@ from ..protocol.messages import JSON, NEEDS_TASKS, Call, Complete, NeedsInput, O
 from ..rates.rate_limiter import RateLimiter
 from ..registration.registry import Registry
 from ..registration.tools import Tool
+from ..schema.known_arguments import validate_arguments
 from ..schema.results import failed
-from ..schema.unknown_arguments import read_arguments
 from ..storage.lease import Lease
 from ..storage.watched import not_executed
 from ..tasks.task_service import Tasks
@@ -91,7 +91,7 @@ class Tools:
             raise call.mismatch
         try:
             # A flow that has begun may have been begun by a version that took more.
-            arguments = read_arguments(tool.arguments, tool.names if call.state is None else None, call.arguments)
+            arguments = validate_arguments(tool.arguments, tool.names if call.state is None else None, call.arguments)
         except ArgumentsMisfit as misfit:
             if call.state is not None:
                 self._errors.note_changed(tool.handler.name)

@@ -1,4 +1,4 @@
-"""The caller: the principal of a user, and what a task stores of a user."""
+"""Users, as a backend for authentication made them: their principal, and what a task stores of them."""
 
 from typing import Any
 

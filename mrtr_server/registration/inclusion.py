@@ -1,4 +1,4 @@
-"""How what one application has registered is called in another that includes it."""
+"""The names that the tools, prompts and resources of one application have in another, which includes it."""
 
 import re
 from collections.abc import Mapping

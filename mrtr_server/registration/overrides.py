@@ -6,7 +6,7 @@ from typing import Any
 from ..errors import SetupError
 from ..flow.home import identity
 from .inclusion import Listing, Record
-from .overriding import compiled_again, depends_on
+from .recompiling import compiled_again, depends_on
 from .registry import Registry, alone
 
 Function = Callable[..., Any]

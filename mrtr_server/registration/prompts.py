@@ -10,7 +10,7 @@ from ..flow.handler import Handler
 from ..flow.home import Home
 from ..protocol.messages import JSON
 from ..schema.arguments import Arguments, SignatureArguments
-from ..schema.unknown_arguments import ArgumentNames
+from ..schema.known_arguments import ArgumentNames
 from .foreign import refuse_foreign_types
 from .handlers import compile_handler
 from .listed import description_of, list_entry, name_of, refuse_other_than_strings

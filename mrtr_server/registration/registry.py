@@ -19,8 +19,8 @@ from .completions import Completer
 from .conflicts import check_free
 from .inclusion import LISTINGS, Inclusion, Listing
 from .inclusion import Record as Record
-from .overriding import compiled_again
 from .prompts import Prompt
+from .recompiling import compiled_again
 from .resources import Resource
 from .tools import Tool
 

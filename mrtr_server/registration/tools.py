@@ -14,9 +14,9 @@ from ..protocol.content import ToolAnnotations
 from ..protocol.header_params import HeaderParameter, header_parameters
 from ..protocol.messages import JSON
 from ..schema.arguments import Arguments, SignatureArguments
+from ..schema.known_arguments import ArgumentNames
 from ..schema.raw import RawArguments
 from ..schema.results import Write, piece_results, tool_results
-from ..schema.unknown_arguments import ArgumentNames
 from .foreign import refuse_foreign_types
 from .handlers import calls, compile_handler
 from .listed import list_entry, name_of

@@ -1,1 +1,1 @@
-"""Streamable HTTP over ASGI."""
+"""The transports: Streamable HTTP over ASGI, and standard input and output."""

@@ -20,7 +20,7 @@ from ..flow.round_service import RoundService
 from ..flow.states import Opened
 from ..protocol.messages import JSON, Call, Complete, NeedsInput, Outcome, Outlet
 from ..schema.arguments import Arguments
-from ..schema.unknown_arguments import ArgumentNames, read_arguments
+from ..schema.known_arguments import ArgumentNames, validate_arguments
 from ..storage.lease import Lease
 from .failures import ErrorReporter, problems, refused
 
@@ -65,7 +65,7 @@ class Rounds:
             RequestError: why there is none.
         """
         try:
-            arguments = read_arguments(reader, names, raw)
+            arguments = validate_arguments(reader, names, raw)
         except ArgumentsMisfit as misfit:
             raise InvalidParams(problems(call.target, misfit), _named(call)) from None
 

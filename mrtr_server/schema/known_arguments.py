@@ -51,7 +51,7 @@ class ArgumentNames:
         return f"unknown argument; known arguments: {', '.join(self._listed) or 'none'}"
 
 
-def read_arguments(arguments: Arguments, names: ArgumentNames | None, raw: Mapping[str, Any]) -> dict[str, Any]:
+def validate_arguments(arguments: Arguments, names: ArgumentNames | None, raw: Mapping[str, Any]) -> dict[str, Any]:
     """Validate raw arguments, and check that there are no unknown ones.
 
     Args:
