@@ -74,10 +74,7 @@ class TestFunctions:
         def items() -> Generator[str, None, None]:
             yield "a"
 
-        async def more() -> AsyncIterator[str]:
-            yield "a"
-
-        for function in (items, more, partial(items), staticmethod(items)):
+        for function in (items, partial(items), staticmethod(items)):
             assert "is a generator" in refusal(app.tool(name="items"), function)
 
     def test_a_function_around_a_generator_is_none(self, app: MRTRServer) -> None:

@@ -28,9 +28,13 @@ def check(app: str, app_dir: str, host: str, workers: int, strict: bool) -> None
     It looks at the settings, keys, tools and prompts, and connects to the database of MRTR_DATABASE_URL if that is set.
     The exit code is 1 if there is an error; with --strict, also if there is a warning.
     """
+    before = logging.root.manager.disable
     logging.disable(logging.WARNING)  # what the server logs of its setup is among the findings
-    server = load(app, app_dir)
-    findings = server.check(host=host, workers=workers)
+    try:
+        server = load(app, app_dir)
+        findings = server.check(host=host, workers=workers)
+    finally:
+        logging.disable(before)
     lines = [f"{finding.level:8} {finding.about}: {finding.message}" for finding in findings]
     levels = {finding.level for finding in findings}
     unusable = _try_database()
