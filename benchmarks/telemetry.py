@@ -46,6 +46,7 @@ SLICE = 0.1
 """How long each run of a pair takes, in seconds."""
 
 LIMITS = {"spans": 60.0, "metrics": 20.0}
+ROUNDS = {"call": 1, "flow": 2}
 """What a round may cost, in microseconds of CPU."""
 
 TRACED = {"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}
@@ -197,8 +198,8 @@ async def measure(seconds: float) -> bool:
     callers["log"] = Caller(server(telemetry=False))
     await callers["log"].flow()
     within = True
-    print("| a round of | with | CPU, µs | more than off, µs | middle half |\n|---|---|--:|--:|--:|")
-    for name in ("call", "flow"):
+    print("| a whole | with | CPU, µs | more than off, µs | middle half |\n|---|---|--:|--:|--:|")
+    for name, rounds in ROUNDS.items():
         found: dict[str, list[float]] = {each: [] for each in callers}
         more: dict[str, list[float]] = {each: [] for each in callers}
         until = time.perf_counter() + seconds
@@ -213,12 +214,12 @@ async def measure(seconds: float) -> bool:
         for each in callers:
             low, _, high = quantiles(more[each], n=4)
             print(f"| {name} | {each} | {median(found[each]):.1f} | {median(more[each]):.1f} | {low:.1f}–{high:.1f} |")
-            within &= median(more[each]) <= LIMITS.get(each, float("inf"))
+            within &= median(more[each]) <= rounds * LIMITS.get(each, float("inf"))
     for each, sampled in (("sdk spans", True), ("sdk metrics", False)):
         alone = SDKAlone(observed(sampled=sampled))
         took = [await cost(alone.round) for _ in range(max(4, int(seconds / SLICE / 4)))]
         print(f"\nThe SDK alone takes {median(took):.1f} µs a round of what is above as {each}.")
-    print(f"\nAt most {LIMITS['spans']:g} µs with spans, and {LIMITS['metrics']:g} µs with metrics: {within}")
+    print(f"\nAt most {LIMITS['spans']:g} µs with spans, and {LIMITS['metrics']:g} µs with metrics, a round: {within}")
     return within
 
 
