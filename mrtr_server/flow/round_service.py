@@ -252,15 +252,18 @@ class RoundService:
             should_yield=partial(self._why_yield, handler, call, journal, lease),
             may_become_task=may_become_task,
         )
-        waiting.opened = self._opened(handler)
+        return self._run_waiting(handler, arguments, waiting, outlet)
+
+    def _run_waiting(
+        self, handler: Handler, arguments: JSON, waiting: WaitingRound, outlet: Outlet
+    ) -> Awaitable[RoundEnd]:
+        """Run a handler in a round that can wait, with what its application has opened."""
+        lifespans = self._lifespans
+        if lifespans is not None and lifespans.known:
+            waiting.opened = lifespans.here.get(handler.homes[-1], UNSET)
         if handler.yields:
             handler = in_pieces(handler, waiting, outlet, self._limits)
         return run(handler, arguments, waiting, outlet, self._threads)
-
-    def _opened(self, handler: Handler) -> object:
-        """Return what `lifespan=` has yielded for a handler's application; `UNSET` for nothing."""
-        lifespans = self._lifespans
-        return UNSET if lifespans is None or not lifespans.known else lifespans.here.get(handler.homes[-1], UNSET)
 
     def _why_yield(self, handler: Handler, call: Call, journal: Journal, lease: Lease | None) -> YieldReason | None:
         if handler.single_use and lease is None:  # the first round: the state goes out before the first step
@@ -371,10 +374,7 @@ class RoundService:
                 should_yield=should_yield,
                 task=task,
             )
-            waiting.opened = self._opened(handler)
-            if handler.yields:
-                handler = in_pieces(handler, waiting, outlet, self._limits)
-            end = await run(handler, arguments, waiting, outlet, self._threads)
+            end = await self._run_waiting(handler, arguments, waiting, outlet)
         if isinstance(end, Yielded) and end.why is YieldReason.OWN_STATE:
             journal.hand_over(self._limits)
         return end

@@ -31,7 +31,7 @@ protocol has them."""
 
 
 def load_encodings() -> "tuple[dict[str, type[Dialect]], Callable[[Dispatch], Dispatch]]":
-    """Return the other encodings of the drafts by name, and what lets calls of theirs be followed."""
+    """Return the other encodings of the drafts by name, and the wrapper that their calls need around dispatch."""
     from .draft_answers import following
     from .draft_encodings import ENCODINGS as LOADED
 

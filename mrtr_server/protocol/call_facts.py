@@ -21,7 +21,7 @@ class CallFacts:
     """
 
     place: Callable[[], str] = str
-    """Returns where it is traced, for the rounds that follow; empty if it is not."""
+    """Returns where it is traced, for the rounds that follow; an empty text (`str()`) if it is not."""
     first = ""
     """Where the first round of its flow was traced."""
     journal: Remembered | None = None

@@ -72,7 +72,8 @@ WITH_ARGUMENTS = frozenset({"tools/call", "prompts/get"})
 
 VERSION_FIELD = "io.modelcontextprotocol/protocolVersion"
 
-_RELATED = "io.modelcontextprotocol/related-task"
+RELATED_TASK = "io.modelcontextprotocol/related-task"
+"""The member of `_meta` that names the task which a message is about."""
 
 
 # Codes of our own, outside the range that JSON-RPC reserves.
@@ -288,7 +289,17 @@ def progress_params(note: Progress) -> JSON:
 def piece_params(note: Piece) -> JSON:
     """Return the parameters of the notification of a piece of a result."""
     params: JSON = {"requestId": note.request_id, "index": note.index, "block": note.block, "content": note.content}
-    return {**params, "_meta": {_RELATED: {"taskId": note.task}}} if note.task else params
+    return with_related(params, note.task) if note.task else params
+
+
+def related_to(task: str) -> JSON:
+    """Return the `_meta` of a message that belongs to a task (Associating Task-Related Messages)."""
+    return {RELATED_TASK: {"taskId": task}}
+
+
+def with_related(body: JSON, task: str) -> JSON:
+    """Return a result, or parameters, that belong to a task."""
+    return {**body, "_meta": {**body.get("_meta", {}), **related_to(task)}}
 
 
 def with_stream(envelope: Envelope) -> JSON:

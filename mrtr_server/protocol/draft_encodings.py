@@ -6,6 +6,7 @@ A client answers with `elicitation: {"name": ..., "value": ...}` beside `params`
 form; and with `sampling`, in the order in which it was asked. What such answers count for is in `draft_answers.py`.
 """
 
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -15,11 +16,11 @@ from typing_extensions import override
 
 from ..errors import InvalidParams
 from .callers import Principal
-from .dialect import read_answers, result
+from .dialect import read_answers, result, with_related
 from .draft_answers import MEMBERS, SEND_STATE, BegunAnew, Given, open_places, with_places
-from .drafts import SepDraftDialect, either, meta_of, related_to, with_mode
+from .drafts import SepDraftDialect, either, meta_of, with_mode
 from .jsonrpc import Envelope
-from .messages import ASKING_METHODS, JSON, Call, NeedsInput, Outcome, Question, Task, TaskResult
+from .messages import ASKING_METHODS, JSON, Call, NeedsInput, Outcome, Question, TaskResult
 
 KEY = "mrtr-server/key"
 """Where a question of a task has its key in `_meta`, if there are several; its answer names it there, too."""
@@ -38,6 +39,8 @@ class Encoding(SepDraftDialect):
 
     one_by_one: ClassVar[bool] = False
     """Whether a reply can ask one question only."""
+
+    prints_updates = False
 
     @override
     def load_call(self, envelope: Envelope, principal: Principal | None, user: Any) -> Call:
@@ -82,7 +85,7 @@ class Encoding(SepDraftDialect):
         if isinstance(outcome, TaskResult) and outcome.task.questions:
             asked = outcome.task.questions
             named = [{"_meta": {KEY: outcome.task.names[key]}} if len(asked) > 1 else {} for key in asked]
-            return self.dump_questions(call, list(asked.values()), named, related_to(outcome.task.id))
+            return self.dump_questions(call, list(asked.values()), named, with_related({}, outcome.task.id))
         return super().dump_outcome(call, outcome)
 
     def _shown(self, questions: Mapping[str, Question]) -> Mapping[str, Question]:
@@ -90,6 +93,7 @@ class Encoding(SepDraftDialect):
             return dict([next(iter(questions.items()))])
         return questions
 
+    @abstractmethod
     def dump_questions(self, call: Call, questions: list[Question], named: list[JSON], beside: JSON) -> bytes:
         """Return the response that asks.
 
@@ -99,13 +103,6 @@ class Encoding(SepDraftDialect):
             named: the `_meta` of each, where it has one.
             beside: what the response has besides.
         """
-        raise NotImplementedError
-
-    @override
-    def _task(self, task: Task, message: str) -> JSON:
-        body = super()._task(task, message)
-        del body["lastUpdatedAt"]  # which only revision 2 prints
-        return body
 
 
 class BareRequests(Encoding):
@@ -161,12 +158,7 @@ class RevisionOne(SepDraftDialect):
 
     name = "draft-revision-1"
     statuses = _CAPITALS
-
-    @override
-    def _task(self, task: Task, message: str) -> JSON:
-        body = super()._task(task, message)
-        del body["lastUpdatedAt"]
-        return body
+    prints_updates = False
 
 
 ENCODINGS: dict[str, type[SepDraftDialect]] = {

@@ -17,6 +17,7 @@ from ..limits import LONGEST_NAME, check_length
 from .callers import Client, Principal
 from .dialect import (
     METHODS,
+    RELATED_TASK,
     WITH_ARGUMENTS,
     Dialect,
     lacks_tasks,
@@ -30,6 +31,7 @@ from .dialect import (
     requests,
     result,
     timestamp,
+    with_related,
     with_stream,
 )
 from .headers import SESSION_HEADER, VERSION_HEADER, check_headers, check_method, check_name
@@ -60,7 +62,6 @@ _TASK_METHODS = {
 """The methods of tasks, by their names in the drafts."""
 
 _PREFIX = "io.modelcontextprotocol/"
-_RELATED = _PREFIX + "related-task"
 _PENDING = _PREFIX + "pending-elicitations"
 _IMMEDIATE = _PREFIX + "model-immediate-response"
 _RESPONSE = _PREFIX + "elicitation-response"
@@ -83,6 +84,9 @@ class SepDraftDialect(Dialect):
         "cancelled": ("cancelled", "The task was cancelled."),
     }
     """How each status of a task is written, and the words for it where the task has none of its own."""
+
+    prints_updates: ClassVar[bool] = True
+    """Whether a task says when it was last changed, as revision 2 prints it."""
 
     created: ClassVar[str] = "Task has been created for {} tool invocation."
     """The words for a task that has just been made of a call of a tool."""
@@ -142,7 +146,7 @@ class SepDraftDialect(Dialect):
         answer = envelope.message.get("result")
         if answer is None:
             raise InvalidRequest(NO_METHOD, envelope.id)
-        if _RELATED not in meta_of(answer) and _RELATED not in meta_of(envelope.message):
+        if RELATED_TASK not in meta_of(answer) and RELATED_TASK not in meta_of(envelope.message):
             raise InvalidRequest(NO_METHOD, envelope.id)
         task_id = _task_id(answer, envelope.message)
         return self._about_task(envelope, "tasks/respond", task_id, {"": answer}, principal, user)
@@ -187,7 +191,7 @@ class SepDraftDialect(Dialect):
         if call.method == "tasks/respond":  # a response itself, which gets none
             return b""
         if isinstance(outcome, Acknowledged):
-            return result(call, related_to(outcome.task_id) if outcome.task is None else self._seen(outcome.task))
+            return result(call, with_related({}, outcome.task_id) if outcome.task is None else self._seen(outcome.task))
         if isinstance(outcome, TaskResult):
             return result(call, _redeemed(outcome))
         assert isinstance(outcome, TaskCreated | TaskStatusResult)  # noqa: S101  load_call() lets no other method through
@@ -206,12 +210,13 @@ class SepDraftDialect(Dialect):
         return _flat(task) if task.first_ask else self._task(task, self.statuses[task.status][1])
 
     def _task(self, task: Task, message: str) -> JSON:
+        updated = {"lastUpdatedAt": timestamp(task.updated)} if self.prints_updates else {}
         return {
             "taskId": task.id,
             "status": self.statuses[task.status][0],
             "statusMessage": task.message or message,
             "createdAt": timestamp(task.created),
-            "lastUpdatedAt": timestamp(task.updated),
+            **updated,
             "ttl": milliseconds(task.ttl),
             "pollInterval": milliseconds(task.poll),
         }
@@ -236,16 +241,15 @@ def _redeemed(redeemed: TaskResult) -> JSON:
     if isinstance(task.outcome, RequestError):
         raise task.outcome
     if isinstance(task.outcome, Complete):
-        meta = {**task.outcome.body.get("_meta", {}), **related_to(task.id)["_meta"]}
-        return {**task.outcome.body, "_meta": meta}
+        return with_related(task.outcome.body, task.id)
     if task.status == "cancelled":
         raise InvalidParams("The task was cancelled, so it has no result", {"taskId": task.id})
     if task.status == "working":  # an incomplete result with a state alone: clients send the request again at once
-        return {"requestState": redeemed.state, **related_to(task.id)}
+        return with_related({"requestState": redeemed.state}, task.id)
     # The drafts may use a key more than once, so a question keeps the key that its author chose.
     questions = {task.names[key]: question for key, question in task.questions.items()}
     asked = {key: {"method": each.method, "params": with_mode(each)} for key, each in questions.items()}
-    return {"inputRequests": asked, **related_to(task.id)}
+    return with_related({"inputRequests": asked}, task.id)
 
 
 def with_mode(question: Question) -> JSON:
@@ -254,7 +258,7 @@ def with_mode(question: Question) -> JSON:
 
 
 def _flat(task: Task) -> JSON:
-    body: JSON = {"taskId": task.id, "status": task.status, "createdAt": timestamp(task.created), **related_to(task.id)}
+    body = with_related({"taskId": task.id, "status": task.status, "createdAt": timestamp(task.created)}, task.id)
     if task.status == "input_required":
         body["_meta"][_PENDING] = [_pending(key, question) for key, question in task.questions.items()]
     if task.message and task.status in ("working", "input_required", "cancelled"):  # for while one waits
@@ -269,11 +273,6 @@ def _pending(key: str, question: Question) -> JSON:
     return {"elicitationId": key, "method": question.method, "params": question.params}
 
 
-def related_to(task_id: str) -> JSON:
-    """Return the `_meta` of a message about a task."""
-    return {"_meta": {_RELATED: {"taskId": task_id}}}
-
-
 def meta_of(holder: Mapping[str, Any]) -> JSON:
     """Return the `_meta` of a message, or of a part of it; empty if it has none."""
     meta = holder.get("_meta")
@@ -282,11 +281,11 @@ def meta_of(holder: Mapping[str, Any]) -> JSON:
 
 def _task_id(*holders: JSON) -> str:
     """Return the task that a message is about: by its `taskId`, by the related task of its `_meta`, or by both."""
-    related = [meta_of(holder)[_RELATED] for holder in holders if _RELATED in meta_of(holder)]
+    related = [meta_of(holder)[RELATED_TASK] for holder in holders if RELATED_TASK in meta_of(holder)]
     named = [holder["taskId"] for holder in holders if "taskId" in holder]
     named += [each.get("taskId") if isinstance(each, dict) else None for each in related]
     if not named or not all(isinstance(name, str) for name in named):
-        raise InvalidParams(f"taskId must be a string; or _meta.{_RELATED} an object that has it")
+        raise InvalidParams(f"taskId must be a string; or _meta.{RELATED_TASK} an object that has it")
     if len(set(named)) > 1:
         raise InvalidParams("The message names two different tasks")
     check_length(named[0], LONGEST_NAME, "taskId")

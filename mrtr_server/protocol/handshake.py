@@ -41,6 +41,7 @@ from .dialect import (
     request,
     request_of,
     result,
+    with_related,
     with_stream,
 )
 from .handshake_entries import EntryWriter, content_of
@@ -54,7 +55,6 @@ from .handshake_tasks import (
     read_offer,
     read_task_id,
     task_body,
-    with_related,
 )
 from .handshake_tasks import METHODS as TASK_METHODS
 from .handshake_versions import BY_NAME, HEADERS, NEWEST, UNNAMED, VERSIONS, HandshakeVersion

@@ -4,7 +4,7 @@ from typing import Any
 
 from ..errors import InvalidParams
 from ..limits import LONGEST_NAME, check_length
-from .dialect import milliseconds, read_task_ttl, timestamp
+from .dialect import milliseconds, read_task_ttl, related_to, timestamp
 from .messages import JSON, Complete, Task, TaskOffer, TaskPage, TaskStatus
 
 METHODS = frozenset({"tasks/get", "tasks/result", "tasks/list", "tasks/cancel"})
@@ -15,9 +15,7 @@ CAPABILITY: JSON = {"list": {}, "cancel": {}, "requests": {"tools": {"call": {}}
 OFFER = TaskOffer(at_once=True)
 """A client that takes a task takes nothing else, and that at once (Result Retrieval)."""
 
-_PREFIX = "io.modelcontextprotocol/"
-_RELATED = _PREFIX + "related-task"
-_IMMEDIATE = _PREFIX + "model-immediate-response"
+_IMMEDIATE = "io.modelcontextprotocol/model-immediate-response"
 
 _LONGEST_MESSAGE = 500
 """Characters of what a failed tool says that are shown with the status of its task."""
@@ -66,16 +64,6 @@ def page_body(page: TaskPage) -> JSON:
     """Return a page of tasks (Listing Tasks)."""
     body: JSON = {"tasks": [task_body(task) for task in page.tasks]}
     return {**body, "nextCursor": page.cursor} if page.cursor else body
-
-
-def related_to(task: str) -> JSON:
-    """Return the `_meta` of a message that belongs to a task (Associating Task-Related Messages)."""
-    return {_RELATED: {"taskId": task}}
-
-
-def with_related(body: JSON, task: str) -> JSON:
-    """Return a result, or parameters, that belong to a task."""
-    return {**body, "_meta": {**body.get("_meta", {}), **related_to(task)}}
 
 
 def has_ended_message(task: Task) -> str:

@@ -1,6 +1,6 @@
 """Pieces of the results of tasks: a worker keeps them in the store as they come, and any replica sends them on.
 
-They are kept in batches, each under the index of its first piece, so that whoever has read so many finds the next.
+They are kept in batches, each under the index of its first piece, so that a reader of so many pieces finds the next.
 """
 
 import asyncio

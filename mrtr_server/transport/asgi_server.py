@@ -1,12 +1,13 @@
 """What a web server calls. One that knows this class may give it an HTTP request with one coroutine less."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 from starlette.types import Receive, Scope, Send
 
 
-class ASGIServer:
+class ASGIServer(ABC):
     """An ASGI application; a subclass says how it serves requests, and how it starts and stops."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -19,13 +20,13 @@ class ASGIServer:
             await receive()
             await send({"type": "websocket.close", "code": 1000})
 
+    @abstractmethod
     def _serve_http(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Serve one HTTP request."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def _serve_lifespan(self, receive: Receive, send: Send) -> None:
         """Start, and stop when the web server does."""
-        raise NotImplementedError
 
 
 def find_direct(app: Any) -> Callable[[Scope, Receive, Send], Awaitable[None]]:

@@ -28,11 +28,12 @@ _TOO_LARGE = (
 )
 
 
-_Uvicorns: Any = object
+_AnyProtocol: Any = object
+"""For the type checker: `bounded` puts a protocol of uvicorn below these bounds, with httptools or with h11."""
 
 
-class Bounds(_Uvicorns):  # type: ignore[misc]
-    """What an HTTP protocol of uvicorn does so as to wait for no request forever."""
+class Bounds(_AnyProtocol):  # type: ignore[misc]
+    """The bounds of an HTTP protocol of uvicorn, which then waits for no request forever."""
 
     loop: Any
     cycle: Any

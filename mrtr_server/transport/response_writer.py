@@ -16,8 +16,8 @@ logger = logging.getLogger("mrtr_server")
 
 JSON_TYPE = b"application/json"
 
-PIECE = 64 * 1024
-"""The size of a piece, in bytes. The web server buffers what the client has not read yet."""
+SLICE = 64 * 1024
+"""How much of a long response is written at once, in bytes. The web server buffers what the client has not read yet."""
 
 NOTICED_WITHIN = 1.0
 """How long the server may take to notice that its connection was cut, in seconds."""
@@ -75,14 +75,14 @@ class ResponseWriter:
 
     def respond(self, status: int, body: bytes, *headers: tuple[bytes, bytes]) -> Awaitable[None]:
         """Write a whole response: JSON, or nothing."""
-        if len(body) <= PIECE:
+        if len(body) <= SLICE:
             request, shortcuts = self._request, self._shortcuts
             if shortcuts is None:
                 request, shortcuts = find_request(self._send)
             if shortcuts is not None and shortcuts.respond_whole(request, status, JSON_TYPE, body, headers):
                 return NOTHING
         start = _start(status, body, headers)
-        if len(body) <= PIECE:
+        if len(body) <= SLICE:
             return self._in_time(_respond(self._send, start, body))
         return self._respond_in_pieces(start, body)
 
@@ -106,7 +106,7 @@ class ResponseWriter:
         Returns:
             Whether it was written; if not, it is to be written by the other methods.
         """
-        if len(data) > PIECE or self.stalled:
+        if len(data) > SLICE or self.stalled:
             return False
         request, shortcuts = self._request, self._shortcuts
         if shortcuts is None:
@@ -115,7 +115,7 @@ class ResponseWriter:
 
     async def write_event(self, data: bytes) -> None:
         """Write one event; `data` is one line of JSON."""
-        if len(data) <= PIECE:
+        if len(data) <= SLICE:
             await self.write(b"event: message\ndata: " + data + b"\n\n")
             return
         for part in (b"event: message\ndata: ", data, b"\n\n"):
@@ -123,15 +123,15 @@ class ResponseWriter:
 
     async def write(self, data: bytes) -> None:
         """Write a part of the body."""
-        for start in range(0, len(data), PIECE):
+        for start in range(0, len(data), SLICE):
             if self.stalled:
                 return
-            part = data[start : start + PIECE]
+            part = data[start : start + SLICE]
             await self._in_time(self._send({"type": "http.response.body", "body": part, "more_body": True}))
 
     async def write_last(self, data: bytes) -> None:
         """Write the last part of the body."""
-        if len(data) > PIECE:
+        if len(data) > SLICE:
             await self.write(data)
             data = b""  # the server takes that when the piece before it has been read
         if not self.stalled:

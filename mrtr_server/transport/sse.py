@@ -6,7 +6,7 @@ from collections.abc import Awaitable
 from itertools import count
 
 from ..protocol.messages import NOTHING, TURN
-from .response_writer import PIECE, ResponseWriter
+from .response_writer import SLICE, ResponseWriter
 
 logger = logging.getLogger("mrtr_server")
 
@@ -155,7 +155,7 @@ class EventStream:
 
     def _write_at_once(self) -> bool:
         """Write all that waits in one part, if the web server takes it so; if the stream is ending, also its end."""
-        if self._size > PIECE:
+        if self._size > SLICE:
             return False
         data = b"".join([each if type(each) is Frame else _EVENT % each for each in self._backlog.values()])
         if not self._writer.write_at_once(data, begins=not self._has_started, ends=self._ending):

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import re
-import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -19,12 +18,13 @@ from mcp.types import CreateMessageRequestParams, CreateMessageResult, ElicitReq
 
 from mrtr_server import MRTRServer
 
-from ..support.serving import TIMEOUT, in_thread
+from ..support.clients import results_of
+from ..support.serving import in_thread
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 
-from clients_install import environment, read_clients  # noqa: E402
+from clients_install import read_clients  # noqa: E402
 from compare_lines import Pair, pairs, table  # noqa: E402
 
 pytestmark = pytest.mark.processes
@@ -178,16 +178,7 @@ def test_a_client_of_the_sdk_1_sees_the_same_tasks() -> None:
             port = stack.enter_context(in_thread(run(PAIRS[title].ours, "app"), wait=False))
             servers = {"code": PAIRS[title].theirs}, {"url": f"http://127.0.0.1:{port}/mcp"}
             calls += [{"tool": tool, "arguments": arguments, **server} for server in servers]
-        done = subprocess.run(
-            client.command("")[:-1],
-            input=json.dumps(calls),
-            env=environment(),
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT,
-        )
-    assert done.returncode == 0, done.stderr
-    found = iter(json.loads(done.stdout))
+        found = iter(results_of(client, calls))
     for title, (tool, _, questions, text) in TASKS.items():
         theirs, ours = next(found), next(found)
         expected = {"questions": questions, "text": text, "began": "working", "ended": "completed"}

@@ -1,8 +1,6 @@
 """The page for those who come from FastMCP: its own client is asked and told the same by both examples of a pair."""
 
-import json
 import re
-import subprocess
 import sys
 from contextlib import ExitStack
 from dataclasses import replace
@@ -10,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from ..support.serving import ROOT, TIMEOUT, in_thread
+from ..support.clients import results_of
+from ..support.serving import ROOT, in_thread
 
 sys.path.insert(0, str(ROOT / "scripts"))
 
-from clients_install import environment, read_clients
+from clients_install import read_clients
 from compare_lines import pairs, table
 
 pytestmark = pytest.mark.processes
@@ -50,16 +49,7 @@ def outcomes() -> dict[tuple[str, str, str], dict[str, Any]]:
                 for mode in ("auto", "legacy"):
                     keys.append((title, whose, mode))
                     calls.append({"mode": mode, "tool": tool, "arguments": arguments, "answers": ANSWERS, **server})
-        done = subprocess.run(
-            client.command("")[:-1],
-            input=json.dumps(calls),
-            env=environment(),
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT,
-        )
-    assert done.returncode == 0, done.stderr
-    return dict(zip(keys, json.loads(done.stdout), strict=True))
+        return dict(zip(keys, results_of(client, calls), strict=True))
 
 
 @pytest.mark.parametrize("title", CALLS)

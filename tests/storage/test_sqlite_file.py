@@ -175,12 +175,12 @@ async def test_a_busy_event_loop_holds_nobody_up(file: SQLiteFile, path: Path) -
     tasks = [asyncio.create_task(add(file, number)) for number in range(100, 130)]
     await asyncio.sleep(0)
     deadline = time.monotonic() + TIMEOUT
-    with closing(sqlite3.connect(path, timeout=0)) as other:
+    with closing(sqlite3.connect(path, timeout=TIMEOUT)) as other:  # this loop stands still while it waits
         while other.execute("SELECT count(*) FROM numbers").fetchone() != (30,):
             assert time.monotonic() < deadline
             time.sleep(0.01)  # noqa: ASYNC251  so no thread can tell this loop anything
         assert not any(task.done() for task in tasks)
-        other.execute("BEGIN IMMEDIATE")  # which nobody holds
+        other.execute("BEGIN IMMEDIATE")  # so no writer holds the file until the loop goes on
         other.rollback()
     await asyncio.gather(*tasks)
 

@@ -5,7 +5,6 @@ import json
 import logging
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import AsyncExitStack
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,7 +21,6 @@ from mrtr_server.tasks.pieces import PieceReader, PieceWriter, TaskPieces
 from mrtr_server.tasks.records import TaskRecords
 from mrtr_server.testing import AsyncClient, replica, sampled
 
-from ..support.databases import PostgreSQL
 from ..support.direct import Exchange, scope_of
 from ..support.wire import ACCEPT, JSON, PREFIX, Reply, request
 
@@ -100,17 +98,11 @@ def closed_gates() -> None:
     gates.clear()
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgresql"])
-async def replicas(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Replicas]:
+@pytest.fixture
+async def replicas(store_url: str | None) -> AsyncIterator[Replicas]:
     """On each kind of store; where there is a database, the tasks run on another replica."""
-    url = None
-    if request.param == "sqlite":
-        url = f"sqlite:///{tmp_path}/tasks.db"
-    elif request.param == "postgresql":
-        server: PostgreSQL = request.getfixturevalue("postgresql")
-        url = server.url(await server.new_database())
     async with AsyncExitStack() as stack:
-        yield await _replicas(stack, url)
+        yield await _replicas(stack, store_url)
 
 
 @pytest.fixture

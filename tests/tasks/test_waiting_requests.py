@@ -134,17 +134,11 @@ def closed_gates() -> None:
     gates.clear()
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgresql"])
-async def replicas(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Replicas]:
+@pytest.fixture
+async def replicas(store_url: str | None) -> AsyncIterator[Replicas]:
     """On each kind of store; where there is a database, the tasks run on another replica."""
-    url = None
-    if request.param == "sqlite":
-        url = f"sqlite:///{tmp_path}/tasks.db"
-    elif request.param == "postgresql":
-        server: PostgreSQL = request.getfixturevalue("postgresql")
-        url = server.url(await server.new_database())
     async with AsyncExitStack() as stack:
-        yield await _replicas(stack, url, limits=Limits(first_ask_seconds=TIMEOUT))
+        yield await _replicas(stack, store_url, limits=Limits(first_ask_seconds=TIMEOUT))
 
 
 @pytest.fixture

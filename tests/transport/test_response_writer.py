@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from starlette.types import Message
 
-from mrtr_server.transport.response_writer import PIECE, ResponseWriter
+from mrtr_server.transport.response_writer import SLICE, ResponseWriter
 
 pytestmark = pytest.mark.anyio
 
@@ -39,7 +39,7 @@ class Kept:
         return [len(message["body"]) for message in self.messages if "body" in message]
 
 
-@pytest.mark.parametrize("size", [0, 1, PIECE - 1, PIECE])
+@pytest.mark.parametrize("size", [0, 1, SLICE - 1, SLICE])
 async def test_a_small_body_is_one_part(size: int) -> None:
     kept = Kept()
     await writer_to(kept).respond(200, b"x" * size)
@@ -47,19 +47,19 @@ async def test_a_small_body_is_one_part(size: int) -> None:
     assert not kept.messages[-1].get("more_body")
 
 
-@pytest.mark.parametrize("size", [PIECE + 1, 3 * PIECE, 10 * PIECE - 1])
+@pytest.mark.parametrize("size", [SLICE + 1, 3 * SLICE, 10 * SLICE - 1])
 async def test_a_large_body_goes_out_in_pieces(size: int) -> None:
     kept, body = Kept(), bytes(size)
     await writer_to(kept).respond(200, body)
     assert kept.body == body
-    assert max(kept.parts) == PIECE
+    assert max(kept.parts) == SLICE
     assert dict(kept.messages[0]["headers"])[b"content-length"] == b"%d" % size
     # The last message has nothing in it: the server takes it when the piece before it has been read.
     assert (kept.messages[-1]["body"], kept.messages[-1].get("more_body")) == (b"", None)
     assert all(message["more_body"] for message in kept.messages[1:-1])
 
 
-@pytest.mark.parametrize("size", [1, PIECE, PIECE + 1, 3 * PIECE])
+@pytest.mark.parametrize("size", [1, SLICE, SLICE + 1, 3 * SLICE])
 async def test_an_event_is_one_line_whatever_its_size(size: int) -> None:
     kept = Kept()
     writer = writer_to(kept)
@@ -67,16 +67,16 @@ async def test_an_event_is_one_line_whatever_its_size(size: int) -> None:
     await writer.write_event(b"x" * size)
     await writer.end()
     assert kept.body == b"event: message\ndata: " + b"x" * size + b"\n\n"
-    assert max(kept.parts) <= PIECE + 30
+    assert max(kept.parts) <= SLICE + 30
 
 
-@pytest.mark.parametrize("size", [1, PIECE, PIECE + 1])
+@pytest.mark.parametrize("size", [1, SLICE, SLICE + 1])
 async def test_the_last_part_of_a_stream_ends_it_unless_it_is_large(size: int) -> None:
     kept = Kept()
     writer = writer_to(kept)
     await writer.start_stream()
     await writer.write_last(b"x" * size)
-    assert kept.parts == ([size] if size <= PIECE else [PIECE, size - PIECE, 0])
+    assert kept.parts == ([size] if size <= SLICE else [SLICE, size - SLICE, 0])
     assert [bool(message.get("more_body")) for message in kept.messages[1:]] == [True] * (len(kept.parts) - 1) + [False]
 
 
@@ -88,7 +88,7 @@ async def test_nothing_is_written_after_the_deadline() -> None:
         await asyncio.Event().wait()
 
     writer = writer_to(send, 0.01)
-    await writer.respond(200, b"x" * 10 * PIECE)
+    await writer.respond(200, b"x" * 10 * SLICE)
     assert writer.stalled
     assert begun == ["http.response.start"]
 
@@ -153,5 +153,5 @@ async def test_a_server_may_be_written_in_another_language(answered: bool) -> No
         return NotInPython(future)
 
     writer = writer_to(send, 5.0 if answered else 0.01)
-    await writer.respond(200, b"x" * 2 * PIECE)
+    await writer.respond(200, b"x" * 2 * SLICE)
     assert writer.stalled is not answered
