@@ -15,6 +15,7 @@ from .support.authorization_server import AuthorizationServer, Tenant
 from .support.databases import PostgreSQL, running_postgresql
 from .support.effects import EFFECTS
 from .support.serving import TIMEOUT, all_ended, ended, in_process, in_thread
+from .support.virtual_time import VirtualTime
 from .support.wire import Inspected, Wire
 
 Serve = Callable[..., Wire]
@@ -44,6 +45,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def anyio_backend() -> str:
     """Asynchronous tests run on asyncio, as the package does."""
     return "asyncio"
+
+
+@pytest.fixture
+def virtual_time() -> Iterator[VirtualTime]:
+    """Time that does not pass by itself. Where `anyio_backend` is its loop, the asynchronous tests run in it."""
+    with pytest.MonkeyPatch.context() as patch:
+        yield VirtualTime(patch)
 
 
 @pytest.fixture(autouse=True)

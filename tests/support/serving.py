@@ -23,7 +23,7 @@ from starlette.types import ASGIApp
 
 ROOT = Path(__file__).parents[2]
 TIMEOUT = 60.0
-"""How long anything may take before a test takes it for hung, in seconds: no rule, and long enough for a very busy machine."""
+"""How long anything may take before a test takes it for hung, in seconds. No rule: a busy machine keeps it."""
 
 KEEP_ALIVE = 600
 """How long servers keep idle connections, in seconds: a slow client must not send into one that is being closed."""
