@@ -1,8 +1,18 @@
 """What the tests of flows share."""
 
+from typing import Any
+
 import pytest
 
 from mrtr_server import KeyRing, MRTRServer
+
+from ..support.virtual_time import VirtualTime
+
+
+@pytest.fixture
+def anyio_backend(virtual_time: VirtualTime) -> Any:
+    """Time passes when nothing else happens: no busy machine ends a lease or a deadline."""
+    return virtual_time.backend
 
 
 @pytest.fixture

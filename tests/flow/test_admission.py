@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-import time
 from collections.abc import Iterable
 from typing import Any
 
@@ -14,6 +13,7 @@ from mrtr_server.flow import admission
 from mrtr_server.flow.admission import Admission
 
 from ..support.serving import TIMEOUT
+from ..support.virtual_time import VirtualTime
 
 pytestmark = pytest.mark.anyio
 
@@ -269,23 +269,23 @@ class TestTheQueue:
         await calls.all_end()
         assert calls.admission._line._spread > 0
 
-    async def test_whose_turn_comes_too_late_does_not_run(self) -> None:
+    async def test_whose_turn_comes_too_late_does_not_run(self, virtual_time: VirtualTime) -> None:
         calls = Calls(max_concurrency=1, queue_seconds=0.2)
         await calls.come("ab")
-        time.sleep(0.3)  # noqa: ASYNC251  the timer that ends the waiting comes as late
+        virtual_time.compute(0.3)  # the timer that ends the waiting comes as late
         calls._ends["a"].set()
         await calls._tasks["a"]
         await settled()
         assert (calls.begun, calls.refused) == (["a"], ["b"])
         await calls.all_end()
 
-    async def test_what_came_while_a_handler_computed_has_waited_since(self) -> None:
+    async def test_what_came_while_a_handler_computed_has_waited_since(self, virtual_time: VirtualTime) -> None:
         queue, told = Admission(Limits(max_concurrency=1, queue_seconds=0.4)), list[str]()
         computed, end = asyncio.Event(), asyncio.Event()
 
         async def compute() -> None:
             await queue.enter(lambda: False)
-            time.sleep(0.5)  # noqa: ASYNC251  so it computes
+            virtual_time.compute(0.5)
             computed.set()
             await end.wait()
             queue.leave()
@@ -428,7 +428,9 @@ class TestDraining:
         async def watch() -> None:
             admission.on_drain(lambda: None).__enter__()
 
-        await asyncio.to_thread(asyncio.run, watch())
+        thread = threading.Thread(target=asyncio.run, args=[watch()])
+        thread.start()
+        thread.join()
         admission.drain()
         assert admission.draining
 

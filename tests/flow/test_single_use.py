@@ -130,12 +130,6 @@ def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def anyio_backend(virtual_time: VirtualTime) -> Any:
-    """Leases end when a test says so, and not when the machine is busy."""
-    return virtual_time.backend
-
-
-@pytest.fixture
 def store(virtual_time: VirtualTime) -> Watched:
     return Watched(clock=virtual_time.time)
 

@@ -35,6 +35,7 @@ from ..support.direct import Exchange, headers_for, scope_of
 from ..support.flows import is_state_only
 from ..support.models import Login
 from ..support.serving import TIMEOUT
+from ..support.virtual_time import VirtualTime
 from ..support.wire import modern
 
 pytestmark = pytest.mark.anyio
@@ -635,7 +636,12 @@ class TestCancellation:
 
     @pytest.mark.parametrize("where", ["handler", "dependency", "entering", "entering async"])
     async def test_what_runs_in_a_thread_has_ended_by_then(
-        self, app: MRTRServer, where: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+        self,
+        app: MRTRServer,
+        where: str,
+        caplog: pytest.LogCaptureFixture,
+        monkeypatch: pytest.MonkeyPatch,
+        virtual_time: VirtualTime,
     ) -> None:
         monkeypatch.setattr(runner, "WIND_DOWN_SECONDS", 0.01)  # which is for handlers that nobody can end otherwise
         loop, began, gate = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
@@ -668,8 +674,9 @@ class TestCancellation:
         exchange = started(app, "run")
         async with asyncio.timeout(TIMEOUT):
             await began.wait()
-            await leave(exchange)
-            await asyncio.sleep(0.03)
+            with virtual_time.passing():
+                await leave(exchange)
+                await asyncio.sleep(0.03)
             assert happened == ["enter session"]
             assert not exchange.has_ended, "however long it takes"
             gate.set()

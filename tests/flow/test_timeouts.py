@@ -12,6 +12,7 @@ from mrtr_server import Context, Depends, InProcessStore, Limits, MRTRServer, Se
 from mrtr_server.testing import AsyncClient
 
 from ..support.serving import TIMEOUT
+from ..support.virtual_time import VirtualTime
 
 pytestmark = pytest.mark.anyio
 
@@ -47,18 +48,25 @@ async def test_an_async_function_is_cancelled(app: MRTRServer, caplog: pytest.Lo
     assert caplog.messages == ["'slow' timed out after 0.2 s"]
 
 
-async def test_a_plain_one_runs_on_and_keeps_its_thread(app: MRTRServer, caplog: pytest.LogCaptureFixture) -> None:
-    gate = threading.Event()
+async def test_a_plain_one_runs_on_and_keeps_its_thread(
+    app: MRTRServer, caplog: pytest.LogCaptureFixture, virtual_time: VirtualTime
+) -> None:
+    gate, loop, began = threading.Event(), asyncio.get_running_loop(), asyncio.Event()
 
     @app.tool(timeout=SHORT)
     def slow() -> str:
+        loop.call_soon_threadsafe(began.set)
         gate.wait(TIMEOUT)
         return "slow"
 
-    assert_given_up(await AsyncClient(app).call("slow"), "slow")
+    first = asyncio.create_task(AsyncClient(app).call("slow"))
+    await began.wait()
+    with virtual_time.passing():
+        assert_given_up(await first, "slow")
     assert "it continues in its thread, and occupies it until it returns" in caplog.text
     assert app._parts.threads.busy == 1
-    assert_given_up(await AsyncClient(app).call("slow"), "slow")  # there is no other thread, and this one never began
+    with virtual_time.passing():  # there is no other thread, and this one never begins
+        assert_given_up(await AsyncClient(app).call("slow"), "slow")
     gate.set()
     assert (await AsyncClient(app).call("slow")).text == "slow"
 

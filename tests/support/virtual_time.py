@@ -8,7 +8,8 @@ import asyncio
 import selectors
 import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import pytest
@@ -34,6 +35,7 @@ class VirtualTime:
         self._ahead = wall() - self.now
         self.in_threads: set[asyncio.Future[Any]] = set()
         """What threads are at, of which the event loop is told."""
+        self.passes_anyway = False
         patch.setattr(time, "monotonic", lambda: self.now if threading.get_ident() == thread else self._monotonic())
         patch.setattr(time, "time", lambda: self.time() if threading.get_ident() == thread else wall())
         for module in (threads, sqlite_file):
@@ -60,6 +62,15 @@ class VirtualTime:
     def new_loop(self) -> asyncio.AbstractEventLoop:
         """Return an event loop that does not wait."""
         return _Loop(self)
+
+    @contextmanager
+    def passing(self) -> Iterator[None]:
+        """Let time pass for as long as the block lasts, whatever threads are at: they wait for the test."""
+        self.passes_anyway = True
+        try:
+            yield
+        finally:
+            self.passes_anyway = False
 
     def note(self, future: "asyncio.Future[T]") -> "asyncio.Future[T]":
         """Let no time pass until a thread has done something."""
@@ -95,13 +106,12 @@ class _Selector(selectors.DefaultSelector):
         self._virtual = clock
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        if timeout is None or timeout > 0:
-            if self._virtual.in_threads:
-                ready = super().select(TIMEOUT)
-                assert ready, "a thread waits for time that does not pass"
-                return ready
-            if ready := super().select(0):  # what a thread has said just now
-                return ready
-            assert timeout is not None, "nothing is to come"
-            self._virtual.now += timeout
-        return super().select(0)
+        virtual = self._virtual
+        if timeout is None or (timeout > 0 and virtual.in_threads and not virtual.passes_anyway):
+            ready = super().select(TIMEOUT)
+            assert ready, "nothing is to come, or a thread waits for time that does not pass"
+            return ready
+        ready = super().select(0)
+        if timeout > 0 and not ready:
+            virtual.now += timeout
+        return ready
