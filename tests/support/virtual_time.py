@@ -14,7 +14,9 @@ from typing import Any, TypeVar
 
 import pytest
 
+from mrtr_server import InProcessStore, MRTRServer, SQLStore
 from mrtr_server.concurrency import threads
+from mrtr_server.deployment.settings import Settings
 from mrtr_server.storage.sql import sqlite_file
 
 from .serving import TIMEOUT
@@ -38,6 +40,8 @@ class VirtualTime:
         self.passes_anyway = False
         patch.setattr(time, "monotonic", lambda: self.now if threading.get_ident() == thread else self._monotonic())
         patch.setattr(time, "time", lambda: self.time() if threading.get_ident() == thread else wall())
+        for made in (InProcessStore, SQLStore, MRTRServer, Settings):  # whose clock is that of the machine by default
+            _replace_defaults(patch, made.__init__, wall, time.time)
         for module in (threads, sqlite_file):
             patch.setattr(module, "_Job", self._noting(module._Job))
 
@@ -86,6 +90,15 @@ class VirtualTime:
             return job(*parts)
 
         return make
+
+
+def _replace_defaults(patch: pytest.MonkeyPatch, function: Any, old: object, new: object) -> None:
+    """Replace a default of a function's parameters."""
+    if old in (given := function.__defaults__ or ()):
+        patch.setattr(function, "__defaults__", tuple(new if each is old else each for each in given))
+    for name, each in (function.__kwdefaults__ or {}).items():
+        if each is old:
+            patch.setitem(function.__kwdefaults__, name, new)
 
 
 class _Loop(asyncio.SelectorEventLoop):

@@ -34,9 +34,17 @@ from ..support.direct import Exchange, headers_for, scope_of
 from ..support.flows import update
 from ..support.models import Login
 from ..support.serving import TIMEOUT
+from ..support.virtual_time import VirtualTime
 from ..support.wire import meta, modern
 
 pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend(virtual_time: VirtualTime) -> Any:
+    """Time passes when nothing else happens: no busy machine ends a lease."""
+    return virtual_time.backend
+
 
 EXTENSION = "io.modelcontextprotocol/tasks"
 
