@@ -14,7 +14,6 @@ from starlette.requests import Request
 from mrtr_server import Context, Elicit, InProcessStore, InputRequired, Inputs, Limits, MRTRServer, SQLStore, Store
 from mrtr_server.flow.waiting_round import WaitingRound
 from mrtr_server.storage.tasks import TaskRow
-from mrtr_server.storage.watched import WatchedStore
 from mrtr_server.tasks import worker
 from mrtr_server.tasks.client_changes import ClientChanges
 from mrtr_server.testing import AsyncClient, Clock, accept, decline, replica
@@ -40,6 +39,7 @@ class Tools:
     """
 
     def __init__(self, store: Store, **settings: Any) -> None:
+        self.store = store
         self.ran: list[str] = []
         self.runs = 0
         """How often a handler began."""
@@ -163,6 +163,11 @@ class Tools:
             while sorted((reply := await flow.look()).asks) != sorted(keys):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         return reply
+
+    async def rests(self) -> None:
+        """Wait until no round runs here."""
+        here = self.app._parts.worker._loop_workers[asyncio.get_running_loop()]
+        await self.until(lambda: not here._running, "the round to end")
 
     async def row(self, flow: Any) -> TaskRow:
         row = await self.app._parts.tasks.store.find_task(flow.task)
@@ -300,8 +305,10 @@ class TestRule5AnAskOfATaskReturns:
     async def test_to_one_of_two_begins_a_round_if_none_runs(self, tools: Tools) -> None:
         flow = await tools.start("two")
         await tools.asks(flow, "login", "size")
+        await tools.rests()
         await flow.send({"size": accept(size=180)}, wait=False)
         await tools.until(lambda: tools.ran == ["180 tall"], "the branch that was answered")
+        await tools.rests()  # an answer that comes sooner counts in the round that still runs
         assert list((await flow.look()).asks) == ["login"]
         assert (await flow.answer(login={"name": "Ann"})).structured == ["Hello, Ann", "180 tall"]
         assert (tools.ran, tools.runs) == (["180 tall", "Hello, Ann"], 3)
@@ -454,8 +461,7 @@ class TestATaskThatOnlyWaits:
         await tools.began()
         await tools.asks(flow, "login")
         tools.gate("work").set()
-        loop_worker = tools.app._parts.worker._loop_workers[asyncio.get_running_loop()]
-        await tools.until(lambda: not loop_worker._running, "the round to end")
+        await tools.rests()
         row = await tools.row(flow)
         assert (row.status, row.lease) == ("input_required", "")
         assert (await flow.answer(login={"name": "Ann"})).structured == ["work", "Hello, Ann"]
@@ -500,13 +506,17 @@ class TestACancelledAsk:
         assert (tools.ran, tools.runs) == (["work"], 2)
 
     async def test_that_waits_for_its_page_is_asked_still(self, tools: Tools) -> None:
+        patience: list[asyncio.Timeout] = []
+
         async def impatient(ctx: Context) -> list[str]:
             """Continue without the page, if it can."""
             tools.runs += 1
 
             async def pays() -> str:
                 try:
-                    return f"paid {await asyncio.wait_for(ctx.elicit_url('Please pay', callback=tools.paid), 1.0)}"
+                    async with asyncio.timeout(None) as each:
+                        patience.append(each)
+                        return f"paid {await ctx.elicit_url('Please pay', callback=tools.paid)}"
                 except TimeoutError:
                     return await ctx.step(tools.did, "without the page")
 
@@ -517,7 +527,8 @@ class TestACancelledAsk:
         await tools.began()
         page = urlsplit((await tools.asks(flow, "paid")).asked["paid"].url)
         await flow.send({"paid": accept()}, wait=False)
-        await asyncio.sleep(1.2)
+        patience[0].reschedule(0)
+        await tools.until(patience[0].expired, "the end of its patience")
         tools.gate("work").set()
         await tools.until(lambda: tools.ran == ["work"], "the work")
         browser = httpx.AsyncClient(transport=httpx.ASGITransport(tools.app), base_url="http://127.0.0.1")
@@ -568,8 +579,7 @@ class TestWhatEndsARound:
         await flow.send({"login": accept(name="Ann")}, wait=False)
         tools.gate("work").set()
         await tools.until(lambda: "work" in tools.ran, "the step")
-        loop_worker = tools.app._parts.worker._loop_workers[asyncio.get_running_loop()]
-        await tools.until(lambda: not loop_worker._running, "the end of the run")
+        await tools.rests()
         assert tools.ran == ["work"]
 
 
@@ -577,7 +587,8 @@ class TestACancellationOnAnotherReplica:
     async def test_is_heard_of_by_a_notice(
         self, tools: Tools, stores: Callable[[], Store], other: MRTRServer, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        if isinstance(tools.app._parts.tasks.store, WatchedStore) and not tools.app._parts.tasks.store.shared:
+        store = tools.store
+        if isinstance(store, InProcessStore):
             pytest.skip("a store in memory is that of one process")
         ended = asyncio.Event()
 
@@ -597,7 +608,8 @@ class TestACancellationOnAnotherReplica:
         monkeypatch.setattr(worker, "HEARTBEAT_INTERVAL", 0.05)
         flow = await tools.start("endless")
         await tools.began("endless")
-        await asyncio.sleep(0.7)  # until it listens
+        assert isinstance(store, SQLStore)
+        await tools.until(lambda: store.notices.connected, "it to listen")
         flow.move_to(other)
         await flow.cancel()
         async with asyncio.timeout(TIMEOUT):
