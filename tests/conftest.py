@@ -32,19 +32,28 @@ PROCESSES = ("docs", "examples", "system")
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests that start processes or database servers: `scripts/test` runs them on one Python alone."""
     for item in items:
-        parameters = getattr(item, "callspec", None)
-        if (
-            item.path.relative_to(Path(__file__).parent).parts[0] in PROCESSES
-            or {"postgresql", "authorization_server"} & set(getattr(item, "fixturenames", ()))
-            or (parameters is not None and "postgresql" in map(str, parameters.params.values()))
-        ):
+        if item.path.relative_to(Path(__file__).parent).parts[0] in PROCESSES or needs_server(item):
             item.add_marker(pytest.mark.processes)
+
+
+def needs_server(item: pytest.Item) -> bool:
+    """Return whether a test needs a server in a process of its own."""
+    parameters = getattr(item, "callspec", None)
+    return bool({"postgresql", "authorization_server"} & set(getattr(item, "fixturenames", ()))) or (
+        parameters is not None and "postgresql" in map(str, parameters.params.values())
+    )
 
 
 @pytest.fixture(scope="session")
 def anyio_backend() -> str:
     """Asynchronous tests run on asyncio, as the package does."""
     return "asyncio"
+
+
+@pytest.fixture
+def simulated(request: pytest.FixtureRequest) -> Any:
+    """What `anyio_backend` returns where time is simulated: for tests that wait for no other process."""
+    return "asyncio" if needs_server(request.node) else request.getfixturevalue("virtual_time").backend
 
 
 @pytest.fixture

@@ -28,6 +28,13 @@ from ..support.wire import JSON
 
 pytestmark = pytest.mark.anyio
 
+
+@pytest.fixture
+def anyio_backend(simulated: Any) -> Any:
+    """Time passes when nothing else happens: no busy machine ends a lease."""
+    return simulated
+
+
 LEASE, GRACE = 0.6, 0.3
 """In seconds."""
 

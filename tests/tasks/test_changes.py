@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,16 @@ from mrtr_server.storage.pubsub import InProcessFanout
 from mrtr_server.tasks import notifications as task_changes
 from mrtr_server.tasks.notifications import Look, Looked, TaskChanges, with_tasks
 
+from ..support.virtual_time import VirtualTime
+
 pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend(virtual_time: VirtualTime) -> Any:
+    """Time passes when nothing else happens: no busy machine ends a lease."""
+    return virtual_time.backend
+
 
 TOOLS = Change("tools")
 

@@ -21,6 +21,13 @@ from mrtr_server.tasks.task_service import Tasks
 
 pytestmark = pytest.mark.anyio
 
+
+@pytest.fixture
+def anyio_backend(simulated: Any) -> Any:
+    """Time passes when nothing else happens: no busy machine ends a lease."""
+    return simulated
+
+
 LEASE = 0.05
 """In seconds."""
 
