@@ -311,7 +311,7 @@ class TestAround:
         @app.tool
         async def slow() -> str:
             begun.set()
-            await asyncio.sleep(60)
+            await asyncio.sleep(600)
             return ""
 
         task = asyncio.ensure_future(AsyncClient(app).flow("slow").start())

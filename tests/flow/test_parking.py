@@ -400,7 +400,7 @@ class TestWaysAroundAnOpenAsk:
     async def test_cancelling_oneself_is_a_fault_not_a_disconnect(self, app: MRTRServer) -> None:
         @app.tool
         async def odd() -> str:
-            task = asyncio.create_task(asyncio.sleep(9))
+            task = asyncio.create_task(asyncio.sleep(900))
             task.cancel()
             await task
             return "done"

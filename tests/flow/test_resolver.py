@@ -649,7 +649,7 @@ class TestDependencies:
         async def long() -> None:
             began.set()
             try:
-                await asyncio.sleep(60)
+                await asyncio.sleep(600)
             finally:
                 effect("ended")
 

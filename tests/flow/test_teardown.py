@@ -1094,7 +1094,7 @@ class TestTasks:
     async def test_one_that_runs_elsewhere_by_now_gets_it_too(
         self, app: MRTRServer, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(worker, "HEARTBEAT_INTERVAL", 30.0)  # so that a step hears of it first
+        monkeypatch.setattr(worker, "HEARTBEAT_INTERVAL", 600.0)  # so that a step hears of it first
         began, gate = asyncio.Event(), asyncio.Event()
 
         async def work() -> str:

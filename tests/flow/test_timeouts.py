@@ -38,7 +38,7 @@ async def test_an_async_function_is_cancelled(app: MRTRServer, caplog: pytest.Lo
     @app.tool(timeout=SHORT)
     async def slow() -> str:
         try:
-            await asyncio.sleep(60)
+            await asyncio.sleep(600)
         finally:
             ended.set()
         return "slow"
@@ -120,7 +120,7 @@ async def test_in_a_task_it_is_the_result(app: MRTRServer) -> None:
     @app.tool(task="optional", timeout=SHORT)
     async def background(ctx: Context) -> str:
         await ctx.confirm("Sure?")
-        await asyncio.sleep(60)
+        await asyncio.sleep(600)
         return "done"
 
     flow = AsyncClient(app, tasks=True).flow("background")
@@ -139,7 +139,7 @@ async def test_what_is_done_once_is_recorded_as_given_up() -> None:
     async def once(ctx: Context) -> str:
         await ctx.confirm("Sure?")
         ran.append("begun")
-        await asyncio.sleep(60)
+        await asyncio.sleep(600)
         return "done"
 
     flow = AsyncClient(app).flow("once")
@@ -162,7 +162,7 @@ async def test_what_its_dependencies_hold_is_torn_down(app: MRTRServer) -> None:
 
     @app.tool(timeout=SHORT)
     async def holds(thing: Annotated[str, Depends(held)]) -> str:
-        await asyncio.sleep(60)
+        await asyncio.sleep(600)
         return thing
 
     assert_given_up(await AsyncClient(app).call("holds"), "holds")
@@ -175,7 +175,7 @@ async def test_a_timeout_of_the_functions_own_is_an_error_like_any(
     @app.tool(timeout=30)
     async def fails() -> str:
         async with asyncio.timeout(0.01):
-            await asyncio.sleep(60)
+            await asyncio.sleep(600)
         return "never"
 
     assert "Internal error" in (await AsyncClient(app).call("fails")).failure

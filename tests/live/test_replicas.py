@@ -166,7 +166,7 @@ class TestRoundTrips:
             counted.append(Counted(self.database, monkeypatch))
 
         monkeypatch.setattr(SQLStore, "__init__", counting)
-        monkeypatch.setattr(connection, "WATCH_AFTER", 60.0)  # a call that takes longer is looked for once more
+        monkeypatch.setattr(connection, "WATCH_AFTER", 600.0)  # a call that takes longer is looked for once more
         client = connect(servers=2, store=database)
         with client.calling("greet") as stream:  # which also makes the tables
             client.accept(stream.ask(), name="x")

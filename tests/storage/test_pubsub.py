@@ -21,7 +21,7 @@ from mrtr_server.storage.sql import notify as module
 from mrtr_server.storage.sql.pubsub import SQLFanout
 
 from ..support.databases import PostgreSQL
-from ..support.serving import KEYS, TIMEOUT, in_process
+from ..support.serving import KEYS, TIMEOUT, in_process, until
 from ..support.wire import Wire
 from ..transport.test_subscriptions import listening
 
@@ -52,7 +52,7 @@ def there(stores: list[SQLStore]) -> SQLFanout:
     return stores[1].fanout()
 
 
-async def told(subscription: Subscription, *expected: Change, within: float = 20.0) -> None:
+async def told(subscription: Subscription, *expected: Change, within: float = TIMEOUT) -> None:
     """Wait until a listener was told of changes, and of no others."""
     heard: set[Change] = set()
     async with asyncio.timeout(within):
@@ -236,7 +236,7 @@ class TestSQLite:
         subscription = there.fanout().subscribe(frozenset({TOOLS}))
         start = time.monotonic()
         here.fanout().publish(TOOLS)
-        assert time.monotonic() - start < 0.1
+        assert time.monotonic() - start < 1  # where it waited, it would for five
         await asyncio.sleep(0.5)
         (tmp_path / "missing").mkdir()
         await told(subscription, TOOLS)
@@ -250,7 +250,6 @@ class TestSQLite:
     async def test_what_everybody_has_heard_is_removed(
         self, here: SQLFanout, there: SQLFanout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(module, "KEEP", 1.0)
         monkeypatch.setattr(module, "SWEEP_EVERY", 0.0)
         subscription = await listener(there, TOOLS, PROMPTS)
 
@@ -265,7 +264,9 @@ class TestSQLite:
             await asyncio.sleep(0.02)
         await told(subscription, TOOLS)
         assert rows() > 0
-        await asyncio.sleep(1.2)
+        with closing(sqlite3.connect(tmp_path / "changes.db", timeout=TIMEOUT)) as later:
+            later.execute("UPDATE mrtr_changes SET expires = 1")
+            later.commit()
         here.publish(PROMPTS)
         async with asyncio.timeout(TIMEOUT):
             while rows() != 1:  # noqa: ASYNC110
@@ -285,8 +286,11 @@ class TestSQLite:
         monkeypatch.setattr(module._Carrier, "_look", noted)
         here.subscribe(frozenset({TOOLS}))
         await connected(here)
-        await asyncio.sleep(1)
-        assert 0 < len(looks) <= 2 + 1 / module.POLL
+        began = time.monotonic()
+        looks.clear()
+        await until(lambda: len(looks) > 3, "it to look")
+        await asyncio.sleep(0.5)
+        assert len(looks) <= 2 + (time.monotonic() - began) / module.POLL
 
     async def test_it_is_removed_as_fast_as_it_comes_and_when_nobody_tells_anything(
         self, stores: list[SQLStore], tmp_path: Path
@@ -331,7 +335,7 @@ class TestPostgreSQL:
         publishing.publish(TOOLS)
         await told(subscription, TOOLS)
         await asyncio.to_thread(postgresql.stop)
-        await asyncio.sleep(0.2)
+        await until(lambda: not publishing._notices.connected, "it to notice")
         start = time.monotonic()
         for number in range(2_000):
             publishing.publish(Change("resource", f"doc://{number}"))
@@ -361,8 +365,9 @@ class TestPostgreSQL:
         count = f"SELECT count(*) FROM pg_stat_activity WHERE datname = '{name}'"  # noqa: S608
         assert await postgresql.fetch(count) == 1
         await store.close()
-        await asyncio.sleep(0.1)
-        assert await postgresql.fetch(count) == 0
+        async with asyncio.timeout(TIMEOUT):
+            while await postgresql.fetch(count):  # noqa: ASYNC110  its server ends a little later
+                await asyncio.sleep(0.01)
 
     async def test_one_that_was_cut_off_is_made_anew(self, postgresql: PostgreSQL) -> None:
         name = await postgresql.new_database()
@@ -404,7 +409,6 @@ class TestServers:
             for each in (there, here):
                 assert each.next()["method"] == "notifications/subscriptions/acknowledged"
             time.sleep(0.5)
-            start = time.monotonic()
             other.call("update", {"uri": "doc://a", "times": 50})
             for each in (here, there):
                 while (message := each.next())["method"] != "notifications/resources/updated":
@@ -414,7 +418,6 @@ class TestServers:
             for each in (here, there):
                 while each.next()["method"] != "notifications/tools/list_changed":
                     pass
-            assert time.monotonic() - start < 3
 
 
 class TestWhichOne:

@@ -311,7 +311,7 @@ class TestTasksThatBeginHere:
     """A server that has room runs what it starts, and what is answered on it, without anybody claiming it."""
 
     async def test_are_stored_once_before_they_run(self, tools: Tools, monkeypatch: Any) -> None:
-        monkeypatch.setattr(worker, "POLL_INTERVAL", 30.0)
+        monkeypatch.setattr(worker, "POLL_INTERVAL", 600.0)
         await (await tools.start("at_once")).wait()  # the worker begins with it
         await asyncio.sleep(0.05)
         tools.store.calls.clear()
@@ -864,7 +864,7 @@ class TestServersThatEnd:
         async def forever() -> None:
             """Never end."""
             tools.began.set()
-            await asyncio.sleep(60)
+            await asyncio.sleep(600)
 
         tools.app.tool(task="optional")(forever)
         flow = await tools.start("forever")
@@ -1086,7 +1086,7 @@ class TestConcurrency:
             await app._parts.shared.store.close()
 
     async def test_of_a_tool_goes_on_as_soon_as_one_has_ended(self, tools: Tools, monkeypatch: Any) -> None:
-        monkeypatch.setattr(worker, "POLL_INTERVAL", 30.0)
+        monkeypatch.setattr(worker, "POLL_INTERVAL", 600.0)
 
         async def one() -> str:
             """Run alone."""

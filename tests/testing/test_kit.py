@@ -339,7 +339,7 @@ class TestACallFailsTheTest:
 
         @slow.tool
         async def wait() -> None:
-            await asyncio.sleep(10)
+            await asyncio.sleep(600)
 
         for server in (slow, serve(slow).url):
             assert self.fails(lambda server=server: Client(server, timeout=0.05).call("wait")) == (  # type: ignore[misc]
