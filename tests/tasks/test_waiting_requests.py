@@ -249,14 +249,14 @@ class TestTheWaitEnds:
             pass
         began = time.monotonic()
         assert (await hurried.answer(task, "login", name="octocat")).result["status"] == "working"
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < TIMEOUT
         gate("a again").set()
 
     async def test_after_a_second_when_the_first_ask_takes_longer(self, alone: Replicas) -> None:
         began = time.monotonic()
         call = {"name": "held", "arguments": {"name": "a"}, "task": {}}
         assert (await alone.send("tools/call", call)).result["status"] == "working"
-        assert 0.9 < time.monotonic() - began < 8
+        assert 0.9 < time.monotonic() - began < TIMEOUT
         gate("a").set()
 
     @pytest.mark.parametrize(("first_ask", "ttl"), [(0.3, 600.0), (600.0, 0.3)], ids=["the server's", "the task's own"])
@@ -268,7 +268,7 @@ class TestTheWaitEnds:
             began = time.monotonic()
             call = {"name": "held", "arguments": {"name": "a"}, "task": {}}
             assert (await server.send("tools/call", call)).result["status"] in ("working", "failed")
-            assert 0.25 < time.monotonic() - began < 8
+            assert 0.25 < time.monotonic() - began < TIMEOUT
             gate("a").set()
 
     async def test_when_the_client_leaves(self, alone: Replicas) -> None:
@@ -302,7 +302,7 @@ class TestTheWaitEnds:
         for _ in range(2):
             began = time.monotonic()
             assert "requestState" in (await alone.send("tasks/result", {"taskId": task})).result
-            assert 0.15 < time.monotonic() - began < 5
+            assert 0.15 < time.monotonic() - began < TIMEOUT
         gate("a").set()
 
     async def test_by_a_look_where_nobody_could_tell_of_the_change(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -386,7 +386,7 @@ class TestWaitingIsBounded:
             begin = time.monotonic()
             gate("a").set()
             assert {(await each.end()).text for each in many} == {"a is done"}
-            assert time.monotonic() - begin < 5
+            assert time.monotonic() - begin < TIMEOUT
 
     async def test_by_what_those_cost_who_wait_for_the_same_task(self) -> None:
         """A change of one task does not ask everybody who waits for others."""
