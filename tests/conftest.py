@@ -11,6 +11,11 @@ import pytest
 from hypothesis import settings
 from starlette.types import ASGIApp
 
+from mrtr_server.concurrency import loop_watch
+from mrtr_server.storage import slowness
+from mrtr_server.storage.sql import postgresql as postgresql_module
+from mrtr_server.storage.sql import sqlite as sqlite_module
+
 from .support.authorization_server import AuthorizationServer, Tenant
 from .support.databases import PostgreSQL, running_postgresql
 from .support.effects import EFFECTS
@@ -61,6 +66,16 @@ def virtual_time() -> Iterator[VirtualTime]:
     """Time that does not pass by itself. Where `anyio_backend` is its loop, the asynchronous tests run in it."""
     with pytest.MonkeyPatch.context() as patch:
         yield VirtualTime(patch)
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a busy machine neither fill the log nor make a database count as away; tests of that say how long it may."""
+    monkeypatch.setattr(slowness, "SLOW_SECONDS", TIMEOUT)
+    monkeypatch.setattr(loop_watch, "TOLD_SECONDS", TIMEOUT)
+    for module in (postgresql_module, sqlite_module):
+        monkeypatch.setattr(module, "TIMEOUT", TIMEOUT)
+        monkeypatch.setattr(module, "CONNECT_TIMEOUT", TIMEOUT / 2)
 
 
 @pytest.fixture(autouse=True)

@@ -9,6 +9,11 @@ from mrtr_server.concurrency import loop_watch
 from mrtr_server.storage.slowness import CALM_SECONDS, SLOW_SECONDS, Slowness
 
 
+@pytest.fixture(autouse=True)
+def nothing_is_slow() -> None:
+    """Leave all as it is."""
+
+
 async def told(slowness: Slowness, *takes: tuple[float, float]) -> None:
     """Note what took how long: each is when it began, and when it ended."""
     for began, ended in takes:
