@@ -59,7 +59,7 @@ def connect(tmp_path: Path) -> Iterator[Connect]:
                 connected.begin()
             for each in stores:  # who connects while a stream listens tells it of whatever may have been missed
                 each.notices.start()
-                wait_until(lambda each=each: each.notices.connected, "the replicas to hear each other")  # type: ignore[misc]
+                wait_until(lambda each=each: each.notices.connected, "the replicas to hear each other")
             return connected
 
         yield start

@@ -536,10 +536,15 @@ class TestCancelled:
     def test_a_call_of_json_gets_no_body(self, connect: Connect) -> None:
         client = connect()
         other = Handshake(client.urls, session=client.session)
-        timer = threading.Timer(0.3, self.cancel, [other, 2])
-        timer.start()
+
+        def cancel() -> None:
+            wait_until(lambda: EFFECTS == ["waits"], "the call to run")
+            self.cancel(other, 2)
+
+        cancelling = threading.Thread(target=cancel)
+        cancelling.start()
         reply = client.send("tools/call", {"name": "wait"})
-        timer.join()
+        cancelling.join()
         other.close()
         assert (reply.status, reply.body) == (202, b"")
 

@@ -109,8 +109,8 @@ class _Loop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         return self._clock.now
 
-    def run_in_executor(self, *work: Any) -> Any:
-        return self._clock.note(super().run_in_executor(*work))
+    def run_in_executor(self, executor: Any, func: Callable[..., T], *args: Any) -> "asyncio.Future[T]":
+        return self._clock.note(super().run_in_executor(executor, func, *args))
 
 
 class _Selector(selectors.DefaultSelector):
