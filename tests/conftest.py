@@ -14,7 +14,8 @@ from starlette.types import ASGIApp
 from .support.authorization_server import AuthorizationServer, Tenant
 from .support.databases import PostgreSQL, running_postgresql
 from .support.effects import EFFECTS
-from .support.serving import all_ended, ended, in_process, in_thread
+from .support.serving import TIMEOUT, all_ended, ended, in_process, in_thread
+from .support.virtual_time import VirtualTime
 from .support.wire import Inspected, Wire
 
 Serve = Callable[..., Wire]
@@ -44,6 +45,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def anyio_backend() -> str:
     """Asynchronous tests run on asyncio, as the package does."""
     return "asyncio"
+
+
+@pytest.fixture
+def virtual_time() -> Iterator[VirtualTime]:
+    """Time that does not pass by itself. Where `anyio_backend` is its loop, the asynchronous tests run in it."""
+    with pytest.MonkeyPatch.context() as patch:
+        yield VirtualTime(patch)
 
 
 @pytest.fixture(autouse=True)
@@ -80,7 +88,7 @@ def authorization_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[A
     log = tmp_path_factory.mktemp("authorization") / "log"
     with in_process("tests.support.authorization_server:app", "--no-access-log", log=log) as server:
         assert server.port, server.text
-        with httpx.Client(trust_env=False) as client:
+        with httpx.Client(trust_env=False, timeout=TIMEOUT) as client:
             yield AuthorizationServer(f"http://127.0.0.1:{server.port}", client)
 
 

@@ -17,7 +17,7 @@ from mrtr_server.testing import AsyncClient
 from ..support.authorization_server import Tenant
 from ..support.direct import Exchange, headers_for, scope_of
 from ..support.handshake import OLDER, Handshake
-from ..support.serving import in_thread
+from ..support.serving import TIMEOUT, in_thread
 from ..support.wire import modern
 from .callers import AUDIENCE, make
 
@@ -106,7 +106,7 @@ class TestASubscription:
         headers = [*headers_for(message), (b"authorization", f"Bearer {token}".encode())]
         exchange = Exchange(app, scope_of(headers)).body(json.dumps(message).encode()).start()
         await exchange.until(b"acknowledged")
-        reply = await asyncio.wait_for(exchange.end(), 10)
+        reply = await asyncio.wait_for(exchange.end(), TIMEOUT)
         assert reply.status == 200
 
 

@@ -30,6 +30,7 @@ from mrtr_server.auth.token_backend import MOST_KNOWN
 from mrtr_server.auth.verified import VerifiedTokens
 
 from ..support.authorization_server import AuthorizationServer, Tenant
+from ..support.serving import TIMEOUT
 from .callers import AUDIENCE, make, send
 
 pytestmark = pytest.mark.anyio
@@ -357,7 +358,7 @@ class TestTheKeysOfTheIssuer:
             assert (await send(app, token)).status == 200
             await asyncio.sleep(0.02)
         auth: Any = app._parts.settings.auth
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(TIMEOUT):
             await auth._keys._fetching
         assert caplog.text.count("can't be fetched, and the keys that are known are kept") == 1
 

@@ -13,6 +13,8 @@ from mrtr_server.errors import Overloaded
 from mrtr_server.flow import admission
 from mrtr_server.flow.admission import Admission
 
+from ..support.serving import TIMEOUT
+
 pytestmark = pytest.mark.anyio
 
 
@@ -239,7 +241,7 @@ class TestTheQueue:
     async def test_who_has_waited_for_too_long_is_refused(self) -> None:
         calls = Calls(max_concurrency=1, queue_seconds=0.05)
         await calls.come("ab")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(TIMEOUT):
             await calls._tasks["b"]
         assert calls.refused == ["b"]
         await calls.come("c")
@@ -391,7 +393,7 @@ class TestDraining:
         thread = threading.Thread(target=calls.admission.drain)
         thread.start()
         await asyncio.to_thread(thread.join)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(TIMEOUT):
             await calls._tasks["b"]
         assert calls.handed_back == ["b"]
         await calls.all_end()

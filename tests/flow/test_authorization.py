@@ -18,6 +18,7 @@ from mrtr_server.flow.authorization import Authorizer, compile_hook
 from ..conftest import Serve
 from ..support.direct import Exchange, headers_for, scope_of
 from ..support.models import Login
+from ..support.serving import TIMEOUT
 from ..support.wire import JSON, TASKS, Listener, Reply, Wire, accept, modern, request
 
 GONE = "Unknown tool: ask; what has begun can't continue, since this tool is not offered any more"
@@ -369,7 +370,7 @@ class TestListening:
             under_way = Exchange(app, scope_of(headers_for(message))).body(json.dumps(message).encode()).start()
             await under_way.until(b"acknowledged")
             app.notify_resource_updated("doc://x")
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(TIMEOUT):
                 await begun.wait()
             comments = under_way.reply.body.count(b":\n\n") + 2
             await under_way.until(b":\n\n" * comments)
@@ -404,13 +405,13 @@ class TestListening:
             await under_way.until(b"acknowledged")
             agreed = True
             app.notify_resource_updated("doc://x")
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(TIMEOUT):
                 await hanging.wait()
             under_way.disconnect() if ends == "client" else app.drain()
             reply = await under_way.end()
             assert (b'"resultType":"complete"' in reply.body) is (ends == "server")
             assert b"resources/updated" not in reply.body
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(TIMEOUT):
                 await cancelled.wait()
 
         asyncio.run(scene())

@@ -29,6 +29,8 @@ from mrtr_server import (
 )
 from mrtr_server.testing import AsyncClient, Clock, decline, no, replica, yes
 
+from ..support.serving import TIMEOUT
+
 pytestmark = pytest.mark.anyio
 
 ARGUMENT = "a secret argument"
@@ -315,7 +317,7 @@ class TestAround:
         task = asyncio.ensure_future(AsyncClient(app).flow("slow").start())
         await begun.wait()
         task.cancel()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(TIMEOUT):
             await cancelled.wait()
 
     def test_wrong_ones_are_refused(self, app: MRTRServer) -> None:
@@ -501,7 +503,7 @@ print("reported")
 
 
 def test_sentry_gets_one_event_with_the_tool_and_the_reference_and_no_values() -> None:
-    done = subprocess.run([sys.executable, "-c", SENTRY], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", SENTRY], capture_output=True, text=True, timeout=TIMEOUT)
     assert done.stdout.strip() == "reported", done.stderr
 
 

@@ -14,7 +14,7 @@ from mrtr_server.testing import AsyncClient, yes
 from ..support.direct import exchange
 from ..support.effects import EFFECTS, effect, happened
 from ..support.flows import is_state_only
-from ..support.serving import in_thread
+from ..support.serving import TIMEOUT, in_thread
 
 pytestmark = pytest.mark.anyio
 
@@ -57,7 +57,7 @@ class Fleet:
             for _ in range(2):
                 self._running.append(asyncio.create_task(AsyncClient(self.apps[number]).call("hold")))
             await happened(f"held {number}")
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(TIMEOUT):
                 while not len(self.apps[number]._parts.admission._line):  # noqa: ASYNC110  nothing tells of it
                     await asyncio.sleep(0.001)
         try:
@@ -117,7 +117,7 @@ async def test_answers_of_people_wait_where_new_calls_are_refused_and_a_refusal_
     async with fleet.full():
         app._parts.admission._others_full_until = float("inf")
         waiting = asyncio.create_task(flows[0].answer(confirm=yes))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(TIMEOUT):
             while len(app._parts.admission._line) < 2:  # noqa: ASYNC110  nothing tells of it
                 await asyncio.sleep(0.001)
         assert (await AsyncClient(app).flow("plain").start()).status == 503

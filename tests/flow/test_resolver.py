@@ -39,6 +39,7 @@ from ..support.direct import Exchange, exchange, headers_for, scope_of
 from ..support.effects import EFFECTS, effect
 from ..support.flows import is_state_only
 from ..support.models import Login
+from ..support.serving import TIMEOUT
 from ..support.wire import modern
 
 pytestmark = pytest.mark.anyio
@@ -580,7 +581,7 @@ class TestDependencies:
 
             tool.__annotations__["value"] = Annotated[int, Depends(function)]
             app.tool(name=f"tool{number}")(tool)
-            said = (await asyncio.wait_for(AsyncClient(app).flow(f"tool{number}").start(), 5)).failure
+            said = (await asyncio.wait_for(AsyncClient(app).flow(f"tool{number}").start(), TIMEOUT)).failure
             assert "reference" in said
             assert "swordfish" not in said
         assert "returned InputRequired, which only a handler may return" in caplog.text
@@ -658,7 +659,7 @@ class TestDependencies:
 
         message = modern("tools/call", {"name": "wait", "arguments": {}})
         exchange = Exchange(app, scope_of(headers_for(message))).body(json.dumps(message).encode()).start()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(TIMEOUT):
             await began.wait()
             exchange.disconnect()
             await exchange.end()
@@ -765,7 +766,7 @@ class TestInlineAsksAndStepsOfDependencies:
         async def run(one: Annotated[None, Depends(failing)]) -> str:
             return "ran"
 
-        assert (await asyncio.wait_for(AsyncClient(app).flow("run").start(), 5)).failure == "closed"
+        assert (await asyncio.wait_for(AsyncClient(app).flow("run").start(), TIMEOUT)).failure == "closed"
         assert EFFECTS == ["finished"]
 
     @pytest.mark.parametrize("answer", [no, decline, cancel], ids=str)
@@ -798,7 +799,7 @@ class TestInlineAsksAndStepsOfDependencies:
             return name
 
         flow = AsyncClient(app).flow("run")
-        assert (await asyncio.wait_for(flow.start(), 5)).questions == {"login": "who?"}
+        assert (await asyncio.wait_for(flow.start(), TIMEOUT)).questions == {"login": "who?"}
         assert (await flow.answer(login=accept(name="ann"))).text == "ann"
 
 

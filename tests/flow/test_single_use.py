@@ -43,7 +43,8 @@ from ..support.direct import Exchange, headers_for, scope_of
 from ..support.effects import EFFECTS, effect
 from ..support.flows import AsyncFlow, is_state_only
 from ..support.models import Login
-from ..support.serving import KEYS, Process, in_process, lines_of, started, wait_until
+from ..support.serving import KEYS, TIMEOUT, Process, in_process, lines_of, started, wait_until
+from ..support.virtual_time import VirtualTime
 from ..support.wire import JSON, Wire, modern
 from ..support.wire import Reply as WireReply
 from ..transport.test_endpoint import connected, raw_request
@@ -61,7 +62,7 @@ async def slow_effect(what: str) -> str:
 
 async def until(true: Callable[[], object]) -> None:
     """Wait until a function gives something true."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(TIMEOUT):
         while not true():  # noqa: ASYNC110  what it waits for tells nobody
             await asyncio.sleep(0.005)
 
@@ -129,8 +130,14 @@ def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def store() -> Watched:
-    return Watched()
+def anyio_backend(virtual_time: VirtualTime) -> Any:
+    """Leases end when a test says so, and not when the machine is busy."""
+    return virtual_time.backend
+
+
+@pytest.fixture
+def store(virtual_time: VirtualTime) -> Watched:
+    return Watched(clock=virtual_time.time)
 
 
 @pytest.fixture
@@ -720,7 +727,7 @@ class TestAnOutcomeThatTheStoreDoesNotTake:
         flow = await asked(app)
         store.down = {"record"}
         deliveries = [again(app, flow, flow.state).send({"confirm": yes}) for _ in range(3)]
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(TIMEOUT):
             replies = await asyncio.gather(*deliveries)
         assert [came(reply) for reply in replies] == [came(replies[0])] * 3
         assert EFFECTS == ["5 paid"]
@@ -791,7 +798,7 @@ class TestAnOutcomeThatTheStoreDoesNotTake:
         async def send(message: Any) -> None:
             assert message["type"].endswith(".complete")
 
-        async with asyncio.timeout(3):
+        async with asyncio.timeout(TIMEOUT):
             await app({"type": "lifespan"}, receive, send)
         assert "(1 of them, of which 1 have run)" in caplog.text
         store.down = set()
@@ -1008,7 +1015,7 @@ class TestTheEndOfTheServer:
             await under_way.end()
 
         add_pay(app, stuck)
-        async with asyncio.timeout(3):
+        async with asyncio.timeout(TIMEOUT):
             await self.ended(app, leave)
         assert "single-use rounds still run" in caplog.text
         never.set()
@@ -1269,7 +1276,7 @@ class TestRecordsOutliveTheState:
         await asyncio.sleep(0.05)
         assert not waiting.done()
         clock.advance(160)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(TIMEOUT):
             assert (await waiting).error.message == InvalidRequestState.MESSAGE
 
 

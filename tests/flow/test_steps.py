@@ -23,6 +23,7 @@ from mrtr_server.testing import AsyncClient, yes
 
 from ..support.effects import EFFECTS, effect, new_ticket, slow_effect
 from ..support.models import Cart
+from ..support.serving import TIMEOUT
 
 pytestmark = pytest.mark.anyio
 
@@ -388,7 +389,7 @@ class TestStepsThatMisbehave:
             return await ctx.step(lambda: next(iter(())), key="x")
 
         for target in ("plain", "step"):
-            assert "reference" in (await asyncio.wait_for(AsyncClient(app).flow(target).start(), 5)).failure
+            assert "reference" in (await asyncio.wait_for(AsyncClient(app).flow(target).start(), TIMEOUT)).failure
 
     async def test_a_step_that_is_retried_keeps_its_key(self, app: MRTRServer) -> None:
         def charge(amount: int) -> str:

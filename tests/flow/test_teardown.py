@@ -34,6 +34,7 @@ from mrtr_server.testing import Answer, AsyncClient, accept, cancel, decline, no
 from ..support.direct import Exchange, headers_for, scope_of
 from ..support.flows import is_state_only
 from ..support.models import Login
+from ..support.serving import TIMEOUT
 from ..support.wire import modern
 
 pytestmark = pytest.mark.anyio
@@ -393,7 +394,7 @@ class TestNormalEnds:
             began.clear()
             gate.clear()
             exchange = started(app, target)
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(TIMEOUT):
                 await began.wait()
                 await asyncio.sleep(0)
                 assert exchange.sent == []
@@ -616,7 +617,7 @@ class TestCancellation:
             return "done"
 
         exchange = started(app, "run")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(TIMEOUT):
             await began.wait()
             exchange.disconnect()
             await exchange.end()
@@ -625,7 +626,7 @@ class TestCancellation:
     async def test_a_step_that_runs_has_ended_by_then(self, app: MRTRServer) -> None:
         began, gate = self.add_a_step_that_waits(app)
         exchange = started(app, "run")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(TIMEOUT):
             await began.wait()
             await leave(exchange)
             gate.set()
@@ -641,7 +642,7 @@ class TestCancellation:
 
         def work() -> str:
             loop.call_soon_threadsafe(began.set)
-            assert gate.wait(5)
+            assert gate.wait(TIMEOUT)
             return note("thread")
 
         def entering() -> Iterator[str]:
@@ -665,7 +666,7 @@ class TestCancellation:
             return work() if where == "handler" else note("handler")
 
         exchange = started(app, "run")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(TIMEOUT):
             await began.wait()
             await leave(exchange)
             await asyncio.sleep(0.03)
@@ -697,7 +698,7 @@ class TestCancellation:
             return "ran"
 
         exchange = started(app, target)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(TIMEOUT):
             await began.wait()
             await leave(exchange)
             gate.set()
@@ -707,7 +708,7 @@ class TestCancellation:
     async def test_a_second_cancellation_leaves_what_a_step_still_uses(self, app: MRTRServer) -> None:
         began, gate = self.add_a_step_that_waits(app)
         exchange = started(app, "run")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(TIMEOUT):
             await began.wait()
             await leave(exchange)
             assert happened == ["enter session"]
@@ -736,7 +737,7 @@ class TestCancellation:
             return await asyncio.Future()
 
         exchange = started(app, "run")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(TIMEOUT):
             await began.wait()
             exchange.disconnect()
             await exchange.end()
@@ -1032,7 +1033,7 @@ class TestTasks:
 
         flow = AsyncClient(app, tasks=True).flow("pay")
         assert (await flow.start()).is_task
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(TIMEOUT):
             await began.wait()
             await app._parts.worker.close()  # in the middle of the teardown
             assert happened == ["paid"]
@@ -1076,7 +1077,7 @@ class TestTasks:
 
         flow = AsyncClient(app, tasks=True).flow("wait")
         await flow.start()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(TIMEOUT):
             await began.wait()
             await flow.cancel()
             await left.wait()
@@ -1101,7 +1102,7 @@ class TestTasks:
 
         flow = AsyncClient(app, tasks=True).flow("run")
         await flow.start()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(TIMEOUT):
             await began.wait()
             await flow.cancel()
             gate.set()

@@ -11,6 +11,8 @@ import pytest
 from mrtr_server import Context, Depends, InProcessStore, Limits, MRTRServer, SetupError
 from mrtr_server.testing import AsyncClient
 
+from ..support.serving import TIMEOUT
+
 pytestmark = pytest.mark.anyio
 
 SHORT = 0.2
@@ -50,7 +52,7 @@ async def test_a_plain_one_runs_on_and_keeps_its_thread(app: MRTRServer, caplog:
 
     @app.tool(timeout=SHORT)
     def slow() -> str:
-        gate.wait(30)
+        gate.wait(TIMEOUT)
         return "slow"
 
     assert_given_up(await AsyncClient(app).call("slow"), "slow")

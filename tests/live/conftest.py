@@ -15,7 +15,7 @@ from mrtr_server.live.first_rounds import FirstRounds
 from ..support.databases import PostgreSQL
 from ..support.handshake import Handshake
 from ..support.live_app import register as register_all
-from ..support.serving import in_thread
+from ..support.serving import in_thread, wait_until
 
 Connect = Callable[..., Handshake]
 """Starts servers, and returns a client of all of them that has begun a session."""
@@ -44,17 +44,22 @@ def connect(tmp_path: Path) -> Iterator[Connect]:
             app: dict[str, Any] | None = None,
             **client: Any,
         ) -> Handshake:
-            urls = []
+            urls: list[str] = []
+            stores: list[SQLStore] = []
             for _ in range(servers):
                 options: dict[str, Any] = {"keys": [bytes(32)], **(app or {})}
                 if store or servers > 1:
-                    options["store"] = SQLStore(store or f"sqlite:///{tmp_path}/live.db")
+                    stores.append(SQLStore(store or f"sqlite:///{tmp_path}/live.db"))
+                    options["store"] = stores[-1]
                 served = register(MRTRServer("live", **options))
                 urls.append(f"http://127.0.0.1:{stack.enter_context(in_thread(served, wait=False))}/mcp")
             connected = Handshake(urls, **client)
             stack.callback(connected.close)
             if begin:
                 connected.begin()
+            for each in stores:  # who connects while a stream listens tells it of whatever may have been missed
+                each.notices.start()
+                wait_until(lambda each=each: each.notices.connected, "the replicas to hear each other")  # type: ignore[misc]
             return connected
 
         yield start

@@ -9,7 +9,7 @@ import pytest
 from ..support.effects import EFFECTS
 from ..support.handshake import Handshake, Stream
 from ..support.live_app import GATE
-from ..support.serving import wait_until
+from ..support.serving import TIMEOUT, wait_until
 from .conftest import Connect
 from .test_asks import text
 
@@ -29,7 +29,7 @@ def leave_while_it_runs(client: Handshake, noticed: threading.Event, tool: str =
     with client.open("tools/call", {"name": tool, "_meta": {"progressToken": 1}}) as stream:
         assert stream.next()["params"]["progress"] == 1
     assert stream.last_id
-    assert noticed.wait(10)
+    assert noticed.wait(TIMEOUT)
     return stream
 
 

@@ -6,13 +6,12 @@ from typing import Any
 
 import pytest
 
-from ..support.serving import in_thread
+from ..support.serving import TIMEOUT, in_thread
 from ..support.task_apps import working
 from ..support.wire import JSON, PREFIX, Reply, Wire, accept, request
 
 RELATED = PREFIX + "related-task"
 RESPONSE, PENDING = PREFIX + "elicitation-response", PREFIX + "pending-elicitations"
-TIMEOUT = 10.0
 
 
 @pytest.fixture(scope="module")

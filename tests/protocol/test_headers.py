@@ -16,7 +16,7 @@ from pydantic import BaseModel
 from mrtr_server import Header, MRTRServer, SetupError
 
 from ..support.direct import exchange, headers_for
-from ..support.serving import in_thread
+from ..support.serving import TIMEOUT, in_thread
 from ..support.wire import JSON, Reply, Wire, modern, request
 
 MISMATCH = (400, -32020)
@@ -100,7 +100,7 @@ def raw(wire: Wire, message: JSON, *lines: str) -> Reply:
     body = json.dumps(message).encode()
     host, port = wire.url.split("/")[2].split(":")
     head = ["POST /mcp HTTP/1.1", "Host: x", "Content-Type: application/json", f"Content-Length: {len(body)}"]
-    with socket.create_connection((host, int(port)), timeout=5) as connection:
+    with socket.create_connection((host, int(port)), timeout=TIMEOUT) as connection:
         connection.sendall("\r\n".join([*head, "Connection: close", *lines, "", ""]).encode("latin-1") + body)
         received = b""
         while part := connection.recv(65536):

@@ -28,6 +28,7 @@ from mrtr_server.storage.sql.urls import open_database
 from mrtr_server.testing import Client, Clock, yes
 
 from ..support.databases import PostgreSQL
+from ..support.serving import TIMEOUT
 
 pytestmark = pytest.mark.anyio
 
@@ -351,7 +352,7 @@ class TestEventLoops:
             for thread in threads:
                 thread.start()
             for thread in threads:
-                thread.join(30)
+                thread.join(TIMEOUT)
             assert sorted(granted) == sorted(f"thread {number}" for number in range(20))
             assert connections(store) == 0
 
@@ -714,12 +715,12 @@ import asyncio, socket, sys, time
 from mrtr_server import SQLStore, StoreUnavailable
 from mrtr_server.storage.sql import postgresql
 
-postgresql.CONNECT_TIMEOUT = 0.5
+postgresql.CONNECT_TIMEOUT = 1.0
 asked = []
 
 def silent(host, *rest, **options):
     asked.append(host)
-    time.sleep(60)
+    time.sleep(600)
 
 socket.getaddrinfo = silent  # no real name server stays silent for the asking
 
@@ -735,7 +736,7 @@ asyncio.run(main())
 
 def test_a_name_server_that_does_not_answer_holds_no_process() -> None:
     done = subprocess.run(
-        [sys.executable, "-c", NAME_SERVER_IS_SILENT], capture_output=True, text=True, timeout=50, check=True
+        [sys.executable, "-c", NAME_SERVER_IS_SILENT], capture_output=True, text=True, timeout=TIMEOUT, check=True
     )
     assert done.stdout.startswith("['db.example'] postgresql://tools@db.example:5433/tools: no answer in time")
 

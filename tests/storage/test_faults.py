@@ -17,6 +17,7 @@ from mrtr_server.tasks import task_run, worker
 from mrtr_server.testing import AsyncClient, yes
 
 from ..support.direct import Exchange, headers_for, scope_of
+from ..support.serving import TIMEOUT
 from ..support.wire import modern
 
 pytestmark = pytest.mark.anyio
@@ -43,7 +44,7 @@ class Faulty(SQLStore):
 
     async def called(self, method: str, times: int) -> None:
         """Wait until a method was called so often."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(TIMEOUT):
             while self.calls.count(method) < times:
                 self._called.clear()
                 await self._called.wait()

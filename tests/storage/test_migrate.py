@@ -21,7 +21,7 @@ from mrtr_server.storage.sql.sqlite_mode import make_private
 from mrtr_server.storage.sql.statements import read_migrations
 
 from ..support.databases import PostgreSQL, task_row
-from ..support.serving import KEYS, in_process
+from ..support.serving import KEYS, TIMEOUT, in_process
 
 pytestmark = pytest.mark.anyio
 
@@ -211,7 +211,7 @@ class TestUpgrade:
         line = [sys.executable, "-W", "error", "-c", "from mrtr_server.cli import main; main()", "db", "upgrade"]
         environment = {**os.environ, "MRTR_DATABASE_URL": url}
         running = [
-            asyncio.to_thread(subprocess.run, line, env=environment, capture_output=True, text=True, timeout=60)
+            asyncio.to_thread(subprocess.run, line, env=environment, capture_output=True, text=True, timeout=TIMEOUT)
             for _ in range(4)
         ]
         done = await asyncio.gather(*running)

@@ -21,7 +21,7 @@ from mrtr_server.storage.sql import notify as module
 from mrtr_server.storage.sql.pubsub import SQLFanout
 
 from ..support.databases import PostgreSQL
-from ..support.serving import KEYS, in_process
+from ..support.serving import KEYS, TIMEOUT, in_process
 from ..support.wire import Wire
 from ..transport.test_subscriptions import listening
 
@@ -63,7 +63,7 @@ async def told(subscription: Subscription, *expected: Change, within: float = 20
 
 async def connected(*fanouts: SQLFanout) -> None:
     """Wait until replicas hear each other."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(TIMEOUT):
         while not all(fanout._notices.connected for fanout in fanouts):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
@@ -128,7 +128,7 @@ class TestReplicas:
         for id, note, arrives in (("a", "sealed", "sealed"), ("b", "x" * 8_000, "")):  # too long, so it is looked up
             listener = there.subscribe(frozenset({Change("answer", id)}))
             heard: list[str] = []
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(TIMEOUT):
                 # Until it is connected it may have missed something, and hears of all that it wants, without notes.
                 while not any(each == arrives for each in heard[1:]):
                     here.publish(Change("answer", id, note=note))
@@ -217,7 +217,7 @@ async def main():
 asyncio.run(main())
 """
         command = [sys.executable, "-W", "error", "-c", code]
-        done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=30)
+        done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=TIMEOUT)
         assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
@@ -267,7 +267,7 @@ class TestSQLite:
         assert rows() > 0
         await asyncio.sleep(1.2)
         here.publish(PROMPTS)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(TIMEOUT):
             while rows() != 1:  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
 
@@ -303,7 +303,7 @@ class TestSQLite:
             connection.executemany("INSERT INTO mrtr_changes (writer, written, expires, said) VALUES (?, ?, ?, ?)", old)
             connection.commit()
             subscription = there.fanout().subscribe(frozenset({TOOLS}))  # who only hears
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(TIMEOUT):
                 while rows():  # noqa: ASYNC110
                     await asyncio.sleep(0.02)
             subscription.close()
@@ -343,7 +343,7 @@ class TestPostgreSQL:
         await connected(publishing, fanout)
         await asyncio.sleep(0.3)
         publishing.publish(PROMPTS)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(TIMEOUT):
             while PROMPTS not in await subscription.next():
                 pass
         for store in stores:

@@ -21,6 +21,7 @@ from mrtr_server.storage.tasks import FREE, Places, TaskRow
 from mrtr_server.testing import Clock
 
 from ..support.databases import TOOLS, PostgreSQL, task_row
+from ..support.serving import TIMEOUT
 
 pytestmark = pytest.mark.anyio
 
@@ -283,7 +284,7 @@ class TestClaims:
         monkeypatch.setattr("mrtr_server.storage.task_queues.CALLERS_IN_VIEW", 5)
         rows = [await bench.add(caller=token_hex(16)) for _ in range(40)]
         taken: list[str] = []
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(TIMEOUT):
             while len(taken) < len(rows):
                 taken += [row.id for row in await bench.store.claim_tasks("lease", seconds=30, most=3, tools=TOOLS)]
         assert sorted(taken) == sorted(row.id for row in rows)

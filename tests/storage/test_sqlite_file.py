@@ -16,13 +16,14 @@ import pytest
 from mrtr_server.storage.sql import sqlite_file as module
 from mrtr_server.storage.sql.sqlite_file import SQLiteFile
 
+from ..support.serving import TIMEOUT
+
 pytestmark = pytest.mark.anyio
 
 ADD = "INSERT INTO numbers (number) VALUES (:number) RETURNING number"
 FIND = "SELECT number FROM numbers WHERE number = :number AND number < 1000"
 HOLD = "WITH held(number) AS (VALUES (hold())) SELECT number FROM held"
 """Holds the writer until a test lets it go on. No statement that begins with SELECT, so the writer runs it."""
-TIMEOUT = 10.0
 
 
 @pytest.fixture
@@ -251,7 +252,7 @@ async def test_closing_does_not_wait_for_what_others_go_on_with(file: SQLiteFile
     other = threading.Thread(target=lambda: asyncio.run(busy()))
     other.start()
     try:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(TIMEOUT):
             for _ in range(20):
                 await asyncio.to_thread(file.close)
     finally:

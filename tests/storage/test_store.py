@@ -27,6 +27,7 @@ from mrtr_server.storage.watched import Outage, WatchedStore
 from mrtr_server.testing import Clock
 
 from ..support.databases import KEEP, LEASE, PostgreSQL, explained, process
+from ..support.serving import TIMEOUT
 from ..support.stores import Stores
 
 ROWS = "(SELECT count(*) FROM mrtr_redemptions) + (SELECT count(*) FROM mrtr_kept)"
@@ -531,7 +532,7 @@ class TestSQLiteStore(SQLContract):
         assert worker.stdout is not None
         assert worker.stdout.readline() == "writing\n"
         worker.kill()
-        worker.communicate(timeout=20)
+        worker.communicate(timeout=TIMEOUT)
         assert (await bench.redeem("half-written")).attempt == 1
         assert (await bench.redeem("before")).verdict == "running"
 

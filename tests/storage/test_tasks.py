@@ -25,6 +25,7 @@ from mrtr_server.storage.tasks import ENDED
 from mrtr_server.testing import Clock
 
 from ..support.databases import TOOLS, PostgreSQL, explained, process, task_row
+from ..support.serving import TIMEOUT
 from ..support.stores import Stores
 
 pytestmark = pytest.mark.anyio
@@ -599,7 +600,7 @@ class SQLContract(TaskContract):
         while (await bench.found(row)).status != "completed":
             assert time.monotonic() - start < 1
             await asyncio.sleep(0.02)
-        assert json.loads(worker.communicate(timeout=20)[0]) == [row.id]
+        assert json.loads(worker.communicate(timeout=TIMEOUT)[0]) == [row.id]
 
     async def test_what_a_killed_process_has_added_is_there_and_what_it_had_claimed_comes_back(
         self, bench: Bench, url: str
@@ -609,7 +610,7 @@ class SQLContract(TaskContract):
         assert worker.stdout is not None
         added, claimed = json.loads(worker.stdout.readline())
         worker.kill()
-        worker.communicate(timeout=20)
+        worker.communicate(timeout=TIMEOUT)
         assert await bench.store.find_task(added) is not None
         assert {row.id for row in await bench.claim()} == {added} - {claimed}
         await bench.pass_time(90)  # the other process has a clock of its own
@@ -794,7 +795,7 @@ class TestPostgreSQLTasks(SQLContract):
         await asyncio.to_thread(postgresql.start)
         await asyncio.sleep(2)
         stop.set()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(TIMEOUT):
             await asyncio.gather(*tasks)
         assert failures
         for each in failures:

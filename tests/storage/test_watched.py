@@ -23,6 +23,7 @@ from mrtr_server.storage.watched import Outage, WatchedStore
 from mrtr_server.testing import AsyncClient, Reply, yes
 
 from ..support.databases import PostgreSQL, task_row
+from ..support.serving import TIMEOUT
 from ..support.wire import JSON
 
 pytestmark = pytest.mark.anyio
@@ -116,7 +117,7 @@ class Served:
         return reply.status_code, reply.json()
 
     async def ready_is(self, status: int, body: JSON) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(TIMEOUT):
             while await self.ready() != (status, body):  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
 
@@ -205,7 +206,7 @@ class TestReadiness:
     async def test_does_not_wait_for_a_store_that_does_not_answer(self) -> None:
         store = Hanging()
         served = Served(store=store)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(TIMEOUT):
             replies = await asyncio.gather(*(served.ready() for _ in range(20)))
         assert replies == [(200, {"status": "ok", "store": "away"})] * 20
         assert store.asked == 1, "who asks at once looks once"
@@ -346,7 +347,7 @@ class TestTheLog:
         store.failing = {"release"}
         with pytest.raises(StoreUnavailable):
             await watched.release("state", "token")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(TIMEOUT):
             while BACK not in caplog.text:
                 await watched.get("key")
                 await asyncio.sleep(0.02)
@@ -429,7 +430,7 @@ class TestTakingTasksOver:
         """Claim until tasks are taken over; give how long that took, in seconds."""
         began = time.monotonic()
         store.claims.clear()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(TIMEOUT):
             while not any(store.claims):
                 await self.claim(watched)
                 await asyncio.sleep(0.01)

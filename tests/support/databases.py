@@ -33,7 +33,8 @@ from mrtr_server.storage.sql.sqlite import SQLiteDatabase
 from mrtr_server.storage.sql.statements import number_parameters
 from mrtr_server.storage.tasks import TaskRow
 
-ROOT = Path(__file__).parents[2]
+from .serving import ROOT, TIMEOUT
+
 LEASE, KEEP = 60.0, 3600.0
 
 
@@ -107,7 +108,7 @@ def freeze(process: int, file: Path) -> None:
         process: its id.
         file: the database.
     """
-    with closing(sqlite3.connect(file, isolation_level=None, timeout=10)) as connection:
+    with closing(sqlite3.connect(file, isolation_level=None, timeout=TIMEOUT)) as connection:
         connection.execute("BEGIN IMMEDIATE")
         os.kill(process, signal.SIGSTOP)
         _wait_until_stopped(process)
@@ -174,7 +175,7 @@ async def _linger(url: str, state: str) -> None:
         (state,),
     )
     print("writing", flush=True)
-    await asyncio.sleep(60)
+    await asyncio.sleep(600)
 
 
 async def explained(database: Database, statement: str) -> str:
@@ -219,9 +220,9 @@ async def _claim(url: str, tasks: int) -> list[str]:
         return int(found)
 
     await store.check()
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(TIMEOUT):
         while await completed() < tasks:
-            for row in await store.claim_tasks(lease, seconds=30, most=3, tools=TOOLS):
+            for row in await store.claim_tasks(lease, seconds=300, most=3, tools=TOOLS):
                 assert await store.change_task(row, status="completed", outcome=lease.encode())
                 mine.append(row.id)
             if await completed() < tasks:
@@ -232,11 +233,11 @@ async def _claim(url: str, tasks: int) -> list[str]:
 
 async def _add_and_hold(url: str) -> None:
     store = SQLStore(url)
-    (claimed,) = await store.claim_tasks("held", seconds=30, most=1, tools=TOOLS)
+    (claimed,) = await store.claim_tasks("held", seconds=300, most=1, tools=TOOLS)
     row = task_row()
     await store.add_task(row)
     print(json.dumps([row.id, claimed.id]), flush=True)
-    await asyncio.sleep(60)
+    await asyncio.sleep(600)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from urllib.parse import quote
 
 from starlette.types import ASGIApp, Message, Scope
 
+from .serving import TIMEOUT
 from .wire import ACCEPT, Reply, mirrored
 
 Headers = Iterable[tuple[bytes, bytes]]
@@ -83,7 +84,7 @@ class Exchange:
 
     async def until(self, part: bytes) -> None:
         """Wait until the application has sent something with these bytes in it."""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(TIMEOUT):
             while part not in self.reply.body:
                 self._sent.clear()
                 await self._sent.wait()
@@ -93,7 +94,7 @@ class Exchange:
         if self._task is None:
             self.start()
         assert self._task is not None
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(TIMEOUT):
             await self._task
         return self.reply
 

@@ -2,6 +2,8 @@
 
 import asyncio
 
+from .serving import TIMEOUT
+
 EFFECTS: list[str] = []
 """What has been done since the test began; `tests/conftest.py` clears it."""
 
@@ -23,6 +25,6 @@ async def slow_effect(what: str) -> str:
 
 
 async def happened(what: str) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(TIMEOUT):
         while what not in EFFECTS:  # noqa: ASYNC110
             await asyncio.sleep(0.001)

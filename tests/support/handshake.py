@@ -15,6 +15,7 @@ from mrtr_server.testing import EVERYTHING
 from mrtr_server.testing.events import Event, EventReader
 from mrtr_server.testing.wire import HANDSHAKES
 
+from .serving import TIMEOUT
 from .wire import ACCEPT, Reply, request
 
 JSON = dict[str, Any]
@@ -151,7 +152,7 @@ class Handshake:
     ids: int = 0
 
     def __post_init__(self) -> None:
-        self.http = httpx.Client(timeout=20)
+        self.http = httpx.Client(timeout=TIMEOUT)
         self.turn = 0
 
     def close(self) -> None:

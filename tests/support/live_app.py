@@ -12,12 +12,13 @@ from mrtr_server import Context, Elicit, InputRequired, Inputs, ListRoots, MRTRS
 
 from .effects import EFFECTS
 from .models import Login
+from .serving import TIMEOUT
 
 GATE = threading.Event()
 """What `wait` waits for."""
 
 
-async def opened(seconds: float = 20.0) -> None:
+async def opened(seconds: float = TIMEOUT) -> None:
     """Wait for the gate, which another thread opens."""
     async with asyncio.timeout(seconds):
         while not GATE.is_set():  # noqa: ASYNC110  it is no event of this loop
@@ -141,7 +142,7 @@ def register(app: MRTRServer) -> MRTRServer:
         return "noted"
 
     @app.tool
-    async def wait(ctx: Context, seconds: float = 20.0) -> str:
+    async def wait(ctx: Context, seconds: float = TIMEOUT) -> str:
         """Send progress, and wait for the gate."""
         EFFECTS.append("waits")
         await ctx.progress(1, 2)

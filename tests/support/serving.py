@@ -1,6 +1,7 @@
 """Real servers for the tests: uvicorn on a free port of the loopback, in a thread or in a process of its own."""
 
 import asyncio
+import atexit
 import os
 import re
 import signal
@@ -10,9 +11,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from random import SystemRandom
 from typing import Any
 
 import httpx
@@ -21,7 +23,10 @@ from starlette.types import ASGIApp
 
 ROOT = Path(__file__).parents[2]
 TIMEOUT = 60.0
-"""How long a server may take to start or to stop, in seconds. None takes two, but on a machine that is very busy."""
+"""How long anything may take before a test takes it for hung, in seconds. No rule: a busy machine keeps it."""
+
+KEEP_ALIVE = 600
+"""How long servers keep idle connections, in seconds: a slow client must not send into one that is being closed."""
 
 LISTENS = re.compile(r"running on http://127\.0\.0\.1:(\d+) ")
 """What uvicorn logs with its port. What follows the port shows that all of it has been written."""
@@ -46,13 +51,35 @@ async def until(true: Callable[[], object], what: str, seconds: float = TIMEOUT)
         await asyncio.sleep(0.001)
 
 
+def _choosable() -> range:
+    """Return the ports below those that the system gives to outgoing connections."""
+    given = Path("/proc/sys/net/ipv4/ip_local_port_range")
+    first = int(given.read_text().split()[0]) if given.exists() else 32_768
+    return range(10_000, first if first > 11_000 else 32_768)
+
+
+_HELD = ExitStack()
+"""Holds the ports that this process has chosen, until it ends."""
+
+atexit.register(_HELD.close)
+
+
 def free_ports(count: int) -> list[int]:
-    """Return different ports that nothing listens on."""
-    with ExitStack() as stack:
-        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [int(probe.getsockname()[1]) for probe in probes]
+    """Return different ports that nothing listens on, and that no connection or other test gets meanwhile.
+
+    Each is held for as long as this process lives: the same number is taken for UDP, which all others see.
+    """
+    ports: list[int] = []
+    choosable = _choosable()
+    while len(ports) < count:
+        port = SystemRandom().choice(choosable)
+        with ExitStack() as stack, suppress(OSError):  # that it is taken
+            stack.enter_context(socket.socket(type=socket.SOCK_DGRAM)).bind(("127.0.0.1", port))
+            with closing(socket.socket()) as probe:
+                probe.bind(("127.0.0.1", port))
+            _HELD.push(stack.pop_all())
+            ports.append(port)
+    return ports
 
 
 def listens(port: int) -> bool:
@@ -64,7 +91,7 @@ def listens(port: int) -> bool:
 def is_ready(port: int) -> bool:
     """Return whether a server takes calls."""
     try:
-        return httpx.get(f"http://127.0.0.1:{port}/ready", timeout=5, trust_env=False).status_code == 200
+        return httpx.get(f"http://127.0.0.1:{port}/ready", timeout=TIMEOUT, trust_env=False).status_code == 200
     except httpx.TransportError:
         return False
 
@@ -93,6 +120,7 @@ def in_thread(app: ASGIApp, *, wait: bool = True, of: object = None, **options: 
         options: of `uvicorn.Config`.
     """
     defaults = {"port": 0, "log_level": "warning", "ws": "none", "access_log": False, "timeout_graceful_shutdown": 1}
+    defaults["timeout_keep_alive"] = KEEP_ALIVE
     server = uvicorn.Server(uvicorn.Config(app, **{**defaults, **options}))
     # Should it hang, its test fails, and the process ends all the same.
     thread = threading.Thread(target=server.run, name="server", daemon=True)
@@ -176,7 +204,8 @@ def started(
         folder: where it runs, and looks for modules first.
     """
     variables = {name: value for name, value in os.environ.items() if name != "MRTR_KEYS"}
-    command = [str(python), "-m", "uvicorn", target, "--port", "0", "--ws", "none", *arguments]
+    command = [str(python), "-m", "uvicorn", target, "--port", "0", "--ws", "none"]
+    command += ["--timeout-keep-alive", str(KEEP_ALIVE), *arguments]
     with log.open("wb") as output:
         process = subprocess.Popen(
             command, cwd=folder, env={**variables, **(environment or {})}, stdout=output, stderr=output

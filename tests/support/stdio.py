@@ -19,6 +19,7 @@ from mrtr_server.testing import EVERYTHING
 from mrtr_server.transport.standard_streams import StandardStreams
 
 from .handshake import NEWEST
+from .serving import TIMEOUT
 
 JSON = dict[str, Any]
 
@@ -30,8 +31,6 @@ META: JSON = {
     f"{PREFIX}clientInfo": {"name": "test", "version": "1"},
     f"{PREFIX}clientCapabilities": {**EVERYTHING, "extensions": {f"{PREFIX}tasks": {}}},
 }
-PATIENCE = 30.0
-"""How long a line may be in coming, in seconds."""
 
 
 class StdioClient:
@@ -111,7 +110,7 @@ class StdioClient:
 
     def next(self) -> JSON:
         """Return the next message."""
-        line = self._lines.get(timeout=PATIENCE)
+        line = self._lines.get(timeout=TIMEOUT)
         assert line, "the server has closed its output"
         message: JSON = json.loads(line)
         assert message["jsonrpc"] == "2.0"
@@ -119,7 +118,7 @@ class StdioClient:
 
     def next_line(self) -> bytes:
         """Return the next line; it is empty at the end."""
-        return self._lines.get(timeout=PATIENCE)
+        return self._lines.get(timeout=TIMEOUT)
 
     def rest(self) -> list[JSON]:
         """Return all messages until the server closes its output."""
@@ -171,9 +170,9 @@ def over_pipes(app: MRTRServer, user: Any = None, scopes: frozenset[str] = froze
     finally:
         client.close()
         client.read_on()
-        serving.join(PATIENCE)
+        serving.join(TIMEOUT)
         assert not serving.is_alive(), "the server does not end"
-        client._reading.join(PATIENCE)
+        client._reading.join(TIMEOUT)
         if failures:
             raise failures[0]
 
@@ -202,7 +201,7 @@ class StdioProcess(StdioClient):
 
     def wait(self) -> int:
         """Wait until the server has ended; return its exit code."""
-        return self.process.wait(PATIENCE)
+        return self.process.wait(TIMEOUT)
 
 
 @contextmanager
@@ -235,7 +234,7 @@ def started(*arguments: str, log: Path, **environment: str) -> Iterator[StdioPro
         client.close()
         client.read_on()
         try:
-            process.wait(PATIENCE)
+            process.wait(TIMEOUT)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

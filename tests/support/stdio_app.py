@@ -57,7 +57,7 @@ def noisy() -> str:
 def child() -> str:
     """Start a process that prints, and that reads to the end."""
     code = "import sys; print('printed by a child'); print('child read', repr(sys.stdin.read()), file=sys.stderr)"
-    return str(subprocess.run([sys.executable, "-c", code], timeout=30).returncode)
+    return str(subprocess.run([sys.executable, "-c", code], timeout=60).returncode)
 
 
 @app.tool

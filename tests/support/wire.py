@@ -20,6 +20,8 @@ from mrtr_server import testing
 from mrtr_server.testing.replies import Response
 from mrtr_server.testing.wire import Request
 
+from .serving import TIMEOUT
+
 JSON = dict[str, Any]
 
 VERSION = "2026-07-28"
@@ -149,7 +151,7 @@ class Wire:
 
     def __init__(self, url: str) -> None:
         self.url = url
-        self.client = httpx.Client(timeout=10)
+        self.client = httpx.Client(timeout=TIMEOUT)
 
     def send(
         self, content: Any, headers: Mapping[str, str] | None = None, *, method: str = "POST", path: str = ""

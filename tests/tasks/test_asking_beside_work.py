@@ -22,6 +22,7 @@ from mrtr_server.testing import AsyncClient, Clock, accept, decline, replica
 from ..support.databases import PostgreSQL
 from ..support.flows import update
 from ..support.models import Login
+from ..support.serving import TIMEOUT
 
 pytestmark = pytest.mark.anyio
 
@@ -148,17 +149,17 @@ class Tools:
         return flow
 
     async def began(self, name: str = "work") -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(TIMEOUT):
             await self.gate(f"{name} began").wait()
 
     async def until(self, true: Callable[[], Any], what: str) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(TIMEOUT):
             while not true():  # noqa: ASYNC110  what it waits for has no event
                 await asyncio.sleep(0.01)
 
     async def asks(self, flow: Any, *keys: str) -> Any:
         """Wait until exactly these questions are open; give the reply that shows them."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(TIMEOUT):
             while sorted((reply := await flow.look()).asks) != sorted(keys):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         return reply
@@ -599,7 +600,7 @@ class TestACancellationOnAnotherReplica:
         await asyncio.sleep(0.7)  # until it listens
         flow.move_to(other)
         await flow.cancel()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(TIMEOUT):
             await ended.wait()
 
 

@@ -23,10 +23,10 @@ from mrtr_server.tasks.sealing import RowBinding, SealedTasks, _dump_call
 
 from ..conftest import Serve
 from ..support.models import Login
+from ..support.serving import TIMEOUT
 from ..support.wire import JSON, TASKS, Reply, Wire, accept, modern
 
 ABLE: JSON = {"elicitation": {}, **TASKS}
-TIMEOUT = 10.0
 
 
 class Member(BaseUser):

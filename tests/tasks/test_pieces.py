@@ -22,12 +22,12 @@ from mrtr_server.tasks.records import TaskRecords
 from mrtr_server.testing import AsyncClient, replica, sampled
 
 from ..support.direct import Exchange, scope_of
+from ..support.serving import TIMEOUT
 from ..support.wire import ACCEPT, JSON, PREFIX, Reply, request
 
 pytestmark = pytest.mark.anyio
 
 PIECE = "notifications/tools/content"
-PATIENCE = 20.0
 
 app = MRTRServer("pieces", keys=[bytes(32)])
 gates: dict[str, asyncio.Event] = {}
@@ -175,7 +175,7 @@ class TestAClientOfTheDrafts:
             task = await hurried.start()
             came: list[str] = []
             state: JSON = {}
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(TIMEOUT):
                 while len(came) < 2:
                     reply = await hurried.send(asking(task, **state))
                     came += texts(reply)
@@ -183,7 +183,7 @@ class TestAClientOfTheDrafts:
             again = await hurried.send(asking(task, **state))
             assert (came, texts(again)) == (["Once ", "upon "], [])
             gate("a").set()
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(TIMEOUT):
                 while "inputRequests" not in reply.result:
                     reply = await hurried.send(asking(task, **state))
                     came += texts(reply)

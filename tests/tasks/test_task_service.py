@@ -33,6 +33,7 @@ from mrtr_server.testing import Answers, AsyncClient, Clock, accept, no, replica
 from ..support.direct import Exchange, headers_for, scope_of
 from ..support.flows import update
 from ..support.models import Login
+from ..support.serving import TIMEOUT
 from ..support.wire import meta, modern
 
 pytestmark = pytest.mark.anyio
@@ -67,7 +68,7 @@ async def waits(name: str) -> str:
 
 
 async def began(name: str) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(TIMEOUT):
         await gates.setdefault(f"{name} began", asyncio.Event()).wait()
 
 
@@ -304,7 +305,7 @@ async def started(client: AsyncClient, tool: str, /, **arguments: Any) -> Any:
 
 async def until_nothing_runs(flow: Any) -> None:
     """Wait until the worker of a cancelled task has said that nothing of it runs any more."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(TIMEOUT):
         while (await flow.look()).task.message:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
 
@@ -752,7 +753,7 @@ class TestCancellation:
         flow = await started(client, "waits_alone")
         await began("alone")
         await flow.cancel()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(TIMEOUT):
             await gates.setdefault("alone ended", asyncio.Event()).wait()
 
     async def test_that_the_worker_has_not_heard_of_lets_no_step_begin(
@@ -784,7 +785,7 @@ class TestCancellation:
         flow = await started(AsyncClient(mine, tasks=True), "forever")
         await begun.wait()
         await flow.cancel()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(TIMEOUT):
             await ended.wait()
         await mine._parts.worker.close()
 

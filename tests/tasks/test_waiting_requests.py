@@ -25,14 +25,13 @@ from ..support.databases import PostgreSQL
 from ..support.direct import Exchange, exchange, scope_of
 from ..support.fleet import fleet
 from ..support.models import Login
+from ..support.serving import TIMEOUT
 from ..support.wire import JSON, PREFIX, Reply, Wire, accept, request
 
 pytestmark = pytest.mark.anyio
 
 RELATED, RESPONSE = PREFIX + "related-task", PREFIX + "elicitation-response"
 PENDING = PREFIX + "pending-elicitations"
-TIMEOUT = 10.0
-"""How long anything here may take, in seconds."""
 
 app = MRTRServer("waiting", keys=[bytes(32)])
 gates: dict[str, asyncio.Event] = {}

@@ -25,6 +25,7 @@ from mrtr_server.tasks import task_run, worker, worker_places
 from mrtr_server.testing import AsyncClient, Client, Clock, accept, replica
 
 from ..support.models import Login
+from ..support.serving import TIMEOUT
 from .test_task_service import Listener
 
 pytestmark = pytest.mark.anyio
@@ -139,7 +140,7 @@ class Tools:
         return row
 
     async def until(self, true: Callable[[], Any], what: str) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(TIMEOUT):
             while not true():  # noqa: ASYNC110  what it waits for has no event
                 await asyncio.sleep(0.01)
 
@@ -568,7 +569,7 @@ class TestALease:
             return rows
 
         tools.store.claim_tasks = claim
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(TIMEOUT):
             await claimed.wait()
         assert (await tools.row(flow)).attempts > attempts
         await asyncio.sleep(0.05)
@@ -741,7 +742,7 @@ class TestARowThatHasChangedMeanwhile:
 
 async def message(tools: Tools, flow: Any, text: str) -> None:
     """Wait until a task that works has a message."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(TIMEOUT):
         while (await tools.row(flow)).message != text:  # noqa: ASYNC110  what it waits for has no event
             await asyncio.sleep(0.005)
     assert (await tools.row(flow)).status == "working"
@@ -812,7 +813,7 @@ class TestMessages:
 
         tools.app.tool(task="optional")(tells)
         flow = await tools.start("tells")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(TIMEOUT):
             while not (message := (await flow.look()).task.message):  # noqa: ASYNC110  as `Tools.until`
                 await asyncio.sleep(0.01)
         assert message == shown
@@ -892,7 +893,7 @@ class TestServersThatEnd:
         await tools.began.wait()
         tools.store.away = {"change", "find", "claim", "renew", "overdue"}
         tools.gate.set()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(TIMEOUT):
             await tools.app._parts.worker.close()
         tools.store.away = set()
         row = await tools.row(flow)
@@ -1022,7 +1023,7 @@ def test_workers_run_on_each_event_loop_that_has_tasks() -> None:
     for each in threads:
         each.start()
     for each in threads:
-        each.join(20)
+        each.join(TIMEOUT)
     call()
     assert texts == ["done"] * 4
 
@@ -1084,7 +1085,7 @@ class TestConcurrency:
         tools.app.tool(task="optional", concurrency=1)(one)
         flows = [await tools.start("one", replica(tools.app, run_tasks=False)) for _ in range(40)]
         tools.app._parts.worker.start()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(TIMEOUT):
             for flow in flows:
                 await flow.wait()
         assert tools.store.calls.count("claim") < 130, "those that have no turn are left where they are"

@@ -35,7 +35,7 @@ from mrtr_server.testing import (
 from ..conftest import Serve
 from ..support.effects import EFFECTS
 from ..support.handshake import NEWEST, OLDER, check
-from ..support.serving import wait_until
+from ..support.serving import TIMEOUT, wait_until
 
 ERAS = ("2026-07-28", NEWEST, "2025-06-18")
 """The versions whose clients can be asked for a form."""
@@ -130,13 +130,13 @@ def servers(request: pytest.FixtureRequest, serve: Serve) -> list[Any]:
 
 @pytest.fixture(params=ERAS)
 def client(request: pytest.FixtureRequest, servers: list[Any]) -> Client:
-    return Client(*servers, era=request.param, timeout=10)
+    return Client(*servers, era=request.param, timeout=TIMEOUT)
 
 
 @pytest.fixture
 def live(servers: list[Any]) -> Client:
     """A client whose calls stay open."""
-    return Client(*servers, era=NEWEST, timeout=10)
+    return Client(*servers, era=NEWEST, timeout=TIMEOUT)
 
 
 class TestTheSameWords:

@@ -61,7 +61,7 @@ from mrtr_server.testing import (
 )
 
 from ..conftest import Serve
-from ..support.serving import ended
+from ..support.serving import TIMEOUT, ended
 from ..support.task_apps import working
 from ..support.wire import JSON, _schema
 
@@ -556,7 +556,7 @@ class TestBetweenRounds:
             return await ctx.step(wait_for_the_other, login.name)
 
         def wait_for_the_other(name: str) -> str:
-            both.wait(5)
+            both.wait(TIMEOUT)
             return f"{name} met"
 
         for servers in (replicas(racing, 2), [racing], [serve(racing).url]):
@@ -890,7 +890,7 @@ class TestUnderPytestWithoutPlugins:
         (folder / "test_plain.py").write_text(PLAIN_TEST)
         options = ["-p", "no:anyio", "-p", "no:cacheprovider", "-p", "no:hypothesispytest", "-W", "error"]
         command = [sys.executable, "-m", "pytest", *options, "--rootdir", str(folder), "-c", "/dev/null", str(folder)]
-        return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60).stdout
+        return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=TIMEOUT).stdout
 
     def test_good_tests_pass_and_bad_ones_fail(self, report: str) -> None:
         assert "2 failed, 1 passed" in report
@@ -929,7 +929,7 @@ def test_nothing_is_left_open_and_nothing_else_is_needed(tmp_path: Path) -> None
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
     command = [sys.executable, "-X", "dev", "-W", "error", str(script)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT)
     assert (done.stdout.strip(), done.stderr) == ("[]", "")
 
 

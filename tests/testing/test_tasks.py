@@ -18,6 +18,7 @@ from mrtr_server import (
 from mrtr_server.testing import Answer, AsyncClient, Client, Flow, Unexpected, accept, replicas, yes
 
 from ..support.models import Login
+from ..support.serving import TIMEOUT
 
 
 @pytest.fixture
@@ -127,12 +128,12 @@ class TestASendThatDoesNotWait:
             acknowledged = await flow.send({"confirm": yes}, wait=False)
             assert not acknowledged.is_task
             assert flow.last is acknowledged
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(TIMEOUT):
                 await begun.wait()
             assert (await flow.look()).task.status == "working"
             await flow.cancel()
             ended = (await flow.wait()).task.status
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(TIMEOUT):
                 await cancelled.wait()
             return ended
 
