@@ -21,7 +21,7 @@ from mrtr_server import Limits
 from mrtr_server.cli import main
 from mrtr_server.testing import Client, yes
 
-from ..support.serving import free_ports
+from ..support.serving import TIMEOUT, free_ports
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -185,7 +185,7 @@ def running(command: str, cwd: Path, port: int) -> Iterator[subprocess.Popen[byt
         deadline = time.monotonic() + 30
         while time.monotonic() < deadline:
             try:
-                httpx.get(f"http://127.0.0.1:{port}/mcp")
+                httpx.get(f"http://127.0.0.1:{port}/mcp", timeout=TIMEOUT)
                 break
             except httpx.TransportError:
                 assert process.poll() is None, "the server ended"
@@ -193,7 +193,7 @@ def running(command: str, cwd: Path, port: int) -> Iterator[subprocess.Popen[byt
         yield process
     finally:
         os.killpg(process.pid, signal.SIGTERM)
-        process.wait(10)
+        process.wait(TIMEOUT)
 
 
 @pytest.fixture

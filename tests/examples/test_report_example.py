@@ -6,12 +6,12 @@ import pytest
 
 from examples import report
 
+from ..support.serving import TIMEOUT
 from ..support.wire import JSON, TASKS, Wire, accept
 from .conftest import Start
 from .pasting import needs_curl, replies
 
 ABLE = {"elicitation": {}, **TASKS}
-TIMEOUT = 20.0
 
 
 @pytest.fixture(name="wire")

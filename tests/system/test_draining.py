@@ -18,7 +18,7 @@ from mcp import Client
 
 from examples.round_robin import Replica, RoundRobin
 
-from ..support.serving import KEYS, Process, in_process, lines_of, wait_until
+from ..support.serving import KEYS, TIMEOUT, Process, in_process, lines_of, wait_until
 from ..support.wire import ACCEPT, JSON, Listener, Reply, Wire, mirrored, modern
 
 MODES = {"one process": ("--loop", "asyncio", "--http", "h11"), "workers": ("--workers", "2")}
@@ -122,13 +122,13 @@ class Calling:
 
     @property
     def reply(self) -> Reply:
-        self._thread.join(20)
+        self._thread.join(TIMEOUT)
         assert self._replies, "the call was lost"
         return self._replies[0]
 
 
 def get(server: Process, path: str) -> httpx.Response:
-    return httpx.get(f"http://127.0.0.1:{server.port}{path}", timeout=5)
+    return httpx.get(f"http://127.0.0.1:{server.port}{path}", timeout=TIMEOUT)
 
 
 def accepts(server: Process) -> bool:

@@ -15,7 +15,7 @@ import pytest
 from mcp import Client, StdioServerParameters
 from mcp.shared.exceptions import MCPError
 
-from ..support.serving import ROOT, wait_until
+from ..support.serving import ROOT, TIMEOUT, wait_until
 from ..support.stdio import StdioProcess, started
 
 pytestmark = pytest.mark.anyio
@@ -119,7 +119,7 @@ async def test_the_official_client_can_do_everything(mode: str) -> None:
 
 
 async def test_a_script_serves_as_the_command_does() -> None:
-    with anyio.fail_after(60):
+    with anyio.fail_after(TIMEOUT):
         async with connected("auto", Person(), SCRIPT) as client:
             assert (await client.call_tool("add", {"a": 1, "b": 2})).content
 
@@ -228,7 +228,7 @@ class TestTheEnd:
         process.stdout.close()
         process.stdin.write(b'{"jsonrpc": "2.0", "id": 1, "method": "ping"}\n')
         process.stdin.flush()
-        assert process.wait(30) == 0
+        assert process.wait(TIMEOUT) == 0
         process.stdin.close()
 
 
@@ -297,6 +297,6 @@ class TestTheCommand:
         assert process.stderr.readline() == b"printed while it is imported\n"
         assert b"Waiting for an MCP client" in process.stderr.readline()
         os.write(terminal, b"\x04")
-        assert process.wait(30) == 0
+        assert process.wait(TIMEOUT) == 0
         process.communicate()
         os.close(terminal)

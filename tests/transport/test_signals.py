@@ -15,7 +15,8 @@ import pytest
 from mrtr_server import Limits
 from mrtr_server.flow.admission import Admission
 from mrtr_server.transport.signals import drain_on_sigterm, forget_sigterm
-from tests.support.serving import TIMEOUT
+
+from ..support.serving import TIMEOUT
 
 
 class WebServer:
