@@ -53,7 +53,7 @@ def test_rounds_of_a_flow_go_to_every_replica_in_turn(nginx: Nginx) -> None:
 
 def test_events_of_a_stream_pass_as_they_come(nginx: Nginx) -> None:
     """Without a setting of nginx: the server asks for it with `X-Accel-Buffering`."""
-    message = modern("tools/call", {"name": "count", "arguments": {"to": 4}})
+    message = modern("tools/call", {"name": "count", "arguments": {"to": 15}})
     message["params"]["_meta"]["progressToken"] = "p"
     headers = {"Content-Type": "application/json", "Accept": ACCEPT, **mirrored(message)}
     with (

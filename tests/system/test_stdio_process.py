@@ -29,7 +29,7 @@ MODES = ("2026-07-28", "auto", "legacy")
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[StdioProcess]:
     """A server whose client begins with a handshake."""
-    with started(*COMMAND, log=tmp_path / "log", MRTR_SHUTDOWN_SECONDS="20") as server:
+    with started(*COMMAND, log=tmp_path / "log", MRTR_SHUTDOWN_SECONDS="60") as server:
         server.initialize()
         yield server
 
@@ -82,7 +82,7 @@ async def connected(mode: str, person: Person, command: tuple[str, ...] = COMMAN
 @pytest.mark.parametrize("mode", MODES)
 async def test_the_official_client_can_do_everything(mode: str) -> None:
     person, steps = Person(), list[float]()
-    with anyio.fail_after(120):
+    with anyio.fail_after(2 * TIMEOUT):
         async with connected(mode, person) as client:
             assert len((await client.list_tools()).tools) > 5
             assert (await client.call_tool("add", {"a": 1, "b": 2})).content[0].text == "3"  # type: ignore[union-attr]
@@ -237,7 +237,7 @@ def run(*arguments: str, input: bytes = b"", **more: Any) -> "subprocess.Complet
         [sys.executable, "-m", "mrtr_server", *arguments],
         input=input,
         capture_output=True,
-        timeout=60,
+        timeout=TIMEOUT,
         cwd=ROOT,
         **more,
     )
@@ -269,7 +269,7 @@ class TestTheCommand:
         done = subprocess.run(
             ["/bin/sh", "-c", f"exec {sys.executable} -m mrtr_server stdio tests.support.stdio_app:app <&-"],
             capture_output=True,
-            timeout=60,
+            timeout=TIMEOUT,
             cwd=ROOT,
         )
         assert done.returncode == 1
@@ -280,7 +280,7 @@ class TestTheCommand:
             ["/bin/sh", "-c", f"exec {sys.executable} -m mrtr_server stdio tests.support.stdio_app:app 2>&-"],
             input=b'{"jsonrpc": "2.0", "id": 1, "method": "ping"}',
             capture_output=True,
-            timeout=60,
+            timeout=TIMEOUT,
             cwd=ROOT,
         )
         assert done.stdout == b'{"jsonrpc":"2.0","id":1,"result":{}}\n'
