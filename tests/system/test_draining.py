@@ -188,12 +188,13 @@ class TestSigterm:
     def test_a_call_between_two_steps_finishes_elsewhere(
         self, mode: str, start: Start, other: Process, files: Files
     ) -> None:
-        leaving = start(*MODES[mode])
+        leaving = start(*MODES[mode], lame_duck=LONG)
         calling = Calling(leaving, "between_steps", label="a")
         files.wait_for("a first")
         drain(leaving)
         files.open_the_gate()
         state = assert_handed_over(calling.reply)
+        end_lame_duck(leaving)
         assert_left(leaving, mode)
         assert call(other, "between_steps", state, label="a").text == f"a first, and the rest by {other.process.pid}"
         assert files.effects == ["a first", "a second"]
@@ -201,11 +202,12 @@ class TestSigterm:
     def test_a_call_inside_a_step_ends_the_step_first(
         self, mode: str, start: Start, other: Process, files: Files
     ) -> None:
-        leaving = start(*MODES[mode])
+        leaving = start(*MODES[mode], lame_duck=LONG)
         calling = Calling(leaving, "inside_a_step", label="a")
         files.wait_for("a begins")
         drain(leaving)
-        time.sleep(0.7)  # past the lame duck: the listener has closed, and the step goes on
+        end_lame_duck(leaving)
+        time.sleep(0.7)  # the listener closes, and the step goes on
         assert leaving.process.poll() is None
         files.open_the_gate()
         state = assert_handed_over(calling.reply)
