@@ -18,8 +18,8 @@ ROOT = Path(__file__).resolve().parent.parent
 PAUSES = (0.3, 1.2)
 """How long the servers are left alone between two strikes, in seconds."""
 
-START_PATIENCE = 30.0
-STOP_PATIENCE = 20.0
+START_PATIENCE = 60.0
+STOP_PATIENCE = 40.0
 
 
 @dataclass

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-LASTS = 6.0
+LASTS = 12.0
 """How long the database is away, in seconds: three times the lease of the tasks."""
 
 BEFORE, AFTER = 4.0, 8.0

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from mrtr_server import Context, IdempotencyKey, Limits, MRTRServer
 
 # A task whose server was killed is taken up again when its lease has ended. Here it is never the task that kills it.
-limits = Limits(lease_seconds=2, task_attempts=1000)
+limits = Limits(lease_seconds=4, task_attempts=1000)
 app = MRTRServer("chaos", lame_duck=0.3, database=os.environ["CHAOS_DATABASE"], limits=limits)
 ledger = shared()
 

@@ -10,7 +10,7 @@ from mrtr_server import Context, Limits, MRTRServer
 CHAPTERS = ("sales", "costs", "people", "plans")
 
 # With the default lease, half a minute would pass before a task is taken from a process that was killed.
-app = MRTRServer("reports", limits=Limits(lease_seconds=2), lame_duck=0)
+app = MRTRServer("reports", limits=Limits(lease_seconds=5), lame_duck=0)
 
 
 class Quarter(BaseModel):

@@ -17,7 +17,7 @@ META = {
     "io.modelcontextprotocol/clientCapabilities": {"elicitation": {}, "extensions": {TASKS: {}}},
 }
 DATABASE_FILE = "tasks.db"
-TIMEOUT = 30.0
+TIMEOUT = 120.0
 """How long it may take in all, in seconds."""
 
 KILLED_AT = "people"
@@ -121,7 +121,7 @@ async def kill(pid: int, servers: list[Running]) -> None:
     server = next(server for server in servers if server.process.pid == pid)
     server.process.kill()
     await server.process.wait()
-    print(f"  SIGKILL    for process {pid}. Its lease ends in two seconds, and another process takes over")
+    print(f"  SIGKILL    for process {pid}. Its lease ends in five seconds, and another process takes over")
 
 
 def check(pages: list[str]) -> None:

@@ -35,7 +35,7 @@ def run(folder: Path, missing: str, *command: str, **environment: str) -> subpro
         env={**os.environ, **environment},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
     )
 
 

@@ -4,7 +4,6 @@ import asyncio
 import os
 import signal
 from types import FrameType
-from typing import Any
 
 import click
 
@@ -14,6 +13,8 @@ from ..logs.formats import Format
 from ..server import MRTRServer
 from .loading import load, takes_app
 from .log_options import configure, takes_log_options
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 @click.command()
@@ -40,16 +41,16 @@ def worker(app: str, app_dir: str, log_format: Format, log_level: str) -> None:
 async def _work(server: MRTRServer) -> None:
     ends = asyncio.Event()
     loop = asyncio.get_running_loop()
-    before: dict[int, Any] = {}
 
     def end(_number: int, _frame: FrameType | None) -> None:
         end_process_in_time(server.shutdown_seconds)
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number in _SIGNALS:
+            signal.signal(number, signal.SIG_DFL)
         loop.call_soon_threadsafe(ends.set)
 
     async with server.worker():
-        before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
+        for number in _SIGNALS:
+            signal.signal(number, end)
         click.echo(f"Running the tasks of {server.name!r} [{os.getpid()}]", err=True)
         await ends.wait()
         click.echo("Handing back the tasks that still run", err=True)

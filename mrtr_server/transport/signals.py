@@ -70,6 +70,7 @@ class _Chain:
         self._timer: asyncio.TimerHandle | None = None
         self._closing: asyncio.Task[None] | None = None
         self._signalled = False
+        self._followed = False
 
     def add(self, admission: Admission, lame_duck: float, loop: asyncio.AbstractEventLoop) -> None:
         self._draining[admission] = lame_duck
@@ -94,7 +95,7 @@ class _Chain:
             self._follow(number, frame)
 
     def _follow_after(self, seconds: float, number: int, frame: FrameType | None) -> None:
-        if self._timer is None and self._loop is not None:
+        if not self._followed and self._loop is not None:  # a second signal may have come before this turn of the loop
             self._timer = self._loop.call_later(seconds, self._close_and_follow, number, frame)
 
     def _close_and_follow(self, number: int, frame: FrameType | None) -> None:
@@ -109,6 +110,7 @@ class _Chain:
             self._closing = self._loop.create_task(close())
 
     def _follow(self, number: int, frame: FrameType | None) -> None:
+        self._followed = True
         if self._timer is not None:
             self._timer.cancel()
         if self._closing is not None:

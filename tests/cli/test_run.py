@@ -73,7 +73,10 @@ def test_it_serves_and_logs_json_from_info_on_and_drains(tmp_path: Path) -> None
         wire = Wire(f"http://127.0.0.1:{server.port}/mcp")
         with closing(wire.client):
             assert wire.call("who").text == str(server.process.pid)
-        assert "server" not in httpx.get(f"http://127.0.0.1:{server.port}/health", trust_env=False).headers
+        assert (
+            "server"
+            not in httpx.get(f"http://127.0.0.1:{server.port}/health", trust_env=False, timeout=TIMEOUT).headers
+        )
         assert server.stop() in (0, -signal.SIGTERM)
     lines = [json.loads(line) for line in server.text.splitlines()]
     assert all(line.keys() >= {"time", "level", "logger", "message"} for line in lines)

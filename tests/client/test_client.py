@@ -24,7 +24,7 @@ from mrtr_server.client import (
     TaskCancelled,
 )
 
-from ..support.serving import in_thread, until
+from ..support.serving import TIMEOUT, in_thread, until
 
 pytestmark = pytest.mark.anyio
 
@@ -260,7 +260,7 @@ async def test_lists_prompts_and_resources_are_typed(url: str) -> None:
 
 
 async def test_the_programs_own_http_client_stays_open(url: str) -> None:
-    async with httpx.AsyncClient() as http:
+    async with httpx.AsyncClient(timeout=TIMEOUT) as http:
         async with Client(url, http=http) as client:
             assert (await client.read("shop://hours")).text == "9 to 5"
         assert not http.is_closed

@@ -18,7 +18,7 @@ from ..support.serving import wait_until
 @pytest.fixture(autouse=True)
 def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop_watch, "INTERVAL", 0.02)
-    monkeypatch.setattr(loop_watch, "TOLD_SECONDS", 0.3)
+    monkeypatch.setattr(loop_watch, "TOLD_SECONDS", 1.5)  # longer than a busy machine pauses
 
 
 def watchers() -> set[threading.Thread]:
@@ -32,9 +32,9 @@ def test_the_line_that_blocks_is_named_once(caplog: pytest.LogCaptureFixture) ->
         await asyncio.sleep(0.1)
         for _ in range(2):
             began = time.monotonic()
-            time.sleep(1)  # noqa: ASYNC251  which is the fault
+            time.sleep(3)  # noqa: ASYNC251  which is the fault
             await asyncio.sleep(0.1)
-            assert seconds_lost(began) > 0.5
+            assert seconds_lost(began) > 2
 
     asyncio.run(block())
     (line,) = caplog.messages
@@ -51,7 +51,7 @@ def test_a_loop_that_is_run_piece_by_piece_does_not_stand_still(caplog: pytest.L
 
     for _ in range(2):
         loop.run_until_complete(begin())
-        time.sleep(1)
+        time.sleep(3)
     loop.close()
     assert caplog.messages == []
 

@@ -23,6 +23,7 @@ from mrtr_server.transport.in_flight import InFlight
 from ..support.databases import PostgreSQL
 from ..support.fleet import Client
 from ..support.serving import KEYS, LISTENS, ROOT, TIMEOUT, Process, in_process, lines_of, wait_until
+from ..support.virtual_time import VirtualTime
 from ..support.wire import JSON, Reply, Wire, modern
 
 SECONDS = 6.0
@@ -121,8 +122,11 @@ class Calling:
         return self._replies[0]
 
 
-def ends_in_time(process: Process, *, within: float = 2 * SECONDS) -> int:
-    """Tell a process to end, and see that it does in time: twice the deadline on a busy machine. Give the exit code."""
+def ends_in_time(process: Process, *, within: float = 5 * SECONDS) -> int:
+    """Tell a process to end, and see that it does in time; give the exit code.
+
+    A busy machine takes longer for what comes after the deadline, and half a minute is long before the work would end.
+    """
     began = time.monotonic()
     process.process.send_signal(signal.SIGTERM)
     code = process.wait(SECONDS + TIMEOUT)
@@ -168,7 +172,7 @@ class TestUvicorn:
         server = place.serve()
         calling = Calling(server.port, "plain")
         place.wait_for("plain")
-        ends_in_time(server, within=SECONDS)
+        ends_in_time(server, within=2 * SECONDS)  # it is done a tenth before; a slow machine takes longer for its exit
         assert_cut_off(calling.reply)
 
     def test_in_the_words_of_the_drafts_too(self, place: Place) -> None:
@@ -329,9 +333,11 @@ class TestTheDeadline:
             await Shutdown(1).in_time(fails(), "it")
 
 
-@pytest.mark.anyio
 class TestRequestsInFlight:
-    async def test_those_of_an_earlier_shutdown_cut_off_nothing_in_a_later_one(self) -> None:
+    def test_those_of_an_earlier_shutdown_cut_off_nothing_in_a_later_one(self, virtual_time: VirtualTime) -> None:
+        virtual_time.run(self.two_shutdowns())
+
+    async def two_shutdowns(self) -> None:
         shutdown = Shutdown(0.2)
         in_flight = InFlight(shutdown)
         gate = asyncio.Event()

@@ -22,6 +22,7 @@ from mrtr_server import MRTRServer
 from mrtr_server.cli.run import run
 
 from ..conftest import Serve
+from ..support.serving import TIMEOUT
 
 ROOT = Path(__file__).parents[2]
 
@@ -105,7 +106,7 @@ class TestTheHealthCheck:
         # A proxy is not for this machine.
         given |= {"http_proxy": "http://127.0.0.1:9", **({"HEALTH_PATH": path} if path else {})}
         command = [sys.executable, *(each.replace("8000", str(port)) for each in arguments)]
-        return subprocess.run(command, env=given, capture_output=True, timeout=30).returncode
+        return subprocess.run(command, env=given, capture_output=True, timeout=TIMEOUT).returncode
 
     def test_passes_while_the_server_answers(self, serve: Serve) -> None:
         port = urlsplit(serve(MRTRServer("healthy", keys=[bytes(32)])).url).port or 0

@@ -195,7 +195,7 @@ def test_a_mounted_server_in_one_process_with_whole_tracebacks_on_an_unsafe_addr
         assert "left out" not in said
         assert "mrtr_server/" in said
         assert 'mounted.py", line 9, in divide' in said
-        httpx.post(terminal.url.replace("/mcp", "/mcq"), trust_env=False)
+        httpx.post(terminal.url.replace("/mcp", "/mcq"), trust_env=False, timeout=TIMEOUT)
         assert "refused   POST /tools/mcq: 404 Not found: the MCP endpoint is /tools/mcp" in terminal.wait("refused")
         assert "\x1b" not in terminal.text
         terminal.process.terminate()

@@ -6,7 +6,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import fields
@@ -14,14 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import click
-import httpx
 import pytest
 
 from mrtr_server import Limits
 from mrtr_server.cli import main
 from mrtr_server.testing import Client, yes
 
-from ..support.serving import free_ports
+from ..support.serving import TIMEOUT, free_ports, listens, wait_until
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -52,7 +50,11 @@ def test_every_python_block_runs(code: str, tmp_path: Path) -> None:
     script = tmp_path / "block.py"
     script.write_text(code)
     done = subprocess.run(
-        [sys.executable, "-W", "error", script], capture_output=True, text=True, timeout=60, env=clean_environment()
+        [sys.executable, "-W", "error", script],
+        capture_output=True,
+        text=True,
+        timeout=2 * TIMEOUT,
+        env=clean_environment(),
     )
     assert done.returncode == 0, done.stderr
 
@@ -72,7 +74,7 @@ def test_every_test_in_a_python_block_passes(code: str, tmp_path: Path) -> None:
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=2 * TIMEOUT,
         env=clean_environment(),
     )
     assert done.returncode == 0, done.stdout
@@ -182,18 +184,12 @@ def running(command: str, cwd: Path, port: int) -> Iterator[subprocess.Popen[byt
         start_new_session=True,
     )
     try:
-        deadline = time.monotonic() + 30
-        while time.monotonic() < deadline:
-            try:
-                httpx.get(f"http://127.0.0.1:{port}/mcp")
-                break
-            except httpx.TransportError:
-                assert process.poll() is None, "the server ended"
-                time.sleep(0.05)
+        wait_until(lambda: process.poll() is not None or listens(port), "the server to listen")
+        assert process.poll() is None, "the server ended"
         yield process
     finally:
         os.killpg(process.pid, signal.SIGTERM)
-        process.wait(10)
+        process.wait(TIMEOUT)
 
 
 @pytest.fixture
@@ -215,7 +211,7 @@ def test_the_first_tool_answers_its_curl_lines_as_printed(readme_app: Path) -> N
     def type_in(*lines: str) -> tuple[Any, Any]:
         """Type both commands into one shell; give what each of them printed."""
         shown = "\n".join(lines).replace("localhost:8000", f"127.0.0.1:{port}")
-        done = subprocess.run(["bash", "-c", shown], capture_output=True, text=True, timeout=30, check=True)
+        done = subprocess.run(["bash", "-c", shown], capture_output=True, text=True, timeout=TIMEOUT, check=True)
         return json.loads(done.stderr), json.loads(done.stdout)
 
     with running(serve, readme_app, port):
@@ -233,7 +229,9 @@ def test_the_first_tool_answers_the_terminals_client_as_printed(readme_app: Path
     with running("uvicorn weather:app", readme_app, port):
         shown = call.replace("localhost:8000", f"127.0.0.1:{port}")
         command = ["bash", "-c", shown]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True, env=clean_environment())
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=TIMEOUT, check=True, env=clean_environment()
+        )
     assert [done.stdout] == blocks(ROOT / "README.md", "text")
 
 

@@ -16,6 +16,7 @@ import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Page, Request, expect
 
 from ..support.browser import chromium
+from ..support.serving import TIMEOUT
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
@@ -32,7 +33,9 @@ CONCEPTS = [f"concepts/{page.stem}/" for page in sorted((ROOT / "docs" / "concep
 @pytest.fixture(scope="module")
 def site() -> Path:
     """The site, built as scripts/docs builds it."""
-    done = subprocess.run([sys.executable, "scripts/docs.py"], cwd=ROOT, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        [sys.executable, "scripts/docs.py"], cwd=ROOT, capture_output=True, text=True, timeout=10 * TIMEOUT
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return ROOT / "build" / "site"
 
@@ -74,7 +77,7 @@ def page(browser: Browser, address: str, request: pytest.FixtureRequest) -> Iter
             errors.append(message.text)
 
     window = browser.new_page(color_scheme=scheme, base_url=address)
-    window.set_default_timeout(30_000)
+    window.set_default_timeout(TIMEOUT * 1000)
     window.on("request", note_request)
     window.on("console", note_message)
     yield window
@@ -117,7 +120,7 @@ def test_a_link_that_leads_nowhere_ends_the_build(tmp_path: Path, link: str) -> 
     settings = (ROOT / "zensical.toml").read_text().replace("build/pages", "docs").partition("[project.plugins")[0]
     (tmp_path / "zensical.toml").write_text(re.sub(r"^nav = \[.*?^\]$", "", settings, flags=re.DOTALL | re.MULTILINE))
     command = [str(Path(sys.executable).with_name("zensical")), "build", "--strict"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=10 * TIMEOUT)
     assert done.returncode != 0, done.stdout
 
 
@@ -154,4 +157,4 @@ def test_the_search_finds_a_public_name_and_a_concept(page: Page) -> None:
     search = page.get_by_role("dialog", name="Search")
     for words, found in (("IdempotencyKey", "reference/handlers"), ("what is sealed", "concepts/sealed")):
         search.get_by_role("combobox").fill(words)
-        expect(search.locator(f"a[href*='{found}']").first).to_be_visible(timeout=30_000)
+        expect(search.locator(f"a[href*='{found}']").first).to_be_visible(timeout=TIMEOUT * 1000)

@@ -11,6 +11,7 @@ import mcp_types as types
 import pytest
 from mcp import Client, StdioServerParameters
 
+from ..support.serving import TIMEOUT
 from .test_pages import BIN, ROOT, blocks
 
 pytestmark = pytest.mark.anyio
@@ -69,7 +70,7 @@ async def test_each_command_starts_the_server(command: tuple[str, ...], tmp_path
     folder = tmp_path if "weather.py" in command else ROOT
     environment = {"VIRTUAL_ENV": str(BIN.parent), "UV_OFFLINE": "1", "PATH": f"{BIN}:/usr/bin:/bin"}
     server = StdioServerParameters(command=first, args=rest, cwd=folder, env=environment)
-    with anyio.fail_after(60):
+    with anyio.fail_after(TIMEOUT):
         async with Client(server, elicitation_callback=elicit) as client:
             done = await client.call_tool("get_weather", {})
             assert done.content[0].text == "Weather in Oslo: 72°F, partly cloudy"  # type: ignore[union-attr]

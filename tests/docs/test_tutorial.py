@@ -152,7 +152,7 @@ def test_everything_of_the_tutorial(tmp_path: Path) -> None:
     started, two_rounds = blocks("A tool that asks", "text")
     with developing(folder, command) as (terminal, url):
         terminal.expect(started)
-        assert httpx.get(url.replace("/mcp", "/docs"), trust_env=False).status_code == 200
+        assert httpx.get(url.replace("/mcp", "/docs"), trust_env=False, timeout=TIMEOUT).status_code == 200
         Client(url).call("claim", what="a train to Bern", answers={"details": details})
         terminal.expect(two_rounds)
 

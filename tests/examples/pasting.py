@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from ..support.serving import TIMEOUT
+
 SHELL = shutil.which("bash") or "/bin/sh"
 
 needs_curl = pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl to try the lines with")
@@ -24,7 +26,7 @@ def commands(module: ModuleType) -> tuple[list[str], str]:
 
 def paste(script: str) -> tuple[str, str]:
     """Run lines in a shell; give what they wrote to the output and to the error stream."""
-    done = subprocess.run([SHELL], input=script, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([SHELL], input=script, capture_output=True, text=True, timeout=2 * TIMEOUT)
     assert done.returncode == 0, done
     return done.stdout, done.stderr
 

@@ -44,7 +44,7 @@ def environment() -> dict[str, str]:
 
 def test_each_round_is_answered_by_another_process_a_task_survives_its_own_and_all_end_with_it(tmp_path: Path) -> None:
     command = [sys.executable, str(DEMO)]
-    done = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=5 * TIMEOUT)
     assert done.returncode == 0, done.stderr
     rounds, task = done.stdout.split("Three servers with one key and one database")
     started = servers(rounds)
@@ -67,9 +67,14 @@ def test_the_lines_it_prints_work_as_pasted_until_it_is_ended(tmp_path: Path, nu
     log = tmp_path / "demo.log"
     process = start(log, "--serve")
     try:
-        wait_until(lambda: "Round 3" in log.read_text() or process.poll() is not None, "the demo to serve")
-        time.sleep(0.1)  # for what comes after
-        said = log.read_text()
+        said = ""
+
+        def has_said_all() -> bool:
+            nonlocal said
+            said = log.read_text()
+            return process.poll() is not None or ("Round 3" in said and said.endswith("}'\n"))
+
+        wait_until(has_said_all, "the demo to serve")
         output, shown = paste(said[said.index("echo 'Round 1") :])
         served = re.findall(r"^X-Served-By: replica \d, process (\d+)\s*$", shown + output, re.MULTILINE)
         assert {int(one) for one in served} == servers(said)

@@ -20,6 +20,7 @@ from mrtr_server.testing import EVERYTHING, Answerable, Client, Reply, SharedSto
 
 from ..support.effects import EFFECTS
 from ..support.handshake import NEWEST, OLDER
+from ..support.serving import TIMEOUT
 from ..system.test_replicas import FLOWS, answer
 from .conftest import Start
 from .test_login_example import DONE, log_in
@@ -239,7 +240,7 @@ def test_a_flow_begins_on_one_version_and_continues_on_another(era: str) -> None
 def test_a_login_elsewhere(start: Start, era: str) -> None:
     flow = Client(start("login").url, era=era, token="alice-token").flow("next_meeting")
     page = flow.start().asks["calendar"].url
-    with httpx.Client(follow_redirects=True, timeout=10) as browser:
+    with httpx.Client(follow_redirects=True, timeout=TIMEOUT) as browser:
         log_in(browser, page, at_provider="alice", here="alice")
     assert flow.answer(calendar=accept()).text == DONE.format("alice")
 

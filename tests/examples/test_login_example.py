@@ -12,6 +12,7 @@ import pytest
 
 from examples import login
 
+from ..support.serving import TIMEOUT
 from ..support.wire import Reply, Wire, modern
 from .conftest import Start
 from .pasting import SHELL, commands, needs_curl
@@ -27,7 +28,7 @@ def _wire(start: Start) -> Wire:
 
 @pytest.fixture(name="browser")
 def _browser() -> Iterator[httpx.Client]:
-    with httpx.Client(follow_redirects=True, timeout=10) as browser:
+    with httpx.Client(follow_redirects=True, timeout=TIMEOUT) as browser:
         yield browser
 
 
@@ -126,6 +127,6 @@ def test_the_lines_of_the_docstring_work(wire: Wire, browser: httpx.Client) -> N
     assert log_in(browser, found[1], at_provider="alice", here="alice").status_code == 200
     assert shell.stdout is not None
     assert DONE.format("alice") in shell.stdout.read()
-    assert shell.wait(30) == 0
+    assert shell.wait(TIMEOUT) == 0
     shell.stderr.close()
     shell.stdout.close()

@@ -9,7 +9,7 @@ import pytest
 from mrtr_server.testing import Client, yes
 
 from ..support.authorization_server import AuthorizationServer, Tenant
-from ..support.serving import in_process
+from ..support.serving import TIMEOUT, in_process
 
 AUDIENCE = "http://127.0.0.1:8000/mcp"
 
@@ -28,7 +28,7 @@ def served(
 
 def test_the_challenge_leads_to_the_issuer(served: tuple[Tenant, str]) -> None:
     issuer, url = served
-    with httpx.Client(trust_env=False) as client:
+    with httpx.Client(trust_env=False, timeout=TIMEOUT) as client:
         challenged = client.post(f"{url}/mcp", json={})
         assert challenged.status_code == 401
         where = challenged.headers["www-authenticate"].partition('resource_metadata="')[2].rstrip('"')

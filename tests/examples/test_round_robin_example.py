@@ -121,7 +121,7 @@ def test_without_any_replica_the_answer_says_so(tmp_path: Path) -> None:
         process = subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=output)
     try:
         wait_until(lambda: re.search("Round robin on", log.read_text()), "the front to listen")
-        assert httpx.post(f"http://127.0.0.1:{port}/mcp", json={}).status_code == 502
+        assert httpx.post(f"http://127.0.0.1:{port}/mcp", json={}, timeout=TIMEOUT).status_code == 502
     finally:
         process.terminate()
         process.wait(TIMEOUT)

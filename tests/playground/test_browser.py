@@ -23,7 +23,7 @@ from ..support.serving import KEYS, TIMEOUT, Process, in_process, in_thread
 
 pytestmark = pytest.mark.processes
 
-expect.set_options(timeout=30_000)
+expect.set_options(timeout=TIMEOUT * 1000)
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +45,7 @@ def browser() -> Iterator[Browser]:
 @pytest.fixture(scope="module")
 def window(browser: Browser) -> Page:
     window = browser.new_context(permissions=["clipboard-read", "clipboard-write"]).new_page()
-    window.set_default_timeout(30_000)
+    window.set_default_timeout(TIMEOUT * 1000)
     return window
 
 

@@ -16,6 +16,8 @@ from .serving import KEYS, ROOT, TIMEOUT, Process, end, in_process, lines_of, wa
 
 ATTEMPTS = 3
 """How often a task may end its worker."""
+LEASE = 300.0
+"""In seconds: far more than any machine takes, so that what a test waits for does not come of its end."""
 ENDED = {"completed", "failed", "cancelled"}
 
 
@@ -81,7 +83,7 @@ class Fleet:
         self._started = 0
         self.environment = {
             "MRTR_KEYS": KEYS,
-            "MRTR_SHUTDOWN_SECONDS": "8",
+            "MRTR_SHUTDOWN_SECONDS": "25",
             "TASKS_DIR": str(directory),
             "TASKS_DATABASE": database,
             "TASKS_LEASE": str(lease),
@@ -142,7 +144,7 @@ class Fleet:
 
 
 @contextmanager
-def fleet(directory: Path, database: str = "", *, lease: float = 30.0) -> Iterator[Fleet]:
+def fleet(directory: Path, database: str = "", *, lease: float = LEASE) -> Iterator[Fleet]:
     """Run processes with a database, of SQLite by default; end them all afterwards."""
     url = database or f"sqlite:///{directory}/tasks.db"
     if url.startswith("sqlite"):  # a worker that comes before the servers makes no file

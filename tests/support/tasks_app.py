@@ -8,6 +8,7 @@ server. With `TASKS_LEFT_TO_OTHERS`, a server only starts tasks.
 import asyncio
 import os
 import random
+import signal
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -100,6 +101,14 @@ async def deadly(ctx: Context) -> str:
     """Take the process along."""
     await ctx.step(die)
     return "alive"
+
+
+@app.tool(task="required", poll=POLL)
+async def signalled_twice(number: int, ctx: Context) -> str:
+    """Send the process a signal twice, before its event loop turns, and go on for long."""
+    for _ in range(2):
+        signal.raise_signal(number)
+    return str(await ctx.step(part, 0))
 
 
 @app.tool(task="required", poll=POLL)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from ..support.rolling import Replica, keys_of
-from ..support.serving import KEYS, free_ports, is_ready, wait_until
+from ..support.serving import KEYS, TIMEOUT, free_ports, is_ready, wait_until
 from ..support.wire import ACCEPT, mirrored, modern
 
 CLIENTS = 12
@@ -45,14 +45,14 @@ class Connecting:
     def ended(self) -> Counter[str]:
         """Wait until every client was refused; return how the requests ended that were sent."""
         for thread in self._threads:
-            thread.join(60)
+            thread.join(TIMEOUT)
             assert not thread.is_alive()
         return self.outcomes
 
     def _run(self) -> None:
         while True:
             with closing(socket.socket()) as connection:
-                connection.settimeout(60)
+                connection.settimeout(TIMEOUT)
                 try:
                     connection.connect(("127.0.0.1", self._port))
                 except ConnectionError:
@@ -82,6 +82,6 @@ def test_every_request_that_reached_the_socket_is_answered_but_for_one_of_the_la
     wait_until(lambda: clients.outcomes["HTTP/1.1 200"] > 100, "some calls")
     os.kill(process.pid, signal.SIGTERM)
     outcomes = clients.ended()
-    assert process.wait(60) in (0, -signal.SIGTERM), replica.text
+    assert process.wait(TIMEOUT) in (0, -signal.SIGTERM), replica.text
     # What connects between the last two system calls is reset; without serving what waits, it is each of the clients.
     assert outcomes.total() - outcomes["HTTP/1.1 200"] <= 1, outcomes

@@ -3,12 +3,13 @@
 import asyncio
 import json
 import os
+import re
 import signal
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,12 @@ from mcp import Client
 
 from examples.round_robin import Replica, RoundRobin
 
-from ..support.serving import KEYS, Process, in_process, lines_of, wait_until
+from ..support.serving import KEYS, TIMEOUT, Process, in_process, lines_of, wait_until
 from ..support.wire import ACCEPT, JSON, Listener, Reply, Wire, mirrored, modern
 
 MODES = {"one process": ("--loop", "asyncio", "--http", "h11"), "workers": ("--workers", "2")}
-GRACE = 8.0
-"""How long a process may take to leave once nothing holds it, in seconds: an orchestrator gives it thirty."""
+LONG = 600.0
+"""A lame duck that no test waits for, in seconds: a second signal ends it."""
 
 Start = Callable[..., Process]
 
@@ -122,13 +123,13 @@ class Calling:
 
     @property
     def reply(self) -> Reply:
-        self._thread.join(20)
+        self._thread.join(TIMEOUT)
         assert self._replies, "the call was lost"
         return self._replies[0]
 
 
 def get(server: Process, path: str) -> httpx.Response:
-    return httpx.get(f"http://127.0.0.1:{server.port}{path}", timeout=5)
+    return httpx.get(f"http://127.0.0.1:{server.port}{path}", timeout=TIMEOUT)
 
 
 def accepts(server: Process) -> bool:
@@ -140,6 +141,11 @@ def accepts(server: Process) -> bool:
 def drain(server: Process, ready: str = "/ready") -> None:
     """Tell a server to end, and wait until all of it has begun to."""
     server.process.send_signal(signal.SIGTERM)
+    wait_until_drained(server, ready)
+
+
+def wait_until_drained(server: Process, ready: str = "/ready") -> None:
+    """Wait until all of a server has begun to end."""
     workers = max(1, server.text.count("Started server process"))
     unready = 0
 
@@ -163,9 +169,17 @@ def assert_handed_over(reply: Reply) -> str:
     return reply.state
 
 
+def end_lame_duck(server: Process) -> None:
+    """Send a second signal to all processes that serve: their lame ducks are over."""
+    wait_until_drained(server)  # or two signals that wait for the same process would be one
+    for pid in re.findall(r"Started server process \[(\d+)\]", server.text):
+        with suppress(ProcessLookupError):
+            os.kill(int(pid), signal.SIGTERM)
+
+
 def assert_left(server: Process, mode: str) -> None:
-    """See that a server ends in time, and as uvicorn does after the signal."""
-    assert server.wait(GRACE) == (0 if mode == "workers" else -signal.SIGTERM), server.text
+    """See that a server ends, and as uvicorn does after the signal."""
+    assert server.wait() == (0 if mode == "workers" else -signal.SIGTERM), server.text
     assert "Traceback" not in server.text
     assert "timeout graceful shutdown exceeded" not in server.text
 
@@ -174,12 +188,13 @@ class TestSigterm:
     def test_a_call_between_two_steps_finishes_elsewhere(
         self, mode: str, start: Start, other: Process, files: Files
     ) -> None:
-        leaving = start(*MODES[mode])
+        leaving = start(*MODES[mode], lame_duck=LONG)
         calling = Calling(leaving, "between_steps", label="a")
         files.wait_for("a first")
         drain(leaving)
         files.open_the_gate()
         state = assert_handed_over(calling.reply)
+        end_lame_duck(leaving)
         assert_left(leaving, mode)
         assert call(other, "between_steps", state, label="a").text == f"a first, and the rest by {other.process.pid}"
         assert files.effects == ["a first", "a second"]
@@ -187,11 +202,12 @@ class TestSigterm:
     def test_a_call_inside_a_step_ends_the_step_first(
         self, mode: str, start: Start, other: Process, files: Files
     ) -> None:
-        leaving = start(*MODES[mode])
+        leaving = start(*MODES[mode], lame_duck=LONG)
         calling = Calling(leaving, "inside_a_step", label="a")
         files.wait_for("a begins")
         drain(leaving)
-        time.sleep(0.7)  # past the lame duck: the listener has closed, and the step goes on
+        end_lame_duck(leaving)
+        time.sleep(0.7)  # the listener closes, and the step goes on
         assert leaving.process.poll() is None
         files.open_the_gate()
         state = assert_handed_over(calling.reply)
@@ -212,23 +228,24 @@ class TestSigterm:
     def test_new_calls_are_handed_back_at_once(
         self, mode: str, start: Start, other: Process, files: Files, tool: str
     ) -> None:
-        leaving = start(*MODES[mode], lame_duck=4)
+        leaving = start(*MODES[mode], lame_duck=LONG)
         drain(leaving)
         state = assert_handed_over(call(leaving, tool))
         files.open_the_gate()
         assert call(other, tool, state).text == f"by {other.process.pid}"
+        end_lame_duck(leaving)
         assert_left(leaving, mode)
 
     def test_a_call_that_comes_back_with_nothing_done_in_between_runs_here(self, start: Start) -> None:
         """Where every replica is draining, say, or there is only one."""
-        leaving = start(lame_duck=4)
+        leaving = start(lame_duck=LONG)
         drain(leaving)
         reply = call(leaving, "who", assert_handed_over(call(leaving, "who")))
         assert reply.text == f"by {leaving.process.pid}"
         assert reply.headers["connection"] == "close"
 
     def test_what_can_not_ask_is_answered(self, start: Start) -> None:
-        leaving = start(lame_duck=4)
+        leaving = start(lame_duck=LONG)
         drain(leaving)
         with wire_to(leaving) as wire:
             for method in ("tools/list", "server/discover"):
@@ -238,7 +255,7 @@ class TestSigterm:
             assert wire.draft({"jsonrpc": "2.0", "id": 1, "method": "nonsense"}).headers["connection"] == "close"
 
     def test_readiness_turns_false_and_health_stays(self, mode: str, start: Start) -> None:
-        leaving = start(*MODES[mode], lame_duck=4)
+        leaving = start(*MODES[mode], lame_duck=LONG)
         assert get(leaving, "/ready").status_code == 200
         drain(leaving)
         response = get(leaving, "/ready")
@@ -246,10 +263,11 @@ class TestSigterm:
         assert response.headers["retry-after"] == "1"
         assert response.headers["connection"] == "close"
         assert get(leaving, "/health").status_code == 200
+        end_lame_duck(leaving)
         assert_left(leaving, mode)
 
     def test_listeners_are_told_at_once(self, mode: str, start: Start) -> None:
-        leaving = start(*MODES[mode], lame_duck=4)
+        leaving = start(*MODES[mode], lame_duck=LONG)
         message = modern("subscriptions/listen", {"notifications": {"toolsListChanged": True}})
         with wire_to(leaving) as wire, ExitStack() as stack:
             request = wire.client.stream("POST", wire.url, content=json.dumps(message), headers=headers_of(message))
@@ -258,11 +276,12 @@ class TestSigterm:
             leaving.process.send_signal(signal.SIGTERM)
             assert listener.next()["result"]["resultType"] == "complete"
             assert leaving.process.poll() is None, "it is still a lame duck"
+        end_lame_duck(leaving)
         assert_left(leaving, mode)
 
     def test_an_idle_connection_does_not_hold_it(self, mode: str, start: Start) -> None:
         leaving = start(*MODES[mode])
-        with closing(socket.create_connection(("127.0.0.1", leaving.port), timeout=GRACE)) as idle:
+        with closing(socket.create_connection(("127.0.0.1", leaving.port), timeout=TIMEOUT)) as idle:
             idle.sendall(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
             received = b""
             while b"ok" not in received:
@@ -274,18 +293,21 @@ class TestSigterm:
     def test_a_single_worker_that_is_told_to_end_leaves_its_calls_to_the_others(
         self, start: Start, files: Files
     ) -> None:
-        fleet = start("--workers", "2")
+        fleet = start("--workers", "2", lame_duck=LONG)
         calling = Calling(fleet, "between_steps", label="a")
         files.wait_for("a first")
         first = files.server
         os.kill(first, signal.SIGTERM)
-        time.sleep(0.2)
+        wait_until(lambda: get(fleet, "/ready").status_code == 503, "the worker to drain")
         files.open_the_gate()
         state = assert_handed_over(calling.reply)
+        os.kill(first, signal.SIGTERM)  # its lame duck is over
         wait_until(lambda: f"Child process [{first}] died" in fleet.text, "the worker to leave")
         assert call(fleet, "between_steps", state, label="a").text.startswith("a first, and the rest by")
         assert files.effects == ["a first", "a second"]
         assert files.server != first
+        fleet.process.send_signal(signal.SIGTERM)
+        end_lame_duck(fleet)
 
     def test_the_official_client_goes_on_elsewhere_by_itself(self, start: Start, other: Process, files: Files) -> None:
         replicas = [start(), other]
@@ -302,7 +324,7 @@ class TestSigterm:
                 replicas[0].process.send_signal(signal.SIGTERM)
                 await asyncio.to_thread(wait_until, lambda: not accepts(replicas[0]), "the listener to close")
                 files.open_the_gate()
-                async with asyncio.timeout(GRACE):
+                async with asyncio.timeout(TIMEOUT):
                     results = await asyncio.gather(*calls)
                 front.close()
                 return "; ".join(str(getattr(result.content[0], "text", "")) for result in results)
@@ -316,15 +338,15 @@ class TestSigterm:
 
 class TestSignals:
     def test_a_second_sigterm_ends_the_wait(self, start: Start) -> None:
-        leaving = start(lame_duck=60)
+        leaving = start(lame_duck=LONG)
         drain(leaving)
         leaving.process.send_signal(signal.SIGTERM)
         assert_left(leaving, "one process")
 
     def test_ctrl_c_stays_as_it_is(self, start: Start) -> None:
-        leaving = start(lame_duck=60)
+        leaving = start(lame_duck=LONG)
         leaving.process.send_signal(signal.SIGINT)
-        leaving.wait(GRACE)
+        leaving.wait()
         assert "Draining" not in leaving.text
 
     def test_mounted_it_hears_the_signal_from_the_first_request_on(
@@ -341,10 +363,10 @@ class TestSignals:
         assert call(other, "between_steps", state, label="a").text.startswith("a first")
 
     def test_under_reload_nobody_waits_for_it(self, start: Start) -> None:
-        leaving = start("--reload", "--reload-dir", "tests/protocol", lame_duck=60)
+        leaving = start("--reload", "--reload-dir", "tests/protocol", lame_duck=LONG)
         assert get(leaving, "/ready").status_code == 200
         leaving.process.send_signal(signal.SIGTERM)
-        leaving.wait(GRACE)
+        leaving.wait()
 
 
 def headers_of(message: JSON) -> dict[str, str]:

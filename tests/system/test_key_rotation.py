@@ -13,7 +13,7 @@ from mrtr_server.testing import yes
 
 from ..support.databases import PostgreSQL
 from ..support.fleet import Client, fleet
-from ..support.serving import wait_until
+from ..support.serving import TIMEOUT, wait_until
 
 OLD, NEW = "01" * 32, "02" * 32
 
@@ -59,7 +59,7 @@ def test_keys_are_rotated_under_running_processes(tmp_path: Path, url: str) -> N
                 env={**os.environ, "MRTR_KEYS": f"{NEW},{OLD}"},
                 capture_output=True,
                 text=True,
-                timeout=60,
+                timeout=TIMEOUT,
             )
             assert (done.returncode, done.stderr) == (0, "")
             assert "mrtr_tasks: 16 rows, 10 sealed anew" in done.stdout

@@ -26,7 +26,7 @@ from mrtr_server.auth import issuer_keys
 
 from ..support.authorization_server import AuthorizationServer, Tenant
 from ..support.models import Login
-from ..support.serving import ROOT, in_thread
+from ..support.serving import ROOT, TIMEOUT, in_thread
 
 sys.path.insert(0, str(ROOT / "scripts"))
 
@@ -103,7 +103,7 @@ class Person:
     async def open(self, url: str) -> None:
         asked = httpx.URL(url).copy_merge_params({"user": self.user})
         self.asked.append(asked.params["scope"])
-        async with httpx.AsyncClient(trust_env=False) as browser:
+        async with httpx.AsyncClient(trust_env=False, timeout=TIMEOUT) as browser:
             self._back = httpx.URL((await browser.get(asked)).headers["location"])
 
     async def come_back(self) -> AuthorizationCodeResult:

@@ -46,7 +46,7 @@ from mrtr_server import (
 
 from ..conftest import Serve
 from ..support.models import Login
-from ..support.serving import in_thread
+from ..support.serving import TIMEOUT, in_thread
 from ..support.task_apps import working
 from ..support.wire import Inspected
 
@@ -464,7 +464,7 @@ class TestAsking:
 
         async def visit(url: str) -> None:
             await asyncio.sleep(0.5)
-            async with httpx.AsyncClient() as browser:
+            async with httpx.AsyncClient(timeout=TIMEOUT) as browser:
                 assert (await browser.get(url)).status_code == 200
 
         person = Visitor({"Sign in, please": types.ElicitResult(action="accept")})

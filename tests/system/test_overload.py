@@ -9,14 +9,14 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 
-BUSY_MACHINE = 3.0
+BUSY_MACHINE = 5.0
 """How many times as long all may take on a machine that has other things to do; without shedding it takes ten times."""
 
 
 @pytest.mark.alone
 def test_five_times_the_load_is_answered_in_time_or_told_at_once() -> None:
     command = [sys.executable, "benchmarks/overload.py", "waits", "--at-once", "1", "--seconds", "5", "--json"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
     found = json.loads(done.stdout)
     assert found["failed"] == [], "each call got a result or a refusal"
     assert found["probes_failed"] == 0

@@ -14,7 +14,7 @@ from mrtr_server.testing import Client
 
 from ..support.nginx import Nginx, find_nginx, running_nginx
 from ..support.rolling import FLOW_TEXT, LAME_DUCK, Load, Replica, keys_of, listening_socket, running_replicas
-from ..support.serving import free_ports, wait_until
+from ..support.serving import TIMEOUT, free_ports, wait_until
 from ..support.wire import ACCEPT, mirrored, modern
 
 OLD, NEW = "01" * 32, "02" * 32
@@ -53,11 +53,11 @@ def test_rounds_of_a_flow_go_to_every_replica_in_turn(nginx: Nginx) -> None:
 
 def test_events_of_a_stream_pass_as_they_come(nginx: Nginx) -> None:
     """Without a setting of nginx: the server asks for it with `X-Accel-Buffering`."""
-    message = modern("tools/call", {"name": "count", "arguments": {"to": 4}})
+    message = modern("tools/call", {"name": "count", "arguments": {"to": 15}})
     message["params"]["_meta"]["progressToken"] = "p"
     headers = {"Content-Type": "application/json", "Accept": ACCEPT, **mirrored(message)}
     with (
-        httpx.Client(trust_env=False, timeout=60) as client,
+        httpx.Client(trust_env=False, timeout=TIMEOUT) as client,
         client.stream("POST", nginx.url, content=json.dumps(message), headers=headers) as response,
     ):
         came = [(time.monotonic(), line) for line in response.iter_lines() if line.startswith("data:")]

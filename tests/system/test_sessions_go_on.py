@@ -21,7 +21,7 @@ from mrtr_server.storage.memory import InProcessStore
 from mrtr_server.testing import Client
 
 from ..support.models import Login
-from ..support.serving import ROOT, in_thread, wait_until
+from ..support.serving import ROOT, TIMEOUT, in_thread, wait_until
 from ..support.users import Bearer
 
 sys.path.insert(0, str(ROOT / "scripts"))
@@ -131,7 +131,7 @@ class Server:
         @app.tool
         def hold() -> str:
             self.holding.release()
-            assert self.gate.wait(60)
+            assert self.gate.wait(TIMEOUT)
             return "held"
 
 
@@ -207,7 +207,7 @@ def test_when_the_server_has_too_much_to_do(session: Session, url: str, server: 
     with ThreadPoolExecutor(3) as others:
         held = [others.submit(Client(url, token="bob").call, "hold") for _ in range(3)]
         for _ in range(2):
-            assert server.holding.acquire(timeout=60)
+            assert server.holding.acquire(timeout=TIMEOUT)
         wait_until(lambda: len(server.app._parts.admission._line), "one to wait")
         assert session.call("plain").startswith("-31002 The server has too much to do")
         server.gate.set()

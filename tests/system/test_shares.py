@@ -16,13 +16,11 @@ from mrtr_server.protocol.messages import Change
 from mrtr_server.testing import AsyncClient, no, yes
 
 from ..support.direct import Exchange, headers_for, scope_of
+from ..support.serving import TIMEOUT
 from ..support.users import Bearer
 from ..support.wire import TASKS, modern
 
 pytestmark = pytest.mark.anyio
-
-WITHIN = 10.0
-"""Seconds that the other caller waits at most."""
 
 
 class Site:
@@ -64,7 +62,7 @@ class Site:
 
     async def serves(self, user: str) -> None:
         """Check that a caller can do everything."""
-        async with asyncio.timeout(WITHIN):
+        async with asyncio.timeout(TIMEOUT):
             assert (await self.as_(user).call("add", a=1, b=2)).text == "3"
             assert (await self.as_(user).call("work")).text == "worked"
             assert (await self.as_(user).call("pay", answers={"confirm": yes})).text == "paid"
@@ -135,14 +133,14 @@ async def test_tasks_that_sleep_never_hold_all_workers(database: bool, tmp_path:
         for _ in range(40):
             await site.as_("ann").flow("sleeps").start()
         worker = next(iter(site.app._parts.worker._loop_workers.values()))
-        async with asyncio.timeout(WITHIN):
+        async with asyncio.timeout(TIMEOUT):
             while len(worker._running) < 18:  # noqa: ASYNC110  nothing tells of it
                 await asyncio.sleep(0.01)
         for user in ("bob", "cat"):
             await site.serves(user)
         assert len(worker._running) == 18, "and the caller that is alone has the others"
         site.sleep.set()
-        async with asyncio.timeout(WITHIN):
+        async with asyncio.timeout(TIMEOUT):
             while worker._running:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
     if store is not None:
@@ -154,7 +152,7 @@ async def test_callers_who_are_not_authenticated_may_use_all() -> None:
         for _ in range(5):
             await site.as_(None).flow("sleeps").start()
         worker = next(iter(site.app._parts.worker._loop_workers.values()))
-        async with asyncio.timeout(WITHIN):
+        async with asyncio.timeout(TIMEOUT):
             while len(worker._running) < 5:  # noqa: ASYNC110  nothing tells of it
                 await asyncio.sleep(0.01)
 

@@ -15,7 +15,7 @@ import pytest
 from mcp import Client, StdioServerParameters
 from mcp.shared.exceptions import MCPError
 
-from ..support.serving import ROOT, wait_until
+from ..support.serving import ROOT, TIMEOUT, wait_until
 from ..support.stdio import StdioProcess, started
 
 pytestmark = pytest.mark.anyio
@@ -29,7 +29,7 @@ MODES = ("2026-07-28", "auto", "legacy")
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[StdioProcess]:
     """A server whose client begins with a handshake."""
-    with started(*COMMAND, log=tmp_path / "log", MRTR_SHUTDOWN_SECONDS="20") as server:
+    with started(*COMMAND, log=tmp_path / "log", MRTR_SHUTDOWN_SECONDS="60") as server:
         server.initialize()
         yield server
 
@@ -82,7 +82,7 @@ async def connected(mode: str, person: Person, command: tuple[str, ...] = COMMAN
 @pytest.mark.parametrize("mode", MODES)
 async def test_the_official_client_can_do_everything(mode: str) -> None:
     person, steps = Person(), list[float]()
-    with anyio.fail_after(120):
+    with anyio.fail_after(2 * TIMEOUT):
         async with connected(mode, person) as client:
             assert len((await client.list_tools()).tools) > 5
             assert (await client.call_tool("add", {"a": 1, "b": 2})).content[0].text == "3"  # type: ignore[union-attr]
@@ -119,7 +119,7 @@ async def test_the_official_client_can_do_everything(mode: str) -> None:
 
 
 async def test_a_script_serves_as_the_command_does() -> None:
-    with anyio.fail_after(60):
+    with anyio.fail_after(TIMEOUT):
         async with connected("auto", Person(), SCRIPT) as client:
             assert (await client.call_tool("add", {"a": 1, "b": 2})).content
 
@@ -228,7 +228,7 @@ class TestTheEnd:
         process.stdout.close()
         process.stdin.write(b'{"jsonrpc": "2.0", "id": 1, "method": "ping"}\n')
         process.stdin.flush()
-        assert process.wait(30) == 0
+        assert process.wait(TIMEOUT) == 0
         process.stdin.close()
 
 
@@ -237,7 +237,7 @@ def run(*arguments: str, input: bytes = b"", **more: Any) -> "subprocess.Complet
         [sys.executable, "-m", "mrtr_server", *arguments],
         input=input,
         capture_output=True,
-        timeout=60,
+        timeout=TIMEOUT,
         cwd=ROOT,
         **more,
     )
@@ -269,7 +269,7 @@ class TestTheCommand:
         done = subprocess.run(
             ["/bin/sh", "-c", f"exec {sys.executable} -m mrtr_server stdio tests.support.stdio_app:app <&-"],
             capture_output=True,
-            timeout=60,
+            timeout=TIMEOUT,
             cwd=ROOT,
         )
         assert done.returncode == 1
@@ -280,7 +280,7 @@ class TestTheCommand:
             ["/bin/sh", "-c", f"exec {sys.executable} -m mrtr_server stdio tests.support.stdio_app:app 2>&-"],
             input=b'{"jsonrpc": "2.0", "id": 1, "method": "ping"}',
             capture_output=True,
-            timeout=60,
+            timeout=TIMEOUT,
             cwd=ROOT,
         )
         assert done.stdout == b'{"jsonrpc":"2.0","id":1,"result":{}}\n'
@@ -297,6 +297,6 @@ class TestTheCommand:
         assert process.stderr.readline() == b"printed while it is imported\n"
         assert b"Waiting for an MCP client" in process.stderr.readline()
         os.write(terminal, b"\x04")
-        assert process.wait(30) == 0
+        assert process.wait(TIMEOUT) == 0
         process.communicate()
         os.close(terminal)

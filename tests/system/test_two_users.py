@@ -13,7 +13,7 @@ from mrtr_server.testing import Client, Flow, Reply, accept
 
 from ..support.authorization_server import AuthorizationServer, Tenant
 from ..support.handshake import Handshake
-from ..support.serving import KEYS, in_process, wait_until
+from ..support.serving import KEYS, TIMEOUT, in_process, wait_until
 from ..support.wire import ACCEPT, JSON, mirrored, modern
 
 AUDIENCE = "https://tools.example.com/mcp"
@@ -195,7 +195,7 @@ def test_streams_count_in_the_share_of_the_person(site: Site) -> None:
 
     def listen(stack: ExitStack, who: str, client: str) -> int:
         headers = {**mirrored(message), "Accept": ACCEPT, "Authorization": f"Bearer {site.token(who, client)}"}
-        http = stack.enter_context(httpx.Client(trust_env=False, timeout=60))
+        http = stack.enter_context(httpx.Client(trust_env=False, timeout=TIMEOUT))
         response = stack.enter_context(http.stream("POST", site.urls[0], json=message, headers=headers))
         return response.status_code
 

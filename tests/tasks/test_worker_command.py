@@ -52,6 +52,18 @@ def test_a_signal_ends_it_after_the_step_and_another_one_goes_on(processes: Flee
     assert [number for number, _ in processes.notes("part")] == ["0", "1", "2"]
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_second_signal_ends_it_at_once_though_the_event_loop_has_not_turned(
+    processes: Fleet, number: signal.Signals
+) -> None:
+    _, client = processes.serve(run_tasks=False)
+    with processes.held():
+        worker = processes.worker()
+        client.start("signalled_twice", number=number)
+        assert worker.wait() == -number
+    assert processes.notes("part") == []
+
+
 def test_it_enters_and_leaves_the_lifespan(processes: Fleet) -> None:
     worker = processes.worker()
     assert processes.notes("entered") == [[str(worker.process.pid)]]

@@ -29,7 +29,10 @@ from mrtr_server.transport.repeated_heads import RepeatedHeads
 from ..support.serving import TIMEOUT, in_thread
 
 SHORT = 0.5
-"""How long a head, or nothing of a body, may take in these tests, in seconds."""
+"""How long a head, or nothing of a body, may take where it takes longer, in seconds."""
+
+LONGER = 2.0
+"""The same where the client keeps it, in seconds: more than a busy machine pauses."""
 
 mcp = MRTRServer("bounded", keys=[bytes(32)])
 
@@ -66,11 +69,29 @@ def protocol(request: pytest.FixtureRequest) -> Any:
 
 
 @pytest.fixture
-def serving(protocol: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
-    monkeypatch.setattr(bounded_protocol, "HEAD_SECONDS", SHORT)
-    monkeypatch.setattr(bounded_protocol, "BODY_SECONDS", SHORT)
-    with in_thread(app, http=protocol, timeout_keep_alive=3, ws="websockets-sansio") as port:
-        yield port
+def serving(protocol: Any) -> Iterator[int]:
+    """A server whose times are too long to end within a test."""
+    yield from serve(protocol, TIMEOUT)
+
+
+@pytest.fixture
+def impatient(protocol: Any) -> Iterator[int]:
+    """A server for requests that take too long."""
+    yield from serve(protocol, SHORT, timeout_keep_alive=3)
+
+
+@pytest.fixture
+def patient(protocol: Any) -> Iterator[int]:
+    """A server for requests that take their time, and not too long."""
+    yield from serve(protocol, LONGER)
+
+
+def serve(protocol: Any, seconds: float, **options: Any) -> Iterator[int]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bounded_protocol, "HEAD_SECONDS", seconds)
+        patch.setattr(bounded_protocol, "BODY_SECONDS", seconds)
+        with in_thread(app, http=protocol, ws="websockets-sansio", **options) as port:
+            yield port
 
 
 def opened(port: int) -> "closing[socket.socket]":
@@ -115,8 +136,8 @@ class TestHeads:
         assert received.startswith((b"HTTP/1.1 431", b"HTTP/1.1 400")) or received == b"reset"
 
     @pytest.mark.parametrize("sent", [b"", b"GET /hea", b"GET /health HTTP/1.1\r\nhost: x\r\n\r\nGET /hea"])
-    def test_that_do_not_end_in_time_end_the_connection(self, serving: int, sent: bytes) -> None:
-        with opened(serving) as connection:
+    def test_that_do_not_end_in_time_end_the_connection(self, impatient: int, sent: bytes) -> None:
+        with opened(impatient) as connection:
             connection.sendall(sent)
             received = b""
             while part := connection.recv(4096):
@@ -124,8 +145,8 @@ class TestHeads:
         assert (b"200 OK" in received) == (b"host" in sent)
 
     @pytest.mark.parametrize("part", [b"x", b"\r\n"], ids=["of a head", "of line ends"])
-    def test_that_come_byte_by_byte_after_a_request_end_the_connection(self, serving: int, part: bytes) -> None:
-        with opened(serving) as connection:
+    def test_that_come_byte_by_byte_after_a_request_end_the_connection(self, impatient: int, part: bytes) -> None:
+        with opened(impatient) as connection:
             connection.sendall(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
             assert b"200 OK" in connection.recv(4096)
             assert send_slowly(connection, part, SHORT / 5, 50) < 50
@@ -158,28 +179,28 @@ class TestHeads:
 
     def test_that_are_large_and_within_the_bound_are_served(self, serving: int) -> None:
         headers = {f"x-{number}": "y" * 1000 for number in range(20)}
-        response = httpx.get(f"http://127.0.0.1:{serving}/health", headers=headers, trust_env=False)
+        response = httpx.get(f"http://127.0.0.1:{serving}/health", headers=headers, trust_env=False, timeout=TIMEOUT)
         assert response.status_code == 200
 
-    def test_may_come_as_late_as_they_like_after_a_response(self, serving: int) -> None:
-        with httpx.Client(trust_env=False) as client:
+    def test_may_come_as_late_as_they_like_after_a_response(self, patient: int) -> None:
+        with httpx.Client(trust_env=False, timeout=TIMEOUT) as client:
             for _ in range(3):
-                assert client.get(f"http://127.0.0.1:{serving}/health").status_code == 200
-                time.sleep(SHORT * 0.8)
+                assert client.get(f"http://127.0.0.1:{patient}/health").status_code == 200
+                time.sleep(LONGER * 0.8)
 
 
 class TestBodies:
     @pytest.mark.parametrize("begun", [b"", b"{"])
-    def test_that_do_not_go_on_end_the_connection(self, serving: int, begun: bytes) -> None:
-        with opened(serving) as connection:
+    def test_that_do_not_go_on_end_the_connection(self, impatient: int, begun: bytes) -> None:
+        with opened(impatient) as connection:
             connection.sendall(head("/mcp", "content-type: application/json", "content-length: 50") + begun)
             assert connection.recv(4096) == b""
 
     @pytest.mark.parametrize("how", ["content-length: 50000", "transfer-encoding: chunked"])
     @pytest.mark.parametrize("path", ["/headers", "/refused"])
-    def test_that_come_byte_by_byte_end_the_connection(self, serving: int, path: str, how: str) -> None:
+    def test_that_come_byte_by_byte_end_the_connection(self, impatient: int, path: str, how: str) -> None:
         part = b"x" if "length" in how else b"1\r\nx\r\n"
-        with opened(serving) as connection:
+        with opened(impatient) as connection:
             connection.sendall(head(path, how) + part)
             assert send_slowly(connection, part, SHORT / 5, 60) < 60
 
@@ -192,11 +213,11 @@ class TestBodies:
                 time.sleep(0.5)  # longer than the time of a small one in all
             assert b'"size":6144' in connection.recv(4096)
 
-    def test_that_come_one_after_the_other_each_have_their_time(self, serving: int) -> None:
-        with opened(serving) as connection:
+    def test_that_come_one_after_the_other_each_have_their_time(self, patient: int) -> None:
+        with opened(patient) as connection:
             for _ in range(3):
                 connection.sendall(head("/headers", "content-length: 2") + b"x")
-                time.sleep(SHORT / 2)  # more than the time of one in all
+                time.sleep(LONGER / 2)  # more than the time of one in all
                 connection.sendall(b"y")
                 assert b'"size":2' in connection.recv(4096)
 
@@ -232,14 +253,14 @@ class TestTrailers:
 
 
 class TestWebSockets:
-    def test_of_other_routes_stay_open(self, serving: int) -> None:
-        with connect(f"ws://127.0.0.1:{serving}/socket") as client:
-            time.sleep(2 * SHORT)  # longer than a head may take
+    def test_of_other_routes_stay_open(self, patient: int) -> None:
+        with connect(f"ws://127.0.0.1:{patient}/socket") as client:
+            time.sleep(1.2 * LONGER)  # longer than a head may take
             client.send("hello")
             assert client.recv(timeout=TIMEOUT) == "hello"
 
 
 def test_the_name_that_uvicorn_is_given_stands_for_a_class_with_all_of_it() -> None:
     with in_thread(app, http="mrtr_server.transport.bounded_protocol:BoundedProtocol") as port:
-        assert httpx.get(f"http://127.0.0.1:{port}/health", trust_env=False).status_code == 200
+        assert httpx.get(f"http://127.0.0.1:{port}/health", trust_env=False, timeout=TIMEOUT).status_code == 200
     assert issubclass(BoundedProtocol, RepeatedHeads)

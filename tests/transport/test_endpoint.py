@@ -24,7 +24,7 @@ from mrtr_server import Context, Limits, MRTRServer, Principal, ToolError
 from ..conftest import Serve
 from ..support.direct import Exchange, exchange, headers_for, scope_of, send
 from ..support.models import Login
-from ..support.serving import in_thread, wait_until
+from ..support.serving import TIMEOUT, in_thread, until, wait_until
 from ..support.wire import JSON, Wire, accept, modern, request
 
 PLAIN = {"Content-Type": "application/json"}
@@ -51,7 +51,7 @@ def raw_request(message: JSON, *lines: str) -> bytes:
 
 def connected(wire: Wire) -> socket.socket:
     host, port = wire.url.split("/")[2].split(":")
-    return socket.create_connection((host, int(port)), timeout=10)
+    return socket.create_connection((host, int(port)), TIMEOUT)
 
 
 def received(connection: socket.socket) -> bytes:
@@ -191,7 +191,7 @@ class TestPlainFunctions:
         assert reply.text.startswith("mrtr_server")
 
     def test_do_not_stall_the_others(self, app: MRTRServer, serve: Serve) -> None:
-        together = threading.Barrier(5, timeout=5)
+        together = threading.Barrier(5, timeout=TIMEOUT)
 
         @app.tool
         def meet() -> str:
@@ -208,14 +208,20 @@ class TestPlainFunctions:
 
     def test_are_run_in_no_more_threads_than_the_limit(self, serve: Serve) -> None:
         app = MRTRServer("limited", keys=[bytes(32)], limits=Limits(threads=2))
-        inside, most = [0], [0]
+        counting, inside, most = threading.Lock(), [0], [0]
+        full = threading.Event()
 
         @app.tool
         def busy() -> str:
-            inside[0] += 1
-            most[0] = max(most[0], inside[0])
-            time.sleep(0.03)
-            inside[0] -= 1
+            with counting:
+                inside[0] += 1
+                most[0] = max(most[0], inside[0])
+                if inside[0] >= 2:
+                    full.set()
+            assert full.wait(TIMEOUT)
+            time.sleep(0.03)  # in which a third thread would come
+            with counting:
+                inside[0] -= 1
             return "done"
 
         wire = serve(app)
@@ -235,7 +241,7 @@ class TestPlainFunctions:
 
         class Slow:
             def __str__(self) -> str:
-                release.wait(5)
+                release.wait(TIMEOUT)
                 return "slow"
 
         @app.tool
@@ -278,11 +284,11 @@ class TestLeaving:
             connection.sendall(
                 raw_request(modern("tools/call", {"name": "work", "arguments": {"step": step}}, **extra))
             )
-            assert scene.started.wait(5)
-        assert scene.cancelled.wait(5)
+            assert scene.started.wait(TIMEOUT)
+        assert scene.cancelled.wait(TIMEOUT)
         assert scene.happened == ["cancelled"]
         scene.release.set()
-        assert scene.finished.wait(5)
+        assert scene.finished.wait(TIMEOUT)
         assert wire.call("idle").text == "idle"
         wait_until(lambda: scene.tasks() == 0, "the request's tasks to end")
         assert scene.happened == ["cancelled", "finished"]
@@ -291,8 +297,8 @@ class TestLeaving:
         wire = serve(scene.app)
         with closing(connected(wire)) as connection:
             connection.sendall(raw_request(modern("tools/call", {"name": "bare"})))
-            assert scene.started.wait(5)
-        assert scene.cancelled.wait(5)
+            assert scene.started.wait(TIMEOUT)
+        assert scene.cancelled.wait(TIMEOUT)
         assert scene.happened == ["cancelled"]
 
     def test_in_the_middle_of_a_stream_ends_it(self, scene: "Scene", serve: Serve) -> None:
@@ -300,7 +306,7 @@ class TestLeaving:
         with closing(connected(wire)) as connection:
             connection.sendall(raw_request(modern("tools/call", {"name": "chatter"}, progressToken="p")))
             assert b"notifications/progress" in connection.recv(65536)
-        assert scene.cancelled.wait(5)
+        assert scene.cancelled.wait(TIMEOUT)
         wait_until(lambda: scene.tasks() == 0, "the stream's tasks to end")
 
     def test_half_way_through_the_body_runs_nothing(self, scene: "Scene", serve: Serve, http: str) -> None:
@@ -318,8 +324,8 @@ class TestLeaving:
         answered = {"name": "ask", "inputResponses": {"login": accept(name="ann")}, "requestState": state}
         with closing(connected(wire)) as connection:
             connection.sendall(raw_request(modern("tools/call", answered)))
-            assert scene.started.wait(5)
-        assert scene.cancelled.wait(5)
+            assert scene.started.wait(TIMEOUT)
+        assert scene.cancelled.wait(TIMEOUT)
         scene.release.set()
         assert wire.call("ask", answers=answered["inputResponses"], state=state).text == "asked and done"
 
@@ -338,8 +344,8 @@ class TestLeaving:
         with closing(connected(wire)) as connection:
             arguments = {"step": "async_step"}
             connection.sendall(raw_request(modern("tools/call", {"name": "work", "arguments": arguments}, **extra)))
-            assert scene.started.wait(5)
-        assert scene.cancelled.wait(5)
+            assert scene.started.wait(TIMEOUT)
+        assert scene.cancelled.wait(TIMEOUT)
         scene.release.set()
         assert wire.call("idle").text == "idle"
         wait_until(lambda: scene.tasks() == 0, "the request's tasks to end")
@@ -358,7 +364,7 @@ class TestLeaving:
         async def play() -> None:
             message = modern("tools/call", {"name": "bare"})
             under_way = Exchange(around, scope_of(headers_for(message))).body(json.dumps(message).encode()).start()
-            await asyncio.to_thread(scene.started.wait, 5)
+            await asyncio.to_thread(scene.started.wait, TIMEOUT)
             under_way.disconnect()
             await under_way.end()
 
@@ -368,10 +374,12 @@ class TestLeaving:
 
     def test_is_noticed_on_one_event_loop_while_another_stands_still(self) -> None:
         app = MRTRServer("loops", keys=[bytes(32)])
+        begun: list[str] = []
         ended: list[str] = []
 
         @app.tool
         async def waits(name: str) -> None:
+            begun.append(name)
             try:
                 await asyncio.Event().wait()
             finally:
@@ -380,7 +388,7 @@ class TestLeaving:
         async def begin(name: str) -> Exchange:
             message = modern("tools/call", {"name": "waits", "arguments": {"name": name}})
             under_way = Exchange(app, scope_of(headers_for(message))).body(json.dumps(message).encode()).start()
-            await asyncio.sleep(0.01)
+            await until(lambda: name in begun, "the handler to run")
             return under_way
 
         async def leave(under_way: Exchange) -> None:
@@ -397,8 +405,11 @@ class TestLeaving:
     def test_is_not_taken_for_a_cancellation_by_the_server(self, app: MRTRServer) -> None:
         """What the ASGI server cancels is its own to handle."""
 
+        begun = asyncio.Event()
+
         @app.tool
         async def forever(ctx: Context) -> str:
+            begun.set()
             await asyncio.Event().wait()
             return "unreachable"
 
@@ -406,7 +417,8 @@ class TestLeaving:
             message = modern("tools/call", {"name": "forever"})
             under_way = Exchange(app, scope_of(headers_for(message))).body(json.dumps(message).encode())
             task = asyncio.create_task(under_way.end())
-            await asyncio.sleep(0.02)
+            async with asyncio.timeout(TIMEOUT):
+                await begun.wait()
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
@@ -427,12 +439,12 @@ class Scene:
 
         async def async_step() -> str:
             self.begin()
-            await asyncio.to_thread(self.release.wait, 5)
+            await asyncio.to_thread(self.release.wait, TIMEOUT)
             return self.end()
 
         def sync_step() -> str:
             self.begin()
-            self.release.wait(5)
+            self.release.wait(TIMEOUT)
             return self.end()
 
         steps = {"async_step": async_step, "sync_step": sync_step}
@@ -456,7 +468,7 @@ class Scene:
             self.loop = asyncio.get_running_loop()
             self.begin()
             try:
-                await asyncio.sleep(5)
+                await asyncio.sleep(TIMEOUT)
             except asyncio.CancelledError:
                 self.happened.append("cancelled")
                 self.cancelled.set()

@@ -11,6 +11,8 @@ import pytest
 from mrtr_server.transport import lines as module
 from mrtr_server.transport.lines import BACKLOG_BYTES, LineReader, LineWriter, Splitter
 
+from ..support.serving import TIMEOUT
+
 pytestmark = pytest.mark.anyio
 
 
@@ -63,7 +65,7 @@ class TestReader:
         source, to = pipe
         reader = LineReader(source, 100)
         os.write(to, b"one\ntwo\nthr")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(TIMEOUT):
             assert await reader.read() == [b"one", b"two"]
             os.write(to, b"ee\n")
             assert await reader.read() == [b"three"]
@@ -75,7 +77,7 @@ class TestReader:
 
     async def test_a_closed_descriptor_is_the_end(self, pipe: tuple[int, int]) -> None:
         os.close(pipe[0])
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(TIMEOUT):
             assert await LineReader(pipe[0], 100).read() == []
 
 
@@ -104,14 +106,14 @@ class TestWriter:
         reading = threading.Thread(target=lambda: found.append(read_all(source)))
         reading.start()
         sent = [b"%d %s" % (number, b"x" * number * 97) for number in range(200)]
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(TIMEOUT):
             for line in sent[:100]:
                 writer.add(None, line)
             for line in sent[100:]:
                 await writer.write(None, line)
         assert writer.is_idle
         os.close(to)
-        reading.join(10)
+        reading.join(TIMEOUT)
         assert found[0].split(b"\n") == [*sent, b""]
 
     async def test_who_writes_a_response_waits_for_a_client_that_does_not_read(self, pipe: tuple[int, int]) -> None:
@@ -127,14 +129,14 @@ class TestWriter:
         assert not writing.done()
         reading = threading.Thread(target=read_all, args=(source,))
         reading.start()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(TIMEOUT):
             await writing
             while not writer.is_idle:
                 changed.clear()
                 await changed.wait()
         assert not writer.is_full
         os.close(to)
-        reading.join(10)
+        reading.join(TIMEOUT)
 
     async def test_progress_takes_the_place_of_progress_and_messages_that_do_not_fit_are_dropped(
         self, pipe: tuple[int, int], caplog: pytest.LogCaptureFixture
@@ -156,10 +158,10 @@ class TestWriter:
         found = list[bytes]()
         reading = threading.Thread(target=lambda: found.append(read_all(source)))
         reading.start()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(TIMEOUT):
             await writer.write(None, b"last")
         os.close(to)
-        reading.join(10)
+        reading.join(TIMEOUT)
         lines = found[0].lstrip(b".").split(b"\n")
         assert lines[0] == b"first"
         assert [line for line in lines if line.startswith((b"ada", b"bob"))] == [b"ada 999", b"bob 999"]
@@ -186,11 +188,11 @@ class TestWriter:
         found = list[bytes]()
         reading = threading.Thread(target=lambda: found.append(read_all(source)))
         reading.start()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(TIMEOUT):
             await response
             await writer.write(bob, b"last")
         os.close(to)
-        reading.join(10)
+        reading.join(TIMEOUT)
         assert found[0].lstrip(b".") == b"first\nresponse to bob\nlast\n"
 
     async def test_a_client_that_reads_no_more_keeps_nobody_waiting(self, pipe: tuple[int, int]) -> None:
@@ -198,7 +200,7 @@ class TestWriter:
         os.close(source)
         changed = asyncio.Event()
         writer = LineWriter(to, changed.set)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(TIMEOUT):
             await writer.write(None, b"one")
             await writer.write(None, b"two")
         assert writer.is_broken

@@ -17,7 +17,7 @@ from websockets.sync.client import connect
 
 from mrtr_server.transport.one_write import OneWriteProtocol, one_write
 
-from ..support.serving import in_thread
+from ..support.serving import TIMEOUT, in_thread
 
 BASES = [pytest.param(HttpToolsProtocol, id="httptools"), pytest.param(H11Protocol, id="h11")]
 
@@ -104,7 +104,7 @@ async def site(scope: Any, receive: Any, send: Any) -> None:
 
 def exchange(port: int, request: bytes) -> bytes:
     """Send bytes, and return all that comes until the server closes."""
-    with socket.create_connection(("127.0.0.1", port), 10) as connection:
+    with socket.create_connection(("127.0.0.1", port), TIMEOUT) as connection:
         connection.sendall(request)
         return b"".join(iter(lambda: connection.recv(65536), b""))
 
@@ -166,7 +166,7 @@ class TestTheBytes:
             connect(f"ws://127.0.0.1:{port}/socket") as client,
         ):
             client.send("hello")
-            assert client.recv(timeout=10) == "hello"
+            assert client.recv(timeout=TIMEOUT) == "hello"
 
 
 class TestTheName:

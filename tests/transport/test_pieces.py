@@ -14,13 +14,12 @@ from mrtr_server import Context, MRTRServer
 from mrtr_server.transport.sse import BACKLOG_BYTES
 
 from ..support.direct import Exchange, exchange, headers_for, scope_of
-from ..support.serving import in_thread, wait_until
+from ..support.serving import TIMEOUT, in_thread, wait_until
 from ..support.stdio import over_pipes
 from ..support.wire import ACCEPT, JSON, Reply, mirrored, modern
 from .test_slow_clients import Unread
 
 PIECE = "notifications/tools/content"
-PATIENCE = 30.0
 
 
 class Gate:
@@ -31,7 +30,7 @@ class Gate:
         self.closed: list[str] = []
 
     async def passed(self) -> None:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             while not self.is_open.is_set():  # noqa: ASYNC110  it is no event of this loop
                 await asyncio.sleep(0.005)
 
@@ -79,7 +78,7 @@ def pieces(reply: Reply) -> list[str]:
 def streamed(url: str, message: JSON, **headers: str) -> Iterator[Iterator[JSON]]:
     """Post a message, and give the messages of the stream as they come."""
     given = {"Content-Type": "application/json", "Accept": ACCEPT, **headers}
-    with httpx.stream("POST", url, json=message, headers=given, timeout=PATIENCE, trust_env=False) as response:
+    with httpx.stream("POST", url, json=message, headers=given, timeout=TIMEOUT, trust_env=False) as response:
         assert response.headers["content-type"].startswith("text/event-stream")
         yield (json.loads(line[6:]) for line in response.iter_lines() if line.startswith("data: {"))
 
@@ -127,7 +126,7 @@ class TestAClientThatReads:
     async def test_slowly_makes_the_tool_wait_and_misses_nothing(self, app: MRTRServer, gate: Gate) -> None:
         size, count = 10_000, 200
         under_way = Unread(app, call("much", {"pieces": count, "size": size})).start()
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             while len(gate.closed) < BACKLOG_BYTES // (size + 200):  # noqa: ASYNC110
                 await asyncio.sleep(0.001)
         for _ in range(100):  # turns of the loop in which it would go on
@@ -142,7 +141,7 @@ class TestAClientThatReads:
     async def test_no_more_and_leaves_lets_a_tool_that_waits_go(self, app: MRTRServer, gate: Gate) -> None:
         under_way = Unread(app, call("much", {"pieces": 200, "size": 10_000}))
         under_way.start()
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             while len(gate.closed) < 20:  # noqa: ASYNC110
                 await asyncio.sleep(0.001)
         under_way.disconnect()

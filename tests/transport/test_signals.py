@@ -16,6 +16,8 @@ from mrtr_server import Limits
 from mrtr_server.flow.admission import Admission
 from mrtr_server.transport.signals import drain_on_sigterm, forget_sigterm
 
+from ..support.serving import TIMEOUT
+
 
 class WebServer:
     """What handles the signal in uvicorn."""
@@ -51,11 +53,11 @@ def admission() -> Admission:
     return Admission(Limits())
 
 
-async def until(seconds: float, happened: list[Any]) -> float:
+async def until(happened: list[Any]) -> float:
     """Wait until something has happened; give how long it took."""
     clock = asyncio.get_running_loop().time
     began = clock()
-    async with asyncio.timeout(seconds + 5):
+    async with asyncio.timeout(TIMEOUT):
         while not happened:  # noqa: ASYNC110  a signal is no event
             await asyncio.sleep(0.001)
     return clock() - began
@@ -68,7 +70,7 @@ class TestTheChain:
         terminate()
         assert served.draining
         assert web.signals == []
-        return await until(lame_duck, web.signals)
+        return await until(web.signals)
 
     def test_drains_at_once_and_calls_the_handler_that_was_there_later(
         self, web: WebServer, caplog: pytest.LogCaptureFixture
@@ -93,6 +95,18 @@ class TestTheChain:
         kept: list[Admission] = []
         asyncio.run(scene())
 
+    def test_it_is_called_once_though_both_came_before_the_loop_turned(self, web: WebServer) -> None:
+        async def scene() -> None:
+            served = admission()
+            drain_on_sigterm(served, 0.05)
+            terminate()
+            terminate()
+            assert len(web.signals) == 1
+            await asyncio.sleep(0.1)
+            assert len(web.signals) == 1
+
+        asyncio.run(scene())
+
     def test_without_a_lame_duck_it_is_called_at_once(self, web: WebServer) -> None:
         async def scene() -> None:
             served = admission()
@@ -111,7 +125,7 @@ class TestTheChain:
                 drain_on_sigterm(each, lame_duck)
             terminate()
             assert all(each.draining for each in served)
-            took = await until(1, web.signals)
+            took = await until(web.signals)
             await asyncio.sleep(0.05)
             return took
 

@@ -20,8 +20,11 @@ from mrtr_server import Context, Limits, MRTRServer
 from mrtr_server.transport.sse import BACKLOG_BYTES
 
 from ..support.direct import Exchange, headers_for, scope_of
-from ..support.serving import in_thread, wait_until
+from ..support.serving import TIMEOUT, in_thread, wait_until
 from ..support.wire import JSON, Reply, Wire, modern
+
+PATIENT = 2.0
+"""How long a client may read nothing where it is to be served, in seconds: more than a busy machine pauses."""
 
 LARGE = 16 * 1024 * 1024
 """More than the sockets of both sides hold, in bytes."""
@@ -59,7 +62,7 @@ class TestWhatWaits:
         async def scene() -> Reply:
             under_way = Unread(app, modern("tools/call", {"name": "tool"}, **wanted))
             under_way.start()
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(TIMEOUT):
                 await done.wait()
             under_way.reads.set()
             return await under_way.end()
@@ -189,7 +192,7 @@ def stalled(port: int, message: JSON, *, buffer: int = 16 * 1024) -> Iterator[so
     lines = ["POST /mcp HTTP/1.1", *head, "host: x", f"content-length: {len(body)}", "", ""]
     with closing(socket.socket()) as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
-        connection.settimeout(10)
+        connection.settimeout(TIMEOUT)
         connection.connect(("127.0.0.1", port))
         connection.sendall("\r\n".join(lines).encode() + body)
         yield connection
@@ -222,7 +225,14 @@ class TestDeadline:
 
     @pytest.fixture
     def app(self) -> MRTRServer:
-        app = MRTRServer("deadline", keys=[bytes(32)], limits=Limits(write_seconds=0.3))
+        return self.serving(0.3)
+
+    @pytest.fixture
+    def patient(self) -> MRTRServer:
+        return self.serving(PATIENT)
+
+    def serving(self, write_seconds: float) -> MRTRServer:
+        app = MRTRServer("deadline", keys=[bytes(32)], limits=Limits(write_seconds=write_seconds))
 
         @app.tool
         async def large(ctx: Context) -> str:
@@ -269,7 +279,7 @@ class TestDeadline:
                 raise
 
         with in_thread(app) as port, stalled(port, modern("tools/call", {"name": "chatter"}, logLevel="info")):
-            assert cancelled.wait(10)
+            assert cancelled.wait(TIMEOUT)
 
     def test_is_for_listeners_too(self, app: MRTRServer) -> None:
         watched = Watched(app)
@@ -283,22 +293,23 @@ class TestDeadline:
         with in_thread(watched, of=app) as port, stalled(port, message):
             wait_until(is_cut, "the listener to be cut off")
 
-    def test_is_a_new_one_for_each_piece(self, app: MRTRServer) -> None:
+    def test_is_a_new_one_for_each_piece(self, patient: MRTRServer) -> None:
         """Who reads slowly, but reads, gets everything."""
         message = modern("tools/call", {"name": "large"})
-        with in_thread(app) as port, stalled(port, message, buffer=2**20) as connection:
+        with in_thread(patient) as port, stalled(port, message, buffer=2**20) as connection:
             began, received = time.monotonic(), 0
             while received < LARGE:
-                time.sleep(0.03)
+                time.sleep(PATIENT / 12)
                 part = connection.recv(2**20)
                 assert part, "the server has closed the connection"
                 received += len(part)
-            assert time.monotonic() - began > 0.3
+            assert time.monotonic() - began > PATIENT
 
-    def test_leaves_the_connection_open_for_who_has_read_all(self, app: MRTRServer, http: str) -> None:
-        with in_thread(app, http=http) as port:
+    def test_leaves_the_connection_open_for_who_has_read_all(self, patient: MRTRServer, http: str) -> None:
+        with in_thread(patient, http=http) as port:
             wire = Wire(f"http://127.0.0.1:{port}/mcp")
             assert len(wire.call("large").text) == LARGE
+            time.sleep(PATIENT)
             assert wire.call("small").text == "small"
             wire.close()
 
@@ -322,8 +333,8 @@ def test_clients_that_read_nothing_hold_no_slot() -> None:
 
     message = modern("tools/call", {"name": "chatter"}, logLevel="info", progressToken="p")
     with in_thread(app) as port, stalled(port, message), stalled(port, message):
-        assert ended.acquire(timeout=10)
-        assert ended.acquire(timeout=10)
+        assert ended.acquire(timeout=TIMEOUT)
+        assert ended.acquire(timeout=TIMEOUT)
         wire = Wire(f"http://127.0.0.1:{port}/mcp")
         assert wire.call("small").text == "small"
         wire.close()

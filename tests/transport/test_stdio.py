@@ -17,7 +17,7 @@ from ..support import live_app, live_tasks_app
 from ..support.effects import EFFECTS
 from ..support.handshake import NEWEST, check
 from ..support.models import Login
-from ..support.serving import wait_until
+from ..support.serving import TIMEOUT, wait_until
 from ..support.stdio import META, PREFIX, StdioClient, over_pipes
 
 JSON = dict[str, Any]
@@ -27,7 +27,7 @@ YES = {"action": "accept", "content": {"confirm": True}}
 
 
 def live(**settings: Any) -> MRTRServer:
-    return live_app.register(MRTRServer("live", shutdown_seconds=20, **settings))
+    return live_app.register(MRTRServer("live", shutdown_seconds=TIMEOUT, **settings))
 
 
 @pytest.fixture(scope="module")
@@ -120,12 +120,13 @@ class TestTheModernEra:
         created = client.call("long_job", modern=True)["result"]
         assert created["resultType"] == "task"
         task = {"taskId": created["taskId"]}
-        for _ in range(1000):
-            found = client.request("tasks/get", task, modern=True)["result"]
-            if found["status"] == "completed":
-                break
-            threading.Event().wait(0.02)
-        assert found["result"]["content"][0]["text"] == "done"
+
+        def found() -> JSON:
+            result: JSON = client.request("tasks/get", task, modern=True)["result"]
+            return result
+
+        wait_until(lambda: found()["status"] == "completed", "the task to end")
+        assert found()["result"]["content"][0]["text"] == "done"
 
     def test_a_listener_is_told_until_it_cancels(self, client: StdioClient) -> None:
         wanted = {"toolsListChanged": True, "resourceSubscriptions": ["notes://1"]}
@@ -361,7 +362,7 @@ class TestTheHandshakeEra:
 
 class TestTasks:
     def test_a_task_asks_while_its_result_is_waited_for_and_its_status_is_told(self) -> None:
-        with over_pipes(live_tasks_app.register(MRTRServer("studio", shutdown_seconds=20))) as client:
+        with over_pipes(live_tasks_app.register(MRTRServer("studio", shutdown_seconds=TIMEOUT))) as client:
             client.initialize()
             called = client.request("tools/call", {"name": "greet", "arguments": {}, "task": {}})
             task = {"taskId": called["result"]["task"]["taskId"]}
