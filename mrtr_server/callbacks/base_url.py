@@ -2,12 +2,25 @@
 
 import re
 from collections.abc import Iterable
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from ..errors import SetupError
 
 _LOOPBACK = re.compile(r"(localhost|127\.0\.0\.1|\[::1\])(:[0-9]{1,5})?")
 _DEFAULT_PORTS = {"http": ":80", "https": ":443"}
+_UNESCAPED = "/:@!$&'()*+,;="
+"""Characters left unescaped in a path (RFC 3986, section 3.3), besides those that are never escaped."""
+
+_ADDRESS = re.compile(r"[A-Za-z0-9._~%!$&'()*+,;=:@/\[\]-]+")
+
+
+def escape_path(path: str) -> str:
+    """Return the path of a request as it stands in an address: no quote, space or line break is left in it.
+
+    Args:
+        path: as an ASGI server decoded it.
+    """
+    return quote(path, safe=_UNESCAPED, errors="replace")
 
 
 def origins_of(where: str, given: Iterable[str]) -> frozenset[str]:
@@ -62,7 +75,7 @@ class BaseUrl:
             valid = parts.scheme in _DEFAULT_PORTS and parts.hostname and parts.port != 0
         except ValueError:
             valid = False
-        if not valid or parts.username is not None or "?" in given or "#" in given:
+        if not valid or parts.username is not None or not _ADDRESS.fullmatch(given):
             raise SetupError(f"base_url={given!r} must be an address such as https://tools.example.com")
         self._port = _DEFAULT_PORTS[parts.scheme]
         self._host = parts.netloc.lower().removesuffix(self._port)
@@ -80,7 +93,7 @@ class BaseUrl:
         """
         if self._given is not None:
             return self._given
-        return f"http://{host.lower()}{root.rstrip('/')}" if self.is_of(host) else None
+        return f"http://{host.lower()}{escape_path(root.rstrip('/'))}" if self.is_of(host) else None
 
     def is_origin(self, origin: str, host: str) -> bool:
         """Return whether an `Origin` header names this address.
