@@ -60,14 +60,14 @@ class IssuerKeys:
             The key; None if the issuer has no such key.
 
         Raises:
-            IssuerUnavailable: none of its keys is known, and it can't be asked now.
+            IssuerUnavailable: no such key is known, and the issuer can't be asked now.
         """
         key = self._lookup(id, algorithm)
         if key is None:
             await self._refresh()
             key = self._lookup(id, algorithm)
-            if key is None and self._fetched == float("-inf"):
-                raise IssuerUnavailable(f"no key of {self._issuer} is known")
+            if key is None and (self._is_away or self._fetched == float("-inf")):
+                raise IssuerUnavailable(f"{self._issuer} may have a key that is not known here")
         elif self._clock() - self._fetched > FRESH:
             self._start()  # beside the request, which has its key
         return key

@@ -375,6 +375,25 @@ class TestTheKeysOfTheIssuer:
         assert (await send(app, token)).status == 200
         assert "can be fetched again" in caplog.text
 
+    async def test_that_came_while_the_issuer_is_down_are_no_reason_to_log_in_again(
+        self, app: MRTRServer, issuer: Tenant, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        before = issuer.mint(AUDIENCE)
+        assert (await send(app, before)).status == 200
+        issuer.rotate()
+        issuer.set(is_down=True)
+        after = issuer.mint(AUDIENCE)
+        monkeypatch.setattr(issuer_keys, "FLOOR", 0.0)
+        reply = await send(app, after)
+        assert (reply.status, reply.headers["retry-after"]) == (503, "5")
+        monkeypatch.setattr(issuer_keys, "FLOOR", 1e9)
+        assert (await send(app, after)).status == 503, "it is too soon to ask again, and nobody knows more"
+        assert (await send(app, before)).status == 200, "known keys go on working"
+        monkeypatch.setattr(issuer_keys, "FLOOR", 0.0)
+        issuer.set(is_down=False)
+        assert (await send(app, after)).status == 200
+        await refused(app, issuer.mint(AUDIENCE, headers={"kid": "nobodys"}))
+
     async def test_never_block_the_event_loop(self, issuer: Tenant, monkeypatch: pytest.MonkeyPatch) -> None:
         """An issuer that takes the connection and says nothing."""
         monkeypatch.setattr(fetching, "SECONDS", 0.3)
