@@ -1,14 +1,13 @@
 """Requests to the issuer of tokens, which never block the event loop."""
 
 import asyncio
+import json
 import re
 import ssl
 from collections.abc import Mapping
 from functools import cache
 from typing import Any
 from urllib.parse import urlsplit
-
-from pydantic_core import from_json
 
 from ..errors import IssuerUnavailable
 from ..extras import lacking
@@ -70,8 +69,8 @@ async def fetch_json(
     if status != 200:
         raise IssuerUnavailable(f"{url} answered with the status {status}")
     try:
-        found = from_json(body)
-    except ValueError:
+        found = json.loads(body)
+    except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
         raise IssuerUnavailable(f"{url} did not answer with a JSON object")

@@ -58,6 +58,11 @@ async def test_a_token_may_hold_for_longer_than_any_clock_shows(app: MRTRServer,
         ({"nbf": 99999999999}, "not valid yet"),
         ({"sub": None}, "no 'sub'"),
         ({"sub": 5}, "no 'sub'"),
+        ({"sub": "\ud800"}, "that can't be written"),
+        ({"iss": "\ud800"}, "another issuer"),
+        ({"client_id": "a\udc00"}, "that can't be written"),
+        ({"scope": "read \ud800"}, "that can't be written"),
+        ({"more": [{"\ud800": 1}]}, "that can't be written"),
     ],
 )
 async def test_a_token_that_does_not_hold_gets_the_one_error_and_a_line_that_says_why(

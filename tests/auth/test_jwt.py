@@ -141,6 +141,12 @@ class TestATokenThatDoesNotHold:
             ({"iat": "then"}, "can't be read"),
             ({"token_use": "id"}, "no access token"),
             ({"typ": "Refresh"}, "no access token"),
+            ({"sub": "\ud800"}, "that can't be written"),
+            ({"iss": "\udfff"}, "another issuer"),
+            ({"client_id": "a\udc00"}, "that can't be written"),
+            ({"scope": "read \ud800"}, "that can't be written"),
+            ({"name": "\ud800"}, "that can't be written"),
+            ({"more": [{"\ud800": 1}]}, "that can't be written"),
         ],
     )
     async def test_gets_the_one_error_and_a_line_in_the_log_that_says_why(
