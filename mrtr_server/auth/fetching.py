@@ -53,7 +53,7 @@ async def fetch_json(
         credentials: name and password of the one who asks.
 
     Raises:
-        IssuerUnavailable: there is none.
+        IssuerUnavailable: there is none; its `status` says whether something else came.
     """
     if not is_safe(url):
         raise IssuerUnavailable(f"{url!r} is not an https address")
@@ -67,13 +67,13 @@ async def fetch_json(
     except Exception as error:  # the errors of httpx, of the network and of certificates; never a failed request
         raise IssuerUnavailable(f"{url} can't be reached: {type(error).__name__}") from None
     if status != 200:
-        raise IssuerUnavailable(f"{url} answered with the status {status}")
+        raise IssuerUnavailable(f"{url} answered with the status {status}", status)
     try:
         found = json.loads(body)
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
-        raise IssuerUnavailable(f"{url} did not answer with a JSON object")
+        raise IssuerUnavailable(f"{url} did not answer with a JSON object", status)
     return found
 
 
@@ -89,7 +89,7 @@ async def _send(url: str, form: Mapping[str, str] | None, credentials: tuple[str
         async for part in response.aiter_bytes():
             body += part
             if len(body) > LARGEST:
-                raise IssuerUnavailable(f"{url} answered with more than {LARGEST} bytes")
+                raise IssuerUnavailable(f"{url} answered with more than {LARGEST} bytes", response.status_code)
         return response.status_code, body
 
 
