@@ -23,6 +23,9 @@ SECONDS = 5.0
 LARGEST = 512 * 1024
 """How large a response may be, in bytes."""
 
+_HEADERS = {"Accept": "application/json", "Accept-Encoding": "identity"}
+"""Nothing compressed: a small response could fill the memory before its size is known."""
+
 _LOOPBACK = re.compile(r"localhost|127\.0\.0\.1|::1")
 
 
@@ -83,10 +86,13 @@ async def _send(url: str, form: Mapping[str, str] | None, credentials: tuple[str
     method, fields = ("GET", None) if form is None else ("POST", dict(form))
     async with (
         httpx.AsyncClient(verify=context, timeout=SECONDS, follow_redirects=False) as client,
-        client.stream(method, url, data=fields, auth=credentials, headers={"Accept": "application/json"}) as response,
+        client.stream(method, url, data=fields, auth=credentials, headers=_HEADERS) as response,
     ):
+        encoding = response.headers.get("content-encoding", "identity")
+        if encoding.strip().lower() not in ("", "identity"):
+            raise IssuerUnavailable(f"{url} answered compressed, which was not asked for", response.status_code)
         body = b""
-        async for part in response.aiter_bytes():
+        async for part in response.aiter_raw():
             body += part
             if len(body) > LARGEST:
                 raise IssuerUnavailable(f"{url} answered with more than {LARGEST} bytes", response.status_code)

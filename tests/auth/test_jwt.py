@@ -8,6 +8,8 @@ import logging
 import subprocess
 import sys
 import time
+import tracemalloc
+import zlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Any
@@ -422,6 +424,34 @@ class TestTheKeysOfTheIssuer:
         async with answering(head + body) as url:
             app = make(JWTAuth(issuer.url, audience=AUDIENCE, jwks_uri=url))
             assert (await send(app, issuer.mint(AUDIENCE))).status == 503
+
+    @pytest.mark.parametrize("encoding", ["gzip", "deflate", "identity, GZIP"])
+    async def test_are_not_taken_compressed(
+        self, issuer: Tenant, encoding: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        pressed = zlib.compress(b" " * (64 * 1024 * 1024), wbits=15 if encoding == "deflate" else 31)
+        head = b"HTTP/1.1 200 OK\r\nContent-Encoding: %b\r\nContent-Length: %d\r\nConnection: close\r\n\r\n"
+        tracemalloc.start()
+        try:
+            async with answering(head % (encoding.encode(), len(pressed)) + pressed) as url:
+                app = make(JWTAuth(issuer.url, audience=AUDIENCE, jwks_uri=url))
+                assert (await send(app, issuer.mint(AUDIENCE))).status == 503
+            assert tracemalloc.get_traced_memory()[1] < 16 * 1024 * 1024
+        finally:
+            tracemalloc.stop()
+        assert "answered compressed, which was not asked for" in caplog.text
+
+    async def test_are_asked_for_uncompressed(self, issuer: Tenant) -> None:
+        asked: list[bytes] = []
+
+        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            asked.append(await reader.readuntil(b"\r\n\r\n"))
+            writer.close()
+
+        async with await asyncio.start_server(answer, "127.0.0.1", 0) as served:
+            url = f"http://127.0.0.1:{served.sockets[0].getsockname()[1]}/jwks"
+            await send(make(JWTAuth(issuer.url, audience=AUDIENCE, jwks_uri=url)), issuer.mint(AUDIENCE))
+        assert b"\r\naccept-encoding: identity\r\n" in asked[0].lower()
 
     async def test_are_not_fetched_from_where_a_redirect_leads(self, issuer: Tenant) -> None:
         location = f"{issuer.url}/jwks".encode()
