@@ -10,7 +10,7 @@ from typing import Any, Generic, Literal, TypeVar, get_args
 from starlette.authentication import AuthenticationBackend
 from starlette.middleware import Middleware
 
-from ..callbacks.base_url import BaseUrl
+from ..callbacks.base_url import BaseUrl, hosts_of
 from ..crypto.codec import Codec
 from ..crypto.keys import KeyRing
 from ..errors import SetupError, check_scopes
@@ -27,7 +27,7 @@ from ..storage.pubsub import Fanout
 from ..telemetry.choice import OpenTelemetry
 from ..telemetry.choice import check as check_telemetry
 from ..transport.callback_pages import Identify
-from ..transport.cors import check_cors_origins
+from ..transport.cors import check_origins
 
 Server = TypeVar("Server")
 
@@ -109,7 +109,9 @@ class Settings(KnowsGiven, Generic[Server]):
 
     def _check_addresses(self) -> None:
         BaseUrl(self.base_url)
-        check_cors_origins(self.cors_origins)
+        for option in ("allowed_origins", "cors_origins"):
+            check_origins(option, getattr(self, option))
+        hosts_of("allowed_hosts", self.allowed_hosts or ())
 
     def _check_metrics(self) -> None:
         path = self.metrics
