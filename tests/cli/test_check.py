@@ -166,6 +166,9 @@ class TestCommand:
         assert failed.exit_code == 1
         assert failed.output.startswith("error    keys: ")
         assert self.run(tmp_path, "several", GOOD, WEB_CONCURRENCY="3").exit_code == 1
+        wrong = self.run(tmp_path, "several", GOOD, WEB_CONCURRENCY="many")
+        assert wrong.exit_code == 2
+        assert "WEB_CONCURRENCY" in wrong.output
 
     def test_a_server_that_cannot_be_made_is_an_error_that_says_why(self, tmp_path: Path) -> None:
         result = self.run(tmp_path, "wrong", GOOD.replace('"good"', '""'))
