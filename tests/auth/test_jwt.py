@@ -453,6 +453,19 @@ class TestTheKeysOfTheIssuer:
             await send(make(JWTAuth(issuer.url, audience=AUDIENCE, jwks_uri=url)), issuer.mint(AUDIENCE))
         assert b"\r\naccept-encoding: identity\r\n" in asked[0].lower()
 
+    async def test_are_read_up_to_a_number_and_the_log_says_once_that_there_are_more(
+        self, issuer: Tenant, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        monkeypatch.setattr(issuer_keys, "FLOOR", 0.0)
+        key = jwk(ec.generate_private_key(ec.SECP256R1()))
+        body = json.dumps({"keys": [{**key, "kid": str(number)} for number in range(101)]}).encode()
+        head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\nConnection: close\r\n\r\n" % len(body)
+        async with answering(head + body) as url:
+            app = make(JWTAuth(issuer.url, audience=AUDIENCE, jwks_uri=url))
+            for _ in range(3):
+                await refused(app, issuer.mint(AUDIENCE))
+        assert caplog.text.count("lists 101 keys, of which the first 100 are read") == 1
+
     async def test_are_not_fetched_from_where_a_redirect_leads(self, issuer: Tenant) -> None:
         location = f"{issuer.url}/jwks".encode()
         head = b"HTTP/1.1 302 Found\r\nLocation: %b\r\nContent-Length: 0\r\n\r\n" % location
