@@ -1,17 +1,19 @@
 """Show a server under steady load: `python benchmarks/steady.py`; ten minutes at 80 % of what it can take.
 
-What it can take is measured first, or given as `--rate`. Then flows of two rounds begin at fixed times, whether earlier
-ones are answered or not. A request that has to wait for a free connection counts from when it was due, since the server
-is why; one that this program sends late by itself counts from when it was sent. Each row has what the requests of one
-part of the time took, and the memory of the server at its end.
+The time has parts of 30 seconds. What the server can take is measured anew shortly before each of them, since the speed
+of a machine drifts, or given as `--rate`. In a part, flows of two rounds begin at fixed times, whether earlier ones are
+answered or not. A request that has to wait for a free connection counts from when it was due, since the server is why;
+one that this program sends late by itself counts from when it was sent. Each row has what the requests of one part
+took, and the memory of the server at its end.
 
-The exit code is 1 if a response was wrong, if not all that was due was answered, if this program was too slow for the
-rate, or if the memory grew after the first part by more than `--growth`.
+The exit code is 1 if a response was wrong, or if the memory grew after the first part by more than `--tolerance`. A
+part in which the machine became too slow for its rate is named, and fails nothing.
 """
 
 import argparse
 import asyncio
 import importlib
+import statistics
 import sys
 import time
 from dataclasses import dataclass
@@ -79,20 +81,42 @@ class PacedConnection(Connection):
 
 
 @dataclass
-class Held:
-    """What came of a load.
+class Part:
+    """What came of a part of the time.
 
     Args:
-        problems: why it does not count, or what was wrong; empty if all was right.
-        requests: how many were answered.
-        p99s: one for each part, in milliseconds.
-        memory: at the end of each part, in megabytes.
+        rate: how many requests a second were due.
+        seconds: how long it was.
+        took: what each request took, sorted, in seconds.
+        errors: how many responses were wrong, also while the rate was measured.
+        late: what the latest of a hundred requests was sent late by this program, in seconds.
+        memory: of the server at its end, in megabytes.
     """
 
-    problems: list[str]
-    requests: int
-    p99s: list[float]
-    memory: list[float]
+    rate: float
+    seconds: float
+    took: list[float]
+    errors: int
+    late: float
+    memory: float
+
+    @property
+    def p99(self) -> float:
+        """What 99 of 100 requests did not exceed, in milliseconds."""
+        return at(0.99, self.took)
+
+    def row(self, number: int) -> str:
+        """Return its row of the table."""
+        cells = (f"{len(self.took) / self.seconds:,.0f}", f"{at(0.5, self.took):.2f}", f"{self.p99:.2f}")
+        return f"| {number} | {self.rate:,.0f} | {' | '.join(cells)} | {at(1.0, self.took):.1f} | {self.memory:.1f} |"
+
+    def remark(self) -> str:
+        """Return why its times say little; empty if they count."""
+        if len(self.took) < self.rate * self.seconds - CONNECTIONS - self.rate:  # a second of them may be under way
+            return f"{len(self.took):,} requests of {self.rate * self.seconds:,.0f} were answered"
+        if self.late > LATEST:
+            return f"this program sent one of a hundred requests {1000 * self.late:.0f} ms late"
+        return ""
 
 
 def at(share: float, ordered: list[float]) -> float:
@@ -100,76 +124,88 @@ def at(share: float, ordered: list[float]) -> float:
     return 1000 * ordered[min(len(ordered) - 1, int(len(ordered) * share))] if ordered else 0.0
 
 
-async def hold(server: Server, rate: float, seconds: float, parts: int, growth: float) -> Held:
-    """Load a server at a rate, and print a row for each part of the time."""
+async def capacity(server: Server, seconds: float) -> tuple[float, int]:
+    """Return how many requests a second a server takes now, and how many responses were wrong."""
+    figures = await measure(SCENARIO, server.port, seconds, CONNECTIONS)
+    return max(1.0, 2 * figures["complete"] / figures["seconds"]), int(figures["errors"])
+
+
+async def hold(server: Server, rate: float, seconds: float) -> Part:
+    """Load a server at a rate."""
     loop = asyncio.get_running_loop()
     run, pace = Run(SCENARIO, server.port), Pace(rate)
-    began = time.perf_counter()
     opened = [
         await loop.create_connection(lambda: PacedConnection(run, pace), "127.0.0.1", server.port)
         for _ in range(CONNECTIONS)
     ]
-    held = Held([], 0, [], [])
-    print("| until, s | requests/s | p50, ms | p99, ms | slowest, ms | memory, MB |\n|--:|--:|--:|--:|--:|--:|")
-    for part in range(1, parts + 1):
-        await asyncio.sleep(began + seconds * part / parts - time.perf_counter())
-        took, run.latencies = sorted(run.latencies), []
-        held.requests += len(took)
-        held.p99s.append(at(0.99, took))
-        held.memory.append(server.memory_mb() or 0.0)
-        cells = (f"{at(0.5, took):.2f}", f"{held.p99s[-1]:.2f}", f"{at(1.0, took):.1f}", f"{held.memory[-1]:.1f}")
-        a_second = len(took) * parts / seconds
-        print(f"| {seconds * part / parts:.0f} | {a_second:,.0f} | {' | '.join(cells)} |", flush=True)
+    await asyncio.sleep(seconds)
     run.over = True
     for _, connection in opened:
         connection.close()
-    if run.errors:
-        held.problems.append(f"{run.errors} wrong responses")
-    if held.requests < rate * seconds - CONNECTIONS - rate:  # a second of them may be under way
-        held.problems.append(f"{held.requests:,} requests of {rate * seconds:,.0f} were answered")
-    late = at(0.99, sorted(pace.late))
-    if late > 1000 * LATEST:
-        held.problems.append(
-            f"this program sent one of a hundred requests {late:.0f} ms late, so the times say nothing"
-        )
-    if (grown := held.memory[-1] - held.memory[0]) > growth:
-        held.problems.append(f"the memory has grown by {grown:.1f} MB")
-    return held
+    late = at(0.99, sorted(pace.late)) / 1000
+    return Part(rate, seconds, sorted(run.latencies), run.errors, late, server.memory_mb() or 0.0)
 
 
-async def measure_all(server: Server, options: argparse.Namespace) -> Held:
-    """Measure what a server can take, unless that is given, and load it with a share of that."""
-    rate = options.rate
-    if rate is None:
-        figures = await measure(SCENARIO, server.port, min(10.0, options.seconds), CONNECTIONS)
-        taken = 2 * figures["complete"] / figures["seconds"]
-        rate = taken * options.share
-        print(f"It takes {taken:,.0f} requests a second; {options.share:.0%} of that:\n")
-    return await hold(server, rate, options.seconds, options.parts, options.growth)
+async def hold_all(server: Server, options: argparse.Namespace) -> tuple[float, list[Part]]:
+    """Load a server for all parts, and print a row for each; return its memory before, in megabytes, and the parts."""
+    await hold(server, 10.0, 1.0)  # loads what is loaded at the first call
+    before, parts, seconds = server.memory_mb() or 0.0, [], options.seconds / options.parts
+    print("| part | due/s | answered/s | p50, ms | p99, ms | slowest, ms | memory, MB |\n" + "|--:" * 7 + "|")
+    for number in range(1, options.parts + 1):
+        rate, errors = options.rate, 0
+        if rate is None:
+            taken, errors = await capacity(server, min(5.0, seconds / 3))
+            rate = options.share * taken
+        parts.append(await hold(server, rate, seconds))
+        parts[-1].errors += errors
+        print(parts[-1].row(number), flush=True)
+    return before, parts
+
+
+def slope(parts: list[Part]) -> float:
+    """Return by how much the memory grows in a minute, in megabytes: the line of least squares through all parts."""
+    if len(parts) < 2:
+        return 0.0
+    fitted = statistics.linear_regression(range(len(parts)), [part.memory for part in parts])
+    return fitted.slope * 60 / parts[0].seconds
+
+
+def report(before: float, parts: list[Part], tolerance: float) -> list[str]:
+    """Print what came of all parts; return what was wrong."""
+    p99s, last = [part.p99 for part in parts], parts[-1].memory
+    errors, grown = sum(part.errors for part in parts), last - parts[0].memory
+    print(f"\nrequests: {sum(len(part.took) for part in parts):,}; errors: {errors}")
+    print(f"p99: {statistics.median(p99s):.2f} ms, the median of {len(parts)} parts ({min(p99s):.2f}–{max(p99s):.2f})")
+    print(f"memory: {before:.1f} MB at the start, {last:.1f} MB at the end, {slope(parts):+.2f} MB a minute")
+    for number, part in enumerate(parts, 1):
+        if remark := part.remark():
+            print(f"part {number} says little: {remark}")
+    problems = [f"{errors} wrong responses"] if errors else []
+    if not all(part.took for part in parts):
+        problems.append("no request of a part was answered")
+    if grown > tolerance:
+        problems.append(f"the memory has grown by {grown:.1f} MB after the first part")
+    return problems
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=600.0, help="that the load lasts (%(default)s)")
-    parser.add_argument("--parts", type=int, default=10, help="rows of the table (%(default)s)")
+    parser.add_argument("--seconds", type=float, default=600.0, help="that the load lasts in all (%(default)s)")
+    parser.add_argument("--parts", type=int, default=20, help="rows of the table (%(default)s)")
     parser.add_argument("--share", type=float, default=0.8, help="of what the server can take (%(default)s)")
     parser.add_argument("--rate", type=float, help="requests a second, in place of that share")
-    parser.add_argument("--growth", type=float, default=3.0, help="of the memory, in MB, at most (%(default)s)")
+    parser.add_argument("--tolerance", type=float, default=3.0, help="growth of the memory, in MB (%(default)s)")
     options = parser.parse_args()
     cores = choose_cores()
     (port,) = find_ports(1)
     with running(CONTENDERS[OURS], Path(sys.executable), port, cores.server) as server:
         server.wait_until_ready()
         loops = importlib.import_module("uvloop")  # as the server has
-        held = loops.run(measure_all(server, options))
-    grown = held.memory[-1] - held.memory[0]
-    print(
-        f"\n{held.requests:,} requests; p99 of the parts {min(held.p99s):.2f}–{max(held.p99s):.2f} ms; the memory has "
-        f"grown by {grown:+.1f} MB after the first part"
-    )
-    for problem in held.problems:
+        before, parts = loops.run(hold_all(server, options))
+    problems = report(before, parts, options.tolerance)
+    for problem in problems:
         print(f"failed: {problem}", file=sys.stderr)
-    return 1 if held.problems else 0
+    return 1 if problems else 0
 
 
 if __name__ == "__main__":

@@ -150,7 +150,16 @@ class LinkRefused(MRTRError):
 
 
 class IssuerUnavailable(MRTRError):
-    """The issuer of tokens can't be asked, and the token can't be verified without it; for the operator."""
+    """The issuer of tokens can't be asked, and the token can't be verified without it; for the operator.
+
+    Args:
+        message: what is wrong, and where.
+        status: of HTTP, where the issuer replied and the reply can't be used; 0 where nothing came.
+    """
+
+    def __init__(self, message: str, status: int = 0) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 class ClientError(MRTRError):

@@ -20,6 +20,9 @@ LARGEST_META = 64 * 1024
 MOST_IN_BATCH = 100
 """How many messages a batch may hold."""
 
+LARGEST_LIMIT = 10**15
+"""What any limit may be at most: more of it than a process can ever have or wait for."""
+
 _LARGEST_KEY = 10**LONGEST_KEY
 _LEAST_KEY = -_LARGEST_KEY
 
@@ -115,8 +118,8 @@ class Limits(KnowsGiven):
             calls are handed back at their next step or `ctx.checkpoint()`. None for never.
 
     Raises:
-        SetupError: a limit is not positive, `json_depth` is over what the parser accepts, `caller_share` is over 1, or
-            there is a queue without `max_concurrency`.
+        SetupError: a limit is no number, not positive or over 10**15, `json_depth` is over what the parser accepts,
+            `caller_share` is over 1, or there is a queue without `max_concurrency`.
     """
 
     body_bytes: int = 4 * 1024 * 1024
@@ -154,10 +157,8 @@ class Limits(KnowsGiven):
     shed_above: int | None = None
 
     def __post_init__(self) -> None:
-        for name in self.__slots__:
-            value = getattr(self, name)
-            if value is not None and value <= 0:
-                raise SetupError(f"Limits({name}=...) must be positive")
+        for name, field in self.__dataclass_fields__.items():
+            _check(name, getattr(self, name), optional=field.default is None or name == "unanswered_asks")
         if self.json_depth > 200:
             raise SetupError("Limits(json_depth=...) can be 200 at most: the JSON parser stops there")
         if self.caller_share > 1:
@@ -176,3 +177,16 @@ class Limits(KnowsGiven):
             Its `caller_share`, and at least 1.
         """
         return share_of(total, self.caller_share)
+
+
+def _check(name: str, value: object, *, optional: bool) -> None:
+    """Check that a limit is a number that can be one. Raises `SetupError`."""
+    if value is None and optional:
+        return
+    if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
+        raise SetupError(f"Limits({name}={value!r}) must be a number")
+    if value <= 0:
+        raise SetupError(f"Limits({name}=...) must be positive")
+    if value > LARGEST_LIMIT:
+        none = ", or None for no limit" if optional else ""
+        raise SetupError(f"Limits({name}=...) can be 10**15 at most{none}")

@@ -80,7 +80,7 @@ ONLY_IMPORTERS = {
     "click": {
         "cli",
         *(f"cli.{each}" for each in ("check", "database", "dev", "keys", "loading", "log_options", "run", "states")),
-        *(f"cli.{each}" for each in ("calling", "new", "stdio", "tasks", "worker")),
+        *(f"cli.{each}" for each in ("calling", "new", "stdio", "tasks", "variables", "worker")),
     },
     "sqlite3": {"storage.sql.sqlite", "storage.sql.sqlite_file"},
     "asyncpg": {"storage.sql.postgresql"},
@@ -227,6 +227,7 @@ def test_only_the_edge_knows_the_dialects() -> None:
     knowing = {module for module in MODULES if siblings(module) & WIRE} - WIRE - {CHOICE}
     assert {module.partition(".")[0] for module in knowing} <= {"transport", "testing", "wire"}
     assert {module for module in MODULES if CHOICE in siblings(module)} == {
+        "deployment.settings",  # which names are there
         "deployment.wiring",
         "transport.endpoint",
         "transport.stdio",

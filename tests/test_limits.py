@@ -54,6 +54,31 @@ def test_a_limit_is_positive(name: str, value: int) -> None:
         Limits(**wrong)
 
 
+@pytest.mark.parametrize("name", [field.name for field in fields(Limits)])
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (float("nan"), "must be a number"),
+        ("5", "must be a number"),
+        (True, "must be a number"),
+        (float("-inf"), "must be positive"),
+        (float("inf"), "at most"),
+        (10**15 + 1, "at most"),
+        (10**400, "at most"),
+    ],
+)
+def test_a_limit_is_a_number_that_can_be_reached(name: str, value: Any, said: str) -> None:
+    wrong: dict[str, Any] = {"max_concurrency": 5, name: value}
+    with pytest.raises(SetupError, match=rf"Limits\({name}=.*\) .*{said}"):
+        Limits(**wrong)
+
+
+def test_none_is_for_limits_that_may_be_missing() -> None:
+    assert Limits(unanswered_asks=None, shed_above=None).unanswered_asks is None
+    with pytest.raises(SetupError, match=r"Limits\(rounds=None\) must be a number"):
+        Limits(rounds=None)  # type: ignore[arg-type]
+
+
 def test_json_may_nest_as_deep_as_the_parser_goes() -> None:
     assert Limits(json_depth=200).json_depth == 200
     with pytest.raises(SetupError, match="200 at most"):

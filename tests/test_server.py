@@ -424,6 +424,17 @@ class TestWorkers:
         assert counted("uvicorn.config", workers=3, reload=False) == 3
         assert counted("uvicorn.config", workers=3, reload=True) == 1
 
+    @pytest.mark.parametrize(("given", "count"), [("3", 3), ("", 1), ("0", 1), ("many", 1)])
+    def test_are_those_of_the_variable_that_uvicorn_reads_where_nothing_else_says(
+        self, given: str, count: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(web_workers, "_declared", None)
+        monkeypatch.setenv("WEB_CONCURRENCY", given)
+        assert web_workers.worker_count() == count
+        assert counted("uvicorn.config", workers=1, reload=False) == 1, "--workers 1 counts more"
+        web_workers.declare_workers(1)
+        assert web_workers.worker_count() == 1
+
     def test_of_anything_else_are_not(self) -> None:
         assert counted("elsewhere", workers=3, reload=False, cfg=types.SimpleNamespace(workers=3)) == 1
         assert counted("uvicorn.workers") == 1

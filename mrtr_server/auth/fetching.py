@@ -1,14 +1,13 @@
 """Requests to the issuer of tokens, which never block the event loop."""
 
 import asyncio
+import json
 import re
 import ssl
 from collections.abc import Mapping
 from functools import cache
 from typing import Any
 from urllib.parse import urlsplit
-
-from pydantic_core import from_json
 
 from ..errors import IssuerUnavailable
 from ..extras import lacking
@@ -23,6 +22,9 @@ SECONDS = 5.0
 
 LARGEST = 512 * 1024
 """How large a response may be, in bytes."""
+
+_HEADERS = {"Accept": "application/json", "Accept-Encoding": "identity"}
+"""Nothing compressed: a small response could fill the memory before its size is known."""
 
 _LOOPBACK = re.compile(r"localhost|127\.0\.0\.1|::1")
 
@@ -54,7 +56,7 @@ async def fetch_json(
         credentials: name and password of the one who asks.
 
     Raises:
-        IssuerUnavailable: there is none.
+        IssuerUnavailable: there is none; its `status` says whether something else came.
     """
     if not is_safe(url):
         raise IssuerUnavailable(f"{url!r} is not an https address")
@@ -68,13 +70,13 @@ async def fetch_json(
     except Exception as error:  # the errors of httpx, of the network and of certificates; never a failed request
         raise IssuerUnavailable(f"{url} can't be reached: {type(error).__name__}") from None
     if status != 200:
-        raise IssuerUnavailable(f"{url} answered with the status {status}")
+        raise IssuerUnavailable(f"{url} answered with the status {status}", status)
     try:
-        found = from_json(body)
-    except ValueError:
+        found = json.loads(body)
+    except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
-        raise IssuerUnavailable(f"{url} did not answer with a JSON object")
+        raise IssuerUnavailable(f"{url} did not answer with a JSON object", status)
     return found
 
 
@@ -84,13 +86,16 @@ async def _send(url: str, form: Mapping[str, str] | None, credentials: tuple[str
     method, fields = ("GET", None) if form is None else ("POST", dict(form))
     async with (
         httpx.AsyncClient(verify=context, timeout=SECONDS, follow_redirects=False) as client,
-        client.stream(method, url, data=fields, auth=credentials, headers={"Accept": "application/json"}) as response,
+        client.stream(method, url, data=fields, auth=credentials, headers=_HEADERS) as response,
     ):
+        encoding = response.headers.get("content-encoding", "identity")
+        if encoding.strip().lower() not in ("", "identity"):
+            raise IssuerUnavailable(f"{url} answered compressed, which was not asked for", response.status_code)
         body = b""
-        async for part in response.aiter_bytes():
+        async for part in response.aiter_raw():
             body += part
             if len(body) > LARGEST:
-                raise IssuerUnavailable(f"{url} answered with more than {LARGEST} bytes")
+                raise IssuerUnavailable(f"{url} answered with more than {LARGEST} bytes", response.status_code)
         return response.status_code, body
 
 

@@ -23,7 +23,11 @@ INACTIVE_KNOWN = 10.0
 """How long it is known that a token is not active, in seconds."""
 
 AWAY = 1.0
-"""For how long nobody asks an issuer that did not answer, in seconds."""
+"""For how long nobody asks an issuer that did not reply, and nobody about a token to which its reply can't be used, in
+seconds."""
+
+_MOVED = frozenset({301, 302, 303, 307, 308, 404, 405, 410})
+"""Statuses by which the endpoint may be elsewhere now."""
 
 
 class IntrospectionAuth(TokenBackend):
@@ -75,8 +79,10 @@ class IntrospectionAuth(TokenBackend):
         self._credentials = (client_id, client_secret)
         self._cache_seconds = cache_seconds
         self._inactive: VerifiedTokens[bool] = VerifiedTokens(4096)
+        self._unclear: VerifiedTokens[str] = VerifiedTokens(4096)
+        """What was wrong with the reply to a token, for as long as nobody asks about it again."""
         self._asking: dict[bytes, asyncio.Task[dict[str, Any]]] = {}
-        self._away_until = float("-inf")
+        self._away_until = self._replied = float("-inf")
         self._is_away = False
         self._places: tuple[asyncio.AbstractEventLoop, asyncio.Semaphore] | None = None
 
@@ -85,6 +91,8 @@ class IntrospectionAuth(TokenBackend):
         now = self._clock()
         if self._inactive.get(digest, now):
             raise AuthenticationError("the issuer says that the token is not active")
+        if wrong := self._unclear.get(digest, now):
+            raise IssuerUnavailable(wrong)
         claims = await self._ask_once(token, digest)
         now = self._clock()
         if claims.get("active") is not True:
@@ -113,7 +121,7 @@ class IntrospectionAuth(TokenBackend):
                 raise IssuerUnavailable("the issuer did not answer a moment ago")
             if len(self._asking) >= MOST_WAITING:
                 raise IssuerUnavailable(f"the issuer is being asked about {MOST_WAITING} other tokens")
-            asking = self._asking[digest] = loop.create_task(self._ask(token))
+            asking = self._asking[digest] = loop.create_task(self._ask(token, digest))
             asking.add_done_callback(lambda task: self._forget(digest, task))
         return dict(await asyncio.shield(asking))
 
@@ -123,27 +131,48 @@ class IntrospectionAuth(TokenBackend):
         if not task.cancelled():
             task.exception()  # those who wait for it have it
 
-    async def _ask(self, token: bytes) -> dict[str, Any]:
+    async def _ask(self, token: bytes, digest: bytes) -> dict[str, Any]:
         loop = asyncio.get_running_loop()
         if self._places is None or self._places[0] is not loop:
             self._places = loop, asyncio.Semaphore(MOST_ASKED)
         async with self._places[1]:
             form = {"token": token.decode("ascii"), "token_type_hint": "access_token"}
+            endpoint = self._endpoint or await self._find_endpoint()
+            began = loop.time()
             try:
-                if self._endpoint is None:
-                    found = (await self._discover(self.issuer)).get("introspection_endpoint")
-                    if not isinstance(found, str):
-                        raise IssuerUnavailable("its metadata has no introspection_endpoint; give endpoint=")
-                    self._endpoint = found
-                claims = await self._fetch(self._endpoint, form, self._credentials)
+                claims = await self._fetch(endpoint, form, self._credentials)
             except IssuerUnavailable as error:
-                self._away_until = loop.time() + AWAY
-                self._endpoint = self._given  # it may have moved
-                if not self._is_away:
-                    logger.error("Tokens can't be verified until their issuer answers: %s", error)
-                self._is_away = True
+                if error.status:  # it is there, and the reply may be due to this token alone
+                    self._note_reply()
+                    self._unclear.put(digest, self._clock() + AWAY, str(error))
+                    if error.status in _MOVED:
+                        self._endpoint = self._given
+                elif self._replied <= began:  # nor did it reply to anybody else meanwhile
+                    self._note_away(error)
                 raise
-            if self._is_away:
-                logger.warning("The issuer answers again, and tokens can be verified")
-            self._is_away = False
+            self._note_reply()
             return claims
+
+    async def _find_endpoint(self) -> str:
+        try:
+            found = (await self._discover(self.issuer)).get("introspection_endpoint")
+            if not isinstance(found, str):
+                raise IssuerUnavailable("its metadata has no introspection_endpoint; give endpoint=")
+        except IssuerUnavailable as error:
+            self._note_away(error)
+            raise
+        self._endpoint = found
+        return found
+
+    def _note_away(self, error: IssuerUnavailable) -> None:
+        self._away_until = asyncio.get_running_loop().time() + AWAY
+        self._endpoint = self._given  # it may have moved
+        if not self._is_away:
+            logger.error("Tokens can't be verified until their issuer answers: %s", error)
+        self._is_away = True
+
+    def _note_reply(self) -> None:
+        self._replied = asyncio.get_running_loop().time()
+        if self._is_away:
+            logger.warning("The issuer answers again, and tokens can be verified")
+        self._is_away = False

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from ..errors import IssuerUnavailable
 from .discovery import discover
 from .fetching import fetch_json
-from .jwt_keys import VerifyingKey, read_keys
+from .jwt_keys import MOST_KEYS, VerifyingKey, read_keys
 
 logger = logging.getLogger("mrtr_server")
 
@@ -46,7 +46,7 @@ class IssuerKeys:
         self._keys: list[VerifyingKey] = []
         self._fetched = self._asked = float("-inf")
         self._found_at: str | None = None
-        self._is_away = False
+        self._is_away = self._told_of_more = False
         self._fetching: asyncio.Task[None] | None = None
 
     async def find(self, id: str, algorithm: str) -> VerifyingKey | None:
@@ -60,14 +60,14 @@ class IssuerKeys:
             The key; None if the issuer has no such key.
 
         Raises:
-            IssuerUnavailable: none of its keys is known, and it can't be asked now.
+            IssuerUnavailable: no such key is known, and the issuer can't be asked now.
         """
         key = self._lookup(id, algorithm)
         if key is None:
             await self._refresh()
             key = self._lookup(id, algorithm)
-            if key is None and self._fetched == float("-inf"):
-                raise IssuerUnavailable(f"no key of {self._issuer} is known")
+            if key is None and (self._is_away or self._fetched == float("-inf")):
+                raise IssuerUnavailable(f"{self._issuer} may have a key that is not known here")
         elif self._clock() - self._fetched > FRESH:
             self._start()  # beside the request, which has its key
         return key
@@ -113,7 +113,16 @@ class IssuerKeys:
     async def _ask(self) -> list[VerifyingKey]:
         if self._found_at is None:
             self._found_at = self._jwks_uri or _jwks_uri_of(await discover(self._issuer))
-        keys = read_keys(await fetch_json(self._found_at), self._algorithms)
+        document = await fetch_json(self._found_at)
+        keys, listed = read_keys(document, self._algorithms), document.get("keys")
+        if isinstance(listed, list) and len(listed) > MOST_KEYS and not self._told_of_more:
+            self._told_of_more = True
+            logger.warning(
+                "%s lists %d keys, of which the first %d are read: tokens that another one has signed do not hold",
+                self._found_at,
+                len(listed),
+                MOST_KEYS,
+            )
         if not keys:
             raise IssuerUnavailable(f"{self._found_at} has no key for {', '.join(self._algorithms)}")
         return keys

@@ -1,5 +1,6 @@
 """What the backends for tokens of an issuer share: whom a token stands for, and how long that is known."""
 
+import json
 import math
 import time
 from abc import abstractmethod
@@ -138,6 +139,7 @@ class TokenBackend(AuthenticationBackend):
             claims, until = await self._read_claims(token, digest)
         except IssuerUnavailable as error:
             raise AuthenticationError(f"the token can't be verified now: {error}") from error
+        _check_texts(claims)
         found = self._found(claims)
         self._known.put(digest, until, found)
         return found
@@ -191,6 +193,14 @@ def _listed(option: str, given: Iterable[str]) -> tuple[str, ...]:
     if isinstance(given, str):
         raise SetupError(f"{option}={given!r} is one string; give a list: {option}=[{given!r}]")
     return tuple(given)
+
+
+def _check_texts(claims: Mapping[str, Any]) -> None:
+    """Check that claims can be written again. JSON can name halves of characters, which no text and no store takes."""
+    try:
+        json.dumps(dict(claims), ensure_ascii=False).encode()
+    except (ValueError, RecursionError):
+        raise AuthenticationError("the token has text that can't be written") from None
 
 
 def expires_at(claims: Mapping[str, Any]) -> float:

@@ -2,12 +2,28 @@
 
 import re
 from collections.abc import Iterable
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from ..errors import SetupError
 
 _LOOPBACK = re.compile(r"(localhost|127\.0\.0\.1|\[::1\])(:[0-9]{1,5})?")
 _DEFAULT_PORTS = {"http": ":80", "https": ":443"}
+_UNESCAPED = "/:@!$&'()*+,;="
+"""Characters left unescaped in a path (RFC 3986, section 3.3), besides those that are never escaped."""
+
+_HOST = re.compile(r"([a-z0-9_-]+(\.[a-z0-9_-]+)*\.?|\[[0-9a-f:.]+\])(:[1-9][0-9]{0,4})?")
+"""A host as clients send it, in lower case: a name beyond ASCII is in Punycode (`xn--...`)."""
+
+_ADDRESS = re.compile(r"[A-Za-z0-9._~%!$&'()*+,;=:@/\[\]-]+")
+
+
+def escape_path(path: str) -> str:
+    """Return the path of a request as it stands in an address: no quote, space or line break is left in it.
+
+    Args:
+        path: as an ASGI server decoded it.
+    """
+    return quote(path, safe=_UNESCAPED, errors="replace")
 
 
 def origins_of(where: str, given: Iterable[str]) -> frozenset[str]:
@@ -29,16 +45,45 @@ def _origin(where: str, given: str) -> str:
     origin = given.rstrip("/").lower()
     if origin == "null":
         return origin
-    try:
-        parts = urlsplit(origin)
-        valid = parts.scheme in _DEFAULT_PORTS and parts.hostname and parts.port != 0
-    except ValueError:
-        valid = False
-    if not valid or parts.username is not None or origin != f"{parts.scheme}://{parts.netloc}":
-        raise SetupError(
-            f"{where}: {given!r} is not an origin; write it like https://login.example.com, without a path"
-        )
-    return origin.removesuffix(_DEFAULT_PORTS[parts.scheme])
+    scheme, _, host = origin.partition("://")
+    if scheme not in _DEFAULT_PORTS or not _HOST.fullmatch(host):
+        written = _host_in(origin)
+        scheme = scheme if scheme in _DEFAULT_PORTS else "https"
+        how = f"{scheme}://{written}" if written else "it like https://login.example.com, without a path"
+        raise SetupError(f"{where}: {given!r} is not an origin; write {how}{_no_wildcard(given)}")
+    return origin.removesuffix(_DEFAULT_PORTS[scheme])
+
+
+def hosts_of(where: str, given: Iterable[str]) -> frozenset[str]:
+    """Return values of the `Host` header in lower case.
+
+    Args:
+        where: the option, for errors.
+        given: names or addresses, each with a port or without.
+
+    Raises:
+        SetupError: one can't be in that header.
+    """
+    hosts = frozenset(host.lower() for host in given)
+    for host in hosts:
+        if host == "*":
+            raise SetupError(f'{where}: "*" is no host; leave {where}= out to serve any')
+        if not _HOST.fullmatch(host):
+            written = f"[{host}]" if host.count(":") > 1 else _host_in(host)
+            how = f"write {written}" if _HOST.fullmatch(written) else "write it like tools.example.com"
+            raise SetupError(f"{where}: {host!r} is not a host; {how}{_no_wildcard(host)}")
+    return hosts
+
+
+def _host_in(text: str) -> str:
+    """Return the host in something like an address; empty if there is none."""
+    host = text.partition("://")[2] or text
+    host = re.split(r"[/?#]", host, maxsplit=1)[0].rpartition("@")[2]
+    return host if _HOST.fullmatch(host) else ""
+
+
+def _no_wildcard(given: str) -> str:
+    return ". No part of it can be *: list each" if "*" in given else ""
 
 
 class BaseUrl:
@@ -62,7 +107,7 @@ class BaseUrl:
             valid = parts.scheme in _DEFAULT_PORTS and parts.hostname and parts.port != 0
         except ValueError:
             valid = False
-        if not valid or parts.username is not None or "?" in given or "#" in given:
+        if not valid or parts.username is not None or not _ADDRESS.fullmatch(given):
             raise SetupError(f"base_url={given!r} must be an address such as https://tools.example.com")
         self._port = _DEFAULT_PORTS[parts.scheme]
         self._host = parts.netloc.lower().removesuffix(self._port)
@@ -80,7 +125,7 @@ class BaseUrl:
         """
         if self._given is not None:
             return self._given
-        return f"http://{host.lower()}{root.rstrip('/')}" if self.is_of(host) else None
+        return f"http://{host.lower()}{escape_path(root.rstrip('/'))}" if self.is_of(host) else None
 
     def is_origin(self, origin: str, host: str) -> bool:
         """Return whether an `Origin` header names this address.

@@ -2,22 +2,24 @@
 
 import asyncio
 import logging
-import os
 
 import click
 
+from ..deployment.web_workers import ENVIRONMENT as WORKERS
 from ..errors import SetupError, StoreUnavailable
 from ..server import MRTRServer
 from ..storage.factory import store_of
 from .loading import load, takes_app
+from .variables import CommandOfVariables
 
 
-@click.command()
+@click.command(cls=CommandOfVariables)
 @takes_app
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address that it is to listen on.")
 @click.option(
     "--workers",
-    default=lambda: int(os.environ.get("WEB_CONCURRENCY", "1")),
+    default=1,
+    envvar=WORKERS,
     type=click.IntRange(1),
     help="How many processes are to serve it, on all machines; WEB_CONCURRENCY or 1 by default.",
 )

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
+from ..deployment.environment import PREFIX
 from ..errors import NoSuchApp, SetupError
 from ..logs.tracebacks import format_import_failure, format_origin
 from ..server import MRTRServer
@@ -53,6 +54,8 @@ def find(app: str, app_dir: str) -> Any:
     except NoSuchApp as error:
         raise click.ClickException(str(error)) from None
     except SetupError as error:  # it says itself what is wrong, maybe to the operator
+        if str(error).startswith(PREFIX):  # a variable of the environment, so no line of the code is to blame
+            raise click.ClickException(str(error)) from None
         raise click.ClickException(f"{app} can't be imported: {error}\n{format_origin(error)}".rstrip()) from None
     except Exception as error:
         raise click.ClickException(f"{app} can't be imported:\n{format_import_failure(error)}") from None

@@ -1,25 +1,51 @@
 """`mrtr-server run`: serve an application over HTTP, with limits that a public server needs."""
 
 import logging.config
+import math
 import os
 from dataclasses import replace
+from ipaddress import ip_network
 from typing import Any
 
 import click
 
 from ..deployment.environment import APPLICATION, COMMAND_PREFIX, variables
+from ..deployment.web_workers import ENVIRONMENT as WORKERS
 from ..deployment.web_workers import declare_workers
 from ..errors import SetupError
 from ..logs.formats import Format, log_config
 from ..server import MRTRServer
 from .loading import find
 from .log_options import takes_log_options
+from .variables import CommandOfVariables
 from .web_servers import SERVERS, Serving, inherited_socket, most_connections
+
+
+class Seconds(click.FloatRange):
+    """A number of seconds. NaN is in every range, as far as comparisons can tell."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Read the number. Raises `click.BadParameter`."""
+        seconds = float(super().convert(value, param, ctx))
+        if math.isnan(seconds):
+            self.fail(f"{value!r} is no number of seconds", param, ctx)
+        return seconds
+
+
+def check_proxies(given: str) -> str:
+    """Return which proxies are trusted, as they were given. Raises `click.BadParameter` for what is no address."""
+    for each in given.split(",") if given.strip() != "*" else ():
+        try:
+            ip_network(each.strip())
+        except ValueError as error:
+            raise click.BadParameter(f"{error}. Give addresses and networks, separated by commas, or * alone") from None
+    return given
+
 
 OPTIONS = COMMAND_PREFIX.removesuffix("_")
 
 
-@click.command(context_settings={"auto_envvar_prefix": OPTIONS})
+@click.command(cls=CommandOfVariables, context_settings={"auto_envvar_prefix": OPTIONS})
 @click.argument("app", metavar="MODULE:APP", envvar=APPLICATION)
 @click.option("--app-dir", default="", metavar="PATH", help="The folder in which to look for MODULE.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
@@ -27,7 +53,8 @@ OPTIONS = COMMAND_PREFIX.removesuffix("_")
 @click.option("--uds", metavar="PATH", help="Listen on a socket of the file system instead.")
 @click.option(
     "--workers",
-    default=lambda: int(os.environ.get("WEB_CONCURRENCY", "1")),
+    default=1,
+    envvar=[f"{OPTIONS}_WORKERS", WORKERS],
     type=click.IntRange(1),
     help="How many processes serve; WEB_CONCURRENCY or 1 by default.",
 )
@@ -44,13 +71,14 @@ OPTIONS = COMMAND_PREFIX.removesuffix("_")
     "--keep-alive",
     default=75.0,
     show_default=True,
-    type=click.FloatRange(0),
+    type=Seconds(0, 24 * 3600),
     help="Seconds after which an idle connection is closed: more than a proxy in front keeps it.",
 )
 @click.option(
     "--forwarded-allow-ips",
     default="127.0.0.1,::1",
     show_default=True,
+    callback=lambda _context, _option, given: check_proxies(given),
     help="The proxies whose X-Forwarded-For and X-Forwarded-Proto count: addresses and networks, or * for all.",
 )
 @click.option("--root-path", default="", help="The path at which a proxy serves the application.")

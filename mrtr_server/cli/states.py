@@ -7,6 +7,7 @@ from pydantic_core import to_json
 
 from ..errors import InvalidRequestState, SetupError
 from ..flow.inspection import inspect_state
+from ..logs.text import plain_json
 from .keys import ring_of_servers
 
 
@@ -27,4 +28,4 @@ def open_state(token: str, values: bool) -> None:
         raise click.ClickException(f"This state does not open: {error.reason}") from None
     except SetupError as error:
         raise click.ClickException(str(error)) from None
-    click.echo(to_json(held, indent=2).decode())
+    click.echo(plain_json(to_json(held, indent=2).decode()))

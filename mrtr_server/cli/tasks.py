@@ -9,6 +9,7 @@ from pydantic_core import to_json
 
 from ..errors import InvalidRequestState, MRTRError, SetupError, UnknownTarget
 from ..flow.inspection import utc_time
+from ..logs.text import plain, plain_json
 from ..protocol.messages import JSON, TaskStatus
 from ..storage.tasks import TaskRow
 from .database import takes_database
@@ -42,9 +43,10 @@ def list_tasks(database: str, status: str | None, tool: str, limit: int, as_json
     for row in rows:
         described = _describe(row)
         if as_json:
-            click.echo(to_json(described).decode())
+            click.echo(plain_json(to_json(described).decode()))
         else:
-            click.echo(f"{row.id}  {row.status:14}  {described['updated']}  {row.name}  {row.message}".rstrip())
+            about = plain(f"{row.name}  {row.message}")
+            click.echo(f"{row.id}  {row.status:14}  {described['updated']}  {about}".rstrip())
     if len(rows) == limit:
         click.echo(f"There may be more than {limit}: raise --limit", err=True)
 
@@ -66,7 +68,7 @@ def show(database: str, task: str, values: bool) -> None:
             described["arguments"] = None if call is None else call.arguments
         return described
 
-    click.echo(to_json(_run(database, find), indent=2).decode())
+    click.echo(plain_json(to_json(_run(database, find), indent=2).decode()))
 
 
 @tasks.command()

@@ -39,7 +39,8 @@ CALL_TOKEN = "MRTR_CALL_TOKEN"  # noqa: S105
 
 _IN_CODE = frozenset({"name", *ELSEWHERE.values()})
 _LIMITS = "limits"
-_LIST = "a list, separated by commas"
+_ALLOWED = {"bool_parsing": "; write true or false"}
+"""What to write instead, where the message of pydantic does not say so, by the type of its error."""
 
 
 class Variable(NamedTuple):
@@ -136,6 +137,7 @@ def _read(wanted: list[Variable]) -> dict[Variable, Any]:
     except ValidationError as error:
         problems = [
             f"{PREFIX}{str(each['loc'][0]).upper()}={str(each['input'])[:80]!r}: {each['msg']}"
+            f"{_ALLOWED.get(each['type'], '')}"
             for each in error.errors(include_url=False)
         ]
         raise SetupError("; ".join(problems)) from None

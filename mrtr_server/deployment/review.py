@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Any, Literal
 
+from ..auth.fixed_tokens import BearerTokens
 from ..crypto.keys import ENVIRONMENT as KEYS
 from ..crypto.signing import SignedCodec
 from ..registration.registry import Registry
@@ -56,6 +57,8 @@ def review(
         *(Finding("warning", "environment", advice) for advice in unknown_variables().values()),
         *_review_deployment(settings, registry, shared, workers),
         *_review_access(settings, registry, host, experiments),
+        *_review_tokens(settings, host),
+        *_review_end(settings, host),
         *_review_descriptions(registry),
     ]
     order = ("error", "warning", "advice")
@@ -84,6 +87,13 @@ def _review_deployment(
                     f"there is none, so the {what} of {', '.join(tools)} stay in one process, and end with it. Set"
                 )
                 yield Finding("error" if workers > 1 else "warning", "database", f"{message} {DATABASE}")
+    if workers > 1 and getattr(getattr(shared.store, "database", None), "notifies", True) is False:
+        yield Finding(
+            "advice",
+            "database",
+            f"it is a SQLite file, so all {workers} processes must run on one machine, with the file on its "
+            f"own disk. For several machines, set {DATABASE} to PostgreSQL",
+        )
     if settings.metrics is not None and workers > 1:
         yield Finding(
             "warning",
@@ -147,6 +157,41 @@ def _review_access(
             "dialects",
             f"{', '.join(experiments)} is served. Its requests have no Mcp-Method and Mcp-Name headers, so a gateway "
             "that decides by those does not see them. Leave it out of dialects= unless a client of yours needs it",
+        )
+
+
+def _review_tokens(settings: Settings[Any], host: str) -> Iterator[Finding]:
+    issuer = getattr(settings.auth, "issuer", "")
+    if isinstance(issuer, str) and issuer.startswith("http://"):
+        yield Finding(
+            "warning", "auth", f"the issuer {issuer} is asked without TLS, on this machine alone; name it by https"
+        )
+    if _is_loopback(host):
+        return
+    if isinstance(settings.auth, BearerTokens):
+        yield Finding(
+            "warning",
+            "auth",
+            "BearerTokens are for development: the tokens never expire, and stand in the code; take JWTAuth or "
+            "IntrospectionAuth",
+        )
+    names_servers = bool(getattr(settings.auth, "authorization_servers", ()))
+    if names_servers and settings.base_url is None and settings.allowed_hosts is None:
+        yield Finding(
+            "advice",
+            "base_url",
+            "challenges name the address in the Host header of each request, which a proxy may have changed; "
+            "pass base_url=",
+        )
+
+
+def _review_end(settings: Settings[Any], host: str) -> Iterator[Finding]:
+    if settings.lame_duck == 0 and not _is_loopback(host):
+        yield Finding(
+            "warning",
+            "lame_duck",
+            "with 0 the socket closes before a load balancer has seen that the server is not ready, and requests are "
+            "lost at each restart; give it longer than the balancer's probes are apart",
         )
 
 

@@ -10,6 +10,7 @@ from typing import Any, Generic, Literal, TypeVar, get_args
 from starlette.authentication import AuthenticationBackend
 from starlette.middleware import Middleware
 
+from ..callbacks.base_url import BaseUrl, hosts_of
 from ..crypto.codec import Codec
 from ..crypto.keys import KeyRing
 from ..errors import SetupError, check_scopes
@@ -17,6 +18,7 @@ from ..flow.authorization import Authorize
 from ..given import KnowsGiven
 from ..limits import Limits
 from ..methods.discovery import Registered
+from ..protocol.served_dialects import check_dialects
 from ..rates.rate_limits import RateLimits
 from ..registration.option_types import SETTING_TYPES, check_types
 from ..registration.options import Icons
@@ -25,6 +27,7 @@ from ..storage.pubsub import Fanout
 from ..telemetry.choice import OpenTelemetry
 from ..telemetry.choice import check as check_telemetry
 from ..transport.callback_pages import Identify
+from ..transport.cors import check_origins
 
 Server = TypeVar("Server")
 
@@ -94,6 +97,8 @@ class Settings(KnowsGiven, Generic[Server]):
             texts = getattr(self, option)
             if isinstance(texts, str):
                 raise SetupError(f"{option}={texts!r} is one string; give a list: {option}=[{texts!r}]")
+        self._check_addresses()
+        check_dialects(self.dialects)
         check_scopes("scopes", self.scopes)
         if self.unknown_arguments not in ("refuse", "ignore"):
             raise SetupError(f'unknown_arguments={self.unknown_arguments!r}: choose from "refuse", "ignore"')
@@ -101,6 +106,12 @@ class Settings(KnowsGiven, Generic[Server]):
             raise SetupError(f"registers_later={unknown}: choose from {', '.join(get_args(Registered))}")
         if isasyncgenfunction(self.lifespan):
             raise SetupError("lifespan= takes a context manager; put @asynccontextmanager before the function")
+
+    def _check_addresses(self) -> None:
+        BaseUrl(self.base_url)
+        for option in ("allowed_origins", "cors_origins"):
+            check_origins(option, getattr(self, option))
+        hosts_of("allowed_hosts", self.allowed_hosts or ())
 
     def _check_metrics(self) -> None:
         path = self.metrics

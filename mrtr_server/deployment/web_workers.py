@@ -1,11 +1,15 @@
 """The number of worker processes that the web server runs, as far as one of them can tell."""
 
+import os
 import sys
 from collections.abc import Mapping
 from types import FrameType
 from typing import Any
 
-_declared = 1
+ENVIRONMENT = "WEB_CONCURRENCY"
+"""How many workers uvicorn starts, where nothing else says so."""
+
+_declared: int | None = None
 
 
 def declare_workers(count: int) -> None:
@@ -23,14 +27,24 @@ def worker_count() -> int:
 
     The application is imported while the web server loads it in a worker, so the server's own frames are on the
     stack, and they hold its settings. (The parent process says nothing: with `--reload` there is one for a single
-    worker, too.) What loads it in any other way is not recognized.
+    worker, too.) Where no server is on the stack, as in a script that starts uvicorn later, `WEB_CONCURRENCY` counts.
+    What loads it in any other way is not recognized.
     """
-    most = _declared
+    most = 0
     frame: FrameType | None = sys._getframe()
     while frame is not None:
         most = max(most, _count_in(frame.f_globals.get("__name__", ""), frame.f_locals))
         frame = frame.f_back
-    return most
+    if _declared is not None:
+        return max(most, _declared)
+    return most or (_count_in_environment() if "uvicorn" in sys.modules else 1)
+
+
+def _count_in_environment() -> int:
+    try:
+        return max(1, int(os.environ.get(ENVIRONMENT, "1")))
+    except ValueError:  # uvicorn itself will refuse it
+        return 1
 
 
 def _count_in(module: Any, names: Mapping[str, Any]) -> int:

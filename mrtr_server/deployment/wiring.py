@@ -58,7 +58,7 @@ from ..tasks.worker import Worker
 from ..transport.authentication import Authentication
 from ..transport.callback_pages import CallbackPages
 from ..transport.challenges import Challenges
-from ..transport.cors import check_cors_origins, share_with_origins
+from ..transport.cors import check_origins, share_with_origins
 from ..transport.endpoint import Endpoint
 from ..transport.gate import build_middleware_stack
 from ..transport.health import Probes
@@ -209,7 +209,7 @@ class ServerParts:
         calls = LiveCalls(dispatcher.dispatch, live, self.tasks)
         self.stdio = partial(StdioServer, dispatcher, dialects, calls, live, limits, self.admission.shutdown, refusals)
         """Makes what serves the client that started this process."""
-        cors = check_cors_origins(settings.cors_origins)
+        cors = check_origins("cors_origins", settings.cors_origins)
         endpoint = Endpoint(
             dispatcher,
             dialects,
@@ -217,7 +217,7 @@ class ServerParts:
             live,
             limits,
             self.admission,
-            allowed_origins=(*settings.allowed_origins, *cors),
+            allowed_origins=check_origins("allowed_origins", settings.allowed_origins) | cors,
             allowed_hosts=settings.allowed_hosts,
             challenges=challenges,
             refusals=refusals,

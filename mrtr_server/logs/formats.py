@@ -13,6 +13,8 @@ from typing import Any, Literal
 
 from pydantic_core import PydanticSerializationError, to_json
 
+from .text import plain, plain_lines
+
 Format = Literal["text", "json"]
 
 _OWN = frozenset({"time", "level", "logger", "message", "exception"})
@@ -45,6 +47,8 @@ class TextFormatter(logging.Formatter):
         """Return the line, and the lines of an exception below it."""
         is_plain = not (record.exc_info or record.exc_text or record.stack_info)
         text = record.getMessage() if is_plain else super().format(record)
+        if not (text.isascii() and text.isprintable()):  # as of other libraries; our own are clean
+            text = plain_lines(text)
         message, newline, rest = text.partition("\n")
         fields = "".join(f" {name}={_shown(value)}" for name, value in fields_of(record).items())
         return f"{time_of(record)} {record.levelname} {record.name}: {message}{fields}{newline}{rest}"
@@ -110,4 +114,4 @@ def _shown(value: Any) -> str:
     if type(value) is int or type(value) is float:
         return repr(value)
     text = value if isinstance(value, str) else _write(value)
-    return _write(text) if not text or _QUOTED.search(text) else text
+    return plain(_write(text)) if not text or _QUOTED.search(text) or not text.isprintable() else text

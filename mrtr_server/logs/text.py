@@ -26,6 +26,15 @@ def plain_lines(text: str) -> str:
     return _BUT_LINES.sub(_escaped, text)
 
 
+def plain_json(written: str) -> str:
+    r"""Return a JSON document that shows `\u001b` and the like for control characters, and its lines as they are.
+
+    Args:
+        written: the document.
+    """
+    return _BUT_LINES.sub(lambda found: f"\\u{ord(found[0]):04x}", written)
+
+
 class PlainText(logging.Filter):
     """Keeps control characters, and whatever has no end, out of a logger's records and their tracebacks.
 

@@ -20,6 +20,23 @@ from .messages import JSON, TaskSupport
 from .sessions import Sessions
 
 
+def check_dialects(names: Sequence[str] | None) -> None:
+    """Check that dialects of these names can be served together; None stands for the usual ones.
+
+    Raises:
+        SetupError: there is no dialect of a name, or two are for clients that name no version.
+    """
+    if names is None:
+        return
+    if not names or set(names) - DIALECTS.keys() - set(ENCODINGS):
+        raise SetupError(f"dialects={list(names)!r}: choose from {', '.join((*DIALECTS, *ENCODINGS))}")
+    if len(unversioned := UNVERSIONED.intersection(names)) > 1:
+        raise SetupError(
+            f"dialects={list(names)!r}: clients that name no version can be served in one form only; choose one "
+            f"of {', '.join(sorted(unversioned))}"
+        )
+
+
 class ServedDialects:
     """The dialects that a server speaks.
 
@@ -48,17 +65,11 @@ class ServedDialects:
         sessions: Sessions,
         single_use: Callable[[str], bool],
     ) -> None:
+        check_dialects(names)
         if names is None:
             names = [*DIALECTS]
-        if not names or set(names) - DIALECTS.keys() - set(ENCODINGS):
-            raise SetupError(f"dialects={list(names)!r}: choose from {', '.join((*DIALECTS, *ENCODINGS))}")
-        if len(unversioned := UNVERSIONED.intersection(names)) > 1:
-            raise SetupError(
-                f"dialects={list(names)!r}: clients that name no version can be served in one form only; choose one "
-                f"of {', '.join(sorted(unversioned))}"
-            )
         known, self._follow = DIALECTS, None
-        if not unversioned.isdisjoint(ENCODINGS):
+        if not UNVERSIONED.intersection(names).isdisjoint(ENCODINGS):
             encodings, self._follow = load_encodings()
             known = {**DIALECTS, **encodings}
         chosen = [dialect for name, dialect in known.items() if name in names]

@@ -33,18 +33,19 @@ _PARAMETER = re.compile("mcp-param-[!#$%&'*+.^_`|~0-9a-z-]{1,128}")
 """A header that mirrors a parameter of a tool (Transports, Custom Headers)."""
 
 
-def check_cors_origins(origins: Sequence[str]) -> frozenset[str]:
+def check_origins(where: str, origins: Sequence[str]) -> frozenset[str]:
     """Return origins as browsers write them.
 
     Args:
+        where: the option, for errors.
         origins: each such as `https://app.example.com`, or `*`.
 
     Raises:
         SetupError: one is not an origin, or is `null`, which any page can have.
     """
-    listed = origins_of("cors_origins", [each for each in origins if each != ANY])
+    listed = origins_of(where, [each for each in origins if each != ANY])
     if "null" in listed:
-        raise SetupError("cors_origins: every sandboxed page has the origin 'null'; list origins that you know")
+        raise SetupError(f"{where}: every sandboxed page has the origin 'null'; list origins that you know")
     return listed | {ANY} if ANY in origins else listed
 
 
@@ -55,7 +56,7 @@ def share_with_origins(app: ASGIApp, origins: frozenset[str]) -> ASGIApp:
 
     Args:
         app: the application.
-        origins: as `check_cors_origins` returns them.
+        origins: as `check_origins` returns them.
     """
     return _ProtocolCORS(
         app,

@@ -69,7 +69,7 @@ class Endpoint:
         limits: Limits,
         admission: Admission,
         *,
-        allowed_origins: Sequence[str],
+        allowed_origins: frozenset[str],
         allowed_hosts: Sequence[str] | None,
         challenges: Challenges,
         refusals: RefusalLog,
@@ -80,7 +80,7 @@ class Endpoint:
         self._limits = limits
         self._longest_length = len(str(limits.body_bytes))
         self._admission = admission
-        self._origins = frozenset(origin.rstrip("/").lower() for origin in allowed_origins)
+        self._origins = allowed_origins
         self._hosts = None if allowed_hosts is None else frozenset(host.lower() for host in allowed_hosts)
         self._challenges = challenges
         self._refusals = refusals

@@ -8,10 +8,11 @@ from starlette.datastructures import Headers
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
+from ..callbacks.base_url import escape_path
+
 WELL_KNOWN = "/.well-known/oauth-protected-resource"
 
 _HOST = re.compile(r"[A-Za-z0-9._-]{1,255}(:[0-9]{1,5})?|\[[0-9A-Fa-f:.]{2,45}\](:[0-9]{1,5})?")
-_PATH = re.compile(r"[A-Za-z0-9._~%!$&'()*+,;=:@/-]*")
 
 _OPEN_TO_ALL = {"Access-Control-Allow-Origin": "*"}
 """It is public, and clients in browsers read it before they have a token."""
@@ -65,7 +66,7 @@ class ResourceMetadata:
         root = scope.get("root_path", "")
         base = self._base(scope, root)
         below = scope["path"].removeprefix(root).rstrip("/")
-        return base and base + WELL_KNOWN + (below if _PATH.fullmatch(below) else "")
+        return base and base + WELL_KNOWN + escape_path(below)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request for the metadata."""
@@ -88,9 +89,7 @@ class ResourceMetadata:
     def _named(self, scope: Scope) -> str:
         """Return the address of the endpoint that the path of a request is about; empty if that can't be known."""
         _, found, after = scope["path"].rstrip("/").partition(WELL_KNOWN)
-        about = after if found else ""
-        if not _PATH.fullmatch(about):
-            return ""
+        about = escape_path(after) if found else ""
         root = scope.get("root_path", "")
         if root.endswith(WELL_KNOWN):  # mounted there by an outer application, so the path is that of a whole address
             base = self._base(scope, "")
@@ -103,4 +102,4 @@ class ResourceMetadata:
         if self._base_url is not None:
             return self._base_url
         host = Headers(scope=scope).get("host", "")
-        return f"{scope['scheme']}://{host}{root.rstrip('/')}" if _HOST.fullmatch(host) else ""
+        return f"{scope['scheme']}://{host}{escape_path(root.rstrip('/'))}" if _HOST.fullmatch(host) else ""

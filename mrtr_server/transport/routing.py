@@ -4,18 +4,15 @@ import logging
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
-from urllib.parse import quote
 
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from ..callbacks.base_url import escape_path
 from ..callbacks.callback_service import PATH
 from .health import Probes
 
 logger = logging.getLogger("mrtr_server")
-
-_UNESCAPED = "/:@!$&'()*+,;="
-"""Characters left unescaped in a path (RFC 3986, section 3.3), besides those that are never escaped."""
 
 
 class Metadata(NamedTuple):
@@ -60,7 +57,7 @@ class Router:
     ) -> None:
         self._server = server
         self._path = path
-        self._raw_path = quote(path, safe=_UNESCAPED).encode()
+        self._raw_path = escape_path(path).encode()
         self._endpoint = endpoint
         self._pages = pages
         self._callbacks = callbacks
@@ -112,7 +109,7 @@ class Router:
         mounted = routed or bool(scope.get("root_path"))
         if below not in (self._path, f"{self._path}/") and not (mounted and below in ("", "/")):
             return False
-        return raw is None or raw.partition(b"?")[0].endswith(quote(below, safe=_UNESCAPED).encode())
+        return raw is None or raw.partition(b"?")[0].endswith(escape_path(below).encode())
 
     def _is_callback(self, scope: Scope) -> bool:
         below = _below(scope)

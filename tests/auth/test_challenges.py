@@ -1,8 +1,10 @@
 """Challenges and metadata: how a client that has no token, or too little of one, gets in."""
 
 import json
+import re
 from collections.abc import Iterable
 from typing import Any
+from urllib.parse import unquote
 
 import pytest
 from starlette.applications import Starlette
@@ -181,6 +183,31 @@ class TestMounted:
         reply = await send(site, None, path="/a/b")
         assert f'resource_metadata="http://tools.example.com{WELL_KNOWN}/a/b"' in reply.headers["www-authenticate"]
         assert (await get(site, f"{WELL_KNOWN}/a/b")).message["resource"] == "http://tools.example.com/a/b"
+
+    @pytest.mark.parametrize(
+        "tenant", ['a", error="b', "a\r\nSet-Cookie: b=1", "a\x00\x7f", "a\\", "ä€", "a%22", "a b?c#d"]
+    )
+    @pytest.mark.parametrize("needed", [[], ["base"]])
+    async def test_nothing_in_the_address_breaks_out_of_the_challenge(self, tenant: str, needed: list[str]) -> None:
+        site = Starlette(routes=[Mount("/t/{tenant}", make(Named(), scopes=needed))])
+        reply = await send(site, "other" if needed else None, path=f"/t/{tenant}/mcp")
+        found = reply.headers["www-authenticate"]
+        url = found.partition('resource_metadata="')[2].removesuffix('"')
+        assert reply.status == (403 if needed else 401)
+        assert re.fullmatch(r"http://tools\.example\.com/t/[A-Za-z0-9:=,;%_/.-]+", url)
+        path = unquote(url.removeprefix("http://tools.example.com"))
+        assert path == f"/t/{tenant}{WELL_KNOWN}/mcp"
+        metadata = await get(site, path)
+        assert unquote(metadata.message["resource"]) == f"http://tools.example.com/t/{tenant}/mcp"
+        assert metadata.message["resource"].isascii()
+
+    async def test_a_route_of_many_addresses_is_named_as_it_was_called(self) -> None:
+        app = make(Named())
+        site = Starlette(routes=[Mount(WELL_KNOWN, app.resource_metadata), Route("/{name}", app, methods=["POST"])])
+        reply = await send(site, None, path='/a"b')
+        assert f'resource_metadata="http://tools.example.com{WELL_KNOWN}/a%22b"' in reply.headers["www-authenticate"]
+        found = await get(site, f'{WELL_KNOWN}/a"b')
+        assert found.message["resource"] == "http://tools.example.com/a%22b"
 
 
 class TestScopesOfTheServer:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import socket
 import time
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from mrtr_server import IntrospectionAuth, MRTRServer, SetupError
 from mrtr_server.auth import introspection
+from mrtr_server.errors import IssuerUnavailable
 
 from ..support.authorization_server import RESOURCE_SERVER, Tenant
 from .callers import AUDIENCE, get, make, send
@@ -58,6 +60,11 @@ async def test_a_token_may_hold_for_longer_than_any_clock_shows(app: MRTRServer,
         ({"nbf": 99999999999}, "not valid yet"),
         ({"sub": None}, "no 'sub'"),
         ({"sub": 5}, "no 'sub'"),
+        ({"sub": "\ud800"}, "that can't be written"),
+        ({"iss": "\ud800"}, "another issuer"),
+        ({"client_id": "a\udc00"}, "that can't be written"),
+        ({"scope": "read \ud800"}, "that can't be written"),
+        ({"more": [{"\ud800": 1}]}, "that can't be written"),
     ],
 )
 async def test_a_token_that_does_not_hold_gets_the_one_error_and_a_line_that_says_why(
@@ -119,14 +126,72 @@ class TestAsking:
             assert (reply.status, reply.headers["retry-after"]) == (503, "5")
         assert issuer.count("/introspect") == asked + 1, "once a second"
         assert (await send(app, token)).status == 200, "what is known is kept"
-        monkeypatch.setattr(app._parts.settings.auth, "_away_until", 0.0)
+        auth: Any = app._parts.settings.auth
+        auth._unclear.clear()
         assert (await send(app, other)).status == 503
         issuer.set(is_down=False)
-        monkeypatch.setattr(app._parts.settings.auth, "_away_until", 0.0)
+        auth._unclear.clear()
         assert (await send(app, other)).status == 200
-        assert caplog.text.count("Tokens can't be verified until their issuer answers") == 1
-        assert caplog.text.count("The issuer answers again") == 1
+        assert caplog.text.count("answered with the status 503") == 1
         assert RESOURCE_SERVER[1] not in caplog.text
+
+    async def test_an_issuer_that_can_not_be_reached_is_left_alone_for_a_second(
+        self, issuer: Tenant, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        with socket.socket() as nobody:
+            nobody.bind(("127.0.0.1", 0))  # and does not listen
+            auth: Any = backend(issuer, endpoint=f"http://127.0.0.1:{nobody.getsockname()[1]}/introspect")
+            app, began = make(auth), asyncio.get_running_loop().time()
+            for number in range(3):
+                assert (await send(app, f"some-{number}")).status == 503
+        assert auth._away_until > began
+        assert caplog.text.count("Tokens can't be verified until their issuer answers") == 1
+        assert "did not answer a moment ago" in caplog.text
+        monkeypatch.setattr(auth, "_endpoint", f"{issuer.url}/introspect")
+        monkeypatch.setattr(auth, "_away_until", 0.0)
+        assert (await send(app, issuer.mint(AUDIENCE, opaque=True))).status == 200
+        assert caplog.text.count("The issuer answers again") == 1
+
+    @pytest.mark.parametrize(
+        "reply",
+        [
+            *({"status_code": status} for status in (302, 400, 401, 403, 404, 429, 500, 502, 503)),
+            *({"content": content} for content in ("", "[]", "{", "[" * 100_000, " " * (600 * 1024))),
+        ],
+        ids=lambda reply: str(reply)[:30],
+    )
+    async def test_that_brings_a_useless_reply_puts_nobody_else_off(
+        self, app: MRTRServer, issuer: Tenant, reply: dict[str, Any], caplog: pytest.LogCaptureFixture
+    ) -> None:
+        odd = issuer.mint(AUDIENCE, opaque=True, claims={"reply": reply})
+        for _ in range(3):
+            assert (await send(app, odd)).status == 503
+        assert issuer.count("/introspect") == 1
+        assert (await send(app, issuer.mint(AUDIENCE, opaque=True))).status == 200
+        assert (await send(app, "nobodys")).status == 401
+        assert "until their issuer answers" not in caplog.text
+        assert odd not in caplog.text
+
+    async def test_that_takes_too_long_puts_nobody_off_while_others_have_replies(
+        self, app: MRTRServer, issuer: Tenant, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        auth: Any = app._parts.settings.auth
+        ask, asked, held = auth._fetch, asyncio.Event(), asyncio.Event()
+
+        async def fetch(endpoint: str, form: dict[str, str], credentials: tuple[str, str]) -> dict[str, Any]:
+            if form["token"] != "slow":
+                return dict(await ask(endpoint, form, credentials))
+            asked.set()
+            await held.wait()
+            raise IssuerUnavailable("it did not answer within 5 s")
+
+        monkeypatch.setattr(auth, "_fetch", fetch)
+        slow = asyncio.create_task(send(app, "slow"))
+        await asked.wait()
+        assert (await send(app, issuer.mint(AUDIENCE, opaque=True))).status == 200
+        held.set()
+        assert (await slow).status == 503
+        assert (await send(app, issuer.mint(AUDIENCE, opaque=True))).status == 200
 
     async def test_with_a_wrong_secret_is_the_operators_fault(
         self, issuer: Tenant, caplog: pytest.LogCaptureFixture

@@ -8,6 +8,8 @@ import logging
 import subprocess
 import sys
 import time
+import tracemalloc
+import zlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Any
@@ -142,6 +144,12 @@ class TestATokenThatDoesNotHold:
             ({"iat": "then"}, "can't be read"),
             ({"token_use": "id"}, "no access token"),
             ({"typ": "Refresh"}, "no access token"),
+            ({"sub": "\ud800"}, "that can't be written"),
+            ({"iss": "\udfff"}, "another issuer"),
+            ({"client_id": "a\udc00"}, "that can't be written"),
+            ({"scope": "read \ud800"}, "that can't be written"),
+            ({"name": "\ud800"}, "that can't be written"),
+            ({"more": [{"\ud800": 1}]}, "that can't be written"),
         ],
     )
     async def test_gets_the_one_error_and_a_line_in_the_log_that_says_why(
@@ -376,6 +384,25 @@ class TestTheKeysOfTheIssuer:
         assert (await send(app, token)).status == 200
         assert "can be fetched again" in caplog.text
 
+    async def test_that_came_while_the_issuer_is_down_are_no_reason_to_log_in_again(
+        self, app: MRTRServer, issuer: Tenant, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        before = issuer.mint(AUDIENCE)
+        assert (await send(app, before)).status == 200
+        issuer.rotate()
+        issuer.set(is_down=True)
+        after = issuer.mint(AUDIENCE)
+        monkeypatch.setattr(issuer_keys, "FLOOR", 0.0)
+        reply = await send(app, after)
+        assert (reply.status, reply.headers["retry-after"]) == (503, "5")
+        monkeypatch.setattr(issuer_keys, "FLOOR", 1e9)
+        assert (await send(app, after)).status == 503, "it is too soon to ask again, and nobody knows more"
+        assert (await send(app, before)).status == 200, "known keys go on working"
+        monkeypatch.setattr(issuer_keys, "FLOOR", 0.0)
+        issuer.set(is_down=False)
+        assert (await send(app, after)).status == 200
+        await refused(app, issuer.mint(AUDIENCE, headers={"kid": "nobodys"}))
+
     async def test_never_block_the_event_loop(self, issuer: Tenant, monkeypatch: pytest.MonkeyPatch) -> None:
         """An issuer that takes the connection and says nothing."""
         monkeypatch.setattr(fetching, "SECONDS", 0.3)
@@ -398,6 +425,47 @@ class TestTheKeysOfTheIssuer:
         async with answering(head + body) as url:
             app = make(JWTAuth(issuer.url, audience=AUDIENCE, jwks_uri=url))
             assert (await send(app, issuer.mint(AUDIENCE))).status == 503
+
+    @pytest.mark.parametrize("encoding", ["gzip", "deflate", "identity, GZIP"])
+    async def test_are_not_taken_compressed(
+        self, issuer: Tenant, encoding: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        pressed = zlib.compress(b" " * (64 * 1024 * 1024), wbits=15 if encoding == "deflate" else 31)
+        head = b"HTTP/1.1 200 OK\r\nContent-Encoding: %b\r\nContent-Length: %d\r\nConnection: close\r\n\r\n"
+        tracemalloc.start()
+        try:
+            async with answering(head % (encoding.encode(), len(pressed)) + pressed) as url:
+                app = make(JWTAuth(issuer.url, audience=AUDIENCE, jwks_uri=url))
+                assert (await send(app, issuer.mint(AUDIENCE))).status == 503
+            assert tracemalloc.get_traced_memory()[1] < 16 * 1024 * 1024
+        finally:
+            tracemalloc.stop()
+        assert "answered compressed, which was not asked for" in caplog.text
+
+    async def test_are_asked_for_uncompressed(self, issuer: Tenant) -> None:
+        asked: list[bytes] = []
+
+        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            asked.append(await reader.readuntil(b"\r\n\r\n"))
+            writer.close()
+
+        async with await asyncio.start_server(answer, "127.0.0.1", 0) as served:
+            url = f"http://127.0.0.1:{served.sockets[0].getsockname()[1]}/jwks"
+            await send(make(JWTAuth(issuer.url, audience=AUDIENCE, jwks_uri=url)), issuer.mint(AUDIENCE))
+        assert b"\r\naccept-encoding: identity\r\n" in asked[0].lower()
+
+    async def test_are_read_up_to_a_number_and_the_log_says_once_that_there_are_more(
+        self, issuer: Tenant, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        monkeypatch.setattr(issuer_keys, "FLOOR", 0.0)
+        key = jwk(ec.generate_private_key(ec.SECP256R1()))
+        body = json.dumps({"keys": [{**key, "kid": str(number)} for number in range(101)]}).encode()
+        head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\nConnection: close\r\n\r\n" % len(body)
+        async with answering(head + body) as url:
+            app = make(JWTAuth(issuer.url, audience=AUDIENCE, jwks_uri=url))
+            for _ in range(3):
+                await refused(app, issuer.mint(AUDIENCE))
+        assert caplog.text.count("lists 101 keys, of which the first 100 are read") == 1
 
     async def test_are_not_fetched_from_where_a_redirect_leads(self, issuer: Tenant) -> None:
         location = f"{issuer.url}/jwks".encode()

@@ -1294,7 +1294,10 @@ class TestWhereItIs:
 
     @pytest.mark.parametrize(
         "base_url",
-        ["tools.example.com", "ftp://x", "https://", "https://x/?q", "https://x/#f", "https://u@x", "", "https://x:y"],
+        [
+            *("tools.example.com", "ftp://x", "https://", "https://x/?q", "https://x/#f", "https://u@x", ""),
+            *("https://x:y", 'https://x/"', "https://x/a b", "https://x/\r\n", "https://bücher.example"),
+        ],
     )
     async def test_a_base_url_is_an_address(self, base_url: str) -> None:
         with pytest.raises(SetupError, match="must be an address such as"):

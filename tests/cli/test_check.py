@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 from pydantic import Field
 from starlette.requests import Request
 
-from mrtr_server import KeyRing, MRTRServer, SignedCodec, SQLStore
+from mrtr_server import BearerTokens, JWTAuth, KeyRing, MRTRServer, SignedCodec, SQLStore
 from mrtr_server.cli import main
 from mrtr_server.deployment.review import Finding
 
@@ -52,6 +52,33 @@ class TestFindings:
             return "Review it."
 
         assert server.check() == []
+
+    def test_a_sqlite_file_is_for_one_machine(self, tmp_path: Path) -> None:
+        server = make(store=SQLStore(f"sqlite:///{tmp_path}/store.db"))
+        assert said(server.check(workers=2)) == [("advice", "database")]
+        assert make(store=SQLStore("postgresql://user@db.example.com/x")).check(workers=2) == []
+
+    def test_tokens_of_an_issuer_without_tls_are_a_risk(self) -> None:
+        findings = make(auth=JWTAuth("http://localhost:9000", audience="x")).check()
+        assert said(findings) == [("warning", "auth")]
+        assert "http://localhost:9000 is asked without TLS" in findings[0].message
+
+    def test_fixed_tokens_are_a_risk_where_others_reach_them(self) -> None:
+        server = make(auth=BearerTokens({"t": "ann"}))
+        assert server.check() == []
+        assert said(server.check(host="0.0.0.0")) == [("warning", "auth")]
+
+    def test_challenges_that_name_whatever_host_was_asked_are_worth_a_setting(self) -> None:
+        auth = JWTAuth("https://login.example.com", audience="https://tools.example.com/mcp")
+        assert make(auth=auth).check() == []
+        assert said(make(auth=auth).check(host="0.0.0.0")) == [("advice", "base_url")]
+        assert make(auth=auth, base_url="https://tools.example.com").check(host="0.0.0.0") == []
+        assert make(auth=auth, allowed_hosts=["tools.example.com"]).check(host="0.0.0.0") == []
+
+    def test_a_socket_that_closes_before_anybody_knows_is_a_risk(self) -> None:
+        server = make(lame_duck=0, auth=BearerTokens({"t": "ann"}))
+        assert server.check() == []
+        assert ("warning", "lame_duck") in said(server.check(host="0.0.0.0"))
 
     def test_keys_that_a_process_made_itself_are_an_error_where_several_processes_serve(self) -> None:
         server = make(keys=None)
@@ -166,6 +193,9 @@ class TestCommand:
         assert failed.exit_code == 1
         assert failed.output.startswith("error    keys: ")
         assert self.run(tmp_path, "several", GOOD, WEB_CONCURRENCY="3").exit_code == 1
+        wrong = self.run(tmp_path, "several", GOOD, WEB_CONCURRENCY="many")
+        assert wrong.exit_code == 2
+        assert "WEB_CONCURRENCY" in wrong.output
 
     def test_a_server_that_cannot_be_made_is_an_error_that_says_why(self, tmp_path: Path) -> None:
         result = self.run(tmp_path, "wrong", GOOD.replace('"good"', '""'))

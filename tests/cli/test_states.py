@@ -1,6 +1,7 @@
 """`mrtr-server open`: what an operator sees of a sealed state."""
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -85,3 +86,15 @@ def test_what_does_not_open_is_refused_with_the_reason(state: str, change: Any, 
 def test_it_needs_the_keys_of_the_servers(state: str) -> None:
     assert "MRTR_KEYS is not set" in run(state, keys="").output
     assert "not in the ring" in run(state, keys="cd" * 32).output
+
+
+def test_it_sends_nothing_to_the_terminal_but_text() -> None:
+    nasty = "a\x1b[2J\x9b31m\x7f\u202eb\u2066"
+    hostile = MRTRServer("hostile", keys=KeyRing.parse(RING), audience=nasty)
+    hostile.tool(pay)
+    flow = Client(hostile).flow("pay", {"amount": 5})
+    flow.start()
+    result = run("--values", str(flow.state))
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["audience"] == nasty
+    assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", result.stdout)

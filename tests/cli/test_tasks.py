@@ -1,7 +1,9 @@
 """`mrtr-server tasks`: what an operator sees of tasks, and does to them, while servers run."""
 
 import json
+import sys
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from mrtr_server.cli import main
+from mrtr_server.storage.tasks import TaskRow
 
 from ..support.databases import PostgreSQL
 from ..support.fleet import Client, Fleet, fleet
@@ -141,3 +144,15 @@ def test_a_mistyped_file_is_said_and_not_made(tmp_path: Path) -> None:
     result = CliRunner().invoke(main, ["tasks", "list"], env={"MRTR_DATABASE_URL": f"sqlite:///{tmp_path}/mistyped.db"})
     assert (result.exit_code, "there is no such file" in result.output) == (1, True), result.output
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_list_sends_nothing_to_the_terminal_but_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    nasty = "a\x1b[2J\x9b31m\x7f\u202eb\n\u2066"
+    given = {field.name: 0.0 for field in fields(TaskRow)}
+    texts = dict.fromkeys(("name", "message", "caller"), nasty) | {"id": "t-1", "status": "working", "lease": ""}
+    row = TaskRow(**given | texts)  # type: ignore[arg-type]
+    monkeypatch.setattr(sys.modules["mrtr_server.cli.tasks"], "_run", lambda *_: [row])
+    for arguments in ([], ["--json"]):
+        result = CliRunner().invoke(main, ["tasks", "list", "--database", "sqlite:///x.db", *arguments])
+        assert result.exit_code == 0, result.output
+        assert result.stdout.removesuffix("\n").isprintable()

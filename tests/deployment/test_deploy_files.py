@@ -68,6 +68,10 @@ class TestCompose:
         named = set(re.findall(r"server (tools-\d):8000 ", (FOLDER / "nginx.conf").read_text()))
         assert named == {name for name in self.compose["services"] if name.startswith("tools-")}
 
+    def test_no_client_chooses_the_address_that_the_servers_see(self) -> None:
+        headers = re.findall(r"proxy_set_header X-Forwarded-For (\S+);", (FOLDER / "nginx.conf").read_text())
+        assert headers == ["$remote_addr"]
+
     def test_no_secret_is_in_it(self) -> None:
         assert "MRTR_KEYS: ${MRTR_KEYS:?" in (FOLDER / "compose.yaml").read_text()
 
@@ -129,9 +133,13 @@ class TestSystemd:
         service, listening = self.unit("tools@.service"), self.unit("tools@.socket")
         assert service["Unit"]["Requires"] == "tools@%i.socket"
         assert listening["Socket"]["ListenStream"] == "127.0.0.1:%i"
-        name, _, shutdown = service["Service"]["Environment"].partition("=")
-        assert name == "MRTR_SHUTDOWN_SECONDS"
-        assert float(shutdown) < float(service["Service"]["TimeoutStopSec"])
+        times = dict(each.split("=") for each in shlex.split(service["Service"]["Environment"]))
+        lame_duck, shutdown = float(times["MRTR_LAME_DUCK"]), float(times["MRTR_SHUTDOWN_SECONDS"])
+        idle = re.search(r"keepalive_timeout (\w+);", (FOLDER / "nginx.conf").read_text())
+        assert idle is not None
+        assert seconds(idle[1]) < lame_duck < shutdown < float(service["Service"]["TimeoutStopSec"])
+        assert service["Service"]["KillSignal"] == "SIGTERM", "which begins the lame duck; others do not"
+        assert service["Service"]["KillMode"] == "mixed", "only the supervisor gets it"
 
     def test_its_command_exists(self) -> None:
         command = shlex.split(self.unit("tools@.service")["Service"]["ExecStart"])

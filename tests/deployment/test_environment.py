@@ -5,11 +5,14 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import fields
+from pathlib import Path
 from typing import Any, Literal, get_origin
 
 import pytest
+from click.testing import CliRunner
 
 from mrtr_server import Limits, MRTRServer, SetupError
+from mrtr_server.cli import main
 from mrtr_server.deployment import environment
 from mrtr_server.deployment.environment import ELSEWHERE, Variable, unknown_variables, variables
 from mrtr_server.deployment.settings import Settings
@@ -104,7 +107,12 @@ class TestMistakes:
             ("MRTR_PAGE_SIZE", "0", "MRTR_PAGE_SIZE: page_size must be at least 1"),
             ("MRTR_LIMITS_ROUNDS", "-1", r"MRTR_LIMITS_ROUNDS: Limits\(rounds=...\) must be positive"),
             ("MRTR_UNKNOWN_ARGUMENTS", "keep", "MRTR_UNKNOWN_ARGUMENTS='keep': Input should be 'refuse' or 'ignore'"),
-            ("MRTR_CORS_ORIGINS", "https://a.example.com/path", "cors_origins: .* is not an origin"),
+            ("MRTR_CORS_ORIGINS", "https://a.example.com/path", "MRTR_CORS_ORIGINS: cors_origins: .* is not an origin"),
+            ("MRTR_BASE_URL", "ftp://x", "MRTR_BASE_URL: base_url='ftp://x' must be an address such as https"),
+            ("MRTR_DIALECTS", "2020-01-01", r"MRTR_DIALECTS: dialects=\['2020-01-01'\]: choose from 2026-07-28"),
+            ("MRTR_LAME_DUCK", "nan", "MRTR_LAME_DUCK: lame_duck= takes a number of seconds; it got nan"),
+            ("MRTR_LIST_TTL", "-1", "MRTR_LIST_TTL: list_ttl= takes a number of seconds; it got -1.0"),
+            ("MRTR_DOCS", "perhaps", "MRTR_DOCS='perhaps': .*; write true or false"),
         ],
     )
     def test_a_wrong_value_refuses_the_start_by_its_name(
@@ -112,6 +120,28 @@ class TestMistakes:
     ) -> None:
         with pytest.raises(SetupError, match=said):
             made(monkeypatch, {name: value, "MRTR_TITLE": "right"})
+
+    @pytest.mark.parametrize("command", ["check", "run", "worker"])
+    @pytest.mark.parametrize(
+        ("name", "value"),
+        [
+            ("MRTR_LIMITS_ROUNDS", "many"),
+            ("MRTR_BASE_URL", "ftp://x"),
+            ("MRTR_KEYS", "short"),
+            ("MRTR_DATABASE_URL", "nowhere"),
+            ("MRTR_SHUTDOWN_SECONDS", "nan"),
+        ],
+    )
+    def test_a_wrong_value_is_one_line_of_a_command(
+        self, command: str, name: str, value: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        (tmp_path / "misconfigured.py").write_text("from mrtr_server import MRTRServer\napp = MRTRServer('x')\n")
+        monkeypatch.setenv(name, value)
+        monkeypatch.delitem(sys.modules, "misconfigured", raising=False)
+        done = CliRunner().invoke(main, [command, "misconfigured:app", "--app-dir", str(tmp_path)])
+        assert done.exit_code == 1
+        assert done.output.startswith(f"Error: {name}")
+        assert done.output.count("\n") == 1
 
     @pytest.mark.parametrize(
         ("name", "said"),

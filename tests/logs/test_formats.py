@@ -80,3 +80,14 @@ def test_the_configuration_logs_us_at_a_level_and_others_from_warnings_on() -> N
     assert config["root"]["level"] == "WARNING"
     assert config["loggers"]["uvicorn.access"]["level"] == "CRITICAL"
     assert log_config("json", "INFO", access_log=True)["loggers"]["uvicorn.access"]["level"] == "INFO"
+
+
+NASTY = "a\x1b[2J\x9b31m\x7f\u202eb\u2066"
+
+
+@pytest.mark.parametrize("name", ["mrtr_server", "somebody.else"])
+def test_text_sends_nothing_to_the_terminal_but_text(name: str) -> None:
+    made = record("said %s", NASTY, fields={"tool": NASTY, "other": "ä\x1b"}, name=name)
+    line = TextFormatter().format(made)
+    assert line.isprintable()
+    assert "said a\\x1b[2J" in line

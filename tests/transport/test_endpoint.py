@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import socket
 import threading
 import time
@@ -19,7 +20,7 @@ from starlette.responses import Response
 from starlette.routing import Mount
 from starlette.types import Receive, Scope, Send
 
-from mrtr_server import Context, Limits, MRTRServer, Principal, ToolError
+from mrtr_server import Context, Limits, MRTRServer, Principal, SetupError, ToolError
 
 from ..conftest import Serve
 from ..support.direct import Exchange, exchange, headers_for, scope_of, send
@@ -684,6 +685,30 @@ class TestOrigin:
         for wrong in ("http://app.example.com", "https://app.example.com:444", "https://example.com", "http://lan"):
             assert self.status(app, wrong) == 403
 
+    @pytest.mark.parametrize(
+        ("origin", "says"),
+        [
+            ("https://app.example.com/path", "write https://app.example.com"),
+            ("app.example.com", "write https://app.example.com"),
+            ("localhost:3000", "write https://localhost:3000"),
+            ("ftp://app.example.com", "write https://app.example.com"),
+            ("https://*.example.com", "write it like https://login.example.com, without a path. No part of it can be"),
+            ("https://bücher.example", "write it like"),
+            ("https://u@app.example.com", "write https://app.example.com"),
+            ("", "write it like"),
+            ("null", "every sandboxed page has the origin"),
+        ],
+    )
+    @pytest.mark.parametrize("option", ["allowed_origins", "cors_origins"])
+    def test_that_no_browser_sends_are_refused_with_what_to_write(self, option: str, origin: str, says: str) -> None:
+        wrong: dict[str, Any] = {option: [origin]}
+        with pytest.raises(SetupError, match=f"^{option}: .*{re.escape(says)}"):
+            MRTRServer("named", keys=[bytes(32)], **wrong)
+
+    def test_may_be_written_with_the_port_that_browsers_leave_out(self) -> None:
+        app = MRTRServer("named", keys=[bytes(32)], allowed_origins=["https://app.example.com:443"])
+        assert self.status(app, "https://app.example.com") == 200
+
     def test_may_be_anything_but_null_if_that_is_said(self) -> None:
         app = MRTRServer("open", keys=[bytes(32)], allowed_origins=["*"])
         assert self.status(app, "https://example.com") == 200
@@ -744,6 +769,23 @@ class TestHosts:
         message = modern("tools/list")
         headers = [*headers_for(message), (b"host", host.encode())]
         assert asyncio.run(exchange(app, json.dumps(message).encode(), headers)).status == status
+
+    @pytest.mark.parametrize(
+        ("host", "says"),
+        [
+            ("https://mcp.example.com", "write mcp.example.com"),
+            ("mcp.example.com/", "write mcp.example.com"),
+            ("mcp.example.com:8000/mcp", "write mcp.example.com:8000"),
+            ("::1", "write [::1]"),
+            ("*.example.com", "write it like tools.example.com. No part of it can be *: list each"),
+            ("*", "leave allowed_hosts= out"),
+            ("mcp.example.com:*", "No part of it can be *"),
+            ("", "write it like tools.example.com"),
+        ],
+    )
+    def test_that_no_client_sends_are_refused_with_what_to_write(self, host: str, says: str) -> None:
+        with pytest.raises(SetupError, match=f"^allowed_hosts: .*{re.escape(says)}"):
+            MRTRServer("hosts", keys=[bytes(32)], allowed_hosts=[host])
 
 
 class TestOtherScopes:
