@@ -1,6 +1,7 @@
 """Session ids of the handshake era: what a client said of itself, sealed, so that nothing is stored."""
 
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -101,7 +102,8 @@ class Sessions:
         self._codec = BoundCodec(ring, "live session")
         self._places = OwnerPlaces(audience)
         self._clock = clock
-        self._opened: dict[tuple[bytes, Principal | None], Session] = {}
+        self._opened: OrderedDict[tuple[bytes, Principal | None], Session | bytes] = OrderedDict()
+        """The sessions of opened ids; of one that nobody has named yet, what was sealed."""
 
     def begin(self, version: str, client: Client, principal: Principal | None) -> bytes:
         """Return the id of a new session.
@@ -115,12 +117,11 @@ class Sessions:
             {"name": client.name[:_LONGEST_NAME], "version": client.version[:_LONGEST_NAME]},
             _known_capabilities(client.capabilities or {}),
         )
-        issued = self._clock()
-        payload = to_json([version, kept.capabilities, kept.info, issued])
+        payload = to_json([version, kept.capabilities, kept.info, self._clock()])
         id = self._codec.seal(self._places.of(principal), payload).encode()
         if len(id) > _LONGEST_ID:  # of a name in an alphabet whose characters take many bytes
             return self.begin(version, Client(capabilities=client.capabilities), principal)
-        self._remember(id, principal, Session(version, kept, issued, digest_bytes(id)))
+        self._remember(id, principal, payload)
         return id
 
     def open(self, id: bytes | None, principal: Principal | None) -> Session:
@@ -135,22 +136,24 @@ class Sessions:
         """
         if id is None or len(id) > _LONGEST_ID:
             return NO_SESSION
-        session = self._opened.get((id, principal))
-        if session is None:
+        known = self._opened.get((id, principal))
+        if isinstance(known, Session):
+            return known
+        if known is None:
             try:
-                payload = self._codec.unseal(self._places.of(principal), id, "belongs to another principal")
+                known = self._codec.unseal(self._places.of(principal), id, "belongs to another principal")
             except InvalidRequestState:
                 return NO_SESSION
-            version, capabilities, info, issued = from_json(payload)
-            session = Session(version, Client(info, capabilities), issued, digest_bytes(id))
-            self._remember(id, principal, session)
+        version, capabilities, info, issued = from_json(known)
+        session = Session(version, Client(info, capabilities), issued, digest_bytes(id))
+        self._remember(id, principal, session)
         return session
 
-    def _remember(self, id: bytes, principal: Principal | None, session: Session) -> None:
+    def _remember(self, id: bytes, principal: Principal | None, session: Session | bytes) -> None:
         self._opened[id, principal] = session
         if len(self._opened) > _REMEMBERED:
-            with suppress(RuntimeError, KeyError):  # another thread is at it
-                del self._opened[next(iter(self._opened))]
+            with suppress(KeyError):  # other threads have dropped as many
+                self._opened.popitem(last=False)
 
 
 def _known_capabilities(declared: Mapping[str, Any]) -> dict[str, Any]:

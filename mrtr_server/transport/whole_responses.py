@@ -472,4 +472,7 @@ def _write(headers: Listed) -> bytes:
 
 def _is_special(header: tuple[bytes, bytes]) -> bool:
     name, value = header
-    return name.lower() in _OWN_HEADERS or bool(HEADER_RE.search(name) or HEADER_VALUE_RE.search(value))
+    if name.lower() in _OWN_HEADERS or HEADER_RE.search(name):
+        return True
+    # Of letters and digits, as nearly every value is; a session id is long, and the search would take it byte by byte.
+    return not value.translate(None, b"_-./:").isalnum() and bool(HEADER_VALUE_RE.search(value))

@@ -197,6 +197,20 @@ def test_nothing_that_is_made_up_opens(id: str) -> None:
     assert opened(id, JANE, OURS) == set()
 
 
+def test_a_session_is_the_same_where_it_began_and_elsewhere_and_when_it_has_been_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("mrtr_server.protocol.sessions._REMEMBERED", 2)
+    began, client = parts().sessions, Client({"name": "n", "version": "1"}, {"elicitation": {"url": {}}, "roots": {}})
+    id = began.begin("2025-11-25", client, JANE)
+    here, elsewhere = began.open(id, JANE), parts().sessions.open(id, JANE)
+    assert here == elsewhere
+    assert (here.version, here.client.name, here.client.supports("elicitation.url")) == ("2025-11-25", "n", True)
+    others = [began.begin("2025-11-25", client, JANE) for _ in range(5)]
+    assert began.open(id, JANE) == here
+    assert len({began.open(each, JANE).key for each in (id, *others)}) == 6
+
+
 def test_an_answer_is_not_moved_to_another_question() -> None:
     """Who can write to the store can't put one answer in the place of another."""
 

@@ -213,6 +213,16 @@ class TestTheBytes:
         )
         assert whole == [False]
 
+    @pytest.mark.parametrize("value", ["o\x01ne", "one\x7f"])
+    def test_of_headers_that_no_response_may_have_go_uvicorns_way(
+        self, protocol: Any, whole: list[bool], value: str
+    ) -> None:
+        added = {"headers": [("X-Served-By", value)]}
+        assert bytes_of(protocol, call("one"), **added) == bytes_of(
+            HttpToolsProtocol, call("one"), by_messages, **added
+        )
+        assert whole == [False]
+
     def test_without_any_header_of_the_server_are_uvicorns(self, protocol: Any, whole: list[bool]) -> None:
         bare = {"date_header": False, "server_header": False}
         assert bytes_of(protocol, call("one", LAST), **bare) == bytes_of(
