@@ -296,7 +296,7 @@ class HandshakeDialect(Dialect):
         method, body = call.method, outcome.body
         if method == "tools/call":
             return result(call, self._tool_result(call.target, body))
-        if method == "prompts/get" and not self.form.structures:
+        if method == "prompts/get" and not self.form.enriches:
             messages = [{**each, "content": content_of(self.form, each["content"])} for each in body["messages"]]
             return result(call, {**body, "messages": messages})
         return result(call, self._entries.write(body))
@@ -333,7 +333,7 @@ class HandshakeDialect(Dialect):
         """Return the notification that carries a note; empty where this version has none."""
         if isinstance(note, PageReported) and self.form.enriches:
             return _completion(note.page, note.task)
-        if isinstance(note, Piece) and not self.form.structures:
+        if isinstance(note, Piece) and not self.form.enriches:
             note = replace(note, content=content_of(self.form, note.content))
         if not isinstance(note, Progress):
             return super().note(note)
@@ -401,9 +401,10 @@ class HandshakeDialect(Dialect):
 
     def _tool_result(self, tool: str, body: JSON) -> JSON:
         form = self.form
+        if not form.enriches:
+            body = {**body, "content": [content_of(form, each) for each in body["content"]]}
         if not form.structures:
-            content = [content_of(form, each) for each in body["content"]]
-            return {**{name: value for name, value in body.items() if name != "structuredContent"}, "content": content}
+            return {name: value for name, value in body.items() if name != "structuredContent"}
         if "structuredContent" in body:
             value, schema = body["structuredContent"], self.surface.output_schema(tool)
             if type(value) is not dict or self._entries.wraps(schema):

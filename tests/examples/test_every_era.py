@@ -2,7 +2,7 @@
 
 import datetime
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -19,7 +19,7 @@ from mrtr_server import KeyRing
 from mrtr_server.testing import EVERYTHING, Answerable, Client, Reply, SharedStore, accept, replica, replicas, yes
 
 from ..support.effects import EFFECTS
-from ..support.handshake import NEWEST, OLDER
+from ..support.handshake import NEWEST, OLDER, check_message
 from ..system.test_replicas import FLOWS, answer
 from .conftest import Start
 from .test_login_example import DONE, log_in
@@ -32,6 +32,18 @@ WITH_TASKS = (TODAY, NEWEST)
 
 RANDOM = re.compile(r"(?<=shop:)[0-9a-f]{8}|(?<=RES-2025-)\d{3}|(?<=receipt )\d+")
 """What examples make up."""
+
+
+def check_replies(replies: Sequence[Reply], era: str) -> None:
+    """Check all that came against the schema of a version with a handshake."""
+    if era not in (NEWEST, "2025-06-18"):
+        return
+    asked: dict[str, Any] = {}
+    for reply in replies:
+        sent = from_json(reply.request.body or b"{}")
+        asked = sent if "method" in sent else asked  # and not the answer to a question
+        for message in reply.received:
+            check_message(message, asked, era)
 
 
 @dataclass(frozen=True)
@@ -57,6 +69,7 @@ class Scenario:
         while reply.needs_input or reply.is_under_way:
             answers = {key: self.answers.get(key, answer) for key in reply.asks}
             reply = walked.answer(answers) if reply.needs_input else walked.wait()
+        check_replies(walked.replies, client.era)
         assert (walked.task is not None) == (client.tasks and self.target in BECOME_TASKS)
         return Reply.of_all(walked.replies)
 
