@@ -11,6 +11,10 @@ DISMISSED: JSON = {"result": {"action": "cancel"}}
 WITHDRAWN: JSON = {"failed": "the call was cancelled"}
 """The answer to a question that counts no more."""
 
+TOO_LATE = "There was no answer in time"
+CALL_CANCELLED = "The call was cancelled"
+ANSWERED_ELSEWHERE = "It was answered elsewhere"
+
 
 def read_answers(questions: Mapping[str, Question], answers: Mapping[str, JSON]) -> dict[str, JSON]:
     """Return answers as a round takes them.

@@ -329,6 +329,17 @@ class HandshakeDialect(Dialect):
             return request_of(id, question)
         return request(id, question.method, with_related(params, question.task) if question.task else params)
 
+    def dump_withdrawal(self, id: str, reason: str, task: str = "") -> bytes:
+        """Return the notification that a question counts no more (Cancellation).
+
+        Args:
+            id: of the request that asked.
+            reason: why, for people.
+            task: the task that asked; empty for none.
+        """
+        params = {"requestId": id, "reason": reason}
+        return notification(CANCELLED, with_related(params, task) if task else params)
+
     def note(self, note: Note) -> bytes:
         """Return the notification that carries a note; empty where this version has none."""
         if isinstance(note, PageReported) and self.form.enriches:

@@ -126,6 +126,9 @@ class TestOneQuestion:
         client = connect()
         with client.calling("hurry") as stream:
             asked = stream.ask()
+            told = stream.next()
+            assert told["method"] == "notifications/cancelled"
+            assert told["params"] == {"requestId": asked["id"], "reason": "There was no answer in time"}
             assert stream.end()["result"]["isError"]
         assert client.answer(asked, {"action": "accept", "content": {"name": "late"}}).status == 202
         assert EFFECTS == []
@@ -140,6 +143,21 @@ class TestSeveral:
             assert client.answer(asked["sampling/createMessage"], SAMPLED).status == 202
             client.accept(asked["elicitation/create"], name="octocat")
             assert text(stream.end()) == "hello, octocat in 1 places"
+
+    def test_one_that_two_streams_ask_is_withdrawn_where_it_was_not_answered(self, connect: Connect) -> None:
+        """Cancellation."""
+        client = connect(servers=2)
+        with client.calling("name_and_pizza") as stream:
+            who = stream.ask()
+            after_the_first = stream.last_id
+            which = stream.ask()
+            with client.resume(after_the_first) as again:
+                client.accept(again.ask(), size="small", toppings=[])
+                told = stream.next()
+                assert told["method"] == "notifications/cancelled"
+                assert told["params"] == {"requestId": which["id"], "reason": "It was answered elsewhere"}
+                client.accept(who, name="octocat")
+                assert text(again.end()) == "octocat: small"
 
     def test_one_after_the_other_on_one_stream(self, connect: Connect) -> None:
         client = connect()
