@@ -13,6 +13,7 @@ WITHDRAWN: JSON = {"failed": "the call was cancelled"}
 
 TOO_LATE = "There was no answer in time"
 CALL_CANCELLED = "The call was cancelled"
+TASK_CANCELLED = "The task was cancelled"
 ANSWERED_ELSEWHERE = "It was answered elsewhere"
 
 
