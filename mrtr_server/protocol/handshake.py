@@ -45,7 +45,7 @@ from .dialect import (
     with_stream,
 )
 from .handshake_entries import EntryWriter, content_of
-from .handshake_questions import question_params
+from .handshake_questions import known_capabilities, question_params
 from .handshake_tasks import (
     CAPABILITY,
     OFFER,
@@ -283,7 +283,8 @@ class HandshakeDialect(Dialect):
         """Return the HTTP response that carries an outcome; the one to `initialize` has the id of the session."""
         if isinstance(outcome, Discovery) and self._sessions is not None:
             form = self._forms[_negotiated(call.params)]
-            id = self._sessions.begin(form.form.name, call.client, call.principal)
+            client = replace(call.client, capabilities=known_capabilities(form.form, call.client.capabilities))
+            id = self._sessions.begin(form.form.name, client, call.principal)
             return Reply(200, form.initialized(call, outcome), ((SESSION_HEADER, id),))
         return Reply(200, self.dump_outcome(call, outcome))
 

@@ -3,7 +3,7 @@
 import datetime
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,8 @@ from .conftest import Start
 from .test_login_example import DONE, log_in
 
 TODAY = "2026-07-28"
-HANDSHAKES = (NEWEST, "2025-06-18", "2025-03-26")
+HANDSHAKES = (NEWEST, "2025-06-18")
+BEFORE_ELICITATION = ("2025-03-26", "2024-11-05")
 ERAS = ("sep-draft", *HANDSHAKES)
 WITH_TASKS = (TODAY, NEWEST)
 """The eras whose clients take tasks."""
@@ -36,7 +37,7 @@ RANDOM = re.compile(r"(?<=shop:)[0-9a-f]{8}|(?<=RES-2025-)\d{3}|(?<=receipt )\d+
 
 def check_replies(replies: Sequence[Reply], era: str) -> None:
     """Check all that came against the schema of a version with a handshake."""
-    if era not in (NEWEST, "2025-06-18"):
+    if era not in (*HANDSHAKES, *BEFORE_ELICITATION):
         return
     asked: dict[str, Any] = {}
     for reply in replies:
@@ -213,6 +214,18 @@ def test_the_same_comes_of_it(example: str, effects: Callable[[], list[str]]) ->
     for era in WITH_TASKS:
         found = outcome(example, era, effects, SCENARIOS[example], tasks=True)
         assert without_steps(found) == without_steps(expected), f"{era} with tasks"
+
+
+@pytest.mark.parametrize("example", sorted(SCENARIOS))
+def test_the_same_comes_of_what_elicits_nothing(example: str, effects: Callable[[], list[str]]) -> None:
+    *expected, _ = outcome(example, TODAY, effects, SCENARIOS[example])
+    for era in BEFORE_ELICITATION:
+        *found, _ = outcome(example, era, effects, [replace(each, answers={}) for each in SCENARIOS[example]])
+        for each, of_today in zip(found, expected, strict=True):
+            if not of_today["questions"]:
+                assert each.keys() == of_today.keys(), era
+            elif "error" in each:
+                assert "elicitation" in each["error"], era
 
 
 @pytest.mark.parametrize("example", sorted(AS_TASKS))

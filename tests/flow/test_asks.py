@@ -177,6 +177,8 @@ class TestQuestions:
             (Sample("Hi", include_context="allServers"), "sampling.context"),
             (Sample("Hi", tools=[]), "sampling.tools"),
             (Sample("Hi", tool_choice={"mode": "none"}), "sampling.tools"),
+            (Sample("Hi", tools=[], include_context="thisServer"), "sampling.tools sampling.context"),
+            (Sample([{"role": "assistant", "content": [{"type": "tool_use", "id": "1"}]}]), "sampling.tools"),
         ],
     )
     def test_each_needs_what_the_client_must_have_declared(self, ask: Ask[Any], needs: str) -> None:

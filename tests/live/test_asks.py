@@ -1,15 +1,16 @@
 """What a handler asks reaches a client of the handshake era while its call is open, and the answer comes back."""
 
 import asyncio
+import json
 import threading
 from typing import Any
 
 import pytest
 
-from mrtr_server import Context, Limits, MRTRServer
+from mrtr_server import AudioContent, Context, Limits, MRTRServer, Sample
 
 from ..support.effects import EFFECTS
-from ..support.handshake import NEWEST, Handshake
+from ..support.handshake import JSON, NEWEST, Handshake, Stream
 from ..support.wire import request
 from .conftest import Connect
 
@@ -245,6 +246,54 @@ class TestVersions:
         client = connect(version="2025-06-18")
         for tool in ("pizza", "name_and_pizza"):  # nor is what could be asked beside them
             assert "several choices" in client.call(tool).error.message
+
+    @pytest.mark.parametrize("version", ["2025-03-26", "2024-11-05"])
+    @pytest.mark.parametrize("session", ["", "forged"])
+    def test_nothing_is_elicited_where_the_version_has_none(self, connect: Connect, version: str, session: str) -> None:
+        client = connect(version=version)
+        client.session = session or client.session
+        assert "elicitation" in client.call("greet").error.message
+        with client.calling("say_hello") as stream:  # which it has
+            client.answer(stream.ask(), SAMPLED)
+            assert text(stream.end()) == "hello"
+
+    def test_what_is_sampled_is_what_the_version_knows(self, connect: Connect) -> None:
+        def register(app: MRTRServer) -> MRTRServer:
+            @app.tool
+            async def sample(ctx: Context, kind: str) -> str:
+                audio = AudioContent(data=b"audio")
+                used = {"type": "tool_use", "id": "1", "name": "a", "input": {}}
+                asks = {
+                    "audio": Sample(audio),
+                    "used": Sample([{"role": "assistant", "content": used}]),
+                    "both": Sample("Hi", tools=[], include_context="thisServer"),
+                    "context": Sample("Hi", include_context="thisServer"),
+                }
+                (sampled,) = await ctx.ask(asks[kind])
+                return str(sampled.text)
+
+            return app
+
+        def lacks(version: str, sampling: JSON) -> dict[str, str]:
+            client = connect(register=register, version=version, capabilities={"sampling": sampling})
+            found = {}
+            for kind in ("audio", "used", "both", "context"):
+                params = {"name": "sample", "arguments": {"kind": kind}}
+                with client.http.stream(
+                    "POST", client.url(), json=client.request("tools/call", params), headers=client.given()
+                ) as reply:
+                    if reply.headers["content-type"] == "application/json":
+                        found[kind] = json.loads(reply.read())["error"]["message"].rpartition(": ")[2]
+                    else:
+                        client.answer(Stream(reply, version).ask(), SAMPLED)
+            return found
+
+        tools, context = "sampling with tools", "sampling with context"
+        assert lacks(NEWEST, {}) == {"used": tools, "both": f"{tools}, {context}", "context": context}
+        assert lacks(NEWEST, {"tools": {}}) == {"both": context, "context": context}
+        assert lacks(NEWEST, {"tools": {}, "context": {}}) == {}
+        assert lacks("2025-06-18", {"tools": {}}) == {"used": tools, "both": tools}
+        assert lacks("2024-11-05", {}) == {"audio": "sampling with audio", "used": tools, "both": tools}
 
     def test_older_clients_get_forms_as_they_know_them(self, connect: Connect) -> None:
         client = connect(version="2025-06-18")

@@ -199,7 +199,7 @@ class TestBatches:
             request("ping", id=1),
             {"jsonrpc": "2.0", "method": "notifications/roots/list_changed"},
             request("tools/call", {"name": "add", "arguments": {"a": 1, "b": 2}}, id="two"),
-            request("tools/call", {"name": "greet"}, id=3),
+            request("tools/call", {"name": "say_hello"}, id=3),
             request("x/y", id=4),
             7,
         ]
