@@ -382,9 +382,28 @@ def written(text: Any) -> Any:
 
 def _conversation(messages: Any) -> list[JSON]:
     try:
-        return [sampling_message(m) for m in (messages if isinstance(messages, list | tuple) else [messages])]
+        sent = [sampling_message(m) for m in (messages if isinstance(messages, list | tuple) else [messages])]
     except TypeError as error:
         raise SetupError(f"A sampling's messages can't be sent: {error}") from None
+    for message, following in zip(sent, [*sent[1:], {}], strict=True):
+        _check_tool_results(message, following)
+    return sent
+
+
+def _check_tool_results(message: JSON, following: JSON) -> None:
+    """Check that each use of a tool has its result in the next message, and results stand alone (Sampling)."""
+    kinds = {each.get("type") for each in _parts(message)}
+    if "tool_result" in kinds and len(kinds) > 1:
+        raise SetupError("A sampling's message with tool results must have nothing else; put that into another message")
+    used = {each.get("id") for each in _parts(message) if each.get("type") == "tool_use"}
+    results = {each.get("toolUseId") for each in _parts(following) if each.get("type") == "tool_result"}
+    if used - results:
+        raise SetupError("Each tool_use of a sampling's message needs its tool_result, by its id, in the next message")
+
+
+def _parts(message: JSON) -> list[JSON]:
+    content = message.get("content")
+    return [each for each in (content if isinstance(content, list) else [content]) if isinstance(each, dict)]
 
 
 def sampling_message(message: Any) -> JSON:

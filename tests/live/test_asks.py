@@ -263,9 +263,10 @@ class TestVersions:
             async def sample(ctx: Context, kind: str) -> str:
                 audio = AudioContent(data=b"audio")
                 used = {"type": "tool_use", "id": "1", "name": "a", "input": {}}
+                result = {"type": "tool_result", "toolUseId": "1", "content": []}
                 asks = {
                     "audio": Sample(audio),
-                    "used": Sample([{"role": "assistant", "content": used}]),
+                    "used": Sample([{"role": "assistant", "content": used}, {"role": "user", "content": [result]}]),
                     "both": Sample("Hi", tools=[], include_context="thisServer"),
                     "context": Sample("Hi", include_context="thisServer"),
                 }
