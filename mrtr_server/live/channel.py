@@ -79,7 +79,7 @@ class Channel(Outlet, Protocol):
         ...
 
     def withdraw(self, id: str, reason: str, task: str = "") -> None:
-        """Tell the client that a question counts no more, also where it has cancelled the call.
+        """Notify the client that a question counts no more, also where it has cancelled the call.
 
         Args:
             id: of the request that asked.

@@ -185,6 +185,6 @@ class Hold:
                     self._tell(key, TOO_LATE)
 
     def _tell(self, key: str, reason: str) -> None:
-        """Tell the client that a question counts no more, if it was asked on this stream."""
+        """Notify the client that a question counts no more, if it was asked on this stream."""
         if (id := self._requests.get(key)) is not None:
             self._channel.withdraw(id, reason)

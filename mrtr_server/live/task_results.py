@@ -219,7 +219,7 @@ class _Stream:
             self.channel.ask(request, replace(question, task=task.id), page, await self._id())
 
     def withdraw(self) -> None:
-        """Tell the client that what was asked counts no more."""
+        """Notify the client that what was asked counts no more."""
         for request in self._requests.values():
             self.channel.withdraw(request, TASK_CANCELLED, self.call.target)
 

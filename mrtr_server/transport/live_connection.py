@@ -172,7 +172,7 @@ class LiveConnection(OpenCallNotes, Connection):
         self._add_frame(_message(event, data), is_flushed=True)
 
     def withdraw(self, id: str, reason: str, task: str = "") -> None:
-        """Tell the client that a question counts no more; see `Channel`."""
+        """Notify the client that a question counts no more; see `Channel`."""
         if not (self.gone or self.finishing):
             self._add_frame(Frame(b"event: message\ndata: %b\n\n" % self.form.dump_withdrawal(id, reason, task)))
 

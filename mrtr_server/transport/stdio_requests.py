@@ -233,7 +233,7 @@ class OpenRequest(OpenCallNotes, StdioRequest):
             self.peer.writer.add(self, data)
 
     def withdraw(self, id: str, reason: str, task: str = "") -> None:
-        """Tell the client that a question counts no more; see `Channel`."""
+        """Notify the client that a question counts no more; see `Channel`."""
         if not self.gone:  # for itself, and not for this request, for which nothing is sent once it is cancelled
             self.peer.writer.add(id, self.form.dump_withdrawal(id, reason, task))
 
