@@ -438,6 +438,7 @@ class MissingCapability(RequestError):
         ("elicitation", "choices"): "form elicitation with several choices in one field",
         ("sampling", "tools"): "sampling with tools",
         ("sampling", "context"): "sampling with context",
+        ("sampling", "audio"): "sampling with audio",
     }
 
     def __init__(self, required: dict[str, Any]) -> None:

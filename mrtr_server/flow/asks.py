@@ -11,7 +11,7 @@ from pydantic.alias_generators import to_camel
 from typing_extensions import override
 
 from ..errors import InvalidAnswer, Refusal, SetupError
-from ..protocol.content import blocks
+from ..protocol.content import blocks, uses_tools
 from ..protocol.messages import JSON, SHORT_MESSAGE, Question
 from ..schema.forms import Form, describe, form
 from .journal import CONFIRMATION, UNSET
@@ -298,16 +298,11 @@ class Sample(Ask[Sampled]):
         }
         given = {name: value for name, value in optional.items() if value is not None}
         self._params = {"maxTokens": max_tokens, **given}
-        self._needs = "sampling"
-        if tools is not None or tool_choice is not None:
-            self._needs = "sampling.tools"
-        elif include_context in ("thisServer", "allServers"):
-            self._needs = "sampling.context"
 
     @override
     def question(self) -> Question:
-        params = {"messages": written(self.messages), **self._params}
-        return Question("sample", "sampling/createMessage", params, self._needs)
+        params: JSON = {"messages": written(self.messages), **self._params}
+        return Question("sample", "sampling/createMessage", params, _needs_of(params))
 
     @override
     def filled(self, texts: Mapping[str, Any]) -> "Sample":
@@ -316,6 +311,16 @@ class Sample(Ask[Sampled]):
     @override
     def parse(self, raw: JSON) -> Sampled:
         return read_model(Sampled, raw)
+
+
+def _needs_of(sampling: JSON) -> str:
+    """Return the capabilities that the parameters of a sampling need (Sampling, Capabilities)."""
+    needs = []
+    if "tools" in sampling or "toolChoice" in sampling or any(map(uses_tools, sampling["messages"])):
+        needs.append("sampling.tools")
+    if sampling.get("includeContext", "none") != "none":
+        needs.append("sampling.context")
+    return " ".join(needs) or "sampling"
 
 
 class ListRoots(Ask["list[Root]"]):
@@ -377,9 +382,28 @@ def written(text: Any) -> Any:
 
 def _conversation(messages: Any) -> list[JSON]:
     try:
-        return [sampling_message(m) for m in (messages if isinstance(messages, list | tuple) else [messages])]
+        sent = [sampling_message(m) for m in (messages if isinstance(messages, list | tuple) else [messages])]
     except TypeError as error:
         raise SetupError(f"A sampling's messages can't be sent: {error}") from None
+    for message, following in zip(sent, [*sent[1:], {}], strict=True):
+        _check_tool_results(message, following)
+    return sent
+
+
+def _check_tool_results(message: JSON, following: JSON) -> None:
+    """Check that each use of a tool has its result in the next message, and results stand alone (Sampling)."""
+    kinds = {each.get("type") for each in _parts(message)}
+    if "tool_result" in kinds and len(kinds) > 1:
+        raise SetupError("A sampling's message with tool results must have nothing else; put that into another message")
+    used = {each.get("id") for each in _parts(message) if each.get("type") == "tool_use"}
+    results = {each.get("toolUseId") for each in _parts(following) if each.get("type") == "tool_result"}
+    if used - results:
+        raise SetupError("Each tool_use of a sampling's message needs its tool_result, by its id, in the next message")
+
+
+def _parts(message: JSON) -> list[JSON]:
+    content = message.get("content")
+    return [each for each in (content if isinstance(content, list) else [content]) if isinstance(each, dict)]
 
 
 def sampling_message(message: Any) -> JSON:

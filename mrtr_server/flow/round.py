@@ -151,9 +151,9 @@ class Round:
         if gravity < self._gravity:
             self._gravity, self._end = gravity, end
 
-    def _lack(self, capability: str) -> None:
+    def _lack(self, capabilities: Iterable[str]) -> None:
         """End the call, since the client can't be asked; the error names all that it lacks."""
-        self._lacking += (capability,)
+        self._lacking += tuple(capabilities)
         if self._gravity >= _Gravity.LACKING:
             self._gravity, self._end = _Gravity.LACKING, Failed(MissingCapability(_capabilities(self._lacking)))
 
@@ -259,8 +259,9 @@ class Round:
         self._send(key, ask, question.because(reason) if reason else question)
 
     def _send(self, key: str, ask: Ask[Any], question: Question) -> None:
-        if not self.call.client.supports(question.needs):
-            self._lack(question.needs)
+        lacking = [need for need in question.needs.split() if not self.call.client.supports(need)]
+        if lacking:
+            self._lack(lacking)
         elif question.kind == KIND:  # so it is one with a callback
             self.asked[key] = self._leading_back(key, cast(ElicitUrl[Any], ask), question)
         else:

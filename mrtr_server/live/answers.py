@@ -11,7 +11,7 @@ from typing import Any
 from pydantic_core import from_json, to_json
 
 from ..crypto.bound_codec import BoundCodec, row_codec
-from ..crypto.digests import digest, digest_parts
+from ..crypto.digests import digest, digest_bytes, digest_parts
 from ..crypto.keys import KeyRing
 from ..crypto.purposes import LIVE_ANSWER
 from ..errors import AnswerNotShared, InvalidRequestState, StoreUnavailable
@@ -170,6 +170,16 @@ class Answers:
         # What is not sealed stays in this process.
         note = sealed if is_first and (not self._store.in_memory or self._is_told_here) else ""
         self._fanout.publish(Change("answer", id, note=note))
+
+    @staticmethod
+    def to(id: str, answer: JSON) -> JSON:
+        """Return an answer with which request it answers: several may ask the same, each on a stream of its own."""
+        return {**answer, "to": digest_bytes(id.encode())}
+
+    @staticmethod
+    def is_to(id: str, answer: JSON) -> bool:
+        """Return whether an answer is to this request, as far as it says."""
+        return "to" not in answer or answer["to"] == digest_bytes(id.encode())
 
     async def find(self, asked: Asked) -> JSON | None:
         """Return the answer to a question; None if there is none. Raises `StoreUnavailable`."""

@@ -78,6 +78,16 @@ class Channel(Outlet, Protocol):
         """
         ...
 
+    def withdraw(self, id: str, reason: str, task: str = "") -> None:
+        """Notify the client that a question counts no more, also where it has cancelled the call.
+
+        Args:
+            id: of the request that asked.
+            reason: why, for people.
+            task: the task that asked; empty for none.
+        """
+        ...
+
     def flush(self) -> Awaitable[None]:
         """Write what has been sent; to be awaited by what serves the request."""
         ...

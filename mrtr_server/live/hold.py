@@ -7,7 +7,7 @@ from ..protocol.messages import JSON, Change, PageReported
 from .answers import Answers, Asked
 from .channel import Channel
 from .events import Event, SealedEvent
-from .questions import WITHDRAWN, no_answer
+from .questions import ANSWERED_ELSEWHERE, CALL_CANCELLED, TOO_LATE, WITHDRAWN, no_answer
 
 RETRY = 250
 """When the client of a stream that closes is to come back, in milliseconds."""
@@ -62,8 +62,8 @@ class Hold:
         self._changes = answers.listen(self._rows, others)
         self._found: dict[str, JSON] = {}
         self._is_answered = not self._asked
-        self._requests: list[str] = []
-        """The ids of the requests that were sent."""
+        self._requests: dict[str, str] = {}
+        """The ids of the requests that were sent, by key."""
         left = event.expires - now
         self._is_too_late = left <= 0.0
         self._loop = running_loop()
@@ -116,12 +116,14 @@ class Hold:
 
     async def withdraw(self) -> None:
         """Close the questions, which then take no more answers. Raises `StoreUnavailable`."""
-        for asked in self._asked.values():
+        for key, asked in self._asked.items():
+            if key not in self._found:
+                self._tell(key, CALL_CANCELLED)
             await self._answers.keep(asked, WITHDRAWN, self._principal)
 
     def close(self) -> None:
         """End the waiting."""
-        for id in self._requests:
+        for id in self._requests.values():
             self._answers.forget(id)
         self._changes.close()
         if self._has_come_back:
@@ -129,6 +131,8 @@ class Hold:
 
     def _take(self, key: str, answer: JSON) -> None:
         self._found[key] = answer
+        if not self._answers.is_to(self._requests.get(key, ""), answer):
+            self._tell(key, ANSWERED_ELSEWHERE)
         self._is_answered = len(self._found) == len(self._asked)
 
     def _send(self) -> None:
@@ -147,7 +151,7 @@ class Hold:
 
     def _seal(self, asked: Asked) -> str:
         id = self._answers.seal(asked, self._principal)
-        self._requests.append(id)
+        self._requests[asked.key] = id
         return id
 
     def _end_in_vain(self) -> None:
@@ -175,4 +179,12 @@ class Hold:
             if key not in self._found:
                 given = no_answer(self._event.questions[key])
                 await self._answers.keep(asked, given, self._principal)
-                self._take(key, await self._answers.find(asked) or given)
+                found = await self._answers.find(asked) or given
+                self._take(key, found)
+                if found == given:
+                    self._tell(key, TOO_LATE)
+
+    def _tell(self, key: str, reason: str) -> None:
+        """Notify the client that a question counts no more, if it was asked on this stream."""
+        if (id := self._requests.get(key)) is not None:
+            self._channel.withdraw(id, reason)

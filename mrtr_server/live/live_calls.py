@@ -170,7 +170,7 @@ class LiveCalls:
         answers = self._parts.answers
         if (asked := answers.open(id, principal)) is not None:
             if asked.expires > self._parts.clock():  # who answers later is as good as the second who answers
-                await answers.keep(asked, read(), principal)
+                await answers.keep(asked, answers.to(id, read()), principal)
             return True
         return await self._task_results.take(id, read, principal)
 

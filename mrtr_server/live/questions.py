@@ -11,6 +11,11 @@ DISMISSED: JSON = {"result": {"action": "cancel"}}
 WITHDRAWN: JSON = {"failed": "the call was cancelled"}
 """The answer to a question that counts no more."""
 
+TOO_LATE = "There was no answer in time"
+CALL_CANCELLED = "The call was cancelled"
+TASK_CANCELLED = "The task was cancelled"
+ANSWERED_ELSEWHERE = "It was answered elsewhere"
+
 
 def read_answers(questions: Mapping[str, Question], answers: Mapping[str, JSON]) -> dict[str, JSON]:
     """Return answers as a round takes them.
@@ -46,7 +51,7 @@ def read_answer(question: Question, answer: JSON) -> JSON:
         result = answer["result"]
         return result if isinstance(result, dict) else {}  # which is no answer, so the question comes again
     if "lacks" in answer:
-        raise MissingCapability(_nested(question.needs))
+        raise MissingCapability(_nested(question.needs.split()[0]))
     if question.method == "elicitation/create":
         return dict(DISMISSED["result"])
     raise ProtocolError(f"The client did not fulfil {question.method}: {answer.get('failed')}")

@@ -33,7 +33,7 @@ from .channel import Channel
 from .events import Event
 from .hold import RETRY
 from .parts import LiveParts
-from .questions import read_answer
+from .questions import TASK_CANCELLED, read_answer
 from .task_asks import AskedByTask
 
 LOOK = 5.0
@@ -100,6 +100,8 @@ class TaskResults:
                             task = await self._look(call)
                             await stream.send_pieces()
                             if task.status in ENDED:
+                                if task.outcome is None:  # it was cancelled, so what it asked was not answered
+                                    stream.withdraw()
                                 return TaskResult(task)
                 finally:
                     channel.waits(False)
@@ -191,6 +193,8 @@ class _Stream:
         self._reader = reader
         self._event = event
         self._parts = parts
+        self._requests: dict[str, str] = {}
+        """The ids of the requests by which it asks what is open, by key."""
 
     async def mark(self, retry: int | None = None) -> None:
         """Send an event to come back to, if the client takes a stream."""
@@ -201,6 +205,7 @@ class _Stream:
         """Send the questions that are open, without those that were sent before."""
         seen = {key: page for key, page in self._event.seen.items() if page or key in task.questions}
         self._event = replace(self._event, seen=seen)
+        self._requests = {key: id for key, id in self._requests.items() if key in task.questions}
         parts, principal = self._parts, self.call.principal
         for key, question in task.questions.items():
             if key in seen:
@@ -209,8 +214,14 @@ class _Stream:
                 raise InvalidRequest("This task asks a question, which needs Accept: text/event-stream")
             self._event = replace(self._event, seen={**self._event.seen, key: question.page})
             request = parts.task_asks.seal(AskedByTask(task.id, key, self.call.session), principal)
+            self._requests[key] = request
             page = parts.answers.elicitation(task.id, key, question)
             self.channel.ask(request, replace(question, task=task.id), page, await self._id())
+
+    def withdraw(self) -> None:
+        """Notify the client that what was asked counts no more."""
+        for request in self._requests.values():
+            self.channel.withdraw(request, TASK_CANCELLED, self.call.target)
 
     async def send_pieces(self) -> None:
         """Send the pieces of the result that have come since, if the client wants them."""

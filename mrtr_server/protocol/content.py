@@ -268,6 +268,13 @@ def is_content(value: Any) -> bool:
     return hasattr(value, "model_dump") and getattr(value, "type", None) in CONTENT_TYPES
 
 
+def uses_tools(message: Mapping[str, Any]) -> bool:
+    """Return whether a message of a sampling says how the model used tools (Sampling, Tools in Sampling)."""
+    content = message.get("content")
+    blocks = content if isinstance(content, list) else [content]
+    return any(isinstance(each, dict) and each.get("type") in ("tool_use", "tool_result") for each in blocks)
+
+
 def block(value: Any) -> dict[str, Any]:
     """Return a content block as plain JSON; a string becomes text."""
     if isinstance(value, str):

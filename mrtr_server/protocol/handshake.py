@@ -45,7 +45,7 @@ from .dialect import (
     with_stream,
 )
 from .handshake_entries import EntryWriter, content_of
-from .handshake_questions import question_params
+from .handshake_questions import known_capabilities, question_params
 from .handshake_tasks import (
     CAPABILITY,
     OFFER,
@@ -283,7 +283,8 @@ class HandshakeDialect(Dialect):
         """Return the HTTP response that carries an outcome; the one to `initialize` has the id of the session."""
         if isinstance(outcome, Discovery) and self._sessions is not None:
             form = self._forms[_negotiated(call.params)]
-            id = self._sessions.begin(form.form.name, call.client, call.principal)
+            client = replace(call.client, capabilities=known_capabilities(form.form, call.client.capabilities))
+            id = self._sessions.begin(form.form.name, client, call.principal)
             return Reply(200, form.initialized(call, outcome), ((SESSION_HEADER, id),))
         return Reply(200, self.dump_outcome(call, outcome))
 
@@ -296,7 +297,7 @@ class HandshakeDialect(Dialect):
         method, body = call.method, outcome.body
         if method == "tools/call":
             return result(call, self._tool_result(call.target, body))
-        if method == "prompts/get" and not self.form.structures:
+        if method == "prompts/get" and not self.form.enriches:
             messages = [{**each, "content": content_of(self.form, each["content"])} for each in body["messages"]]
             return result(call, {**body, "messages": messages})
         return result(call, self._entries.write(body))
@@ -329,11 +330,22 @@ class HandshakeDialect(Dialect):
             return request_of(id, question)
         return request(id, question.method, with_related(params, question.task) if question.task else params)
 
+    def dump_withdrawal(self, id: str, reason: str, task: str = "") -> bytes:
+        """Return the notification that a question counts no more (Cancellation).
+
+        Args:
+            id: of the request that asked.
+            reason: why, for people.
+            task: the task that asked; empty for none.
+        """
+        params = {"requestId": id, "reason": reason}
+        return notification(CANCELLED, with_related(params, task) if task else params)
+
     def note(self, note: Note) -> bytes:
         """Return the notification that carries a note; empty where this version has none."""
         if isinstance(note, PageReported) and self.form.enriches:
             return _completion(note.page, note.task)
-        if isinstance(note, Piece) and not self.form.structures:
+        if isinstance(note, Piece) and not self.form.enriches:
             note = replace(note, content=content_of(self.form, note.content))
         if not isinstance(note, Progress):
             return super().note(note)
@@ -401,9 +413,10 @@ class HandshakeDialect(Dialect):
 
     def _tool_result(self, tool: str, body: JSON) -> JSON:
         form = self.form
+        if not form.enriches:
+            body = {**body, "content": [content_of(form, each) for each in body["content"]]}
         if not form.structures:
-            content = [content_of(form, each) for each in body["content"]]
-            return {**{name: value for name, value in body.items() if name != "structuredContent"}, "content": content}
+            return {name: value for name, value in body.items() if name != "structuredContent"}
         if "structuredContent" in body:
             value, schema = body["structuredContent"], self.surface.output_schema(tool)
             if type(value) is not dict or self._entries.wraps(schema):

@@ -9,6 +9,9 @@ from .messages import JSON, TaskSupport
 _ABOVE = ("$schema", "$defs", "definitions")
 """What stands at the top of a schema."""
 
+_OF_NEWEST = frozenset({"icons"})
+_OF_STRUCTURES = frozenset({"title", "outputSchema", "_meta"})
+
 _LISTS = ("tools", "prompts", "resources", "resourceTemplates")
 
 
@@ -23,10 +26,7 @@ class EntryWriter:
     def __init__(self, version: HandshakeVersion, task_support: Callable[[str], TaskSupport]) -> None:
         self._version = version
         self._task_support = task_support
-        dropped = set() if version.enriches else {"icons"}
-        if not version.structures:
-            dropped |= {"title", "outputSchema", "_meta"}
-        self._dropped = dropped
+        self._dropped = _unknown(version)
         # By identity, with the entry itself, so that no other entry can have it.
         self._written: dict[int, tuple[JSON, JSON]] = {}
 
@@ -35,6 +35,8 @@ class EntryWriter:
         for listing in _LISTS:
             if listing in body:
                 return {**body, listing: [self._entry(listing, entry) for entry in body[listing]]}
+        if "contents" in body and not self._version.structures:
+            return {**body, "contents": [_without(each, self._dropped) for each in body["contents"]]}
         return body
 
     @staticmethod
@@ -49,9 +51,11 @@ class EntryWriter:
         return known[1]
 
     def _shaped(self, listing: str, entry: JSON) -> JSON:
-        shaped = {name: value for name, value in entry.items() if name not in self._dropped}
+        shaped = _without(entry, self._dropped)
         if listing != "tools":
-            return shaped
+            if "arguments" in shaped:
+                shaped["arguments"] = [_without(each, self._dropped) for each in shaped["arguments"]]
+            return shaped if self._version.structures else _undated(shaped)
         if not self._version.annotates:
             shaped.pop("annotations", None)
         shaped["inputSchema"] = _of_objects(shaped["inputSchema"])
@@ -65,13 +69,41 @@ class EntryWriter:
 
 def content_of(version: HandshakeVersion, content: Any) -> Any:
     """Return a content block in the shape of a version; what it does not know becomes what it does."""
-    kind = content.get("type") if isinstance(content, dict) else None
-    if kind == "resource_link" and not version.structures:
-        return {"type": "text", "text": f"{content.get('title') or content.get('name')}: {content.get('uri')}"}
-    if kind == "audio" and not version.annotates:
-        found = {"uri": "urn:mcp:audio", "mimeType": content.get("mimeType"), "blob": content.get("data")}
-        return {"type": "resource", "resource": found}
-    return content
+    if version.enriches or not isinstance(content, dict):
+        return content
+    shaped = _without(content, _unknown(version))
+    if version.structures:
+        return shaped
+    shaped = _undated(shaped)
+    hints = {name: shaped[name] for name in ("annotations",) if name in shaped}
+    match shaped.get("type"):
+        case "resource_link":
+            text = f"{content.get('title') or content.get('name')}: {content.get('uri')}"
+            return {"type": "text", "text": text, **hints}
+        case "audio" if not version.annotates:
+            found = {"uri": "urn:mcp:audio", "mimeType": content.get("mimeType"), "blob": content.get("data")}
+            return {"type": "resource", "resource": found, **hints}
+        case "resource" if isinstance(held := shaped.get("resource"), dict):
+            return {**shaped, "resource": _without(held, _unknown(version))}
+    return shaped
+
+
+def _unknown(version: HandshakeVersion) -> frozenset[str]:
+    """Return the fields that a version does not have, in whatever may have them in a later one."""
+    if version.enriches:
+        return frozenset()
+    return _OF_NEWEST if version.structures else _OF_NEWEST | _OF_STRUCTURES
+
+
+def _without(given: JSON, names: frozenset[str]) -> JSON:
+    return {name: value for name, value in given.items() if name not in names}
+
+
+def _undated(given: JSON) -> JSON:
+    """Return an entry or a content block whose hints do not say when it was changed."""
+    if not isinstance(hints := given.get("annotations"), dict) or "lastModified" not in hints:
+        return given
+    return {**given, "annotations": _without(hints, frozenset({"lastModified"}))}
 
 
 def _wrapped(schema: JSON) -> JSON:

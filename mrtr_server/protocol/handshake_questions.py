@@ -3,8 +3,20 @@
 from typing import Any
 
 from ..errors import MissingCapability
+from .content import uses_tools
+from .handshake_entries import content_of
 from .handshake_versions import HandshakeVersion
 from .messages import JSON, NamedChoices, Question
+
+
+def known_capabilities(version: HandshakeVersion, declared: JSON | None) -> JSON:
+    """Return what clients of a version can be asked, of what one declares (Lifecycle, Operation)."""
+    known = dict(declared or {})
+    if not version.structures:
+        known.pop("elicitation", None)
+    if not version.enriches and known.get("sampling") is not None:
+        known["sampling"] = {"context": {}}  # which needs no capability of its own
+    return known
 
 
 def question_params(version: HandshakeVersion, question: Question, elicitation: str) -> JSON:
@@ -20,9 +32,11 @@ def question_params(version: HandshakeVersion, question: Question, elicitation: 
     """
     params = question.params
     if question.method == "sampling/createMessage":
-        return params if version.enriches else _plain_sampling(params)
+        return params if version.enriches else _plain_sampling(version, params)
     if question.method != "elicitation/create":
         return params
+    if not version.structures:  # whatever the client has declared
+        raise MissingCapability({"elicitation": {}})
     if params.get("mode") == "url":
         if not version.enriches:
             raise MissingCapability({"elicitation": {"url": {}}})
@@ -35,15 +49,17 @@ def question_params(version: HandshakeVersion, question: Question, elicitation: 
     return {**params, "requestedSchema": {**schema, "properties": fields}}
 
 
-def _plain_sampling(params: JSON) -> JSON:
+def _plain_sampling(version: HandshakeVersion, params: JSON) -> JSON:
     """Return a sampling without tools, each of whose messages has one block of content."""
-    if "tools" in params or "toolChoice" in params:
+    if "tools" in params or "toolChoice" in params or any(map(uses_tools, params["messages"])):
         raise MissingCapability({"sampling": {"tools": {}}})
     messages: list[Any] = []
     for message in params["messages"]:
         content = message.get("content")
         each = content if isinstance(content, list) else [content]
-        messages += [{**message, "content": block} for block in each]
+        if not version.annotates and any(isinstance(block, dict) and block.get("type") == "audio" for block in each):
+            raise MissingCapability({"sampling": {"audio": {}}})
+        messages += [{"role": message["role"], "content": content_of(version, block)} for block in each]
     return {**params, "messages": messages}
 
 

@@ -94,7 +94,7 @@ class Question:
         kind: `"form"`, `"confirm"`, `"url"`, `"callback"` (a page that reports back), `"sample"` or `"roots"`.
         method: the request that the client is to fulfil, such as `"elicitation/create"`.
         params: its parameters; a `message` in them is what the person reads.
-        needs: the capability that the client must have declared, as a dotted path.
+        needs: the capabilities that the client must have declared, as dotted paths with a space between.
         shape: digest of all of `params` but the message.
         page: names a page that reports back, by the name that its report is stored under; empty for all else.
         task: the task that asks, where its client has to be told; empty otherwise.

@@ -6,7 +6,7 @@ from inspect import cleandoc
 from typing import Any
 
 from ..errors import SetupError
-from ..protocol.content import icon_entries
+from ..protocol.content import Annotations, ToolAnnotations, icon_entries
 from ..protocol.messages import JSON
 from .options import ListedOptions
 
@@ -52,6 +52,24 @@ def list_entry(function: Callable[..., Any], options: ListedOptions, **fields: A
         **fields,
     }
     return {name: value for name, value in all_fields.items() if value is not None}
+
+
+def hints_of(given: Any, kind: type[Annotations | ToolAnnotations], such_as: str) -> JSON | None:
+    """Return the `annotations` of an entry as plain JSON; None if there are none.
+
+    Args:
+        given: what the decorator was told.
+        kind: the class that has them.
+        such_as: an argument of it, for errors.
+
+    Raises:
+        SetupError: they are something else.
+    """
+    if given is not None and not isinstance(given, (kind, Mapping)):
+        raise SetupError(f"annotations= takes {kind.__name__}(...), such as {kind.__name__}({such_as})")
+    if given is None:
+        return None
+    return (given.wire() if isinstance(given, kind) else dict(given)) or None
 
 
 def refuse_other_than_strings(where: str, schema: Mapping[str, Any], what: str) -> None:

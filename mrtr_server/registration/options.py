@@ -10,7 +10,7 @@ from starlette.responses import Response
 from ..errors import SetupError
 from ..flow.asks import Text
 from ..flow.authorization import Authorize
-from ..protocol.content import Icon, ToolAnnotations
+from ..protocol.content import Annotations, Icon, ToolAnnotations
 from .option_types import LISTED, RESOURCE, TOOL, check_seconds, check_types
 
 Icons = Sequence[Icon | Mapping[str, Any]]
@@ -85,7 +85,7 @@ class ResourceOptions(ListedOptions):
     _: KW_ONLY
     mime_type: str | None = None
     size: int | None = None
-    annotations: Mapping[str, Any] | None = None
+    annotations: Annotations | Mapping[str, Any] | None = None
     ttl: float = 0.0
     scope: Literal["public", "private"] = "private"
 

@@ -9,12 +9,13 @@ from ..errors import SetupError
 from ..flow.authorization import Hook, compile_hook
 from ..flow.handler import Handler
 from ..flow.home import Home
+from ..protocol.content import Annotations
 from ..protocol.messages import JSON
 from ..schema.arguments import Arguments, SignatureArguments
 from ..schema.uri_templates import UriTemplate
 from .foreign import refuse_foreign_types
 from .handlers import compile_handler
-from .listed import list_entry, name_of, refuse_other_than_strings
+from .listed import hints_of, list_entry, name_of, refuse_other_than_strings
 from .options import ResourceOptions
 from .signatures import names_around_decorator
 
@@ -76,7 +77,7 @@ def build_resource(function: Callable[..., Any], options: ResourceOptions, home:
         **({"uriTemplate": uri} if template else {"uri": uri}),
         mimeType=options.mime_type,
         size=options.size,
-        annotations=dict(options.annotations) if options.annotations else None,
+        annotations=hints_of(options.annotations, Annotations, "priority=0.5"),
     )
     return Resource(
         handler,

@@ -19,7 +19,7 @@ from ..schema.raw import RawArguments
 from ..schema.results import Write, piece_results, tool_results
 from .foreign import refuse_foreign_types
 from .handlers import calls, compile_handler
-from .listed import list_entry, name_of
+from .listed import hints_of, list_entry, name_of
 from .options import ToolOptions
 from .signatures import names_around_decorator
 
@@ -95,7 +95,11 @@ def build_tool(
     handler, write = write_in_time(handler, write)
     headers = header_parameters(name, arguments.schema)
     entry = list_entry(
-        function, options, inputSchema=arguments.schema, outputSchema=output_schema, annotations=_annotations(options)
+        function,
+        options,
+        inputSchema=arguments.schema,
+        outputSchema=output_schema,
+        annotations=hints_of(options.annotations, ToolAnnotations, "read_only_hint=True"),
     )
     return Tool(
         handler, arguments, write, headers, entry, names, hook, _rate(name, options), tags=frozenset(options.tags)
@@ -150,14 +154,6 @@ def _compile(function: Callable[..., Any], name: str, options: ToolOptions, home
             name,
         )
     return handler
-
-
-def _annotations(options: ToolOptions) -> JSON | None:
-    given = options.annotations
-    if given is not None and not isinstance(given, ToolAnnotations | Mapping):
-        raise SetupError("annotations= takes ToolAnnotations(...), such as ToolAnnotations(read_only_hint=True)")
-    hints = given.wire() if isinstance(given, ToolAnnotations) else given
-    return dict(hints) if hints else None
 
 
 def _raw_parameter(where: str, parameters: Mapping[str, Parameter]) -> str | None:

@@ -171,6 +171,11 @@ class LiveConnection(OpenCallNotes, Connection):
         data = self.form.dump_question(id, question, elicitation)
         self._add_frame(_message(event, data), is_flushed=True)
 
+    def withdraw(self, id: str, reason: str, task: str = "") -> None:
+        """Notify the client that a question counts no more; see `Channel`."""
+        if not (self.gone or self.finishing):
+            self._add_frame(Frame(b"event: message\ndata: %b\n\n" % self.form.dump_withdrawal(id, reason, task)))
+
     def flush(self) -> Awaitable[None]:
         """Write what has been sent."""
         return NOTHING if self._stream is None else self._stream.flush()

@@ -232,6 +232,11 @@ class OpenRequest(OpenCallNotes, StdioRequest):
         if not self._is_over:
             self.peer.writer.add(self, data)
 
+    def withdraw(self, id: str, reason: str, task: str = "") -> None:
+        """Notify the client that a question counts no more; see `Channel`."""
+        if not self.gone:  # for itself, and not for this request, for which nothing is sent once it is cancelled
+            self.peer.writer.add(id, self.form.dump_withdrawal(id, reason, task))
+
     def flush(self) -> Awaitable[None]:
         """Do nothing: one task writes for all requests."""
         return NOTHING

@@ -2,8 +2,8 @@
 
 import datetime
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -19,20 +19,33 @@ from mrtr_server import KeyRing
 from mrtr_server.testing import EVERYTHING, Answerable, Client, Reply, SharedStore, accept, replica, replicas, yes
 
 from ..support.effects import EFFECTS
-from ..support.handshake import NEWEST, OLDER
+from ..support.handshake import NEWEST, OLDER, check_message
 from ..support.serving import TIMEOUT
 from ..system.test_replicas import FLOWS, answer
 from .conftest import Start
 from .test_login_example import DONE, log_in
 
 TODAY = "2026-07-28"
-HANDSHAKES = (NEWEST, "2025-06-18", "2025-03-26")
+HANDSHAKES = (NEWEST, "2025-06-18")
+BEFORE_ELICITATION = ("2025-03-26", "2024-11-05")
 ERAS = ("sep-draft", *HANDSHAKES)
 WITH_TASKS = (TODAY, NEWEST)
 """The eras whose clients take tasks."""
 
 RANDOM = re.compile(r"(?<=shop:)[0-9a-f]{8}|(?<=RES-2025-)\d{3}|(?<=receipt )\d+")
 """What examples make up."""
+
+
+def check_replies(replies: Sequence[Reply], era: str) -> None:
+    """Check all that came against the schema of a version with a handshake."""
+    if era not in (*HANDSHAKES, *BEFORE_ELICITATION):
+        return
+    asked: dict[str, Any] = {}
+    for reply in replies:
+        sent = from_json(reply.request.body or b"{}")
+        asked = sent if "method" in sent else asked  # and not the answer to a question
+        for message in reply.received:
+            check_message(message, asked, era)
 
 
 @dataclass(frozen=True)
@@ -58,6 +71,7 @@ class Scenario:
         while reply.needs_input or reply.is_under_way:
             answers = {key: self.answers.get(key, answer) for key in reply.asks}
             reply = walked.answer(answers) if reply.needs_input else walked.wait()
+        check_replies(walked.replies, client.era)
         assert (walked.task is not None) == (client.tasks and self.target in BECOME_TASKS)
         return Reply.of_all(walked.replies)
 
@@ -201,6 +215,18 @@ def test_the_same_comes_of_it(example: str, effects: Callable[[], list[str]]) ->
     for era in WITH_TASKS:
         found = outcome(example, era, effects, SCENARIOS[example], tasks=True)
         assert without_steps(found) == without_steps(expected), f"{era} with tasks"
+
+
+@pytest.mark.parametrize("example", sorted(SCENARIOS))
+def test_the_same_comes_of_what_elicits_nothing(example: str, effects: Callable[[], list[str]]) -> None:
+    *expected, _ = outcome(example, TODAY, effects, SCENARIOS[example])
+    for era in BEFORE_ELICITATION:
+        *found, _ = outcome(example, era, effects, [replace(each, answers={}) for each in SCENARIOS[example]])
+        for each, of_today in zip(found, expected, strict=True):
+            if not of_today["questions"]:
+                assert each.keys() == of_today.keys(), era
+            elif "error" in each:
+                assert "elicitation" in each["error"], era
 
 
 @pytest.mark.parametrize("example", sorted(AS_TASKS))

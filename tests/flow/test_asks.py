@@ -40,6 +40,10 @@ SPECIFICATION = json.loads((Path(__file__).parents[1] / "schemas" / "2026-07-28.
 INPUT_REQUEST = Draft202012Validator({"$ref": "#/$defs/InputRequest", "$defs": SPECIFICATION["$defs"]})
 
 
+USE = {"type": "tool_use", "id": "1", "name": "add", "input": {}}
+RESULT = {"type": "tool_result", "toolUseId": "1", "content": []}
+
+
 class GitHubLogin(BaseModel):
     name: str
 
@@ -161,6 +165,12 @@ class TestQuestions:
     def test_a_conversation_is_written_in_many_ways(self, messages: Any, written: list[Any]) -> None:
         assert sent(Sample(messages))["params"]["messages"] == written
 
+    @pytest.mark.parametrize("messages", [[{"role": "assistant", "content": USE}, "Hi"], [{"content": [RESULT, TEXT]}]])
+    def test_tools_that_were_used_need_their_results_alone(self, messages: list[Any]) -> None:
+        """Sampling, Tool Result Messages, and Tool Use and Result Balance."""
+        with pytest.raises(SetupError, match="sampling's message"):
+            Sample(messages)
+
     def test_what_is_no_message_is_refused_at_once(self) -> None:
         with pytest.raises(SetupError, match="int is not content"):
             Sample(5)
@@ -177,6 +187,8 @@ class TestQuestions:
             (Sample("Hi", include_context="allServers"), "sampling.context"),
             (Sample("Hi", tools=[]), "sampling.tools"),
             (Sample("Hi", tool_choice={"mode": "none"}), "sampling.tools"),
+            (Sample("Hi", tools=[], include_context="thisServer"), "sampling.tools sampling.context"),
+            (Sample([{"role": "assistant", "content": [USE]}, {"role": "user", "content": RESULT}]), "sampling.tools"),
         ],
     )
     def test_each_needs_what_the_client_must_have_declared(self, ask: Ask[Any], needs: str) -> None:

@@ -1,15 +1,16 @@
 """What a handler asks reaches a client of the handshake era while its call is open, and the answer comes back."""
 
 import asyncio
+import json
 import threading
 from typing import Any
 
 import pytest
 
-from mrtr_server import Context, Limits, MRTRServer
+from mrtr_server import AudioContent, Context, Limits, MRTRServer, Sample
 
 from ..support.effects import EFFECTS
-from ..support.handshake import NEWEST, Handshake
+from ..support.handshake import JSON, NEWEST, Handshake, Stream
 from ..support.wire import request
 from .conftest import Connect
 
@@ -126,6 +127,9 @@ class TestOneQuestion:
         client = connect()
         with client.calling("hurry") as stream:
             asked = stream.ask()
+            told = stream.next()
+            assert told["method"] == "notifications/cancelled"
+            assert told["params"] == {"requestId": asked["id"], "reason": "There was no answer in time"}
             assert stream.end()["result"]["isError"]
         assert client.answer(asked, {"action": "accept", "content": {"name": "late"}}).status == 202
         assert EFFECTS == []
@@ -140,6 +144,21 @@ class TestSeveral:
             assert client.answer(asked["sampling/createMessage"], SAMPLED).status == 202
             client.accept(asked["elicitation/create"], name="octocat")
             assert text(stream.end()) == "hello, octocat in 1 places"
+
+    def test_one_that_two_streams_ask_is_withdrawn_where_it_was_not_answered(self, connect: Connect) -> None:
+        """Cancellation."""
+        client = connect(servers=2)
+        with client.calling("name_and_pizza") as stream:
+            who = stream.ask()
+            after_the_first = stream.last_id
+            which = stream.ask()
+            with client.resume(after_the_first) as again:
+                client.accept(again.ask(), size="small", toppings=[])
+                told = stream.next()
+                assert told["method"] == "notifications/cancelled"
+                assert told["params"] == {"requestId": which["id"], "reason": "It was answered elsewhere"}
+                client.accept(who, name="octocat")
+                assert text(again.end()) == "octocat: small"
 
     def test_one_after_the_other_on_one_stream(self, connect: Connect) -> None:
         client = connect()
@@ -227,6 +246,55 @@ class TestVersions:
         client = connect(version="2025-06-18")
         for tool in ("pizza", "name_and_pizza"):  # nor is what could be asked beside them
             assert "several choices" in client.call(tool).error.message
+
+    @pytest.mark.parametrize("version", ["2025-03-26", "2024-11-05"])
+    @pytest.mark.parametrize("session", ["", "forged"])
+    def test_nothing_is_elicited_where_the_version_has_none(self, connect: Connect, version: str, session: str) -> None:
+        client = connect(version=version)
+        client.session = session or client.session
+        assert "elicitation" in client.call("greet").error.message
+        with client.calling("say_hello") as stream:  # which it has
+            client.answer(stream.ask(), SAMPLED)
+            assert text(stream.end()) == "hello"
+
+    def test_what_is_sampled_is_what_the_version_knows(self, connect: Connect) -> None:
+        def register(app: MRTRServer) -> MRTRServer:
+            @app.tool
+            async def sample(ctx: Context, kind: str) -> str:
+                audio = AudioContent(data=b"audio")
+                used = {"type": "tool_use", "id": "1", "name": "a", "input": {}}
+                result = {"type": "tool_result", "toolUseId": "1", "content": []}
+                asks = {
+                    "audio": Sample(audio),
+                    "used": Sample([{"role": "assistant", "content": used}, {"role": "user", "content": [result]}]),
+                    "both": Sample("Hi", tools=[], include_context="thisServer"),
+                    "context": Sample("Hi", include_context="thisServer"),
+                }
+                (sampled,) = await ctx.ask(asks[kind])
+                return str(sampled.text)
+
+            return app
+
+        def lacks(version: str, sampling: JSON) -> dict[str, str]:
+            client = connect(register=register, version=version, capabilities={"sampling": sampling})
+            found = {}
+            for kind in ("audio", "used", "both", "context"):
+                params = {"name": "sample", "arguments": {"kind": kind}}
+                with client.http.stream(
+                    "POST", client.url(), json=client.request("tools/call", params), headers=client.given()
+                ) as reply:
+                    if reply.headers["content-type"] == "application/json":
+                        found[kind] = json.loads(reply.read())["error"]["message"].rpartition(": ")[2]
+                    else:
+                        client.answer(Stream(reply, version).ask(), SAMPLED)
+            return found
+
+        tools, context = "sampling with tools", "sampling with context"
+        assert lacks(NEWEST, {}) == {"used": tools, "both": f"{tools}, {context}", "context": context}
+        assert lacks(NEWEST, {"tools": {}}) == {"both": context, "context": context}
+        assert lacks(NEWEST, {"tools": {}, "context": {}}) == {}
+        assert lacks("2025-06-18", {"tools": {}}) == {"used": tools, "both": tools}
+        assert lacks("2024-11-05", {}) == {"audio": "sampling with audio", "used": tools, "both": tools}
 
     def test_older_clients_get_forms_as_they_know_them(self, connect: Connect) -> None:
         client = connect(version="2025-06-18")

@@ -199,7 +199,7 @@ class TestBatches:
             request("ping", id=1),
             {"jsonrpc": "2.0", "method": "notifications/roots/list_changed"},
             request("tools/call", {"name": "add", "arguments": {"a": 1, "b": 2}}, id="two"),
-            request("tools/call", {"name": "greet"}, id=3),
+            request("tools/call", {"name": "say_hello"}, id=3),
             request("x/y", id=4),
             7,
         ]
@@ -506,6 +506,9 @@ class TestCancelled:
         with client.calling("greet") as stream:
             asked = stream.ask()
             self.cancel(client, client.ids)
+            told = stream.next()
+            assert told["method"] == "notifications/cancelled"
+            assert told["params"]["requestId"] == asked["id"]
             assert list(stream.events()) == []
         client.accept(asked, name="late")
         reply = client.http.get(client.url(), headers=client.given(Last_Event_ID=stream.last_id))
@@ -519,6 +522,7 @@ class TestCancelled:
             with client.resume(stream.last_id) as again:
                 next(again.events())
                 self.cancel(client, client.ids)
+                assert stream.next()["params"]["requestId"] == asked["id"]  # what it asked counts no more
                 assert [event for each in (stream, again) for event in each.events() if event.data] == []
         client.accept(asked, name="late")
         assert EFFECTS == []

@@ -400,6 +400,17 @@ class TestWaiting:
             client.about("tasks/cancel", task)
             assert stream.end()["error"]["code"] == -32602
 
+    def test_what_a_cancelled_task_asked_is_withdrawn(self, studio: Callable[..., Handshake]) -> None:
+        """Cancellation."""
+        client = studio()
+        task = client.task("greet")
+        with client.result_of(task) as stream:
+            asked = stream.ask()
+            client.about("tasks/cancel", task)
+            told = stream.next()
+            assert (told["method"], told["params"]["requestId"]) == ("notifications/cancelled", asked["id"])
+            assert stream.end()["error"]["code"] == -32602
+
     def test_one_caller_has_a_share_of_the_streams(
         self, studio: Callable[..., Handshake], gate: threading.Event
     ) -> None:

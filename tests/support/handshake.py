@@ -54,16 +54,49 @@ def result_of(message: JSON) -> str:
 def _validator(definition: str, version: str) -> Draft202012Validator:
     schema = json.loads((Path(__file__).parents[1] / "schemas" / f"{version}.json").read_text())
     name = "$defs" if "$defs" in schema else "definitions"
-    return Draft202012Validator({"$ref": f"#/{name}/{definition}", name: schema[name]})
+    definitions = {each: found if each in _PARTS else _closed(found) for each, found in schema[name].items()}
+    return Draft202012Validator({"$ref": f"#/{name}/{definition}", name: definitions})
+
+
+_PARTS = ("Task", "Result", "NotificationParams")
+"""Definitions that others are put together of."""
+
+_OPEN = frozenset({"inputSchema", "outputSchema"})
+"""Fields that hold a schema, in which there may be more than the protocol names."""
+
+
+def _closed(schema: JSON) -> JSON:
+    """Return a schema that permits the fields that it names, and no others, unless it says that it is open."""
+    closed = dict(schema)
+    if isinstance(items := schema.get("items"), dict):
+        closed["items"] = _closed(items)
+    if "properties" not in schema:
+        return closed
+    named = schema["properties"]
+    closed["properties"] = {name: each if name in _OPEN else _closed(each) for name, each in named.items()}
+    if (
+        "params" in named and "properties" in named["params"]
+    ):  # parameters of whatever message may have it (General Fields)
+        closed["properties"]["params"]["properties"].setdefault("_meta", {})
+    if not named.keys() & {"method", "jsonrpc"}:  # a message has an envelope, which older schemas have elsewhere
+        closed.setdefault("additionalProperties", False)
+    return closed
 
 
 def check(definition: str, value: Any, version: str = NEWEST) -> None:
-    """Check a message, or a part of one, against the official schema of a version, where that is here."""
-    if version in (NEWEST, "2025-06-18"):
-        problems = [
-            f"{error.json_path}: {error.message}" for error in _validator(definition, version).iter_errors(value)
-        ]
-        assert problems == [], f"{definition} of {version}: {problems}"
+    """Check a message, or a part of one, against the official schema of a version; no field may be unknown there."""
+    problems = [f"{error.json_path}: {error.message}" for error in _validator(definition, version).iter_errors(value)]
+    assert problems == [], f"{definition} of {version}: {problems}"
+
+
+def check_message(message: JSON, asked: JSON, version: str = NEWEST) -> None:
+    """Check what a server sent to a request: its response, or a message before that; see `check`."""
+    if "method" in message:
+        check("ServerRequest" if "id" in message else "ServerNotification", message, version)
+    elif "error" in message:
+        check("JSONRPCErrorResponse" if version == NEWEST else "JSONRPCError", message, version)
+    else:
+        check(result_of(asked), message["result"], version)
 
 
 class Stream:
@@ -103,10 +136,8 @@ class Stream:
         for event in self._events:
             if event.data:
                 message = event.message
-                if "method" in message and "id" in message:
-                    check("ServerRequest", message, self.version)
-                elif "method" in message:
-                    check("ServerNotification", message, self.version)
+                if "method" in message:
+                    check_message(message, {}, self.version)
                 return message
         raise AssertionError("the stream ended without a message")
 

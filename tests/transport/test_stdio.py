@@ -326,6 +326,7 @@ class TestTheHandshakeEra:
         id = session.begin_call("greet")
         asked = session.next()
         session.send(method="notifications/cancelled", params={"requestId": id})
+        assert session.next()["params"] == {"requestId": asked["id"], "reason": "The call was cancelled"}
         session.send(id=asked["id"], result=ADA)
         assert session.request("ping")["result"] == {}
         session.close()
