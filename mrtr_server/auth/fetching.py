@@ -1,7 +1,6 @@
 """Requests to the issuer of tokens, which never block the event loop."""
 
 import asyncio
-import re
 import ssl
 from collections.abc import Mapping
 from functools import cache
@@ -12,6 +11,7 @@ from pydantic_core import from_json
 
 from ..errors import IssuerUnavailable
 from ..extras import lacking
+from ..loopback import is_loopback_address
 
 try:
     import httpx
@@ -24,8 +24,6 @@ SECONDS = 5.0
 LARGEST = 512 * 1024
 """How large a response may be, in bytes."""
 
-_LOOPBACK = re.compile(r"localhost|127\.0\.0\.1|::1")
-
 
 def is_safe(url: str) -> bool:
     """Return whether a URL may be asked for what is trusted: `https`, or `http` on loopback."""
@@ -37,7 +35,7 @@ def is_safe(url: str) -> bool:
             and parts.username is None
             and not parts.fragment
             and bool(host)
-            and (parts.scheme == "https" or (parts.scheme == "http" and _LOOPBACK.fullmatch(host) is not None))
+            and (parts.scheme == "https" or (parts.scheme == "http" and is_loopback_address(host)))
         )
     except (ValueError, TypeError, AttributeError):  # no text, or no URL
         return False

@@ -1,12 +1,11 @@
 """Where browsers reach the server."""
 
-import re
 from collections.abc import Iterable
 from urllib.parse import urlsplit
 
 from ..errors import SetupError
+from ..loopback import is_loopback_host
 
-_LOOPBACK = re.compile(r"(localhost|127\.0\.0\.1|\[::1\])(:[0-9]{1,5})?")
 _DEFAULT_PORTS = {"http": ":80", "https": ":443"}
 
 
@@ -101,5 +100,5 @@ class BaseUrl:
         """
         host = host.lower()
         if self._given is None:
-            return _LOOPBACK.fullmatch(host) is not None
+            return is_loopback_host(host)
         return host.removesuffix(self._port) == self._host
