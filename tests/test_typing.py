@@ -351,7 +351,6 @@ def asking() -> InputRequired:
     return InputRequired({"login": GitHubLogin})  # E
 
 
-Elicit("?", str)  # E
 Elicit(5)  # E
 Elicit(lambda title: title, GitHubLogin)  # E
 Confirm(5)  # E

@@ -327,7 +327,12 @@ class TestOneValue:
             many = await ctx.elicit("Which ones?", list[Color])
             return f"{name} {size.value} {len(many)} {(await ctx.elicit('When?', date)).year}"
 
-        answers = {"name": "Ann", "value": Color.RED, "value_2": accept([Color.RED]), "value_3": date(2026, 1, 2)}
+        answers: dict[str, Any] = {
+            "name": "Ann",
+            "value": Color.RED,
+            "value_2": accept([Color.RED]),
+            "value_3": date(2026, 1, 2),
+        }
         assert Client(app).call("greet", answers=answers).text == "Ann red 1 2026"
 
 
