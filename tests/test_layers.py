@@ -46,6 +46,7 @@ PACKAGES = {
     "limits": "what requests and flows may use",
     "hints": "words of other frameworks",
     "extras": "optional libraries, and how to install them",
+    "loopback": "what is on this machine",
     "given": "which fields of an object its author gave",
     "errors": "the one tree of exceptions",
     "_version": "the release",

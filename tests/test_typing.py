@@ -14,7 +14,7 @@ ROOT = Path(__file__).parent.parent
 MODELS = """
 import asyncio
 from collections.abc import Callable
-from typing import Annotated, Any, assert_type
+from typing import Annotated, Any, Literal, assert_type
 
 from pydantic import BaseModel, Field
 from starlette.requests import Request
@@ -125,6 +125,11 @@ async def deploy(service: str, ctx: Context, region: Annotated[str, Header("Regi
 
 async def asks(ctx: Context) -> None:
     assert_type(await ctx.elicit("?", GitHubLogin), GitHubLogin)
+    assert_type(await ctx.elicit("?", str), str)
+    assert_type(await ctx.elicit("?", list[int]), list[int])
+    assert_type(await ctx.elicit("?", Elicited[str], key="branching"), Elicited[str])
+    typed: str = await ctx.elicit("?", Literal["a", "b"])
+    assert typed
     chosen = await ctx.elicit("?", Elicited[GitHubLogin], key="login")
     assert_type(chosen, Elicited[GitHubLogin])
     assert_type(chosen.content, GitHubLogin | None)
@@ -346,7 +351,6 @@ def asking() -> InputRequired:
     return InputRequired({"login": GitHubLogin})  # E
 
 
-Elicit("?", str)  # E
 Elicit(5)  # E
 Elicit(lambda title: title, GitHubLogin)  # E
 Confirm(5)  # E

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import re
 import ssl
 from collections.abc import Mapping
 from functools import cache
@@ -11,6 +10,7 @@ from urllib.parse import urlsplit
 
 from ..errors import IssuerUnavailable
 from ..extras import lacking
+from ..loopback import is_loopback_address
 
 try:
     import httpx
@@ -26,8 +26,6 @@ LARGEST = 512 * 1024
 _HEADERS = {"Accept": "application/json", "Accept-Encoding": "identity"}
 """Nothing compressed: a small response could fill the memory before its size is known."""
 
-_LOOPBACK = re.compile(r"localhost|127\.0\.0\.1|::1")
-
 
 def is_safe(url: str) -> bool:
     """Return whether a URL may be asked for what is trusted: `https`, or `http` on loopback."""
@@ -39,7 +37,7 @@ def is_safe(url: str) -> bool:
             and parts.username is None
             and not parts.fragment
             and bool(host)
-            and (parts.scheme == "https" or (parts.scheme == "http" and _LOOPBACK.fullmatch(host) is not None))
+            and (parts.scheme == "https" or (parts.scheme == "http" and is_loopback_address(host)))
         )
     except (ValueError, TypeError, AttributeError):  # no text, or no URL
         return False

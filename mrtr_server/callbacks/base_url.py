@@ -5,8 +5,8 @@ from collections.abc import Iterable
 from urllib.parse import quote, urlsplit
 
 from ..errors import SetupError
+from ..loopback import is_loopback_host
 
-_LOOPBACK = re.compile(r"(localhost|127\.0\.0\.1|\[::1\])(:[0-9]{1,5})?")
 _DEFAULT_PORTS = {"http": ":80", "https": ":443"}
 _UNESCAPED = "/:@!$&'()*+,;="
 """Characters left unescaped in a path (RFC 3986, section 3.3), besides those that are never escaped."""
@@ -146,5 +146,5 @@ class BaseUrl:
         """
         host = host.lower()
         if self._given is None:
-            return _LOOPBACK.fullmatch(host) is not None
+            return is_loopback_host(host)
         return host.removesuffix(self._port) == self._host

@@ -75,7 +75,8 @@ def call(tool: str, arguments: tuple[str, ...], **options: Any) -> None:
             names = [*list(tools)[:_MOST_NAMES], *(["…"] if len(tools) > _MOST_NAMES else [])]
             raise SetupError(f"The server has no tool {tool!r}. It has: {', '.join(names) or 'none'}")
         reply = await calls.client.call(tool, read_arguments(arguments, found.input_schema))
-        _print(calls, reply, reply.content)
+        calls.pieces.end_line()
+        _print(calls, reply, calls.pieces.unprinted(reply.content))
 
     _run(work, **options)
 

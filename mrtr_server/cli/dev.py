@@ -14,6 +14,7 @@ from ..concurrency.shutdown import ENVIRONMENT as SHUTDOWN_SECONDS
 from ..crypto.keys import ENVIRONMENT as KEYS
 from ..crypto.keys import KEY_BYTES
 from ..deployment.environment import APPLICATION, variables
+from ..loopback import is_loopback_address
 from ..storage.factory import ENVIRONMENT as DATABASE
 from .loading import import_app
 from .log_options import LEVELS
@@ -65,7 +66,7 @@ def dev(
 
     It is for your own machine. Serve others with mrtr-server run.
     """
-    from ..dev.process import DevProcess, is_loopback
+    from ..dev.process import DevProcess
     from ..dev.reloading import listen, watch_and_serve
     from ..dev.terminal import Terminal
 
@@ -80,12 +81,12 @@ def dev(
             f"{host}:{port} can't be listened on: {error.strerror or error}. End what uses it, or choose another --port"
         ) from None
     terminal = Terminal()
-    if not is_loopback(host):
+    if not is_loopback_address(host):
         terminal.write(
             f"{terminal.head('unsafe', 'red')} whoever reaches {host}:{listening.getsockname()[1]} can call every tool "
             "that asks for no token, and what people are asked is shown here. Use mrtr-server run to serve others"
         )
-    with listening, _environment(is_local=is_loopback(host)) as keys:
+    with listening, _environment(is_local=is_loopback_address(host)) as keys:
         process = DevProcess(
             find=import_app,
             app=app,

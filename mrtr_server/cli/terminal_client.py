@@ -6,13 +6,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import ExitStack, asynccontextmanager
 from typing import Any, Literal, NamedTuple, TypeVar
 
-from ..client import Bounds, Client, Form, Link, Progress, Sampling, Task
+from ..client import Bounds, Client, Form, Link, Piece, Progress, Sampling, Task
 from ..client.questions import Choice, Filled
 from ..errors import NotAnswered, SetupError
 from ..extras import lacking
 from ..logs.text import plain
 from ..protocol.messages import JSON
 from .terminal_form import Asker
+from .terminal_pieces import TerminalPieces
 
 try:
     from prompt_toolkit.application import create_app_session
@@ -38,16 +39,19 @@ class Calls(NamedTuple):
     Args:
         client: the client.
         as_json: whether results are printed as JSON.
+        pieces: what was printed of a result before it was there.
     """
 
     client: Client
     as_json: bool
+    pieces: TerminalPieces
 
 
 class _Terminal:
     """Answers with what was given, else by the person at the terminal; and shows how far a call has come."""
 
     def __init__(self, answers: Mapping[str, Any], asker: Asker | None, console: Console) -> None:
+        self.pieces = TerminalPieces(_write)
         self._answers = dict(answers)
         self._given = frozenset(answers)
         self._asker = asker
@@ -87,15 +91,21 @@ class _Terminal:
     def on_progress(self, note: Progress) -> None:
         self._show(note.message or "working", note.progress, note.total)
 
+    def on_piece(self, piece: Piece) -> None:
+        self._bar.stop()
+        self.pieces.show(piece)
+
     def on_task(self, task: Task) -> None:
         self.task = task.task_id
         self._show(f"task {task.status}: {task.status_message}" if task.status_message else f"task {task.status}")
 
     def stop(self) -> None:
+        """Leave the terminal to something else."""
         self._bar.stop()
+        self.pieces.end_line()
 
     async def _ask(self, key: str, ask: Callable[[Asker], Awaitable[T]]) -> T:
-        self._bar.stop()
+        self.stop()
         if key in self._given:
             words = f"The server asks {plain(key)!r} again: the answer that was given did not fit"
             self._console.print(Text(words), soft_wrap=True)
@@ -106,6 +116,7 @@ class _Terminal:
     def _show(self, text: str, done: float | None = None, total: float | None = None) -> None:
         if self._asker is None:
             return
+        self.pieces.end_line()
         self._bar.start()
         if self._row is None:
             self._row = self._bar.add_task("", total=None)
@@ -157,13 +168,14 @@ async def calling(
             on_sample=terminal.on_sample,
             on_roots=(lambda: roots) if roots else None,
             on_progress=terminal.on_progress,
+            on_piece=terminal.on_piece if sys.stdout.isatty() and not as_json else None,
             on_task=terminal.on_task,
             name="mrtr-server",
             bounds=Bounds(request_seconds=seconds),
             on_message=show if trace else None,
         ) as client:
             try:
-                yield Calls(client, as_json)
+                yield Calls(client, as_json, terminal.pieces)
             except NotAnswered:
                 if terminal.task:  # the same command with answers makes another one
                     await client.cancel_task(terminal.task)
@@ -171,6 +183,11 @@ async def calling(
     finally:
         terminal.stop()
         stack.close()
+
+
+def _write(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()
 
 
 def _short(value: Any, name: str = "") -> Any:

@@ -1,6 +1,7 @@
 """Requests to one server over HTTP: each is bounded, and sent again where that is safe."""
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from contextlib import aclosing
 from itertools import count
@@ -10,6 +11,7 @@ from pydantic_core import from_json
 
 from ..errors import BadReply, ClientError, NoReply, RequestRefused, SetupError
 from ..extras import lacking
+from ..loopback import is_loopback_address
 from ..protocol.header_params import HeaderParameter
 from ..protocol.messages import JSON, PIECE
 from ..wire.events import Event, EventReader
@@ -20,6 +22,8 @@ try:
     import httpx
 except ImportError as error:
     raise lacking("The client", "client", error) from error
+
+logger = logging.getLogger("mrtr_server")
 
 OnMessage = Callable[[Literal["sent", "received"], JSON], None]
 Noted = Callable[[JSON], Awaitable[None]]
@@ -105,6 +109,8 @@ class Connection:
                 raise SetupError(f"The header {name} can't be sent: it has a line feed or another special character")
             if name.lower() == "authorization" and self._url.userinfo:
                 raise SetupError("Give either a token, or a URL with a user and a password")
+            if name.lower() == "authorization":
+                self._warn_of_plain_http()
         self._about = about
         self._headers = headers
         self._bounds = bounds
@@ -112,6 +118,11 @@ class Connection:
         self._http = http
         self._on_message = on_message
         self._numbers = count(1)
+
+    def _warn_of_plain_http(self) -> None:
+        host = self._url.host
+        if self._url.scheme == "http" and not is_loopback_address(host):
+            logger.warning("The token goes to %s over plain http, where others on the way can read it: use https", host)
 
     async def open(self) -> None:
         """Get ready to send."""

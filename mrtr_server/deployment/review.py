@@ -2,12 +2,12 @@
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from ipaddress import ip_address
 from typing import Any, Literal
 
 from ..auth.fixed_tokens import BearerTokens
 from ..crypto.keys import ENVIRONMENT as KEYS
 from ..crypto.signing import SignedCodec
+from ..loopback import is_loopback_address
 from ..registration.registry import Registry
 from ..storage.factory import ENVIRONMENT as DATABASE
 from .environment import unknown_variables
@@ -196,12 +196,7 @@ def _review_end(settings: Settings[Any], host: str) -> Iterator[Finding]:
 
 
 def _is_loopback(host: str) -> bool:
-    if host.partition(":")[0] in ("localhost", "unix"):
-        return True
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return False
+    return host.startswith("unix:") or is_loopback_address(host)
 
 
 def _review_descriptions(registry: Registry) -> Iterator[Finding]:

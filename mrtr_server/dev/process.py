@@ -8,7 +8,6 @@ import time
 import traceback
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
-from ipaddress import ip_address
 from typing import Any
 
 from ..concurrency.shutdown import read_seconds
@@ -169,16 +168,6 @@ def root_url(host: str, port: int) -> str:
     """Return the URL at which an author reaches what listens on an address."""
     shown = "127.0.0.1" if host in _EVERYWHERE else f"[{host}]" if ":" in host else host
     return f"http://{shown}:{port}"
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether only programs of this machine reach what listens on an address."""
-    if host == "localhost":
-        return True
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _packages_of(app: str) -> frozenset[str]:

@@ -14,6 +14,7 @@ from ..errors import InvalidAnswer, Refusal, SetupError
 from ..protocol.content import blocks, uses_tools
 from ..protocol.messages import JSON, SHORT_MESSAGE, Question
 from ..schema.forms import Form, describe, form
+from ..schema.values import ValueForm, may_be_value, value_form
 from .journal import CONFIRMATION, UNSET
 
 T = TypeVar("T")
@@ -175,22 +176,22 @@ class Elicit(Ask[T]):
     Args:
         message: why you ask, in words for the person. For a parameter, also a function that makes it: its parameters
             are filled by name with the call's arguments, earlier answers and dependencies.
-        schema: a pydantic model whose fields are the form's; or `Elicited[Model]` to branch on decline and cancel.
-            Left out for a parameter, since its type says it.
-        key: see `Ask`; the model's name in snake case by default.
+        schema: a pydantic model whose fields are the form's, or the type of one value, such as `str`, `date`, an enum
+            or a `Literal`; or `Elicited[...]` of these to branch on decline and cancel. Left out for a parameter,
+            since its type says it.
+        key: see `Ask`; by default the model's name in snake case, `value` for one value, and the name of a parameter
+            of one value.
 
     Raises:
-        SetupError: the model can't be a form.
+        SetupError: it can't be a form.
     """
 
     @overload
     def __init__(self: "Elicit[Any]", message: Text, *, key: str | None = None) -> None: ...
+    @overload  # a type that is no class, such as `Literal["a"]` or `str | None`, is an object to type checkers
+    def __init__(self, message: str, schema: type[T], *, key: str | None = None) -> None: ...
     @overload
-    def __init__(self: "Elicit[M]", message: str, schema: type[M], *, key: str | None = None) -> None: ...
-    @overload
-    def __init__(
-        self: "Elicit[Elicited[M]]", message: str, schema: type[Elicited[M]], *, key: str | None = None
-    ) -> None: ...
+    def __init__(self: "Elicit[Any]", message: str, schema: object, *, key: str | None = None) -> None: ...
     def __init__(self, message: Text, schema: Any = UNSET, *, key: str | None = None) -> None:
         self.key = key  # as `super` would set it, in a fifth of the time
         self.message = message
@@ -200,6 +201,11 @@ class Elicit(Ask[T]):
         else:
             self._form, self.branches = form_of(schema)
             self.default_key = self._form.name
+
+    @property
+    def of_value(self) -> bool:
+        """Whether it asks for one value, and not for a model."""
+        return self.schema is not UNSET and isinstance(self._form, ValueForm)
 
     @override
     def question(self) -> Question:
@@ -432,29 +438,31 @@ def accepted(raw: JSON, *, confirming: bool = False) -> Any:
 
 
 def form_of(schema: Any) -> tuple[Form, bool]:
-    """Find the form of a model or of `Elicited[Model]`, and whether it is the latter. Raises `SetupError`."""
+    """Find the form of a model, of one value, or of `Elicited[...]`, and whether it is that. Raises `SetupError`."""
     try:
-        return _form_of_type(schema)
-    except TypeError:  # not even hashable
-        raise SetupError(_no_form(schema)) from None
+        return _known_form_of(schema)
+    except TypeError:  # not hashable
+        return _form_of(schema)
 
 
-@lru_cache(maxsize=1024)
-def _form_of_type(schema: Any) -> tuple[Form, bool]:
+def _form_of(schema: Any) -> tuple[Form, bool]:
     branches = get_origin(schema) is Elicited
-    model = get_args(schema)[0] if branches else schema
-    if not (isinstance(model, type) and issubclass(model, BaseModel)):
+    asked = get_args(schema)[0] if branches else schema
+    if isinstance(asked, type) and issubclass(asked, BaseModel):
+        return form(asked), branches
+    if not may_be_value(asked):
         raise SetupError(_no_form(schema))
-    return form(model), branches
+    return value_form(asked), branches
+
+
+_known_form_of = lru_cache(maxsize=1024)(_form_of)
 
 
 def _no_form(schema: Any) -> str:
-    said = f"{schema!r} can't be a form: pass a pydantic model, or Elicited[Model]"
-    if schema is bool:
-        return f"{said}. For a yes or a no, use Confirm(message), or ctx.confirm(message)"
+    said = f"{schema!r} can't be a form: pass a pydantic model, or the type of one value, such as str"
     if isinstance(schema, list | tuple) and schema and all(isinstance(each, str) for each in schema):
-        return f"{said}. A choice is a field: class Choice(BaseModel): value: Literal[{', '.join(map(repr, schema))}]"
-    return f"{said}. One value is a model with one field, such as class Answer(BaseModel): value: str"
+        return f"{said}. A choice is Literal[{', '.join(map(repr, schema))}]"
+    return said
 
 
 CONFIRMATION_SHAPE = Confirm("").question().shape

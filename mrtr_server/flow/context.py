@@ -11,7 +11,7 @@ from ..hints import CONTEXT, attributes_of
 from ..protocol.callers import Client, Principal
 from ..protocol.messages import LOG_LEVELS, NOTHING, ComeBack, LogLevel, LogMessage, Outlet, Progress
 from ..protocol.users import request_of
-from .asks import Ask, Confirm, Elicit, Elicited, ListRoots, Root, Sample, Sampled
+from .asks import Ask, Confirm, Elicit, ListRoots, Root, Sample, Sampled
 from .url_asks import ElicitUrl
 from .waiting_round import WaitingRound
 
@@ -56,20 +56,21 @@ class Context:
 
     # Asks
 
+    @overload  # a type that is no class, such as `Literal["a"]` or `str | None`, is an object to type checkers
+    def elicit(self, message: str, schema: type[T], *, key: str | None = None) -> Ongoing[T]: ...
     @overload
-    def elicit(self, message: str, schema: type[M], *, key: str | None = None) -> Ongoing[M]: ...
-    @overload
-    def elicit(self, message: str, schema: type[Elicited[M]], *, key: str | None = None) -> Ongoing[Elicited[M]]: ...
+    def elicit(self, message: str, schema: object, *, key: str | None = None) -> Ongoing[Any]: ...
     def elicit(self, message: str, schema: Any, *, key: str | None = None) -> Ongoing[Any]:
         """Ask the person to fill in a form (Elicitation, Form Mode).
 
         Args:
             message: why you ask, in words for the person.
-            schema: a pydantic model whose fields are the form's; `Elicited[Model]` to branch on decline and cancel.
-            key: names the ask; the model's name in snake case by default, then with `_2`, `_3`.
+            schema: a pydantic model whose fields are the form's, or the type of one value, such as `str`, `date`, an
+                enum or a `Literal`; `Elicited[...]` of these to branch on decline and cancel.
+            key: names the ask; the model's name in snake case by default, `value` for one value, then with `_2`, `_3`.
 
         Returns:
-            The validated model (or the `Elicited`). A form that came back wrong is asked for again with the reason.
+            The validated model or value (or the `Elicited`). What came back wrong is asked for again with the reason.
 
         Raises:
             CallEnded: a plain `def` called it, which can't wait.

@@ -1,12 +1,10 @@
 """Which requests come from the page itself, in a browser on this machine."""
 
-import re
 from collections.abc import Iterable
-from ipaddress import ip_address
 
 from starlette.types import Scope
 
-_LOOPBACK_HOST = re.compile(rb"(localhost|127\.0\.0\.1|\[::1\])(:[0-9]{1,5})?", re.IGNORECASE)
+from ..loopback import is_loopback_address, is_loopback_host
 
 _FORWARDED = frozenset(
     {
@@ -38,21 +36,14 @@ def why_not_local(scope: Scope, *, reads: bool = False) -> str:
     headers: Iterable[tuple[bytes, bytes]] = scope["headers"]
     hosts = [value for name, value in headers if name == b"host"]
     origins = [value for name, value in headers if name == b"origin"]
-    if client is None or not _is_loopback(client[0]):
+    if client is None or not is_loopback_address(client[0]):
         return "It came from another machine."
     # nginx as it comes adds no header at all, but speaks HTTP/1.0, which no browser does.
     if scope.get("http_version") == "1.0" or any(name in _FORWARDED for name, _ in headers):
         return "It came through a proxy."
-    if len(hosts) != 1 or not _LOOPBACK_HOST.fullmatch(hosts[0]):
+    if len(hosts) != 1 or not is_loopback_host(hosts[0].decode("latin-1")):
         return "Its Host is not localhost."
     own = scope.get("scheme", "http").encode() + b"://" + hosts[0]
     if not origins and reads:
         return ""
     return "" if [origin.lower() for origin in origins] == [own.lower()] else "Its Origin is not this page."
-
-
-def _is_loopback(address: str) -> bool:
-    try:
-        return ip_address(address).is_loopback
-    except ValueError:
-        return False

@@ -33,7 +33,7 @@ def bind_ask(declaration: Declaration, mark: Ask[Any]) -> tuple[Ask[Any], Callab
     may_be_declined = False
     if isinstance(mark, Elicit):
         bound = _bind_form(where, wanted, mark)
-        ask, read, default_key = bound, bound.parse, bound.default_key
+        ask, read, default_key = bound, bound.parse, declaration.name if bound.of_value else bound.default_key
         may_be_declined = not bound.branches
     elif isinstance(mark, Confirm):
         _check_type(where, wanted, mark, bool)

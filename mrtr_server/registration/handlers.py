@@ -2,7 +2,7 @@
 
 import dis
 from collections.abc import Callable, Mapping
-from inspect import Parameter, unwrap
+from inspect import Parameter, isclass, unwrap
 from types import CodeType
 from typing import Any, Union, get_args
 
@@ -44,8 +44,13 @@ def compile_handler(
 
     Raises:
         SetupError: an annotation can't be resolved, one of our own parameters is there twice, or what is declared
-            can't be asked or made.
+            can't be asked or made; or the function is a class.
     """
+    if isclass(function):
+        raise SetupError(
+            f"{name} is a class, and a call of it would make an object; mark its methods with @tool, @prompt or "
+            "@resource, and register an object of it: app.add(obj)"
+        )
     signature = read_signature(function, name, namespace, may_stream=may_stream)
     streams = may_stream and signature.streams
     ours: dict[str, str] = {}

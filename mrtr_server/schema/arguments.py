@@ -4,16 +4,17 @@ from collections.abc import Collection, Iterable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from inspect import Parameter
-from typing import Annotated, Any, NotRequired, Protocol, get_args
+from typing import Annotated, Any, NotRequired, Protocol, get_args, get_origin
 
 from pydantic import ConfigDict, Field, PydanticInvalidForJsonSchema, PydanticUserError, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode
-from pydantic_core import CoreSchema, PydanticSerializationError, SchemaError, from_json, to_json
+from pydantic_core import CoreSchema, PydanticSerializationError, PydanticUndefined, SchemaError, from_json, to_json
 from typing_extensions import TypedDict
 
 from ..errors import ArgumentsMisfit, FlowError, SetupError
 from ..protocol.header_params import HEADER_KEYWORD
+from .defaults import copier_of, refuse_misfit
 from .patterns import refuse_backtracking
 
 MOST_PROBLEMS = 20
@@ -165,6 +166,8 @@ class SignatureArguments:
         except _NO_SCHEMA as error:
             raise SetupError(_without_schema(where, fields, error)) from error
         refuse_backtracking(where, self._adapter.core_schema)
+        for name, parameter in named.items():
+            _check_default(where, name, parameter)
         schema.setdefault("properties", {})
         self.schema = schema
         self.names = frozenset(schema["properties"]) | _aliases(self._adapter.core_schema)
@@ -245,7 +248,28 @@ def _field(where: str, name: str, parameter: Parameter) -> Any:
         shown = {"default": from_json(to_json(default), allow_inf_nan=False)}
     except ValueError:  # it is no JSON; a PydanticSerializationError is one
         shown = {}
+    if copier := copier_of(default):
+        return Annotated[annotation, Field(default_factory=copier, json_schema_extra=shown)]
     return NotRequired[Annotated[annotation, Field(json_schema_extra=shown)]]
+
+
+def _check_default(where: str, name: str, parameter: Parameter) -> None:
+    default, annotation = parameter.default, _without_names(parameter.annotation)
+    if isinstance(default, FieldInfo):
+        annotation = _without_names(Annotated[annotation, default])
+        default = default.default
+    is_there = not any(default is none for none in (Parameter.empty, PydanticUndefined, ...))
+    if is_there and parameter.annotation is not Parameter.empty:
+        refuse_misfit(where, name, annotation, default)
+
+
+def _without_names(annotation: Any) -> Any:
+    """Return an annotation with the constraints of each `Field`, and without its alias, which is for fields alone."""
+    if get_origin(annotation) is not Annotated:
+        return annotation
+    bare, *marks = get_args(annotation)
+    kept = [part for mark in marks for part in (mark.metadata if isinstance(mark, FieldInfo) else [mark])]
+    return Annotated[bare, *kept] if kept else bare
 
 
 def _without_schema(where: str, fields: Mapping[str, Any], error: Exception) -> str:

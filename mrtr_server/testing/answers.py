@@ -2,11 +2,15 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from datetime import date
+from enum import Enum
 from typing import Any, TypeGuard
 
 from pydantic import BaseModel
+from pydantic_core import to_jsonable_python
 
 from ..protocol.messages import JSON
+from ..schema.values import FIELD
 from .asked import Asked
 from .failure import Unexpected
 
@@ -26,25 +30,30 @@ class Answer:
     after: float = 0.0
 
 
-Given = Answer | BaseModel | Mapping[str, Any]
-"""An answer; or for a form what it is filled in with: an instance of its model, or the fields by name."""
+Value = str | float | date | Enum | list[Any]
+"""One value, as an ask such as `ctx.elicit("Your name?", str)` wants it."""
+
+_VALUES = (str, int, float, date, Enum, list)
+
+Given = Answer | BaseModel | Mapping[str, Any] | Value
+"""An answer; or what a form is filled in with: an instance of its model, the fields by name, or its one value."""
 
 Answerable = Given | Callable[[Asked], Given]
 """An answer, or a function from what is asked to it."""
 
 
-def _plain(content: BaseModel | Mapping[str, Any]) -> JSON:
+def _plain(content: BaseModel | Mapping[str, Any] | Value) -> JSON:
     # A field that is None was left out: no form has a null.
     if isinstance(content, BaseModel):
         return content.model_dump(mode="json", by_alias=True, exclude_none=True)
-    return dict(content)
+    return dict(content) if isinstance(content, Mapping) else {FIELD: to_jsonable_python(content)}
 
 
-def accept(content: BaseModel | Mapping[str, Any] | None = None, /, **fields: Any) -> Answer:
+def accept(content: BaseModel | Mapping[str, Any] | Value | None = None, /, **fields: Any) -> Answer:
     """Answer as a person who filled in a form, or agreed to open a page.
 
     Args:
-        content: an instance of the form's model, or the fields by name.
+        content: an instance of the form's model, the fields by name, or the value of a form of one value.
         fields: the fields by name.
 
     Returns:
@@ -52,7 +61,7 @@ def accept(content: BaseModel | Mapping[str, Any] | None = None, /, **fields: An
     """
     if content is None and not fields:
         return Answer({"action": "accept"})
-    return Answer({"action": "accept", "content": {**_plain(content or {}), **fields}})
+    return Answer({"action": "accept", "content": {**_plain({} if content is None else content), **fields}})
 
 
 decline = Answer({"action": "decline"})
@@ -108,7 +117,7 @@ def slowly(answer: Given, seconds: float) -> Answer:
 
 def is_function(answer: object) -> TypeGuard[Callable[[Asked], Given]]:
     """Return whether an answer is a function that makes one."""
-    return callable(answer) and not isinstance(answer, Answer | BaseModel | Mapping)
+    return callable(answer) and not isinstance(answer, (Answer, BaseModel, Mapping, *_VALUES))
 
 
 def write(answer: Answerable, asked: Asked | None) -> Answer:
@@ -124,10 +133,16 @@ def write(answer: Answerable, asked: Asked | None) -> Answer:
         answer = answer(asked)
     if isinstance(answer, Answer):
         return answer
-    if not isinstance(answer, BaseModel | Mapping):
+    if not isinstance(answer, BaseModel | Mapping) and not (isinstance(answer, _VALUES) and _is_of_value(asked)):
         raise TypeError(
-            f"{answer!r} is not an answer: pass fields, a model, accept(...), decline, sampled(...) or the like"
+            f"{answer!r} is not an answer: pass fields, a model, accept(...), decline, sampled(...) or the like; or "
+            "the value of a form of one value"
         )
     if asked is None or asked.kind in ("form", "url"):
         return accept(answer)
     return Answer(_plain(answer))
+
+
+def _is_of_value(asked: Asked | None) -> bool:
+    """Return whether a form of one value was asked, as far as is known."""
+    return asked is None or list(asked.params.get("requestedSchema", {}).get("properties", ())) == [FIELD]

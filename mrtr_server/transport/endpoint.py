@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import re
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -23,6 +22,7 @@ from ..live.live_calls import LiveCalls
 from ..live.parts import LiveParts
 from ..logs.failures import report_failure
 from ..logs.refusals import RefusalLog
+from ..loopback import is_loopback_origin
 from ..methods.dispatcher import Dispatcher
 from ..protocol.all_dialects import Dialect, Envelope, Reply, read_envelope
 from ..protocol.callers import NO_SCOPES, Client
@@ -40,8 +40,6 @@ from .refusal_notes import named, note_refusal
 from .response_writer import JSON_TYPE, NO_HEADERS, Headers
 
 logger = logging.getLogger("mrtr_server")
-
-_LOOPBACK = re.compile(r"https?://(localhost|127\.0\.0\.1|\[::1\])(:[0-9]{1,5})?")
 
 
 class Endpoint:
@@ -161,7 +159,7 @@ class Endpoint:
         origin = origin.strip().lower()
         if origin == "null":
             return False
-        return "*" in self._origins or origin in self._origins or _LOOPBACK.fullmatch(origin) is not None
+        return "*" in self._origins or origin in self._origins or is_loopback_origin(origin)
 
     async def _read(self, connection: Connection) -> bytes | None:
         """Receive a body; return None if the client left before its end. Raises `PayloadTooLarge`."""

@@ -1,12 +1,14 @@
 """The commands that call servers ask the person at a terminal, or take answers, and clean what servers say."""
 
+import asyncio
 import json
 import os
 import pty
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import AsyncIterator, Iterator
 from contextlib import closing
 from pathlib import Path
 from select import select
@@ -21,6 +23,8 @@ from mrtr_server import Confirm, Context, ElicitUrl, MRTRServer, Sample, SetupEr
 from mrtr_server.cli import main
 from mrtr_server.cli.call_arguments import read_arguments
 from mrtr_server.cli.terminal_form import problem_of
+from mrtr_server.cli.terminal_pieces import TerminalPieces
+from mrtr_server.client import Piece
 
 from ..support.serving import TIMEOUT, in_thread, without_settings
 
@@ -69,6 +73,19 @@ def hostile() -> str:
 @app.tool
 def broken() -> str:
     raise ToolError(HOSTILE)
+
+
+seen = threading.Event()
+"""That the person has seen the first piece."""
+
+
+@app.tool
+async def itinerary(ctx: Context) -> AsyncIterator[str]:
+    yield "First "
+    await asyncio.to_thread(seen.wait, TIMEOUT)
+    yield f"to Bergen.\n{HOSTILE}"
+    order = await ctx.elicit("Which book for the train?", Order)
+    yield f"\nWith {order.copies} books."
 
 
 @app.tool(task="required", poll=0.05)
@@ -235,6 +252,16 @@ class Terminal:
                 except OSError:
                     raise AssertionError(self.said) from None
 
+    def rest(self) -> str:
+        """Return what an ended command has said since the last read."""
+        rest = b""
+        try:
+            while part := os.read(self.master, 65536):
+                rest += part
+        except OSError:  # nobody has the other end open
+            pass
+        return rest.decode(errors="replace")
+
     def close(self) -> None:
         os.close(self.master)
         self.process.kill()
@@ -253,6 +280,62 @@ def test_a_person_fills_in_a_form_field_by_field_and_confirms(url: str) -> None:
         terminal.type("(y/N)", "y")
         terminal.read("3 × Emma (hard)")
         assert terminal.process.wait(TIMEOUT) == 0
+
+
+@pytest.mark.processes
+def test_pieces_of_a_result_are_printed_as_they_come_and_not_again(url: str) -> None:
+    seen.clear()
+    with closing(Terminal("call", url, "itinerary")) as terminal:
+        terminal.read("First ")
+        assert "Bergen" not in terminal.said
+        seen.set()
+        terminal.read("Which book")
+        first = terminal.said
+        assert HOSTILE not in first
+        assert "First to Bergen.\r\n\\x1b[2Jred" in first
+        terminal.type("opies", "3\r")
+        terminal.type("over", "\r")
+        terminal.type("ote", "\r")
+        terminal.type("Send it", "\r")
+        terminal.read("With 3 books.")
+        assert terminal.process.wait(TIMEOUT) == 0
+        rest = terminal.rest()
+        assert "First" not in terminal.said + rest
+        assert (terminal.said + rest).count("With 3 books.") == 1
+
+
+def test_a_result_that_goes_elsewhere_is_printed_whole(url: str) -> None:
+    seen.set()
+    given = ("--answer", 'order={"copies": 3}')
+    printed = run("call", url, "itinerary", *given).stdout
+    assert printed.startswith("First to Bergen.\n")
+    assert printed.endswith("\nWith 3 books.\n")
+    reply = json.loads(run("call", url, "itinerary", "--json", *given).stdout)
+    assert [block["type"] for block in reply["content"]] == ["text"]
+
+
+class TestPieces:
+    """What of a result is left to print once it is there."""
+
+    def test_is_what_did_not_come_in_pieces(self) -> None:
+        printed: list[str] = []
+        pieces = TerminalPieces(printed.append)
+        image = {"type": "image", "data": "AA==", "mimeType": "image/png"}
+        for at, (block, content) in enumerate([(0, _text("a")), (0, _text("b")), (1, image), (2, _text("c\n"))]):
+            pieces.show(Piece(at, block, content))
+        pieces.end_line()
+        assert "".join(printed) == "ab\nc\n"
+        assert pieces.unprinted([_text("ab"), image, _text("c\n"), _text("d")]) == [image, _text("d")]
+
+    @pytest.mark.parametrize("content", [[], [{"type": "text", "text": "another"}]])
+    def test_is_all_of_it_if_the_pieces_say_something_else(self, content: list[dict[str, Any]]) -> None:
+        pieces = TerminalPieces(lambda text: None)
+        pieces.show(Piece(0, 0, _text("a")))
+        assert pieces.unprinted(content) == content
+
+
+def _text(text: str) -> dict[str, Any]:
+    return {"type": "text", "text": text}
 
 
 @pytest.mark.processes

@@ -228,6 +228,26 @@ async def test_headers_are_learned_again_when_the_server_has_changed() -> None:
 # What a program gives
 
 
+@pytest.mark.parametrize(
+    ("url", "is_told"),
+    [
+        ("http://shop.example/mcp", True),
+        ("https://shop.example/mcp", False),
+        ("http://127.0.0.1:8000/mcp", False),
+        ("http://[::1]:8000/mcp", False),
+        ("http://localhost/mcp", False),
+    ],
+)
+async def test_a_token_over_plain_http_to_another_machine_is_warned_of(
+    url: str, is_told: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    Client(url)
+    assert not caplog.records
+    Client(url, token="s3cret")
+    assert ("The token goes to shop.example over plain http" in caplog.text) is is_told
+    assert "s3cret" not in caplog.text
+
+
 @pytest.mark.parametrize("token", ["secret\n", "secr\u00e9t", "sec\rret"])
 def test_a_token_that_no_header_can_carry_is_refused_and_not_shown(token: str) -> None:
     with pytest.raises(SetupError, match="Authorization") as refusal:

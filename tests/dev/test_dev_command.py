@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 from mrtr_server import MRTRServer
 from mrtr_server.cli import main
-from mrtr_server.dev.process import docs_page, is_loopback, root_url, servers_in
+from mrtr_server.dev.process import docs_page, root_url, servers_in
 from mrtr_server.testing import Client, yes
 
 from ..support.serving import TIMEOUT, end, wait_until, without_settings
@@ -233,9 +233,7 @@ class TestWhatItRefuses:
         assert "Traceback" not in done.stderr
 
 
-def test_which_addresses_are_of_this_machine_alone() -> None:
-    assert all(map(is_loopback, ("127.0.0.1", "::1", "localhost", "127.1.2.3")))
-    assert not any(map(is_loopback, ("0.0.0.0", "::", "192.168.1.2", "example.com")))
+def test_the_address_that_is_shown_can_be_opened() -> None:
     assert root_url("::1", 80) == "http://[::1]:80"
     assert root_url("::", 80) == "http://127.0.0.1:80"
 

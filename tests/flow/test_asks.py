@@ -1,18 +1,22 @@
 """Asks and answers: how each ask goes to the client, and what comes of each answer."""
 
 import json
+from dataclasses import dataclass
+from datetime import date
+from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import mcp.types
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from mrtr_server import (
     Confirm,
+    Context,
     Elicit,
     Elicited,
     ElicitUrl,
@@ -21,6 +25,7 @@ from mrtr_server import (
     Inputs,
     ListRoots,
     Message,
+    MRTRServer,
     Refusal,
     Root,
     Roots,
@@ -35,6 +40,7 @@ from mrtr_server.flow.asks import Ask
 from mrtr_server.flow.inputs import reader
 from mrtr_server.flow.journal import UNSET
 from mrtr_server.schema.forms import snake_case
+from mrtr_server.testing import Client, accept
 
 SPECIFICATION = json.loads((Path(__file__).parents[1] / "schemas" / "2026-07-28.json").read_text())
 INPUT_REQUEST = Draft202012Validator({"$ref": "#/$defs/InputRequest", "$defs": SPECIFICATION["$defs"]})
@@ -46,6 +52,16 @@ RESULT = {"type": "tool_result", "toolUseId": "1", "content": []}
 
 class GitHubLogin(BaseModel):
     name: str
+
+
+class Color(Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+@dataclass
+class Point:
+    x: int
 
 
 def sent(ask: Ask[Any]) -> dict[str, Any]:
@@ -248,7 +264,7 @@ class TestDigests:
             with pytest.raises(SetupError, match=rf"inputs\.get needs the ask itself, {asked.__name__}"):
                 reader(asked)
 
-    @pytest.mark.parametrize("asked", [str, int, Inputs, Sample, ListRoots, Elicited, Elicited[str]])
+    @pytest.mark.parametrize("asked", [dict, "str", Inputs, Sample, ListRoots, Elicited, Elicited[list[str]]])
     def test_it_can_ask_for_nothing_else(self, asked: Any) -> None:
         with pytest.raises(SetupError, match="can't be a form"):
             reader(asked)
@@ -256,15 +272,80 @@ class TestDigests:
     @pytest.mark.parametrize(
         ("asked", "says"),
         [
-            (bool, "For a yes or a no, use Confirm(message), or ctx.confirm(message)"),
-            (str, "such as class Answer(BaseModel): value: str"),
-            (["red", "blue"], "class Choice(BaseModel): value: Literal['red', 'blue']"),
+            (["red", "blue"], "A choice is Literal['red', 'blue']"),
+            (list[str], "is a list of free text; a form can have strings"),
+            (Point, "pass a pydantic model, or the type of one value"),
         ],
     )
     def test_what_other_frameworks_take_for_a_form_is_named_in_ours(self, asked: Any, says: str) -> None:
         with pytest.raises(SetupError) as refused:
             Elicit("Which?", asked)
         assert says in str(refused.value)
+
+
+class TestOneValue:
+    """The form of one value has one field, and its answer is the value itself."""
+
+    @pytest.mark.parametrize(
+        ("asked", "schema", "sent", "value"),
+        [
+            (str, {"type": "string"}, "Ann", "Ann"),
+            (int, {"type": "integer"}, 3, 3),
+            (float, {"type": "number"}, 1.5, 1.5),
+            (bool, {"type": "boolean"}, False, False),
+            (date, {"type": "string", "format": "date"}, "2026-01-02", date(2026, 1, 2)),
+            (Color, {"type": "string", "enum": ["red", "blue"]}, "red", Color.RED),
+            (Literal["a", "b"], {"type": "string", "enum": ["a", "b"]}, "b", "b"),
+            (list[Literal["a"]], {"type": "array", "items": {"type": "string", "enum": ["a"]}}, ["a"], ["a"]),
+            (list[Color], {"type": "array", "items": {"type": "string", "enum": ["red", "blue"]}}, [], []),
+            (Annotated[int, Field(ge=1)], {"type": "integer", "minimum": 1}, 1, 1),
+        ],
+    )
+    def test_goes_out_as_a_field_and_comes_back_as_itself(self, asked: Any, schema: Any, sent: Any, value: Any) -> None:
+        ask = Elicit("Which?", asked)
+        assert ask.question().params == {
+            "message": "Which?",
+            "requestedSchema": {"type": "object", "properties": {"value": schema}, "required": ["value"]},
+        }
+        assert ask.parse({"action": "accept", "content": {"value": sent}}) == value
+        assert type(ask.parse({"action": "accept", "content": {"value": sent}})) is type(value)
+
+    def test_may_be_left_out(self) -> None:
+        ask: Elicit[Any] = Elicit("Which?", str | None)
+        assert "required" not in ask.question().params["requestedSchema"]
+        assert ask.parse({"action": "accept", "content": {}}) is None
+        assert ask.parse({"action": "accept", "content": {"value": "a"}}) == "a"
+
+    def test_is_asked_again_where_it_does_not_fit(self) -> None:
+        with pytest.raises(InvalidAnswer, match="value: "):
+            Elicit("How many?", int).parse({"action": "accept", "content": {"value": "many"}})
+
+    def test_may_be_branched_on(self) -> None:
+        ask = Elicit("Who?", Elicited[str])
+        assert ask.parse({"action": "accept", "content": {"value": "Ann"}}) == Elicited("accept", "Ann")
+        assert ask.parse({"action": "decline"}) == Elicited("decline")
+
+    def test_is_read_by_a_pure_function_too(self) -> None:
+        kind, shape, read = reader(str)
+        assert (kind, shape) == ("form", Elicit("Who?", str).question().shape)
+        assert read({"action": "accept", "content": {"value": "Ann"}}) == "Ann"
+
+    def test_of_a_parameter_goes_by_its_name_and_others_by_value(self) -> None:
+        app = MRTRServer("values", keys=[bytes(32)])
+
+        @app.tool
+        async def greet(name: Annotated[str, Elicit("Your name?")], ctx: Context) -> str:
+            size = await ctx.elicit("Which size?", Color)
+            many = await ctx.elicit("Which ones?", list[Color])
+            return f"{name} {size.value} {len(many)} {(await ctx.elicit('When?', date)).year}"
+
+        answers: dict[str, Any] = {
+            "name": "Ann",
+            "value": Color.RED,
+            "value_2": accept([Color.RED]),
+            "value_3": date(2026, 1, 2),
+        }
+        assert Client(app).call("greet", answers=answers).text == "Ann red 1 2026"
 
 
 class TestAnswers:

@@ -888,7 +888,7 @@ class Wrapping(BaseModel):
 
 BAD: list[tuple[dict[str, Any], str]] = [
     # What does not go with its ask.
-    ({"it": Annotated[str, Elicit("?")]}, "bad: parameter 'it': .*str.* can't be a form: pass a pydantic model"),
+    ({"it": Annotated[dict[str, int], Elicit("?")]}, "bad: parameter 'it': dict.* can't be a form: .* nested object"),
     ({"it": Annotated[Login | str, Elicit("?")]}, "can't be a form"),
     (
         {"it": Annotated[Stock, Elicit("?", Login)]},

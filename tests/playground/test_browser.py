@@ -95,6 +95,10 @@ def call(page: Page, name: str, **arguments: str) -> Locator:
     return page.locator("article.flow").first
 
 
+def pieces(flow: Locator) -> Locator:
+    return flow.get_by_role("group", name="Pieces of the result")
+
+
 def question(flow: Locator, number: int = -1) -> Locator:
     """The question that is open: the last of those that have come."""
     return flow.locator("form.question:not(.answered)").nth(number)
@@ -153,6 +157,18 @@ class TestACall:
         expect(flow.locator(".notes")).to_contain_text("Asked railway 3 of 3")
         expect(flow.locator(".notes")).to_contain_text("railway 2 answered")
         expect(flow.locator(".chip.process")).to_be_visible()  # at the end of a stream, too
+
+    def test_shows_the_pieces_of_a_result_as_they_come(self, page: Page) -> None:
+        call(page, "diary")
+        flow = page.locator("article.flow", has_text="diary")
+        expect(pieces(flow)).to_have_text("Day 1: Hamar.")
+        expect(pieces(flow).locator("img")).to_have_count(1)
+        expect(status(flow)).to_have_text("running")
+        call(page, "go_on")
+        expect(status(flow)).to_have_text("done")
+        expect(pieces(flow)).to_have_count(0)
+        expect(result(flow)).to_contain_text("Day 1: Hamar.")
+        expect(result(flow)).to_contain_text("Day 2: Oslo.")
 
     def test_can_be_stopped(self, page: Page) -> None:
         flow = call(page, "forever")
@@ -419,6 +435,18 @@ class TestATask:
         asked.get_by_label("limit").fill("7")
         press(asked, "Accept")
         expect(result(flow)).to_have_text("a bus with 20 seats for at most 7 EUR")
+
+    def test_of_the_drafts_shows_the_pieces_of_its_result_and_who_answered(self, page: Page) -> None:
+        page.locator("#settings > summary").click()
+        page.get_by_label("Form of the protocol").select_option(label="The drafts (SEP)")
+        page.keyboard.press("Escape")
+        call(page, "voyage")
+        flow = page.locator("article.flow", has_text="voyage")
+        expect(pieces(flow)).to_have_text("Day 1: Hamar.")
+        expect(flow.locator(".task-wire .chip.process")).to_have_text(re.compile(r"answered by process \d+ on "))
+        call(page, "go_on")
+        expect(result(flow)).to_contain_text("Day 2: Oslo.")
+        expect(pieces(flow)).to_have_count(0)
 
 
 class TestSuggestions:

@@ -134,6 +134,12 @@ def compiled(function: Callable[..., Any]) -> Handler:
 
 
 class TestSignature:
+    def test_a_class_is_refused_with_what_to_register(self) -> None:
+        app = MRTRServer("app")
+        for decorator in (app.tool, app.prompt, app.resource("shelf://all")):
+            with pytest.raises(SetupError, match=r"GitHubLogin is a class, .* app\.add\(obj\)"):
+                decorator(GitHubLogin)
+
     def test_our_own_types_are_filled_by_us_and_all_else_by_the_client(self) -> None:
         def function(city: str, ctx: Context, days: int = 3, *, inputs: Inputs, state: State[int]) -> str:
             return city

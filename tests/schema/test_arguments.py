@@ -6,11 +6,15 @@ import json
 import math
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import date
+from decimal import Decimal
 from enum import Enum
 from inspect import Parameter, signature
 from keyword import iskeyword
+from pathlib import Path
+from threading import Lock
 from typing import Annotated, Any, Literal
 
 import pytest
@@ -168,13 +172,12 @@ def signatures(draw: st.DrawFn) -> dict[str, tuple[Parameter, st.SearchStrategy[
     for name in draw(st.lists(names, max_size=4, unique=True)):
         annotation = draw(st.sampled_from(list(TYPES)))
         default: Any = Parameter.empty
+        fitting = TYPES[annotation].map(TypeAdapter(annotation).validate_python)
         match draw(st.sampled_from(["required", "plain", "field", "factory", "constrained"])):
             case "plain":
-                default = draw(
-                    st.none() | st.integers() | st.text(max_size=3) | st.just(Point(x=1)) | st.just(object())
-                )
+                default = draw(fitting)
             case "field":
-                default = Field(draw(st.none() | st.integers() | st.text(max_size=3)), description="from a field")
+                default = Field(draw(fitting), description="from a field")
             case "factory":
                 default = Field(default_factory=list)
             case "constrained":
@@ -327,7 +330,7 @@ ORIGIN = Point(x=0)
 
 
 class TestDefaults:
-    def test_a_default_is_shown_and_left_to_the_function(self) -> None:
+    def test_a_default_is_shown_and_left_to_the_function_where_no_call_can_change_it(self) -> None:
         def tool(days: int = 3, point: Point = ORIGIN) -> tuple[int, Point]:
             return days, point
 
@@ -335,8 +338,77 @@ class TestDefaults:
         assert arguments.schema["properties"]["days"] == {"type": "integer", "default": 3}
         assert arguments.schema["properties"]["point"]["default"] == {"x": 0, "y": 0.5}
         assert "required" not in arguments.schema
-        assert arguments.validate({}) == {}
+        assert arguments.validate({}) == {"point": ORIGIN}
         assert tool(**arguments.validate({})) == (3, ORIGIN)
+
+    @pytest.mark.parametrize(
+        ("annotation", "default"),
+        [
+            (list[str], []),
+            (dict[str, int], {"a": 1}),
+            (set[int], {1}),
+            (Point, ORIGIN),
+            (Any, [[]]),
+            (list[str], Field([])),
+        ],
+    )
+    def test_each_call_has_a_default_of_its_own(self, annotation: Any, default: Any) -> None:
+        def tool(it: Any = default) -> None: ...
+
+        tool.__annotations__["it"] = annotation
+        arguments = arguments_of(tool)
+        first, second = arguments.validate({})["it"], arguments.validate({})["it"]
+        assert first == second
+        assert first is not second
+        assert first is not default
+
+    def test_a_default_that_can_not_be_copied_is_shared(self) -> None:
+        lock = Lock()
+
+        def tool(it: Any = lock) -> None: ...
+
+        assert arguments_of(tool).validate({}) == {}
+
+    @pytest.mark.parametrize(
+        ("annotation", "default", "why"),
+        [
+            (
+                int,
+                "x",
+                r"the default 'x' of parameter 'it' does not fit its annotation \(Input should",
+            ),
+            (int, "3", "change the default or the annotation"),
+            (int, None, r"add `\| None` to its annotation"),
+            (Literal["a", "b"], "c", "Input should be 'a' or 'b'"),
+            (list[str], (), "Input should be a valid list"),
+            (Point, {"x": 0}, "does not fit"),
+            (Annotated[int, Field(ge=1)], 0, "greater than or equal to 1"),
+            (int, Field(9, le=8), "less than or equal to 8"),
+        ],
+    )
+    def test_a_default_that_is_not_of_its_type_is_refused(self, annotation: Any, default: Any, why: str) -> None:
+        def tool(it: Any = default) -> None: ...
+
+        tool.__annotations__["it"] = annotation
+        with pytest.raises(SetupError, match=why):
+            arguments_of(tool)
+
+    @pytest.mark.parametrize(
+        ("annotation", "default"),
+        [
+            (float, 1),
+            (Decimal, 0),
+            (Sequence[str], ()),
+            (int | None, None),
+            (Path, Path("a")),
+            (date, date(2026, 1, 2)),
+        ],
+    )
+    def test_a_default_that_equals_a_value_of_its_type_fits(self, annotation: Any, default: Any) -> None:
+        def tool(it: Any = default) -> None: ...
+
+        tool.__annotations__["it"] = annotation
+        arguments_of(tool)
 
     @pytest.mark.parametrize("default", [object(), math.inf, -math.inf, math.nan, [math.nan], b"\xff"])
     def test_a_default_that_is_no_json_is_not_shown(self, default: Any) -> None:
@@ -525,7 +597,7 @@ class TestStringAnnotations:
         assert handler.context == "ctx"
         assert handler.returns is Local
         local.update(SignatureArguments("tool", handler.parameters).validate({"it": {"x": 1}}))
-        assert local == {"it": Local(x=1)}
+        assert local == {"it": Local(x=1), "many": []}
 
     @pytest.mark.parametrize("flags", [0, __future__.annotations.compiler_flag], ids=["evaluated", "postponed"])
     def test_a_module_with_postponed_evaluation_is_the_same(self, flags: int) -> None:

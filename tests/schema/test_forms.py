@@ -415,9 +415,9 @@ class TestRefusals:
         with pytest.raises(SetupError, match="can't be a form: it has no fields of its own"):
             Form(RootModel[list[Color]])
 
-    @pytest.mark.parametrize("schema", [str, int, dict, list[Nested], Elicited[str], Elicited, Nested(x=1), None])
-    def test_what_is_no_model(self, schema: Any) -> None:
-        with pytest.raises(SetupError, match="pass a pydantic model, or Elicited"):
+    @pytest.mark.parametrize("schema", [dict, list[Nested], Elicited[list[str]], Elicited, Nested(x=1), None, "str"])
+    def test_what_is_neither_a_model_nor_one_value(self, schema: Any) -> None:
+        with pytest.raises(SetupError, match="can't be a form: "):
             Elicit("?", schema)
 
     def test_no_server_is_needed_to_find_out(self) -> None:

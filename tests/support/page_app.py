@@ -5,6 +5,7 @@ Run it with `MRTR_DEBUG=true uvicorn tests.support.page_app:app`.
 
 import asyncio
 from base64 import b64decode
+from collections.abc import AsyncIterator
 from enum import Enum
 from typing import Annotated, Any, Literal
 
@@ -203,6 +204,36 @@ async def charter(ctx: Context, seats: int = 20) -> str:
         await ctx.status(f"Asked {done} of 3 companies")
     budget = await ctx.elicit("What may it cost?", Budget)
     return f"a bus with {seats} seats for at most {budget.limit:g} {budget.currency}"
+
+
+goes_on = asyncio.Event()
+"""That the journey of a diary goes on."""
+
+
+@app.tool
+async def diary() -> AsyncIterator[str | ImageContent]:
+    """Tell of a journey piece by piece."""
+    goes_on.clear()
+    yield "Day 1: "
+    yield "Hamar."
+    yield ImageContent(data=PIXEL)
+    await goes_on.wait()
+    yield "Day 2: Oslo."
+
+
+@app.tool(task="optional", poll=0.3)
+async def voyage(ctx: Context) -> AsyncIterator[str | ImageContent]:
+    """Tell of a journey in the background, piece by piece."""
+    await ctx.background()
+    async for piece in diary():
+        yield piece
+
+
+@app.tool
+async def go_on() -> str:
+    """Let the journey of a diary go on."""
+    goes_on.set()
+    return "on the way"
 
 
 @app.tool

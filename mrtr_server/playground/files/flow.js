@@ -3,6 +3,7 @@ import { announce, button, el, newId } from "./dom.js";
 import { explain, explainAgain } from "./explain.js";
 import { questionsView } from "./questions.js";
 import { resultView } from "./content.js";
+import { Pieces } from "./pieces.js";
 import { TaskView } from "./task.js";
 import { chip, facts, journalView, wireView } from "./wire_view.js";
 
@@ -21,6 +22,7 @@ export class Flow {
     this.rounds = 0;
     this.handOvers = 0;
     this.redeemedOnce = false;
+    this.pieces = new Pieces();
     this.list = el("ol", { class: "rounds" });
     this.stop = button("Stop", () => this.abort.abort(), { class: "small", hidden: true });
     this.delivery = this.deliveryControls();
@@ -68,6 +70,7 @@ export class Flow {
   async round(answers) {
     const card = this.newCard();
     const params = { ...this.entry.params };
+    if (this.entry.method === "tools/call") params.stream = {};
     if (this.state !== undefined) params.requestState = this.state;
     if (answers !== undefined) params.inputResponses = answers;
     const offered = this.entry.asTask && this.entry.method === "tools/call" ? this.dialect.offerTask(params) : params;
@@ -79,8 +82,12 @@ export class Flow {
     this.abort = new AbortController();
     this.stop.hidden = false;
     const notes = el("ul", { class: "notes", "aria-label": "Progress and log" });
-    card.talk.replaceChildren(notes);
-    const options = { signal: this.abort.signal, onNote: (note) => showNote(notes, note) };
+    card.talk.replaceChildren(notes, this.pieces.element);
+    const onNote = (note) => {
+      showNote(notes, note);
+      this.pieces.take(note);
+    };
+    const options = { signal: this.abort.signal, onNote };
     const sending = trouble.twice ? [this.client.send(write(), options), this.client.send(write(), { signal: this.abort.signal })] : [this.client.send(write(), options)];
     const [first, second] = await Promise.all(sending);
     this.stop.hidden = true;
@@ -165,6 +172,7 @@ export class Flow {
     const failed = isBad(reply);
     this.setStatus(failed ? "failed" : "done", failed ? "bad" : "good");
     this.delivery.element.hidden = true;
+    if (reply.kind === "result") this.pieces.hide();
     if (reply.kind === "result") card.talk.append(el("div", { class: `result ${failed ? "bad" : ""}` }, resultView(reply.result)));
     if (reply.kind === "error" && reply.error.data !== undefined) card.talk.append(el("pre", { class: "boxed" }, JSON.stringify(reply.error.data, null, 2)));
     announce(failed ? "The call failed." : "The call has a result.");

@@ -3,6 +3,7 @@ import { button, el } from "./dom.js";
 import { explain } from "./explain.js";
 import { questionsView } from "./questions.js";
 import { resultView } from "./content.js";
+import { Pieces } from "./pieces.js";
 import { chip, facts, journalView, taskRounds, wireView } from "./wire_view.js";
 
 const ENDED = new Set(["completed", "failed", "cancelled"]);
@@ -28,10 +29,11 @@ export class TaskView {
     this.message = el("span", { class: "hint" });
     this.cancel = button("Cancel the task", () => this.cancelTask(), { class: "small" });
     this.history = el("ol", { class: "history", "aria-label": "What the task did" });
+    this.pieces = new Pieces();
     this.place = el("div", { class: "talk" });
     this.how = el("p", { class: "hint" });
     this.element = el("section", { class: "task", "aria-label": "Task" },
-      el("div", { class: "task-head" }, el("b", {}, "Task"), this.status, this.message, this.cancel), this.how, this.history, this.place);
+      el("div", { class: "task-head" }, el("b", {}, "Task"), this.status, this.message, this.cancel), this.how, this.history, this.pieces.element, this.place);
     this.sent = el("div", { class: "task-wire" });
     this.seen = el("div", { class: "task-wire" });
     this.wire = el("div", { class: "task-wire" }, this.sent, this.seen);
@@ -43,6 +45,7 @@ export class TaskView {
     const { pause } = this;
     if (this.dialect.listen) this.listen();
     else this.how.textContent = `Looks with tasks/get every ${pause} ms, as the server says.`;
+    if (this.dialect.askedOf) this.streamPieces();
     let failures = 0;
     while (!this.ended && failures < MOST_FAILURES) {
       const exchange = await this.request(this.dialect.look(this.id));
@@ -72,6 +75,20 @@ export class TaskView {
       },
     });
     if (!this.ended && !this.abort.signal.aborted) this.how.textContent = "The stream has ended; the page looks with tasks/get.";
+  }
+
+  /** Wait for the result beside looking, to show its pieces as they come. */
+  async streamPieces() {
+    let state = {};
+    while (!this.ended) {
+      const { method, params } = this.dialect.askedOf(this.id);
+      const exchange = this.client.write(method, { ...params, stream: {}, ...state }, { dialect: this.dialect, user: this.user });
+      await this.client.send(exchange, { signal: this.abort.signal, onNote: (note) => this.ended || this.pieces.take(note) });
+      const result = exchange.reply?.result;
+      if (!result || result.content) return;
+      state = result.requestState && !result.inputRequests ? { requestState: result.requestState } : {};
+      if (result.inputRequests) await new Promise((resolve) => setTimeout(resolve, Math.max(FASTEST, this.pause)));
+    }
   }
 
   wait(milliseconds) {
@@ -108,7 +125,7 @@ export class TaskView {
     this.last = line;
     this.lookInside();
     this.history.append(el("li", {}, line));
-    if (exchange) this.seen.replaceChildren(el("p", { class: "hint" }, "The last look at the task:"), wireView(exchange, { open: false }));
+    if (exchange) this.seen.replaceChildren(el("p", { class: "hint" }, "The last look at the task:"), facts(exchange), wireView(exchange, { open: false }));
     if (note) this.seen.replaceChildren(el("p", { class: "hint" }, "The last notification:"), el("pre", { class: "boxed" }, JSON.stringify(note, null, 2)));
   }
 
@@ -167,9 +184,10 @@ export class TaskView {
     let { result, error } = task;
     if (task.status === "completed" && !result && this.dialect.askedOf) {
       const exchange = await this.request(this.dialect.askedOf(this.id));
-      this.seen.append(wireView(exchange, { open: false }));
+      this.seen.append(facts(exchange), wireView(exchange, { open: false }));
       ({ result, error } = exchange.reply ?? {});
     }
+    this.pieces.hide();
     const reply = task.status === "cancelled" ? { kind: "cancelled" } : error ? { kind: "error", error } : { kind: "result", result: result ?? {} };
     if (reply.kind === "cancelled") this.place.replaceChildren(el("p", { class: "says" }, "The task was cancelled. No step begins after that; one that was running completes."));
     else if (reply.kind === "error") this.place.replaceChildren(el("p", { class: "says bad" }, `The task failed: ${error.message}`));

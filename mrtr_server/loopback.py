@@ -1,0 +1,40 @@
+"""What is on this machine: addresses, hosts and origins of loopback."""
+
+import re
+from ipaddress import ip_address
+
+_HOST = r"(localhost|127\.0\.0\.1|\[::1\])(:[0-9]{1,5})?"
+_HOST_HEADER = re.compile(_HOST, re.IGNORECASE)
+_ORIGIN = re.compile(f"https?://{_HOST}")
+
+
+def is_loopback_address(host: str) -> bool:
+    """Return whether a host is `localhost`, or an address of loopback, such as `127.0.0.2` or `::1`.
+
+    Args:
+        host: without a port or brackets.
+    """
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def is_loopback_host(host: str) -> bool:
+    """Return whether a `Host` header names loopback, as a browser of this machine writes it.
+
+    Args:
+        host: the header, with or without a port.
+    """
+    return _HOST_HEADER.fullmatch(host) is not None
+
+
+def is_loopback_origin(origin: str) -> bool:
+    """Return whether an `Origin` header is of a page that is served on loopback.
+
+    Args:
+        origin: the header.
+    """
+    return _ORIGIN.fullmatch(origin) is not None
