@@ -55,6 +55,13 @@ def test_a_caller_takes_its_turn_once_over_all_tools() -> None:
     assert queues.next(2, "ab") == ["ann b"]
 
 
+def test_a_caller_that_is_alone_gets_all_of_several_tools_at_once() -> None:
+    queues = Queues()
+    queues.add("of a", "ann", "a", 0.0)
+    queues.add("of b", "ann", "b", 1.0)
+    assert queues.next(2, "ab") == ["of a", "of b"]
+
+
 def test_a_caller_with_its_share_gets_what_is_to_spare_and_nobody_is_held_to_a_share() -> None:
     queues = Queues()
     for number in range(4):
@@ -112,3 +119,13 @@ def test_a_claim_looks_at_so_many_callers_and_the_next_one_at_the_others() -> No
     assert queues.next(1) == [f"of {CALLERS_IN_VIEW - 1}"]
     assert queues.next(1) == [f"of {CALLERS_IN_VIEW + 1}"]
     assert queues.next(1) == [f"of {CALLERS_IN_VIEW}"]
+
+
+def test_a_row_says_what_its_client_may_see_of_it_and_what_the_log_calls_it() -> None:
+    row = replace(ROW, id="mcp-0123456789abcdef", message="soon", questions=b"12", outcome=b"345678")
+    assert row.visible_bytes == 12
+    assert row.reference == replace(row, id="0123456789abcdef").reference == "01234567"
+
+
+def test_a_row_that_nobody_has_had_says_so() -> None:
+    assert (ROW.version, ROW.lease, ROW.leased_until, ROW.attempts, ROW.caller) == (0, "", 0.0, 0, "")
