@@ -5,7 +5,7 @@ import time
 import pytest
 
 from mrtr_server.storage.contact import LONGEST_GAP, Contact
-from mrtr_server.storage.lease import Lease
+from mrtr_server.storage.lease import GRACE_SECONDS, RECONNECT_SECONDS, Lease
 
 
 class Monotonic:
@@ -89,3 +89,6 @@ class TestALease:
         assert not lease.lost
         lease.lost = True
         assert lease.in_doubt
+
+    def test_that_ended_during_an_outage_is_left_to_its_holder_until_that_has_tried_again(self) -> None:
+        assert GRACE_SECONDS >= RECONNECT_SECONDS + 1.0

@@ -31,8 +31,10 @@ class TestWhatIsStored:
         for caller in (NOBODY, "ann"):
             quota = Quota(caller, **TOTALS, share=0.5)
             check(quota, usage(Usage(**{what: TOTALS[what] - 1})), ENDLESS)
+            full = usage(Usage(**{what: TOTALS[what]}))
+            full.set(NOBODY, full.all)
             with pytest.raises(Full) as refusal:
-                check(quota, usage(Usage(**{what: TOTALS[what]})), ENDLESS)
+                check(quota, full, ENDLESS)
             assert (type(refusal.value), refusal.value.limit) == (Full, f"stored_{what}")
 
     @pytest.mark.parametrize("what", ["count", "bytes"])
@@ -67,6 +69,7 @@ class TestWhatIsStored:
 
 def test_the_share_is_of_authenticated_callers_alone() -> None:
     assert (Quota("ann", share=0.5).share_of(10), Quota(share=0.5).share_of(10)) == (5, 10)
+    assert Quota("ann").share_of(10) == 10, "all of it, unless it is said"
 
 
 def test_what_comes_and_goes_is_counted_in_all_and_of_its_caller() -> None:
