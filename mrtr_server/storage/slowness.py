@@ -22,8 +22,8 @@ class Slowness:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._last = 0.0
-        self._since: float | None = None
+        self._slow: tuple[float, float] | None = None
+        """Since when it has been slow, and when it was last; None while it is quick."""
 
     def took(self, method: str, began: float, ended: float) -> None:
         """Note how long the store took for something that it did.
@@ -35,26 +35,28 @@ class Slowness:
         """
         if ended - began >= SLOW_SECONDS:
             self._note_slow(method, ended - began - seconds_lost(began), ended)
-        elif self._since is not None and ended - self._last >= CALM_SECONDS:
+        elif self._slow is not None and ended - self._slow[1] >= CALM_SECONDS:
+            since, last = self._slow
             logger.warning(
                 "%s: the store is quick again, after %.0f s",
                 self._name,
-                self._last - self._since,
+                last - since,
                 extra={"fields": {"event": "store_quick"}},
             )
-            self._since = None
+            self._slow = None
 
     def _note_slow(self, method: str, seconds: float, now: float) -> None:
         if seconds < SLOW_SECONDS:
             return
-        self._last = now
-        if self._since is None:
-            self._since = now - seconds
-            logger.warning(
-                "%s: the store is slow: it took %.1f s for %r. Requests that need it wait as long; over ten seconds, "
-                "they are refused. Look at its load, its locks, its disk and the network",
-                self._name,
-                seconds,
-                method,
-                extra={"fields": {"event": "store_slow", "seconds": round(seconds, 1), "method": method}},
-            )
+        if self._slow is not None:
+            self._slow = self._slow[0], now
+            return
+        self._slow = now - seconds, now
+        logger.warning(
+            "%s: the store is slow: it took %.1f s for %r. Requests that need it wait as long; over ten seconds, "
+            "they are refused. Look at its load, its locks, its disk and the network",
+            self._name,
+            seconds,
+            method,
+            extra={"fields": {"event": "store_slow", "seconds": round(seconds, 1), "method": method}},
+        )

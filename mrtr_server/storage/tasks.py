@@ -89,7 +89,8 @@ class Places:
         return caller != "" and self.held.get(caller, 0) >= self.share
 
 
-FREE = Places({}, 2**31 - 1, 2**31 - 1)
+_MOST_PLACES = 2_147_483_647
+FREE = Places({}, _MOST_PLACES, _MOST_PLACES)
 """Places that nobody has yet, and that one caller may have all of."""
 
 

@@ -71,11 +71,10 @@ class WorkerPlaces:
 
     def room(self, tools: Sequence[str]) -> int:
         """Return how many tasks of some tools, which are claimed together, may begin now."""
-        free = self._free
-        if len(tools) > 1 or free <= 0:
-            return free
+        if len(tools) > 1:  # none has a limit of its own
+            return self._free
         here = sum(row.name == tools[0] for row in self._here())
-        return min(self.at_once(tools[0]) - here, free)
+        return min(self.at_once(tools[0]) - here, self._free)
 
     def divided(self) -> Places:
         """Return how the places that are left are divided among callers.

@@ -48,3 +48,32 @@ def test_time_in_which_the_process_stood_still_does_not_count(
 
     asyncio.run(block())
     assert [line for line in caplog.messages if "store" in line] == []
+
+
+def notes(caplog: pytest.LogCaptureFixture, *takes: tuple[float, float]) -> list[str]:
+    """Return the events that are logged of a store that took as long."""
+    caplog.clear()
+    asyncio.run(told(Slowness("shop"), *takes))
+    return [record.__dict__["fields"]["event"] for record in caplog.records]
+
+
+def test_what_takes_just_as_long_is_slow_and_what_is_calm_for_just_as_long_is_quick(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    assert notes(caplog, (0, SLOW_SECONDS)) == ["store_slow"]
+    (record,) = caplog.records
+    assert record.__dict__["fields"] == {"event": "store_slow", "seconds": 2.0, "method": "redeem"}
+    assert notes(caplog, (0, SLOW_SECONDS - 0.1)) == []
+    over = SLOW_SECONDS + CALM_SECONDS
+    assert notes(caplog, (0, SLOW_SECONDS), (over, over)) == ["store_slow", "store_quick"]
+    assert notes(caplog, (0, SLOW_SECONDS), (over - 0.2, over - 0.1)) == ["store_slow"]
+    assert notes(caplog, (0, SLOW_SECONDS), (20, 23), (33, 33)) == ["store_slow"], "it was slow once more"
+    assert notes(caplog, (100, 100)) == [], "it has never been slow"
+
+
+def test_its_end_says_how_long_it_was_slow(caplog: pytest.LogCaptureFixture) -> None:
+    assert notes(caplog, (10, 14), (20, 23.4), (60, 60), (70, 70)) == ["store_slow", "store_quick"]
+    assert caplog.messages[-1] == "shop: the store is quick again, after 13 s"
+    assert caplog.records[-1].__dict__["fields"] == {"event": "store_quick"}
+    assert notes(caplog, (10, 14.26)) == ["store_slow"]
+    assert caplog.records[-1].__dict__["fields"]["seconds"] == 4.3

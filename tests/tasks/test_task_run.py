@@ -11,7 +11,7 @@ from mrtr_server import InProcessStore, KeyRing, Limits, SQLStore, StoreUnavaila
 from mrtr_server.flow.admission import Admission
 from mrtr_server.flow.handler import TaskTerms
 from mrtr_server.flow.journal import Step
-from mrtr_server.protocol.messages import Call, Question
+from mrtr_server.protocol.messages import Call, Progress, Question
 from mrtr_server.storage.lease import Lease
 from mrtr_server.storage.pubsub import InProcessFanout
 from mrtr_server.storage.tasks import TaskRow
@@ -228,3 +228,137 @@ class TestWhatIsAskedBesideWork:
         row = await bench.store.find_task(run.row.id)
         assert row is not None
         assert bench.records.sealed.unseal_journal(row, bench.records.now()).asked == {"size": size["size"].digest}
+
+
+class TestARunThatIsLeft:
+    """It goes back as it was kept. What counts against it are the workers that it may have crashed."""
+
+    @pytest.mark.parametrize(
+        ("begun", "attempts", "left"), [(True, 3, 0), (False, 3, 2), (False, 1, 0), (False, 0, 0)], ids=str
+    )
+    async def test_counts_no_attempt_and_none_before_it_if_its_handler_has_begun(
+        self, bench: Bench, begun: bool, attempts: int, left: int
+    ) -> None:
+        run = await bench.run("worker")
+        run.row = await changed(bench, run, attempts=attempts)
+        run.begun = begun
+        await run.leave()
+        assert run.over
+        row = await stored(bench, run)
+        assert (row.lease, row.leased_until, row.attempts, row.status) == ("", 0.0, left, "working")
+
+    async def test_has_ended_when_its_round_has(self, bench: Bench) -> None:
+        run = await bench.run("worker")
+        run.row = await changed(bench, run, attempts=2)
+        await run.end(lambda row: {"status": "completed"})
+        row = await stored(bench, run)
+        assert (row.lease, row.leased_until, row.attempts, row.status) == ("", 0.0, 0, "completed")
+        assert run.over
+
+    @pytest.mark.parametrize(
+        ("changes", "free"),
+        [
+            ({"status": "cancelled"}, True),
+            ({"status": "cancelled", "lease": "other"}, False),
+            ({"status": "failed"}, False),
+            ({}, False),
+        ],
+        ids=str,
+    )
+    async def test_lets_go_of_a_task_that_was_cancelled_while_it_ran_here(
+        self, bench: Bench, changes: dict[str, Any], free: bool
+    ) -> None:
+        run = await bench.run("worker")
+        before = await changed(bench, run, **changes)
+        await run.let_go()
+        row = await stored(bench, run)
+        assert (row.lease, row.version) == (("", before.version + 1) if free else (before.lease, before.version))
+
+
+async def stored(bench: Bench, run: TaskRun) -> TaskRow:
+    row = await bench.store.find_task(run.row.id)
+    assert row is not None
+    return row
+
+
+async def changed(bench: Bench, run: TaskRun, **changes: Any) -> TaskRow:
+    """Change the task, as somebody else does."""
+    row = await bench.store.change_task(await stored(bench, run), **changes)
+    assert row is not None
+    return row
+
+
+class TestAMessage:
+    async def test_is_stored_as_every_database_and_client_can_read_it(self, bench: Bench) -> None:
+        run = await bench.run("worker")
+        run.say("a\0b\ud800c" + 3000 * "x")
+        await do(run, "one")
+        assert (await stored(bench, run)).message == "a\N{REPLACEMENT CHARACTER}b?c" + 1995 * "x"
+
+    async def test_that_its_round_ends_with_stands_above_what_was_said(self, bench: Bench) -> None:
+        run = await bench.run("worker")
+        run.say("working")
+        await run.end(lambda row: {"status": "failed", "message": "broken"})
+        assert (await stored(bench, run)).message == "broken"
+
+
+class TestProgress:
+    async def test_is_sent_at_once_and_then_the_newest_now_and_then(
+        self, bench: Bench, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        run, sent = await bench.run("worker"), list[float]()
+        monkeypatch.setattr(run._records, "notify_progress", lambda row, progress: sent.append(progress.progress))
+        for number in (1.0, 2.0, 3.0):
+            await run.send(Progress("token", number))
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+        assert sent == [1.0]
+        assert run._sending is not None
+        run._sending.cancel()
+        run._send_later()
+        assert sent == [1.0, 3.0]
+        assert run._sending is not None
+        run._sending.cancel()
+        run._send_later()
+        assert sent == [1.0, 3.0], "there is nothing new"
+        await run.send(Progress("token", 4.0))
+        await run.end(lambda row: {"status": "completed"})
+        assert sent == [1.0, 3.0, 4.0], "the last comes before the end"
+        await run.send(Progress("token", 5.0))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert sent == [1.0, 3.0, 4.0], "and nothing after it"
+        if run._sending is not None:
+            run._sending.cancel()
+
+
+class TestWhatItsClientDoes:
+    async def test_to_end_the_task_ends_the_run(self, bench: Bench) -> None:
+        run = await bench.run("worker")
+        running = run.start(asyncio.sleep(60))
+        run.hear(await changed(bench, run, status="cancelled"))
+        assert run.lost
+        with pytest.raises(asyncio.CancelledError):
+            await running
+
+    async def test_is_heard_at_once_where_nothing_came_between(self, bench: Bench) -> None:
+        run = await bench.run("worker")
+        await run.publish({"login": question("Who?")})
+        heard: list[str] = []
+        run.on_answers(lambda: heard.append("answer"))
+        await answered(bench, run, "login", TestWhatIsAskedBesideWork.ANSWER)
+        row = await stored(bench, run)
+        run.hear(row)
+        assert (run.row, heard, run._looking) == (row, ["answer"], None)
+
+    async def test_is_looked_up_where_something_came_between(self, bench: Bench) -> None:
+        run = await bench.run("worker")
+        await run.publish({"login": question("Who?")})
+        await answered(bench, run, "login", TestWhatIsAskedBesideWork.ANSWER)
+        row = await changed(bench, run, message="hello")
+        run.hear(row)
+        assert run._looking is not None
+        await run._looking
+        assert run.row == row
+        assert run.journal.answer("login", question("Who?").digest) == TestWhatIsAskedBesideWork.ANSWER
+        assert not run.lost
