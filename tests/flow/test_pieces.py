@@ -248,7 +248,7 @@ class TestWhatEndsARound:
         async def tool(ctx: Context) -> AsyncIterator[str]:
             yield "before"
             try:
-                await ctx.elicit("?", int)  # type: ignore[type-var]
+                await ctx.elicit("?", int)
             except Exception:
                 yield "after"
 

@@ -371,7 +371,7 @@ class TestHandshake:
 
     @pytest.mark.parametrize("era", ["2025-03-26", "2024-11-05"])
     def test_a_client_is_asked_what_its_version_has_whatever_it_declares(self, era: str) -> None:
-        lacking = {"requiredCapabilities": {"elicitation": {"form": {}}}}
+        lacking: dict[str, Any] = {"requiredCapabilities": {"elicitation": {"form": {}}}}
         assert Client(app, era=era).call("greet").error.data == lacking
         assert Client(app, era=era, capabilities=EVERYTHING).call("greet").error.data == lacking
 

@@ -332,7 +332,7 @@ class TestACallFailsTheTest:
 
     def test_when_the_answer_is_none(self) -> None:
         with pytest.raises(TypeError, match="'octocat' is not an answer"):
-            Client(app).call("greet", answers={"login": "octocat"})  # type: ignore[dict-item]
+            Client(app).call("greet", answers={"login": "octocat"})
 
     def test_when_a_reply_takes_too_long(self, serve: Serve) -> None:
         slow = MRTRServer("slow", keys=ring)
