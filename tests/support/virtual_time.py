@@ -5,6 +5,7 @@ still for everything that a thread does on the way. What waits for a socket or a
 """
 
 import asyncio
+import math
 import selectors
 import threading
 import time
@@ -33,7 +34,7 @@ class VirtualTime:
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         thread, self._monotonic, wall = threading.get_ident(), time.monotonic, time.time
-        self.now = self._monotonic()
+        self.now = float(math.ceil(self._monotonic()))
         self._ahead = wall() - self.now
         self.in_threads: set[asyncio.Future[Any]] = set()
         """What threads are at, of which the event loop is told."""
