@@ -248,7 +248,7 @@ class TestWhatEndsARound:
         async def tool(ctx: Context) -> AsyncIterator[str]:
             yield "before"
             try:
-                await ctx.elicit("?", int)
+                await ctx.elicit("?", dict)
             except Exception:
                 yield "after"
 
