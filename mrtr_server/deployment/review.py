@@ -87,7 +87,7 @@ def _review_deployment(
                     f"there is none, so the {what} of {', '.join(tools)} stay in one process, and end with it. Set"
                 )
                 yield Finding("error" if workers > 1 else "warning", "database", f"{message} {DATABASE}")
-    if workers > 1 and getattr(getattr(shared.store, "database", None), "notifies", True) is False:
+    if workers > 1 and shared.store.one_machine:
         yield Finding(
             "advice",
             "database",

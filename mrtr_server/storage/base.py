@@ -53,6 +53,9 @@ class Store(ABC):
     """Whether what it keeps never leaves the memory of this process, so that the answers and outcomes of open calls
     come here as they are."""
 
+    one_machine: bool = False
+    """Whether all processes that share it must run on one machine, as with a file."""
+
     keeps_tasks: bool = False
     """Whether it keeps tasks; see `TaskStore`."""
 

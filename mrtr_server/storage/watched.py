@@ -169,6 +169,7 @@ class WatchedStore(Store):
 
     def __init__(self, store: Store, outage: Outage, *, lease: float, tally: Tally | None = None) -> None:
         self.shared, self.keeps_tasks, self.in_memory = store.shared, store.keeps_tasks, store.in_memory
+        self.one_machine = store.one_machine
         self._store = store
         self._outage = outage
         self._lease = lease

@@ -42,6 +42,7 @@ class SQLStore(SQLTasks):
 
     def __init__(self, url: str = "sqlite:///mrtr_server.db", *, clock: Callable[[], float] = time.time) -> None:
         super().__init__(open_database(url, clock))
+        self.one_machine = not self.database.notifies
         self._fanout = SQLFanout(self.notices)
         self._swept = -SWEEP_EVERY
         self._sweeps = [name for name in self.database.statements if name.startswith("sweep_")]
