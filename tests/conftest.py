@@ -1,5 +1,6 @@
 """Fixtures that all tests share. What they hand out is in the package `support`."""
 
+import logging
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -76,6 +77,18 @@ def nothing_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (postgresql_module, sqlite_module):
         monkeypatch.setattr(module, "TIMEOUT", TIMEOUT)
         monkeypatch.setattr(module, "CONNECT_TIMEOUT", TIMEOUT / 2)
+
+
+@pytest.fixture(autouse=True)
+def logging_as_it_was() -> Iterator[None]:
+    """Undo how a test, or a command that it runs, configures the log."""
+    loggers = [logging.getLogger(name) for name in (None, "mrtr_server", "uvicorn", "uvicorn.access", "_granian")]
+    before = [(each.level, list(each.handlers), each.propagate) for each in loggers]
+    yield
+    for each, (level, handlers, propagate) in zip(loggers, before, strict=True):
+        each.setLevel(level)
+        each.handlers[:] = handlers
+        each.propagate = propagate
 
 
 @pytest.fixture(autouse=True)

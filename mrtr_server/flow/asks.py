@@ -11,10 +11,10 @@ from pydantic.alias_generators import to_camel
 from typing_extensions import override
 
 from ..errors import InvalidAnswer, Refusal, SetupError
-from ..protocol.content import blocks, uses_tools
+from ..protocol.content import blocks, parts_of, uses_tools
 from ..protocol.messages import JSON, SHORT_MESSAGE, Question
 from ..schema.forms import Form, describe, form
-from ..schema.values import ValueForm, may_be_value, value_form
+from ..schema.values import ValueForm, may_be_value
 from .journal import CONFIRMATION, UNSET
 
 T = TypeVar("T")
@@ -398,18 +398,13 @@ def _conversation(messages: Any) -> list[JSON]:
 
 def _check_tool_results(message: JSON, following: JSON) -> None:
     """Check that each use of a tool has its result in the next message, and results stand alone (Sampling)."""
-    kinds = {each.get("type") for each in _parts(message)}
+    kinds = {each.get("type") for each in parts_of(message)}
     if "tool_result" in kinds and len(kinds) > 1:
         raise SetupError("A sampling's message with tool results must have nothing else; put that into another message")
-    used = {each.get("id") for each in _parts(message) if each.get("type") == "tool_use"}
-    results = {each.get("toolUseId") for each in _parts(following) if each.get("type") == "tool_result"}
+    used = {each.get("id") for each in parts_of(message) if each.get("type") == "tool_use"}
+    results = {each.get("toolUseId") for each in parts_of(following) if each.get("type") == "tool_result"}
     if used - results:
         raise SetupError("Each tool_use of a sampling's message needs its tool_result, by its id, in the next message")
-
-
-def _parts(message: JSON) -> list[JSON]:
-    content = message.get("content")
-    return [each for each in (content if isinstance(content, list) else [content]) if isinstance(each, dict)]
 
 
 def sampling_message(message: Any) -> JSON:
@@ -452,7 +447,7 @@ def _form_of(schema: Any) -> tuple[Form, bool]:
         return form(asked), branches
     if not may_be_value(asked):
         raise SetupError(_no_form(schema))
-    return value_form(asked), branches
+    return ValueForm(asked), branches
 
 
 _known_form_of = lru_cache(maxsize=1024)(_form_of)

@@ -4,8 +4,6 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, overload
 
-from pydantic import BaseModel
-
 from ..callbacks.callback_service import Callback, CallbackLink
 from ..hints import CONTEXT, attributes_of
 from ..protocol.callers import Client, Principal
@@ -19,7 +17,6 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
 T = TypeVar("T")
-M = TypeVar("M", bound=BaseModel)
 A1 = TypeVar("A1")
 A2 = TypeVar("A2")
 A3 = TypeVar("A3")

@@ -270,9 +270,13 @@ def is_content(value: Any) -> bool:
 
 def uses_tools(message: Mapping[str, Any]) -> bool:
     """Return whether a message of a sampling says how the model used tools (Sampling, Tools in Sampling)."""
+    return any(each.get("type") in ("tool_use", "tool_result") for each in parts_of(message))
+
+
+def parts_of(message: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the content blocks of a message of a sampling, which may also be one by itself."""
     content = message.get("content")
-    blocks = content if isinstance(content, list) else [content]
-    return any(isinstance(each, dict) and each.get("type") in ("tool_use", "tool_result") for each in blocks)
+    return [each for each in (content if isinstance(content, list) else [content]) if isinstance(each, dict)]
 
 
 def block(value: Any) -> dict[str, Any]:

@@ -75,7 +75,7 @@ def content_of(version: HandshakeVersion, content: Any) -> Any:
     if version.structures:
         return shaped
     shaped = _undated(shaped)
-    hints = {name: shaped[name] for name in ("annotations",) if name in shaped}
+    hints = {"annotations": shaped["annotations"]} if "annotations" in shaped else {}
     match shaped.get("type"):
         case "resource_link":
             text = f"{content.get('title') or content.get('name')}: {content.get('uri')}"

@@ -1,7 +1,6 @@
 """Forms of one value: the form has one field, `value`, and its answer is the value itself."""
 
 from dataclasses import is_dataclass
-from functools import lru_cache
 from typing import Any, get_origin
 
 from pydantic import PydanticUserError, create_model
@@ -45,21 +44,3 @@ def may_be_value(annotation: Any) -> bool:
     if is_dataclass(annotation) or is_typeddict(annotation):
         return False
     return isinstance(annotation, type) or get_origin(annotation) is not None
-
-
-def value_form(annotation: Any) -> ValueForm:
-    """Return the form of one value, compiled once where the type can be told apart from others.
-
-    Args:
-        annotation: the type of the value.
-
-    Raises:
-        SetupError: no form can show such a value.
-    """
-    try:
-        return _known(annotation)
-    except TypeError:  # a mark in `Annotated` that is not hashable
-        return ValueForm(annotation)
-
-
-_known = lru_cache(maxsize=1024)(ValueForm)

@@ -609,7 +609,8 @@ class TestACancellationOnAnotherReplica:
         flow = await tools.start("endless")
         await tools.began("endless")
         assert isinstance(store, SQLStore)
-        await tools.until(lambda: store.notices.connected, "it to listen")
+        here = tools.app._parts.worker._loop_workers[asyncio.get_running_loop()]
+        await tools.until(lambda: here._from_clients._subscription and store.notices.connected, "it to listen")
         flow.move_to(other)
         await flow.cancel()
         async with asyncio.timeout(TIMEOUT):
