@@ -238,7 +238,8 @@ class TaskRun:
     async def _say(self) -> None:
         while self._said != self._message and not self.lost:
             async with self._writing:
-                await self._change(lambda row: {})
+                if self._said != self._message:  # no other change has stored it meanwhile
+                    await self._change(lambda row: {})
             await asyncio.sleep(SAY_EVERY)
 
     # For the worker

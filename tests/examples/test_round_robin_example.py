@@ -11,13 +11,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from ..support.serving import KEYS, ROOT, TIMEOUT, in_process, wait_until
+from ..support.serving import KEYS, ROOT, TIMEOUT, free_ports, in_process, wait_until
 from ..support.wire import Wire, accept, request
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        return int(taken.getsockname()[1])
 
 
 @pytest.fixture(name="ports", scope="module")
@@ -31,13 +26,13 @@ def _ports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[int]]:
     ):
         assert first.port, first.text
         assert second.port, second.text
-        yield [first.port, second.port, free_port()]
+        yield [first.port, second.port, free_ports(1)[0]]
 
 
 @pytest.fixture(name="front", scope="module")
 def _front(ports: list[int], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Wire]:
     log = tmp_path_factory.mktemp("logs") / "front.log"
-    port = free_port()
+    port = free_ports(1)[0]
     command = [sys.executable, "-m", "examples.round_robin", *map(str, ports), "--port", str(port)]
     with log.open("wb") as output:
         process = subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=output)
@@ -114,9 +109,9 @@ def test_what_it_can_not_read_is_refused(front: Wire, request_head: bytes) -> No
 
 
 def test_without_any_replica_the_answer_says_so(tmp_path: Path) -> None:
-    port = free_port()
+    port = free_ports(1)[0]
     log = tmp_path / "front.log"
-    command = [sys.executable, "-m", "examples.round_robin", str(free_port()), "--port", str(port)]
+    command = [sys.executable, "-m", "examples.round_robin", str(free_ports(1)[0]), "--port", str(port)]
     with log.open("wb") as output:
         process = subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=output)
     try:

@@ -16,7 +16,7 @@ from mrtr_server.storage.lease import Lease
 from mrtr_server.storage.pubsub import InProcessFanout
 from mrtr_server.storage.tasks import TaskRow
 from mrtr_server.tasks.records import TaskRecords
-from mrtr_server.tasks.task_run import TaskRun
+from mrtr_server.tasks.task_run import SAY_EVERY, TaskRun
 from mrtr_server.tasks.task_service import Tasks
 
 pytestmark = pytest.mark.anyio
@@ -294,6 +294,15 @@ class TestAMessage:
         run.say("a\0b\ud800c" + 3000 * "x")
         await do(run, "one")
         assert (await stored(bench, run)).message == "a\N{REPLACEMENT CHARACTER}b?c" + 1995 * "x"
+
+    async def test_is_not_stored_again_when_a_step_has_stored_it(self, bench: Bench) -> None:
+        run = await bench.run("worker")
+        before = (await stored(bench, run)).version
+        run.say("working")
+        await do(run, "one")
+        await asyncio.sleep(2 * SAY_EVERY)
+        row = await stored(bench, run)
+        assert (row.message, row.version) == ("working", before + 1)
 
     async def test_that_its_round_ends_with_stands_above_what_was_said(self, bench: Bench) -> None:
         run = await bench.run("worker")
