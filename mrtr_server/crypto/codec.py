@@ -12,9 +12,7 @@ answers that the client chooses, and its length shows.
 """
 
 import os
-from collections import OrderedDict
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any, Protocol
 
 from cryptography.exceptions import InvalidTag
@@ -33,8 +31,6 @@ _VERSION = b"\x01"
 _HEADER_BYTES = 1 + KEY_ID_BYTES
 _SEALED_AT = _HEADER_BYTES + NONCE_BYTES
 _SHORTEST = _SEALED_AT + 16
-_KEPT = 128
-"""How many derived keys are kept, of 2.5 KB each."""
 # URL-safe, and several times as fast as binascii. Reading refuses unused bits that are set, but takes padding and the
 # other alphabet.
 _CONFIG = CoreConfig(ser_json_bytes="base64", val_json_bytes="base64")
@@ -86,14 +82,11 @@ class Codec(Protocol):
 class XAES256GCM:
     """XAES-256-GCM for one key.
 
-    To derive a key takes as long as to encrypt. So the keys of what was encrypted last are kept until they are used to
-    decrypt it: many clients answer at once. A key is for one nonce, and so for one token.
-
     Args:
         key: 32 bytes.
     """
 
-    __slots__ = ("_block", "_derived", "_mask")
+    __slots__ = ("_block", "_mask")
 
     def __init__(self, key: bytes) -> None:
         # One ECB encryptor, kept and fed: making one per token would cost a hundred times the derivation.
@@ -103,8 +96,6 @@ class XAES256GCM:
         prefixes = (b"\x00\x01X\x00", b"\x00\x02X\x00")
         masks = (int.from_bytes(prefix + bytes(12), "big") ^ subkey for prefix in prefixes)
         self._mask = int.from_bytes(b"".join(mask.to_bytes(16, "big") for mask in masks), "big")
-        self._derived: OrderedDict[bytes, AESGCM] = OrderedDict()
-        """The keys that are kept, by their nonce."""
 
     def _derive(self, nonce: bytes) -> AESGCM:
         half = int.from_bytes(nonce[:12])
@@ -121,11 +112,7 @@ class XAES256GCM:
         Returns:
             The ciphertext with its 16-byte tag.
         """
-        self._derived[nonce] = cipher = self._derive(nonce)
-        if len(self._derived) > _KEPT:
-            with suppress(KeyError):  # other threads have used as many
-                self._derived.popitem(last=False)
-        return cipher.encrypt(nonce[12:], plaintext, associated)
+        return self._derive(nonce).encrypt(nonce[12:], plaintext, associated)
 
     def decrypt(self, nonce: bytes, ciphertext: bytes, associated: bytes) -> bytes:
         """Decrypt what `encrypt` returned.
@@ -141,7 +128,7 @@ class XAES256GCM:
         Raises:
             cryptography.exceptions.InvalidTag: an argument differs from what was encrypted.
         """
-        return (self._derived.pop(nonce, None) or self._derive(nonce)).decrypt(nonce[12:], ciphertext, associated)
+        return self._derive(nonce).decrypt(nonce[12:], ciphertext, associated)
 
 
 class SealedCodec:

@@ -13,7 +13,6 @@ from hashlib import shake_128
 
 import pytest
 from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -59,8 +58,7 @@ class TestXAES256GCM:
     def test_the_single_vectors_hold(self, key: bytes, associated: bytes, ciphertext: str) -> None:
         aead = XAES256GCM(key)
         assert aead.encrypt(self.NONCE, b"XAES-256-GCM", associated).hex() == ciphertext
-        for opening in (aead, aead, XAES256GCM(key)):  # with the key that it kept, and with one that is derived anew
-            assert opening.decrypt(self.NONCE, bytes.fromhex(ciphertext), associated) == b"XAES-256-GCM"
+        assert aead.decrypt(self.NONCE, bytes.fromhex(ciphertext), associated) == b"XAES-256-GCM"
 
     def test_the_accumulated_vector_of_ten_thousand_random_messages_holds(self) -> None:
         # The longest that the stream can be: key, nonce, and two strings of 255 bytes with their lengths.
@@ -78,7 +76,6 @@ class TestXAES256GCM:
             plaintext = take(take(1)[0])
             associated = take(take(1)[0])
             ciphertext = aead.encrypt(nonce, plaintext, associated)
-            assert aead.decrypt(nonce, ciphertext, associated) == plaintext
             assert aead.decrypt(nonce, ciphertext, associated) == plaintext
             ciphertexts.update(ciphertext)
         assert ciphertexts.hexdigest(32) == "e6b9edf2df6cec60c8cbd864e2211b597fb69a529160cd040d56c0c210081939"
@@ -98,28 +95,6 @@ class TestXAES256GCM:
         ]
         for nonce, ciphertext in reversed(sealed):
             assert aead.decrypt(nonce, ciphertext, b"") == XAES256GCM(A).decrypt(nonce, ciphertext, b"")
-
-    def test_a_key_that_was_kept_opens_what_is_its_own_alone(self) -> None:
-        aead = XAES256GCM(A)
-        one, other = (aead.encrypt(bytes([nonce]) * 24, b"text", b"") for nonce in (1, 2))
-        with pytest.raises(InvalidTag):
-            aead.decrypt(bytes([1]) * 24, other, b"")
-        for nonce, ciphertext in ((1, one), (2, other), (1, one)):
-            assert aead.decrypt(bytes([nonce]) * 24, ciphertext, b"") == b"text"
-
-    def test_of_many_messages_few_keys_are_kept(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        aead, nonces = XAES256GCM(A), [nonce.to_bytes(24, "big") for nonce in range(300)]
-        sealed = [aead.encrypt(nonce, b"text", b"") for nonce in nonces]
-        derived: list[bytes] = []
-        derive = XAES256GCM._derive
-
-        def noted(self: XAES256GCM, nonce: bytes) -> AESGCM:
-            derived.append(nonce)
-            return derive(self, nonce)
-
-        monkeypatch.setattr(XAES256GCM, "_derive", noted)
-        assert [aead.decrypt(nonce, each, b"") for nonce, each in zip(nonces, sealed, strict=True)] == [b"text"] * 300
-        assert derived == nonces[: 300 - 128]
 
 
 # Hypothesis minds a test that two classes inherit, since examples kept for one are replayed for the other. Here each
