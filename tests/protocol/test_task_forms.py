@@ -53,7 +53,7 @@ def question(method: str = "elicitation/create", **params: Any) -> Question:
         "message": "Please provide the input string to echo back",
         "requestedSchema": {"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]},
     }
-    return Question("form", method, params or form, "elicitation.form")
+    return Question("form", method, params or form, ("elicitation.form",))
 
 
 def task(status: Any = "working", **fields: Any) -> Task:
@@ -628,7 +628,7 @@ class TestNonBlockingElicitations(Drafted):
     )
     def test_are_listed_with_asks_of_other_kinds(self, method: str, params: JSON) -> None:
         """#1869 prints elicitations only; all else is listed as the request that it is."""
-        other = Question("x", method, params, "x")
+        other = Question("x", method, params, ("x",))
         asked = self.dinner("input_required", questions={"a": other, "b": question()}, names={"a": "a", "b": "b"})
         assert self.write(self.call(), TaskCreated(asked))["_meta"][PENDING] == [
             {"elicitationId": "a", "method": method, "params": params},
