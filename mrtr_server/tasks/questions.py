@@ -123,7 +123,9 @@ class Questions:
         """Read what `dump` returned."""
         open_, names, answers, used = from_json(written)
         until, together, pages = used.pop(_SINCE_0_2, ({}, True, {}))  # they wait for all answers
-        questions = {key: Question.of(*parts, page=pages.get(key, "")) for key, parts in open_.items()}
+        questions = {key: Question.of(*parts) for key, parts in open_.items()}
+        for key, page in pages.items():
+            questions[key].page = page
         return cls(questions, names, answers, used, until, together)
 
 
