@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from ..errors import InvalidAnswer, Refusal, SetupError
 from ..protocol.content import blocks, parts_of, uses_tools
-from ..protocol.messages import JSON, SHORT_MESSAGE, Question
+from ..protocol.messages import FORM, JSON, SHORT_MESSAGE, Question
 from ..schema.forms import Form, describe, form
 from ..schema.values import ValueForm, may_be_value
 from .journal import CONFIRMATION, UNSET
@@ -247,7 +247,7 @@ class Confirm(Ask[bool]):
     def question(self) -> Question:
         params = {"message": written(self.message), **_CONFIRMATION}
         # A kind of its own: no answer to a form that looks the same can be taken for a yes.
-        return Question(CONFIRMATION, "elicitation/create", params, "elicitation.form")
+        return Question(CONFIRMATION, "elicitation/create", params, FORM)
 
     @override
     def parse(self, raw: JSON) -> bool:
@@ -319,14 +319,14 @@ class Sample(Ask[Sampled]):
         return read_model(Sampled, raw)
 
 
-def _needs_of(sampling: JSON) -> str:
+def _needs_of(sampling: JSON) -> tuple[str, ...]:
     """Return the capabilities that the parameters of a sampling need (Sampling, Capabilities)."""
     needs = []
     if "tools" in sampling or "toolChoice" in sampling or any(map(uses_tools, sampling["messages"])):
         needs.append("sampling.tools")
     if sampling.get("includeContext", "none") != "none":
         needs.append("sampling.context")
-    return " ".join(needs) or "sampling"
+    return tuple(needs) or ("sampling",)
 
 
 class ListRoots(Ask["list[Root]"]):
@@ -341,7 +341,7 @@ class ListRoots(Ask["list[Root]"]):
 
     @override
     def question(self) -> Question:
-        return Question("roots", "roots/list", {}, "roots")
+        return Question("roots", "roots/list", {}, ("roots",))
 
     @override
     def parse(self, raw: JSON) -> list[Root]:
@@ -350,7 +350,7 @@ class ListRoots(Ask["list[Root]"]):
 
 def _form_question(message: str, elicited: Form) -> Question:
     params = {"message": message, "requestedSchema": elicited.schema}
-    return Question("form", "elicitation/create", params, "elicitation.form", elicited.shape)
+    return Question("form", "elicitation/create", params, FORM, elicited.shape)
 
 
 _known_form = lru_cache(maxsize=128)(_form_question)

@@ -66,7 +66,7 @@ def _parts(questions: dict[str, Question]) -> JSON:
 
 
 def _questions(parts: JSON) -> dict[str, Question]:
-    return {key: Question(*each) for key, each in parts.items()}
+    return {key: Question.of(*each) for key, each in parts.items()}
 
 
 def _error(name: str, message: str, data: JSON | None) -> RequestError:

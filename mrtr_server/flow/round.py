@@ -259,7 +259,7 @@ class Round:
         self._send(key, ask, question.because(reason) if reason else question)
 
     def _send(self, key: str, ask: Ask[Any], question: Question) -> None:
-        lacking = [need for need in question.needs.split() if not self.call.client.supports(need)]
+        lacking = [need for need in question.needs if not self.call.client.supports(need)]
         if lacking:
             self._lack(lacking)
         elif question.kind == KIND:  # so it is one with a callback

@@ -10,7 +10,7 @@ from typing_extensions import override
 from ..callbacks.callback_service import KIND, NOWHERE, Callback, CallbackLink, Report
 from ..crypto.digests import digest
 from ..errors import FlowError, InvalidAnswer, SetupError
-from ..protocol.messages import JSON, Question
+from ..protocol.messages import JSON, PAGE, Question
 from ..schema.forms import describe
 from .asks import Ask, Text, accepted, written
 
@@ -82,10 +82,10 @@ class ElicitUrl(Ask[T]):
         if self.callback is None and callable(self.url):
             raise SetupError("url= can be a function only with callback=, or in the annotation of a parameter")
         if self.callback is None:
-            return Question("url", "elicitation/create", {**params, "url": self.url}, "elicitation.url")
+            return Question("url", "elicitation/create", {**params, "url": self.url}, PAGE)
         # The answer counts while the page stays what it was, but for the way back.
         shape = digest([self.callback.name, self._address(self.callback, NOWHERE)])
-        return Question(KIND, "elicitation/create", params, "elicitation.url", shape)
+        return Question(KIND, "elicitation/create", params, PAGE, shape)
 
     def leading(self, question: Question, back: CallbackLink) -> Question:
         """Return the ask's question with the page's address, which leads back by this link.

@@ -16,15 +16,12 @@ from ..crypto.keys import KeyRing
 from ..crypto.purposes import LIVE_ANSWER
 from ..errors import AnswerNotShared, InvalidRequestState, StoreUnavailable
 from ..protocol.callers import Principal
-from ..protocol.messages import JSON, Change, Question, Subscription
+from ..protocol.messages import JSON, PAGE, Change, Question, Subscription
 from ..protocol.sessions import OwnerPlaces
 from ..storage.base import Store
 from ..storage.pubsub import Fanout, InProcessFanout
 from ..storage.quotas import Quotas
 from .events import KEPT_AFTER
-
-PAGE = "elicitation.url"
-"""What a client needs for a question that is a page."""
 
 _LONGEST_ID = 2_048
 """Characters of the id of a question."""

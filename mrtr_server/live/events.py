@@ -239,5 +239,5 @@ def load_event(parts: list[Any]) -> Event:
     """Read what `dump_event` wrote."""
     (method, params, request_id), session, run, state, asked, expires, progress, seen = parts
     origin = Origin(method, params, request_id, Session.load(session))
-    questions = {key: Question(*rest) for key, *rest in asked}
+    questions = {key: Question.of(*rest) for key, *rest in asked}
     return Event(origin, run, state, questions, expires, progress, seen=seen)

@@ -10,7 +10,7 @@ from ..crypto.digests import canonical
 from ..crypto.keys import KeyRing
 from ..crypto.purposes import LIVE_PAGES
 from ..errors import Busy, InvalidRequestState, PagesRequired, StoreUnavailable
-from ..protocol.messages import JSON, Call, Question
+from ..protocol.messages import JSON, PAGE, Call, Question
 from ..protocol.sessions import owner_of
 from ..storage.base import Store
 from ..storage.quotas import Quotas
@@ -62,7 +62,7 @@ class RequiredPages:
         Returns:
             Whether it asks for pages alone, and is found again where one of them reports.
         """
-        if not all(question.needs == "elicitation.url" for question in questions.values()):
+        if not all(question.needs == PAGE for question in questions.values()):
             return False
         return not any(question.page for question in questions.values()) or (is_shared and call.principal is not None)
 

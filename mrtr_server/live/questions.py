@@ -51,7 +51,7 @@ def read_answer(question: Question, answer: JSON) -> JSON:
         result = answer["result"]
         return result if isinstance(result, dict) else {}  # which is no answer, so the question comes again
     if "lacks" in answer:
-        raise MissingCapability(_nested(question.needs.split()[0]))
+        raise MissingCapability(_nested(question.needs[0]))
     if question.method == "elicitation/create":
         return dict(DISMISSED["result"])
     raise ProtocolError(f"The client did not fulfil {question.method}: {answer.get('failed')}")

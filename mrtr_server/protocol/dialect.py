@@ -205,8 +205,10 @@ class Dialect(ABC):
     def dump_outcome(self, call: Call, outcome: Outcome) -> bytes:
         """Return the JSON-RPC response that carries an outcome; empty where the outcome needs no more than a 202.
 
+        The error that a task ended with is one: the request that fetches it has not failed itself.
+
         Raises:
-            RequestError: the error that a task ended with.
+            RequestError: a task that was to be cancelled had ended, or was cancelled and has no result.
         """
 
     def error(self, request_id: str | int | None, error: RequestError) -> Reply:

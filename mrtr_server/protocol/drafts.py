@@ -179,7 +179,7 @@ class SepDraftDialect(Dialect):
         """Return the response that carries an outcome, with nothing beyond what the drafts print.
 
         Raises:
-            RequestError: the error that a task ended with, or why it has no result.
+            InvalidParams: a task was cancelled, so it has no result.
         """
         if isinstance(outcome, NeedsInput):
             body: JSON = {"requestState": outcome.state}
@@ -193,6 +193,8 @@ class SepDraftDialect(Dialect):
         if isinstance(outcome, Acknowledged):
             return result(call, with_related({}, outcome.task_id) if outcome.task is None else self._seen(outcome.task))
         if isinstance(outcome, TaskResult):
+            if isinstance(outcome.task.outcome, RequestError):
+                return self.error(call.request_id, outcome.task.outcome).body
             return result(call, _redeemed(outcome))
         assert isinstance(outcome, TaskCreated | TaskStatusResult)  # noqa: S101  load_call() lets no other method through
         if isinstance(outcome, TaskStatusResult) or outcome.task.first_ask:
@@ -238,8 +240,6 @@ def _hint(tool: JSON) -> JSON:
 
 def _redeemed(redeemed: TaskResult) -> JSON:
     task = redeemed.task
-    if isinstance(task.outcome, RequestError):
-        raise task.outcome
     if isinstance(task.outcome, Complete):
         return with_related(task.outcome.body, task.id)
     if task.status == "cancelled":

@@ -292,6 +292,8 @@ class HandshakeDialect(Dialect):
         """Return the response that carries an outcome."""
         if isinstance(outcome, Discovery):
             return self._forms[_negotiated(call.params)].initialized(call, outcome)
+        if isinstance(outcome, TaskResult) and isinstance(outcome.task.outcome, RequestError):
+            return self.error(call.request_id, outcome.task.outcome).body
         if not isinstance(outcome, Complete):
             return result(call, self._of_task(call, outcome))
         method, body = call.method, outcome.body
@@ -386,7 +388,6 @@ class HandshakeDialect(Dialect):
 
         Raises:
             InvalidParams: the task has ended, so that it can't be cancelled; or was cancelled, so it has no result.
-            RequestError: the error that the task ended with.
         """
         match outcome:
             case TaskCreated(task):
@@ -405,9 +406,7 @@ class HandshakeDialect(Dialect):
                 raise TypeError(f"{type(outcome).__name__} is not a result of this era")
 
     def _task_result(self, task: Task) -> JSON:
-        if isinstance(task.outcome, RequestError):
-            raise task.outcome
-        if task.outcome is None:
+        if not isinstance(task.outcome, Complete):
             raise InvalidParams("The task was cancelled, so it has no result", {"taskId": task.id})
         return with_related(self._tool_result(task.tool, task.outcome.body), task.id)
 

@@ -86,6 +86,13 @@ def action_of(answer: JSON | None) -> str:
     return action if type(action) is str and action in _ACTIONS else "answered"
 
 
+FORM = ("elicitation.form",)
+"""What a client must have declared to be asked for a form."""
+
+PAGE = ("elicitation.url",)
+"""What a client must have declared to be sent to a page."""
+
+
 @dataclass(slots=True)
 class Question:
     """An ask as it goes to the client.
@@ -94,7 +101,7 @@ class Question:
         kind: `"form"`, `"confirm"`, `"url"`, `"callback"` (a page that reports back), `"sample"` or `"roots"`.
         method: the request that the client is to fulfil, such as `"elicitation/create"`.
         params: its parameters; a `message` in them is what the person reads.
-        needs: the capabilities that the client must have declared, as dotted paths with a space between.
+        needs: the capabilities that the client must have declared, each as a dotted path.
         shape: digest of all of `params` but the message.
         page: names a page that reports back, by the name that its report is stored under; empty for all else.
         task: the task that asks, where its client has to be told; empty otherwise.
@@ -103,7 +110,7 @@ class Question:
     kind: str
     method: str
     params: JSON
-    needs: str
+    needs: tuple[str, ...]
     shape: str = ""
     page: str = ""
     task: str = ""
@@ -122,9 +129,14 @@ class Question:
         self.digest = f"{self.kind}.{read}.{self.shape}"
 
     def parts(self) -> tuple[Any, ...]:
-        """Return what `Question(*parts)` makes the same question of."""
-        parts = (self.kind, self.method, self.params, self.needs, self.shape)
+        """Return what `Question.of` makes the same question of, as every release reads and writes it."""
+        parts = (self.kind, self.method, self.params, " ".join(self.needs), self.shape)
         return (*parts, self.page) if self.page else parts  # earlier releases have five
+
+    @classmethod
+    def of(cls, kind: str, method: str, params: JSON, needs: str, shape: str, page: str = "") -> "Question":
+        """Return the question that `parts` was asked of."""
+        return cls(kind, method, params, tuple(needs.split()), shape, page)
 
     def because(self, reason: str) -> "Question":
         """Return the question with a reason before its message. The digest stays, so that its answer still counts."""

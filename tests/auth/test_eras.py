@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from mrtr_server import Caller, Context, JWTAuth, MRTRServer
+from mrtr_server import Caller, Context, InsufficientScope, JWTAuth, MRTRServer
 from mrtr_server.concurrency.threads import Threads
 from mrtr_server.flow.authorization import Authorizer, compile_hook
 from mrtr_server.testing import AsyncClient
 
 from ..support.authorization_server import Tenant
-from ..support.direct import Exchange, headers_for, scope_of
+from ..support.direct import Exchange, exchange, headers_for, scope_of
 from ..support.handshake import OLDER, Handshake
 from ..support.serving import TIMEOUT, in_thread
-from ..support.wire import modern
+from ..support.wire import ACCEPT, Reply, modern, request
 from .callers import AUDIENCE, make
 
 JSON = dict[str, Any]
@@ -34,6 +34,14 @@ def with_tools(auth: Any, **options: Any) -> MRTRServer:
     @app.resource("note://one", scopes=["notes"])
     def note() -> str:
         return "one"
+
+    @app.prompt(scopes=["prompts"])
+    def greet(name: str = "") -> str:
+        return f"hello {name}"
+
+    @app.completion("name", prompt="greet")
+    def names(value: str) -> list[str]:
+        return ["ann"]
 
     return app
 
@@ -74,6 +82,12 @@ class TestTheHandshakeEra:
             ("tools/call", {"name": "save", "arguments": {}}, "use files:write"),
             ("resources/read", {"uri": "note://one"}, "use notes"),
             ("resources/subscribe", {"uri": "note://one"}, "use notes"),
+            ("prompts/get", {"name": "greet"}, "use prompts"),
+            (
+                "completion/complete",
+                {"ref": {"type": "ref/prompt", "name": "greet"}, "argument": {"name": "name", "value": ""}},
+                "use prompts",
+            ),
         ],
     )
     def test_is_told_which_scopes_it_lacks(
@@ -126,6 +140,28 @@ class TestATask:
         token = issuer.mint(AUDIENCE, scope="work more")
         async with AsyncClient(app, token=token, tasks=True, log_level=None) as client:
             assert (await client.call("work")).text == "alice with more work"
+
+    @pytest.mark.parametrize("more", [{"mcp-protocol-version": "2025-11-25"}, {}], ids=["2025-11-25", "sep-draft"])
+    async def test_that_failed_for_a_scope_challenges_nobody_who_fetches_that(
+        self, issuer: Tenant, more: dict[str, str]
+    ) -> None:
+        app = make(JWTAuth(issuer.url, audience=AUDIENCE))
+
+        @app.tool(task="required")
+        async def work() -> str:
+            raise InsufficientScope("more")
+
+        given = {"authorization": f"Bearer {issuer.mint(AUDIENCE)}", "accept": ACCEPT, **more}
+        headers = [(name.encode(), value.encode()) for name, value in given.items()]
+
+        async def ask(method: str, params: JSON) -> Reply:
+            content = json.dumps(request(method, params)).encode()
+            return await exchange(app, content, [(b"content-type", b"application/json"), *headers])
+
+        begun = (await ask("tools/call", {"name": "work", "arguments": {}, "task": {"ttl": 60_000}})).message["result"]
+        reply = await ask("tasks/result", {"taskId": begun["task"]["taskId"]})
+        assert (reply.status, reply.code) == (200, -31003)
+        assert "www-authenticate" not in reply.headers
 
     async def test_may_not_go_on_when_its_tool_needs_more_than_its_request_had(self) -> None:
         authorizer, caller = Authorizer(None, Threads(1)), Caller(scopes=frozenset({"work"}))

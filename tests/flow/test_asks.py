@@ -39,6 +39,7 @@ from mrtr_server.errors import InvalidAnswer
 from mrtr_server.flow.asks import Ask
 from mrtr_server.flow.inputs import reader
 from mrtr_server.flow.journal import UNSET
+from mrtr_server.protocol.messages import Question
 from mrtr_server.schema.forms import snake_case
 from mrtr_server.testing import Client, accept
 
@@ -48,6 +49,7 @@ INPUT_REQUEST = Draft202012Validator({"$ref": "#/$defs/InputRequest", "$defs": S
 
 USE = {"type": "tool_use", "id": "1", "name": "add", "input": {}}
 RESULT = {"type": "tool_result", "toolUseId": "1", "content": []}
+RESULTS = {"role": "user", "content": RESULT}
 
 
 class GitHubLogin(BaseModel):
@@ -194,21 +196,31 @@ class TestQuestions:
     @pytest.mark.parametrize(
         ("ask", "needs"),
         [
-            (LOGIN, "elicitation.form"),
-            (CONFIRM, "elicitation.form"),
-            (URL, "elicitation.url"),
-            (ROOTS, "roots"),
-            (SAMPLE, "sampling"),
-            (Sample("Hi", include_context="none"), "sampling"),
-            (Sample("Hi", include_context="allServers"), "sampling.context"),
-            (Sample("Hi", tools=[]), "sampling.tools"),
-            (Sample("Hi", tool_choice={"mode": "none"}), "sampling.tools"),
-            (Sample("Hi", tools=[], include_context="thisServer"), "sampling.tools sampling.context"),
-            (Sample([{"role": "assistant", "content": [USE]}, {"role": "user", "content": RESULT}]), "sampling.tools"),
+            (LOGIN, ("elicitation.form",)),
+            (CONFIRM, ("elicitation.form",)),
+            (URL, ("elicitation.url",)),
+            (ROOTS, ("roots",)),
+            (SAMPLE, ("sampling",)),
+            (Sample("Hi", include_context="none"), ("sampling",)),
+            (Sample("Hi", include_context="allServers"), ("sampling.context",)),
+            (Sample("Hi", tools=[]), ("sampling.tools",)),
+            (Sample("Hi", tool_choice={"mode": "none"}), ("sampling.tools",)),
+            (Sample("Hi", tools=[], include_context="thisServer"), ("sampling.tools", "sampling.context")),
+            (
+                Sample([{"role": "assistant", "content": [USE]}, {"role": "user", "content": RESULT}]),
+                ("sampling.tools",),
+            ),
         ],
     )
-    def test_each_needs_what_the_client_must_have_declared(self, ask: Ask[Any], needs: str) -> None:
+    def test_each_needs_what_the_client_must_have_declared(self, ask: Ask[Any], needs: tuple[str, ...]) -> None:
         assert ask.question().needs == needs
+
+    @pytest.mark.parametrize("ask", ASKS)
+    def test_each_is_written_down_as_earlier_releases_read_it(self, ask: Ask[Any]) -> None:
+        question = ask.question()
+        parts = question.parts()
+        assert parts[3] == " ".join(question.needs)
+        assert Question.of(*parts) == question
 
     def test_only_yeses_and_pages_take_no_answer_that_came_before_they_were_asked(self) -> None:
         assert [type(ask) for ask in ASKS if ask.needs_state] == [Confirm, ElicitUrl]

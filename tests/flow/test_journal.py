@@ -339,16 +339,16 @@ class TestBudgets:
 
 class TestAnswers:
     ASKED = Question(
-        "form", "elicitation/create", {"message": "Your name?", "requestedSchema": {"a": 1}}, "elicitation.form"
+        "form", "elicitation/create", {"message": "Your name?", "requestedSchema": {"a": 1}}, ("elicitation.form",)
     )
     OTHER_MESSAGE = Question(
-        "form", "elicitation/create", {"message": "Name?", "requestedSchema": {"a": 1}}, "elicitation.form"
+        "form", "elicitation/create", {"message": "Name?", "requestedSchema": {"a": 1}}, ("elicitation.form",)
     )
     OTHER_FORM = Question(
-        "form", "elicitation/create", {"message": "Your name?", "requestedSchema": {"a": 2}}, "elicitation.form"
+        "form", "elicitation/create", {"message": "Your name?", "requestedSchema": {"a": 2}}, ("elicitation.form",)
     )
     OTHER_KIND = Question(
-        "sample", "sampling/createMessage", {"message": "Your name?", "requestedSchema": {"a": 1}}, "sampling"
+        "sample", "sampling/createMessage", {"message": "Your name?", "requestedSchema": {"a": 1}}, ("sampling",)
     )
 
     def delivered(self) -> Journal:
@@ -424,8 +424,8 @@ class TestAnswers:
     @given(st.text(max_size=5), st.text(max_size=5), objects, objects)
     def test_every_part_of_a_question_is_in_its_digest(self, one: str, other: str, form: Any, other_form: Any) -> None:
         assume((one, digest(form)) != (other, digest(other_form)))
-        first = Question("form", "elicitation/create", {"message": one, "requestedSchema": form}, "")
-        second = Question("form", "elicitation/create", {"message": other, "requestedSchema": other_form}, "")
+        first = Question("form", "elicitation/create", {"message": one, "requestedSchema": form}, ())
+        second = Question("form", "elicitation/create", {"message": other, "requestedSchema": other_form}, ())
         assert first.digest != second.digest
 
 

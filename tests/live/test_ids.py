@@ -146,7 +146,7 @@ OURS = parts()
 OTHERS = [parts("another server"), parts(key=b"\1" * 32)]
 ORIGIN = Origin("tools/call", {"name": "x"}, 1, Session("v", Client({"name": "n"}, {}), 1.0, "key"))
 ASK = Asked("round", "key", 2e9)
-EVENT = Event(ORIGIN, state="state", questions={"k": Question("form", "m", {"message": "?"}, "x")}, expires=2e9)
+EVENT = Event(ORIGIN, state="state", questions={"k": Question("form", "m", {"message": "?"}, ("x",))}, expires=2e9)
 
 SEALED = {
     "session": OURS.sessions.begin("v", Client(), JANE).decode(),

@@ -12,11 +12,11 @@ from mrtr_server.protocol.messages import JSON, Question
 from mrtr_server.tasks.questions import Questions
 
 NAME = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
-LOGIN = Question("form", "elicitation/create", {"message": "Who?", "requestedSchema": NAME}, "elicitation.form")
-NOTE = Question("form", "elicitation/create", {"requestedSchema": {**NAME, "required": []}}, "elicitation.form")
-PAGE = Question("url", "elicitation/create", {"message": "Log in", "url": "https://example.com"}, "elicitation.url")
-SAMPLE = Question("sample", "sampling/createMessage", {"messages": [], "maxTokens": 5}, "sampling")
-ROOTS = Question("roots", "roots/list", {}, "roots")
+LOGIN = Question("form", "elicitation/create", {"message": "Who?", "requestedSchema": NAME}, ("elicitation.form",))
+NOTE = Question("form", "elicitation/create", {"requestedSchema": {**NAME, "required": []}}, ("elicitation.form",))
+PAGE = Question("url", "elicitation/create", {"message": "Log in", "url": "https://example.com"}, ("elicitation.url",))
+SAMPLE = Question("sample", "sampling/createMessage", {"messages": [], "maxTokens": 5}, ("sampling",))
+ROOTS = Question("roots", "roots/list", {}, ("roots",))
 ANN: JSON = {"action": "accept", "content": {"name": "Ann"}}
 
 
@@ -33,7 +33,7 @@ def asking(**questions: Question) -> Questions:
 
 
 def test_a_page_keeps_its_name() -> None:
-    page = Question("callback", "elicitation/create", {"message": "Log in"}, "elicitation.url", "shape", "the page")
+    page = Question("callback", "elicitation/create", {"message": "Log in"}, ("elicitation.url",), "shape", "the page")
     loaded = Questions.load(asking(login=page, note=NOTE).dump()).open
     assert {key: question.page for key, question in loaded.items()} == {"login": "the page", "note": ""}
     assert loaded["login"].digest == page.digest
@@ -98,7 +98,7 @@ class TestWhatIsOpen:
         questions = asking(login=LOGIN)
         questions.together = True
         open_, names, answers, used = from_json(questions.dump())
-        assert [Question(*parts) for parts in open_.values()] == [LOGIN]
+        assert [Question.of(*parts) for parts in open_.values()] == [LOGIN]
         assert (names, answers, used["login"]) == ({"login": "login"}, {}, 1)
 
 

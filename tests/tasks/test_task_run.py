@@ -159,7 +159,7 @@ class TestATaskThatNobodyElseHasWorkedOn:
 
 
 def question(message: str) -> Question:
-    return Question("form", "elicitation/create", {"message": message, "requestedSchema": {}}, "elicitation.form")
+    return Question("form", "elicitation/create", {"message": message, "requestedSchema": {}}, ("elicitation.form",))
 
 
 async def answered(bench: Bench, run: TaskRun, key: str, answer: dict[str, Any]) -> None:
