@@ -198,6 +198,10 @@ class HandshakeDialect(Dialect):
         """Return whether a client says which version it speaks, by its header or its session."""
         return session.version in self._forms or headers.get(VERSION_HEADER, b"").strip(b" \t") in HEADERS
 
+    def answering(self, envelope: Envelope) -> "HandshakeDialect":
+        """Return the form for the response to a request: for `initialize` it is of the version that both agree on."""
+        return self._forms[_negotiated(envelope.params)] if envelope.method == "initialize" else self
+
     @property
     def task_offer(self) -> TaskOffer | None:
         """What a client of this version that has tasks takes in place of a result; None if there are no tasks."""
@@ -282,16 +286,15 @@ class HandshakeDialect(Dialect):
     def reply(self, call: Call, outcome: Outcome) -> Reply:
         """Return the HTTP response that carries an outcome; the one to `initialize` has the id of the session."""
         if isinstance(outcome, Discovery) and self._sessions is not None:
-            form = self._forms[_negotiated(call.params)]
-            client = replace(call.client, capabilities=known_capabilities(form.form, call.client.capabilities))
-            id = self._sessions.begin(form.form.name, client, call.principal)
-            return Reply(200, form.initialized(call, outcome), ((SESSION_HEADER, id),))
+            client = replace(call.client, capabilities=known_capabilities(self.form, call.client.capabilities))
+            id = self._sessions.begin(self.form.name, client, call.principal)
+            return Reply(200, self.initialized(call, outcome), ((SESSION_HEADER, id),))
         return Reply(200, self.dump_outcome(call, outcome))
 
     def dump_outcome(self, call: Call, outcome: Outcome) -> bytes:
         """Return the response that carries an outcome."""
         if isinstance(outcome, Discovery):
-            return self._forms[_negotiated(call.params)].initialized(call, outcome)
+            return self.initialized(call, outcome)
         if not isinstance(outcome, Complete):
             return result(call, self._of_task(call, outcome))
         method, body = call.method, outcome.body
