@@ -185,13 +185,15 @@ class HandshakeDialect(Dialect):
         return self._forms.get(session.version) or self._forms[UNNAMED.name]
 
     def check_version(self, headers: Mapping[bytes, bytes]) -> None:
-        """Check the version that the headers of a request name, if they name one (Transports, Protocol Version Header).
+        """Check the version that the headers of a message name, if there is one (Transports, Protocol Version Header).
 
         Raises:
-            UnsupportedVersion: it is not served.
+            UnsupportedVersion: it is not served, or is no version.
         """
-        named = headers.get(VERSION_HEADER, b"").strip(b" \t")
-        if named and named not in HEADERS and (version := named.decode("latin-1")) not in self.surface.versions:
+        if VERSION_HEADER not in headers:
+            return
+        named = headers[VERSION_HEADER].strip(b" \t")
+        if named not in HEADERS and (version := named.decode("latin-1")) not in self.surface.versions:
             raise UnsupportedVersion(version, [*self.surface.versions, *self.versions])
 
     def is_named(self, headers: Mapping[bytes, bytes], session: Session) -> bool:
