@@ -395,7 +395,7 @@ class MRTRServer(Composition, ASGIServer):
             scopes: which scopes its callers need to read it; see `tool`.
             visible: which scopes they need to see it in lists.
             mime_type: the type of what is returned. Default: text, JSON or bytes, by the value.
-            size: in bytes, if it is known.
+            size: in bytes, if it is known; for a fixed URI alone.
             annotations: who it is for and how important it is.
             ttl: how long a client may cache it, in seconds. What depended on an answer is never cached.
             scope: who may share what was cached. What depends on `authorize=` is always private.

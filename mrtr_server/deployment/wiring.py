@@ -177,7 +177,7 @@ class ServerParts:
             Prompts(registry, rounds, authorizer),
             Resources(registry, rounds, authorizer),
             Lists(registry, authorizer, cursors, page_size=settings.page_size, ttl=ttl, scope=scope),
-            Completions(registry, self.threads, errors, authorizer),
+            Completions(registry, self.threads, errors, authorizer, discoverer.has_completions),
             discoverer,
             subscriptions,
             TaskRequests(self.tasks, errors, cursors, settings.page_size),

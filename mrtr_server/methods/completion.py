@@ -1,10 +1,10 @@
 """`completion/complete`."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..concurrency.threads import Threads
-from ..errors import InvalidParams, ProtocolError, ToolError, UnknownTarget
+from ..errors import InvalidParams, ProtocolError, ToolError, UnknownMethod, UnknownTarget
 from ..flow.authorization import Authorizer
 from ..limits import LONGEST_KEY, LONGEST_NAME, check_length
 from ..protocol.messages import Call, Complete, Outcome, Outlet
@@ -21,16 +21,27 @@ class Completions:
         threads: runs plain functions.
         errors: logs what goes wrong on our side.
         authorizer: knows who may use what.
+        are_declared: returns whether clients were told of completions.
     """
 
-    def __init__(self, registry: Registry, threads: Threads, errors: ErrorReporter, authorizer: Authorizer) -> None:
+    def __init__(
+        self,
+        registry: Registry,
+        threads: Threads,
+        errors: ErrorReporter,
+        authorizer: Authorizer,
+        are_declared: Callable[[], bool],
+    ) -> None:
         self._registry = registry
         self._threads = threads
         self._errors = errors
         self._authorizer = authorizer
+        self._are_declared = are_declared
 
     async def complete(self, call: Call, outlet: Outlet) -> Outcome:
         """Serve `completion/complete` (Completion, Requesting Completions). Raises `RequestError`."""
+        if not self._are_declared():
+            raise UnknownMethod(call.method)
         kind, name, argument, value, known = _completion_params(call.params)
         record: Record | None
         if kind == "prompt":

@@ -41,6 +41,10 @@ class Discoverer:
         """Return whether calls may become tasks, now or later."""
         return self._registry.has_tasks or "tasks" in self._registers_later
 
+    def has_completions(self) -> bool:
+        """Return whether there are completions, now or later."""
+        return bool(self._registry.completers) or "completions" in self._registers_later
+
     async def discover(self, call: Call, outlet: Outlet) -> Outcome:
         """Serve `server/discover` (Discovery, Server Capabilities).
 

@@ -185,18 +185,24 @@ class HandshakeDialect(Dialect):
         return self._forms.get(session.version) or self._forms[UNNAMED.name]
 
     def check_version(self, headers: Mapping[bytes, bytes]) -> None:
-        """Check the version that the headers of a request name, if they name one (Transports, Protocol Version Header).
+        """Check the version that the headers of a message name, if there is one (Transports, Protocol Version Header).
 
         Raises:
-            UnsupportedVersion: it is not served.
+            UnsupportedVersion: it is not served, or is no version.
         """
-        named = headers.get(VERSION_HEADER, b"").strip(b" \t")
-        if named and named not in HEADERS and (version := named.decode("latin-1")) not in self.surface.versions:
+        if VERSION_HEADER not in headers:
+            return
+        named = headers[VERSION_HEADER].strip(b" \t")
+        if named not in HEADERS and (version := named.decode("latin-1")) not in self.surface.versions:
             raise UnsupportedVersion(version, [*self.surface.versions, *self.versions])
 
     def is_named(self, headers: Mapping[bytes, bytes], session: Session) -> bool:
         """Return whether a client says which version it speaks, by its header or its session."""
         return session.version in self._forms or headers.get(VERSION_HEADER, b"").strip(b" \t") in HEADERS
+
+    def answering(self, envelope: Envelope) -> "HandshakeDialect":
+        """Return the form for the response to a request: for `initialize` it is of the version that both agree on."""
+        return self._forms[_negotiated(envelope.params)] if envelope.method == "initialize" else self
 
     @property
     def task_offer(self) -> TaskOffer | None:
@@ -282,16 +288,15 @@ class HandshakeDialect(Dialect):
     def reply(self, call: Call, outcome: Outcome) -> Reply:
         """Return the HTTP response that carries an outcome; the one to `initialize` has the id of the session."""
         if isinstance(outcome, Discovery) and self._sessions is not None:
-            form = self._forms[_negotiated(call.params)]
-            client = replace(call.client, capabilities=known_capabilities(form.form, call.client.capabilities))
-            id = self._sessions.begin(form.form.name, client, call.principal)
-            return Reply(200, form.initialized(call, outcome), ((SESSION_HEADER, id),))
+            client = replace(call.client, capabilities=known_capabilities(self.form, call.client.capabilities))
+            id = self._sessions.begin(self.form.name, client, call.principal)
+            return Reply(200, self.initialized(call, outcome), ((SESSION_HEADER, id),))
         return Reply(200, self.dump_outcome(call, outcome))
 
     def dump_outcome(self, call: Call, outcome: Outcome) -> bytes:
         """Return the response that carries an outcome."""
         if isinstance(outcome, Discovery):
-            return self._forms[_negotiated(call.params)].initialized(call, outcome)
+            return self.initialized(call, outcome)
         if isinstance(outcome, TaskResult) and isinstance(outcome.task.outcome, RequestError):
             return self.error(call.request_id, outcome.task.outcome).body
         if not isinstance(outcome, Complete):

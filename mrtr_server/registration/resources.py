@@ -61,6 +61,8 @@ def build_resource(function: Callable[..., Any], options: ResourceOptions, home:
     refuse_foreign_types(name, handler.parameters.values())
     template = UriTemplate(uri) if "{" in uri or "}" in uri else None
     variables = template.names if template else []
+    if template and options.size is not None:
+        raise SetupError(f"{name}: {uri!r} stands for many resources, each of a size of its own; leave size= out")
     if unknown := set(variables) - set(handler.parameters):
         raise SetupError(f"{name}: {uri!r} has the variable {min(unknown)!r}, but the function has no such parameter")
     for each, parameter in handler.parameters.items():

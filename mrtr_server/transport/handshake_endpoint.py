@@ -92,10 +92,11 @@ class HandshakeEndpoint:
             Whether it was taken: any notification is, and a response that answers a question of an open call.
 
         Raises:
-            RequestError: it could not be kept.
+            RequestError: it could not be kept; or its version is not served, or its session has ended.
         """
+        self.dialect.check_version(envelope.headers)
+        await self._check(self.dialect.session_of(envelope.headers, principal))
         if envelope.method:
-            self.dialect.check_version(envelope.headers)
             if envelope.method == CANCELLED:
                 await self._cancel(envelope, principal)
             return True

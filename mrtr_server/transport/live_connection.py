@@ -93,6 +93,7 @@ class LiveConnection(OpenCallNotes, Connection):
             body: its bytes, from which it is read again for a later round.
         """
         self._body = body
+        self.dialect = self.form = self.form.answering(envelope)
         self._call = self._load(envelope, self.session)
         return self._call
 

@@ -228,7 +228,7 @@ class StdioServer:
             return None
         request: StdioRequest
         if isinstance(dialect, HandshakeDialect):
-            form = dialect.of_version(self._peer.session.version)
+            form = dialect.of_version(self._peer.session.version).answering(envelope)
             request = OpenRequest(self._peer, envelope, form, line, self._changed.set)
         else:
             request = StdioRequest(self._peer, envelope, dialect)

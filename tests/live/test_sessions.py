@@ -141,8 +141,23 @@ class TestVersionOfARequest:
         sent: list[Any] = [request("ping"), {"jsonrpc": "2.0", "method": "notifications/initialized"}]
         replies = [client.http.post(client.url(), json=each, headers=headers) for each in sent]
         replies += [client.http.request(method, client.url(), headers=headers) for method in ("GET", "DELETE")]
+        with client.calling("greet") as stream:
+            asked = stream.ask()
+            answer = {"jsonrpc": "2.0", "id": asked["id"], "result": {"action": "cancel"}}
+            replies.append(client.http.post(client.url(), json=answer, headers=headers))
+            client.accept(asked, name="octocat")
+            assert text(stream.end()) == "Hello, octocat!", "what was refused does not count"
+        assert [reply.status_code for reply in replies] == [400] * 5
+        assert all(NEWEST in reply.text for reply in replies[1:]), "and it says which are"
+
+    def test_one_that_is_empty_is_none(self, connect: Connect, database: str) -> None:
+        client = connect(store=database)
+        headers = client.given(MCP_Protocol_Version="", Accept="application/json")
+        sent: list[Any] = [request("ping"), {"jsonrpc": "2.0", "method": "notifications/initialized"}]
+        replies = [client.http.post(client.url(), json=each, headers=headers) for each in sent]
+        replies += [client.http.request(method, client.url(), headers=headers) for method in ("GET", "DELETE")]
         assert [reply.status_code for reply in replies] == [400] * 4
-        assert all("2025-11-25" in reply.text for reply in replies[1:]), "and it says which are"
+        assert client.send("ping").result == {}, "it has not ended"
 
 
 class TestResults:
@@ -174,14 +189,13 @@ class TestResults:
             ("resources/templates/list", {"cursor": "bogus"}),
             ("prompts/get", {}),
             ("tools/call", {"arguments": {}}),
-            ("completion/complete", {"ref": {"type": "ref/prompt", "name": "nothing"}, "argument": {}}),
             ("resources/read", {"uri": 7}),
             ("tasks/get", {"taskId": "nothing"}),
         ],
         ids=str,
     )
     def test_parameters_that_can_t_be_used_are_32602(self, connect: Connect, method: str, params: JSON) -> None:
-        """Pagination, Tools, Prompts, Completion and Tasks, Error Handling."""
+        """Pagination, Tools, Prompts and Tasks, Error Handling."""
         client = connect()
         reply = client.http.post(client.url(), json=client.request(method, params), headers=client.given()).json()
         assert reply["error"]["code"] == -32602
@@ -430,6 +444,18 @@ class TestDelete:
         assert client.send("ping").status == 404
         assert self.delete(client) == 404
         assert client.http.get(client.urls[0], headers=client.given()).status_code == 404
+
+    def test_then_no_answer_and_no_notification_is_taken(self, connect: Connect, database: str) -> None:
+        """Transports, Session Management."""
+        client = connect(store=database)
+        with client.calling("greet") as stream:
+            asked = stream.ask()
+            assert self.delete(client) == 204
+            assert client.post({"jsonrpc": "2.0", "method": "notifications/initialized"}).status == 404
+            cancelled = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": client.ids}}
+            assert client.post(cancelled).status == 404
+            assert client.answer(asked, {"action": "accept", "content": {"name": "octocat"}}).status == 404
+        assert EFFECTS == []
 
     def test_elsewhere_it_is_noticed_within_half_a_minute(
         self, connect: Connect, database: str, monkeypatch: pytest.MonkeyPatch

@@ -80,6 +80,12 @@ def greeting() -> str:
     return "hello"
 
 
+@app.completion("x", prompt="greeting")
+def suggest(value: str) -> list[str]:
+    """Suggest what was typed."""
+    return [value]
+
+
 @pytest.fixture(scope="module", params=["h11", "httptools"])
 def wire(request: pytest.FixtureRequest) -> Iterator[Wire]:
     """The two parsers of uvicorn differ in what they leave of whitespace."""

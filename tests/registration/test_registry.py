@@ -120,6 +120,14 @@ class TestLists:
             }
         ]
 
+    def test_a_template_has_no_size(self, app: MRTRServer) -> None:
+        """Each of the resources that it stands for has one of its own (Resources, Resource Templates)."""
+        with pytest.raises(SetupError, match="leave size= out"):
+
+            @app.resource("file:///{+path}", size=3)
+            def template(path: str) -> str:
+                return path
+
     def test_a_resource_is_listed_by_its_uri_and_a_template_by_its_template(self, app: MRTRServer) -> None:
         @app.resource("file:///a", mime_type="text/plain", size=3, annotations={"audience": ["user"]}, title="A")
         def fixed() -> str:

@@ -113,6 +113,9 @@ class _Loop(asyncio.SelectorEventLoop):
     def run_in_executor(self, executor: Any, func: Any, *args: Any) -> Any:  # type: ignore[override]
         return self._clock.note(super().run_in_executor(executor, func, *args))
 
+    async def shutdown_default_executor(self, timeout: float | None = None) -> None:  # noqa: ASYNC109  that of the base class
+        await super().shutdown_default_executor()  # no deadline: it would pass at once
+
 
 class _Selector(selectors.DefaultSelector):
     def __init__(self, clock: VirtualTime) -> None:

@@ -152,6 +152,20 @@ class TestTheConventions:
         (span,) = observed.named("tools/call add")
         assert of(span)["mcp.protocol.version"] == era
 
+    @pytest.mark.parametrize(("wanted", "agreed"), [("2024-11-05", "2024-11-05"), ("1.0.0", "2025-11-25")])
+    def test_that_of_initialize_is_the_one_that_both_agree_on(
+        self, observed: Observed, serve: Serve, wanted: str, agreed: str
+    ) -> None:
+        client = Handshake([serve(server(observed)).url])
+        with handshakes(client):
+            assert client.http.post(
+                client.url(),
+                json=client.request("initialize", {"protocolVersion": wanted}),
+                headers=client.given(),
+            ).is_success
+        (span,) = observed.named("initialize")
+        assert of(span)["mcp.protocol.version"] == agreed
+
     def test_the_drafts_have_no_version(self, observed: Observed) -> None:
         Client(server(observed), era="sep-draft").call("add", a=1)
         assert "mcp.protocol.version" not in of(observed.spans[0])

@@ -139,6 +139,19 @@ def live(servers: list[Any]) -> Client:
     return Client(*servers, era=NEWEST, timeout=TIMEOUT)
 
 
+@pytest.mark.parametrize("era", ERAS)
+def test_completions_that_no_client_was_told_of_are_no_method(era: str) -> None:
+    """Completion, Error Handling."""
+    app = MRTRServer("bare", keys=[bytes(32)])
+    app.prompt(name="greeting")(lambda name: name)
+    asked = {"ref": {"type": "ref/prompt", "name": "greeting"}, "argument": {"name": "name", "value": "o"}}
+    with Client(app, era=era) as client:
+        assert client.request("completion/complete", asked).error.code == -32601
+        app.completion("name", prompt="greeting")(lambda value: ["octocat"])
+        assert client.request("completion/complete", asked).result["completion"]["values"] == ["octocat"]
+        assert client.request("completion/complete", {**asked, "argument": {}}).error.code == -32602
+
+
 class TestTheSameWords:
     """In every era."""
 

@@ -35,6 +35,11 @@ def length(text: str) -> int:
     return len(text)
 
 
+@app.completion("name", prompt="greeting")
+def names(value: str) -> list[str]:
+    return []
+
+
 @app.resource("notes://all")
 async def notes(ctx: Context) -> str:
     await ctx.confirm("Read them?")
