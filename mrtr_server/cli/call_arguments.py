@@ -1,4 +1,4 @@
-"""Arguments of a call, as people type them: `key=value` is read by the schema, `key:=json` is JSON."""
+"""Arguments and answers, as people type them: `key=value` is read by the schema, `key:=json` is JSON."""
 
 import json
 from collections.abc import Iterable
@@ -26,15 +26,42 @@ def read_arguments(typed: Iterable[str], schema: JSON) -> JSON:
         if name.endswith(":"):
             arguments[name[:-1]] = read_json(name[:-1], text)
             continue
-        kinds = _kinds(_schema_of(name, schema), schema)
-        if "array" in kinds and not text.lstrip().startswith("["):
-            items = _schema_of(name, schema).get("items")
-            item = _value(name, text, _kinds(items if isinstance(items, dict) else {}, schema))
-            arguments.setdefault(name, [])
-            arguments[name].append(item)
-        else:
-            arguments[name] = _value(name, text, kinds)
+        value, is_item = _read(name, text, schema)
+        arguments[name] = [*arguments.get(name, []), value] if is_item else value
     return arguments
+
+
+def read_answers(typed: Iterable[str]) -> dict[str, str | JSON]:
+    """Return the answers that were typed, by their keys: the fields of a form, or a text.
+
+    Args:
+        typed: each as `key=text`, or as `key={"field": ...}`.
+
+    Raises:
+        SetupError: one is neither.
+    """
+    answers: dict[str, str | JSON] = {}
+    for each in typed:
+        key, equals, text = each.partition("=")
+        if not equals:
+            raise SetupError(f"--answer {each!r}: write KEY=VALUE")
+        answers[key] = read_json(key, text) if text[:1] in ("{", '"') else text
+    return answers
+
+
+def read_field(name: str, text: str, schema: JSON) -> Any:
+    """Return the value of a field that was typed; for a list, it may be its one item.
+
+    Args:
+        name: the name of the field.
+        text: what was typed.
+        schema: the JSON Schema of the fields.
+
+    Raises:
+        SetupError: it is not of its type.
+    """
+    value, is_item = _read(name, text, schema)
+    return [value] if is_item else value
 
 
 def read_json(name: str, text: str) -> Any:
@@ -43,6 +70,17 @@ def read_json(name: str, text: str) -> Any:
         return json.loads(text)
     except (ValueError, RecursionError):
         raise SetupError(f"{name}: {text!r} is not JSON") from None
+
+
+def _read(name: str, text: str, schema: JSON) -> tuple[Any, bool]:
+    """Return what was typed by its schema, and whether it is an item of a list. Raises `SetupError`."""
+    field = _schema_of(name, schema)
+    kinds = _kinds(field, schema)
+    is_item = "array" in kinds and not text.lstrip().startswith("[")
+    if is_item:
+        items = field.get("items")
+        kinds = _kinds(items if isinstance(items, dict) else {}, schema)
+    return _value(name, text, kinds), is_item
 
 
 def _schema_of(name: str, schema: JSON) -> JSON:

@@ -13,7 +13,7 @@ from ..errors import CallFailed, MRTRError, NoReply, NotAnswered, RequestRefused
 from ..extras import lacking
 from ..logs.text import plain, plain_lines
 from ..protocol.messages import JSON
-from .call_arguments import read_arguments, read_json
+from .call_arguments import read_answers, read_arguments
 
 if TYPE_CHECKING:  # a server over stdio starts without them
     from pydantic import BaseModel
@@ -48,8 +48,8 @@ _answers = click.option(
     "--answer",
     "answers",
     multiple=True,
-    metavar="KEY=JSON",
-    help="Answer a question by its key: fields, true, a text, or decline; give it again for more.",
+    metavar="KEY=VALUE",
+    help="Answer a question by its key: its one value, its fields as JSON, or decline; give it again for more.",
 )
 _roots = click.option(
     "--root", "roots", multiple=True, metavar="URI", help="A directory or file that the server may know of."
@@ -192,7 +192,7 @@ def _run(
         _load_client()
         from .terminal_client import calling
 
-        given = _read_answers(answers)
+        given = read_answers(answers)
         asks = sys.stdin.isatty() and sys.stderr.isatty() and not as_json
 
         async def run() -> None:
@@ -214,7 +214,7 @@ def _end(error: MRTRError, *, as_json: bool) -> NoReturn:
         case NotAnswered():
             _print_json({"asks": error.questions})
             if not as_json:
-                click.echo("These questions are open. Answer them at a terminal, or with --answer KEY=JSON", err=True)
+                click.echo("These questions are open. Answer them at a terminal, or with --answer KEY=VALUE", err=True)
             sys.exit(UNANSWERED)
         case NoReply():
             click.echo(f"Error: {plain_lines(str(error))}", err=True)
@@ -230,17 +230,6 @@ def _end(error: MRTRError, *, as_json: bool) -> NoReturn:
             code = f" ({error.code})" if error.code else ""
             raise click.ClickException(f"{plain_lines(error.message)}{code}{hint}") from None
     raise click.ClickException(plain_lines(str(error))) from None
-
-
-def _read_answers(given: tuple[str, ...]) -> dict[str, Any]:
-    answers = {}
-    for each in given:
-        key, equals, text = each.partition("=")
-        if not equals:
-            raise SetupError(f"--answer {each!r}: write KEY=JSON")
-        is_text = text[:1].isalpha() and text not in ("true", "false", "null")
-        answers[key] = text if is_text else read_json(key, text)
-    return answers
 
 
 def _json_of(reply: "BaseModel") -> JSON:

@@ -12,6 +12,7 @@ from ..errors import NotAnswered, SetupError
 from ..extras import lacking
 from ..logs.text import plain
 from ..protocol.messages import JSON
+from .call_arguments import read_field
 from .terminal_form import Asker
 from .terminal_pieces import TerminalPieces
 
@@ -25,6 +26,12 @@ except ImportError as error:
     raise lacking("This command", "cli", error) from error
 
 T = TypeVar("T")
+
+_CHOICES: Mapping[str, Choice] = {"accept": "accept", "decline": "decline", "cancel": "cancel"}
+"""What may be given for a form or a link in place of its fields."""
+
+_SAID = {"true": "accept", "false": "decline"}
+"""What else may be given for a link."""
 
 _LONGEST_NOTE = 80
 """How much of a note on progress is shown, in characters."""
@@ -50,7 +57,7 @@ class Calls(NamedTuple):
 class _Terminal:
     """Answers with what was given, else by the person at the terminal; and shows how far a call has come."""
 
-    def __init__(self, answers: Mapping[str, Any], asker: Asker | None, console: Console) -> None:
+    def __init__(self, answers: Mapping[str, str | JSON], asker: Asker | None, console: Console) -> None:
         self.pieces = TerminalPieces(_write)
         self._answers = dict(answers)
         self._given = frozenset(answers)
@@ -73,20 +80,27 @@ class _Terminal:
         if form.key not in self._answers:
             return await self._ask(form.key, lambda asker: asker.fill(form))
         answer = self._answers.pop(form.key)
-        if isinstance(answer, bool) and form.confirms:
-            return {form.confirms: answer}
-        return answer if isinstance(answer, dict) else _choice(form.key, answer)
+        if isinstance(answer, dict):
+            return answer
+        if choice := _CHOICES.get(answer):
+            return choice
+        if len(form.fields) == 1:
+            name = next(iter(form.fields))
+            return {name: read_field(name, answer, form.schema)}
+        raise SetupError(f"--answer {plain(form.key)}: it takes fields as JSON, or accept, decline or cancel")
 
     async def on_link(self, link: Link) -> Choice:
-        if link.key in self._answers:
-            return _choice(link.key, self._answers.pop(link.key))
-        return await self._ask(link.key, lambda asker: asker.agree(link))
+        if link.key not in self._answers:
+            return await self._ask(link.key, lambda asker: asker.agree(link))
+        answer = self._answers.pop(link.key)
+        if isinstance(answer, str) and (choice := _CHOICES.get(_SAID.get(answer, answer))):
+            return choice
+        raise SetupError(f"--answer {plain(link.key)}: it takes true, false, accept, decline or cancel")
 
     async def on_sample(self, sampling: Sampling) -> str | Mapping[str, Any]:
         if sampling.key not in self._answers:
             return await self._ask(sampling.key, lambda asker: asker.write(sampling))
-        answer = self._answers.pop(sampling.key)
-        return answer if isinstance(answer, dict) else str(answer)
+        return self._answers.pop(sampling.key)
 
     def on_progress(self, note: Progress) -> None:
         self._show(note.message or "working", note.progress, note.total)
@@ -131,7 +145,7 @@ async def calling(
     as_json: bool,
     trace: bool,
     seconds: float,
-    answers: Mapping[str, Any],
+    answers: Mapping[str, str | JSON],
     roots: tuple[str, ...],
     asks: bool,
 ) -> AsyncIterator[Calls]:
@@ -199,14 +213,3 @@ def _short(value: Any, name: str = "") -> Any:
     if name == "requestState" and isinstance(value, str) and len(value) > _SHOWN:
         return f"{value[:_SHOWN]}… ({len(value)} characters)"
     return value
-
-
-def _choice(key: str, answer: Any) -> Choice:
-    match answer:
-        case "accept" | True:
-            return "accept"
-        case "decline" | False:
-            return "decline"
-        case "cancel":
-            return "cancel"
-    raise SetupError(f"--answer {plain(key)}: it takes fields, true, false, accept, decline or cancel")

@@ -166,6 +166,10 @@ def _typed(where: str, field: dict[str, Any]) -> dict[str, Any]:
         raise SetupError(
             f"{where} is a secret, but the client sees what is typed into a form; ask for it on a page, with elicit_url"
         )
+    if field.get("format") == "binary":
+        raise SetupError(
+            f"{where} is bytes, which nobody can type; ask for a str, or for a file on a page, with elicit_url"
+        )
     if isinstance(const := field.pop("const", None), str):  # a Literal of one value
         field = {**field, "type": "string", "enum": [const]}
     elif const is not None:

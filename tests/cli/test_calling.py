@@ -54,6 +54,14 @@ async def terms(ctx: Context) -> str:
 
 
 @app.tool
+async def trip(ctx: Context) -> str:
+    name = await ctx.elicit("Your name?", str, key="name")
+    days = await ctx.elicit("How many days?", int, key="days")
+    meals = await ctx.elicit("Which meals?", list[Literal["lunch", "dinner"]], key="meals")
+    return f"{name}, {days + 0} days, {' and '.join(meals)}"
+
+
+@app.tool
 async def story(ctx: Context) -> str:
     return f"Once: {(await ctx.ask(Sample('Tell it')))[0].text}"
 
@@ -150,12 +158,28 @@ class TestScripts:
     def test_without_a_terminal_they_are_printed_too(self, url: str) -> None:
         result = run("call", url, "order", "title=Emma", code=3)
         assert "asks" in json.loads(result.stdout)
-        assert "--answer KEY=JSON" in result.stderr
+        assert "--answer KEY=VALUE" in result.stderr
 
     def test_answers_are_given_by_key(self, url: str) -> None:
         answers = ["--answer", 'order={"copies": 2}', "--answer", "confirm=true"]
         printed = run("call", url, "order", "title=Emma", "--json", *answers).stdout
         assert json.loads(printed)["content"][0]["text"] == "2 × Emma (soft)"
+
+    def test_one_value_is_given_as_an_argument_is(self, url: str) -> None:
+        """Without quotes: its schema says what it is."""
+        given = ("--answer", "name=Ann", "--answer", "days=3", "--answer")
+        assert run("call", url, "trip", *given, "meals=lunch").stdout == "Ann, 3 days, lunch\n"
+        assert run("call", url, "trip", *given, 'meals=["lunch", "dinner"]').stdout == "Ann, 3 days, lunch and dinner\n"
+        assert run(
+            "call", url, "trip", "--answer", "name=[1=2] true", *given[2:], 'meals={"value": ["dinner"]}'
+        ).stdout == ("[1=2] true, 3 days, dinner\n")
+        run("call", url, "trip", "--answer", "name=decline", code=1)
+        wrong = run("call", url, "trip", "--answer", "name=Ann", "--answer", "days=three", code=1)
+        assert "'three' is not of the type integer" in wrong.output
+
+    def test_an_answer_that_can_t_be_read_is_told_before_the_call(self) -> None:
+        for typed, why in (("name", "write KEY=VALUE"), ("order={", "is not JSON")):
+            assert why in run("call", "http://127.0.0.1:9/mcp", "trip", "--answer", typed, code=1).output
 
     def test_a_sampling_and_a_task_take_answers_too(self, url: str) -> None:
         asked = json.loads(run("call", url, "story", "--json", code=3).stdout)["asks"]
@@ -171,7 +195,7 @@ class TestScripts:
     def test_a_no_is_a_no(self, url: str) -> None:
         (key,) = json.loads(run("call", url, "terms", "--json", code=3).stdout)["asks"]
         run("call", url, "terms", "--answer", f"{key}=decline", code=1)
-        assert "it takes fields" in run("call", url, "terms", "--answer", f"{key}=maybe", code=1).output
+        assert "it takes true, false" in run("call", url, "terms", "--answer", f"{key}=maybe", code=1).output
 
     def test_prompts_resources_and_lists_are_printed(self, url: str) -> None:
         assert run("get-prompt", url, "greeting", "name=Ann").stdout == "[user]\nGreet Ann\n"

@@ -219,7 +219,7 @@ class TestFields:
         assert field_of(annotation)["format"] == format_
 
     @pytest.mark.parametrize(
-        "annotation", [UUID, time, bytes, Annotated[str, Field(json_schema_extra={"format": "hostname"})]]
+        "annotation", [UUID, time, Annotated[str, Field(json_schema_extra={"format": "hostname"})]]
     )
     def test_other_formats_are_dropped(self, annotation: Any) -> None:
         assert field_of(annotation) == {"type": "string"}
@@ -406,6 +406,13 @@ class TestRefusals:
     def test_fields_without_a_schema(self) -> None:
         with pytest.raises(SetupError, match="Answer can't be a form: "):
             Form(model_of(Callable[[], int]))
+
+    def test_bytes(self) -> None:
+        for asked in (model_of(bytes), model_of(bytes | None), bytes):
+            with pytest.raises(
+                SetupError, match=r"is bytes, which nobody can type; ask for a str, or for a file on a page"
+            ):
+                Elicit("?", asked)
 
     def test_a_model_that_holds_itself(self) -> None:
         with pytest.raises(SetupError, match=r"^Itself\.parent is a nested object; "):
