@@ -161,6 +161,10 @@ def wrapped(*args: Any, **kwargs: Any) -> int:
     return charge(*args, **kwargs)
 
 
+def keys_of_others(keys: list[IdempotencyKey]) -> list[IdempotencyKey]:
+    return keys
+
+
 def strange(amount: Decimal, key: Annotated[IdempotencyKey, "Stripe's"] = IdempotencyKey()) -> str:
     """Has an annotation that only a type checker can read."""
     return key
@@ -184,7 +188,7 @@ class TestTheParameter:
         for _ in range(2):
             assert key_parameter(function) == name
 
-    @pytest.mark.parametrize("function", [print, int, Till, len, "".join, no_keys, re.compile, lambda amount: amount])
+    @pytest.mark.parametrize("function", [print, int, Till, len, "".join, no_keys, keys_of_others, re.compile, lambda x: x])
     def test_is_not_seen_where_there_is_none(self, function: Any) -> None:
         assert key_parameter(function) is None
 

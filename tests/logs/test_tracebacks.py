@@ -274,7 +274,18 @@ class TestAMistakeInAFlowNamesItsLine:
         failed = Client(app).call("plain")
         assert files(failed) == [__file__]
         assert f"{HERE} {plain.__code__.co_firstlineno + 2}, in plain" in failed.log
-        assert "make the handler `async def`" in failed.log
+        assert "an ask was called in a plain `def`; make the handler `async def`, or return InputRequired" in failed.log
+
+    def test_a_step_in_a_plain_function(self, app: MRTRServer) -> None:
+        @app.tool
+        def plain(ctx: Context) -> str:
+            ctx.step(str)  # type: ignore[unused-coroutine]
+            return "done"
+
+        failed = Client(app).call("plain")
+        assert files(failed) == [__file__]
+        assert "a step was called in a plain `def`; make the handler `async def`" in failed.log
+        assert "InputRequired" not in failed.log
 
     def test_a_key_that_is_used_twice(self, app: MRTRServer) -> None:
         @app.tool

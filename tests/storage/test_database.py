@@ -754,3 +754,9 @@ def test_a_name_server_that_does_not_answer_holds_no_process() -> None:
 )
 def test_the_names_to_look_up_are_those_of_the_url(url: str, hosts: list[str]) -> None:
     assert module._hosts(url) == hosts
+
+
+def test_the_name_to_look_up_is_that_of_the_environment_when_the_url_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PGHOST", "db.example")
+    assert module._hosts("postgresql://u@/x") == ["db.example"]
+    assert module._hosts("postgresql://u@other.example/x") == ["other.example"]

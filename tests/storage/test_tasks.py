@@ -683,6 +683,23 @@ class TestSQLiteTasks(SQLContract):
         await store.close()
         await another.close()
 
+    async def test_who_is_woken_asks_the_database_only_by_claiming(
+        self, bench: Bench, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        assert isinstance(bench.store, SQLStore)
+        asked, rows = [], bench.store.database.rows
+
+        async def counted(statement: str, **given: Any) -> Any:
+            asked.append(statement)
+            return await rows(statement, **given)
+
+        monkeypatch.setattr(bench.store.database, "rows", counted)
+        waiting = asyncio.create_task(bench.store.wait_for_tasks(LONG, tools=TOOLS))
+        await asyncio.sleep(0)
+        bench.store._wakes.set()
+        await asyncio.wait_for(waiting, TIMEOUT)
+        assert asked == []
+
     async def test_a_disk_that_is_full_loses_no_task_and_has_room_again(
         self, bench: Bench, monkeypatch: pytest.MonkeyPatch
     ) -> None:

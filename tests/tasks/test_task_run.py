@@ -219,6 +219,13 @@ class TestWhatIsAskedBesideWork:
         assert run.journal.answer("login", question("Who?").digest) == self.ANSWER
         assert await asked(bench, run) == {"login_2": "login"}
 
+    async def test_is_asked_under_a_new_key_when_it_has_changed(self, bench: Bench) -> None:
+        """Else an answer to the first would be taken as one to the second."""
+        run = await bench.run("worker")
+        await run.publish({"login": question("Who?")})
+        await run.publish({"login": question("Really?")})
+        assert await asked(bench, run) == {"login_2": "login"}
+
     async def test_is_withdrawn_when_the_round_ends_without_it(self, bench: Bench) -> None:
         run = await bench.run("worker")
         await run.publish({"login": question("Who?")})
