@@ -188,7 +188,9 @@ class TestTheParameter:
         for _ in range(2):
             assert key_parameter(function) == name
 
-    @pytest.mark.parametrize("function", [print, int, Till, len, "".join, no_keys, keys_of_others, re.compile, lambda x: x])
+    @pytest.mark.parametrize(
+        "function", [print, int, Till, len, "".join, no_keys, keys_of_others, re.compile, lambda x: x]
+    )
     def test_is_not_seen_where_there_is_none(self, function: Any) -> None:
         assert key_parameter(function) is None
 
