@@ -196,13 +196,17 @@ class _LoopWorker:
             late = [row for row in rows if row.deadline <= now]  # they had to wait for too long
             await asyncio.gather(*map(self._records.expire, late))
             for row in await self._beginning([row for row in rows if row.deadline > now] if late else rows):
-                if self._should_yield():
+                if self._should_yield() or not self._has_place(row):
                     await TaskRun(self._records, row, Lease(seconds, since)).leave()
                 else:
                     self._begin(row, since)
         finally:
             self._claiming = False
         return len(rows)
+
+    def _has_place(self, row: TaskRow) -> bool:
+        """Check that the place of a claimed task was not given, meanwhile, to one that was stored for this worker."""
+        return row.id in self._running or self._places.has_room_for(row)
 
     async def _wait_for_more(self, tools: list[str], *, full: bool) -> None:
         """Wait until there may be tasks of these tools, or room for others."""

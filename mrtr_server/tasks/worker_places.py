@@ -84,6 +84,10 @@ class WorkerPlaces:
         held = Counter(row.caller for row in self._here())
         return Places(held, self._share, max(0, self._free - self._kept))
 
+    def has_room_for(self, row: TaskRow) -> bool:
+        """Check that a task may begin now, which neither runs here nor has a place."""
+        return self.room([row.name]) > 0 and self._may_have_one_more(row.caller)
+
     @contextmanager
     def reserve(self, row: TaskRow, lease: str, take: Callable[[TaskRow, float], None]) -> Iterator[Reservation | None]:
         """Keep a place for a task that is about to be stored, if there is one for its caller.
@@ -94,7 +98,7 @@ class WorkerPlaces:
             take: begins it, when it has been stored; its second parameter is until when the lease holds, by the
                 monotonic clock.
         """
-        if self.room([row.name]) <= 0 or not self._may_have_one_more(row.caller):
+        if not self.has_room_for(row):
             yield None
             return
         self._reserved.append(row)

@@ -147,6 +147,32 @@ async def test_tasks_that_sleep_never_hold_all_workers(database: bool, tmp_path:
         await store.close()
 
 
+class SlowClaims(InProcessStore):
+    """A store whose claims take their time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.answer = asyncio.Event()
+
+    async def claim_tasks(self, *args: Any, **kwargs: Any) -> Any:
+        await self.answer.wait()
+        return await super().claim_tasks(*args, **kwargs)
+
+
+async def test_nor_do_those_that_come_while_the_worker_asks_for_others() -> None:
+    store = SlowClaims()
+    async with running(Site(store, tasks=20)) as site:
+        for _ in range(40):
+            await site.as_("ann").flow("sleeps").start()
+        store.answer.set()
+        worker = next(iter(site.app._parts.worker._loop_workers.values()))
+        async with asyncio.timeout(TIMEOUT):
+            while len(worker._running) < 18:  # noqa: ASYNC110  nothing tells of it
+                await asyncio.sleep(0.01)
+        await site.serves("bob")
+        assert len(worker._running) == 18
+
+
 async def test_callers_who_are_not_authenticated_may_use_all() -> None:
     async with running(Site(auth=False, tasks=5)) as site:
         for _ in range(5):
