@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import os
+import re
 import shutil
 import sqlite3
 import stat
@@ -459,7 +460,48 @@ def folder() -> Iterator[Path]:
     shutil.rmtree(path)
 
 
+DISK_FAILS = """
+import asyncio, resource, sys
+from mrtr_server import SQLStore, StoreUnavailable
+from mrtr_server.storage.sql import sqlite
+
+def pause(seconds):
+    if sys.argv[2] == "once":
+        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+
+async def main():
+    sqlite.time.sleep = pause
+    store = SQLStore(sys.argv[1])
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, resource.RLIM_INFINITY))
+    try:
+        print(await store.put("key", b"value", keep=10))
+    except StoreUnavailable as error:
+        print(error)
+    await store.close()
+
+asyncio.run(main())
+"""
+"""No file may grow beyond one page, which SQLite meets as an error of the disk."""
+
+
 class TestSQLiteTrouble:
+    @pytest.mark.parametrize(
+        ("how_often", "said"),
+        [
+            pytest.param(
+                "always",
+                r"sqlite:///\S+: disk I/O error \(SQLITE_IOERR_[A-Z]+\); the disk can't be written, because .*",
+                id="always",
+            ),
+            pytest.param("once", "True", id="once"),
+        ],
+    )
+    def test_an_error_of_the_disk_is_named_if_it_comes_again(self, tmp_path: Path, how_often: str, said: str) -> None:
+        """Who opens the file as others make or leave it may meet one on a sound disk."""
+        command = [sys.executable, "-c", DISK_FAILS, f"sqlite:///{tmp_path}/store.db", how_often]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, check=True)
+        assert re.fullmatch(said, done.stdout.strip())
+
     async def test_a_folder_that_is_missing_and_then_is_there(self, tmp_path: Path) -> None:
         store = SQLStore(f"sqlite:///{tmp_path}/missing/store.db")
         assert await failure(store) == (

@@ -142,6 +142,9 @@ class Database(ABC):
         said = str(error).partition("\n")[0] or type(error).__name__  # further lines may hold values
         if isinstance(error, OSError):
             said = f"can't connect: {said}"
+        detail = getattr(error, "sqlite_errorname", "")
+        if detail.startswith("SQLITE_IOERR_"):  # the text is the same for all of them
+            said = f"{said} ({detail})"
         hint = next((hint for words, hint in HINTS.items() if words in said), "")
         return StoreUnavailable(f"{self.name}: {said}; {hint}" if hint else f"{self.name}: {said}")
 

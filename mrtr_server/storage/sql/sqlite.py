@@ -161,6 +161,15 @@ class SQLiteDatabase(Database):
 
     def _lead(self, steps: Callable[[str | None], Sequence[str]]) -> str | None:
         """Run the steps that lead on from the version that is found, and return that one."""
+        try:
+            return self._try_to_lead(steps)
+        except sqlite3.OperationalError as error:
+            if "disk I/O error" not in str(error):
+                raise
+            time.sleep(0.1)  # who comes as others make the file, or leave it, may meet this on a sound disk
+            return self._try_to_lead(steps)
+
+    def _try_to_lead(self, steps: Callable[[str | None], Sequence[str]]) -> str | None:
         with closing(self._connect()) as connection:
             found = self._find_version(connection)
             if not steps(found):
