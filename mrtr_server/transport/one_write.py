@@ -19,6 +19,8 @@ from typing import Any
 import uvicorn
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
+from .grouped_writes import GroupedTransport, group_of
+
 repeated_heads: Callable[[Any], Any] | None
 try:
     from .repeated_heads import repeated_heads
@@ -30,49 +32,24 @@ _BLANK_LINE = b"\r\n\r\n"
 _LENGTH = b"\r\ncontent-length: "
 
 
-class JoiningTransport:
+class JoiningTransport(GroupedTransport):
     """A transport that holds back the head of a response, until what comes next can go with it.
 
     Heads of responses without a `content-length` are not held: those are streams.
 
     Args:
         transport: the real one.
+        group: of the event loop that it belongs to.
     """
 
-    __slots__ = ("held", "is_closing", "transport", "write_now")
-
-    held: bytes
-    """What is held back."""
-    write_now: Callable[[bytes], None]
-    """Writes past what is held back, of which there must be nothing."""
-
-    def __init__(self, transport: asyncio.Transport) -> None:
-        self.transport = transport
-        self.is_closing = transport.is_closing
-        self.write_now = transport.write
-        self.held = b""
+    __slots__ = ()
 
     def write(self, data: bytes) -> None:
         """Write bytes, behind what was held back."""
-        if self.held:
-            data, self.held = self.held + data, b""
-        elif data.startswith(_STATUS_LINE) and data.endswith(_BLANK_LINE) and _LENGTH in data:
+        if not self.held and data.startswith(_STATUS_LINE) and data.endswith(_BLANK_LINE) and _LENGTH in data:
             self.held = data
             return
-        self.write_now(data)
-
-    def flush(self) -> None:
-        """Write what is held back, since nothing comes that could go with it."""
-        if self.held:
-            self.write(b"")
-
-    def close(self) -> None:
-        """Write what is held back, and close."""
-        self.flush()
-        self.transport.close()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.transport, name)
+        super().write(data)
 
 
 def one_write(base: Any) -> Any:
@@ -83,12 +60,13 @@ def one_write(base: Any) -> Any:
     class OneWriteProtocol(base):  # type: ignore[misc]
         """uvicorn's own HTTP protocol, on a transport that joins head and body."""
 
+        loop: asyncio.AbstractEventLoop
         transport: Any
         headers: Any
 
         def connection_made(self, transport: asyncio.Transport) -> None:
             """Begin to serve a connection."""
-            super().connection_made(JoiningTransport(transport))
+            super().connection_made(JoiningTransport(transport, group_of(self.loop)))
 
         def on_response_complete(self) -> None:
             """End a response: one without a body, such as that to HEAD, has not been written yet."""
@@ -101,6 +79,7 @@ def one_write(base: Any) -> Any:
 
         def handle_websocket_upgrade(self, *event: Any) -> None:
             """Hand the connection over to the protocol of WebSockets, as it was."""
+            self.transport.flush()
             self.transport = self.transport.transport
             super().handle_websocket_upgrade(*event)
 
