@@ -53,8 +53,8 @@ async def connections(count: int, group: Group | None = None) -> AsyncIterator[l
     opened: list[tuple[GroupedTransport, Client]] = []
     for _ in range(count):
         ours, theirs = socket.socketpair()
-        transport, _ = await loop.create_connection(asyncio.Protocol, sock=ours)
-        opened.append((GroupedTransport(transport, group or group_of(loop)), Client(theirs)))
+        real, _ = await loop.create_connection(asyncio.Protocol, sock=ours)
+        opened.append((GroupedTransport(real, group or group_of(loop)), Client(theirs)))
     try:
         yield opened
     finally:
