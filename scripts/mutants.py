@@ -43,7 +43,10 @@ COPIED = (
 )
 # Whole programs and fleets: quicker tests cover their lines, too, and no test's name reaches other processes.
 IGNORED = ("tests/docs/", "tests/examples/", "tests/system/")
-BESIDE = {"flow": ("callbacks", "system/test_rolling_upgrades.py"), "tasks": ("live/test_tasks.py",)}
+BESIDE = {
+    "flow": ("callbacks", "system/test_rolling_upgrades.py"),
+    "tasks": ("live/test_tasks.py", "cli/test_tasks.py"),
+}
 """Where else than in its own folder the rules of a package are held."""
 AIM = 0.95
 SETTINGS = """
@@ -57,7 +60,8 @@ data_file = {data}
 START, SLOWNESS = 30.0, 4.0
 """How many seconds a test may take besides, and how many times what it took when it was measured."""
 
-KILLED, SURVIVED, EQUIVALENT, TIMEOUT, UNCOVERED = "killed", "survived", "equivalent", "timeout", "not covered"
+KILLED, TYPES, SURVIVED = "killed", "types", "survived"
+EQUIVALENT, TIMEOUT, UNCOVERED = "equivalent", "timeout", "not covered"
 
 
 @dataclass(frozen=True)
@@ -66,7 +70,8 @@ class Verdict:
 
     Args:
         mutant: which one.
-        end: `killed`, `survived`, `equivalent`, `timeout` or `not covered`.
+        end: `killed`, `types`, which no test has killed, but mypy refuses it, `survived`, `equivalent`, `timeout` or
+            `not covered`.
         tests: how many test functions were chosen for it, of how many that cover its line.
     """
 
@@ -224,7 +229,7 @@ class Runner:
     """Runs mutants, each in a copy of the tree that nobody else uses meanwhile.
 
     A mutant is killed by a test that fails with it, fails with it again, and passes without it. So neither a flaky test
-    nor one that fails on this machine counts.
+    nor one that fails on this machine counts. What no test kills is given to mypy, which scripts/test runs as well.
 
     Args:
         coverage: which tests cover what.
@@ -242,6 +247,8 @@ class Runner:
             self._copies.put(each)
         self._known: list[dict[str, str]] = tomllib.loads((ROOT / "scripts" / "mutants.toml").read_text())["equivalent"]
         self._passing: set[str] = set()
+        self._typed: dict[Path, bool] = {}
+        """Whether mypy finds nothing in the copy as it is."""
         self._print = Lock()
 
     def judge(self, mutant: Mutant) -> Verdict | None:
@@ -251,7 +258,7 @@ class Runner:
         verdict = self._judge(mutant)
         with self._print:
             print(f"{verdict.end:12} {mutant.path}:{mutant.first}  ({verdict.tests[0]} of {verdict.tests[1]} tests)")
-            if verdict.end not in (KILLED, EQUIVALENT):
+            if verdict.end not in (KILLED, TYPES, EQUIVALENT):
                 print("", *mutant.diff, sep="\n    ", end="\n\n")
             sys.stdout.flush()
         return verdict
@@ -269,15 +276,23 @@ class Runner:
                 break
             chosen.append(test)
             seconds += self._coverage.took[test]
-        if not chosen:
-            return Verdict(mutant, UNCOVERED)
         if self._coverage.kills.has(mutant):
             return Verdict(mutant, KILLED, (len(chosen), len(covering)))
         root = self._copies.get()
         try:
-            return Verdict(mutant, self._end_of(mutant, root, chosen), (len(chosen), len(covering)))
+            end = self._end_of(mutant, root, chosen) if chosen else UNCOVERED
+            if end != KILLED and self._is_refused_by_types(mutant, root):
+                end = TYPES
+            return Verdict(mutant, end, (len(chosen), len(covering)))
         finally:
             self._copies.put(root)
+
+    def _is_refused_by_types(self, mutant: Mutant, root: Path) -> bool:
+        """Return whether mypy refuses the mutant, and takes the module as it is."""
+        if root not in self._typed:
+            self._typed[root] = _has_types(root, mutant.path)
+        with written(mutant, root):
+            return self._typed[root] and not _has_types(root, mutant.path)
 
     def _end_of(self, mutant: Mutant, root: Path, chosen: list[str]) -> str:
         """Run the chosen tests until one of them is seen to kill the mutant."""
@@ -335,6 +350,14 @@ class Runner:
         return code, failed.read_text()
 
 
+def _has_types(root: Path, module: str) -> bool:
+    """Return whether mypy finds nothing in the package that a module is in, or in the module alone."""
+    command = [sys.executable, "-m", "mypy", "--cache-dir=.mypy_cache", "--no-error-summary", Path(module).parts[0]]
+    # Without the path of `environment`: mypy would find the package a second time.
+    done = subprocess.run(command, cwd=root, capture_output=True)  # noqa: S603
+    return done.returncode == 0
+
+
 @contextmanager
 def written(mutant: Mutant, root: Path) -> Iterator[None]:
     """Put a mutant in the place of its module for a while."""
@@ -370,11 +393,11 @@ def modules(package: str) -> list[str]:
 
 def table(verdicts: dict[str, list[Verdict]]) -> str:
     """Return the table of CONTRIBUTING: a row for each package, and one for all."""
-    rows = ["| package | mutants | killed | timed out | equivalent | not covered | survived | killed of what differs |"]
-    rows.append("|---|---|---|---|---|---|---|---|")
+    heads = ["package", "mutants", "killed by tests", "by types", "timed out", "equivalent", "not covered", "survived"]
+    rows = [f"| {' | '.join(heads)} | killed of what differs |", "|---|" + "--:|" * len(heads)]
     for name, judged in [*verdicts.items(), ("all", list(chain(*verdicts.values())))]:
         ends = Counter(verdict.end for verdict in judged)
-        counts = [len(judged), *(ends[end] for end in (KILLED, TIMEOUT, EQUIVALENT, UNCOVERED, SURVIVED))]
+        counts = [len(judged), *(ends[end] for end in (KILLED, TYPES, TIMEOUT, EQUIVALENT, UNCOVERED, SURVIVED))]
         rows.append(f"| {name} | {' | '.join(map(str, counts))} | {share(judged):.0%} |")
     return "\n".join(rows)
 
@@ -382,7 +405,7 @@ def table(verdicts: dict[str, list[Verdict]]) -> str:
 def share(verdicts: list[Verdict]) -> float:
     """Return the share that was killed of what is not equivalent: one that only took too long is not."""
     differing = [verdict for verdict in verdicts if verdict.end != EQUIVALENT]
-    return sum(verdict.end == KILLED for verdict in differing) / len(differing) if differing else 1.0
+    return sum(verdict.end in (KILLED, TYPES) for verdict in differing) / len(differing) if differing else 1.0
 
 
 def main() -> int:

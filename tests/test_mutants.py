@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "scripts"))
 
-from mutants import KILLED, SURVIVED, UNCOVERED, Kills, Runner, Verdict, changed, share  # noqa: E402
+from mutants import KILLED, SURVIVED, TYPES, UNCOVERED, Kills, Runner, Verdict, changed, share  # noqa: E402
 from mutants_code import Mutant, mutants  # noqa: E402
 
 MODULE = '''"""A module with one of each."""
@@ -120,6 +120,21 @@ def test_a_test_kills_that_fails_with_the_mutant_each_time_and_passes_without_it
     assert kills.has(halved) == (end == KILLED)
 
 
+@pytest.mark.processes
+@pytest.mark.parametrize(("tests", "end"), [([], TYPES), (["test_always_fails"], TYPES), (["test_doubles"], KILLED)])
+def test_mypy_refuses_what_no_test_kills(tmp_path: Path, tests: list[str], end: str) -> None:
+    (tmp_path / "module.py").write_text(MODULE)
+    (tmp_path / "test_module.py").write_text(TESTS)
+    (nothing,) = (each for each in mutants(tmp_path, "module.py") if "    return None" in each.source)
+    names = [f"test_module.py::{name}" for name in tests]
+    kills = Kills(tmp_path / "kills.json", {"test_module.py": "as it is"})
+    coverage = SimpleNamespace(covering=lambda _: names, took=dict.fromkeys(names, 0.1), kills=kills)
+    verdict = Runner(coverage, [tmp_path], budget=600, until=time.monotonic() + 600).judge(nothing)  # type: ignore[arg-type]
+    assert verdict is not None
+    assert verdict.end == end
+    assert (tmp_path / "module.py").read_text() == MODULE
+
+
 def test_a_kill_counts_until_the_mutant_or_the_file_of_its_test_changes(tmp_path: Path, found: list[Mutant]) -> None:
     file, tests = tmp_path / "kills.json", {"test_module.py": "one", "test_other.py": "two"}
     Kills(file, tests).add(found[0], "test_module.py::test_it")
@@ -129,7 +144,7 @@ def test_a_kill_counts_until_the_mutant_or_the_file_of_its_test_changes(tmp_path
 
 
 def test_the_share_is_of_what_differs_and_counts_the_killed_alone(found: list[Mutant]) -> None:
-    ends = [*["killed"] * 6, "survived", "timeout", "equivalent", "equivalent"]
+    ends = [*["killed"] * 5, "types", "survived", "timeout", "equivalent", "equivalent"]
     assert share([Verdict(found[0], end) for end in ends]) == 6 / 8
 
 

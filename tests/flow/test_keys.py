@@ -59,6 +59,17 @@ class TestRule6OrderChangesFailLoudly:
         assert "An ask and a step both have the key 'first'" in caplog.text
         assert EFFECTS == []
 
+    async def test_an_ask_under_the_key_of_a_step_that_runs(
+        self, app: MRTRServer, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        @app.tool
+        async def deploy(ctx: Context) -> str:
+            await asyncio.gather(ctx.step(asyncio.sleep, 0.1, key="wait"), ctx.confirm("sure?", key="wait"))
+            return "done"
+
+        assert "reference" in (await AsyncClient(app).flow("deploy").start()).failure
+        assert "An ask and a step both have the key 'wait'" in caplog.text
+
     async def test_the_same_key_twice_is_the_same_question(self, app: MRTRServer) -> None:
         @app.tool
         async def same(ctx: Context) -> str:

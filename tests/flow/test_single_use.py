@@ -31,10 +31,14 @@ from mrtr_server import (
     State,
     ToolError,
 )
+from mrtr_server.crypto.bound_codec import PlainCodec
 from mrtr_server.errors import InvalidRequestState, StoreUnavailable
 from mrtr_server.flow import single_use as redemption
+from mrtr_server.protocol.messages import Call, Complete
 from mrtr_server.storage.base import Redemption, Store
+from mrtr_server.storage.lease import Lease
 from mrtr_server.storage.memory import InProcessStore
+from mrtr_server.storage.quotas import Quotas
 from mrtr_server.storage.tasks import TaskRow
 from mrtr_server.testing import EVERYTHING, Answer, AsyncClient, Clock, Reply, accept, decline, no, yes
 
@@ -635,6 +639,27 @@ class TestTheStore:
         await first
         assert came(await repeated.send({"confirm": yes})) == came(flow.last)
         assert EFFECTS == ["5 paid"]
+
+    async def test_that_fails_a_round_that_ends_with_its_request_is_offered_the_outcome_again(
+        self, store: Watched, virtual_time: VirtualTime
+    ) -> None:
+        ring = KeyRing([KEY])
+        redeemer = redemption.Redeemer(
+            store, PlainCodec(), Quotas(ring, Limits()), lease=60, clock=virtual_time.time, outlives=False
+        )
+
+        async def run(_: Lease) -> Complete:
+            EFFECTS.append("paid")
+            return Complete({"paid": True})
+
+        store.down = {"record"}
+        call = Call("tools/call", {}, "pay", state="sealed")
+        first = asyncio.create_task(redeemer.once(call, virtual_time.time() + 300, run))
+        await until(lambda: store.failures > len(redemption.RECORD_AGAIN) + 1)
+        store.down = set()
+        assert await first == Complete({"paid": True})
+        assert await redeemer.once(call, virtual_time.time() + 300, run) == Complete({"paid": True})
+        assert EFFECTS == ["paid"]
 
     async def test_is_closed_when_the_server_ends(self, app: MRTRServer, store: Watched) -> None:
         messages = iter([{"type": "lifespan.startup"}, {"type": "lifespan.shutdown"}])

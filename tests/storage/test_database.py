@@ -372,6 +372,18 @@ class TestEventLoops:
         assert connections(store) == 0
         assert await works(store)
 
+    @pytest.mark.parametrize("sleep", [True, False], ids=["under way", "idle"])
+    async def test_a_postgresql_is_closed_when_what_is_under_way_has_ended(
+        self, postgresql: PostgreSQL, sleep: bool
+    ) -> None:
+        store = SQLStore(postgresql.url(await postgresql.new_database()))
+        assert await works(store)
+        under_way = asyncio.create_task(store.database.execute(f"SELECT pg_sleep({0.5 * sleep})", {}))
+        await asyncio.sleep(0)
+        await store.close()
+        assert under_way.done()
+        assert len(await under_way) == 1
+
     async def test_connections_are_few(self, postgresql: PostgreSQL) -> None:
         name = await postgresql.new_database()
         store = SQLStore(postgresql.url(name))

@@ -23,6 +23,7 @@ from mrtr_server.testing import AsyncClient, replica, sampled
 
 from ..support.direct import Exchange, scope_of
 from ..support.serving import TIMEOUT
+from ..support.virtual_time import VirtualTime
 from ..support.wire import ACCEPT, JSON, PREFIX, Reply, request
 
 pytestmark = pytest.mark.anyio
@@ -319,6 +320,19 @@ class TestWhatIsKept:
         (line,) = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
         assert "Pieces of the result of a task of 'story'" in line
         assert "secret" not in line
+
+    def test_is_kept_within_half_a_second(self, virtual_time: VirtualTime) -> None:
+        async def yielding() -> None:
+            writer = self.writer()
+            for index in range(20):
+                writer.add(self.piece(index))
+                await asyncio.sleep(0.1)
+                kept = len(await self.read())
+                assert index - 5 <= kept - 1 <= index
+            await asyncio.sleep(0.5)
+            assert len(await self.read()) == 20
+
+        virtual_time.run(yielding())
 
     async def test_does_not_grow_while_it_waits(self) -> None:
         writer, size = self.writer(), 100 * 1024
