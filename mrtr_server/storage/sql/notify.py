@@ -92,8 +92,6 @@ class Notices:
         """
         with self._guard:
             self.hurried += by
-        if by > 0 and self.hurried == by:
-            self.start()
 
     def publish(self, notice: str, *, urgent: bool = False) -> None:
         """Send a notice to all other processes. Never waits.

@@ -1,0 +1,134 @@
+"""What an operator does to a task, in the rows: the commands are tried in `cli/test_tasks.py`."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from mrtr_server import Context, KeyRing, MRTRServer, ProtocolError, SetupError, SQLStore, TaskRow
+from mrtr_server.errors import UnknownTarget
+from mrtr_server.tasks.administration import TaskAdministration
+from mrtr_server.testing import AsyncClient
+
+from ..support.databases import task_row
+from ..support.effects import EFFECTS, effect
+
+pytestmark = pytest.mark.anyio
+
+RING = KeyRing([bytes(32)])
+
+
+class Bench:
+    """A server whose task fails until it is mended, and its operator."""
+
+    def __init__(self, store: SQLStore) -> None:
+        self.store = store
+        self.operator = TaskAdministration(store)
+        self.app = MRTRServer("bench", keys=[bytes(32)], store=store)
+        self.mended = False
+
+        @self.app.tool(task="required", poll=0.05, ttl=60)
+        async def work(ctx: Context) -> str:
+            done = await ctx.step(effect, "part")
+            if not self.mended:
+                raise ProtocolError("Broken")
+            return f"{done} and the rest"
+
+    async def failed(self) -> TaskRow:
+        """Run a task that fails, and return its row."""
+        flow = AsyncClient(self.app, tasks=True).flow("work")
+        await flow.start()
+        return await self.operator.find((await flow.wait()).task.id)
+
+    async def ended(self, row: TaskRow) -> TaskRow:
+        """Wait for the end of a task, and return its row."""
+        async with asyncio.timeout(30):
+            while (found := await self.operator.find(row.id)).status == "working":  # noqa: ASYNC110  what it waits for tells nobody
+                await asyncio.sleep(0.02)
+        return found
+
+
+@pytest.fixture
+async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
+    made = Bench(SQLStore(f"sqlite:///{tmp_path}/tasks.db"))
+    yield made
+    await made.app._parts.worker.close()
+    await made.store.close()
+
+
+async def test_a_retried_task_has_all_its_time_and_attempts_again(bench: Bench) -> None:
+    failed = await bench.failed()
+    assert failed.status == "failed"
+    worn = await bench.store.change_task(failed, attempts=6, message="gave up")
+    assert worn is not None
+    await bench.app._parts.worker.close()  # so that nobody takes the new one
+    before = time.time()
+    new = await bench.operator.retry(failed.id, RING)
+    after = time.time()
+    assert await bench.operator.find(new.id) == new
+    assert new.id != failed.id
+    assert new.call not in (b"", failed.call), "it is bound to the row"
+    assert before <= new.created == new.updated <= after
+    assert new.deadline == new.created + failed.ttl
+    assert new.expires - new.created == pytest.approx(failed.expires - failed.created)
+    same = replace(
+        failed,
+        id=new.id,
+        status="working",
+        message="",
+        created=new.created,
+        updated=new.created,
+        deadline=new.deadline,
+        expires=new.expires,
+        call=new.call,
+        journal=new.journal,
+        outcome=b"",
+        version=0,
+        attempts=0,
+        lease="",
+        leased_until=0.0,
+    )
+    assert new == same
+
+
+async def test_a_retried_task_runs_no_step_again(bench: Bench) -> None:
+    failed = await bench.failed()
+    bench.mended = True
+    ended = await bench.ended(await bench.operator.retry(failed.reference, RING))
+    assert ended.status == "completed"
+    assert EFFECTS == ["part"]
+    assert (await bench.operator.find(failed.id)).status == "failed"
+    with pytest.raises(SetupError, match="is completed; only a task that failed can be retried"):
+        await bench.operator.retry(ended.id, RING)
+
+
+async def test_a_task_that_kept_no_request_is_not_retried(bench: Bench) -> None:
+    row = task_row(status="failed", call=b"")
+    await bench.store.add_task(row)
+    with pytest.raises(SetupError, match="failed under an earlier release, which kept nothing"):
+        await bench.operator.retry(row.id, RING)
+
+
+async def test_a_cancelled_task_says_since_when_and_stays_as_it_is(bench: Bench) -> None:
+    row = task_row(status="input_required", message="asks", created=time.time() - 60, updated=time.time() - 60)
+    await bench.store.add_task(row)
+    before = time.time()
+    cancelled = await bench.operator.cancel(row.id)
+    assert (cancelled.status, cancelled.message, cancelled.call) == ("cancelled", "", b"")
+    assert before <= cancelled.updated <= time.time()
+    assert await bench.operator.cancel(row.id) == cancelled
+
+
+async def test_a_task_is_found_by_digits_that_it_alone_begins_with(bench: Bench) -> None:
+    one, two = (task_row(id=f"{'ab' * 3}{digit}{'0' * 25}") for digit in "12")
+    for row in (one, two):
+        await bench.store.add_task(row)
+    assert await bench.operator.find(f"{'ab' * 3}1") == one
+    with pytest.raises(SetupError, match=f"Several tasks begin with {'ab' * 3}; give more digits"):
+        await bench.operator.find("ab" * 3)
+    for nowhere in ("", "ff", "nothing", "%"):
+        with pytest.raises(UnknownTarget):
+            await bench.operator.find(nowhere)
