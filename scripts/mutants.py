@@ -44,8 +44,9 @@ COPIED = (
 # Whole programs and fleets: quicker tests cover their lines, too, and no test's name reaches other processes.
 IGNORED = ("tests/docs/", "tests/examples/", "tests/system/")
 BESIDE = {
-    "flow": ("callbacks", "system/test_rolling_upgrades.py"),
-    "tasks": ("live/test_tasks.py", "cli/test_tasks.py"),
+    "flow": ("auth", "callbacks", "live", "logs", "telemetry", "system/test_rolling_upgrades.py"),
+    "tasks": ("live", "telemetry", "cli/test_tasks.py"),
+    "storage": ("cli", "live", "telemetry"),
 }
 """Where else than in its own folder the rules of a package are held."""
 AIM = 0.95

@@ -106,8 +106,8 @@ class CallHook:
     """
 
     function: Callable[..., Any]
-    sees_arguments: bool = False
-    sees_answers: bool = False
+    sees_arguments: bool
+    sees_answers: bool
 
     @property
     def name(self) -> str:

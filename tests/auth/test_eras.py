@@ -167,3 +167,15 @@ class TestATask:
         authorizer, caller = Authorizer(None, Threads(1)), Caller(scopes=frozenset({"work"}))
         assert await authorizer.still_allowed(caller, (compile_hook("work", None, ["work"]), "work"))
         assert not await authorizer.still_allowed(caller, (compile_hook("work", None, ["work", "more"]), "work"))
+
+
+@pytest.mark.anyio
+class TestScopesOfSeveralThings:
+    async def test_are_challenged_where_that_is_asked_for_and_hide_nothing_from_lists(self) -> None:
+        authorizer, caller = Authorizer(None, Threads(1)), Caller(scopes=frozenset({"work"}))
+        asked = [(compile_hook(name, None, [name]), name) for name in ("work", "more", "most")]
+        assert await authorizer.allowed(caller, "subscriptions/listen", asked) == [True, False, False]
+        assert await authorizer.shown(caller, "tools/list", asked) == [True, True, True]
+        with pytest.raises(InsufficientScope) as challenge:
+            await authorizer.allowed(caller, "subscriptions/listen", asked, challenges=True)
+        assert challenge.value.scopes == ("more", "most")

@@ -515,6 +515,16 @@ class TestStepsThatMisbehave:
         assert plain(endless) == plain(endless.copy())
         assert plain(endless) != plain(other)
 
+    async def test_what_is_nested_deeper_still_counts_by_its_type(self) -> None:
+        def nested(value: Any) -> Any:
+            for _ in range(16):
+                value = [value]
+            return plain(value)
+
+        assert nested([1]) == nested([2])
+        assert nested([1]) != nested({"a": 1})
+        assert nested(1) != nested(2)
+
     async def test_a_function_may_refer_to_what_is_assigned_later(self, app: MRTRServer) -> None:
         @app.tool
         async def early(ctx: Context) -> str:
@@ -529,7 +539,8 @@ class TestStepsThatMisbehave:
         assert (await AsyncClient(app).flow("early").start()).text == "step"
 
     async def test_sets_count_by_what_is_in_them(self) -> None:
-        assert plain({"x", "y", "z"}) == ["x", "y", "z"]
+        letters = [chr(number) for number in range(ord("a"), ord("z") + 1)]
+        assert plain(set(letters)) == plain(frozenset(letters)) == letters
         assert plain([b"\xff", {1: 2}]) == [["bytes", "/w=="], {"<int>1": 2}]
 
     async def test_an_iterator_is_no_argument_of_a_step(

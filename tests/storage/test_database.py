@@ -587,6 +587,25 @@ class TestSQLiteTrouble:
         assert await works(store)
         await store.close()
 
+    @pytest.mark.parametrize("ends", [True, False], ids=["ends", "lasts"])
+    async def test_a_file_that_another_process_makes_just_now_is_waited_for(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: bool
+    ) -> None:
+        if not ends:
+            monkeypatch.setattr(sqlite, "CONNECT_TIMEOUT", 0.2)
+        store = SQLStore(f"sqlite:///{tmp_path}/store.db")
+        with closing(sqlite3.connect(tmp_path / "store.db", isolation_level=None)) as other:
+            other.execute("BEGIN EXCLUSIVE")
+            if not ends:
+                assert "database is locked" in await failure(store)
+                return
+            opening = asyncio.create_task(works(store))
+            await asyncio.sleep(0.2)
+            assert not opening.done()
+            other.execute("COMMIT")
+            assert await opening
+        await store.close()
+
     async def test_errors_hold_no_values(self, tmp_path: Path) -> None:
         store = SQLStore(f"sqlite:///{tmp_path}/missing/store.db")
         with pytest.raises(StoreUnavailable) as caught:
@@ -645,6 +664,19 @@ class TestPostgreSQLTrouble:
 
     async def test_a_user_who_is_not_there(self, postgresql: PostgreSQL) -> None:
         assert 'role "missing" does not exist' in await failure(SQLStore(postgresql.url(user="missing")))
+
+    async def test_a_statement_that_fails_is_not_run_again(self, postgresql: PostgreSQL) -> None:
+        database = PostgreSQLDatabase(postgresql.url(), "name")
+        runs: list[int] = []
+
+        async def divide(connection: Any) -> Any:
+            runs.append(len(runs))
+            return await connection.fetch("SELECT 1 / 0")
+
+        with pytest.raises(StoreUnavailable, match="division by zero"):
+            await database.run(divide)
+        assert runs == [0]
+        await database.close()
 
     async def test_one_that_never_answers_is_waited_for_for_a_while(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "CONNECT_TIMEOUT", 0.3)

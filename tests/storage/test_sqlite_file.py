@@ -353,6 +353,12 @@ class TestWhatIsFoundOnTheSpot:
             assert file.find(FIND, {"number": 1}) == [(1,)]
             other.rollback()
 
+    async def test_is_found_again_after_it_was_closed(self, file: SQLiteFile) -> None:
+        await add(file, 1)
+        for _ in range(2):
+            assert file.find(FIND, {"number": 1}) == [(1,)]
+            file.close()
+
     @pytest.mark.alone
     async def test_is_left_to_run_where_the_file_is_locked(self, file: SQLiteFile, path: Path) -> None:
         with closing(sqlite3.connect(path, isolation_level=None)) as other:

@@ -24,6 +24,7 @@ from mrtr_server.testing import AsyncClient, Reply, yes
 
 from ..support.databases import PostgreSQL, task_row
 from ..support.serving import TIMEOUT
+from ..support.virtual_time import VirtualTime
 from ..support.wire import JSON
 
 pytestmark = pytest.mark.anyio
@@ -220,6 +221,23 @@ class TestReadiness:
         store.answers.set()
         await served.ready_is(200, {"status": "ok"})
         await served.close()
+
+    def test_looks_once_in_a_while_however_often_it_is_asked(
+        self, virtual_time: VirtualTime, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(watched_store, "POLL_INTERVAL", 1.0)
+
+        async def asked() -> list[int]:
+            store = Hanging()
+            store.answers.set()
+            watched, looks = WatchedStore(store, Outage("bank"), lease=30), []
+            for _ in range(6):
+                assert await watched.is_usable()
+                looks.append(store.asked)
+                await asyncio.sleep(0.5)
+            return looks
+
+        assert virtual_time.run(asked()) == [1, 1, 2, 2, 3, 3]
 
     async def test_does_not_look_at_a_store_of_this_process(self, caplog: pytest.LogCaptureFixture) -> None:
         served = Served(store=InProcessStore(most_records=1))

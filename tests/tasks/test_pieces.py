@@ -5,6 +5,7 @@ import json
 import logging
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -252,10 +253,16 @@ class Failing(InProcessStore):
 
     error: Exception | None = None
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept_for: list[tuple[float, str]] = []
+        """How many seconds each value was to be kept, and for whom."""
+
     @override
     async def put(self, key: str, value: bytes, *, keep: float, quota: Quota = ANY) -> bool:
         if self.error is not None:
             raise self.error
+        self.kept_for.append((keep, quota.caller))
         return await super().put(key, value, keep=keep, quota=quota)
 
 
@@ -333,6 +340,27 @@ class TestWhatIsKept:
             assert len(await self.read()) == 20
 
         virtual_time.run(yielding())
+
+    def test_nothing_is_left_to_do_at_the_end(self, virtual_time: VirtualTime) -> None:
+        async def yielding() -> None:
+            writer = self.writer()
+            writer.add(self.piece(0))
+            await asyncio.sleep(0.1)
+            writer.add(self.piece(1))
+            await writer.end()
+            await asyncio.sleep(0)
+            assert asyncio.all_tasks() == {asyncio.current_task()}
+            assert await self.read() == ["0", "1"]
+
+        virtual_time.run(yielding())
+
+    @pytest.mark.parametrize(("ttl", "seconds"), [(600.0, 400.0), (200.0, 60.0)])
+    async def test_is_its_caller_s_and_stays_as_long_as_the_task_a_minute_at_least(
+        self, ttl: float, seconds: float
+    ) -> None:
+        pieces = TaskRecords(self.store, KeyRing([bytes(32)]), InProcessFanout(), Limits(), clock=lambda: 200.0).pieces
+        await pieces.keep(replace(self.row, caller="ann", ttl=ttl), [self.piece(0)])
+        assert self.store.kept_for == [(seconds, "ann")]
 
     async def test_does_not_grow_while_it_waits(self) -> None:
         writer, size = self.writer(), 100 * 1024

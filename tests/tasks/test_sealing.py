@@ -3,12 +3,21 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from mrtr_server import Context, InProcessStore, MRTRServer, SQLStore
+from mrtr_server import Context, InProcessStore, KeyRing, Limits, MRTRServer, Principal, SQLStore
+from mrtr_server.errors import InvalidRequestState, OverBudget
+from mrtr_server.limits import LARGEST_META
+from mrtr_server.protocol.callers import Client
+from mrtr_server.protocol.messages import Call, TaskOffer
+from mrtr_server.tasks.sealing import RowBinding, SealedTasks
 from mrtr_server.testing import AsyncClient, yes
+
+from ..support.databases import task_row
+from ..support.wire import JSON
 
 pytestmark = pytest.mark.anyio
 
@@ -115,3 +124,67 @@ async def test_a_server_of_another_name_runs_no_tasks_of_this_one(
                 await stranger.request("tasks/update", given)  # of its own user, to whom it shows the task
                 assert (await pay.wait()).text == "paid"
     assert caplog.text.count("Tasks can't be run here: it is of the server 'bank'. Give each server a database") == 1
+
+
+class TestARequestThatIsKept:
+    CALL = Call(
+        "tools/call",
+        {"_meta": {"trace": "x"}, "name": "pay", "arguments": {"to": "bob"}},
+        target="pay",
+        arguments={"to": "bob"},
+        client=Client({"name": "app", "version": "1"}, {"elicitation": {}}),
+        principal=Principal("ann", "issuer", "app"),
+        scopes=frozenset({"b", "a"}),
+        headers={b"host": b"here:8000", b"cookie": b"secret"},
+        root="/under",
+        progress_token="p",
+        task=TaskOffer(at_once=True),
+        request_id=7,
+    )
+
+    @staticmethod
+    def kept(call: Call, audience: str = "", read_by: str = "") -> Call:
+        """Return a call as a server reads it that another one has kept."""
+        here, there = (SealedTasks(KeyRing([OLD]), Limits(), name) for name in (audience, read_by))
+        row = task_row()
+        return there.unseal_call(replace(row, call=here.seal_call(RowBinding(row.id, row.owner), call)))
+
+    def test_has_what_its_handler_may_need_and_nothing_else(self) -> None:
+        assert self.kept(self.CALL) == replace(
+            self.CALL,
+            params={"_meta": {"trace": "x"}},
+            headers={b"host": b"here:8000"},
+            task=None,
+            request_id=0,
+        )
+
+    @pytest.mark.parametrize(
+        "fields",
+        [{"task": None}, {"task": TaskOffer()}, {"progress_token": None}],
+        ids=["none", "later", "no-progress"],
+    )
+    def test_reports_progress_where_it_was_to_be_a_task_and_nothing_else(self, fields: JSON) -> None:
+        assert self.kept(replace(self.CALL, **fields)).progress_token is None
+
+    def test_may_come_from_nobody_and_say_nothing(self) -> None:
+        call = self.kept(Call("tools/call", {}, target="pay"))
+        assert (call.params, call.arguments, call.principal, call.user) == ({}, {}, None, None)
+        assert (call.scopes, call.headers, call.root) == (frozenset(), {b"host": b""}, "")
+
+    def test_is_read_by_the_server_that_it_came_to_and_by_an_operator(self) -> None:
+        for reader in ("https://a.example/mcp", ""):
+            assert self.kept(self.CALL, "https://a.example/mcp", reader).target == "pay"
+        with pytest.raises(InvalidRequestState) as refusal:
+            self.kept(self.CALL, "https://a.example/mcp", "https://b.example/mcp")
+        assert refusal.value.reason == (
+            "it is of the server 'https://a.example/mcp'. Give each server a database of its own"
+        )
+
+    def test_is_refused_where_it_says_too_much_beside_the_arguments(self) -> None:
+        def call(size: int) -> Call:
+            return replace(self.CALL, params={"_meta": {"x": "x" * size}}, arguments={"x": "x" * LARGEST_META})
+
+        self.kept(call(LARGEST_META - 1024))
+        with pytest.raises(OverBudget, match=f"at most {LARGEST_META} bytes of its request") as refusal:
+            self.kept(call(LARGEST_META))
+        assert refusal.value.data == {"limit": "_meta", "value": LARGEST_META}

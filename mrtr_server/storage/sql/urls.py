@@ -61,10 +61,10 @@ def _kind(url: str) -> tuple[str, str]:
 
 def _path(rest: str) -> str:
     host, slash, path = rest.removeprefix("//").partition("/")
-    if host or "?" in path:
-        path = f"file:{path}" if "?" in path else path
     if host:
         raise _unreadable() from None
+    if "?" in path:
+        path = f"file:{path}"
     return unquote(path) if slash else ""
 
 
