@@ -24,6 +24,7 @@ from mrtr_server.storage.tasks import TaskRow
 from mrtr_server.tasks import task_run, worker, worker_places
 from mrtr_server.testing import AsyncClient, Client, Clock, accept, replica
 
+from ..support.databases import task_row
 from ..support.models import Login
 from ..support.serving import TIMEOUT
 from ..support.virtual_time import VirtualTime
@@ -305,6 +306,27 @@ class TestTheLoops:
         tools.app.tool(task="optional")(who)
         tenant.set("ann")
         assert (await (await tools.start("who")).wait()).text == "nobody"
+
+    async def test_fail_all_tasks_whose_time_is_over_one_part_after_the_other(
+        self, tools: Tools, monkeypatch: Any
+    ) -> None:
+        monkeypatch.setattr(worker, "POLL_INTERVAL", 3600.0)
+        monkeypatch.setattr(worker, "_MOST_OVERDUE", 2)
+        overdue = [task_row(name="elsewhere", deadline=time.time() - 1) for _ in range(9)]
+        for row in overdue:
+            await tools.store.add_task(row)
+        tools.store.slow = 0.1  # longer than the time for one look
+        tools.app._parts.worker.start()
+        await asyncio.sleep(5)
+        found = [await InProcessStore.find_task(tools.store, row.id) for row in overdue]
+        assert [row.status for row in found if row is not None] == ["failed"] * 9
+        assert tools.store.calls.count("overdue") == 5
+
+    async def test_look_for_those_once_in_a_while(self, tools: Tools, monkeypatch: Any) -> None:
+        monkeypatch.setattr(worker, "POLL_INTERVAL", 2.0)
+        tools.app._parts.worker.start()
+        await asyncio.sleep(9)
+        assert tools.store.calls.count("overdue") == 5
 
 
 class TestTasksThatBeginHere:
@@ -897,6 +919,14 @@ class TestServersThatEnd:
         await tools.app._parts.worker.close()
         row = await tools.row(flow)
         assert (row.lease, row.attempts, tools.ran) == ("", 0, [])
+
+    async def test_end_in_their_time_though_a_claim_does_not(self, tools: Tools) -> None:
+        tools.store.slow = 3600.0
+        tools.app._parts.worker.start()
+        await tools.until(lambda: "claim" in tools.store.calls, "the claim")
+        before = time.monotonic()
+        await tools.app._parts.worker.close()
+        assert time.monotonic() - before <= 0.8
 
     async def test_end_while_the_store_is_away(self, tools: Tools) -> None:
         flow = await tools.start("steps")
