@@ -18,6 +18,7 @@ from mrtr_server.storage.memory import InProcessStore
 from mrtr_server.storage.pubsub import InProcessFanout
 from mrtr_server.storage.quotas import ANY, Quota
 from mrtr_server.storage.tasks import TaskRow
+from mrtr_server.tasks import pieces as tasks_pieces
 from mrtr_server.tasks.pieces import PieceReader, PieceWriter, TaskPieces
 from mrtr_server.tasks.records import TaskRecords
 from mrtr_server.testing import AsyncClient, replica, sampled
@@ -49,6 +50,18 @@ async def story(ctx: Context, name: str = "a") -> AsyncIterator[str | ImageConte
     yield ImageContent(data=b"x")
     await ctx.sample("And then?", key="then")
     yield "the end"
+
+
+@app.tool(task="optional")
+async def recorded(ctx: Context) -> AsyncIterator[str]:
+    """Yield, and run a step."""
+    yield "one, "
+    await asyncio.sleep(0.01)
+    yield "two, "
+    await ctx.step(str, key="step")
+    gate("recorded").set()
+    await gate("a").wait()
+    yield "three"
 
 
 @app.tool(task="optional")
@@ -244,7 +257,7 @@ class Kept:
 
     def send(self, note: Note) -> Awaitable[None]:
         assert isinstance(note, Piece)
-        self.texts.append(note.content["text"])
+        self.texts.append(note.content.get("text", ""))
         return asyncio.sleep(0)
 
 
@@ -353,6 +366,31 @@ class TestWhatIsKept:
             assert await self.read() == ["0", "1"]
 
         virtual_time.run(yielding())
+
+    @pytest.mark.parametrize(
+        ("tool", "texts"), [("story", ["Once ", "upon ", "a time", ""]), ("recorded", ["one, ", "two, "])]
+    )
+    async def test_is_whole_when_its_task_asks_and_when_it_records(
+        self, monkeypatch: pytest.MonkeyPatch, tool: str, texts: list[str]
+    ) -> None:
+        monkeypatch.setattr(tasks_pieces, "KEEP_EVERY", 3600.0)
+        alone = replica(app)
+        flow = AsyncClient(alone, tasks=True).flow(tool)
+        await flow.start()
+        if tool == "story":
+            gate("a").set()
+            assert (await flow.wait()).task.status == "input_required"
+        else:
+            await gate("recorded").wait()
+        store = alone._parts.shared.store
+        row = await store.find_task(flow.task)
+        assert row is not None
+        kept = Kept()
+        reading = TaskRecords(store, KeyRing([bytes(32)]), InProcessFanout(), Limits()).pieces
+        await PieceReader(reading, Call("tasks/result", {}, row.id), row.owner, kept).send_new()
+        assert kept.texts == texts
+        gate("a").set()
+        await alone._parts.worker.close()
 
     @pytest.mark.parametrize(("ttl", "seconds"), [(600.0, 400.0), (200.0, 60.0)])
     async def test_is_its_caller_s_and_stays_as_long_as_the_task_a_minute_at_least(
