@@ -310,6 +310,47 @@ class TestInclude:
         await client.resource_flow("books://o/7").start()
         assert seen == ["shown", "hidden", "shown", "books://7"]
 
+    async def test_what_has_a_hook_alone_keeps_it(self) -> None:
+        other, app = server("other"), server("site")
+        seen: list[str] = []
+
+        def refuses(caller: Caller, name: str) -> bool:
+            seen.append(name)
+            return False
+
+        @other.tool(authorize=refuses)
+        def closed() -> str:
+            return "reached"
+
+        @other.tool(visible=["admin"])
+        def for_admins() -> str:
+            return "reached"
+
+        @other.tool
+        def open_to_all() -> str:
+            return "reached"
+
+        @other.prompt(authorize=refuses)
+        def letter() -> str:
+            return "reached"
+
+        @other.resource("books://{isbn}", authorize=refuses)
+        def book(isbn: str) -> str:
+            return "reached"
+
+        app.include(other, prefix="o")
+        client = AsyncClient(app)
+        assert await names(app) == ["o_open_to_all"]
+        replies = [
+            await client.flow("o_closed").start(),
+            await client.flow("o_for_admins").start(),
+            await client.prompt_flow("o_letter").start(),
+            await client.resource_flow("books://o/7").start(),
+        ]
+        assert not any("reached" in str(reply.message) for reply in replies)
+        assert (await client.flow("o_open_to_all").start()).text == "reached"
+        assert seen == ["closed", "closed", "letter", "books://7"]
+
     async def test_rates_of_tools_keep_working(self) -> None:
         other = server("other", rate_limits=RateLimits(per_tool={"one": "1/hour"}))
         app = server("site")

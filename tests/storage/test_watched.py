@@ -15,6 +15,7 @@ import pytest
 from pydantic_core import from_json
 
 from mrtr_server import Context, InProcessStore, MRTRServer, StoreUnavailable
+from mrtr_server.errors import ClocksApart
 from mrtr_server.storage import contact
 from mrtr_server.storage import watched as watched_store
 from mrtr_server.storage.base import Redemption, Store
@@ -382,6 +383,81 @@ class TestTheLog:
         assert await watched.put("key", b"", keep=60)
         assert await watched.is_usable()
         assert caplog.messages == []
+
+
+class TestAnOutage:
+    """In simulated time."""
+
+    outage: Outage
+    looks: list[float]
+
+    @pytest.fixture(autouse=True)
+    def prepared(self, virtual_time: VirtualTime) -> None:
+        self.outage, self.looks = Outage("bank"), []
+        self.outage.look = lambda: self.looks.append(virtual_time.now)
+
+    def fail(self, method: str) -> str:
+        error = StoreUnavailable("no route")
+        self.outage.failed(method, error)
+        return error.reference
+
+    def test_has_a_line_at_its_begin_and_one_at_its_end_under_one_reference(
+        self, virtual_time: VirtualTime, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        references = []
+        for failures in (3, 1):
+            caplog.clear()
+            assert not self.outage.is_on
+            given = set()
+            for _ in range(failures):
+                given.add(self.fail("put"))
+                assert self.outage.is_on
+                virtual_time.compute(2)
+            self.outage.worked("put", wrote=True)
+            assert not self.outage.is_on
+            (reference,) = given
+            references.append(reference)
+            began, ended = caplog.records
+            assert began.getMessage().startswith(f"bank: the store can't be used (reference {reference})")
+            assert ended.getMessage() == (
+                f"bank: the store is back (reference {reference}), after {2 * failures} s in which it failed "
+                f"{failures} times"
+            )
+            fields = {"event": "store_back", "reference": reference, "failures": failures}
+            assert ended.__dict__["fields"] == fields
+        assert len(set(references)) == 2
+        assert self.looks == []
+
+    @pytest.mark.parametrize(("wrote", "ends"), [(True, True), (False, False)])
+    def test_of_claims_ends_with_one_that_has_claimed_something(self, wrote: bool, ends: bool) -> None:
+        self.fail("claim_tasks")
+        self.outage.worked("claim_tasks", wrote=wrote)
+        assert self.outage.is_on is not ends
+        assert len(self.looks) == (0 if ends else 1)
+
+    def test_lasts_while_only_other_methods_read(self, virtual_time: VirtualTime) -> None:
+        self.fail("put")
+        for _ in range(3):
+            virtual_time.compute(60)
+            self.outage.worked("get", wrote=False)
+            assert self.outage.is_on
+        assert len(self.looks) == 3
+
+    def test_ends_when_others_write_and_what_failed_has_not_failed_for_a_while(self, virtual_time: VirtualTime) -> None:
+        self.fail("put")
+        virtual_time.compute(watched_store.QUIET - 1)
+        self.outage.worked("record", wrote=True)
+        assert self.outage.is_on
+        virtual_time.compute(1)
+        self.outage.worked("record", wrote=True)
+        assert not self.outage.is_on
+
+    @pytest.mark.parametrize("error", [RuntimeError("a slip"), ClocksApart("apart")])
+    def test_is_neither_another_error_nor_a_clock_that_is_apart(self, error: Exception) -> None:
+        self.outage.ended("put", 0.0, error)
+        assert not self.outage.is_on
+        self.outage.ended("put", 0.0, StoreUnavailable("away"))
+        assert self.outage.is_on
 
 
 class Shared(InProcessStore):
