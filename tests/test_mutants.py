@@ -72,6 +72,11 @@ def test_what_runs_at_import_is_told_from_what_runs_in_a_function(found: list[Mu
     assert {mutant.first for mutant in found if mutant.at_import} == {3}
 
 
+def test_what_says_that_something_always_holds_stays(tmp_path: Path) -> None:
+    (tmp_path / "module.py").write_text("def pair(a, b):\n    assert_never(a)\n    zip(a, b, strict=True)\n")
+    assert [mutant.diff[-1].strip() for mutant in mutants(tmp_path, "module.py")] == ["+    pass"]
+
+
 TESTS = """
 from pathlib import Path
 from module import take

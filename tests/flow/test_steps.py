@@ -18,6 +18,7 @@ from mrtr_server import (
     Context,
     MRTRServer,
 )
+from mrtr_server.errors import MisplacedCall
 from mrtr_server.flow.step_arguments import plain
 from mrtr_server.testing import AsyncClient, yes
 
@@ -162,6 +163,28 @@ class TestRule4Steps:
 
         assert "reference" in (await AsyncClient(app).flow("without").start()).failure
         assert (await AsyncClient(app).flow("with_key").start()).text == "x"
+
+    async def test_a_mistake_is_raised_where_it_was_made_and_ends_the_flow_though_it_is_caught(
+        self, app: MRTRServer
+    ) -> None:
+        caught: list[Exception] = []
+
+        @app.tool
+        async def nested(ctx: Context) -> str:
+            async def outer() -> str:
+                try:
+                    return await ctx.step(effect, "inner")
+                except Exception as error:
+                    caught.append(error)
+                    return "nothing has happened"
+
+            return await ctx.step(outer)
+
+        assert "reference" in (await AsyncClient(app).flow("nested").start()).failure
+        (mistake,) = caught
+        assert isinstance(mistake, MisplacedCall)
+        assert "a step can't contain an ask or another step" in str(mistake)
+        assert EFFECTS == []
 
     async def test_a_plain_function_may_return_what_is_to_be_awaited(self, app: MRTRServer) -> None:
         @app.tool

@@ -323,8 +323,9 @@ class TestEachMethod:
         watched = {name for name, value in vars(WatchedStore).items() if inspect.iscoroutinefunction(value)}
         assert set(RETURNED) == watched.intersection(vars(Store)) - {"close"}
 
+    @pytest.mark.parametrize("lapsed", [True, False])
     @pytest.mark.parametrize("method", RETURNED)
-    async def test_hands_on_what_it_gets_and_returns_and_is_observed(self, method: str) -> None:
+    async def test_hands_on_what_it_gets_and_returns_and_is_observed(self, method: str, lapsed: bool) -> None:
         store, seen = Noted(method, RETURNED[method]), Seen()
         watched = WatchedStore(store, Outage("it"), lease=LEASE)
         watched.observe(seen)
@@ -333,7 +334,7 @@ class TestEachMethod:
             if parameter.kind is parameter.VAR_KEYWORD:
                 given[name] = {"message": "more"}
             else:
-                given[name] = True if name == "lapsed" else task_row() if name == "row" else object()
+                given[name] = lapsed if name == "lapsed" else task_row() if name == "row" else object()
         more = given.pop("changes", {})
         assert await getattr(watched, method)(**given, **more) == RETURNED[method]
         (got,) = store.got

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ from mrtr_server.errors import InvalidRequestState, OverBudget
 from mrtr_server.limits import LARGEST_META
 from mrtr_server.protocol.callers import Client
 from mrtr_server.protocol.messages import Call, TaskOffer
-from mrtr_server.tasks.sealing import RowBinding, SealedTasks
+from mrtr_server.tasks.sealing import _LONGEST_WAIT, RowBinding, SealedTasks
 from mrtr_server.testing import AsyncClient, yes
 
 from ..support.databases import task_row
@@ -188,3 +189,33 @@ class TestARequestThatIsKept:
         with pytest.raises(OverBudget, match=f"at most {LARGEST_META} bytes of its request") as refusal:
             self.kept(call(LARGEST_META))
         assert refusal.value.data == {"limit": "_meta", "value": LARGEST_META}
+
+
+class TestTheStateOfAWait:
+    """What a client sends again that waits for the result of a task."""
+
+    sealed = SealedTasks(KeyRing([OLD]), Limits())
+    binding = RowBinding("task", "ann")
+
+    @pytest.mark.parametrize("pieces", [0, 1, 12_345])
+    def test_says_how_many_pieces_its_client_has(self, pieces: int) -> None:
+        assert self.sealed.check_wait(self.binding, self.sealed.seal_wait(self.binding, pieces)) == pieces
+
+    @pytest.mark.parametrize("other", [RowBinding("other", "ann"), RowBinding("task", "bob")], ids=["task", "owner"])
+    def test_opens_for_its_task_and_owner_alone(self, other: RowBinding) -> None:
+        with pytest.raises(InvalidRequestState) as refusal:
+            self.sealed.check_wait(other, self.sealed.seal_wait(self.binding, 1))
+        assert "it belongs to another task or principal" in refusal.value.reason
+
+    @pytest.mark.parametrize(
+        ("state", "reason"), [(7, "not a string"), (None, "not a string"), ("x" * (_LONGEST_WAIT + 1), "too large")]
+    )
+    def test_is_looked_at_before_it_is_opened(self, state: Any, reason: str) -> None:
+        with pytest.raises(InvalidRequestState) as refusal:
+            self.sealed.check_wait(self.binding, state)
+        assert refusal.value.reason == reason
+
+    def test_is_opened_up_to_its_largest_size(self) -> None:
+        with pytest.raises(InvalidRequestState) as refusal:
+            self.sealed.check_wait(self.binding, "x" * _LONGEST_WAIT)
+        assert refusal.value.reason != "too large"
