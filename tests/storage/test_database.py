@@ -588,14 +588,17 @@ class TestSQLiteTrouble:
         await store.close()
 
     @pytest.mark.parametrize("ends", [True, False], ids=["ends", "lasts"])
-    async def test_a_file_that_another_process_makes_just_now_is_waited_for(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: bool
+    @pytest.mark.parametrize("statements", ["BEGIN EXCLUSIVE", "BEGIN; SELECT * FROM other"], ids=["write", "read"])
+    async def test_a_file_that_another_process_uses_just_now_is_waited_for(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, statements: str, ends: bool
     ) -> None:
         if not ends:
             monkeypatch.setattr(sqlite, "CONNECT_TIMEOUT", 0.2)
         store = SQLStore(f"sqlite:///{tmp_path}/store.db")
         with closing(sqlite3.connect(tmp_path / "store.db", isolation_level=None)) as other:
-            other.execute("BEGIN EXCLUSIVE")
+            other.execute("CREATE TABLE other (number INTEGER)")
+            for statement in statements.split("; "):
+                other.execute(statement).fetchall()
             if not ends:
                 assert "database is locked" in await failure(store)
                 return
@@ -605,6 +608,35 @@ class TestSQLiteTrouble:
             other.execute("COMMIT")
             assert await opening
         await store.close()
+
+    def test_two_that_turn_on_the_log_of_a_file_wait_for_each_other(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """SQLite does not, there."""
+        statements: list[str] = []
+
+        class Refusing(sqlite3.Connection):
+            errors: list[str]
+
+            def execute(self, sql: str, *given: Any) -> sqlite3.Cursor:
+                statements.append(sql)
+                if self.errors:
+                    raise sqlite3.OperationalError(self.errors.pop(0))
+                return super().execute(sql, *given)
+
+        def turn_on(*errors: str) -> None:
+            statements.clear()
+            with closing(sqlite3.connect(":memory:", factory=Refusing)) as connection:
+                connection.errors = list(errors)
+                sqlite._keep_a_log(connection)
+
+        turn_on("database is locked", "database is locked")
+        assert statements == ["PRAGMA journal_mode=WAL"] * 3
+        with pytest.raises(sqlite3.OperationalError, match="disk is full"):
+            turn_on("disk is full")
+        assert len(statements) == 1
+        monkeypatch.setattr(sqlite, "CONNECT_TIMEOUT", 0.1)
+        with pytest.raises(sqlite3.OperationalError, match="locked"):
+            turn_on(*["database is locked"] * 1000)
+        assert len(statements) > 1
 
     async def test_errors_hold_no_values(self, tmp_path: Path) -> None:
         store = SQLStore(f"sqlite:///{tmp_path}/missing/store.db")

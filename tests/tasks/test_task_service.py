@@ -691,6 +691,23 @@ class TestTime:
         await asyncio.sleep(1.2)
         assert ran == ["slow"]
 
+    async def test_to_live_over_changes_nothing_of_what_has_ended(self, client: AsyncClient, clock: Clock) -> None:
+        flow = await started(client, "hurries")
+        await flow.wait()
+        assert (await flow.answer(confirm=yes)).text == "the deed"
+        cancelled = await started(client, "hurries")
+        await cancelled.wait()
+        await cancelled.cancel()
+        clock.advance(601)
+        assert (await flow.look()).text == "the deed"
+        assert (await cancelled.look()).task.status == "cancelled"
+
+    async def test_to_live_is_over_at_its_last_moment(self, client: AsyncClient, clock: Clock) -> None:
+        flow = await started(client, "hurries")
+        await flow.wait()
+        clock.advance(60)
+        assert (await flow.look()).task.status == "failed"
+
     async def test_runs_out_without_anybody_looking(
         self, client: AsyncClient, clock: Clock, server: MRTRServer
     ) -> None:

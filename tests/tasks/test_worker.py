@@ -84,6 +84,10 @@ class Flaky(InProcessStore):
         await self._pass("renew")
         return await super().renew_tasks(lease, ids, seconds=seconds)
 
+    async def holds_task(self, lease: str, id: str) -> bool:
+        await self._pass("holds")
+        return await super().holds_task(lease, id)
+
     async def overdue_tasks(self, *, most: int) -> list[TaskRow]:
         await self._pass("overdue")
         return await super().overdue_tasks(most=most)
@@ -521,6 +525,22 @@ class TestALease:
         browser = httpx.AsyncClient(transport=httpx.ASGITransport(tools.app), base_url="http://127.0.0.1")
         assert (await browser.get(f"{page.path}?{page.query}")).status_code == 200
         assert (await flow.wait()).text == "paid"
+
+    async def test_that_can_not_be_looked_up_lets_none_of_several_steps_begin(self, tools: Tools) -> None:
+        @tools.app.tool(task="required")
+        async def both(ctx: Context) -> str:
+            await ctx.step(tools.did, "first", key="first")
+            await asyncio.sleep(1)
+            tools.store.calls.clear()
+            tools.store.broken = {"holds"}
+            await asyncio.gather(*(ctx.step(tools.did, name, key=name) for name in "abc"), return_exceptions=True)
+            await asyncio.sleep(1)
+            return "done"
+
+        flow = await tools.start("both")
+        await flow.wait()
+        assert tools.store.calls.count("holds") == 1, "steps that begin at once share a look"
+        assert tools.ran == ["first"]
 
     async def test_that_was_taken_over_ends_the_run(self, tools: Tools, caplog: pytest.LogCaptureFixture) -> None:
         flow = await tools.start("steps")
