@@ -496,6 +496,23 @@ class TestRoundsFirst:
         assert (await flow.wait()).text == "Ann!"
         assert ran == ["!"]
 
+    async def test_stay_in_rounds_in_what_is_no_tool(self) -> None:
+        alone = MRTRServer("alone", keys=[bytes(32)])
+
+        @alone.prompt
+        async def letter(ctx: Context) -> str:
+            await ctx.background()
+            return "Dear all"
+
+        @alone.resource("letters://all")
+        async def letters(ctx: Context) -> str:
+            await ctx.background()
+            return "Dear all"
+
+        client = AsyncClient(alone, tasks=True)
+        for reply in (await client.prompt_flow("letter").start(), await client.resource_flow("letters://all").start()):
+            assert "Dear all" in str(reply.message["result"])
+
     async def test_may_go_on_from_a_dependency(self, client: AsyncClient) -> None:
         flow = client.flow("depends")
         assert not (await flow.start()).is_task

@@ -723,6 +723,16 @@ class TestALease:
         assert seen == [1] * 3
         await tools.app._parts.worker.close()
 
+    async def test_is_nobody_s_where_the_loop_was_blocked_while_nothing_ran(
+        self, caplog: pytest.LogCaptureFixture, virtual_time: VirtualTime
+    ) -> None:
+        tools = Tools(InProcessStore(), limits=Limits(lease_seconds=0.2))
+        await (await tools.start("at_once")).wait()
+        virtual_time.compute(0.5)
+        await tools.until(lambda: "stood still" in caplog.text, "the worker to say so")
+        assert "may have started its tasks again (none ran)" in caplog.text
+        await tools.app._parts.worker.close()
+
     async def test_because_the_loop_was_blocked_is_said_by_whose_it_is(
         self, caplog: pytest.LogCaptureFixture, virtual_time: VirtualTime
     ) -> None:
