@@ -14,7 +14,7 @@ from .records import CANCELLED, binding_of
 from .sealing import ID_BYTES, SealedTasks
 
 _HEX = frozenset("0123456789abcdef")
-_ANY_SIZE = Limits(state_bytes=2**31)
+_ANY_SIZE = Limits(state_bytes=10**15)
 """The servers have checked the size of what is sealed anew here, by limits of their own."""
 
 

@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic_core import from_json, to_json
 
-from mrtr_server.crypto.digests import canonical, digest, digest_bytes
+from mrtr_server.crypto.digests import canonical, digest, digest_bytes, digest_twice
 
 SAFE = 2**53 - 1
 """RFC 8785 ends here: past it not every integer is a double."""
@@ -167,3 +167,8 @@ def test_a_digest_stays_what_it_is() -> None:
     text = "[0,0,-5,0.1,9007199254740993,100000000000000000000,999999999999999999999,-9223372036854775808,1e-7]"
     assert canonical(numbers) == text.encode()
     assert digest_bytes(b"") == "e3b0c44298fc1c149afbf4c8996fb924"
+
+
+@given(st.binary(), st.binary())
+def test_two_digests_in_one_pass_are_those_of_each(data: bytes, more: bytes) -> None:
+    assert digest_twice(data, more) == (digest_bytes(data), digest_bytes(data + more))

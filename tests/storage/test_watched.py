@@ -240,6 +240,19 @@ class TestReadiness:
 
         assert virtual_time.run(asked()) == [1, 1, 2, 2, 3, 3]
 
+    async def test_says_what_a_store_of_the_author_s_raises(self, caplog: pytest.LogCaptureFixture) -> None:
+        class Slipping(InProcessStore):
+            shared = True
+
+            async def get(self, key: str) -> bytes | None:
+                raise LookupError("a slip")
+
+        watched = WatchedStore(Slipping(), Outage("bank"), lease=30)
+        assert not await watched.is_usable()
+        (line,) = caplog.messages
+        assert line.startswith("bank: the store can't be used")
+        assert "LookupError: a slip" in line
+
     async def test_does_not_look_at_a_store_of_this_process(self, caplog: pytest.LogCaptureFixture) -> None:
         served = Served(store=InProcessStore(most_records=1))
         assert await served.ready() == (200, {"status": "ok"})

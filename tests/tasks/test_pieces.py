@@ -351,6 +351,7 @@ class TestWhatIsKept:
                 assert index - 5 <= kept - 1 <= index
             await asyncio.sleep(0.5)
             assert len(await self.read()) == 20
+            assert len(self.store.kept_for) <= 5, "twice a second, however many come"
 
         virtual_time.run(yielding())
 
