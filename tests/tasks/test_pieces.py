@@ -384,6 +384,7 @@ class TestWhatIsKept:
         else:
             await gate("recorded").wait()
         store = alone._parts.shared.store
+        assert flow.task is not None
         row = await store.find_task(flow.task)
         assert row is not None
         kept = Kept()
