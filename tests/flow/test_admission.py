@@ -139,8 +139,10 @@ class TestShedding:
         await calls.come("abcd")
         assert (calls.begun, calls.handed_back) == (["a", "b"], ["c", "d"])
         assert calls.admission.is_full
+        assert calls.admission.has_no_room
         await calls.end("a")
         assert not calls.admission.is_full
+        assert not calls.admission.has_no_room
         await calls.come("e")
         assert calls.begun == ["a", "b", "e"]
         await calls.all_end()
@@ -233,6 +235,8 @@ class TestTheQueue:
     async def test_those_that_bring_answers_wait_where_new_ones_are_refused(self) -> None:
         calls = Calls(max_concurrency=1, max_queue=1)
         await calls.come("ab")
+        assert calls.admission.has_no_room
+        assert not calls.admission.is_full
         await calls.come("cd", may_leave=False, has_begun=True)
         assert calls.refused == ["d"]
         await calls.all_end()

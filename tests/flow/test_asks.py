@@ -1,5 +1,6 @@
 """Asks and answers: how each ask goes to the client, and what comes of each answer."""
 
+import inspect
 import json
 from dataclasses import dataclass
 from datetime import date
@@ -41,7 +42,9 @@ from mrtr_server.flow.inputs import reader
 from mrtr_server.flow.journal import UNSET
 from mrtr_server.protocol.messages import Question
 from mrtr_server.schema.forms import snake_case
-from mrtr_server.testing import Client, accept
+from mrtr_server.testing import AsyncClient, Client, accept
+
+from ..support.models import Login
 
 SPECIFICATION = json.loads((Path(__file__).parents[1] / "schemas" / "2026-07-28.json").read_text())
 INPUT_REQUEST = Draft202012Validator({"$ref": "#/$defs/InputRequest", "$defs": SPECIFICATION["$defs"]})
@@ -583,3 +586,48 @@ class TestValues:
             Sampled(content={"type": "text", "text": "x"}).model = "m"  # type: ignore[misc]
         with pytest.raises(ValueError, match="frozen"):
             Root(uri="file:///a").uri = ""  # type: ignore[misc]
+
+
+EVERYTHING: dict[str, tuple[type[Ask[Any]], dict[str, Any]]] = {
+    "elicit": (Elicit, {"message": "Who?", "schema": Login, "key": "mine"}),
+    "confirm": (Confirm, {"message": "Pay?", "key": "mine"}),
+    "elicit_url": (ElicitUrl, {"message": "Sign in", "url": "https://example.com/login", "key": "mine"}),
+    "sample": (
+        Sample,
+        {
+            "messages": ["Hi"],
+            "max_tokens": 5,
+            "system_prompt": "Be brief",
+            "model_preferences": {"speedPriority": 1},
+            "temperature": 0.5,
+            "stop_sequences": ["."],
+            "metadata": {"k": 1},
+            "include_context": "thisServer",
+            "tools": [{"name": "t", "inputSchema": {"type": "object"}}],
+            "tool_choice": {"mode": "auto"},
+            "key": "mine",
+        },
+    ),
+    "list_roots": (ListRoots, {"key": "mine"}),
+}
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("method", EVERYTHING)
+async def test_a_method_of_the_context_asks_all_that_its_ask_can_say(method: str) -> None:
+    app = MRTRServer("asks", keys=[bytes(32)])
+    kind, fields = EVERYTHING[method]
+    takes = set(inspect.signature(getattr(Context, method)).parameters) - {"self", "callback"}
+    assert set(fields) == takes
+
+    @app.tool
+    async def by_method(ctx: Context) -> str:
+        return str(await getattr(ctx, method)(**fields))
+
+    @app.tool
+    async def by_ask(ctx: Context) -> str:
+        return str(await ctx.ask(kind(**fields)))
+
+    asked = [(await AsyncClient(app).flow(tool).start()).asks for tool in ("by_method", "by_ask")]
+    assert list(asked[0]) == ["mine"]
+    assert asked[0] == asked[1]

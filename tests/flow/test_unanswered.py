@@ -105,6 +105,14 @@ async def test_an_answer_without_a_state_is_one_if_it_answers_everything() -> No
     assert statuses == [200] * 5 + [429] * 5
 
 
+async def test_answers_to_everything_at_once_begin_the_count_anew() -> None:
+    ann = Site().as_("ann")
+    for _ in range(4):
+        statuses = [(await ann.flow("greet").start()).status for _ in range(4)]
+        assert statuses == [200] * 4
+        assert (await ann.flow("greet").start(login=ADA, other=ADA)).text == "Hello ada ada"
+
+
 async def test_a_state_that_was_used_before_answers_nothing() -> None:
     site = Site()
     flow = site.as_("ann").flow("greet")
