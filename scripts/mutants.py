@@ -44,7 +44,16 @@ COPIED = (
 # Whole programs and fleets: quicker tests cover their lines, too, and no test's name reaches other processes.
 IGNORED = ("tests/docs/", "tests/examples/", "tests/system/")
 BESIDE = {
-    "flow": ("auth", "callbacks", "live", "logs", "telemetry", "system/test_rolling_upgrades.py"),
+    "flow": (
+        "auth",
+        "callbacks",
+        "live",
+        "logs",
+        "registration",
+        "telemetry",
+        "system/test_rolling_upgrades.py",
+        "transport/test_bad_input.py",
+    ),
     "tasks": ("live", "telemetry", "cli/test_tasks.py"),
     "storage": ("cli", "live", "telemetry"),
 }

@@ -72,8 +72,7 @@ class States:
             RateLimited: it was asked too often, and never answered.
         """
         bound_to = self.bound(call)
-        if call.answers is not None:
-            self._check_answers(call)
+        self._check_answers(call)
         self._unanswered.admit(call, bound_to, None)
         journal = Journal(self._clock())
         if call.facts is not None:
@@ -88,9 +87,8 @@ class States:
             OverBudget: the call has too many answers.
             RateLimited: it was asked too often, and never answered.
         """
-        bound_to, state, answers = self.bound(call), call.state, call.answers
-        if answers is not None:
-            self._check_answers(call)
+        bound_to, state = self.bound(call), call.state
+        self._check_answers(call)
         try:
             if not isinstance(state, str):
                 raise InvalidRequestState("not a string")
@@ -104,7 +102,7 @@ class States:
         if call.facts is not None:
             call.facts.resume(journal)
         self._unanswered.admit(call, bound_to, journal)
-        journal.deliver(answers or {})
+        journal.deliver(call.answers or {})
         return journal, bound_to
 
     def _check_answers(self, call: Call) -> None:

@@ -256,6 +256,13 @@ class TestBudgets:
         journal.count_round({"question": "digest"}, LIMITS)
         assert (journal.rounds, journal.state_only) == (2, 1)
 
+    def test_a_question_in_between_is_progress(self) -> None:
+        journal = Journal(NOW)
+        for asked in ({}, {"question": "digest"}, {}):
+            journal.count_round(asked, LIMITS)
+            journal = Journal.load(dump(journal), HERE, NOW)
+        assert journal.is_as_handed_over
+
     def test_a_flow_is_never_handed_over_twice_with_nothing_done_in_between(self) -> None:
         journal = Journal(NOW)
         journal.count_round({}, LIMITS)

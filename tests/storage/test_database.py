@@ -160,6 +160,12 @@ class TestURL:
         with pytest.raises(SetupError, match=r"must be a file, .* InProcessStore"):
             SQLStore(url)
 
+    @pytest.mark.parametrize("url", ["sqlite://host/file.db", "sqlite://me:secret@host/file.db?mode=ro", "sqlite:file"])
+    def test_a_file_on_another_host_can_not_be_read(self, url: str) -> None:
+        with pytest.raises(SetupError, match=r"The database's URL can't be read; write sqlite:///file\.db") as caught:
+            SQLStore(url)
+        assert "secret" not in str(caught.value)
+
     @pytest.mark.parametrize("url", ["mysql://user:secret@host/name", "oracle+cx://user:secret@host/name"])
     def test_another_kind_of_database_is_refused(self, url: str) -> None:
         with pytest.raises(

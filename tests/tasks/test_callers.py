@@ -212,6 +212,7 @@ class TestTheUser:
         )
         call = sealed.unseal_call(row)
         assert (call.user.identity, call.user.issuer, call.user.client_id) == ("ann", "https://id.example", "app")
+        assert call.user.is_authenticated
         assert call.scopes == frozenset()
 
 
