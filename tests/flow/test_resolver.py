@@ -602,6 +602,23 @@ class TestDependencies:
         assert "was called in a plain `def`" in caplog.text
         assert EFFECTS == []
 
+    async def test_one_that_has_ended_the_flow_lets_the_handler_not_run(self, app: MRTRServer) -> None:
+        async def swallows(ctx: Context) -> str:
+            async def outer() -> str:
+                try:
+                    return await ctx.step(effect, "inner")
+                except Exception:
+                    return "as if nothing had been"
+
+            return await ctx.step(outer)
+
+        @app.tool
+        def use(it: Annotated[str, Depends(swallows)]) -> str:
+            return effect("ran")
+
+        assert "reference" in (await AsyncClient(app).flow("use").start()).failure
+        assert EFFECTS == []
+
     async def test_classes_and_objects_and_partials_are_functions_too(self, app: MRTRServer) -> None:
         class Shop:
             def __init__(self, title: str) -> None:

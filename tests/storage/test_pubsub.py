@@ -138,6 +138,9 @@ class TestReplicas:
 
     async def test_a_file_is_polled_more_often_while_a_person_is_waited_for(self, here: SQLFanout) -> None:
         first, second = (here.subscribe(frozenset({Change("answer", id)})) for id in ("a", "b"))
+        other = here.subscribe(frozenset({Change("tools")}))
+        assert here._notices.hurried == 2
+        other.close()
         assert here._notices.hurried == 2
         first.close()
         first.close()
