@@ -14,8 +14,10 @@ from typing import Annotated, Any
 import pytest
 
 from mrtr_server import (
+    Caller,
     CallInfo,
     CallNext,
+    Client,
     Context,
     Depends,
     Ended,
@@ -509,3 +511,9 @@ def test_sentry_gets_one_event_with_the_tool_and_the_reference_and_no_values() -
 
 async def _go_on(call: CallInfo, call_next: CallNext) -> None:
     await call_next(call)
+
+
+def test_a_call_that_an_author_s_own_test_makes_is_a_first_one_with_nothing_to_see() -> None:
+    call = CallInfo("tools/call", "pay", Caller(), Client())
+    assert (call.is_task, call.is_retry) == (False, False)
+    assert (call.request, call.arguments, call.answers) == (None, None, None)

@@ -197,6 +197,17 @@ class TestExpiry:
         assert refusal(payload, now=NOW + 60) == "expired"
         assert refusal(payload, now=NOW + 1e9) == "expired"
 
+    @pytest.mark.parametrize("by_handler", [True, False])
+    @pytest.mark.parametrize("by_state", [True, False])
+    def test_one_that_is_redeemed_once_is_looked_up_for_a_minute_longer(self, by_handler: bool, by_state: bool) -> None:
+        journal = Journal(NOW)
+        journal.single_use = by_state
+        payload, more = dump(journal, seconds=60), 60 * (by_handler or by_state)
+        assert Journal.load(payload, HERE, NOW + 59.9 + more, single_use=by_handler).started == NOW
+        with pytest.raises(InvalidRequestState) as refused:
+            Journal.load(payload, HERE, NOW + 60 + more, single_use=by_handler)
+        assert refused.value.reason == "expired"
+
     def test_the_life_of_the_flow_ends_it_sooner(self) -> None:
         day = Limits(flow_seconds=100)
         payload = dump(Journal(NOW), now=NOW + 90, seconds=60, limits=day)
