@@ -517,3 +517,10 @@ def test_a_call_that_an_author_s_own_test_makes_is_a_first_one_with_nothing_to_s
     call = CallInfo("tools/call", "pay", Caller(), Client())
     assert (call.is_task, call.is_retry) == (False, False)
     assert (call.request, call.arguments, call.answers) == (None, None, None)
+
+
+def test_a_call_that_is_printed_shows_no_values() -> None:
+    given = {"arguments": {"pin": "a secret"}, "answers": {"login": "a secret"}}
+    call = CallInfo("tools/call", "pay", Caller(), Client(), **given)  # type: ignore[arg-type]
+    assert "pay" in repr(call)
+    assert "secret" not in repr(call)
