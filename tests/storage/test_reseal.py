@@ -1,6 +1,7 @@
 """Sealing a database anew: an old key can be dropped before its tasks end, and servers work meanwhile."""
 
 import asyncio
+import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -329,3 +330,15 @@ async def test_the_command_says_so_where_servers_still_seal_under_an_old_key(
         done = {each.table: each for each in await reseal(url, KeyRing([NEW, OLD]))}
         assert not done["mrtr_tasks"].is_done
         assert done["mrtr_tasks"].left > 0
+
+
+async def test_it_leaves_no_thread_behind(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/store.db"
+    await SQLStore(url).check()
+
+    def threads() -> set[threading.Thread]:
+        return {thread for thread in threading.enumerate() if thread.name == "mrtr-sqlite"}
+
+    before = threads()
+    assert all(each.is_done for each in await reseal(url, KeyRing([NEW])))
+    assert threads() <= before

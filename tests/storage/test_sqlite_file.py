@@ -155,6 +155,24 @@ async def test_a_statement_that_fails_fails_alone(file: SQLiteFile, gate: Gate) 
     ]
 
 
+async def test_one_that_takes_the_transaction_with_it_costs_the_others_nothing(file: SQLiteFile, gate: Gate) -> None:
+    """As a disk that is full does."""
+    await add(file, 1)
+    slow = asyncio.create_task(file.run(HOLD, {}))
+    await gate.is_held()
+    ruinous = "INSERT OR ROLLBACK INTO numbers (number) VALUES (:number)"
+    adding = [asyncio.create_task(add(file, 20)), asyncio.create_task(file.run(ruinous, {"number": 1}))]
+    adding += [asyncio.create_task(add(file, number)) for number in (21, 22)]
+    await asyncio.sleep(0)
+    gate.open()
+    await slow
+    first, ruined, *rest = await asyncio.gather(*adding, return_exceptions=True)
+    assert (first, rest) == (20, [21, 22])
+    assert isinstance(ruined, sqlite3.IntegrityError)
+    for number in (20, 21, 22):
+        assert await file.run(FIND, {"number": number}) == [(number,)]
+
+
 async def test_what_nobody_waits_for_any_more_is_left_out(file: SQLiteFile, gate: Gate) -> None:
     slow = asyncio.create_task(file.run(HOLD, {}))
     await gate.is_held()
