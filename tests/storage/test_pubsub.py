@@ -91,6 +91,12 @@ class TestReplicas:
         here.publish(TOOLS)
         await told(subscription, TOOLS, within=1.0)
 
+    def test_a_file_is_read_as_often_as_the_docs_say(self) -> None:
+        """What nobody waits for is heard within a quarter of a second, and an answer of a person far sooner."""
+        assert module.POLL + module.GATHER == 0.25
+        assert module.HURRIED_POLL + module.HURRIED_GATHER <= 0.025
+        assert module.GATHER_NOTIFY <= module.HURRIED_POLL
+
     async def test_one_on_the_same_one_hears_at_once_and_once(self, here: SQLFanout) -> None:
         subscription = await listener(here, TOOLS)
         hears = asyncio.ensure_future(subscription.next())

@@ -326,6 +326,8 @@ class TestWhatIsKept:
             second.add(self.piece(index, f"{index} again"))
             await second.flush()
         assert await self.read() == ["0", "1", "2", "3", "4 again"]
+        assert await self.pieces.keep(self.row, [self.piece(1)]) == 3, "those that the first one kept together"
+        assert await self.pieces.keep(self.row, [self.piece(5), self.piece(6)]) == 2
 
     @pytest.mark.parametrize("error", [StoreUnavailable("away"), Full("stored_bytes", 1)])
     async def test_ends_where_the_store_takes_no_more(self, error: Exception, caplog: pytest.LogCaptureFixture) -> None:
@@ -352,6 +354,10 @@ class TestWhatIsKept:
             await asyncio.sleep(0.5)
             assert len(await self.read()) == 20
             assert len(self.store.kept_for) <= 5, "twice a second, however many come"
+            await asyncio.sleep(60)
+            writer.add(self.piece(20))
+            await asyncio.sleep(0.1)
+            assert len(await self.read()) == 21, "after a while without any"
 
         virtual_time.run(yielding())
 
