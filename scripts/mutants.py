@@ -142,18 +142,18 @@ class Coverage:
     def covering(self, mutant: Mutant) -> list[str]:
         """Return the names of the tests that run a changed line: those of its package first, and the quickest.
 
-        Those of a line that runs when its module is imported are all in the files of which any test runs the module:
-        whichever happens to import it first says nothing, and some look at signatures alone. The same holds for a line
-        that runs while tests are collected, for their parameters.
+        Those of a line that runs when its module is imported are all of its package, and all in the files of which any
+        test runs the module: whichever happens to import it first says nothing, and some look at signatures alone. The
+        same holds for a line that runs while tests are collected, for their parameters.
         """
         if mutant.path not in self._lines:
             self._lines[mutant.path] = self._lines_of(mutant.path)
         lines = self._lines[mutant.path]
         tests = {test for line in range(mutant.first, mutant.last + 1) for test in lines.get(line, ())}
+        own = f"tests/{Path(mutant.path).parts[1]}/"
         if mutant.at_import or not tests:
             files = {test.partition("::")[0] for each in lines.values() for test in each}
-            tests = {test for test in self.took if test.partition("::")[0] in files}
-        own = f"tests/{Path(mutant.path).parts[1]}/"
+            tests = {test for test in self.took if test.partition("::")[0] in files or test.startswith(own)}
         return sorted(
             (test for test in tests if test in self.took),
             key=lambda test: (not test.startswith(own), self.took[test]),
