@@ -1051,20 +1051,20 @@ class TestServersThatEnd:
             async def claim_tasks(self, *args: Any, **given: Any) -> list[TaskRow]:
                 rows = await super().claim_tasks(*args, **given)
                 if rows and not claimed:
-                    tools.app.remove_tool("at_once")
+                    made.app.remove_tool("at_once")
                 claimed.extend(row.id for row in rows)
                 return rows
 
-        tools = Tools(Removing())
-        other = replica(tools.app, run_tasks=False)
-        flows = [await tools.start("at_once", other) for _ in range(3)]
-        tools.app._parts.worker.start()
-        await tools.until(lambda: len(claimed) >= 3, "the claims")
-        await tools.app._parts.worker.close()
-        rows = [await tools.row(flow) for flow in flows]
+        made = Tools(Removing())
+        other = replica(made.app, run_tasks=False)
+        flows = [await made.start("at_once", other) for _ in range(3)]
+        made.app._parts.worker.start()
+        await made.until(lambda: len(claimed) >= 3, "the claims")
+        await made.app._parts.worker.close()
+        rows = [await made.row(flow) for flow in flows]
         assert [(row.status, row.lease, row.attempts) for row in rows] == [("working", "", 0)] * 3
         assert caplog.text.count("There are tasks of 'at_once', a tool that this server does not have") == 1
-        assert tools.ran == []
+        assert made.ran == []
 
 
 async def test_a_task_whose_tool_has_changed_since_fails_with_what_does_not_fit_any_more() -> None:
