@@ -1,11 +1,15 @@
 """What is asked again and again, and never answered, has a budget by default; who calls often is not limited by it."""
 
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from mrtr_server import Context, Elicit, InputRequired, Inputs, Limits, MRTRServer, RateLimits
 from mrtr_server.flow import unanswered
+from mrtr_server.flow.journal import Journal
+from mrtr_server.protocol.messages import Call
+from mrtr_server.rates.rate_limiter import RateLimiter
 from mrtr_server.testing import AsyncClient, Clock, decline
 
 from ..support.effects import EFFECTS
@@ -179,3 +183,13 @@ async def test_other_questions_hardly_reset_a_count(monkeypatch: pytest.MonkeyPa
         assert (await ann.flow("greet", greeting=str(number)).start()).questions
     statuses = [(await ann.flow("greet").start()).status for _ in range(4)]
     assert statuses.count(200) <= 2, "each of them for as many others as are counted"
+
+
+@pytest.mark.parametrize(
+    ("most", "has_rates", "counts"), [(5, False, 1), (5, True, 0), (None, False, 0), (None, True, 0)]
+)
+def test_nothing_is_remembered_where_it_does_not_count(most: int | None, has_rates: bool, counts: int) -> None:
+    rates = cast(RateLimiter, SimpleNamespace(is_on=has_rates))
+    asks = unanswered.UnansweredAsks(Limits(unanswered_asks=most), rates, lambda: 0.0)
+    asks.asked(Call("tools/call", {}), ["bound"], Journal(0.0), 0.0)
+    assert len(asks._counts) == counts

@@ -454,6 +454,31 @@ class TestAStepThatFailsBesideAnAsk:
         assert (await flow.wait()).text == "Ann: it broke"
         assert (tools.ran, tools.runs) == (["breaks"], 1)
 
+    async def test_does_not_run_again_if_the_answer_comes_while_others_run(self, tools: Tools) -> None:
+        async def fails_early(ctx: Context) -> str:
+            """Have a step fail beside an ask and another step."""
+            tools.runs += 1
+            login, failed, slow = await asyncio.gather(
+                ctx.elicit("Who are you?", Login),
+                ctx.step(tools.breaks),
+                ctx.step(tools.slow, "slow"),
+                return_exceptions=True,
+            )
+            return f"{getattr(login, 'name', login)}: {failed}, {slow}"
+
+        tools.app.tool(task="optional")(fails_early)
+        flow = await tools.start("fails_early")
+        await tools.began("slow")
+        await tools.asks(flow, "login")
+        tools.gate("breaks").set()
+        await asyncio.sleep(0.1)
+        assert tools.ran == ["breaks"]
+        await flow.send({"login": accept(name="Ann")}, wait=False)
+        await asyncio.sleep(0.1)
+        tools.gate("slow").set()
+        assert (await flow.wait()).text == "Ann: it broke, slow"
+        assert (tools.ran, tools.runs) == (["breaks", "slow"], 1)
+
 
 class TestATaskThatOnlyWaits:
     async def test_is_held_by_nobody(self, tools: Tools) -> None:
