@@ -246,6 +246,23 @@ class TestAnAsk:
         # Published once, beside the step, which alone has been begun.
         assert ((await tools.row(flow)).version, tools.runs) == (1, 1)
 
+    async def test_goes_out_together_with_those_that_come_a_turn_later(self, tools: Tools) -> None:
+        async def soon(ctx: Context) -> str:
+            """Ask in a branch that has something else to do first."""
+
+            async def later() -> Size:
+                await asyncio.sleep(0)
+                return await ctx.elicit("How tall?", Size)
+
+            done = await asyncio.gather(ctx.elicit("Who?", Login), later(), ctx.step(tools.slow, "slow"))
+            return str(done)
+
+        tools.app.tool(task="optional")(soon)
+        flow = await tools.start("soon")
+        await tools.began("slow")
+        await tools.asks(flow, "login", "size")
+        assert (await tools.row(flow)).version == 1
+
 
 PENDING = "io.modelcontextprotocol/pending-elicitations"
 
