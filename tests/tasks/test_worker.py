@@ -950,6 +950,25 @@ class TestServersThatEnd:
         row = await tools.row(flow)
         assert (row.lease, row.attempts, tools.ran) == ("", 0, [])
 
+    async def test_hand_back_what_a_claim_brings_that_was_under_way(self) -> None:
+        claimed = asyncio.Event()
+
+        class Late(Flaky):
+            async def claim_tasks(self, *args: Any, **given: Any) -> list[TaskRow]:
+                rows = await super().claim_tasks(*args, **given)
+                if rows:
+                    claimed.set()
+                    await asyncio.sleep(0.1)  # the reply of a database takes its time
+                return rows
+
+        late = Tools(Late())
+        flow = await late.start("at_once", replica(late.app, run_tasks=False))
+        late.app._parts.worker.start()
+        await claimed.wait()
+        await late.app._parts.worker.close()
+        row = await late.row(flow)
+        assert (row.lease, row.attempts, late.ran) == ("", 0, [])
+
     async def test_end_in_their_time_though_a_claim_does_not(self, tools: Tools) -> None:
         tools.store.slow = 3600.0
         tools.app._parts.worker.start()
