@@ -16,7 +16,7 @@ import pytest
 
 from mrtr_server import InProcessStore, MRTRServer, SQLStore
 from mrtr_server.protocol.messages import Change, Subscription
-from mrtr_server.storage.pubsub import InProcessFanout
+from mrtr_server.storage.pubsub import LONG_URI, InProcessFanout, topic_of
 from mrtr_server.storage.sql import notify as module
 from mrtr_server.storage.sql.pubsub import SQLFanout
 
@@ -439,3 +439,11 @@ class TestWhichOne:
         assert type(MRTRServer("x", keys=[bytes(32)], database=url)._parts.fanout) is SQLFanout
         assert MRTRServer("x", keys=[bytes(32)], database=url, fanout=given)._parts.fanout is given
         assert type(MRTRServer("x", keys=[bytes(32)])._parts.fanout) is InProcessFanout
+
+
+@pytest.mark.parametrize("length", [LONG_URI, LONG_URI + 1])
+def test_a_uri_that_is_no_text_is_one_of_its_own(length: int) -> None:
+    """JSON may have half of a surrogate pair, which has no UTF-8."""
+    one, other = (topic_of(Change("resource", letter * length)) for letter in ("\ud800", "\ud801"))
+    assert one != other
+    assert len(one[1]) <= LONG_URI

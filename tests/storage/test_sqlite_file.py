@@ -219,7 +219,9 @@ async def test_reading_waits_for_no_writer(file: SQLiteFile, path: Path) -> None
     other.execute("BEGIN IMMEDIATE")
     writing = asyncio.create_task(add(file, 2))
     await asyncio.sleep(0)
-    assert await file.run(FIND, {"number": 1}) == [(1,)]
+    # However many read at once.
+    reading = (file.run(FIND, {"number": 1}) for _ in range(100))
+    assert await asyncio.gather(*reading) == [[(1,)]] * 100
     assert not writing.done()
     other.rollback()
     other.close()
