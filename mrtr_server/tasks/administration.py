@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from ..crypto.keys import KeyRing
 from ..errors import SetupError, UnknownTarget
-from ..limits import Limits
+from ..limits import LARGEST_LIMIT, Limits
 from ..protocol.messages import Call, Change
 from ..storage.sql.tasks import SQLTasks
 from ..storage.tasks import ENDED, TaskRow
@@ -14,7 +14,7 @@ from .records import CANCELLED, binding_of
 from .sealing import ID_BYTES, SealedTasks
 
 _HEX = frozenset("0123456789abcdef")
-_ANY_SIZE = Limits(state_bytes=10**15)
+_ANY_SIZE = Limits(state_bytes=LARGEST_LIMIT)
 """The servers have checked the size of what is sealed anew here, by limits of their own."""
 
 

@@ -1,7 +1,5 @@
 """The clock of a database beside that of this machine: what is known of it, and what is refused while it is unsure."""
 
-import logging
-
 import pytest
 
 from mrtr_server.errors import ClocksApart
@@ -10,10 +8,6 @@ from mrtr_server.storage.sql.clocks import COMPARE_AGAIN, MOST_SECONDS, TOLD_SEC
 from ..support.virtual_time import VirtualTime
 
 HERE = 1_000_000.0
-
-
-def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
 
 
 @pytest.fixture
@@ -44,9 +38,9 @@ def test_each_is_given_the_half_of_what_an_answer_took(
     """It may have been read at any moment in between."""
     middle = HERE + took / 2
     clocks.note(middle + ahead * (TOLD_SECONDS + took / 2), before=HERE, took=took)
-    assert lines(caplog) == []
+    assert caplog.messages == []
     clocks.note(middle + ahead * (TOLD_SECONDS + took / 2 + 0.25), before=HERE, took=took)
-    (line,) = lines(caplog)
+    (line,) = caplog.messages
     where = "ahead of" if ahead > 0 else "behind"
     assert line.startswith(f"the database: its clock is {TOLD_SECONDS + 0.25:.1f} s {where} this machine's, so leases")
     clocks.check()
@@ -60,8 +54,7 @@ def test_each_is_given_the_half_of_what_an_answer_took(
 def test_a_change_has_one_line(clocks: ClockComparison, caplog: pytest.LogCaptureFixture) -> None:
     for apart in (0.0, 10.0, 12.0, 0.0, 1.0):
         clocks.note(HERE + apart, before=HERE, took=0.0)
-    said = lines(caplog)
-    assert [line.partition(",")[0] for line in said] == [
+    assert [line.partition(",")[0] for line in caplog.messages] == [
         "the database: its clock is 10.0 s ahead of this machine's",
         "the database: its clock and this machine's agree again",
     ]

@@ -161,7 +161,7 @@ class TestURL:
             SQLStore(url)
 
     @pytest.mark.parametrize("url", ["sqlite://host/file.db", "sqlite://me:secret@host/file.db?mode=ro", "sqlite:file"])
-    def test_a_file_on_another_host_can_not_be_read(self, url: str) -> None:
+    def test_a_url_of_a_file_with_a_host_or_without_its_slashes_is_refused(self, url: str) -> None:
         with pytest.raises(SetupError, match=r"The database's URL can't be read; write sqlite:///file\.db") as caught:
             SQLStore(url)
         assert "secret" not in str(caught.value)

@@ -15,6 +15,7 @@ from mrtr_server.testing import AsyncClient
 
 from ..support.databases import task_row
 from ..support.effects import EFFECTS, effect
+from ..support.serving import TIMEOUT
 
 pytestmark = pytest.mark.anyio
 
@@ -45,7 +46,7 @@ class Bench:
 
     async def ended(self, row: TaskRow) -> TaskRow:
         """Wait for the end of a task, and return its row."""
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(TIMEOUT):
             while (found := await self.operator.find(row.id)).status == "working":  # noqa: ASYNC110  what it waits for tells nobody
                 await asyncio.sleep(0.02)
         return found
