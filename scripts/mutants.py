@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -17,8 +18,9 @@ import tomllib
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
+from functools import cache
 from itertools import chain
 from pathlib import Path
 from queue import SimpleQueue
@@ -27,6 +29,7 @@ from threading import Lock
 
 from coverage import CoverageData
 from mutants_code import Mutant, mutants
+from mutants_forks import FAILED, NOT_POSSIBLE, Forks
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = "mrtr_server"
@@ -67,8 +70,11 @@ patch = subprocess
 data_file = {data}
 """
 
-START, SLOWNESS = 30.0, 4.0
+START, SLOWNESS = 6.0, 4.0
 """How many seconds a test may take besides, and how many times what it took when it was measured."""
+
+IMPORTS = 30.0
+"""How many seconds a process of its own may take besides its tests."""
 
 KILLED, TYPES, SURVIVED = "killed", "types", "survived"
 EQUIVALENT, TIMEOUT, UNCOVERED = "equivalent", "timeout", "not covered"
@@ -140,7 +146,9 @@ class Coverage:
         self._lines: dict[str, dict[int, list[str]]] = {}
 
     def covering(self, mutant: Mutant) -> list[str]:
-        """Return the names of the tests that run a changed line: those of its package first, and the quickest.
+        """Return the names of the tests that run a changed line: those of its module first, then those of its package.
+
+        Of these the quickest come first. Tests of a module are in a file with its name, or in one that imports it.
 
         Those of a line that runs when its module is imported are all of its package, and all in the files of which any
         test runs the module: whichever happens to import it first says nothing, and some look at signatures alone. The
@@ -154,9 +162,11 @@ class Coverage:
         if mutant.at_import or not tests:
             files = {test.partition("::")[0] for each in lines.values() for test in each}
             tests = {test for test in self.took if test.partition("::")[0] in files or test.startswith(own)}
+        tests &= self.took.keys()
+        meant = {file for file in {test.partition("::")[0] for test in tests} if _is_of(file, mutant.path)}
         return sorted(
-            (test for test in tests if test in self.took),
-            key=lambda test: (not test.startswith(own), self.took[test]),
+            tests,
+            key=lambda test: (test.partition("::")[0] not in meant, not test.startswith(own), self.took[test]),
         )
 
     def _lines_of(self, module: str) -> dict[int, list[str]]:
@@ -186,6 +196,15 @@ class Coverage:
             subprocess.run(combine, cwd=root, check=True)  # noqa: S603
             measured: dict[str, float] = json.loads(took.read_text())
             return measured
+
+
+@cache
+def _is_of(test: str, module: str) -> bool:
+    """Return whether a file of tests is that of a module: by its name, or since it imports it."""
+    package, name = Path(module).parent.name, Path(module).stem
+    imports = rf"^from [\w.]*\b{package}(\.{name}\b| import .*\b{name}\b)"
+    file = ROOT / test
+    return Path(test).stem == f"test_{name}" or bool(re.search(imports, file.read_text(), re.MULTILINE))
 
 
 def digest(*files: Path) -> str:
@@ -245,6 +264,7 @@ class Runner:
 
     A mutant is killed by a test that fails with it, fails with it again, and passes without it. So neither a flaky test
     nor one that fails on this machine counts. What no test kills is given to mypy, which scripts/test runs as well.
+    Tests run in forks; where that is not possible, in a process of their own.
 
     Args:
         coverage: which tests cover what.
@@ -258,6 +278,8 @@ class Runner:
         self._budget = budget
         self._until = until
         self._copies: SimpleQueue[Path] = SimpleQueue()
+        files = sorted({test.partition("::")[0] for test in coverage.took})
+        self._forks = {root: Forks(root, files, environment(root)) for root in copies}
         for each in copies:
             self._copies.put(each)
         self._known: list[dict[str, str]] = tomllib.loads((ROOT / "scripts" / "mutants.toml").read_text())["equivalent"]
@@ -313,14 +335,12 @@ class Runner:
         """Run the chosen tests until one of them is seen to kill the mutant."""
         tests = chosen.copy()
         while tests:
-            with written(mutant, root):
-                code, failed = self._run(root, tests)
+            code, failed = self._run_with(mutant, root, tests)
             if code in (None, 0):
                 return TIMEOUT if code is None else SURVIVED
             # A file that can't be imported fails as a whole. A broken conftest.py names nothing.
             test = next((test for test in tests if test == failed or test.startswith(f"{failed}::")), tests[0])
-            with written(mutant, root):
-                again, _ = self._run(root, [test])
+            again, _ = self._run_with(mutant, root, [test])
             if again is None:
                 return TIMEOUT
             if again and self._passes(root, test):
@@ -336,8 +356,20 @@ class Runner:
             self._passing.add(test)
         return test in self._passing
 
+    def _run_with(self, mutant: Mutant, root: Path, tests: list[str]) -> tuple[int | None, str]:
+        """Run tests with a mutant; return what `_run` does."""
+        with written(mutant, root):
+            if not mutant.at_import:
+                longest = {test: SLOWNESS * self._coverage.took[test] + START for test in tests}
+                end, failed = self._forks[root].run(mutant.path, mutant.source, longest)
+                if end != NOT_POSSIBLE:
+                    return int(end == FAILED), failed
+            return self._run(root, tests)
+
     def _run(self, root: Path, tests: list[str]) -> tuple[int | None, str]:
-        """Run tests until one fails; return pytest's exit code, None after the timeout, and the name of what failed.
+        """Run tests in a process of their own until one fails; return its exit code, and what failed.
+
+        The code is None after the timeout.
 
         A test fails, too, that waits for what never comes: after so long that no busy machine explains it.
         """
@@ -357,12 +389,17 @@ class Runner:
             start_new_session=True,
         )
         try:
-            code = process.wait(START + SLOWNESS * sum(took) + longest)
+            code = process.wait(IMPORTS + SLOWNESS * sum(took) + longest)
         except subprocess.TimeoutExpired:
             return None, ""
         finally:
             end(process)
         return code, failed.read_text()
+
+    def close(self) -> None:
+        """End the processes that fork."""
+        for each in self._forks.values():
+            each.close()
 
 
 def _has_types(root: Path, module: str) -> bool:
@@ -444,8 +481,8 @@ def main() -> int:
         print(f"{package}: {size} of {len(every)} mutants", flush=True)
     with TemporaryDirectory() as place, ThreadPoolExecutor(options.jobs) as pool:
         copies = [copied(Path(place) / str(number)) for number in range(options.jobs)]
-        runner = Runner(coverage, copies, options.budget, until)
-        judged = {package: list(pool.map(runner.judge, sample)) for package, sample in samples.items()}
+        with closing(Runner(coverage, copies, options.budget, until)) as runner:
+            judged = {package: list(pool.map(runner.judge, sample)) for package, sample in samples.items()}
     verdicts = {package: [each for each in every if each is not None] for package, every in judged.items()}
     print()
     left_out = sum(each is None for each in chain(*judged.values()))

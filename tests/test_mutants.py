@@ -4,6 +4,7 @@ import ast
 import sys
 import time
 import tomllib
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,8 +13,20 @@ import pytest
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "scripts"))
 
-from mutants import KILLED, SURVIVED, TYPES, UNCOVERED, Kills, Runner, Verdict, changed, share  # noqa: E402
+from mutants import (  # noqa: E402
+    KILLED,
+    SURVIVED,
+    TYPES,
+    UNCOVERED,
+    Kills,
+    Runner,
+    Verdict,
+    changed,
+    environment,
+    share,
+)
 from mutants_code import Mutant, mutants  # noqa: E402
+from mutants_forks import FAILED, NOT_POSSIBLE, PASSED, Forks  # noqa: E402
 
 MODULE = '''"""A module with one of each."""
 
@@ -111,18 +124,92 @@ def test_waits_for_what_never_comes():
 def test_a_test_kills_that_fails_with_the_mutant_each_time_and_passes_without_it(
     tmp_path: Path, tests: list[str], end: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mutants.START", 20.0 if "test_waits_for_what_never_comes" in tests else 120.0)
+    monkeypatch.setattr("mutants.START", 5.0 if "test_waits_for_what_never_comes" in tests else 120.0)
     (tmp_path / "module.py").write_text(MODULE)
     (tmp_path / "test_module.py").write_text(TESTS)
     (halved,) = (each for each in mutants(tmp_path, "module.py") if "    return (taken // 2)" in each.source)
     names = [f"test_module.py::{name}" for name in tests]
     kills = Kills(tmp_path / "kills.json", {"test_module.py": "as it is"})
     coverage = SimpleNamespace(covering=lambda _: names, took=dict.fromkeys(names, 0.1), kills=kills)
-    verdict = Runner(coverage, [tmp_path], budget=600, until=time.monotonic() + 600).judge(halved)  # type: ignore[arg-type]
+    with closing(Runner(coverage, [tmp_path], budget=600, until=time.monotonic() + 600)) as runner:  # type: ignore[arg-type]
+        verdict = runner.judge(halved)
     assert verdict is not None
     assert verdict.end == end
     assert (tmp_path / "module.py").read_text() == MODULE
     assert kills.has(halved) == (end == KILLED)
+
+
+NESTED = """
+LIMIT = 3
+
+def adds(number):
+    def add(other):
+        return other + number
+    return add
+
+add_two = adds(2)
+
+class Kept:
+    @property
+    def limit(self):
+        return LIMIT + 1
+
+    def above(self):
+        return type(self).__base__ and self.limit
+
+class Under(Kept):
+    def above(self):
+        super().above()
+        return 5
+"""
+
+TESTS_OF_NESTED = """
+import subprocess, sys, time
+from module import Under, adds, add_two
+
+def test_of_what_lives_already():
+    assert add_two(1) == 3
+
+def test_of_what_is_made_anew():
+    assert adds(1)(1) == 2
+
+def test_of_a_property():
+    assert Under().limit == 4
+
+def test_of_another_process():
+    code = "import module; print(module.Under().limit)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout == b"4\\n"
+
+def test_that_takes_long():
+    time.sleep(60)
+"""
+
+
+@pytest.mark.processes
+def test_forks_run_what_is_imported_already(tmp_path: Path) -> None:
+    module = tmp_path / "module.py"
+    module.write_text(NESTED)
+    (tmp_path / "test_module.py").write_text(TESTS_OF_NESTED)
+    every = list(mutants(tmp_path, "module.py"))
+    with closing(Forks(tmp_path, ["test_module.py"], environment(tmp_path))) as forks:
+
+        def run(change: str, *tests: str, seconds: float = 60.0) -> tuple[str, str]:
+            source = next(each.source for each in every if change in each.source) if change else None
+            module.write_text(source or NESTED)
+            end, test = forks.run("module.py", source, {f"test_module.py::test_{name}": seconds for name in tests})
+            return end, test.removeprefix("test_module.py::test_")
+
+        four = "of_what_lives_already", "of_what_is_made_anew", "of_a_property", "of_another_process"
+        assert run("", *four) == (PASSED, "")
+        assert run("other - number", *four) == (FAILED, "of_what_lives_already")
+        assert run("other - number", "of_a_property", "of_what_is_made_anew") == (FAILED, "of_what_is_made_anew")
+        assert run("LIMIT - 1", *four) == (FAILED, "of_a_property")
+        assert run("LIMIT - 1", "of_another_process") == (FAILED, "of_another_process")
+        assert run("", *four) == (PASSED, ""), "the next one finds all as it was"
+        assert run("", "that_takes_long", seconds=0.5) == (FAILED, "that_takes_long")
+        assert run("LIMIT = (4)", "of_a_property") == (NOT_POSSIBLE, ""), "it ran at import"
+        assert run("        pass\n        return 5", "of_a_property") == (NOT_POSSIBLE, ""), "it needs no `super` now"
+        assert run("", "that_is_nowhere") == (NOT_POSSIBLE, "")
 
 
 @pytest.mark.processes
@@ -134,7 +221,8 @@ def test_mypy_refuses_what_no_test_kills(tmp_path: Path, tests: list[str], end: 
     names = [f"test_module.py::{name}" for name in tests]
     kills = Kills(tmp_path / "kills.json", {"test_module.py": "as it is"})
     coverage = SimpleNamespace(covering=lambda _: names, took=dict.fromkeys(names, 0.1), kills=kills)
-    verdict = Runner(coverage, [tmp_path], budget=600, until=time.monotonic() + 600).judge(nothing)  # type: ignore[arg-type]
+    with closing(Runner(coverage, [tmp_path], budget=600, until=time.monotonic() + 600)) as runner:  # type: ignore[arg-type]
+        verdict = runner.judge(nothing)
     assert verdict is not None
     assert verdict.end == end
     assert (tmp_path / "module.py").read_text() == MODULE

@@ -3,11 +3,21 @@
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 logger = logging.getLogger("mrtr_server")
 
 CALM_SECONDS = 30.0
 """How long no call must have been turned away before the server counts as not overloaded, in seconds."""
+
+
+@dataclass(slots=True)
+class _Spell:
+    """A time in which calls are turned away: since when, when the last one was, and how many."""
+
+    since: float
+    last: float
+    calls: int = 0
 
 
 class Overload:
@@ -19,9 +29,7 @@ class Overload:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._since: float | None = None
-        self._last = 0.0
-        self._calls = 0
+        self._spell: _Spell | None = None
 
     def note(self, running: int, waiting: int) -> None:
         """Note that a call is turned away: it is to continue elsewhere, or to be sent again later.
@@ -31,10 +39,9 @@ class Overload:
             waiting: how many wait for their turn.
         """
         now = self._clock()
-        if self._since is not None and now - self._last >= CALM_SECONDS:
-            self._say_over()
-        if self._since is None:
-            self._since, self._calls = now, 0
+        self.look()
+        if self._spell is None:
+            self._spell = _Spell(now, now)
             logger.warning(
                 "Overloaded: %d calls run and %d wait, so new ones are handed to other replicas, or refused. Add "
                 "replicas if that lasts. Limits(max_concurrency=...) says how many run, and Limits(shed_above=...) "
@@ -43,21 +50,18 @@ class Overload:
                 waiting,
                 extra={"fields": {"event": "overload", "running": running, "waiting": waiting}},
             )
-        self._last = now
-        self._calls += 1
+        self._spell.last = now
+        self._spell.calls += 1
 
     def look(self) -> None:
         """Look whether it is over."""
-        if self._since is not None and self._clock() - self._last >= CALM_SECONDS:
-            self._say_over()
-
-    def _say_over(self) -> None:
-        if self._since is not None:
-            seconds = self._last - self._since
+        spell = self._spell
+        if spell is not None and self._clock() - spell.last >= CALM_SECONDS:
+            self._spell = None
+            seconds = spell.last - spell.since
             logger.warning(
                 "Not overloaded any more, after %.0f s in which %d calls were turned away",
                 seconds,
-                self._calls,
-                extra={"fields": {"event": "overload_over", "seconds": round(seconds, 1), "calls": self._calls}},
+                spell.calls,
+                extra={"fields": {"event": "overload_over", "seconds": round(seconds, 1), "calls": spell.calls}},
             )
-            self._since = None

@@ -68,6 +68,7 @@ class Calls:
         for _ in self._tasks:
             await self.end(*self._tasks)
         await asyncio.wait(self._tasks.values())
+        assert all(task.cancelled() or task.exception() is None for task in self._tasks.values())
         assert (self.admission._in_flight, self.admission._running) == (0, 0)
         assert not self.admission._line._waiting
         assert not self.admission._watching
@@ -123,6 +124,29 @@ class TestConcurrency:
         calls._ends["a"].set()
         await settled()
         assert calls.begun == ["a", "c"]
+        await calls.all_end()
+
+    async def test_who_has_left_the_line_takes_no_room_in_it(self) -> None:
+        admission = Admission(Limits(max_concurrency=1, max_queue=1))
+        assert await admission.enter(lambda: False)
+        waiting = asyncio.create_task(admission.enter(lambda: False))
+        await settled()
+        assert admission.has_no_room
+        waiting.cancel()  # it has not noticed yet
+        admission.leave()
+        assert not admission.has_no_room
+        await settled()
+        assert waiting.cancelled()
+
+    async def test_who_is_cancelled_where_its_turn_can_come_no_more_passes_nothing_on(self) -> None:
+        calls = Calls(max_concurrency=1, max_queue=2)
+        await calls.come("ab")
+        calls.admission.drain()  # so b is to be handed back
+        calls.admission.drain()
+        await asyncio.sleep(0)
+        assert next(iter(calls.admission._line._waiting)).result() is False
+        await calls.cancel("b")
+        assert calls.admission._running == 1
         await calls.all_end()
 
     async def test_a_call_that_is_cancelled_while_it_runs_makes_room(self) -> None:
@@ -355,6 +379,71 @@ class TestTheQueue:
         await asyncio.gather(*(compute(name) for name in "abcd"))
         assert told == ["c is refused", "d is refused", "a computes", "b computes"]
 
+    async def test_those_who_come_later_are_told_before_the_first_one_computes_if_one_computed_before(
+        self, virtual_time: VirtualTime
+    ) -> None:
+        queue, told = Admission(Limits(max_concurrency=1, max_queue=1)), list[str]()
+
+        async def compute(name: str, after: int) -> None:
+            for _ in range(after):
+                await asyncio.sleep(0)
+            try:
+                await queue.enter(lambda: False)
+            except Overloaded:
+                told.append(f"{name} is refused")
+                return
+            told.append(f"{name} computes")
+            virtual_time.compute(0.02)
+            queue.leave()
+
+        await asyncio.gather(*(compute(name, 5 * number) for number, name in enumerate("abcdef")))
+        assert told == ["a computes", "d is refused", "e is refused", "f is refused", "b computes", "c computes"]
+
+    async def test_a_call_waits_for_others_only_after_the_loop_was_blocked(self, virtual_time: VirtualTime) -> None:
+        queue = Admission(Limits(max_concurrency=1, max_queue=1))
+        turns: list[int] = []
+        for computes in (0.0, 0.0, 0.0, 0.006, 0.0, 0.006, 0.004, 0.0):
+            call = asyncio.create_task(queue.enter(lambda: False))
+            turns.append(0)
+            while not call.done():
+                await asyncio.sleep(0)
+                turns[-1] += 1
+            virtual_time.compute(computes)
+            queue.leave()
+        # After the first one, nothing is known of how long the loop was blocked before.
+        assert [number > 2 for number in turns] == [False, True, False, False, True, False, True, False]
+
+    async def test_who_has_waited_for_too_long_is_told_of_in_the_log(self, caplog: pytest.LogCaptureFixture) -> None:
+        calls = Calls(max_concurrency=1, queue_seconds=0.05)
+        await calls.come("ab")
+        assert not caplog.messages
+        async with asyncio.timeout(TIMEOUT):
+            await calls._tasks["b"]
+        assert [message.partition(":")[0] for message in caplog.messages] == ["Overloaded"]
+        await calls.all_end()
+
+    async def test_the_log_says_when_it_is_over(self, caplog: pytest.LogCaptureFixture) -> None:
+        calls = Calls(max_concurrency=1, max_queue=1)
+        await calls.come("abc", may_leave=False)
+        assert calls.admission._overload._spell is not None
+        calls.admission._overload._spell.last -= 30.0
+        await calls.end("a")
+        assert [message.partition(",")[0] for message in caplog.messages][1:] == ["Not overloaded any more"]
+        await calls.all_end()
+
+    async def test_a_call_that_was_shed_may_have_waited_unread_twice(self, virtual_time: VirtualTime) -> None:
+        calls = Calls(max_concurrency=1, max_queue=5, queue_seconds=1.0)
+        await calls.come("ab")
+        calls.admission._blocked._began, calls.admission._blocked._ended = virtual_time.now - 0.4, virtual_time.now
+        await calls.come("c", may_leave=False, was_shed=True)
+        assert calls.refused == []
+        calls.admission._blocked._began, calls.admission._blocked._ended = virtual_time.now - 0.6, virtual_time.now
+        await calls.come("d", may_leave=False)
+        assert calls.refused == []
+        await calls.come("e", may_leave=False, was_shed=True)
+        assert calls.refused == ["e"]
+        await calls.all_end()
+
     async def test_who_leaves_just_before_it_begins_makes_room(self) -> None:
         calls = Calls(max_concurrency=1, max_queue=1)
         calls._ends["a"] = asyncio.Event()
@@ -401,6 +490,17 @@ class TestDraining:
             await calls._tasks["b"]
         assert calls.handed_back == ["b"]
         await calls.all_end()
+
+    async def test_begins_with_the_end_of_the_server_and_ends_with_its_next_start(self) -> None:
+        admission = Admission(Limits())
+        admission.shut_down()
+        assert admission.draining
+        assert not admission.is_open
+        assert admission.shutdown.began is not None
+        admission.reopen()
+        assert not admission.draining
+        assert admission.is_open
+        assert admission.shutdown.began is None
 
     async def test_ends_with_the_next_start(self) -> None:
         calls = Calls()

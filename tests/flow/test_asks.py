@@ -228,6 +228,24 @@ class TestQuestions:
     def test_only_yeses_and_pages_take_no_answer_that_came_before_they_were_asked(self) -> None:
         assert [type(ask) for ask in ASKS if ask.needs_state] == [Confirm, ElicitUrl]
 
+    def test_a_long_message_is_asked_as_it_is(self) -> None:
+        message = "Why? " * 1000
+        assert Elicit(message, GitHubLogin).question().params["message"] == message
+
+    def test_a_function_is_a_text_in_an_annotation_alone(self) -> None:
+        for ask in (Elicit(lambda: "Why?", GitHubLogin), Confirm(lambda: "Sure?"), Sample(lambda: "Hello")):  # type: ignore[call-overload]
+            with pytest.raises(SetupError, match="can be a function only in the annotation of a parameter"):
+                ask.question()
+            assert list(ask.functions) == list(ask.texts)
+        assert Confirm("Sure?").functions == {}
+
+    def test_a_form_that_the_parameter_is_to_name_is_none_yet(self) -> None:
+        unbound = Elicit("Your name?")
+        assert not unbound.branches
+        assert not unbound.of_value
+        assert Elicit("Your name?", str).of_value
+        assert not Elicit("Your login?", GitHubLogin).of_value
+
 
 class TestDigests:
     def test_the_same_question_has_the_same_digest(self) -> None:
@@ -283,6 +301,12 @@ class TestDigests:
     def test_it_can_ask_for_nothing_else(self, asked: Any) -> None:
         with pytest.raises(SetupError, match="can't be a form"):
             reader(asked)
+
+    @pytest.mark.parametrize("asked", [[1, 2], [], ["a", 1], ()])
+    def test_a_choice_is_named_only_where_it_may_be_meant(self, asked: Any) -> None:
+        with pytest.raises(SetupError, match="can't be a form") as refused:
+            Elicit("Which?", asked)
+        assert "Literal" not in str(refused.value)
 
     @pytest.mark.parametrize(
         ("asked", "says"),

@@ -13,7 +13,8 @@ import pytest
 
 from mrtr_server import BearerTokens, Caller, Context, Elicit, Header, Inputs, MRTRServer, Principal, SetupError
 from mrtr_server.concurrency.threads import Threads
-from mrtr_server.flow.authorization import Authorizer, compile_hook
+from mrtr_server.errors import InsufficientScope, StoreUnavailable
+from mrtr_server.flow.authorization import Authorizer, compile_hook, hook_within
 
 from ..conftest import Serve
 from ..support.direct import Exchange, headers_for, scope_of
@@ -532,6 +533,92 @@ class TestAHook:
 
         with pytest.raises(SetupError, match="is a generator"):
             MRTRServer("wrong", keys=[bytes(32)], authorize=generator)  # type: ignore[arg-type]
+
+    def test_that_is_a_generator_is_refused_in_any_form(self) -> None:
+        async def later(caller: Caller, name: str) -> Any:
+            yield True
+
+        def at_once(caller: Caller, name: str) -> Any:
+            yield True
+
+        for wrong in (later, partial(later), partial(at_once)):
+            with pytest.raises(SetupError, match="is a generator"):
+                compile_hook("a tool", wrong)
+
+    def test_is_there_for_scopes_alone(self) -> None:
+        assert compile_hook("a tool", None) is None
+        for given, needed, shown in [
+            ({"scopes": ["work"]}, ("work",), frozenset[str]()),
+            ({"visible": ["work"]}, (), frozenset({"work"})),
+            ({"scopes": ["a"], "visible": ["b"]}, ("a",), frozenset({"b"})),
+        ]:
+            hook = compile_hook("a tool", None, **given)
+            assert hook is not None
+            assert (hook.function, hook.scopes, hook.visible) == (None, needed, shown)
+
+    def test_of_an_included_server_is_there_where_anything_is_to_be_asked(self) -> None:
+        of_server = compile_hook("a server", only_alice)
+        assert of_server is not None
+        assert hook_within(None, "a tool", None, (), str.upper) is None
+        by_scopes = hook_within(None, "a tool", None, ("work",), str.upper)
+        assert by_scopes is not None
+        assert (by_scopes.scopes, by_scopes.outer) == (("work",), ())
+        by_server = hook_within(None, "a tool", of_server, (), str.upper)
+        assert by_server is not None
+        assert [each.function for each in by_server.outer] == [only_alice]
+        assert by_server.outer[0].local is not None
+        assert by_server.outer[0].local("a") == "A"
+
+    @pytest.mark.anyio
+    async def test_of_included_servers_are_asked_however_deep_each_is(self, caplog: pytest.LogCaptureFixture) -> None:
+        asked: list[tuple[str, str]] = []
+
+        def hook(of: str) -> Any:
+            async def allow(caller: Caller, name: str) -> bool:
+                asked.append((of, name))
+                return True
+
+            compiled = compile_hook(of, allow)
+            assert compiled is not None
+            return compiled
+
+        shallow = hook_within(hook("tool"), "tool", hook("server"), (), lambda name: f"server/{name}")
+        deep = hook_within(shallow, "tool", hook("outer"), (), lambda name: f"outer/{name}")
+        authorizer = Authorizer(None, Threads(1))
+        things = [(None, "free"), (deep, "deep"), (shallow, "shallow"), (hook("own"), "own")]
+        assert await authorizer.allowed(Caller(), "tools/list", things) == [True] * 4
+        assert asked == [
+            ("outer", "outer/deep"),
+            ("server", "server/shallow"),
+            ("server", "server/outer/deep"),
+            ("tool", "server/outer/deep"),
+            ("tool", "server/shallow"),
+            ("own", "own"),
+        ]
+        assert not caplog.messages
+
+    @pytest.mark.anyio
+    async def test_that_lacks_scopes_has_not_failed(self, caplog: pytest.LogCaptureFixture) -> None:
+        needs = compile_hook("a tool", None, scopes=["work"])
+        authorizer = Authorizer(None, Threads(1))
+        assert await authorizer.allowed(Caller(), "tools/list", [(needs, "a")]) == [False]
+        assert await authorizer.shown(Caller(), "tools/list", [(needs, "a")]) == [True]
+        with pytest.raises(InsufficientScope):
+            await authorizer.allowed(Caller(), "tools/list", [(needs, "a")], challenges=True)
+        assert await authorizer.allowed(Caller(), "tools/list", [(None, "a")], challenges=True) == [True]
+        assert not caplog.messages
+
+    @pytest.mark.anyio
+    async def test_that_fails_in_the_background_is_no_refusal(self) -> None:
+        async def fail(caller: Caller, name: str) -> bool:
+            raise OSError
+
+        authorizer = Authorizer(None, Threads(1))
+        with pytest.raises(StoreUnavailable):
+            await authorizer.still_allowed(Caller(), (compile_hook("a tool", fail), "a"))
+        needs = compile_hook("a tool", None, scopes=["work"])
+        assert await authorizer.still_allowed(Caller(), (needs, "a")) is False
+        assert await authorizer.still_allowed(Caller(scopes=frozenset({"work"})), (needs, "a")) is True
 
     def test_is_not_asked_where_there_is_none(self) -> None:
         authorizer = Authorizer(None, Threads(1))

@@ -116,6 +116,17 @@ def values_of(thing: Any, seen: set[int] | None = None) -> Iterator[str]:
 Rounds = list[tuple[CallInfo, Ended | BaseException]]
 
 
+class AsyncHook:
+    """A hook that is an object; as a class it takes as many arguments as `app.on_error` passes."""
+
+    def __init__(self, failure: Failure) -> None:
+        self.called: list[str] = []
+
+    async def __call__(self, call: CallInfo, call_next: CallNext) -> None:
+        self.called.append(call.method)
+        await call_next(call)
+
+
 class TestAround:
     async def test_it_runs_around_each_round(self, app: MRTRServer, ended: Rounds) -> None:
         await AsyncClient(app).call("ask", text="x", answers={"confirm": yes})
@@ -332,6 +343,24 @@ class TestAround:
 
         with pytest.raises(SetupError, match=re.escape("app.on_error takes a function of (failure)")):
             app.on_error(lambda: None)
+
+    @pytest.mark.parametrize("wrong", [AsyncHook, "no function"])
+    def test_a_class_and_what_can_not_be_called_are_refused(self, app: MRTRServer, wrong: Any) -> None:
+        with pytest.raises(SetupError, match=r"app.around takes an `async def` of \(call, call_next\): "):
+            app.around(wrong)
+        with pytest.raises(SetupError, match=r"app.on_error takes a function of \(failure\): "):
+            app.on_error(wrong)
+
+    async def test_an_object_that_can_be_called_is_taken(self, app: MRTRServer) -> None:
+        hook = AsyncHook(None)  # type: ignore[arg-type]
+        app.around(hook)
+
+        @app.tool
+        def plain() -> str:
+            return "done"
+
+        assert (await AsyncClient(app).call("plain")).text == "done"
+        assert hook.called == ["tools/call"]
 
 
 class TestOnError:

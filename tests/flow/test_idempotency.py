@@ -161,6 +161,23 @@ def wrapped(*args: Any, **kwargs: Any) -> int:
     return charge(*args, **kwargs)
 
 
+def optional(key: IdempotencyKey | None = None) -> str | None:
+    return key
+
+
+def unrelated(amount: int | None = None, name: str | bytes = "") -> None: ...
+
+
+class Charged:
+    """A step may make an object."""
+
+    def __init__(self, amount: int) -> None:
+        self.amount = amount
+
+    def __call__(self, key: IdempotencyKey = IdempotencyKey()) -> str:
+        return key
+
+
 def keys_of_others(keys: list[IdempotencyKey]) -> list[IdempotencyKey]:
     return keys
 
@@ -181,6 +198,7 @@ class TestTheParameter:
         (wrapped, "idempotency_key"),
         (lru_cache(charge), "idempotency_key"),
         (strange, "key"),
+        (optional, "key"),
     )
 
     @pytest.mark.parametrize(("function", "name"), FOUND)
@@ -189,7 +207,8 @@ class TestTheParameter:
             assert key_parameter(function) == name
 
     @pytest.mark.parametrize(
-        "function", [print, int, Till, len, "".join, no_keys, keys_of_others, re.compile, lambda x: x]
+        "function",
+        [print, int, Till, len, "".join, no_keys, keys_of_others, unrelated, Charged, re.compile, lambda x: x],
     )
     def test_is_not_seen_where_there_is_none(self, function: Any) -> None:
         assert key_parameter(function) is None

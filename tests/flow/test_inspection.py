@@ -7,7 +7,7 @@ import pytest
 from mrtr_server import Context, KeyRing, MRTRServer
 from mrtr_server.crypto.codec import SealedCodec
 from mrtr_server.errors import InvalidRequestState
-from mrtr_server.flow.inspection import inspect_state
+from mrtr_server.flow.inspection import inspect_state, utc_time
 from mrtr_server.testing import AsyncClient, Clock
 
 from ..support.models import Login
@@ -63,6 +63,10 @@ async def test_it_has_values_only_where_they_are_asked_for(values: bool) -> None
     if values:
         assert shown["results of steps"] == {"counted": 7}
         assert shown["state of the handler"] is None
+
+
+def test_a_moment_is_written_to_the_second() -> None:
+    assert utc_time(1_700_000_000.75) == "2023-11-14T22:13:20+00:00"
 
 
 @pytest.mark.parametrize("payload", [b"[]", b"{}", b"not JSON", b'{"b":1,"t":"x"}'])

@@ -1,5 +1,6 @@
 """The journal: what it keeps, what it belongs to, how long it lives and how much it may hold."""
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from mrtr_server import Limits, Principal
 from mrtr_server.crypto.digests import digest
 from mrtr_server.errors import InvalidRequestState, OverBudget
-from mrtr_server.flow.journal import ANSWERS_OF_A_KEY, UNSET, Journal, Step, binding
+from mrtr_server.flow.journal import _FRAME_BYTES, ANSWERS_OF_A_KEY, UNSET, Journal, Step, binding
 from mrtr_server.protocol.messages import Call, Question
 
 NOW = 1_700_000_000.0
@@ -189,8 +190,34 @@ class TestBinding:
         payload = dump(Journal(NOW))
         assert not [word for word in (b"alice", b"issuer", b"replicas") if word in payload]
 
+    def test_where_it_was_traced_and_what_was_sent_of_its_result_stay_with_it(self) -> None:
+        journal = Journal(NOW)
+        journal.origin, journal.pieces, journal.shed = "00-ab-cd-01", 3, True
+        again = Journal.load(dump(journal), HERE, NOW)
+        assert (again.origin, again.pieces, again.shed) == ("00-ab-cd-01", 3, True)
+        again = Journal.load(dump(Journal(NOW)), HERE, NOW)
+        assert (again.origin, again.pieces, again.shed) == ("", 0, False)
+
+    def test_earlier_answers_are_in_a_payload_only_where_there_are_any(self) -> None:
+        journal = Journal(NOW)
+        journal.keep("who", "form.old.a", {"name": "ann"})
+        assert "e" not in json.loads(dump(journal))
+        journal.keep("who", "form.new.a", {"name": "bob"})
+        assert json.loads(dump(journal))["e"] == {"who": [["form.old.a", {"name": "ann"}]]}
+
+    def test_what_only_reads_like_a_confirmation_is_none(self) -> None:
+        journal = Journal(NOW)
+        journal.state = "confirm.message.shape"
+        assert not Journal.load(dump(journal), HERE, NOW).single_use
+
 
 class TestExpiry:
+    def test_may_be_put_off(self) -> None:
+        payload = dump(Journal(NOW), seconds=60)
+        assert Journal.load(payload, HERE, NOW + 69, 10.0).expires == NOW + 70
+        with pytest.raises(InvalidRequestState):
+            Journal.load(payload, HERE, NOW + 70, 10.0)
+
     def test_a_state_can_be_redeemed_for_as_long_as_it_was_sealed_for(self) -> None:
         payload = dump(Journal(NOW), seconds=60)
         assert Journal.load(payload, HERE, NOW + 59.9).started == NOW
@@ -224,7 +251,7 @@ class TestExpiry:
 
     def test_the_clocks_of_replicas_may_differ_by_a_minute(self) -> None:
         payload = dump(Journal(NOW))
-        assert Journal.load(payload, HERE, NOW - 59).started == NOW
+        assert Journal.load(payload, HERE, NOW - 60).started == NOW
         assert "clocks differ" in refusal(payload, now=NOW - 61)
 
     def test_the_call_is_checked_before_the_time(self) -> None:
@@ -500,6 +527,13 @@ class TestAnswersOfOneKey:
         for question in ("form.old.a", "form.new.a"):
             journal.keep("who", question, {"text": "x" * 1000})
         assert journal.may_hand_over(Limits(state_bytes=2400))
+
+    def test_count_with_all_that_a_state_has_besides_where_it_is_to_be_handed_over(self) -> None:
+        journal = Journal(NOW)
+        journal.keep("who", "form.new.a", {"text": "x" * 1000})
+        fits = next(size for size in range(1000, 3000) if journal.may_hand_over(Limits(state_bytes=size)))
+        assert fits == len(journal._held()) + _FRAME_BYTES
+        assert len(dump(journal)) <= fits
 
 
 class TestSingleUse:

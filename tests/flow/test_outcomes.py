@@ -1,5 +1,6 @@
 """Outcomes as bytes: any replica makes the same reply of them."""
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -131,6 +132,12 @@ def kinds(kind: type[RequestError]) -> Iterator[type[RequestError]]:
 @pytest.mark.parametrize("kind", list(kinds(RequestError)))
 def test_every_kind_of_error_can_be_read_back(kind: type[RequestError]) -> None:
     assert getattr(errors, kind.__name__) is kind
+
+
+def test_an_outcome_is_json_whatever_numbers_are_in_it() -> None:
+    strange = {"numbers": [float("nan"), float("inf"), 1.5]}
+    for outcome in (Complete(strange), OverBudget("no", "rounds", 1, more=strange)):
+        assert json.loads(dump_outcome(outcome), parse_constant=pytest.fail)
 
 
 @pytest.mark.parametrize("name", ["FromALaterVersion", "ToolError", "Mapping", "__doc__"])
