@@ -5,7 +5,8 @@ from typing import Any, cast
 
 import pytest
 
-from mrtr_server import Context, Elicit, InputRequired, Inputs, Limits, MRTRServer, RateLimits
+from mrtr_server import Context, Elicit, InputRequired, Inputs, Limits, MRTRServer, Principal, RateLimits
+from mrtr_server.errors import RateLimited
 from mrtr_server.flow import unanswered
 from mrtr_server.flow.journal import Journal
 from mrtr_server.protocol.messages import Call
@@ -193,3 +194,104 @@ def test_nothing_is_remembered_where_it_does_not_count(most: int | None, has_rat
     asks = unanswered.UnansweredAsks(Limits(unanswered_asks=most), rates, lambda: 0.0)
     asks.asked(Call("tools/call", {}), ["bound"], Journal(0.0), 0.0)
     assert len(asks._counts) == counts
+
+
+class Counter:
+    """The counts alone, for requests that the test makes."""
+
+    def __init__(self, most: int | None = 2) -> None:
+        self.now = 0.0
+        self.rates = SimpleNamespace(is_on=False)
+        limits = Limits(unanswered_asks=most)
+        self.asks = unanswered.UnansweredAsks(limits, cast(RateLimiter, self.rates), lambda: self.now)
+
+    def ask(self, call: Call, bound_to: str = "it") -> Journal:
+        """End a round of a request with a question; return its journal."""
+        journal = Journal(self.now)
+        journal.count_round({"who": "form.a.b"}, Limits())
+        self.asks.asked(call, [bound_to], journal, self.now)
+        return journal
+
+    def admits(self, call: Call, journal: Journal | None = None, bound_to: str = "it") -> bool:
+        try:
+            self.asks.admit(call, [bound_to], journal)
+        except RateLimited:
+            return False
+        return True
+
+
+def call_of(peer: str = "", **more: Any) -> Call:
+    return Call("tools/call", {}, peer=(peer, 1234) if peer else None, **more)
+
+
+def test_strangers_are_told_apart_by_their_addresses_and_not_by_their_ports() -> None:
+    counter = Counter(most=1)
+    for _ in range(10):
+        assert counter.admits(call_of("10.0.0.1"))
+        counter.ask(call_of("10.0.0.1"))
+    assert not counter.admits(call_of("10.0.0.1"))
+    assert not counter.admits(Call("tools/call", {}, peer=("10.0.0.1", 4321)))
+    assert counter.admits(call_of("10.0.0.2"))
+    assert counter.admits(call_of())
+
+
+def test_who_is_known_has_a_tenth_of_that_wherever_the_request_comes_from() -> None:
+    counter, ann = Counter(most=1), Principal("ann", "", "")
+    counter.ask(call_of("10.0.0.1", principal=ann))
+    assert not counter.admits(call_of("10.0.0.2", principal=ann))
+    counter.ask(call_of("10.0.0.1", session="one"))
+    assert not counter.admits(call_of("10.0.0.2", session="one"))
+    assert counter.admits(call_of("10.0.0.2", session="two"))
+
+
+def test_an_answer_to_what_was_asked_begins_the_count_anew_and_nothing_else_does() -> None:
+    for answers, begins_anew in [({"who": {}}, True), ({"else": {}}, False), ({}, False), (None, False)]:
+        counter, call = Counter(), call_of(session="one")
+        counter.ask(call)
+        journal = counter.ask(call)
+        assert not counter.admits(call)
+        assert counter.admits(call_of(session="one", state="sealed", answers=answers), journal)
+        assert counter.admits(call) == begins_anew
+
+
+def test_only_what_came_without_a_state_has_answered_all_when_it_ends() -> None:
+    for state, answers, begins_anew in [
+        (None, {"who": {}}, True),
+        (None, None, False),
+        ("sealed", {"who": {}}, False),
+    ]:
+        counter, call = Counter(most=1), call_of(session="one")
+        counter.ask(call)
+        counter.asks.ended(call_of(session="one", state=state, answers=answers), ["it"])
+        assert counter.admits(call) == begins_anew
+
+
+def test_the_counts_of_a_minute_end_with_it() -> None:
+    counter, call = Counter(most=1), call_of(session="one")
+    counter.ask(call)
+    counter.now = 59.5
+    assert not counter.admits(call)
+    counter.now = 60.0
+    assert counter.admits(call)
+    counter.ask(call_of(session="two"))
+    assert len(counter.asks._counts) == 1
+
+
+def test_rates_that_are_turned_on_later_count_in_its_place() -> None:
+    counter, call = Counter(most=1), call_of(session="one")
+    counter.ask(call)
+    assert not counter.admits(call)
+    counter.rates.is_on = True
+    assert counter.admits(call)
+
+
+def test_what_is_new_where_all_are_counted_takes_one_from_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unanswered, "MOST_COUNTED", 3)
+    counter = Counter(most=9)
+    for times, name in ((1, "a"), (2, "b"), (3, "c")):
+        for _ in range(times):
+            counter.ask(call_of(session=name))
+    counter.ask(call_of(session="b"))  # which is counted already
+    assert sorted(counter.asks._counts.values()) == [1, 3, 3]
+    counter.ask(call_of(session="new"))
+    assert sorted(counter.asks._counts.values()) == [2, 2]
