@@ -245,7 +245,13 @@ def test_who_is_known_has_a_tenth_of_that_wherever_the_request_comes_from() -> N
 
 
 def test_an_answer_to_what_was_asked_begins_the_count_anew_and_nothing_else_does() -> None:
-    for answers, begins_anew in [({"who": {}}, True), ({"else": {}}, False), ({}, False), (None, False)]:
+    cases: list[tuple[dict[str, Any] | None, bool]] = [
+        ({"who": {}}, True),
+        ({"else": {}}, False),
+        ({}, False),
+        (None, False),
+    ]
+    for answers, begins_anew in cases:
         counter, call = Counter(), call_of(session="one")
         counter.ask(call)
         journal = counter.ask(call)
@@ -255,11 +261,12 @@ def test_an_answer_to_what_was_asked_begins_the_count_anew_and_nothing_else_does
 
 
 def test_only_what_came_without_a_state_has_answered_all_when_it_ends() -> None:
-    for state, answers, begins_anew in [
+    cases: list[tuple[str | None, dict[str, Any] | None, bool]] = [
         (None, {"who": {}}, True),
         (None, None, False),
         ("sealed", {"who": {}}, False),
-    ]:
+    ]
+    for state, answers, begins_anew in cases:
         counter, call = Counter(most=1), call_of(session="one")
         counter.ask(call)
         counter.asks.ended(call_of(session="one", state=state, answers=answers), ["it"])

@@ -209,6 +209,24 @@ class TestAForm:
             expect(shown.locator(".result")).to_contain_text(part)
         expect(shown.locator(".wire dl").first).to_contain_text("=?base64?")
 
+    def test_keeps_what_was_typed_when_its_own_link_is_followed(self, page: Page) -> None:
+        first = page.get_by_role("navigation").get_by_role("link").first
+        heading = page.locator("#entry h2")
+        expect(heading).to_have_text(first.inner_text())  # shown before anybody chose it
+        page.locator("#entry").get_by_label("town").fill("Oslo")
+        first.click()
+        expect(heading).to_be_focused()
+        expect(page.locator("#entry").get_by_label("town")).to_have_value("Oslo")
+
+    def test_keeps_what_was_typed_when_the_lists_are_read_again(self, page: Page) -> None:
+        page.locator("#entry").get_by_label("town").fill("Oslo")
+        page.locator("#settings > summary").click()
+        page.get_by_label("Call as").fill("alice")
+        with page.expect_response(lambda response: "resources/templates/list" in (response.request.post_data or "")):
+            page.keyboard.press("Enter")
+        page.evaluate("() => new Promise((resolve) => setTimeout(resolve, 50))")
+        expect(page.locator("#entry").get_by_label("town")).to_have_value("Oslo")
+
     def test_says_what_is_missing_and_sends_nothing(self, page: Page) -> None:
         choose(page, "book_trip")
         page.locator("#entry button.call").click()

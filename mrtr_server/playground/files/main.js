@@ -12,6 +12,7 @@ const place = (id) => document.getElementById(id);
 const users = ["alice", "bob"];
 let client = null;
 let entries = [];
+let onPage = null; // what the entry on the page was made of
 let suggests = false;
 
 const CAPABILITIES = {
@@ -129,9 +130,16 @@ function chosen() {
   return entries.find((each) => each.hash === location.hash) ?? entries[0];
 }
 
+/** Show the entry that the address names. One that is on the page already is not built anew: somebody may have typed into its form. */
 function showEntry({ focus }) {
   const each = chosen();
   const section = place("entry");
+  const wanted = JSON.stringify([each, suggests, client.dialect === modern]);
+  if (wanted === onPage) {
+    if (focus) section.querySelector("h2")?.focus();
+    return;
+  }
+  onPage = wanted;
   if (!each) {
     section.replaceChildren();
     return;
