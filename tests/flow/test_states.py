@@ -1,0 +1,283 @@
+"""A flow begins, leaves in a state, and comes back in it: what counts, what is refused, and what is noted of it."""
+
+import logging
+from typing import Any, cast
+
+import pytest
+from pydantic_core import from_json
+
+from mrtr_server import Confirm, Elicit, KeyRing, Limits, MRTRServer
+from mrtr_server.crypto.codec import SealedCodec
+from mrtr_server.errors import InvalidRequestState, OverBudget, RateLimited
+from mrtr_server.flow.endings import YieldReason
+from mrtr_server.flow.handler import Handler
+from mrtr_server.flow.journal import Journal
+from mrtr_server.flow.states import States
+from mrtr_server.flow.unanswered import UnansweredAsks
+from mrtr_server.protocol.messages import Call, Question
+from mrtr_server.rates.rate_limiter import RateLimiter
+
+from ..support.models import Login
+
+RING = KeyRing.generate()
+NOW = 1_700_000_000.0
+
+
+class Watched(SealedCodec):
+    """Notes how long what it unseals is."""
+
+    def __init__(self) -> None:
+        super().__init__(RING)
+        self.lengths: list[int] = []
+
+    def unseal(self, token: str) -> bytes:
+        self.lengths.append(len(token))
+        return super().unseal(token)
+
+
+class NoRates:
+    is_on = False
+
+
+class Facts:
+    """What is told of a call."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, Journal]] = []
+
+    def begin(self, journal: Journal) -> None:
+        self.told.append(("begins", journal))
+
+    def resume(self, journal: Journal) -> None:
+        self.told.append(("resumes", journal))
+
+
+class Desk:
+    """The states alone, with what they need."""
+
+    def __init__(self, *, keeps_plain: bool = False, **limits: Any) -> None:
+        self.now = NOW
+        self.warned: list[str] = []
+        self.codec = Watched()
+        rates = cast(RateLimiter, NoRates())
+        self.limits = Limits(**limits)
+        self.states = States(
+            self.codec,
+            self.limits,
+            audience="desk",
+            require_shared_store=self.warned.append,
+            unanswered=UnansweredAsks(self.limits, rates, lambda: self.now),
+            clock=lambda: self.now,
+            keeps_plain=keeps_plain,
+        )
+
+    def leave(
+        self, call: Call, questions: dict[str, Question] | None = None, why: YieldReason | None = None, **tool: Any
+    ) -> str:
+        """Begin a flow, and let it leave; return the state."""
+        journal, bound_to = self.states.begin(call)
+        return self.states.seal(handler(**tool), call, journal, bound_to, questions or {}, why).state
+
+
+def handler(**options: Any) -> Handler:
+    app = MRTRServer("desk", keys=RING)
+
+    @app.tool(**options)
+    async def book(town: str = "Oslo") -> str:
+        return town
+
+    return app.registry.tools["book"].handler
+
+
+def call_of(**more: Any) -> Call:
+    return Call("tools/call", {}, "book", **more)
+
+
+WHO = Elicit("Who?", Login, key="who").question()
+SURE = Confirm("Sure?").question()
+
+
+class TestOpening:
+    def test_a_state_brings_back_what_the_flow_remembers_and_takes_the_answers(self) -> None:
+        desk = Desk()
+        state = desk.leave(call_of(), {"who": WHO})
+        journal, bound_to = desk.states.open(handler(), call_of(state=state, answers={"who": {"name": "ada"}}))
+        assert journal.answer("who", WHO.digest) == {"name": "ada"}
+        assert journal.rounds == 1
+        assert bound_to[0] == "desk"
+
+    def test_a_state_may_come_without_answers(self) -> None:
+        desk = Desk()
+        journal, _ = desk.states.open(handler(), call_of(state=desk.leave(call_of(), {"who": WHO})))
+        assert (journal.answers, journal.rounds) == ({}, 1)
+
+    @pytest.mark.parametrize("state", [7, b"state", ["state"], {"state": 1}, False])
+    def test_what_is_no_string_is_no_state(self, state: Any, caplog: pytest.LogCaptureFixture) -> None:
+        desk = Desk()
+        with pytest.raises(InvalidRequestState) as refused:
+            desk.states.open(handler(), call_of(state=state))
+        assert refused.value.reason == "not a string"
+        assert [record.getMessage() for record in caplog.records] == [
+            "tools/call 'book': refused a requestState: not a string"
+        ]
+        assert desk.codec.lengths == []
+
+    def test_a_state_that_is_longer_than_any_can_be_is_refused_before_it_is_read(self) -> None:
+        desk = Desk(state_bytes=3000)
+        longest = 3000 * 4 // 3 + 2048
+        for length, reason in [(longest, "malformed"), (longest + 1, "too large")]:
+            with pytest.raises(InvalidRequestState) as refused:
+                desk.states.open(handler(), call_of(state="A" * length))
+            assert (refused.value.reason == "too large") is (reason == "too large")
+        assert desk.codec.lengths == [longest]
+
+    def test_a_state_of_the_greatest_size_comes_back(self) -> None:
+        desk = Desk(state_bytes=3000)
+        call = call_of()
+        journal, bound_to = desk.states.begin(call)
+        room = 3000 - len(journal.dump(bound_to, NOW, 60.0, Limits()))
+        journal.state = "x" * (room - 100)
+        sealed = desk.states.seal(handler(), call, journal, bound_to, {}, YieldReason.OWN_STATE).state
+        opened, _ = desk.states.open(handler(), call_of(state=sealed))
+        assert opened.state == journal.state
+
+    def test_one_answer_more_than_the_limit_is_refused_with_or_without_a_state(self) -> None:
+        desk = Desk(answers=2)
+        state = desk.leave(call_of())
+        two: dict[str, Any] = {"a": {}, "b": {}}
+        three: dict[str, Any] = {**two, "c": {}}
+        desk.states.begin(call_of(answers=two))
+        desk.states.open(handler(), call_of(answers=two, state=state))
+        with pytest.raises(OverBudget, match="more than 2 inputResponses") as first:
+            desk.states.begin(call_of(answers=three))
+        with pytest.raises(OverBudget, match="more than 2 inputResponses") as second:
+            desk.states.open(handler(), call_of(answers=three, state=state))
+        for refused in (first, second):
+            assert refused.value.data == {"limit": "answers", "value": 2}
+
+    def test_an_answer_that_comes_late_counts_by_its_grace(self) -> None:
+        desk = Desk(state_seconds=100)
+        state = desk.leave(call_of(), {"who": WHO})
+        desk.now += 100 + 61
+        with pytest.raises(InvalidRequestState):
+            desk.states.open(handler(), call_of(state=state))
+        desk.states.open(handler(), call_of(state=state, grace=100.0))
+
+    def test_what_asked_too_often_in_vain_waits_with_and_without_a_state(self) -> None:
+        desk = Desk(unanswered_asks=1)
+        state = desk.leave(call_of(session="one"), {"who": WHO})
+        with pytest.raises(RateLimited):
+            desk.states.begin(call_of(session="one"))
+        again = call_of(session="one", state=state)
+        desk.states.seal(handler(), again, *desk.states.open(handler(), again), {"who": WHO})
+        with pytest.raises(RateLimited):
+            desk.states.open(handler(), again)
+
+    def test_an_answer_begins_the_count_anew(self) -> None:
+        desk = Desk(unanswered_asks=1)
+        state = desk.leave(call_of(session="one"), {"who": WHO})
+        desk.states.open(handler(), call_of(session="one", state=state, answers={"who": {"name": "ada"}}))
+        desk.states.begin(call_of(session="one"))
+
+    def test_a_flow_that_has_ended_has_not_asked_in_vain(self) -> None:
+        desk = Desk(unanswered_asks=1)
+        call = call_of(session="one", answers={"who": {}})
+        journal, bound_to = desk.states.begin(call)
+        desk.states.seal(handler(), call, journal, bound_to, {"who": WHO})
+        desk.states.end(call, bound_to)
+        desk.states.begin(call_of(session="one"))
+
+    def test_who_observes_a_call_is_told_of_its_flow(self) -> None:
+        desk = Desk()
+        facts = Facts()
+        journal, _ = desk.states.begin(call_of(facts=facts))
+        opened, _ = desk.states.open(handler(), call_of(facts=facts, state=desk.leave(call_of())))
+        assert [(what, id(which)) for what, which in facts.told] == [("begins", id(journal)), ("resumes", id(opened))]
+
+    def test_a_flow_begins_now(self) -> None:
+        desk = Desk()
+        journal, bound_to = desk.states.begin(call_of())
+        assert journal.started == NOW
+        assert bound_to == desk.states.bound(call_of())
+
+
+class TestBinding:
+    def test_is_that_of_the_arguments_as_they_were_sent(self) -> None:
+        desk = Desk()
+        call = call_of(arguments={"town": "Oslo"})
+        first = desk.states.bound(call)
+        call.arguments["town"] = "Rome"  # by the handler
+        assert desk.states.bound(call) is first
+        assert desk.states.bound(call_of(arguments={"town": "Rome"})) != first
+
+
+class TestSealing:
+    def test_says_what_to_answer_and_until_when(self) -> None:
+        desk = Desk(state_seconds=100)
+        for within, seconds in [(None, 100), (7.0, 7)]:
+            call = call_of()
+            journal, bound_to = desk.states.begin(call)
+            needs = desk.states.seal(handler(answer_within=within), call, journal, bound_to, {"who": WHO})
+            assert needs.questions == {"who": WHO}
+            assert needs.expires == journal.expires == NOW + seconds
+
+    def test_of_a_flow_over_budget_is_refused_and_logged(self, caplog: pytest.LogCaptureFixture) -> None:
+        desk = Desk(rounds=1)
+        state = desk.leave(call_of(), {"who": WHO})
+        call = call_of(state=state, answers={"who": {}})
+        with pytest.raises(OverBudget, match="more than 1 rounds"):
+            desk.states.seal(handler(), call, *desk.states.open(handler(), call), {"who": WHO})
+        assert [(record.levelno, record.getMessage()) for record in caplog.records] == [
+            (logging.WARNING, "tools/call 'book': The flow needs more than 1 rounds")
+        ]
+
+    def test_needs_a_shared_store_from_a_confirmation_on(self) -> None:
+        desk = Desk()
+        desk.leave(call_of(), {"who": WHO})
+        assert desk.warned == []
+        state = desk.leave(call_of(), {"sure": SURE})
+        assert desk.warned == ["book"]
+        call = call_of(state=state)
+        desk.states.seal(handler(), call, *desk.states.open(handler(), call), {"who": WHO})
+        assert desk.warned == ["book", "book"]
+
+    @pytest.mark.parametrize("why", [None, *YieldReason])
+    def test_notes_that_a_replica_had_too_much_to_do(self, why: YieldReason | None) -> None:
+        desk = Desk()
+        journal, _ = desk.states.open(handler(), call_of(state=desk.leave(call_of(), why=why)))
+        assert journal.shed is (why is YieldReason.FULL)
+
+    def test_a_handler_may_go_on_by_its_own_state_as_long_as_that_changes(self) -> None:
+        desk = Desk(state_only_rounds=1)
+        call = call_of()
+        journal, bound_to = desk.states.begin(call)
+        for number in range(5):
+            journal.state = number
+            desk.states.seal(handler(), call, journal, bound_to, {}, YieldReason.OWN_STATE)
+        assert journal.state_only == 0
+        journal.state = "handed over"
+        desk.states.seal(handler(), call, journal, bound_to, {})
+        journal.state = "and again"
+        with pytest.raises(OverBudget, match="handed over more than 1 times"):
+            desk.states.seal(handler(), call, journal, bound_to, {})
+
+    def test_what_was_handed_over_has_not_asked_in_vain(self) -> None:
+        desk = Desk(unanswered_asks=1)
+        for _ in range(3):
+            desk.leave(call_of(session="one"))
+
+    @pytest.mark.parametrize(
+        ("keeps_plain", "stays_open", "is_plain"),
+        [(False, False, False), (False, True, False), (True, False, False), (True, True, True)],
+    )
+    def test_only_of_a_call_that_stays_open_may_be_the_journal_as_it_is(
+        self, keeps_plain: bool, stays_open: bool, is_plain: bool
+    ) -> None:
+        desk = Desk(keeps_plain=keeps_plain)
+        state = desk.leave(call_of(stays_open=stays_open), {"who": WHO})
+        assert state.startswith("{") is is_plain
+        if is_plain:
+            assert from_json(state)
+        journal, _ = desk.states.open(handler(), call_of(stays_open=stays_open, state=state))
+        assert journal.rounds == 1
+        assert (desk.codec.lengths == []) is is_plain
