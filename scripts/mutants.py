@@ -29,7 +29,7 @@ from threading import Lock
 
 from coverage import CoverageData
 from mutants_code import Mutant, mutants
-from mutants_forks import FAILED, NOT_POSSIBLE, Forks
+from mutants_forks import FAILED, NOT_POSSIBLE, PASSED, Forks
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = "mrtr_server"
@@ -281,6 +281,7 @@ class Runner:
         files = sorted({test.partition("::")[0] for test in coverage.took})
         self._forks = {root: Forks(root, files, environment(root)) for root in copies}
         for each in copies:
+            self._forks[each].wait()
             self._copies.put(each)
         self._known: list[dict[str, str]] = tomllib.loads((ROOT / "scripts" / "mutants.toml").read_text())["equivalent"]
         self._passing: set[str] = set()
@@ -352,7 +353,7 @@ class Runner:
 
     def _passes(self, root: Path, test: str) -> bool:
         """Return whether a test passes on the unchanged tree."""
-        if test not in self._passing and self._run(root, [test])[0] == 0:
+        if test not in self._passing and self._forks[root].run("", None, {test: self._longest(test)})[0] == PASSED:
             self._passing.add(test)
         return test in self._passing
 
@@ -360,11 +361,15 @@ class Runner:
         """Run tests with a mutant; return what `_run` does."""
         with written(mutant, root):
             if not mutant.at_import:
-                longest = {test: SLOWNESS * self._coverage.took[test] + START for test in tests}
+                longest = {test: self._longest(test) for test in tests}
                 end, failed = self._forks[root].run(mutant.path, mutant.source, longest)
                 if end != NOT_POSSIBLE:
                     return int(end == FAILED), failed
             return self._run(root, tests)
+
+    def _longest(self, test: str) -> float:
+        """Return after how many seconds a test fails that still runs."""
+        return SLOWNESS * self._coverage.took[test] + START
 
     def _run(self, root: Path, tests: list[str]) -> tuple[int | None, str]:
         """Run tests in a process of their own until one fails; return its exit code, and what failed.
@@ -377,7 +382,7 @@ class Runner:
         failed = root / "failed.txt"
         failed.write_text("")
         took = [self._coverage.took[test] for test in tests]
-        longest = SLOWNESS * max(took) + START
+        longest = max(map(self._longest, tests))
         command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-p", "mutants_failed"]
         command += ["-o", f"faulthandler_timeout={longest:.0f}", "-o", "faulthandler_exit_on_timeout=true"]
         process = subprocess.Popen(  # noqa: S603

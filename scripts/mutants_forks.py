@@ -18,7 +18,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import CodeType, FunctionType
-from typing import Any, TextIO
+from typing import Any
 
 import pytest
 from mutants_contexts import name_of
@@ -30,7 +30,7 @@ PASSED, FAILED, NOT_POSSIBLE = "passed", "failed", "not possible"
 
 
 class Forks:
-    """The process that forks, in a copy of the tree; it begins with the first run.
+    """The process that forks, in a copy of the tree: it is made at once, and imports the tree as it is then.
 
     Args:
         root: the copy.
@@ -39,12 +39,24 @@ class Forks:
     """
 
     def __init__(self, root: Path, files: list[str], environment: dict[str, str]) -> None:
-        self._root = root
-        self._files = files
-        self._environment = environment
-        self._process: subprocess.Popen[bytes] | None = None
-        self._runs: TextIO | None = None
-        self._ends: TextIO | None = None
+        theirs_in, ours_out = os.pipe()
+        ours_in, theirs_out = os.pipe()
+        (root / "files.txt").write_text("\n".join(files))
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "mutants_forks", "@files.txt"],
+            cwd=root,
+            env={**environment, PIPES: f"{theirs_in} {theirs_out}"},
+            pass_fds=(theirs_in, theirs_out),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        os.close(theirs_in)
+        os.close(theirs_out)
+        self._runs, self._ends = os.fdopen(ours_out, "w"), os.fdopen(ours_in)
+
+    def wait(self) -> None:
+        """Wait until everything is imported and collected: nothing in the copy may change before."""
+        self._ends.readline()
 
     def run(self, module: str, source: str | None, tests: dict[str, float]) -> tuple[str, str]:
         """Run tests until one fails.
@@ -58,35 +70,15 @@ class Forks:
             `PASSED`, `FAILED` with the name of the test that failed or took too long, or `NOT_POSSIBLE` where the
             code can't be put in its place.
         """
-        if self._runs is None or self._ends is None:
-            self._runs, self._ends = self._start()
         print(json.dumps([module, source, tests]), file=self._runs, flush=True)
         end, test = json.loads(self._ends.readline())
         return end, test
 
-    def _start(self) -> tuple[TextIO, TextIO]:
-        theirs_in, ours_out = os.pipe()
-        ours_in, theirs_out = os.pipe()
-        (self._root / "files.txt").write_text("\n".join(self._files))
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "mutants_forks", "@files.txt"],
-            cwd=self._root,
-            env={**self._environment, PIPES: f"{theirs_in} {theirs_out}"},
-            pass_fds=(theirs_in, theirs_out),
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        os.close(theirs_in)
-        os.close(theirs_out)
-        return os.fdopen(ours_out, "w"), os.fdopen(ours_in)
-
     def close(self) -> None:
         """End the process."""
-        for pipe in (self._runs, self._ends):
-            if pipe is not None:
-                pipe.close()
-        if self._process is not None:
-            self._process.wait()
+        self._runs.close()
+        self._ends.close()
+        self._process.wait()
 
 
 # In the process that forks
@@ -108,14 +100,15 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
             functions.setdefault(each.__code__.co_filename, []).append(each)
     gc.collect()
     gc.freeze()  # so that no fork copies what lives already, to count who refers to it
-    originals: dict[str, str] = {}
+    originals = {path: Path(path).read_text() for path in functions}
     with os.fdopen(runs) as lines, os.fdopen(ends, "w") as answers:
+        print(file=answers, flush=True)
         for line in lines:
             module, source, tests = json.loads(line)
             path = f"{root}/{module}"
-            if path not in originals:
-                originals[path] = Path(path).read_text()
-            bodies = [] if source is None else list(_bodies(functions.get(path, []), path, originals[path], source))
+            bodies = (
+                list(_bodies(functions[path], path, originals[path], source)) if source and path in functions else []
+            )
             run = [(item, seconds) for test, seconds in tests.items() for item in items.get(test, [])]
             possible = run and (source is None or bodies)
             print(json.dumps(_forked(bodies, run) if possible else (NOT_POSSIBLE, "")), file=answers, flush=True)

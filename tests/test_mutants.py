@@ -139,6 +139,20 @@ def test_a_test_kills_that_fails_with_the_mutant_each_time_and_passes_without_it
     assert kills.has(halved) == (end == KILLED)
 
 
+@pytest.mark.processes
+def test_each_mutant_runs_without_those_before(tmp_path: Path) -> None:
+    (tmp_path / "module.py").write_text(MODULE)
+    (tmp_path / "other.py").write_text("def one():\n    return 1\n\ndef two():\n    return 2\n")
+    (tmp_path / "test_module.py").write_text("import other\n" + TESTS)
+    names = ["test_module.py::test_doubles"]
+    kills = Kills(tmp_path / "kills.json", {"test_module.py": "as it is"})
+    coverage = SimpleNamespace(covering=lambda _: names, took=dict.fromkeys(names, 0.1), kills=kills)
+    with closing(Runner(coverage, [tmp_path], budget=600, until=time.monotonic() + 600)) as runner:  # type: ignore[arg-type]
+        halved = next(each for each in mutants(tmp_path, "module.py") if "return (taken // 2)" in each.source)
+        verdicts = [runner.judge(each) for each in (halved, *mutants(tmp_path, "other.py"))]
+    assert [each and each.end for each in verdicts] == [KILLED, *[SURVIVED] * 4]
+
+
 NESTED = """
 LIMIT = 3
 
@@ -192,6 +206,7 @@ def test_forks_run_what_is_imported_already(tmp_path: Path) -> None:
     (tmp_path / "test_module.py").write_text(TESTS_OF_NESTED)
     every = list(mutants(tmp_path, "module.py"))
     with closing(Forks(tmp_path, ["test_module.py"], environment(tmp_path))) as forks:
+        forks.wait()
 
         def run(change: str, *tests: str, seconds: float = 60.0) -> tuple[str, str]:
             source = next(each.source for each in every if change in each.source) if change else None

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractContextManager, nullcontext, suppress
 from contextvars import Context
 from functools import partial
+from math import inf
 from secrets import token_hex
 from typing import Any
 
@@ -112,7 +113,7 @@ class _LoopWorker:
         self._claiming = False
         self._left: dict[str, float] = {}
         """The tasks that are left to others, until when by the monotonic clock."""
-        self._looked = 0.0
+        self._looked = -inf
         # Not in the context of the request that happened to come first.
         loop, context = asyncio.get_running_loop(), Context()
         self._from_clients = ClientChanges(records, self._look)
@@ -321,7 +322,7 @@ class _LoopWorker:
                 if run.journal.asked:  # a notice of an answer may have been lost
                     run.look_soon()
             if not await self._fail_overdue():
-                self._looked = 0.0
+                self._looked = -inf
 
     async def _fail_overdue(self) -> bool:
         """Fail tasks whose time is over, for half a second at most; return whether that was all of them."""
