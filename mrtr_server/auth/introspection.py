@@ -69,7 +69,9 @@ class IntrospectionAuth(TokenBackend):
         if endpoint is not None and not fetching.is_safe(endpoint):
             raise SetupError(f"endpoint={endpoint!r} must be an https address")
         if not client_id or not client_secret:
-            raise SetupError("IntrospectionAuth needs client_id= and client_secret=: the issuer lets no stranger ask")
+            raise SetupError(
+                "IntrospectionAuth needs client_id= and client_secret=: the issuer answers only authenticated clients"
+            )
         if not 0 <= cache_seconds < float("inf"):
             raise SetupError("cache_seconds must be a number of seconds")
         self._discover = discovery.discover

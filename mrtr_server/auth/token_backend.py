@@ -207,9 +207,9 @@ def expires_at(claims: Mapping[str, Any]) -> float:
     """Return when a token expires, in seconds since the epoch, with the leeway of the clocks.
 
     Raises:
-        AuthenticationError: its `exp` is no time.
+        AuthenticationError: its `exp` is not a valid time.
     """
     expires = claims.get("exp")
     if isinstance(expires, bool) or not isinstance(expires, int | float) or not abs(expires) < math.inf:
-        raise AuthenticationError("the token's 'exp' is no time")
+        raise AuthenticationError("the token's 'exp' is not a valid time")
     return min(max(expires, 0), LATEST) + LEEWAY

@@ -170,7 +170,7 @@ class Composition:
         name, its_name = parts.settings.name, settings.name
         if settings.auth is not None and parts.settings.auth is None:
             raise SetupError(
-                f"{its_name} needs credentials (auth=), and {name} has none: its tools would be for everybody"
+                f"{its_name} needs credentials (auth=), and {name} has none: otherwise its tools are open to everybody"
             )
         limits = settings.rate_limits
         for option in ("per_principal", "per_address", "other_requests"):

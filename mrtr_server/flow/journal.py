@@ -150,12 +150,12 @@ class Journal:
     # Answers
 
     def deliver(self, answers: Mapping[str, JSON]) -> None:
-        """Keep the answers to what was asked. A key that was not asked is ignored; the others are asked no more."""
+        """Keep the answers to what was asked. A key that was not asked is ignored; unanswered questions are closed."""
         self.take(answers)
         self.asked.clear()
 
     def take(self, answers: Mapping[str, JSON]) -> None:
-        """Keep the answers to what was asked, as they come one after another. What has none yet stays asked."""
+        """Keep the answers to what was asked, as they come one after another. Unanswered questions stay open."""
         for key, raw in answers.items():
             if key in self.asked:
                 self.keep(key, self.asked.pop(key), raw)

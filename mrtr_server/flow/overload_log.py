@@ -44,8 +44,8 @@ class Overload:
             self._spell = _Spell(now, now)
             logger.warning(
                 "Overloaded: %d calls run and %d wait, so new ones are handed to other replicas, or refused. Add "
-                "replicas if that lasts. Limits(max_concurrency=...) says how many run, and Limits(shed_above=...) "
-                "from when on others go elsewhere",
+                "replicas if that lasts. Limits(max_concurrency=...) sets how many run at once. Limits(shed_above=...) "
+                "sets the number above which new calls go to other replicas",
                 running,
                 waiting,
                 extra={"fields": {"event": "overload", "running": running, "waiting": waiting}},

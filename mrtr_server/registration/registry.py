@@ -78,11 +78,11 @@ class Serving(Protocol):
         ...
 
     def take(self, handler: Handler, rate: object) -> None:
-        """Prepare to serve what an application has that it includes. Raises `SetupError` if it can't."""
+        """Prepare to serve a handler of an included application. Raises `SetupError` if it can't."""
         ...
 
     def enter(self, opening: Opening) -> None:
-        """Add the `lifespan=` of an application that is included."""
+        """Add the `lifespan=` of an included application."""
         ...
 
     def leave(self, home: Home) -> None:

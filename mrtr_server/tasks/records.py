@@ -63,7 +63,7 @@ class TaskRecords:
         self._fanout = fanout
 
     async def expire(self, row: TaskRow) -> TaskRow:
-        """Fail a task whose time is over, unless something else has just happened to it; return it as it is now."""
+        """Fail a task whose time has expired, unless something else just happened to it; return it as it is now."""
         message = "The task did not end in time"
         # A question has a time of its own, also while the task works since another one was answered.
         awaited_input = row.status == "input_required" or row.deadline < row.created + row.ttl
@@ -71,7 +71,8 @@ class TaskRecords:
             message = "The input that the task was waiting for did not come in time"
         elif not row.version and not row.attempts:  # one that was stored as taken has begun, at its first version
             logger.warning(
-                "No worker began a task of %r before it expired; check that a worker runs that has this tool", row.name
+                "No worker began a task of %r before it expired; check that a worker with this tool is running",
+                row.name,
             )
         failed = self.failed(row, ProtocolError(message))
         expired = await self.change(row, **failed, lease="", leased_until=0.0)

@@ -325,7 +325,7 @@ class _LoopWorker:
                 self._looked = -inf
 
     async def _fail_overdue(self) -> bool:
-        """Fail tasks whose time is over, for half a second at most; return whether that was all of them."""
+        """Fail tasks whose time has expired, for half a second at most; return whether that was all of them."""
         until = time.monotonic() + HEARTBEAT_INTERVAL
         while True:
             overdue = await self._records.store.overdue_tasks(most=_MOST_OVERDUE)

@@ -70,14 +70,14 @@ class SQLiteFile:
         return await future
 
     def find(self, sql: str, given: Mapping[str, Any]) -> Rows | None:
-        """Run a query that finds what it reads by a key, on the spot.
+        """Run a lookup by key without waiting.
 
         Args:
             sql: the statement, which begins with SELECT.
             given: its parameters by name, in types that SQLite knows.
 
         Returns:
-            The rows; None where that takes patience, which `run` has.
+            The rows; None if it would have to wait: then use `run`.
         """
         return self._inline.read(sql, given)
 

@@ -12,7 +12,7 @@ from ...errors import StoreUnavailable
 from ..base import Redemption
 from ..quotas import ANY, ENDLESS, Quota
 from .pubsub import SQLFanout
-from .tasks import LOOKS, NO_ROOM_AND_THEN_SOME, SQLTasks, budget
+from .tasks import FULL_AND_THEN_NOT, LOOKS, SQLTasks, budget
 from .urls import open_database
 
 SWEEP_EVERY = 30.0
@@ -93,7 +93,7 @@ class SQLStore(SQLTasks):
             if await self.get(key) is not None:
                 return False
             quota.check_state(await self._usage(quota), ENDLESS)  # or there is room by now
-        raise StoreUnavailable(NO_ROOM_AND_THEN_SOME)
+        raise StoreUnavailable(FULL_AND_THEN_NOT)
 
     @override
     async def replace(self, key: str, value: bytes, *, keep: float, quota: Quota = ANY) -> None:
@@ -103,7 +103,7 @@ class SQLStore(SQLTasks):
             if await self._changed("replace_value", **given):
                 return
             quota.check_state(await self._usage(quota), ENDLESS)  # or there is room by now
-        raise StoreUnavailable(NO_ROOM_AND_THEN_SOME)
+        raise StoreUnavailable(FULL_AND_THEN_NOT)
 
     @override
     async def get(self, key: str) -> bytes | None:
