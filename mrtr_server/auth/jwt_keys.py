@@ -125,7 +125,7 @@ def verify(
         leeway: by how much clocks may be apart, in seconds.
 
     Raises:
-        AuthenticationError: it does not hold; the message says which check failed.
+        AuthenticationError: it is not valid; the message says which check failed.
     """
     audience = list(audience)
     required = ["exp", "iss", "sub", *(["aud"] if audience else [])]

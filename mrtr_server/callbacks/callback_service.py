@@ -84,7 +84,7 @@ class CallbackLink:
 
     @property
     def challenge(self) -> str:
-        """What a provider is told of the verifier (RFC 7636, `code_challenge` with the method S256)."""
+        """What a provider receives of the verifier (RFC 7636, `code_challenge` with the method S256)."""
         return urlsafe_b64encode(sha256(self.verifier.encode()).digest()).decode().rstrip("=")
 
 
@@ -164,7 +164,7 @@ class Callbacks:
         audience: the server that the links belong to.
         base: where browsers reach the server.
         identifies: whether the server can tell whose browser opens a link.
-        fanout: tells who listens for a report.
+        fanout: notifies those who wait for a report.
         limits: how long a flow lives, how long a client is held, how large a report may be, and how much may be stored.
         clock: returns the time in seconds since the epoch.
     """

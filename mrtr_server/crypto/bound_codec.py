@@ -22,8 +22,8 @@ class PlainCodec:
 class BoundCodec:
     """Seals what belongs to one place: a row of a store, a list, a request.
 
-    Who can write to a store, or holds several tokens, could put one in the place of another. Each is sealed together
-    with the place that it belongs to, and opens for that place alone.
+    Somebody who can write to a store, or has several tokens, could put one in the place of another. Each is sealed
+    together with the place that it belongs to, and opens for that place alone.
 
     Args:
         ring: the first key seals, every key opens.

@@ -297,7 +297,7 @@ class ServerParts:
         self.call_hooks()
 
     def leave(self, home: Home) -> None:
-        """Enter the `lifespan=` of an application anew, before the next call: a test has overridden it."""
+        """Leave the `lifespan=` of an application, and enter it before the next call: a test has overridden it."""
         self.lifespans.forget(home)
 
     def call_hooks(self) -> None:

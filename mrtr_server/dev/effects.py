@@ -93,7 +93,7 @@ class EffectWatch:
             loop.set_task_factory(self._make_task)
 
     def repeated(self, seen: SeenRound) -> dict[Place, str]:
-        """Return the effects of a round that has ended which its flow will repeat; each place is told once."""
+        """Return the effects of a round that has ended which its flow will repeat; each line is reported once."""
         if not seen.runs_again:
             return {}
         found = {place: what for place, what in seen.notes.get(EFFECTS, {}).items() if place not in self._told}

@@ -142,7 +142,7 @@ class Journal:
 
     @property
     def flow(self) -> str:
-        """The flow's id. Made when it is first needed, since most calls are over in one round and never need one."""
+        """The flow's id. Made when it is first needed, since most calls end in one round and never need one."""
         if not self.flow_id:
             self.flow_id = os.urandom(16).hex()
         return self.flow_id
@@ -238,7 +238,7 @@ class Journal:
         self.handed_over = held
 
     def may_hand_over(self, limits: Limits) -> bool:
-        """Check whether a round may end here without a question, by the budgets that `count_round` holds."""
+        """Check whether a round may end here without a question, by the budgets that `count_round` enforces."""
         if self.rounds >= limits.rounds or self.state_only >= limits.state_only_rounds:
             return False
         held = self._held()

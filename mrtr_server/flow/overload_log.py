@@ -1,4 +1,4 @@
-"""Whether a server has too much to do: the log has a line when that begins, and one when it is over."""
+"""Whether a server has too much to do: the log has a line when that begins, and one when it ends."""
 
 import logging
 import time
@@ -54,7 +54,7 @@ class Overload:
         self._spell.calls += 1
 
     def look(self) -> None:
-        """Look whether it is over."""
+        """Check whether it has ended."""
         spell = self._spell
         if spell is not None and self._clock() - spell.last >= CALM_SECONDS:
             self._spell = None

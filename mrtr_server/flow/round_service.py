@@ -152,7 +152,7 @@ class RoundService:
 
         Raises:
             RequestError: nothing was run, since the state does not open, the call can neither be served now nor
-                continue elsewhere, or the store is away; or the flow is over budget.
+                continue elsewhere, or the store is unavailable; or the flow is over budget.
         """
         is_open, unsealed = self._admission.is_open, False
         if handler.is_simple and call.state is None and call.answers is None and is_open:
@@ -300,7 +300,7 @@ class RoundService:
 
         Raises:
             RequestError: the state does not open, the call has too many answers, or it is new and can neither be served
-                now nor go on elsewhere.
+                now nor continue elsewhere.
         """
         if call.state is not None:
             return self._states.open(handler, call)

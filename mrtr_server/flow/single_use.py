@@ -40,7 +40,7 @@ MOST_UNRECORDED_BYTES = 64 * 1024 * 1024
 """How large the outcomes may be together that wait to be recorded. Beyond that nothing begins that would add one."""
 
 RoundResult = Outcome | RequestError
-"""What a client is told of a round."""
+"""The messages to a client about a round."""
 
 
 Run = Callable[[Lease], Awaitable[Outcome]]
@@ -150,7 +150,7 @@ class Redeemer:
                 can't say whether it was, or remembers as many as it may.
         """
         state = purpose + str(call.state).encode()
-        # The state salts the digest of the answers: who reads the store can't try out a yes and a no.
+        # The state salts the digest of the answers: a reader of the store can't try out a yes and a no.
         given = canonical(dict(call.answers or {})) if answers is None else answers
         is_late = expires <= self._clock()
         delivery = _Delivery(call, *digest_twice(state, b" " + given), expires, is_late, run)
@@ -309,7 +309,7 @@ class Redeemer:
 
     async def _run(self, delivery: _Delivery, granted: Redemption, lease: Lease) -> bool:
         """Run the handler if it has not run yet, and record the result; False if another replica has taken over."""
-        # Nearly always it is over before that.
+        # Nearly always it ends before that.
         timer = running_loop().call_later(lease.seconds / 3, self._begin_to_renew, delivery, granted.token, lease)
         try:
             if delivery.result is None:
@@ -390,7 +390,7 @@ class Redeemer:
         return False
 
     def _keep(self, delivery: _Delivery, error: StoreUnavailable, *, patient: bool) -> None:
-        """Note that the store did not take an outcome. What was done is done, and the client should know."""
+        """Log that the store did not take an outcome. Its effects have happened, and the client should know."""
         if delivery.unrecorded_since is None:
             delivery.unrecorded_since = time.monotonic()
             self._unrecorded[delivery.state] = delivery

@@ -28,7 +28,7 @@ class States:
         audience: what states are bound to.
         require_shared_store: takes note of a handler whose states are redeemed once from now on, by its name.
         clock: returns the time in seconds since the epoch.
-        unanswered: counts what is asked in vain.
+        unanswered: counts what is asked without an answer.
         keeps_plain: whether the state of a call that stays open may be its journal as it is.
     """
 
@@ -148,7 +148,7 @@ class States:
             self._require_shared_store(handler.name)
         if questions:
             self._unanswered.asked(call, bound_to, journal, now)
-        # What leaves with a call that stays open is sealed with the call.
+        # The flow of an open call is sealed with the call.
         state = payload.decode() if call.stays_open and self._keeps_plain else self._codec.seal(payload)
         return NeedsInput(questions, state, journal.expires)
 

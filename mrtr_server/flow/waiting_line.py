@@ -49,8 +49,9 @@ class WaitingLine:
     """Calls wait here in the order in which they came.
 
     A call that would hardly get its turn in time is refused at once. How long a place takes, and how far off that
-    estimate is, are learned from earlier calls. A call whose turn comes too late all the same does not get it. As long
-    as calls are turned away, fewer wait than could: so nearly all of them are in time, and the others are told at once.
+    estimate is, are learned from earlier calls. A call whose turn still comes too late does not get it. As long
+    as calls are turned away, fewer wait than could: so nearly all of them are in time, and the others are refused at
+    once.
 
     Args:
         limits: its `max_queue` and `queue_seconds` count.

@@ -151,12 +151,12 @@ class EventIds:
         self._clock = clock
 
     def seal(self, event: Event, principal: Principal | None) -> SealedEvent:
-        """Return the id of an event. What is too long for a header must be kept before the id is good; see `keep`."""
+        """Return the id of an event. One that is too long for a header is valid when it is kept; see `keep`."""
         payload, place = dump_event(event), self._places.of(principal)
         id = self._codec.seal(place, payload)
         if len(id) <= LONGEST_ID:
             return SealedEvent(id, len(event.questions))
-        # The same each time, so that a client that comes back to a stream often has one row all the same. Nobody else
+        # The same each time, so that a client that comes back to a stream often has only one row. Nobody else
         # can know it: a state is in it, or the name of a round.
         row, origin = digest_bytes(place + payload), event.origin
         short = to_json(["row", row, origin.method, origin.request_id, origin.session.version])
@@ -181,7 +181,7 @@ class EventIds:
             The event; None if it does not open for this principal.
 
         Raises:
-            StoreUnavailable: it is in the store, which is away.
+            StoreUnavailable: it is in the store, which is unavailable.
         """
         sealed, _, place_in_round = id.rpartition(".")
         sent, _, questions = place_in_round.partition(_OF)

@@ -142,7 +142,7 @@ class LiveCalls:
             return await self._task_results.serve(call, channel, event, cancelled, lambda: self._is_cancelled(call))
 
     async def take(self, id: str, read: Callable[[], JSON], principal: Principal | None) -> bool:
-        """Keep the answer to a question of an open call, or of a task. While the store is away, try again for a while.
+        """Keep the answer to a question of an open call, or of a task. Retry for a while if the store fails.
 
         Args:
             id: of the response that came; it may be anything.
@@ -394,7 +394,7 @@ class store_needed:
         """Begin."""
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        """Turn an outage into what the client is told."""
+        """Turn an outage into an error for the client."""
         if isinstance(error, StoreUnavailable):
             raise Unavailable(report_outage(error, "A question of an open call needs the store")) from None
 

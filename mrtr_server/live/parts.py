@@ -60,7 +60,7 @@ class LiveParts:
         self.cancellations = Allowance(clock)
         self.holds = Holds(limits)
         outcomes = row_codec(ring, LIVE_OUTCOME, in_memory=store.in_memory)
-        # What is recorded in memory is of no use to anybody once the process ends, which alone cancels requests here.
+        # Records in memory are of no use to anybody once the process ends, which alone cancels requests here.
         self.redeemer = Redeemer(
             store,
             outcomes,

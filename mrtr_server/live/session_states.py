@@ -36,7 +36,7 @@ MOST_RESOURCES = 1_000
 """How many resources a session may listen to."""
 
 LONGEST_RESOURCES = 100_000
-"""Characters of their URIs together: all are written anew with each that comes."""
+"""Characters of their URIs together: all are written again with each that comes."""
 
 MOST_PAGES = 20
 """How many pages a session waits for; of more, the newest."""
@@ -156,7 +156,7 @@ class SessionStates:
         return self._clock() < until
 
     async def has_ended(self, session: Session) -> bool:
-        """Return whether a session has ended. While the store is away, none has."""
+        """Return whether a session has ended. While the store is unavailable, none has."""
         if session.key in self._ended:
             return True
         try:

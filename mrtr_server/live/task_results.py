@@ -1,6 +1,6 @@
 """Requests for the result of a task that stay open until it has ended, and ask meanwhile what the task asks.
 
-All of it is in the row of the task: what is asked, what was answered, and what came of it. So a stream only shows that,
+All of it is in the row of the task: its questions, its answers and its outcome. So a stream only shows that,
 and an answer changes the row, whichever replica takes it.
 """
 
@@ -148,7 +148,7 @@ class TaskResults:
             principal: on whose behalf it came.
 
         Returns:
-            Whether the id is that of a question. One that the task does not ask any more is answered in vain.
+            Whether the id is that of a question. An answer to one that the task does not ask any more is ignored.
 
         Raises:
             RequestError: it could not be kept.

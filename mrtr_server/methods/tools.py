@@ -172,7 +172,7 @@ class Tools:
             if not has_run:  # no outcome of the round, or a repetition would get this error for ever
                 raise not_executed(error, f"{call.target!r} did not become a task without its store") from None
             handed_over = opened and self._flows.hand_over_round(tool.handler, call, opened)
-            if handed_over:  # what was done travels with the client, who comes again at once
+            if handed_over:  # the client carries what was done, and comes again at once
                 return handed_over
             raise self._errors.report(call, error) from None
 

@@ -4,8 +4,8 @@ No printed message of these has a state. So two kinds of clients are served:
 
 - One that sends back the `requestState` beside the questions continues its flow. That state begins with what was asked,
   so that names find their keys. A client that changes this changes the keys of its own answers, and no more.
-- One that does not begins anew with each request. Its answers count for the questions that this first round asks: not
-  for confirmations and pages, nor for tools whose states are redeemed once. A flow that asks further is refused.
+- One that does not starts a new flow with each request. Its answers count for the questions that this first round asks:
+  not for confirmations and pages, nor for tools whose states are redeemed once. A flow that asks further is refused.
 """
 
 import math
@@ -79,7 +79,7 @@ class Given:
         """Return the answers by key; a name that is not asked is ignored.
 
         Raises:
-            InvalidParams: it can't be told which question an answer is for.
+            InvalidParams: it is not clear which question an answer is for.
         """
         answers = self._filled(places) if "elicitation" in self._items else {}
         for member in ("sampling", "roots"):
@@ -216,7 +216,7 @@ class BegunAnew(Call):
 
     @classmethod
     def of(cls, call: Call, given: Given, *, is_single_use: bool, one_by_one: bool) -> "BegunAnew":
-        """Return a call as one that begins anew; see the class."""
+        """Return a call as one that starts a new flow; see the class."""
         shared = {name: getattr(call, name) for name in _FIELDS}
         sent = to_json(call.params)
         return cls(**shared, given=given, sent=sent, is_single_use=is_single_use, one_by_one=one_by_one)
@@ -274,7 +274,7 @@ def _check_known(first: Mapping[str, Question], outcome: NeedsInput) -> None:
 
 
 def following(dispatch: Dispatch) -> Dispatch:
-    """Return what answers calls as `dispatch` does, and follows those that begin anew."""
+    """Return what answers calls as `dispatch` does, and follows those that start new flows."""
 
     def follow(call: Call, outlet: Outlet) -> Awaitable[Outcome]:
         return call.follow(dispatch, outlet) if isinstance(call, BegunAnew) else dispatch(call, outlet)

@@ -3,7 +3,8 @@
 Where `sep-draft` asks by `inputRequests`, these ask as the earlier documents print it: by an `elicitation/create` in
 place of a result, by `AdditionalInfoRequested`, or by content of the type `elicitation`. Their questions have no keys.
 A client answers with `elicitation: {"name": ..., "value": ...}` beside `params`, where the name is that of a field of a
-form; and with `sampling`, in the order in which it was asked. What such answers count for is in `draft_answers.py`.
+form; and with `sampling`, in the order in which it was asked. `draft_answers.py` says for which questions such answers
+count.
 """
 
 from abc import abstractmethod

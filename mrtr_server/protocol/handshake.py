@@ -90,7 +90,7 @@ CANCELLED = "notifications/cancelled"
 """The notification that ends a request."""
 
 _OWN_METHODS = frozenset({"initialize", "ping", "logging/setLevel", "resources/subscribe", "resources/unsubscribe"})
-"""The methods that no other version has: who calls one, and names no version, is of this era."""
+"""The methods that no other version has: a client that calls one, and names no version, is of this era."""
 
 _METHODS = METHODS | _OWN_METHODS
 _ABOUT_RESOURCES = frozenset({"resources/subscribe", "resources/unsubscribe"})
@@ -239,7 +239,7 @@ class HandshakeDialect(Dialect):
             principal=principal,
             user=user,
             progress_token=read_progress_token(meta) if isinstance(meta, dict) else None,
-            log_level="debug",  # who has set a level is asked when there is a message
+            log_level="debug",  # the level that a session has set is looked up when there is a message
             request_id=envelope.id if envelope.id is not None else 0,
             headers=envelope.headers,
             can_retry=False,  # the connection knows

@@ -52,7 +52,7 @@ class TaskOffer:
 
     Args:
         ttl: how long it would like the task to be kept, in seconds; None to leave that to the server.
-        first_ask: whether it would rather wait for the first ask, or the end, than be told that work has begun.
+        first_ask: whether it would rather wait for the first ask, or the end, than get a reply that work has begun.
         at_once: whether it takes nothing but a task, and that before anything runs.
     """
 
@@ -79,7 +79,7 @@ def kind_of(question: str) -> str:
 
 
 def action_of(answer: JSON | None) -> str:
-    """Return what came of a question, in a word."""
+    """Return the outcome of a question, in a word."""
     if answer is None:
         return "missing"
     action = answer.get("action")
@@ -104,7 +104,7 @@ class Question:
         needs: the capabilities that the client must have declared, each as a dotted path.
         shape: digest of all of `params` but the message.
         page: names a page that reports back, by the name that its report is stored under; empty for all else.
-        task: the task that asks, where its client has to be told; empty otherwise.
+        task: the id of the task that asks, where its client needs it; empty otherwise.
     """
 
     kind: str
@@ -167,7 +167,7 @@ class Call:
         request_id: the JSON-RPC id.
         headers: the HTTP headers, by lower-case name.
         task: whether the client takes a task; None if it must not get one.
-        can_retry: whether the client's dialect lets it send the call again with a state, and so go on elsewhere.
+        can_retry: whether the client's dialect lets it send the call again with a state, and so continue elsewhere.
         root: the path that the application is mounted at; empty where it is not.
         scopes: what the credentials are good for.
         session: names the client's session in the store; empty for none.

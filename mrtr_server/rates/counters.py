@@ -20,7 +20,7 @@ except ImportError as error:
     raise lacking("A rate limit", "limits", error) from error
 
 MOST_COUNTERS = 100_000
-"""How many counters a process keeps: beyond that, those begin anew of which the least is used up."""
+"""How many counters a process keeps: beyond that, those with the least use are reset."""
 
 PATIENCE = 1.0
 """How long Redis may take to answer, in seconds."""
@@ -291,7 +291,7 @@ class _InProcess(Storage, SlidingWindowCounterSupport):
     def _sweep(self, now: float) -> None:
         """Drop the counters that count nothing any more, and a quarter of too many.
 
-        Not those that are used up: a caller could begin its own anew with many others.
+        Not those that are used up: a caller could reset its own by causing many others.
         """
         kept = {key: window for key, window in self._windows.items() if window.ends > now}
         if len(kept) >= MOST_COUNTERS:

@@ -86,7 +86,7 @@ class Serving(Protocol):
         ...
 
     def leave(self, home: Home) -> None:
-        """Enter the `lifespan=` of an application anew."""
+        """Leave the `lifespan=` of an application, and enter it again before the next call."""
         ...
 
     def call_hooks(self) -> None:
@@ -95,7 +95,7 @@ class Serving(Protocol):
 
 
 class Registry:
-    """All that a server offers. What is registered later shows in the next list.
+    """All that a server offers. Later registrations show in the next list.
 
     Args:
         home: the application that registers here.

@@ -37,7 +37,7 @@ class TaskPieces:
     Args:
         store: keeps them.
         ring: seals them.
-        fanout: tells who waits for them.
+        fanout: notifies those who wait for them.
         quotas: how much each caller may keep.
         clock: returns the time in seconds since the epoch.
     """

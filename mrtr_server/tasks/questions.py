@@ -54,7 +54,7 @@ class Questions:
                 self.open[key], self.names[key], self.until[key] = question, name, until
 
     def withdraw(self, names: Container[str]) -> None:
-        """Ask no longer what has one of these names. Whoever answers it all the same is ignored."""
+        """Withdraw the questions with these names. Later answers to them are ignored."""
         for key in [key for key, name in self.names.items() if name in names]:
             self._close(key)
 

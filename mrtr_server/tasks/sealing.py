@@ -31,7 +31,7 @@ _NO_END = 1e10
 
 
 class RowBinding(NamedTuple):
-    """Where something sealed belongs, so that who can write to the database can't put one task's into another's."""
+    """Where something sealed belongs, so that a writer to the database can't put one task's into another's."""
 
     id: str
     owner: str
@@ -40,7 +40,7 @@ class RowBinding(NamedTuple):
 class SealedTasks:
     """Seals what tasks hold, each bound to its task, column and principal, and opens it.
 
-    What does not open raises `InvalidRequestState`.
+    Raises `InvalidRequestState` for anything else.
 
     Args:
         ring: the key ring.
@@ -86,7 +86,7 @@ class SealedTasks:
         return Journal.load(self._unseal(row, "journal", row.journal), _BOUND_TO, now)
 
     def is_same_journal(self, row: TaskRow, journal: bytes, other: bytes) -> bool:
-        """Return whether two sealed journals of a task hold the same: one may have been sealed anew under another key.
+        """Return whether two sealed journals of a task hold the same: one may have been resealed under another key.
 
         Any two that were recorded differ at least in their time.
         """

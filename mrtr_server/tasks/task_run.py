@@ -203,7 +203,7 @@ class TaskRun:
         return questions
 
     def _asked(self, row: TaskRow, questions: Questions) -> dict[str, Any]:
-        # What is asked counts when it is stored: until then an answer is one to what was asked before.
+        # A question counts when it is stored: until then an answer is for the question before.
         return self._records.asked(row, replace(self.journal, asked=self._asking), questions)
 
     def take_answers(self, row: TaskRow) -> Questions:
@@ -295,7 +295,7 @@ class TaskRun:
         """Leave the task as it was last kept to other workers.
 
         It did not end its worker, so the attempt does not count; nor do those before it, if its handler has begun. A
-        store that is away is not waited for: the lease runs out by itself.
+        store that is unavailable is not waited for: the lease expires by itself.
         """
 
         def left(row: TaskRow) -> dict[str, Any]:
@@ -356,7 +356,7 @@ class TaskRun:
     async def _change(self, changes: Changes, *, patient: bool = True) -> bool:
         """Change the task while this worker has it; return whether it was.
 
-        A store that is away is waited for, since what has been done must not be done again.
+        An unavailable store is waited for, since what has been done must not be done again.
         """
         made: dict[str, Any] = {}
         while not self.lost:

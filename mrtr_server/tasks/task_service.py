@@ -110,7 +110,7 @@ class Tasks:
             )
         offer, now = call.task or TaskOffer(), self._records.now()
         journal = journal or Journal(now)
-        journal.pieces = 0  # who waits for the result of the task has not been sent any
+        journal.pieces = 0  # those who wait for the task's result have got none yet
         names = self._sealed.ids_of(journal.flow) if once else [secrets.token_hex(ID_BYTES)]
         ids = [(_FIRST_ASK_PREFIX if offer.first_ask else "") + name for name in names]
         binding, quota = RowBinding(ids[0], owner_of(call)), self._records.quotas.of(call.principal)
@@ -246,7 +246,7 @@ class Tasks:
         """Return some of the tasks of an owner, the newest first.
 
         Args:
-            owner: whose they are, see `owner_of`. What is nobody's is in no list: its id protects it.
+            owner: whose they are, see `owner_of`. A task without an owner is in no list: its id protects it.
             before: the task after which to begin; None for the newest.
             most: how many to return at most.
 

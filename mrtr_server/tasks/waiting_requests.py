@@ -52,7 +52,7 @@ class WaitingRequests:
         seconds: float,
         reader: PieceReader | None = None,
     ) -> TaskRow:
-        """Wait until a task asks or ends; or until the time is over, or the server begins to drain.
+        """Wait until a task asks or ends; or until the time expires, or the server begins to drain.
 
         Args:
             row: the task.

@@ -47,7 +47,7 @@ class Worker:
         records: the rows of the tasks.
         tools: the tools whose tasks it runs.
         admission: says whether the server is draining.
-        starts_by_itself: whether it starts where a task is made or asked for; otherwise only where it is told to.
+        starts_by_itself: whether it starts where a task is made or asked for; otherwise only by `start`.
     """
 
     def __init__(
@@ -275,7 +275,7 @@ class _LoopWorker:
 
     async def _run(self, run: TaskRun) -> None:
         name = run.row.name
-        # One that begins anew here waits for its former run, which may take a while to end.
+        # One that starts again here waits for its former run, which may take a while to end.
         turn = self._turns.setdefault(name, asyncio.Semaphore(self._places.at_once(name) or 1))
         try:
             await self._executor.execute(run, turn, self._should_yield)
@@ -329,7 +329,7 @@ class _LoopWorker:
         until = time.monotonic() + HEARTBEAT_INTERVAL
         while True:
             overdue = await self._records.store.overdue_tasks(most=_MOST_OVERDUE)
-            await asyncio.gather(*map(self._records.expire, overdue))  # at once, or who is cancelled waits for them
+            await asyncio.gather(*map(self._records.expire, overdue))  # at once, or a cancelled task waits for them
             if len(overdue) < _MOST_OVERDUE:
                 return True
             if time.monotonic() > until:

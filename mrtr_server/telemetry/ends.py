@@ -77,7 +77,7 @@ def end_of_task(outcome: object, facts: CallFacts) -> End:
     """Return how a round of a task ended.
 
     Args:
-        outcome: what came of it.
+        outcome: its outcome.
         facts: what is known of it.
     """
     if isinstance(outcome, Complete):

@@ -15,7 +15,7 @@ from .challenges import Challenges
 from .oversized import read_off
 
 RETRY_AFTER = 5
-"""When to come again while nobody can tell whether a token holds, in seconds."""
+"""When to come again while nobody can tell whether a token is valid, in seconds."""
 
 _UNVERIFIED = "The token can't be verified now; try again"
 

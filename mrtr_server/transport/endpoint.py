@@ -303,7 +303,7 @@ class Endpoint:
             note_refusal(self._refusals, call, error)
             handshake, found = self._handshake, error.request_id
             if isinstance(error, PayloadTooLarge) and found is None:
-                # What is left of the body stays unread, so the connection can't be used again.
+                # The rest of the body stays unread, so the connection can't be used again.
                 return dialect.refuse(error)._replace(headers=((b"connection", b"close"),))
             is_unread = request_id is None and found is not None and isinstance(error, OverBudget | PayloadTooLarge)
             if is_unread and handshake is not None and handshake.dialect.is_of(connection.headers):

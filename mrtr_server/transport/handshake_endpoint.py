@@ -119,7 +119,7 @@ class HandshakeEndpoint:
         return self._live_connection(connection, session)
 
     async def serve(self, call: Call, connection: LiveConnection) -> Reply | None:
-        """Serve a call; see `LiveCalls.serve`. What can't ask is answered at once.
+        """Serve a call; see `LiveCalls.serve`. A call that can't ask is answered at once.
 
         Returns:
             The reply; None if the response has ended without one.

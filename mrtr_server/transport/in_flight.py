@@ -69,7 +69,7 @@ class InFlight:
             loop.call_later(seconds, self._cut_off, loop, began)
 
     def _cut_off(self, loop: asyncio.AbstractEventLoop, began: float) -> None:
-        if self._shutdown.began != began:  # the server has started anew meanwhile
+        if self._shutdown.began != began:  # the server has restarted meanwhile
             return
         for request in [each for each in self._requests if each.get_loop() is loop]:
             self._cut[request] = self._cut.get(request, 0) + 1

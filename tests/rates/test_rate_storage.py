@@ -127,7 +127,7 @@ class TestWhileItIsAway:
             finally:
                 storage.start()
             assert [(await call(apps[0])).status for _ in range(3)] == [200, 200, 429]
-        away = [each for each in caplog.messages if "storage of the rate limits is away" in each]
+        away = [each for each in caplog.messages if "storage of the rate limits is unavailable" in each]
         back = [each for each in caplog.messages if "storage of the rate limits is back" in each]
         assert (len(away), len(back)) == (2, 1)
         assert "until it is back, each process counts by itself. Check RateLimits(storage=...)" in away[0]
@@ -147,7 +147,7 @@ class TestWhileItIsAway:
             finally:
                 storage.start()
             assert (await call(app)).status == 200
-        assert caplog.text.count("is away; until it is back, what has a rate limit is refused") == 1
+        assert caplog.text.count("is unavailable; until it is back, what has a rate limit is refused") == 1
 
     async def test_a_storage_that_does_not_answer_is_waited_for_once(
         self, storage: RateStorage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

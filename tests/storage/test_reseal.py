@@ -300,14 +300,14 @@ async def test_the_command_keeps_the_old_keys_where_a_row_does_not_open(url: str
         await old.fill()
     missing = await asyncio.to_thread(command, url, f"{NEW.hex()},{OTHER.hex()}")
     assert missing.exit_code == 1
-    assert "mrtr_tasks: 2 rows, 0 sealed anew\n  2 of them do not open: sealed under a key" in missing.output
+    assert "mrtr_tasks: 2 rows, 0 resealed\n  2 of them do not open: sealed under a key" in missing.output
     assert "keep the other keys" in missing.output
     given = await asyncio.to_thread(command, url, f"{NEW.hex()},{OLD.hex()}")
     assert given.exit_code == 0, given.output
     assert given.output.splitlines() == [
-        "mrtr_redemptions: 1 rows, 1 sealed anew",
-        "mrtr_kept: 1 rows, 1 sealed anew",
-        "mrtr_tasks: 2 rows, 2 sealed anew",
+        "mrtr_redemptions: 1 rows, 1 resealed",
+        "mrtr_kept: 1 rows, 1 resealed",
+        "mrtr_tasks: 2 rows, 2 resealed",
     ]
 
 

@@ -21,7 +21,7 @@ CHANNEL = "mrtr_notices"
 BATCH = 256
 """How many notices are sent at once."""
 MAX_WAITING_NOTICES = 10_000
-"""How many notices wait while the database is away. Beyond that the oldest are dropped."""
+"""How many notices wait while the database is unavailable. Beyond that the oldest are dropped."""
 LONGEST = 7_500
 """Bytes of a notice. PostgreSQL takes 8,000."""
 POLL = 0.2
@@ -37,7 +37,7 @@ GATHER_NOTIFY = 0.01
 KEEP = 600.0
 """How long a notice stays in a SQLite file, for processes that were suspended, in seconds."""
 RETRY = 1.0
-"""How long to wait before connecting anew, in seconds, about."""
+"""How long to wait before connecting again, in seconds, about."""
 PULSE = 15.0
 """How often a silent connection is tested, in seconds: one that a firewall has dropped says nothing."""
 
@@ -51,7 +51,7 @@ class Notices:
     """Carries notices from each process to all the others, by a thread and a connection of its own.
 
     Both start with the first notice, or with the first subscriber. No lifespan is needed, and any thread may publish.
-    What is published while the database is away is sent when it is back.
+    Notices that are published while the database is unavailable are sent when it is back.
 
     Args:
         database: what carries them.

@@ -70,8 +70,8 @@ class Resealed:
     Args:
         table: its name.
         rows: how many it has, but for those that have expired.
-        sealed: how many were sealed anew.
-        left: how many are still sealed under another key, since servers go on sealing under it.
+        sealed: how many were resealed.
+        left: how many are still sealed under another key, since servers still seal under it.
         unopened: how many do not open under the ring, by the reason.
     """
 
@@ -130,7 +130,7 @@ async def _reseal_table(database: Database, table: _Table, codecs: Sequence[Boun
 
 
 async def _pass(database: Database, table: _Table, codecs: Sequence[BoundCodec]) -> Resealed:
-    """Look at all rows once, and seal anew what is under another key."""
+    """Look at all rows once, and reseal what is under another key."""
     done, after = Resealed(table.name), ""
     while rows := await database.rows(table.find, after=after, most=BATCH):
         after = rows[-1][0]

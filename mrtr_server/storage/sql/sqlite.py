@@ -166,7 +166,7 @@ class SQLiteDatabase(Database):
         except sqlite3.OperationalError as error:
             if "disk I/O error" not in str(error):
                 raise
-            time.sleep(0.1)  # who comes as others make the file, or leave it, may meet this on a sound disk
+            time.sleep(0.1)  # happens on a sound disk while others make or leave the file
             return self._try_to_upgrade(steps)
 
     def _try_to_upgrade(self, steps: Callable[[str | None], Sequence[str]]) -> str | None:

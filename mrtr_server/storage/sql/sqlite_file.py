@@ -1,4 +1,4 @@
-"""A SQLite file by two threads: what is written at once shares a transaction, and nobody who reads waits for that.
+"""A SQLite file by two threads: what is written at once shares a transaction, and no reader waits for that.
 
 What is found by its key is read on the spot: that takes less time than to wake a thread, which then has to wait for the
 interpreter, and so does its caller after it.
@@ -21,7 +21,7 @@ from typing import Any
 STATEMENTS_IN_TRANSACTION = 64
 """How many statements share a transaction, at most."""
 IDLE = 5.0
-"""After how many seconds without work a thread closes its connection, and ends. The next call begins anew."""
+"""After how many seconds without work a thread closes its connection, and ends. The next call starts a new one."""
 
 Rows = list[tuple[Any, ...]]
 _Jobs = queue.SimpleQueue["_Job | None"]
@@ -54,7 +54,7 @@ class SQLiteFile:
         self._inline = _InlineReader(path)
 
     async def run(self, sql: str, given: Mapping[str, Any]) -> Rows:
-        """Run a statement, and return its rows. What was written is on the disk then.
+        """Run a statement, and return its rows. Its changes are on the disk then.
 
         Args:
             sql: the statement; one that begins with SELECT only reads.

@@ -18,7 +18,7 @@ from .urls import open_database
 SWEEP_EVERY = 30.0
 """How often a process looks for what has expired, in seconds."""
 SWEEP_BATCH = 1_000
-"""How much of it is removed at once; when there is more, the next call goes on."""
+"""How much of it is removed at once; when there is more, the next call continues."""
 
 
 class SQLStore(SQLTasks):
@@ -26,7 +26,7 @@ class SQLStore(SQLTasks):
 
     It connects when it is first used, makes its tables if they are not there, and works again by itself when the
     database has been away. A SQLite file serves the processes of one machine; PostgreSQL serves a fleet, and its own
-    clock counts there. What is kept survives a crash of the processes, and of the machine as far as its disks do.
+    clock counts there. The records survive a crash of the processes, and of the machine as far as its disks do.
 
     Args:
         url: `sqlite:///file.db` (a path from the working directory, with four slashes an absolute one), or
