@@ -13,9 +13,9 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from pydantic_core import from_json, to_json
 
-from ..crypto.bound_codec import BoundCodec
 from ..crypto.digests import digest
 from ..crypto.keys import KeyRing
+from ..crypto.place_codec import PlaceCodec
 from ..crypto.purposes import REPORT
 from ..crypto.signing import Link, Links
 from ..errors import FlowError, InvalidRequestState, LinkRefused, StoreUnavailable
@@ -185,7 +185,7 @@ class Callbacks:
         self.known = known
         self._store = store
         self._links = Links(ring, audience)
-        self._codec = BoundCodec(ring, REPORT)
+        self._codec = PlaceCodec(ring, REPORT)
         self._quotas = Quotas(ring, limits)
         self._audience = audience
         self._base = base

@@ -11,10 +11,10 @@ from ..callbacks.base_url import BaseUrl
 from ..callbacks.callback_service import Callbacks
 from ..concurrency.shutdown import DEFAULT, Shutdown, read_seconds
 from ..concurrency.threads import Threads
-from ..crypto.bound_codec import BoundCodec
 from ..crypto.codec import SealedCodec
 from ..crypto.cursors import Cursors
 from ..crypto.keys import KeyRing
+from ..crypto.place_codec import PlaceCodec
 from ..crypto.purposes import OUTCOME
 from ..errors import SetupError
 from ..flow.admission import Admission
@@ -126,7 +126,7 @@ class ServerParts:
         quotas = Quotas(ring, limits)
         self.redeemer = Redeemer(
             self.shared.watched,
-            BoundCodec(ring, OUTCOME),
+            PlaceCodec(ring, OUTCOME),
             quotas,
             lease=limits.lease_seconds,
             clock=clock,

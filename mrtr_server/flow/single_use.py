@@ -10,8 +10,8 @@ from itertools import chain, repeat
 
 from ..concurrency.running import running_loop
 from ..concurrency.shutdown import Shutdown
-from ..crypto.bound_codec import RowCodec
 from ..crypto.digests import canonical, digest_twice
+from ..crypto.place_codec import RowCodec
 from ..errors import Busy, InternalFault, InvalidRequestState, RequestError, StateFault, StoreUnavailable
 from ..logs.failures import report_failure
 from ..logs.refusals import RefusalLog
@@ -21,7 +21,7 @@ from ..storage.lease import GRACE_SECONDS, Lease
 from ..storage.quotas import Quotas
 from ..storage.watched import not_executed
 from .journal import REDEEMED_FOR
-from .outcomes import dump_outcome, load_outcome
+from .outcome_codec import dump_outcome, load_outcome
 
 logger = logging.getLogger("mrtr_server")
 

@@ -10,9 +10,9 @@ from typing import Any
 
 from pydantic_core import from_json, to_json
 
-from ..crypto.bound_codec import BoundCodec, row_codec
 from ..crypto.digests import digest, digest_bytes, digest_parts
 from ..crypto.keys import KeyRing
+from ..crypto.place_codec import PlaceCodec, row_codec
 from ..crypto.purposes import LIVE_ANSWER
 from ..errors import AnswerNotShared, InvalidRequestState, StoreUnavailable
 from ..protocol.callers import Principal
@@ -69,7 +69,7 @@ class Answers:
         quotas: Quotas,
         clock: Callable[[], float],
     ) -> None:
-        self._ids = BoundCodec(ring, "live ask")
+        self._ids = PlaceCodec(ring, "live ask")
         self._codec = row_codec(ring, LIVE_ANSWER, in_memory=store.in_memory)
         self._audience = audience
         self._places = OwnerPlaces(audience)

@@ -11,9 +11,9 @@ from typing import Any
 
 from pydantic_core import from_json, to_json
 
-from ..crypto.bound_codec import BoundCodec
 from ..crypto.digests import digest_bytes
 from ..crypto.keys import KeyRing
+from ..crypto.place_codec import PlaceCodec
 from ..crypto.purposes import LIVE_EVENT
 from ..errors import InvalidRequestState, StoreUnavailable
 from ..protocol.callers import Principal
@@ -143,8 +143,8 @@ class EventIds:
     """
 
     def __init__(self, ring: KeyRing, audience: str, store: Store, quotas: Quotas, clock: Callable[[], float]) -> None:
-        self._codec = BoundCodec(ring, "live event")
-        self._rows = BoundCodec(ring, LIVE_EVENT)
+        self._codec = PlaceCodec(ring, "live event")
+        self._rows = PlaceCodec(ring, LIVE_EVENT)
         self._places = OwnerPlaces(audience)
         self._store = store
         self._quotas = quotas

@@ -5,9 +5,9 @@ from contextlib import suppress
 
 from pydantic_core import from_json
 
-from ..crypto.bound_codec import BoundCodec
 from ..crypto.digests import canonical
 from ..crypto.keys import KeyRing
+from ..crypto.place_codec import PlaceCodec
 from ..crypto.purposes import LIVE_PAGES
 from ..errors import Busy, InvalidRequestState, PagesRequired, StoreUnavailable
 from ..protocol.messages import JSON, PAGE, Call, Question
@@ -41,7 +41,7 @@ class RequiredPages:
     def __init__(
         self, ring: KeyRing, audience: str, store: Store, states: SessionStates, answers: Answers, quotas: Quotas
     ) -> None:
-        self._codec = BoundCodec(ring, LIVE_PAGES)
+        self._codec = PlaceCodec(ring, LIVE_PAGES)
         # A reader of the store could otherwise try out which arguments a call had.
         self._name_keys = [key for _, key in ring.derive(f"{LIVE_PAGES}, by name")]
         self._audience = audience

@@ -7,9 +7,9 @@ from typing import TypeVar
 
 from pydantic_core import from_json, to_json
 
-from ..crypto.bound_codec import BoundCodec
 from ..crypto.digests import digest
 from ..crypto.keys import KeyRing
+from ..crypto.place_codec import PlaceCodec
 from ..crypto.purposes import LIVE_SESSION
 from ..errors import InvalidRequestState, StoreUnavailable
 from ..protocol.callers import Principal
@@ -79,7 +79,7 @@ class SessionStates:
     """
 
     def __init__(self, ring: KeyRing, store: Store, fanout: Fanout, quotas: Quotas, clock: Callable[[], float]) -> None:
-        self._codec = BoundCodec(ring, LIVE_SESSION)
+        self._codec = PlaceCodec(ring, LIVE_SESSION)
         self._store = store
         self._fanout = fanout
         self._quotas = quotas

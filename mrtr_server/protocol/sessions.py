@@ -9,9 +9,9 @@ from typing import Any
 
 from pydantic_core import from_json, to_json
 
-from ..crypto.bound_codec import BoundCodec
 from ..crypto.digests import digest, digest_bytes
 from ..crypto.keys import KeyRing
+from ..crypto.place_codec import PlaceCodec
 from ..errors import InvalidRequestState
 from .callers import Client, Principal
 
@@ -72,7 +72,7 @@ def owner_of(principal: Principal | None) -> str:
 
 
 class OwnerPlaces:
-    """The places that ids are sealed for: each belongs to one server, and to who was asked there; see `BoundCodec`.
+    """The places that ids are sealed for: each belongs to one server, and to who was asked there; see `PlaceCodec`.
 
     Args:
         audience: the server.
@@ -99,7 +99,7 @@ class Sessions:
     """
 
     def __init__(self, ring: KeyRing, audience: str, clock: Callable[[], float] = time.time) -> None:
-        self._codec = BoundCodec(ring, "live session")
+        self._codec = PlaceCodec(ring, "live session")
         self._places = OwnerPlaces(audience)
         self._clock = clock
         self._opened: OrderedDict[tuple[bytes, Principal | None], Session | bytes] = OrderedDict()

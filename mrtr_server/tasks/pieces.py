@@ -9,9 +9,9 @@ from collections.abc import Awaitable, Callable
 
 from pydantic_core import from_json, to_json
 
-from ..crypto.bound_codec import row_codec
 from ..crypto.digests import digest_parts
 from ..crypto.keys import KeyRing
+from ..crypto.place_codec import row_codec
 from ..crypto.purposes import TASK_PIECES
 from ..errors import Full, InvalidRequestState, StoreUnavailable
 from ..protocol.messages import JSON, NOTHING, TURN, Call, Change, Outlet, Piece

@@ -6,12 +6,12 @@ from typing import Any, NamedTuple
 
 from pydantic_core import from_json, to_json
 
-from ..crypto.bound_codec import BoundCodec
 from ..crypto.keys import KeyRing
+from ..crypto.place_codec import PlaceCodec
 from ..crypto.purposes import TASK
 from ..errors import InvalidRequestState, OverBudget, RequestError
 from ..flow.journal import Journal
-from ..flow.outcomes import dump_outcome, load_outcome
+from ..flow.outcome_codec import dump_outcome, load_outcome
 from ..limits import LARGEST_META, Limits
 from ..protocol.callers import Client, Principal
 from ..protocol.messages import JSON, Call, Complete, Progress
@@ -50,7 +50,7 @@ class SealedTasks:
 
     def __init__(self, ring: KeyRing, limits: Limits, audience: str = "") -> None:
         self._audience = audience
-        self._codec = BoundCodec(ring, TASK)
+        self._codec = PlaceCodec(ring, TASK)
         self._id_keys = [key for _, key in ring.derive("task id")]
         self._limits = replace(limits, flow_seconds=_NO_END)
 

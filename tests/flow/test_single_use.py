@@ -31,7 +31,7 @@ from mrtr_server import (
     State,
     ToolError,
 )
-from mrtr_server.crypto.bound_codec import PlainCodec
+from mrtr_server.crypto.place_codec import PlainCodec
 from mrtr_server.errors import InvalidRequestState, StoreUnavailable
 from mrtr_server.flow import single_use as redemption
 from mrtr_server.protocol.messages import Call, Complete

@@ -1,4 +1,4 @@
-"""Serialize the result of a round, so that any replica can send it."""
+"""The outcome of a round as bytes, so that any replica can send it."""
 
 import dataclasses
 from typing import Any
