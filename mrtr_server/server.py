@@ -523,4 +523,4 @@ class MRTRServer(Composition, ASGIServer):
 
     def _notify(self, change: Change) -> None:
         self._parts.fanout.publish(change)
-        self._parts.registry.tell_including(change)
+        self._parts.registry.notify_including(change)

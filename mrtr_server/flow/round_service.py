@@ -100,7 +100,7 @@ class RoundService:
         """
         if call.state is None:
             return self._deliver_first(call, run) if self._rates.is_on else run(None, None)
-        opened = self._states.open(handler, call)  # what does not open is not redeemed
+        opened = self._states.unseal(handler, call)  # what does not open is not redeemed
         if self._rates.is_on:
             return self._deliver_counted(handler, call, run, opened)
         return self._deliver(handler, call, run, opened)
@@ -303,7 +303,7 @@ class RoundService:
                 now nor continue elsewhere.
         """
         if call.state is not None:
-            return self._states.open(handler, call)
+            return self._states.unseal(handler, call)
         if not self._admission.is_open and self._admission.is_full and not call.can_retry:
             self._admission.note_turned_away()
             raise Busy(RETRY_AFTER)

@@ -85,7 +85,7 @@ class _Delivery:
         is_first = redemption.verdict == "granted" and redemption.attempt == 1 and self.result is None
         return is_first and not (self.is_late or self.client_left)
 
-    def tell(self, result: RoundResult) -> None:
+    def reply(self, result: RoundResult) -> None:
         """Return the result to the client, unless it has been returned."""
         if not self.is_told:
             self.is_told = True
@@ -213,7 +213,7 @@ class Redeemer:
     async def _deliver(self, delivery: _Delivery, waiter: "asyncio.Future[RoundResult]") -> None:
         """Redeem until the outcome of the state is known, and recorded if it was run here."""
         try:
-            delivery.tell(await self._settle(delivery))
+            delivery.reply(await self._settle(delivery))
         except asyncio.CancelledError:
             waiter.cancel()
             raise
@@ -396,7 +396,7 @@ class Redeemer:
             self._unrecorded[delivery.state] = delivery
         if not patient and not delivery.is_told:
             assert delivery.result is not None  # noqa: S101  for the type checker
-            delivery.tell(delivery.result)
+            delivery.reply(delivery.result)
             _warn(
                 delivery,
                 "unrecorded",

@@ -79,8 +79,8 @@ class States:
             call.facts.begin(journal)
         return journal, bound_to
 
-    def open(self, handler: Handler, call: Call) -> Opened:
-        """Open the state of a call, and take its answers.
+    def unseal(self, handler: Handler, call: Call) -> Opened:
+        """Unseal the state of a call, and take its answers. `Journal.load` checks what it is bound to, and its expiry.
 
         Raises:
             InvalidRequestState: it does not open, has expired, or belongs to another call.
@@ -125,7 +125,7 @@ class States:
             handler: what was run.
             call: the request.
             journal: what the flow remembers.
-            bound_to: what `begin` or `open` returned with it.
+            bound_to: what `begin` or `unseal` returned with it.
             questions: what the client is to answer, by key.
             why: why the flow is handed over, where nothing is asked.
 

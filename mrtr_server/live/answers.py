@@ -111,7 +111,7 @@ class Answers:
         """Forget what `seal` returned; it can still be unsealed."""
         self._sealed_here.pop(id, None)
 
-    def open(self, id: str, principal: Principal | None) -> Asked | None:
+    def unseal(self, id: str, principal: Principal | None) -> Asked | None:
         """Return what was asked.
 
         Args:

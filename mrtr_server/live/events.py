@@ -170,7 +170,7 @@ class EventIds:
         if event.row:
             await self._store.put(event.row, event.sealed, keep=event.keep, quota=event.quota)
 
-    async def open(self, id: str, principal: Principal | None) -> Event | None:
+    async def unseal(self, id: str, principal: Principal | None) -> Event | None:
         """Return the event of an id.
 
         Args:
@@ -231,7 +231,7 @@ def dump_event(event: Event) -> bytes:
 
 def _dump_question(key: str, question: Question) -> bytes:
     if not question.dumped:
-        question.dumped = to_json(question.parts(), inf_nan_mode="constants")
+        question.dumped = to_json(question.dump(), inf_nan_mode="constants")
     return b"[%b,%b" % (to_json(key), question.dumped[1:])
 
 
@@ -239,5 +239,5 @@ def load_event(parts: list[Any]) -> Event:
     """Read what `dump_event` wrote."""
     (method, params, request_id), session, run, state, asked, expires, progress, seen = parts
     origin = Origin(method, params, request_id, Session.load(session))
-    questions = {key: Question.of(*rest) for key, *rest in asked}
+    questions = {key: Question.load(*rest) for key, *rest in asked}
     return Event(origin, run, state, questions, expires, progress, seen=seen)

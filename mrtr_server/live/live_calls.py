@@ -34,7 +34,7 @@ T = TypeVar("T")
 CANCEL_KEPT = 3600.0
 """How long a cancellation is kept, in seconds."""
 
-ANSWER_PATIENCE = 10.0
+ANSWER_TIMEOUT = 10.0
 """For how long the store is asked to keep an answer, in seconds: no client sends one again."""
 
 LONGEST_PAUSE = 1.0
@@ -155,7 +155,7 @@ class LiveCalls:
         Raises:
             RequestError: the answer could not be kept.
         """
-        ends, pause = time.monotonic() + ANSWER_PATIENCE, LONGEST_PAUSE / 16
+        ends, pause = time.monotonic() + ANSWER_TIMEOUT, LONGEST_PAUSE / 16
         with store_needed():
             while True:
                 try:
@@ -168,7 +168,7 @@ class LiveCalls:
 
     async def _take(self, id: str, read: Callable[[], JSON], principal: Principal | None) -> bool:
         answers = self._parts.answers
-        if (asked := answers.open(id, principal)) is not None:
+        if (asked := answers.unseal(id, principal)) is not None:
             if asked.expires > self._parts.clock():  # who answers later is as good as the second who answers
                 await answers.keep(asked, answers.to(id, read()), principal)
             return True

@@ -46,7 +46,7 @@ class TaskAsks:
         sealed = self._codec.seal(self._places.of(principal), to_json([asked.task, asked.key, asked.session]))
         return f"{asked.key}.{sealed}"
 
-    def open(self, id: str, principal: Principal | None) -> AskedByTask | None:
+    def unseal(self, id: str, principal: Principal | None) -> AskedByTask | None:
         """Return what was asked; None if the id, which may be anything, does not open for this principal."""
         if len(id) > _LONGEST_ID:
             return None

@@ -120,7 +120,7 @@ class TaskResults:
         await stream.ask(task)
         for page in changes.turn_to(stream.pages):
             if await self._parts.store.get(page) is not None:  # it was done before
-                stream.tell(page)
+                stream.report_page(page)
         await stream.channel.flush()
         await stream.send_pieces()
         while True:
@@ -131,7 +131,7 @@ class TaskResults:
                 return [Change("task", task.id)]  # as far as is known
             for change in heard:
                 if change.kind == "page":
-                    stream.tell(change.uri)
+                    stream.report_page(change.uri)
                 elif change.kind == "piece":
                     await stream.send_pieces()
                 elif change.kind == "progress" and (found := self._tasks.progress_in(stream.call, change)):
@@ -154,7 +154,7 @@ class TaskResults:
             RequestError: it could not be kept.
             StoreUnavailable: likewise.
         """
-        asked = self._parts.task_asks.open(id, principal)
+        asked = self._parts.task_asks.unseal(id, principal)
         if asked is None:
             return False
         call = Call("tasks/get", {}, asked.task, principal=principal, session=asked.session, task=TaskOffer())
@@ -233,7 +233,7 @@ class _Stream:
         """The pages that were asked for and have not reported yet."""
         return frozenset(filter(None, self._event.seen.values()))
 
-    def tell(self, page: str) -> None:
+    def report_page(self, page: str) -> None:
         """Notify the client of a page that has reported."""
         self._event = replace(
             self._event, seen={key: "" if page == each else each for key, each in self._event.seen.items()}

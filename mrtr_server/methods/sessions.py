@@ -192,7 +192,7 @@ class SessionChanges:
             for change in heard:  # all of them first: a batch is not in the order in which it was published
                 self._note(change)
             told = [change for change in heard if change.kind not in _OF_STREAMS]
-            if told and (self._stream is None or self._stream.tells):
+            if told and (self._stream is None or self._stream.is_newest):
                 return told
 
     def _note(self, change: Change) -> None:
@@ -200,7 +200,7 @@ class SessionChanges:
         if change.kind == "session":
             self._is_stale = True
         elif change.kind == "stream" and self._stream is not None:
-            self._stream.hear(change.note)
+            self._stream.on_announcement(change.note)
 
     def close(self) -> None:
         """End the subscription. Safe to call twice."""

@@ -175,7 +175,7 @@ class HandshakeDialect(Dialect):
 
     def session_of(self, headers: Mapping[bytes, bytes], principal: Principal | None) -> Session:
         """Return the session that the headers of a request name; `NO_SESSION` if they name none."""
-        return NO_SESSION if self._sessions is None else self._sessions.open(headers.get(SESSION_HEADER), principal)
+        return NO_SESSION if self._sessions is None else self._sessions.unseal(headers.get(SESSION_HEADER), principal)
 
     def speaking(self, headers: Mapping[bytes, bytes], session: Session) -> "HandshakeDialect":
         """Return the form for the version that a client speaks: that of its header, or of its session."""
@@ -289,7 +289,7 @@ class HandshakeDialect(Dialect):
         """Return the HTTP response that carries an outcome; the one to `initialize` has the id of the session."""
         if isinstance(outcome, Discovery) and self._sessions is not None:
             client = replace(call.client, capabilities=known_capabilities(self.form, call.client.capabilities))
-            id = self._sessions.begin(self.form.name, client, call.principal)
+            id = self._sessions.seal(self.form.name, client, call.principal)
             return Reply(200, self.initialized(call, outcome), ((SESSION_HEADER, id),))
         return Reply(200, self.dump_outcome(call, outcome))
 

@@ -128,14 +128,14 @@ class Question:
         read = _message_digest(message) if len(message) <= SHORT_MESSAGE else digest_bytes(message.encode())
         self.digest = f"{self.kind}.{read}.{self.shape}"
 
-    def parts(self) -> tuple[Any, ...]:
-        """Return what `Question.of` makes the same question of, as every release reads and writes it."""
+    def dump(self) -> tuple[Any, ...]:
+        """Return the parts from which `Question.load` rebuilds this question, in the format of every release."""
         parts = (self.kind, self.method, self.params, " ".join(self.needs), self.shape)
         return (*parts, self.page) if self.page else parts  # earlier releases have five
 
     @classmethod
-    def of(cls, kind: str, method: str, params: JSON, needs: str, shape: str, page: str = "") -> "Question":
-        """Return the question that `parts` was asked of."""
+    def load(cls, kind: str, method: str, params: JSON, needs: str, shape: str, page: str = "") -> "Question":
+        """Return the question whose parts `dump` returned."""
         return cls(kind, method, params, tuple(needs.split()), shape, page)
 
     def because(self, reason: str) -> "Question":

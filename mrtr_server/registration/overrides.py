@@ -84,4 +84,4 @@ class Overrides(MutableMapping[Function, Function]):
             for each in self._registry.homes():
                 if each.lifespan is not None and identity(each.lifespan) in changed:
                     for server in tuple(registry.serving):
-                        server.leave(each)
+                        server.restart_lifespan(each)

@@ -22,7 +22,7 @@ from ..storage.tasks import TaskRow
 
 logger = logging.getLogger("mrtr_server")
 
-KEEP_EVERY = 0.5
+KEEP_INTERVAL = 0.5
 """How often the pieces of a task are kept at most, in seconds."""
 
 MOST_WAITING = 256 * 1024
@@ -134,7 +134,7 @@ class PieceWriter:
     async def _keep_on(self) -> None:
         while self._waiting and not self._is_over():
             await self.flush()
-            await asyncio.sleep(KEEP_EVERY)
+            await asyncio.sleep(KEEP_INTERVAL)
 
     async def flush(self) -> None:
         """Keep what waits. Where that fails, no more is kept: the client gets all with the result."""

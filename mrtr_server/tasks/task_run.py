@@ -20,7 +20,7 @@ from .records import TaskRecords
 
 logger = logging.getLogger("mrtr_server")
 
-SAY_EVERY = 0.5
+REPORT_INTERVAL = 0.5
 """How often the message of a task is stored at most, and its progress sent, in seconds."""
 
 AGAIN_AFTER = 0.3
@@ -112,7 +112,7 @@ class TaskRun:
     def _send_soon(self) -> None:
         if self._sending is None:
             self._send_progress()
-            self._sending = self._loop.call_later(SAY_EVERY, self._send_later)
+            self._sending = self._loop.call_later(REPORT_INTERVAL, self._send_later)
 
     def _send_later(self) -> None:
         self._sending = None
@@ -240,7 +240,7 @@ class TaskRun:
             async with self._writing:
                 if self._said != self._message:  # no other change has stored it meanwhile
                     await self._change(lambda row: {})
-            await asyncio.sleep(SAY_EVERY)
+            await asyncio.sleep(REPORT_INTERVAL)
 
     # For the worker
 
@@ -255,8 +255,8 @@ class TaskRun:
         self.lease.hold(since)
         return not self.lost
 
-    def hear(self, row: TaskRow) -> None:
-        """Hear of what the client has just done to the task.
+    def on_change(self, row: TaskRow) -> None:
+        """Note what the client has just done to the task.
 
         Args:
             row: the task as it is now.

@@ -76,14 +76,14 @@ class Worker:
         loop_worker = self._loop_workers.get(asyncio.get_running_loop())
         return nullcontext() if loop_worker is None else loop_worker.reserve(row)
 
-    def hear(self, row: TaskRow) -> bool:
-        """Hear of what a client has just done to a task; return whether that runs on this event loop.
+    def on_change(self, row: TaskRow) -> bool:
+        """Note a client's change of a task; return whether the task runs on this event loop.
 
         Args:
             row: the task as it is now.
         """
         loop_worker = self._loop_workers.get(asyncio.get_running_loop())
-        return loop_worker is not None and loop_worker.hear(row)
+        return loop_worker is not None and loop_worker.on_change(row)
 
     async def close(self) -> None:
         """Hand tasks back: at their next boundary if they reach one in time, otherwise from their last step."""
@@ -283,11 +283,11 @@ class _LoopWorker:
             if run.lost:
                 await run.let_go()
 
-    def hear(self, row: TaskRow) -> bool:
-        """See `Worker.hear`."""
+    def on_change(self, row: TaskRow) -> bool:
+        """See `Worker.on_change`."""
         run, _ = self._running.get(row.id, (None, None))
         if run is not None:
-            run.hear(row)
+            run.on_change(row)
         return run is not None
 
     def _look(self, id: str) -> None:

@@ -241,7 +241,7 @@ class HandshakeEndpoint:
         event: Event | None = None
         if not last.startswith(ENDED):
             with store_needed():
-                event = await self._live.events.open(last, _principal(connection))
+                event = await self._live.events.unseal(last, _principal(connection))
         if event is None:
             await self._refuse(connection)
             return

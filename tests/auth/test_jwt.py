@@ -250,7 +250,7 @@ class TestAlgorithms:
 
 @asynccontextmanager
 async def answering(response: bytes | None) -> AsyncIterator[str]:
-    """Serve a page that has these bytes, or that never comes; give its address."""
+    """Serve a page that has these bytes, or that never comes; return its address."""
     writers = []
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

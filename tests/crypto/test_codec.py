@@ -304,7 +304,7 @@ class TestSealedCodec(CodecContract):
 
 
 def open_mutations(seed: int, count: int) -> tuple[list[str], int]:
-    """Try that many mutated tokens; give those that opened, and how many were tried."""
+    """Try that many mutated tokens; return those that opened, and how many were tried."""
     chance = random.Random(seed)
     codec = SealedCodec(KeyRing([A, B]))
     sealed = [codec.seal(chance.randbytes(chance.choice((0, 1, 2, 10, 60, 200)))) for _ in range(100)]

@@ -1067,7 +1067,7 @@ class TestTheEndOfTheServer:
 
 
 class TestTheLease:
-    """Tells a replica that died while it ran from one that takes its time."""
+    """Distinguishes a replica that died while it ran from one that takes its time."""
 
     async def test_is_renewed_while_a_round_runs(self, app: MRTRServer, store: Watched) -> None:
         async def long_effect(what: str) -> str:

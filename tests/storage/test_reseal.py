@@ -168,7 +168,8 @@ async def test_what_open_calls_and_sessions_keep_is_sealed_anew_as_well(url: str
         assert await new.answers.find(asked) == {"lacks": True}
         assert (await new.states.read("key")).level == "debug"
         assert await new.redeemer.once(call, time.time() + 600, never_runs) == Complete({"ran": "before"})
-        found = await parts(store, NEW, OLD).events.open(sealed.after(0), None)  # its client holds an id of the old key
+        # Its client has an id of the old key.
+        found = await parts(store, NEW, OLD).events.unseal(sealed.after(0), None)
         assert found is not None
         assert found.origin.params == {"name": long}
     finally:

@@ -41,7 +41,10 @@ RETRY = 1.0
 PULSE = 15.0
 """How often a silent connection is tested, in seconds: one that a firewall has dropped says nothing."""
 
-SWEEP_EVERY, SWEEP_BATCH = 30.0, 1_000
+SWEEP_INTERVAL = 30.0
+"""How often a process removes expired notices, in seconds."""
+SWEEP_BATCH = 1_000
+"""How many of them are removed at once."""
 
 OnNotice = Callable[[Sequence[str]], None]
 """Takes notices of other processes."""
@@ -279,7 +282,7 @@ class _Carrier(threading.Thread):
         once, so more is removed than comes.
         """
         now = time.time()
-        if now < self._swept + SWEEP_EVERY:
+        if now < self._swept + SWEEP_INTERVAL:
             return True
         is_clean = len(await self._database.rows("sweep_notices", most=SWEEP_BATCH)) < SWEEP_BATCH
         if is_clean:

@@ -45,12 +45,12 @@ class SQLiteFile:
 
     Args:
         path: of the file.
-        patience: how long a statement waits for another process's write, in seconds.
+        busy_timeout: how long a statement waits for another process's write, in seconds.
     """
 
-    def __init__(self, path: str, patience: float) -> None:
-        self._reader = _Worker(path, patience, writes=False)
-        self._writer = _Worker(path, patience, writes=True)
+    def __init__(self, path: str, busy_timeout: float) -> None:
+        self._reader = _Worker(path, busy_timeout, writes=False)
+        self._writer = _Worker(path, busy_timeout, writes=True)
         self._inline = _InlineReader(path)
 
     async def run(self, sql: str, given: Mapping[str, Any]) -> Rows:
@@ -91,10 +91,10 @@ class SQLiteFile:
 class _Worker:
     """A thread that runs jobs in their order, while there are any."""
 
-    def __init__(self, path: str, patience: float, *, writes: bool) -> None:
+    def __init__(self, path: str, busy_timeout: float, *, writes: bool) -> None:
         self._path = path
         self._file = _identity(path)
-        self._patience = patience
+        self._busy_timeout = busy_timeout
         self._writes = writes
         self._jobs: _Jobs = queue.SimpleQueue()
         self._guard = threading.Lock()
@@ -153,7 +153,7 @@ class _Worker:
         return group
 
     def _open(self) -> sqlite3.Connection:
-        connection = sqlite3.connect(self._path, timeout=self._patience, isolation_level=None)
+        connection = sqlite3.connect(self._path, timeout=self._busy_timeout, isolation_level=None)
         # A record that was lost with the power would let an effect happen twice.
         connection.execute("PRAGMA synchronous=FULL")
         return connection

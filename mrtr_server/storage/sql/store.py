@@ -15,8 +15,8 @@ from .pubsub import SQLFanout
 from .tasks import FULL_AND_THEN_NOT, LOOKS, SQLTasks, budget
 from .urls import open_database
 
-SWEEP_EVERY = 30.0
-"""How often a process looks for what has expired, in seconds."""
+SWEEP_INTERVAL = 30.0
+"""How often a process removes what has expired, in seconds."""
 SWEEP_BATCH = 1_000
 """How much of it is removed at once; when there is more, the next call continues."""
 
@@ -44,7 +44,7 @@ class SQLStore(SQLTasks):
         super().__init__(open_database(url, clock))
         self.one_machine = not self.database.notifies
         self._fanout = SQLFanout(self.notices)
-        self._swept = -SWEEP_EVERY
+        self._swept = -SWEEP_INTERVAL
         self._sweeps = [name for name in self.database.statements if name.startswith("sweep_")]
 
     @property
@@ -133,13 +133,13 @@ class SQLStore(SQLTasks):
 
     async def _sweep(self) -> None:
         """Remove some of what has expired, now and then: first, so that a full disk has room for what comes next."""
-        if time.monotonic() < self._swept + SWEEP_EVERY:
+        if time.monotonic() < self._swept + SWEEP_INTERVAL:
             return
         self._swept = time.monotonic()
         await self.database.compare_clocks()  # a connection may live for days
         for statement in self._sweeps:
             if len(await self.database.rows(statement, most=SWEEP_BATCH)) == SWEEP_BATCH:
-                self._swept = -SWEEP_EVERY
+                self._swept = -SWEEP_INTERVAL
 
 
 def _verdict(
