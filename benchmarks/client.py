@@ -33,7 +33,7 @@ Sample = tuple[float, float]
 
 @asynccontextmanager
 async def serving() -> AsyncIterator[str]:
-    """Run the server of the benchmarks; give its URL."""
+    """Run the server of the benchmarks; return its URL."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]

@@ -28,10 +28,11 @@ from processes import find_ports
 ROOT = Path(__file__).parents[1]
 SERVERS = Path(__file__).parent / "servers"
 REPLICAS = 3
-PATIENCE = 60.0
+TIMEOUT = 60.0
 """How long a server may take to start, and a call to be answered at all, in seconds."""
 
-PROBE_EVERY = 0.1
+PROBE_INTERVAL = 0.1
+"""How long a client waits between two probes, in seconds."""
 
 
 @dataclass(frozen=True)
@@ -155,7 +156,7 @@ class Caller:
         began = time.monotonic()
         params = self._params
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(TIMEOUT):
                 while True:
                     found.requests += 1
                     message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
@@ -219,7 +220,7 @@ async def probing(ports: list[int]) -> AsyncIterator[tuple[list[float], list[str
                 took.append(time.monotonic() - began)
                 if status != 200:
                     failed.append(f"{status}: {body[:200]!r}")
-            await asyncio.sleep(PROBE_EVERY)
+            await asyncio.sleep(PROBE_INTERVAL)
 
     probes = [asyncio.create_task(probe(port)) for port in ports]
     try:
@@ -270,7 +271,7 @@ def fleet(load: Load) -> Iterator[tuple[int, list[int]]]:
 
 async def ready(ports: list[int]) -> None:
     """Wait until all answer."""
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT):
         for port in ports:
             while True:
                 try:

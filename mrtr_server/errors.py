@@ -51,11 +51,11 @@
     │       │   ├── RateLimited     a caller or an address has sent more in a time than it may
     │       │   ├── Full            all callers together have used up a limit of the server
     │       │   │   └── OverShare   one caller has used up its share of a limit; others have not
-    │       │   └── Unavailable     the shared store is away
+    │       │   └── Unavailable     the shared store is unavailable
     │       │       └── NotExecuted  since before anything was done, so the same request may be sent again
     │       ├── CutOff              the server had to end before the request did
     │       └── InternalFault       a mistake on our side; the client sees a reference into the log
-    └── CallEnded                   the call is over; no `Exception`, so that no handler stops it by accident
+    └── CallEnded                   the call has ended; no `Exception`, so that no handler stops it by accident
         └── Refusal                 the user said no, and the handler does not branch on that
 
 Errors carry meaning; `Dialect.codes` has their HTTP statuses and JSON-RPC codes. The test kit's `Unexpected` is the one
@@ -94,7 +94,7 @@ class NotFound(ToolError):
 
 
 class FlowError(MRTRError):
-    """A flow that can't go on because of what the handler's code did. Logged for the author in full."""
+    """A flow that can't continue because of what the handler's code did. Logged for the author in full."""
 
 
 class KeyConflict(FlowError):
@@ -222,7 +222,7 @@ class NotAnswered(ClientError):
 
 
 class NoReply(ClientError):
-    """The server can't be reached, or does not reply in time. What the call did is not known."""
+    """The server can't be reached, or does not reply in time. It is not known what the call did."""
 
 
 class BadReply(ClientError):
@@ -471,7 +471,7 @@ class PagesRequired(RequestError):
 
 
 class InsufficientScope(RequestError):
-    """The caller's credentials lack scopes. Its client is told which, and can ask the issuer for them.
+    """The caller's credentials lack scopes. The response names them, so that its client can ask the issuer for them.
 
     Raise it in an `authorize=` hook where which scopes are needed depends on who calls (Authorization, Scope Challenge
     Handling).
@@ -531,7 +531,7 @@ class ProtocolError(RequestError):
 
 
 class Declined(RequestError):
-    """The user declined or dismissed a question that the request can't go on without."""
+    """The user declined or dismissed a question, and the request can't continue without the answer."""
 
 
 class NoSharedStore(RequestError):
@@ -669,7 +669,7 @@ class OverShare(Full):
 
 
 class Unavailable(Busy):
-    """The shared store is away, or can't do what it was asked for, and the request needs it.
+    """The shared store is unavailable, or can't do what it was asked for, and the request needs it.
 
     Args:
         reference: names the entry in the server's log.

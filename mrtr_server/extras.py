@@ -24,7 +24,7 @@ def lacking(what: str, extra: str, error: ImportError) -> SetupError:
     Args:
         what: what can't be used.
         extra: the extra that it needs.
-        error: why the import failed. What is missing may be something that the imported library needs.
+        error: why the import failed. The missing module may be one that the imported library needs.
     """
     absent = next((each for each in (error.__cause__, error) if isinstance(each, ModuleNotFoundError)), None)
     name = (absent.name or "").partition(".")[0] if absent is not None else ""

@@ -100,14 +100,14 @@ class MRTRServer(Composition, ASGIServer):
             machine alone.
         lifespan: a function of the server that returns an asynchronous context manager, such as one with
             `@asynccontextmanager`. It is entered when the server starts and left when it shuts down, but not where the
-            server is mounted: see `MRTRServer.lifespan`. What it yields is `ctx.lifespan` of handlers.
+            server is mounted: see `MRTRServer.lifespan`. The value that it yields is `ctx.lifespan` of handlers.
         lame_duck: how long the server accepts connections after SIGTERM, in seconds, while it reports that it is not
             ready and hands calls to other replicas. It gives whatever routes requests the time to notice.
         shutdown_seconds: how long the whole shutdown may take from SIGTERM on, `lame_duck` included, in seconds; less
             than the orchestrator waits before it kills. What still runs a quarter of that before the end, or five
             seconds, is cut off. Default: `MRTR_SHUTDOWN_SECONDS`, or 25.
-        ready_needs_store: whether `/ready` returns 503 while the shared store is away. Its body says so in any case,
-            and calls that need no store are served all the same.
+        ready_needs_store: whether `/ready` returns 503 while the shared store is unavailable. Its body says so in any
+            case, and calls that need no store are still served.
         run_tasks: whether this process runs tasks. If not, it starts them and leaves them to processes that share its
             database, such as `mrtr-server worker`.
         debug: show clients what went wrong inside. Not for production.
@@ -397,8 +397,8 @@ class MRTRServer(Composition, ASGIServer):
             mime_type: the type of what is returned. Default: text, JSON or bytes, by the value.
             size: in bytes, if it is known; for a fixed URI alone.
             annotations: who it is for and how important it is.
-            ttl: how long a client may cache it, in seconds. What depended on an answer is never cached.
-            scope: who may share what was cached. What depends on `authorize=` is always private.
+            ttl: how long a client may cache it, in seconds. A result that depended on an answer is never cached.
+            scope: who may share what was cached. A result that depends on `authorize=` is always private.
 
         Returns:
             A decorator that returns the function as it is.
@@ -523,4 +523,4 @@ class MRTRServer(Composition, ASGIServer):
 
     def _notify(self, change: Change) -> None:
         self._parts.fanout.publish(change)
-        self._parts.registry.tell_including(change)
+        self._parts.registry.notify_including(change)

@@ -4,7 +4,7 @@ REFUSALS = "mrtr.server.refusals"
 """Requests that were refused, by the reason, and by the name of the limit where it is one."""
 
 ANSWERS = "mrtr.server.answers"
-"""What came of questions, by the kind of the question, and by what was done with it."""
+"""The outcomes of questions, by the kind of the question and by the outcome."""
 
 TAKEOVERS = "mrtr.server.takeovers"
 """Work that another process had begun, by its kind."""

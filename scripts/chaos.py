@@ -14,7 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol
 
-from chaos_fleet import ROOT, START_PATIENCE, Server, Strikes, free_ports, front, strike
+from chaos_fleet import ROOT, START_TIMEOUT, Server, Strikes, free_ports, front, strike
 from chaos_open_calls import OpenCalls
 from chaos_outage import Outages
 from chaos_rounds import Rounds
@@ -22,7 +22,7 @@ from chaos_tasks import Tasks
 
 from mrtr_server.testing.wire import HANDSHAKES
 
-FINISH_PATIENCE = 60.0
+FINISH_TIMEOUT = 60.0
 """How long clients may take to finish once the servers are left alone, in seconds."""
 
 SIGNALS = {"term": [signal.SIGTERM], "kill": [signal.SIGKILL], "both": [signal.SIGTERM, signal.SIGKILL]}
@@ -35,7 +35,7 @@ class Play(Protocol):
     """The import string of the servers' application."""
     environment: dict[str, str]
     """Variables for the servers."""
-    patience: float
+    timeout: float
     """How long the servers are struck at most, in seconds."""
     problems: list[str]
     """What should not have happened."""
@@ -68,7 +68,7 @@ async def run(play: Play, given: argparse.Namespace, log: Path, strikes: Strikes
                 striking = asyncio.create_task(strike(servers, SIGNALS[given.signal], strikes, calm))
                 away = asyncio.create_task(play.outages.happen()) if play.outages is not None else None
                 clients = [asyncio.create_task(client) for client in play.clients(entrance)]
-                done, late = await asyncio.wait(clients, timeout=play.patience)
+                done, late = await asyncio.wait(clients, timeout=play.timeout)
                 if away is not None:
                     away.cancel()
                     await asyncio.wait([away])
@@ -78,7 +78,7 @@ async def run(play: Play, given: argparse.Namespace, log: Path, strikes: Strikes
                 if not striking.cancelled() and (error := striking.exception()):
                     play.problems.append(f"restarting failed: {error}")
                 if late:
-                    further, late = await asyncio.wait(late, timeout=FINISH_PATIENCE)
+                    further, late = await asyncio.wait(late, timeout=FINISH_TIMEOUT)
                     done |= further
                 for task in late:
                     task.cancel()
@@ -94,13 +94,13 @@ async def run(play: Play, given: argparse.Namespace, log: Path, strikes: Strikes
 
 
 async def struck(play: Play, given: argparse.Namespace, log: Path, strikes: Strikes) -> int:
-    """Run it until it is over, or until somebody ends it; give the exit code."""
+    """Run it until it is over, or until somebody ends it; return the exit code."""
     running = asyncio.current_task()
     assert running is not None  # noqa: S101  we are in it
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         asyncio.get_running_loop().add_signal_handler(number, running.cancel)
     try:
-        async with asyncio.timeout(play.patience + 4 * START_PATIENCE + FINISH_PATIENCE):
+        async with asyncio.timeout(play.timeout + 4 * START_TIMEOUT + FINISH_TIMEOUT):
             await run(play, given, log, strikes)
     except asyncio.CancelledError:
         print("Ended before its time; the servers have ended, too.", file=sys.stderr)
@@ -112,7 +112,7 @@ async def struck(play: Play, given: argparse.Namespace, log: Path, strikes: Stri
 
 
 def main(given: argparse.Namespace) -> int:
-    """Run it; give the exit code."""
+    """Run it; return the exit code."""
     strikes = Strikes()
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mrtr-chaos-")))

@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PAUSES = (0.3, 1.2)
 """How long the servers are left alone between two strikes, in seconds."""
 
-START_PATIENCE = 60.0
+START_TIMEOUT = 60.0
 STOP_PATIENCE = 40.0
 
 
@@ -67,7 +67,7 @@ class Server:
             stderr=self._log,
             start_new_session=True,  # so that Ctrl-C reaches us alone, and we end it
         )
-        async with asyncio.timeout(START_PATIENCE):
+        async with asyncio.timeout(START_TIMEOUT):
             while not await listens(self.port):
                 self.check()
                 await asyncio.sleep(0.05)
@@ -91,7 +91,7 @@ class Server:
                 self._process.send_signal(number)
 
     async def ended(self) -> bool:
-        """Wait for its end, and bring it about if that takes too long; say whether it came by itself."""
+        """Wait for its end, and bring it about if that takes too long; return whether it came by itself."""
         if self._process is None:
             return True
         try:
@@ -145,7 +145,7 @@ async def front(ports: list[int], port: int) -> AsyncIterator[None]:
             raise RuntimeError(f"the front ended: {(await reading).decode()}")
 
     try:
-        async with asyncio.timeout(START_PATIENCE):
+        async with asyncio.timeout(START_TIMEOUT):
             while not await listens(port):
                 await check()
                 await asyncio.sleep(0.05)

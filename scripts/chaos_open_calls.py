@@ -36,7 +36,7 @@ class OpenCalls:
     ) -> None:
         self.problems: list[str] = []
         self.outages: Outages | None = None
-        self.patience = seconds
+        self.timeout = seconds
         self.environment = {
             "CHAOS_LEDGER": str(directory / "ledger.db"),
             "CHAOS_DATABASE": database or f"sqlite:///{directory / 'store.db'}",

@@ -28,7 +28,7 @@ class Rounds:
     def __init__(self, directory: Path, clients: int, seconds: float, *, single_use: bool, stops_only: bool) -> None:
         self.problems: list[str] = []
         self.outages: Outages | None = None
-        self.patience = seconds
+        self.timeout = seconds
         self.target = "chaos_single_use:app" if single_use else "chaos_server:app"
         self.environment = {
             "CHAOS_LEDGER": str(directory / "ledger.db"),

@@ -44,7 +44,7 @@ class TaskLedger:
             database.executescript(_TABLES)
 
     async def run(self, intent: str, effect: str, key: str) -> int:
-        """Have an effect, in a step; give its receipt."""
+        """Have an effect, in a step; return its receipt."""
         # Read here, where nothing is waited for: by the time of the effect, another server may have taken over.
         began = self._last()
         return await asyncio.to_thread(self._have, intent, effect, key, began)

@@ -39,7 +39,7 @@ class Tasks:
     """
 
     target = "chaos_task_server:app"
-    patience = TIMEOUT
+    timeout = TIMEOUT
 
     def __init__(
         self,

@@ -46,7 +46,7 @@ class Story:
 
     @contextmanager
     def until_told(self, problems: list[str], name: str) -> Iterator[None]:
-        """Tell it if the flow is given up meanwhile, since it takes too long."""
+        """Report if the flow is given up meanwhile, since it takes too long."""
         try:
             yield
         except asyncio.CancelledError:
@@ -74,7 +74,7 @@ class Wire:
         }
 
     async def request(self, method: str, name: str, params: dict[str, Any]) -> dict[str, Any]:
-        """Send a request until there is a response; give the result. Raises `LookupError` if it is an error."""
+        """Send a request until there is a response; return the result. Raises `LookupError` if it is an error."""
         message = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {**params, "_meta": self._meta}}
         body = json.dumps(message).encode()
         wait, longest = BACKOFF

@@ -20,7 +20,7 @@ SIDE_BY_SIDE = 6
 
 
 async def run(client: Client, url: str, limit: float, patience: float = 0) -> tuple[dict[str, Any], str]:
-    """Run the program of a client; give what it reported, and why it did not come to its end.
+    """Run the program of a client; return what it reported, and why it did not come to its end.
 
     Args:
         client: the client.
@@ -91,7 +91,7 @@ async def wait_for_the_person(results: list[Result], front: Front, limit: float,
 
 
 async def visit_all(clients: list[Client], front: Front, given: argparse.Namespace) -> list[Result]:
-    """Run all clients; say how it goes."""
+    """Run all clients, and report how it goes."""
     results = []
     for client in clients:
         result = await visit(client, front, given.limit)
@@ -121,7 +121,7 @@ def select(clients: list[Client], only: str, *, quick: bool) -> list[Client]:
 
 
 async def main(given: argparse.Namespace) -> int:
-    """Run the clients; give the exit code."""
+    """Run the clients; return the exit code."""
     running = asyncio.current_task()
     assert running is not None  # noqa: S101  we are in it
     for number in (signal.SIGTERM, signal.SIGHUP):

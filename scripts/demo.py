@@ -99,7 +99,7 @@ async def demo(serve: bool) -> None:
 
 
 async def main(serve: bool) -> int:
-    """Run the demo; give the exit code."""
+    """Run the demo; return the exit code."""
     running = asyncio.current_task()
     assert running is not None  # noqa: S101  we are in it
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):

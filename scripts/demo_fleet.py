@@ -96,7 +96,7 @@ async def end(process: Process) -> None:
 
 
 def post(port: int, message: dict[str, Any], **headers: str) -> tuple[str, dict[str, Any]]:
-    """Send a JSON-RPC request; give who answered it, and the result."""
+    """Send a JSON-RPC request; return who answered it, and the result."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
     connection.request("POST", "/mcp", json.dumps(message), {"Content-Type": "application/json", **headers})
     response = connection.getresponse()

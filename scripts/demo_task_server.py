@@ -18,7 +18,7 @@ class Quarter(BaseModel):
 
 
 def write(chapter: str, quarter: str) -> str:
-    """Take a while; say who has done it."""
+    """Take a while; return who has done it."""
     time.sleep(0.6)
     return f"{chapter} of {quarter}, by process {os.getpid()}"
 

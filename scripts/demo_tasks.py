@@ -35,11 +35,11 @@ class Client:
         self._port = port
 
     async def call(self, **more: Any) -> tuple[str, dict[str, Any]]:
-        """Call the tool; give who answered it, and the result."""
+        """Call the tool; return who answered it, and the result."""
         return await self._send("tools/call", "report", {"name": "report", "arguments": {}, **more})
 
     async def ask(self, method: str, task: str, **more: Any) -> tuple[str, dict[str, Any]]:
-        """Send a request about a task; give who answered it, and the result."""
+        """Send a request about a task; return who answered it, and the result."""
         return await self._send(method, task, {"taskId": task, **more})
 
     async def _send(self, method: str, name: str, params: dict[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -72,7 +72,7 @@ async def demo(key: str) -> None:
 
 
 async def play(client: Client, servers: list[Running]) -> None:
-    """Go through the rounds and the task, and kill who works on it; say who did what."""
+    """Go through the rounds and the task, and kill its worker; return who did what."""
     print("\nRound 1\n  client     report()")
     who, result = await client.call()
     print(f"  {who}\n             asks: {result['inputRequests']['quarter']['params']['message']}")

@@ -29,7 +29,7 @@ _OBJECT = re.compile(r"<(?:built-in )?(?:function|class) '?([\w.]+)'?[^>]*>")
 
 
 class Signatures(griffe.Extension):
-    """Gives the signatures that they have to functions that take options, and to classes that are made of fields."""
+    """Sets the signatures of functions that take options, and of classes that are made of fields."""
 
     def on_package(self, *, pkg: griffe.Module, **_: Any) -> None:
         """Mend what was read of this package."""

@@ -26,8 +26,8 @@ from mrtr_server.protocol import sessions
 TURNS = 40
 """How many turns of the event loop a request gets before it is looked at whether it waits."""
 
-PATIENCE = 0.002
-"""How long it may go on then before it counts as a stream that stays open, in seconds."""
+REPLY_TIMEOUT = 0.002
+"""How long it may run then before it counts as a stream that stays open, in seconds."""
 
 MOST_OPEN = 24
 """How many streams are open at once."""
@@ -117,7 +117,7 @@ class Exchange:
             await asyncio.sleep(0)
             if self.task.done():
                 return True
-        await asyncio.wait((self.task,), timeout=PATIENCE)
+        await asyncio.wait((self.task,), timeout=REPLY_TIMEOUT)
         return self.task.done()
 
     async def leave(self) -> bool:

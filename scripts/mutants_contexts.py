@@ -19,7 +19,7 @@ def name_of(test: str) -> str:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    """Give the lines that a test runs its name."""
+    """Record the lines that a test runs under its name."""
     measured = coverage.Coverage.current()
     if measured is not None:
         measured.switch_context(name_of(item.nodeid))

@@ -189,7 +189,7 @@ def _end_group(process: int) -> None:
 
 
 def _run_here(bodies: list[tuple[FunctionType, CodeType]], run: list[tuple[pytest.Item, float]], tells: int) -> int:
-    """Run the tests; tell the name of each as it begins, and in the end that all have passed."""
+    """Run the tests; report the name of each as it begins, and in the end that all have passed."""
 
     def tell(text: str) -> None:
         os.write(tells, f"{text}\n".encode())

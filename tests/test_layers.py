@@ -99,7 +99,7 @@ ONLY_IMPORTERS = {
                 "gate",
                 "health",
                 "metrics_page",
-                "oversized",
+                "refused_bodies",
                 "resource_metadata",
                 "response_writer",
                 "routing",
@@ -248,7 +248,7 @@ def test_what_is_sealed_is_bound_to_its_place_by_one_module() -> None:
         for node in ast.walk(tree)
         if isinstance(node, ast.ImportFrom) and "SealedCodec" in [alias.name for alias in node.names]
     }
-    assert sealing == {TOP, "crypto.bound_codec", "deployment.wiring", "flow.inspection"}  # which only opens
+    assert sealing == {TOP, "crypto.place_codec", "deployment.wiring", "flow.inspection"}  # which only opens
 
 
 class TestNeutrality:

@@ -253,7 +253,7 @@ class TestOptions:
 
 
 async def live(app: MRTRServer) -> list[Message]:
-    """Lead an application through one lifespan; give what it said."""
+    """Lead an application through one lifespan; return what it said."""
     coming: asyncio.Queue[Message] = asyncio.Queue()
     said: list[Message] = []
 

@@ -51,7 +51,7 @@ async def fetch_json(
     Args:
         url: where; `https`, or `http` on loopback.
         form: fields to POST; None for a GET.
-        credentials: name and password of the one who asks.
+        credentials: name and password of this server.
 
     Raises:
         IssuerUnavailable: there is none; its `status` says whether something else came.

@@ -33,7 +33,7 @@ _MOVED = frozenset({301, 302, 303, 307, 308, 404, 405, 410})
 class IntrospectionAuth(TokenBackend):
     """A Starlette authentication backend that asks an authorization server about each token. Extra: `auth`.
 
-    It is for opaque tokens, and for those that must end at once when they are revoked. What the issuer says is known
+    It is for opaque tokens, and for those that must end at once when they are revoked. The issuer's reply is cached
     for `cache_seconds`.
 
     Args:
@@ -61,7 +61,7 @@ class IntrospectionAuth(TokenBackend):
         endpoint: str | None = None,
         cache_seconds: float = 60.0,
     ) -> None:
-        # Here, so that nobody loads them who has no use for them.
+        # Here, so that they are loaded only where they are used.
         from . import discovery, fetching
 
         discovery.check_issuer(issuer)
@@ -69,7 +69,9 @@ class IntrospectionAuth(TokenBackend):
         if endpoint is not None and not fetching.is_safe(endpoint):
             raise SetupError(f"endpoint={endpoint!r} must be an https address")
         if not client_id or not client_secret:
-            raise SetupError("IntrospectionAuth needs client_id= and client_secret=: the issuer lets no stranger ask")
+            raise SetupError(
+                "IntrospectionAuth needs client_id= and client_secret=: the issuer answers only authenticated clients"
+            )
         if not 0 <= cache_seconds < float("inf"):
             raise SetupError("cache_seconds must be a number of seconds")
         self._discover = discovery.discover

@@ -118,7 +118,7 @@ class IssuerKeys:
         if isinstance(listed, list) and len(listed) > MOST_KEYS and not self._told_of_more:
             self._told_of_more = True
             logger.warning(
-                "%s lists %d keys, of which the first %d are read: tokens that another one has signed do not hold",
+                "%s lists %d keys, and only the first %d are used: tokens signed with one of the others are rejected",
                 self._found_at,
                 len(listed),
                 MOST_KEYS,

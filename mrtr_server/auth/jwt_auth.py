@@ -24,7 +24,7 @@ class JWTAuth(TokenBackend):
             tokens have no audience. Given both, a token must fit both.
         algorithms: those that a token may be signed with. Default: all with public keys.
         bind_client: whether a state, a task or a session belongs to the client, too, and not just to the user. With
-            False, a user goes on with it in another client, or in one that has registered anew.
+            False, a user can continue with it in another client, or in one that has registered again.
         implied_scopes: for a scope, those that it includes, such as `{"files:write": ["files:read"]}`.
         jwks_uri: where the issuer's keys are, for an issuer without metadata.
 
@@ -43,7 +43,7 @@ class JWTAuth(TokenBackend):
         implied_scopes: Mapping[str, Iterable[str]] | None = None,
         jwks_uri: str | None = None,
     ) -> None:
-        # Here, so that nobody loads them who has no use for them.
+        # Here, so that they are loaded only where they are used.
         from . import jwt_keys
         from .discovery import check_issuer
         from .fetching import is_safe

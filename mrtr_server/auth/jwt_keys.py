@@ -103,9 +103,9 @@ def read_header(token: bytes, allowed: Collection[str]) -> tuple[str, str]:
     if algorithm not in allowed:
         raise AuthenticationError(f"the algorithm {str(algorithm)[:20]!r} is not accepted; see algorithms=")
     if "crit" in header:
-        raise AuthenticationError("the token has critical headers, of which none is known here")
+        raise AuthenticationError("the token has critical headers, and none is supported")
     if not isinstance(id, str) or len(id) > 500:
-        raise AuthenticationError("the token's key id can't be one")
+        raise AuthenticationError("the token's 'kid' is not a valid key id")
     if str(kind).lower().removeprefix("application/") not in ("jwt", "at+jwt"):
         raise AuthenticationError(f"the token's type is {str(kind)[:20]!r}, and not that of an access token")
     return id, str(algorithm)
@@ -125,7 +125,7 @@ def verify(
         leeway: by how much clocks may be apart, in seconds.
 
     Raises:
-        AuthenticationError: it does not hold; the message says which check failed.
+        AuthenticationError: it is not valid; the message says which check failed.
     """
     audience = list(audience)
     required = ["exp", "iss", "sub", *(["aud"] if audience else [])]

@@ -94,7 +94,7 @@ class TokenBackend(AuthenticationBackend):
     ) -> None:
         self.issuer = issuer
         self.audience = (audience,) if isinstance(audience, str) else tuple(audience)
-        """What a token must be meant for; clients are told the first that is an address (RFC 8707)."""
+        """The audiences of which a token must have one; clients see the first that is an address (RFC 8707)."""
         self.authorization_servers = (issuer,)
         """Where clients get tokens, for the metadata of the protected resource (RFC 9728)."""
         self._client_ids = frozenset(_listed("client_ids", client_ids))
@@ -125,8 +125,8 @@ class TokenBackend(AuthenticationBackend):
             The scopes and the user; None if there is no such header.
 
         Raises:
-            AuthenticationError: the token does not hold; the message is for the log alone. Its cause is an
-                `IssuerUnavailable` where nobody can know now whether it holds.
+            AuthenticationError: the token is not valid; the message is for the log alone. Its cause is an
+                `IssuerUnavailable` where nobody can know now whether it is valid.
         """
         token = read_token(conn)
         if token is None:
@@ -153,10 +153,10 @@ class TokenBackend(AuthenticationBackend):
             digest: of the token.
 
         Returns:
-            The claims; and until when they hold, in seconds since the epoch.
+            The claims; and until when they are valid, in seconds since the epoch.
 
         Raises:
-            AuthenticationError: it does not hold.
+            AuthenticationError: it is not valid.
             IssuerUnavailable: that can't be found out now.
         """
 
@@ -207,9 +207,9 @@ def expires_at(claims: Mapping[str, Any]) -> float:
     """Return when a token expires, in seconds since the epoch, with the leeway of the clocks.
 
     Raises:
-        AuthenticationError: its `exp` is no time.
+        AuthenticationError: its `exp` is not a valid time.
     """
     expires = claims.get("exp")
     if isinstance(expires, bool) or not isinstance(expires, int | float) or not abs(expires) < math.inf:
-        raise AuthenticationError("the token's 'exp' is no time")
+        raise AuthenticationError("the token's 'exp' is not a valid time")
     return min(max(expires, 0), LATEST) + LEEWAY

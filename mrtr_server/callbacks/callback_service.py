@@ -13,9 +13,9 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from pydantic_core import from_json, to_json
 
-from ..crypto.bound_codec import BoundCodec
 from ..crypto.digests import digest
 from ..crypto.keys import KeyRing
+from ..crypto.place_codec import PlaceCodec
 from ..crypto.purposes import REPORT
 from ..crypto.signing import Link, Links
 from ..errors import FlowError, InvalidRequestState, LinkRefused, StoreUnavailable
@@ -84,7 +84,7 @@ class CallbackLink:
 
     @property
     def challenge(self) -> str:
-        """What a provider is told of the verifier (RFC 7636, `code_challenge` with the method S256)."""
+        """What a provider receives of the verifier (RFC 7636, `code_challenge` with the method S256)."""
         return urlsafe_b64encode(sha256(self.verifier.encode()).digest()).decode().rstrip("=")
 
 
@@ -164,7 +164,7 @@ class Callbacks:
         audience: the server that the links belong to.
         base: where browsers reach the server.
         identifies: whether the server can tell whose browser opens a link.
-        fanout: tells who listens for a report.
+        fanout: notifies those who wait for a report.
         limits: how long a flow lives, how long a client is held, how large a report may be, and how much may be stored.
         clock: returns the time in seconds since the epoch.
     """
@@ -185,7 +185,7 @@ class Callbacks:
         self.known = known
         self._store = store
         self._links = Links(ring, audience)
-        self._codec = BoundCodec(ring, REPORT)
+        self._codec = PlaceCodec(ring, REPORT)
         self._quotas = Quotas(ring, limits)
         self._audience = audience
         self._base = base

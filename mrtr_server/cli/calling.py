@@ -63,7 +63,7 @@ _roots = click.option(
 @_answers
 @_roots
 def call(tool: str, arguments: tuple[str, ...], **options: Any) -> None:
-    """Call the tool TOOL of a server. What it asks is asked at the terminal.
+    """Call the tool TOOL of a server. Its questions are asked at the terminal.
 
     KEY=VALUE is read by the tool's schema: numbers, booleans, JSON for lists and objects. KEY:=JSON is JSON.
     """

@@ -53,9 +53,9 @@ def reseal(database: str) -> None:
 
         tables = asyncio.run(reseal_rows(database.strip(), ring_of_servers()))
     except MRTRError as error:
-        raise click.ClickException(f"{error}. What was sealed stays so; run the command again") from error
+        raise click.ClickException(f"{error}. The resealed rows stay resealed; run the command again") from error
     for table in tables:
-        click.echo(f"{table.table}: {table.rows} rows, {table.sealed} sealed anew")
+        click.echo(f"{table.table}: {table.rows} rows, {table.sealed} resealed")
         if table.left:
             click.echo(f"  {table.left} of them change under another key: first make the new key the first everywhere")
         for reason, rows in table.unopened.items():

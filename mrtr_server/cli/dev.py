@@ -28,7 +28,7 @@ SHUTDOWN = "3"
 @click.option("--app-dir", default="", metavar="PATH", help="The folder in which to look for MODULE.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
 @click.option("--port", default=8000, show_default=True, type=click.IntRange(0, 65535), help="0 for any that is free.")
-@click.option("--reload/--no-reload", default=True, show_default=True, help="Start anew when a file changes.")
+@click.option("--reload/--no-reload", default=True, show_default=True, help="Restart when a file changes.")
 @click.option(
     "--watch",
     multiple=True,
@@ -57,9 +57,9 @@ def dev(
 ) -> None:
     """Serve MODULE:APP while you write it.
 
-    It is an MRTRServer, or an ASGI application in which one is mounted. It starts anew when a file changes, and shows a
+    It is an MRTRServer, or an ASGI application in which one is mounted. It restarts when a file changes, and shows a
     line for each round: what was answered, which steps ran or were replayed, what is asked, the result, and how long it
-    took. What a handler does outside of ctx.step, and so again in each round, is pointed out with its file and line.
+    took. Effects of a handler outside of ctx.step, which each round repeats, are reported with file and line.
 
     Where MRTR_KEYS and MRTR_DATABASE_URL are not set, it makes keys and a database for this run, so flows and tasks
     continue after a change.

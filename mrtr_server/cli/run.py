@@ -58,7 +58,7 @@ OPTIONS = COMMAND_PREFIX.removesuffix("_")
     type=click.IntRange(1),
     help="How many processes serve; WEB_CONCURRENCY or 1 by default.",
 )
-@click.option("--reload", is_flag=True, help="Start anew when a file changes; for development.")
+@click.option("--reload", is_flag=True, help="Restart when a file changes; for development.")
 @click.option("--server", type=click.Choice(tuple(SERVERS)), default="uvicorn", show_default=True)
 @click.option(
     "--max-connections",

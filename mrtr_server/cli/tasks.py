@@ -38,7 +38,7 @@ def tasks() -> None:
 @click.option("--limit", default=50, type=click.IntRange(1), show_default=True, help="How many to print at most.")
 @click.option("--json", "as_json", is_flag=True, help="Print a line of JSON for each.")
 def list_tasks(database: str, status: str | None, tool: str, limit: int, as_json: bool) -> None:
-    """List tasks, those first that changed last. What they hold stays sealed."""
+    """List tasks, the last changed first. Their contents stay sealed."""
     rows = _run(database, lambda store: store.list_tasks(status=status or "", tool=tool, most=limit))
     for row in rows:
         described = _describe(row)

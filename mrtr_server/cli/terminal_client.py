@@ -205,7 +205,7 @@ def _write(text: str) -> None:
 
 
 def _short(value: Any, name: str = "") -> Any:
-    """Return a message with its states cut: what they seal may be replayed by who has them."""
+    """Return a message with its states cut: anyone who has a state may replay it."""
     if isinstance(value, dict):
         return {key: _short(each, key) for key, each in value.items()}
     if isinstance(value, list):

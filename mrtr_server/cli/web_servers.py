@@ -132,8 +132,8 @@ def _note_protocol(protocol: Any) -> None:
 
     if not issubclass(protocol, Bounds):
         logger.warning(
-            "Heads and bodies of requests have no bounds in time: this release does not know uvicorn %s. Install one "
-            "that it knows, or have a proxy in front bound them",
+            "There is no timeout for receiving requests, because this release does not support uvicorn %s. Install a "
+            "supported version, or set the timeouts in a proxy",
             version("uvicorn"),
         )
     elif why := why_slower(protocol):

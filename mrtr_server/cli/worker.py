@@ -27,7 +27,7 @@ def worker(app: str, app_dir: str, log_format: Format, log_level: str) -> None:
     the code gives them.
 
     SIGTERM or Ctrl-C ends it: tasks are handed back at their next step, ask or checkpoint, and continue in other
-    workers. What has not ended after MRTR_SHUTDOWN_SECONDS is abandoned. A second signal ends it at once.
+    workers. Rounds that have not ended after MRTR_SHUTDOWN_SECONDS are abandoned. A second signal ends it at once.
     """
     configure(log_format, log_level)
     server = load(app, app_dir)

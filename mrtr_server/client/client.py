@@ -45,10 +45,10 @@ class Client:
         on_link: answers a page to open: `"accept"` once the person agreed to open it, or `"decline"` or `"cancel"`.
         on_sample: answers a sampling: with the text that the model wrote, or the whole result.
         on_roots: returns the URIs of the directories and files that the program works in.
-        on_progress: is told how far a call has come.
+        on_progress: is called with the progress of a call.
         on_piece: gets each piece of the result of a tool that yields it in pieces, once, as it comes. The result that
             the call returns has all of them.
-        on_task: is told how a task is doing, each time that the client looks.
+        on_task: is called with the status of a task, each time that the client asks for it.
         tasks: whether calls may become tasks, which are then followed to their end.
         headers: what each request has besides.
         name: the program, as the server sees it.
@@ -258,7 +258,7 @@ class Client:
             if not isinstance(state, str | None) or (state is None and not requests):
                 raise BadReply("The server wants another round, and says neither what it asks nor where it is")
             idle = 0 if requests else idle + 1
-            if idle > 1:  # the first time at once: another replica may go on
+            if idle > 1:  # the first time at once: another replica may continue
                 await asyncio.sleep(min(_SHORTEST_POLL * 2**idle, _USUAL_POLL))
             params = {**call, "inputResponses": await self._callbacks.answer(requests)} if requests else dict(call)
             if state is not None:

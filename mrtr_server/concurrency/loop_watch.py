@@ -23,7 +23,7 @@ _BLOCKED = (
     "may end. Write what blocks as a plain `def`, which runs in a thread, or await it"
 )
 _SUSPENDED = (
-    "This process did not run for %s s: its machine was suspended or has too much to do, or code in C held Python. If "
+    "This process did not run for %s s: its machine was suspended or has too much to do, or C code held the GIL. If "
     "that was longer than a lease, others may have taken its tasks and rounds over"
 )
 

@@ -88,7 +88,7 @@ class Shutdown:
                 tell()
 
     def reopen(self) -> None:
-        """Forget that the shutdown began: the server starts anew."""
+        """Forget that the shutdown began: the server starts again."""
         self.began = None
 
     def on_begin(self, tell: Callable[[], None]) -> None:

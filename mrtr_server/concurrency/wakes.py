@@ -1,11 +1,11 @@
-"""Wake who waits on any event loop, from any thread."""
+"""Wake those who wait on any event loop, from any thread."""
 
 import asyncio
 from contextlib import suppress
 
 
 class Wakes:
-    """Wakes who waits on any event loop, from any thread. What comes before somebody waits is not lost."""
+    """Wakes those who wait on any event loop, from any thread. A wake before somebody waits is not lost."""
 
     def __init__(self) -> None:
         self._events: dict[asyncio.AbstractEventLoop, asyncio.Event] = {}

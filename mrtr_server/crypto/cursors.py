@@ -5,8 +5,8 @@ from typing import Any
 from pydantic_core import to_json
 
 from ..errors import InvalidRequestState
-from .bound_codec import BoundCodec
 from .keys import KeyRing
+from .place_codec import PlaceCodec
 
 _MOST_CHARACTERS = 512
 
@@ -21,7 +21,7 @@ class Cursors:
     """
 
     def __init__(self, ring: KeyRing) -> None:
-        self._codec = BoundCodec(ring, "position in a list")
+        self._codec = PlaceCodec(ring, "position in a list")
 
     def seal(self, listing: str, offset: int) -> str:
         """Return the cursor of a position.

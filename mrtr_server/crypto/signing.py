@@ -114,7 +114,7 @@ class Links:
             raise LinkRefused("too large, or not ASCII")
         signed, _, signature = token.rpartition(".")
         for signer in self._signers:
-            # Written anew, not decoded: Base64 has several ways to write the same signature.
+            # Encoded again, not decoded: Base64 has several ways to write the same signature.
             if compare_digest(_sign(signer, "link", callback, signed), signature):
                 return Link(token, signer)
         raise LinkRefused("forged or damaged, or of another callback, server or key")

@@ -33,10 +33,10 @@ class Composition:
     def on_error(
         self, function: Any = None, /, *, sees_arguments: bool = False, sees_answers: bool = False
     ) -> Callable[..., Any]:
-        """Register a function that is told of each failure in a call, once: `@app.on_error`.
+        """Register a function that receives each failure in a call, once: `@app.on_error`.
 
         It is called with a `Failure`, before the reply is sent: a plain `def` in a thread, an `async def` on the event
-        loop. What the model is told (`ToolError`), what a person refused and what a client did wrong are no failures.
+        loop. Errors for the model (`ToolError`), refusals of a person and errors of a client are no failures.
 
         Args:
             function: the function, where the decorator has no options.
@@ -170,7 +170,7 @@ class Composition:
         name, its_name = parts.settings.name, settings.name
         if settings.auth is not None and parts.settings.auth is None:
             raise SetupError(
-                f"{its_name} needs credentials (auth=), and {name} has none: its tools would be for everybody"
+                f"{its_name} needs credentials (auth=), and {name} has none: otherwise its tools are open to everybody"
             )
         limits = settings.rate_limits
         for option in ("per_principal", "per_address", "other_requests"):
@@ -206,7 +206,7 @@ class Composition:
     def remove_tool(self, name: str) -> None:
         """Remove a tool, also while the server runs: clients are notified, and calls of it fail from then on.
 
-        A round that runs goes on to its end.
+        A round that runs continues to its end.
 
         Args:
             name: the tool's.
@@ -248,8 +248,8 @@ class Composition:
     ) -> None:
         """Serve some of what is registered no longer, as if it were not there, until it is enabled again.
 
-        Clients are notified. A round that runs goes on to its end. It holds for this process; what is registered later
-        is enabled.
+        Clients are notified. A round that runs continues to its end. The change applies to this process, and not to
+        what is registered later.
 
         Args:
             tools: names of tools.

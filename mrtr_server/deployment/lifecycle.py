@@ -178,7 +178,7 @@ class Lifecycle:
         drain_on_sigterm(self._admission, self._lame_duck)
 
     def _log_draining(self) -> None:
-        """Log that the server drains since it was told to, unless that is a shutdown, of which the signal tells."""
+        """Log that the server drains, unless it shuts down, which is logged with the signal."""
         if self._admission.draining and self._admission.shutdown.began is None and not self._told_draining:
             self._told_draining = True
             logger.info(

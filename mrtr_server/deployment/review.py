@@ -131,7 +131,8 @@ def _review_access(
         yield Finding(
             "warning",
             "auth",
-            f"anyone who reaches {host} may call every tool: pass auth=, or let only a gateway reach it that has some",
+            f"anyone who reaches {host} may call every tool: pass auth=, or allow access only through a gateway that "
+            "authenticates",
         )
     for option in ("allowed_origins", "cors_origins"):
         if "*" in getattr(settings, option):
@@ -191,7 +192,7 @@ def _review_end(settings: Settings[Any], host: str) -> Iterator[Finding]:
             "warning",
             "lame_duck",
             "with 0 the socket closes before a load balancer has seen that the server is not ready, and requests are "
-            "lost at each restart; give it longer than the balancer's probes are apart",
+            "lost at each restart; set it longer than the balancer's probe interval",
         )
 
 

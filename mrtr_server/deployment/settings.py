@@ -119,10 +119,10 @@ class Settings(KnowsGiven, Generic[Server]):
             raise SetupError(f"metrics={path!r} must start with a slash, and end without one")
         folder = self.path.rstrip("/").rpartition("/")[0]
         if path in (self.path.rstrip("/"), f"{folder}/health", f"{folder}/ready"):
-            raise SetupError(f"metrics={path!r} is the path of something else")
+            raise SetupError(f"metrics={path!r} is already used by another endpoint")
         check_telemetry(self.telemetry, path)
 
     def _check_docs(self) -> None:
         page = f"{self.path.rstrip('/').rpartition('/')[0]}/docs"
         if self.docs and page in (self.path.rstrip("/"), self.metrics):
-            raise SetupError(f"docs=True serves the page at {page}, which is the path of something else")
+            raise SetupError(f"docs=True serves the page at {page}, which is already used by another endpoint")

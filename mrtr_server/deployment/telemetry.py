@@ -50,7 +50,7 @@ class ServerTelemetry:
         tally: what it counts.
         registry: what it offers.
         quotas: makes the digests of callers.
-        admission: knows who waits, and whether the server drains.
+        admission: knows how many calls wait, and whether the server drains.
         store: what is shared.
         dispatcher, background: run calls, and rounds of tasks.
     """

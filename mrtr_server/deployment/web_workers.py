@@ -28,7 +28,7 @@ def worker_count() -> int:
     The application is imported while the web server loads it in a worker, so the server's own frames are on the
     stack, and they hold its settings. (The parent process says nothing: with `--reload` there is one for a single
     worker, too.) Where no server is on the stack, as in a script that starts uvicorn later, `WEB_CONCURRENCY` counts.
-    What loads it in any other way is not recognized.
+    A server that is loaded in any other way is not recognized.
     """
     most = 0
     frame: FrameType | None = sys._getframe()

@@ -11,10 +11,10 @@ from ..callbacks.base_url import BaseUrl
 from ..callbacks.callback_service import Callbacks
 from ..concurrency.shutdown import DEFAULT, Shutdown, read_seconds
 from ..concurrency.threads import Threads
-from ..crypto.bound_codec import BoundCodec
 from ..crypto.codec import SealedCodec
 from ..crypto.cursors import Cursors
 from ..crypto.keys import KeyRing
+from ..crypto.place_codec import PlaceCodec
 from ..crypto.purposes import OUTCOME
 from ..errors import SetupError
 from ..flow.admission import Admission
@@ -126,7 +126,7 @@ class ServerParts:
         quotas = Quotas(ring, limits)
         self.redeemer = Redeemer(
             self.shared.watched,
-            BoundCodec(ring, OUTCOME),
+            PlaceCodec(ring, OUTCOME),
             quotas,
             lease=limits.lease_seconds,
             clock=clock,
@@ -140,17 +140,17 @@ class ServerParts:
             clock=clock,
             keeps_plain=settings.codec is None,  # another codec may keep what our keys do not
         )
-        flows = RoundService(
+        rounds = RoundService(
             states, self.redeemer, self.threads, limits, self.admission, self.callbacks, self.rates, self.lifespans
         )
         errors, authorizer = ErrorReporter(debug=settings.debug), Authorizer(settings.authorize, self.threads)
         records = TaskRecords(
             self.shared.watched, ring, self.fanout, limits, audience=audience, clock=clock, tally=self.tally
         )
-        background = BackgroundTools(registry, flows, errors, authorizer)
+        background = BackgroundTools(registry, rounds, errors, authorizer)
         self.worker = Worker(records, background, self.admission, starts_by_itself=settings.run_tasks)
         self.tasks = Tasks(records, self.fanout, self.admission, self.worker)
-        rounds = Rounds(flows, errors)
+        prompt_and_resource_rounds = Rounds(rounds, errors)
         ttl, scope = settings.list_ttl, _list_scope(settings)
         live = LiveParts(
             ring,
@@ -173,9 +173,9 @@ class ServerParts:
         )
         cursors = Cursors(ring)
         dispatcher = Dispatcher(
-            Tools(registry, flows, self.tasks, errors, authorizer, self.rates),
-            Prompts(registry, rounds, authorizer),
-            Resources(registry, rounds, authorizer),
+            Tools(registry, rounds, self.tasks, errors, authorizer, self.rates),
+            Prompts(registry, prompt_and_resource_rounds, authorizer),
+            Resources(registry, prompt_and_resource_rounds, authorizer),
             Lists(registry, authorizer, cursors, page_size=settings.page_size, ttl=ttl, scope=scope),
             Completions(registry, self.threads, errors, authorizer, discoverer.has_completions),
             discoverer,
@@ -276,12 +276,12 @@ class ServerParts:
 
     # What happens in the registry; see `Serving`
 
-    def tell(self, change: Change) -> None:
+    def notify(self, change: Change) -> None:
         """Notify clients of a change, if the server runs."""
         if self.lifecycle.hears_sigterm or self.lifecycle.is_running:
             self.fanout.publish(change)
 
-    def take(self, handler: Handler, rate: object) -> None:
+    def prepare(self, handler: Handler, rate: object) -> None:
         """Prepare to serve a handler. Raises `SetupError` if the server can't."""
         if handler.task is not None:
             self.shared.runs_tasks(handler.name, run_tasks=self.settings.run_tasks)
@@ -291,13 +291,13 @@ class ServerParts:
         if rate is not None:
             self.rates.turn_on()
 
-    def enter(self, opening: Opening) -> None:
+    def add_lifespan(self, opening: Opening) -> None:
         """Enter the `lifespan=` of an application that is included, at the next start or before the next call."""
         self.lifespans.add(opening.home, partial(_enter, opening, self.registry.home))
         self.call_hooks()
 
-    def leave(self, home: Home) -> None:
-        """Enter the `lifespan=` of an application anew, before the next call: a test has overridden it."""
+    def restart_lifespan(self, home: Home) -> None:
+        """Leave the `lifespan=` of an application, and enter it before the next call: a test has overridden it."""
         self.lifespans.forget(home)
 
     def call_hooks(self) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from ..logs.text import PlainText, plain
 from ..logs.tracebacks import AuthorsFirst
 from ..telemetry.seen_rounds import SeenRound, current_round
-from .effects import EffectWatch, Place, shown_path
+from .effects import EffectWatch, SourceLine, shown_path
 from .refused_requests import reached
 from .round_lines import REASON, RoundLines
 from .terminal import Terminal, short
@@ -48,17 +48,17 @@ class Console:
         if (has_line := reached.get()) is not None:
             has_line.append(True)
         self._lines.show(seen)
-        for place, what in self._effects.repeated(seen).items():
-            self._tell(place, what)
+        for source, what in self._effects.repeated(seen).items():
+            self._report(source, what)
 
-    def _tell(self, place: Place, what: str) -> None:
+    def _report(self, source: SourceLine, what: str) -> None:
         style = self._terminal.style
-        where = f"{shown_path(place.file)}:{place.line}"
+        where = f"{shown_path(source.file)}:{source.line}"
         lines = [
             f"{self._terminal.head('effect', 'yellow')} {style(where, 'bold')} {what} outside of ctx.step: "
             "this runs again in every round"
         ]
-        if code := linecache.getline(place.file, place.line).strip():
+        if code := linecache.getline(source.file, source.line).strip():
             lines.append(f"{_INDENT}{style(short(code, 96), 'dim')}")
         if not self._hinted:
             self._hinted = True

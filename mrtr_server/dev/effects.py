@@ -23,7 +23,7 @@ from ..telemetry.seen_rounds import SeenRound, current_round
 from .audit_events import DESCRIBED
 
 EFFECTS = "effects"
-"""The note of a round that has its effects outside of steps: what each is, by its place."""
+"""The note of a round that has its effects outside of steps: what each is, by its source."""
 
 _TASKS = "tasks"
 
@@ -42,7 +42,7 @@ _NO_HANDLERS = frozenset(str(_PACKAGE / "flow" / f"{each}.py") for each in ("aut
 """What calls functions of the author's that may do in every round what they do."""
 
 
-class Place(NamedTuple):
+class SourceLine(NamedTuple):
     """A line of the author's code."""
 
     file: str
@@ -53,17 +53,17 @@ class _Stack(NamedTuple):
     """What a stack says of an effect.
 
     Args:
-        place: the author's line that led to it; None if there is none.
+        source: the author's line that led to it; None if there is none.
         is_theirs: whether it is the effect of a handler at all, as far as can be seen.
     """
 
-    place: Place | None
+    source: SourceLine | None
     is_theirs: bool = True
 
 
 _origin_of = cache(origin_of)
 
-_spawned_at: ContextVar[Place | None] = ContextVar("mrtr_server_spawned_at", default=None)
+_spawned_at: ContextVar[SourceLine | None] = ContextVar("mrtr_server_spawned_at", default=None)
 """The author's line that started the asyncio task in which the code runs, as a client library does to connect."""
 
 
@@ -76,11 +76,11 @@ class EffectWatch:
 
     def __init__(self, own: Container[str] = ()) -> None:
         self._own = own
-        self._told: set[Place] = set()
+        self._reported: set[SourceLine] = set()
 
     def install(self) -> None:
         """Begin to listen. An audit hook stays for as long as the process lives."""
-        sys.addaudithook(self.hear)
+        sys.addaudithook(self.on_audit_event)
 
     def begin(self, seen: SeenRound) -> None:
         """Note that a round begins, in the asyncio task that serves it."""
@@ -92,21 +92,21 @@ class EffectWatch:
         if loop.get_task_factory() is None:  # else it is the author's own
             loop.set_task_factory(self._make_task)
 
-    def repeated(self, seen: SeenRound) -> dict[Place, str]:
-        """Return the effects of a round that has ended which its flow will repeat; each place is told once."""
+    def repeated(self, seen: SeenRound) -> dict[SourceLine, str]:
+        """Return the effects of a round that has ended which its flow will repeat; each line is reported once."""
         if not seen.runs_again:
             return {}
-        found = {place: what for place, what in seen.notes.get(EFFECTS, {}).items() if place not in self._told}
-        self._told.update(found)
+        found = {source: what for source, what in seen.notes.get(EFFECTS, {}).items() if source not in self._reported}
+        self._reported.update(found)
         return found
 
-    def hear(self, event: str, args: tuple[Any, ...]) -> None:
-        """Hear an audit event. It never raises, since that would forbid what the event announces."""
+    def on_audit_event(self, event: str, args: tuple[Any, ...]) -> None:
+        """Note an audit event. It never raises, since that would forbid what the event announces."""
         # An event of another shape, a stack that changes meanwhile, or the end of the interpreter.
         with suppress(Exception):
-            self._hear(event, args)
+            self._on_audit_event(event, args)
 
-    def _hear(self, event: str, args: tuple[Any, ...]) -> None:
+    def _on_audit_event(self, event: str, args: tuple[Any, ...]) -> None:
         describe = DESCRIBED.get(event)
         if describe is None:
             return
@@ -114,21 +114,21 @@ class EffectWatch:
         if seen is None or EFFECTS not in seen.notes or current_step.get() or current_dependency.get():
             return
         what = describe(*args)
-        place = self._place(seen) if what else None
-        if place is not None:
-            seen.notes[EFFECTS].setdefault(place, what)
+        source = self._find_source(seen) if what else None
+        if source is not None:
+            seen.notes[EFFECTS].setdefault(source, what)
 
     # Where
 
-    def _place(self, seen: SeenRound) -> Place | None:
+    def _find_source(self, seen: SeenRound) -> SourceLine | None:
         """Return the author's line that an effect belongs to; None if it is nobody's, or can't be told."""
         stack = self._read(sys._getframe(3))
-        if stack.place is not None or not stack.is_theirs:
-            return stack.place
+        if stack.source is not None or not stack.is_theirs:
+            return stack.source
         return _spawned_at.get() or self._awaiting(seen)
 
     def _read(self, frame: FrameType | None) -> _Stack:
-        place: Place | None = None
+        source: SourceLine | None = None
         in_loop = False
         while frame is not None:
             file = frame.f_code.co_filename
@@ -138,39 +138,39 @@ class EffectWatch:
             if origin == _OURS:
                 if file in _NO_HANDLERS:
                     return _Stack(None, is_theirs=False)
-                if place is None:
+                if source is None:
                     return _Stack(None, is_theirs=in_loop)
-            elif place is None and self._is_own(file, origin):
-                place = Place(file, frame.f_lineno)
-            elif place is None and origin in _QUIET:
+            elif source is None and self._is_own(file, origin):
+                source = SourceLine(file, frame.f_lineno)
+            elif source is None and origin in _QUIET:
                 return _Stack(None, is_theirs=False)
             in_loop = in_loop or (origin == "asyncio" and frame.f_code.co_name == "_run")
             frame = frame.f_back
-        return _Stack(place)
+        return _Stack(source)
 
     def _is_own(self, file: str, origin: str | None) -> bool:
         return origin in self._own if origin is not None else not file.startswith("<")
 
-    def _awaiting(self, seen: SeenRound) -> Place | None:
+    def _awaiting(self, seen: SeenRound) -> SourceLine | None:
         """Return the line at which the handler waits, as for a thread that it started; None if there are several."""
-        places = {place for task in tuple(seen.notes[_TASKS]) if (place := self._waits_at(task)) is not None}
-        return places.pop() if len(places) == 1 else None
+        sources = {source for task in tuple(seen.notes[_TASKS]) if (source := self._waits_at(task)) is not None}
+        return sources.pop() if len(sources) == 1 else None
 
-    def _waits_at(self, task: "asyncio.Task[Any]") -> Place | None:
-        place = None
+    def _waits_at(self, task: "asyncio.Task[Any]") -> SourceLine | None:
+        source = None
         for frame in _awaited(task.get_coro()):
             file = frame.f_code.co_filename
             if self._is_own(file, _origin_of(file)):
-                place = Place(file, frame.f_lineno)
-        return place
+                source = SourceLine(file, frame.f_lineno)
+        return source
 
     def _make_task(self, loop: asyncio.AbstractEventLoop, coroutine: Any, /, **options: Any) -> "asyncio.Task[Any]":
         """Make an asyncio task that knows which line of the author's started it; see `loop.set_task_factory`."""
         seen = current_round.get()
         if seen is None or _TASKS not in seen.notes:
             return asyncio.Task(coroutine, loop=loop, **options)
-        place = self._read(sys._getframe(1)).place
-        token = None if place is None else _spawned_at.set(place)
+        source = self._read(sys._getframe(1)).source
+        token = None if source is None else _spawned_at.set(source)
         try:
             task = asyncio.Task(coroutine, loop=loop, **options)
         finally:

@@ -42,7 +42,7 @@ class DevProcess:
         level: the least that is logged of the author's own loggers.
         full_tracebacks: whether tracebacks have all of their calls.
         keys: what is to be said of the keys, in words; empty for nothing.
-        watched: what a change of which starts it anew, in words; empty where nothing does.
+        watched: the files whose change restarts it, in words; empty where nothing does.
         changed: when the change came that made it take over, in seconds since the epoch; 0 for the first process.
     """
 

@@ -38,18 +38,18 @@ class RefusedRequests:
         reached.set(has_line)
         status = 0
 
-        async def send_and_tell(message: Message) -> None:
+        async def send_and_report(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
             elif status >= _FIRST_ERROR and not has_line:
                 has_line.append(True)
-                self._tell(scope, status, message.get("body", b""))
+                self._report(scope, status, message.get("body", b""))
             await send(message)
 
-        await self._app(scope, receive, send_and_tell)
+        await self._app(scope, receive, send_and_report)
 
-    def _tell(self, scope: Scope, status: int, body: bytes) -> None:
+    def _report(self, scope: Scope, status: int, body: bytes) -> None:
         head = self._terminal.head("refused", "red")
         what = f"{scope['method']} {short(scope['path'], 60)}"
         self._terminal.write(f"{head} {what}: {status} {short(_reason(body), _LONGEST)}")

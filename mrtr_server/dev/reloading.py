@@ -1,4 +1,4 @@
-"""The process that watches the files of an application, and starts it anew when one changes."""
+"""The process that watches the files of an application, and restarts it when one changes."""
 
 import socket
 import time
@@ -17,7 +17,7 @@ _MOST_NAMED = 3
 
 
 def watch_and_serve(process: DevProcess, folders: Sequence[str], patterns: Sequence[str], listening: Any) -> None:
-    """Serve an application, and start it anew whenever one of its files changes, until a signal ends it.
+    """Serve an application, and restart it whenever one of its files changes, until a signal ends it.
 
     Args:
         process: serves it.
@@ -59,7 +59,7 @@ def watch_and_serve(process: DevProcess, folders: Sequence[str], patterns: Seque
 
 
 def _has_broken_off(reloader: Any) -> bool:
-    """Return whether the process that serves has ended, and neither said why nor was told to."""
+    """Return whether the serving process has ended, without a reason of its own and without a signal."""
     return not reloader.should_exit.is_set() and reloader.process.exitcode not in (None, NOT_LOADED)
 
 

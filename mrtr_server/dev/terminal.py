@@ -51,7 +51,7 @@ class Terminal:
 
     def write(self, text: str) -> None:
         """Write a line, or several, at once, so that lines of others do not come between."""
-        with suppress(OSError, ValueError):  # the terminal is gone, and requests are served all the same
+        with suppress(OSError, ValueError):  # the terminal is gone, and requests are still served
             sys.stderr.write(f"{text}\n")
             sys.stderr.flush()
 

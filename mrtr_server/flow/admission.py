@@ -26,7 +26,7 @@ MOST_WAVES = 20
 
 
 class Admission:
-    """Admits calls: all at once, unless the server is draining or has limits to hold.
+    """Admits calls: all at once, unless the server is draining or has limits to enforce.
 
     Args:
         limits: its `max_concurrency`, `max_queue`, `queue_seconds` and `shed_above` count.
@@ -90,7 +90,7 @@ class Admission:
         self.drain()
 
     def reopen(self) -> None:
-        """End the draining: the server starts anew."""
+        """End the draining: the server starts again."""
         self.shutdown.reopen()
         self.draining = False
         self.is_open = self._unlimited
@@ -150,7 +150,7 @@ class Admission:
         return runs
 
     def leave(self) -> None:
-        """Note that a call that was admitted is over; give the next one its turn."""
+        """Note that an admitted call has ended; give the next one its turn."""
         self._in_flight -= 1
         if self._line.has_limits:
             now = time.monotonic()
@@ -206,7 +206,7 @@ class Admission:
         return runs
 
     async def _let_others_come(self) -> None:
-        """Wait until the calls that have come already have joined the line, or are told that it is too long.
+        """Wait until the calls that have come already have joined the line, or were refused because it is too long.
 
         A handler that computes lets nobody come meanwhile, and no line would ever be seen: a web server may accept one
         connection in each turn of the event loop.
@@ -255,7 +255,7 @@ class _Blocked:
     def unread_for(self, now: float) -> float:
         """Return how long a call that is read now may have waited unread, in seconds: at most since the block began.
 
-        What comes much later than the end of the block has not waited for it.
+        A call that comes much later than the end of the block has not waited for it.
 
         Args:
             now: by the monotonic clock.

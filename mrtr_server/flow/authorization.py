@@ -29,7 +29,7 @@ class Hook:
         function: takes the caller, and the name or URI; None where scopes decide alone.
         name: what it is for, in errors.
         is_async: whether the function runs on the loop; otherwise in a thread.
-        scopes: what a caller needs to use it. A caller who lacks some sees it, and is told which.
+        scopes: what a caller needs to use it. A caller who lacks some sees it, and the error names which.
         visible: what a caller needs to see it. For one who lacks some it does not exist.
         local: returns the name or URI by which its application knows it; None where that is the same.
         outer: the hooks of the servers that were included on the way, which are asked before; the outermost first.

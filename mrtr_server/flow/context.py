@@ -67,7 +67,8 @@ class Context:
             key: names the ask; the model's name in snake case by default, `value` for one value, then with `_2`, `_3`.
 
         Returns:
-            The validated model or value (or the `Elicited`). What came back wrong is asked for again with the reason.
+            The validated model or value (or the `Elicited`). After a wrong answer, the question is asked again with the
+            reason.
 
         Raises:
             CallEnded: a plain `def` called it, which can't wait.
@@ -147,7 +148,7 @@ class Context:
             messages: the conversation; a string is one message of the user's, an item is a string, a content object, a
                 `Message`, or plain JSON with `role` and `content`.
             max_tokens: how long the message may be, in tokens.
-            system_prompt: what the model is told before the conversation, if the client allows it.
+            system_prompt: the system prompt of the model, if the client allows it.
             model_preferences: `hints`, and the priorities of cost, speed and intelligence, each from 0 to 1.
             temperature: how freely the model writes, on the scale of the client's model.
             stop_sequences: texts at which the model stops.

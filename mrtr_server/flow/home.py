@@ -22,13 +22,13 @@ class Home:
         self.around: list[CallHook] = []
         """What runs around its calls, the outermost first."""
         self.on_error: list[CallHook] = []
-        """What is told of its failures."""
+        """The functions that receive its failures."""
         self.overrides: dict[Any, Callable[..., Any]] = {}
         """What takes the place of a dependency, by the identity of its function."""
 
     @property
     def has_hooks(self) -> bool:
-        """Whether anything runs around its calls, or is told of its failures."""
+        """Whether anything runs around its calls, or receives its failures."""
         return bool(self.around or self.on_error)
 
 

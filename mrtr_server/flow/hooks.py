@@ -1,4 +1,4 @@
-"""What hooks of an application are told of calls: `app.around` and `app.on_error`."""
+"""What hooks of an application receive of calls: `app.around` and `app.on_error`."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field

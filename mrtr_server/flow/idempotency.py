@@ -54,7 +54,7 @@ def key_parameter(function: Callable[..., Any]) -> str | None:
     return found
 
 
-# Weak, since a function may be made anew in every round, with all that its closure holds.
+# Weak, since a function may be made again in every round, with all that its closure holds.
 _known: WeakKeyDictionary[FunctionType, str | None] = WeakKeyDictionary()
 
 

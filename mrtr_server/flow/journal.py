@@ -142,7 +142,7 @@ class Journal:
 
     @property
     def flow(self) -> str:
-        """The flow's id. Made when it is first needed, since most calls are over in one round and never need one."""
+        """The flow's id. Made when it is first needed, since most calls end in one round and never need one."""
         if not self.flow_id:
             self.flow_id = os.urandom(16).hex()
         return self.flow_id
@@ -150,12 +150,12 @@ class Journal:
     # Answers
 
     def deliver(self, answers: Mapping[str, JSON]) -> None:
-        """Keep the answers to what was asked. A key that was not asked is ignored; the others are asked no more."""
+        """Keep the answers to what was asked. A key that was not asked is ignored; unanswered questions are closed."""
         self.take(answers)
         self.asked.clear()
 
     def take(self, answers: Mapping[str, JSON]) -> None:
-        """Keep the answers to what was asked, as they come one after another. What has none yet stays asked."""
+        """Keep the answers to what was asked, as they come one after another. Unanswered questions stay open."""
         for key, raw in answers.items():
             if key in self.asked:
                 self.keep(key, self.asked.pop(key), raw)
@@ -238,7 +238,7 @@ class Journal:
         self.handed_over = held
 
     def may_hand_over(self, limits: Limits) -> bool:
-        """Check whether a round may end here without a question, by the budgets that `count_round` holds."""
+        """Check whether a round may end here without a question, by the budgets that `count_round` enforces."""
         if self.rounds >= limits.rounds or self.state_only >= limits.state_only_rounds:
             return False
         held = self._held()

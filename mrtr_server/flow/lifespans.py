@@ -61,7 +61,7 @@ class Lifespans:
             yield
 
     def forget(self, home: Home) -> None:
-        """Enter that of an application anew, since a test has put another function into its place."""
+        """Restart that of an application, since a test has put another function into its place."""
         for loop, values in tuple(self._values.items()):
             values.pop(home, None)
             for late in tuple(self._late.get(loop, ())):

@@ -1,4 +1,4 @@
-"""Whether a server has too much to do: the log has a line when that begins, and one when it is over."""
+"""Whether a server has too much to do: the log has a line when that begins, and one when it ends."""
 
 import logging
 import time
@@ -44,8 +44,8 @@ class Overload:
             self._spell = _Spell(now, now)
             logger.warning(
                 "Overloaded: %d calls run and %d wait, so new ones are handed to other replicas, or refused. Add "
-                "replicas if that lasts. Limits(max_concurrency=...) says how many run, and Limits(shed_above=...) "
-                "from when on others go elsewhere",
+                "replicas if that lasts. Limits(max_concurrency=...) sets how many run at once. Limits(shed_above=...) "
+                "sets the number above which new calls go to other replicas",
                 running,
                 waiting,
                 extra={"fields": {"event": "overload", "running": running, "waiting": waiting}},
@@ -54,7 +54,7 @@ class Overload:
         self._spell.calls += 1
 
     def look(self) -> None:
-        """Look whether it is over."""
+        """Check whether it has ended."""
         spell = self._spell
         if spell is not None and self._clock() - spell.last >= CALM_SECONDS:
             self._spell = None

@@ -71,7 +71,7 @@ def conclude_result(handler: Handler, round_: Round, result: object, inputs: "Jo
 
 
 def conclude_error(round_: Round, error: BaseException) -> RoundEnd:
-    """Return how a round ends whose handler has raised.
+    """Return how a round ends after its handler raised.
 
     Raises:
         BaseException: the error, if it is no `Exception` and the round has no other end.

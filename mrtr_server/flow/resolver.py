@@ -91,7 +91,7 @@ class Declared:
         rest: names the parameter that takes all arguments together, if one of the nodes wants them.
         keys: the keys of the asks.
         confirms: whether one of the asks is that of `confirm=`.
-        compile_again: compiles it anew, with other functions in the place of some; see `Home.overrides`.
+        compile_again: compiles it again, with other functions in the place of some; see `Home.overrides`.
     """
 
     nodes: tuple[Node, ...]
@@ -202,7 +202,7 @@ class _Resolution:
         return {name: self._values[source] for name, source in sources.items()}
 
     async def run(self, dependency: Dependency) -> None:
-        """Run a dependency, whose needs are all there. What it raises ends the call, whatever it asks itself."""
+        """Run a dependency whose needs are all there. An error from it ends the call, whatever it asks itself."""
         keywords = self._keywords(dependency.sources)
         if dependency.context is not None:
             keywords[dependency.context] = Context(self._round, self._outlet, can_await=dependency.is_async)

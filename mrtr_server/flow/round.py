@@ -160,7 +160,7 @@ class Round:
     def conclude(self, own: RoundEnd) -> RoundEnd:
         """Return how the round ends.
 
-        What happened in the round counts before what the handler made of it, or an `except` could turn a no into a yes.
+        Events of the round count before the handler's result, or an `except` could turn a no into a yes.
 
         Args:
             own: how the handler ended.

@@ -100,7 +100,7 @@ class RoundService:
         """
         if call.state is None:
             return self._deliver_first(call, run) if self._rates.is_on else run(None, None)
-        opened = self._states.open(handler, call)  # what does not open is not redeemed
+        opened = self._states.unseal(handler, call)  # what does not open is not redeemed
         if self._rates.is_on:
             return self._deliver_counted(handler, call, run, opened)
         return self._deliver(handler, call, run, opened)
@@ -152,7 +152,7 @@ class RoundService:
 
         Raises:
             RequestError: nothing was run, since the state does not open, the call can neither be served now nor
-                continue elsewhere, or the store is away; or the flow is over budget.
+                continue elsewhere, or the store is unavailable; or the flow is over budget.
         """
         is_open, unsealed = self._admission.is_open, False
         if handler.is_simple and call.state is None and call.answers is None and is_open:
@@ -300,10 +300,10 @@ class RoundService:
 
         Raises:
             RequestError: the state does not open, the call has too many answers, or it is new and can neither be served
-                now nor go on elsewhere.
+                now nor continue elsewhere.
         """
         if call.state is not None:
-            return self._states.open(handler, call)
+            return self._states.unseal(handler, call)
         if not self._admission.is_open and self._admission.is_full and not call.can_retry:
             self._admission.note_turned_away()
             raise Busy(RETRY_AFTER)

@@ -10,8 +10,8 @@ from itertools import chain, repeat
 
 from ..concurrency.running import running_loop
 from ..concurrency.shutdown import Shutdown
-from ..crypto.bound_codec import RowCodec
 from ..crypto.digests import canonical, digest_twice
+from ..crypto.place_codec import RowCodec
 from ..errors import Busy, InternalFault, InvalidRequestState, RequestError, StateFault, StoreUnavailable
 from ..logs.failures import report_failure
 from ..logs.refusals import RefusalLog
@@ -21,7 +21,7 @@ from ..storage.lease import GRACE_SECONDS, Lease
 from ..storage.quotas import Quotas
 from ..storage.watched import not_executed
 from .journal import REDEEMED_FOR
-from .outcomes import dump_outcome, load_outcome
+from .outcome_codec import dump_outcome, load_outcome
 
 logger = logging.getLogger("mrtr_server")
 
@@ -40,7 +40,7 @@ MOST_UNRECORDED_BYTES = 64 * 1024 * 1024
 """How large the outcomes may be together that wait to be recorded. Beyond that nothing begins that would add one."""
 
 RoundResult = Outcome | RequestError
-"""What a client is told of a round."""
+"""The messages to a client about a round."""
 
 
 Run = Callable[[Lease], Awaitable[Outcome]]
@@ -85,7 +85,7 @@ class _Delivery:
         is_first = redemption.verdict == "granted" and redemption.attempt == 1 and self.result is None
         return is_first and not (self.is_late or self.client_left)
 
-    def tell(self, result: RoundResult) -> None:
+    def reply(self, result: RoundResult) -> None:
         """Return the result to the client, unless it has been returned."""
         if not self.is_told:
             self.is_told = True
@@ -150,7 +150,7 @@ class Redeemer:
                 can't say whether it was, or remembers as many as it may.
         """
         state = purpose + str(call.state).encode()
-        # The state salts the digest of the answers: who reads the store can't try out a yes and a no.
+        # The state salts the digest of the answers: a reader of the store can't try out a yes and a no.
         given = canonical(dict(call.answers or {})) if answers is None else answers
         is_late = expires <= self._clock()
         delivery = _Delivery(call, *digest_twice(state, b" " + given), expires, is_late, run)
@@ -213,7 +213,7 @@ class Redeemer:
     async def _deliver(self, delivery: _Delivery, waiter: "asyncio.Future[RoundResult]") -> None:
         """Redeem until the outcome of the state is known, and recorded if it was run here."""
         try:
-            delivery.tell(await self._settle(delivery))
+            delivery.reply(await self._settle(delivery))
         except asyncio.CancelledError:
             waiter.cancel()
             raise
@@ -309,7 +309,7 @@ class Redeemer:
 
     async def _run(self, delivery: _Delivery, granted: Redemption, lease: Lease) -> bool:
         """Run the handler if it has not run yet, and record the result; False if another replica has taken over."""
-        # Nearly always it is over before that.
+        # Nearly always it ends before that.
         timer = running_loop().call_later(lease.seconds / 3, self._begin_to_renew, delivery, granted.token, lease)
         try:
             if delivery.result is None:
@@ -390,13 +390,13 @@ class Redeemer:
         return False
 
     def _keep(self, delivery: _Delivery, error: StoreUnavailable, *, patient: bool) -> None:
-        """Note that the store did not take an outcome. What was done is done, and the client should know."""
+        """Log that the store did not take an outcome. Its effects have happened, and the client should know."""
         if delivery.unrecorded_since is None:
             delivery.unrecorded_since = time.monotonic()
             self._unrecorded[delivery.state] = delivery
         if not patient and not delivery.is_told:
             assert delivery.result is not None  # noqa: S101  for the type checker
-            delivery.tell(delivery.result)
+            delivery.reply(delivery.result)
             _warn(
                 delivery,
                 "unrecorded",

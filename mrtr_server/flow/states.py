@@ -28,7 +28,7 @@ class States:
         audience: what states are bound to.
         require_shared_store: takes note of a handler whose states are redeemed once from now on, by its name.
         clock: returns the time in seconds since the epoch.
-        unanswered: counts what is asked in vain.
+        unanswered: counts what is asked without an answer.
         keeps_plain: whether the state of a call that stays open may be its journal as it is.
     """
 
@@ -79,8 +79,8 @@ class States:
             call.facts.begin(journal)
         return journal, bound_to
 
-    def open(self, handler: Handler, call: Call) -> Opened:
-        """Open the state of a call, and take its answers.
+    def unseal(self, handler: Handler, call: Call) -> Opened:
+        """Unseal the state of a call, and take its answers. `Journal.load` checks what it is bound to, and its expiry.
 
         Raises:
             InvalidRequestState: it does not open, has expired, or belongs to another call.
@@ -125,7 +125,7 @@ class States:
             handler: what was run.
             call: the request.
             journal: what the flow remembers.
-            bound_to: what `begin` or `open` returned with it.
+            bound_to: what `begin` or `unseal` returned with it.
             questions: what the client is to answer, by key.
             why: why the flow is handed over, where nothing is asked.
 
@@ -148,7 +148,7 @@ class States:
             self._require_shared_store(handler.name)
         if questions:
             self._unanswered.asked(call, bound_to, journal, now)
-        # What leaves with a call that stays open is sealed with the call.
+        # The flow of an open call is sealed with the call.
         state = payload.decode() if call.stays_open and self._keeps_plain else self._codec.seal(payload)
         return NeedsInput(questions, state, journal.expires)
 

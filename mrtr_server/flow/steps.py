@@ -95,7 +95,7 @@ class Steps:
     """
 
     _has_just_kept = False
-    """Whether nothing was awaited since a step was kept, which holds for the next one, too."""
+    """Whether nothing was awaited since a step was kept, so that the check need not be repeated for the next one."""
 
     def __init__(
         self,

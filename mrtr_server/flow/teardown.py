@@ -72,8 +72,8 @@ class Teardown:
             error: what the round ended with, which is thrown in; None if it ended normally.
 
         Raises:
-            Exception: the teardown failed. What a generator makes of an error of the handler's takes its place; a no, a
-                cancellation and a mistake of the author's stand.
+            Exception: the teardown failed. An error that a generator raises instead of the handler's takes its place; a
+                no, a cancellation and a mistake of the author's stand.
         """
         traceback = None if error is None else error.__traceback__
         await self._entered.__aexit__(None if error is None else type(error), error, traceback)
@@ -95,7 +95,7 @@ class Teardown:
                 raise
             message = "The teardown of %s failed, after %r had ended with %s"
             logger.error(message, entered.name, self._round.name, type(error).__name__, exc_info=failure)
-        return False  # what a generator swallows has happened all the same
+        return False  # what a generator swallows has still happened
 
     def _may_be_replaced(self, error: BaseException) -> bool:
         if isinstance(error, asyncio.CancelledError):  # a timeout of a generator's is no cancellation of the round

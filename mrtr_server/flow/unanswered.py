@@ -1,7 +1,7 @@
-"""How often the same may be asked in vain: a client that repeats a request, and answers nothing, is put off.
+"""How often the same may be asked without an answer: a client that repeats a request, and answers nothing, is put off.
 
 A round that asks costs what any round costs, and nobody has anything of it. An answer in any flow of the same request
-shows that it is not asked in vain, and the count begins anew.
+shows that somebody answers, and resets the count.
 """
 
 import math
@@ -90,7 +90,7 @@ class UnansweredAsks:
             self._counts[key] = self._counts.get(key, 0) + 1
         else:
             # One more that is new takes one from each (Misra and Gries). So a count loses no more than there were
-            # questions for `MOST_COUNTED` others, and nobody can begin their own anew by asking for something else.
+            # questions for `MOST_COUNTED` others, and nobody can reset their own by asking for something else.
             self._counts = {each: count - 1 for each, count in self._counts.items() if count > 1}
 
     def ended(self, call: Call, bound_to: list[str]) -> None:
@@ -100,6 +100,6 @@ class UnansweredAsks:
 
 
 def _of_request(call: Call, bound_to: list[str]) -> int:
-    """Return what makes requests without a state the same: all that a state would be bound to, and who calls."""
+    """Return what makes requests without a state the same: all that a state would be bound to, and the caller."""
     who = "" if call.principal is not None else call.session or (call.peer[0] if call.peer else "")
     return hash((who, *bound_to))

@@ -29,11 +29,11 @@ Turn = asyncio.Future[bool | None]
 """What a call waits for."""
 
 
-class _Place(NamedTuple):
-    """A place in the line.
+class _WaitingCall(NamedTuple):
+    """A call in the line.
 
     Args:
-        joined: when its call joined the line, by the monotonic clock.
+        joined: when it joined the line, by the monotonic clock.
         until: when it has waited for too long.
         number: how many waited then, with it.
         timer: ends its waiting; None if nothing does.
@@ -49,8 +49,9 @@ class WaitingLine:
     """Calls wait here in the order in which they came.
 
     A call that would hardly get its turn in time is refused at once. How long a place takes, and how far off that
-    estimate is, are learned from earlier calls. A call whose turn comes too late all the same does not get it. As long
-    as calls are turned away, fewer wait than could: so nearly all of them are in time, and the others are told at once.
+    estimate is, are learned from earlier calls. A call whose turn still comes too late does not get it. As long
+    as calls are turned away, fewer wait than could: so nearly all of them are in time, and the others are refused at
+    once.
 
     Args:
         limits: its `max_queue` and `queue_seconds` count.
@@ -61,7 +62,7 @@ class WaitingLine:
         self._seconds = limits.queue_seconds or float("inf")
         self.has_limits = limits.max_queue is not None or limits.queue_seconds is not None
         """Whether there is an end to it."""
-        self._waiting: dict[Turn, _Place] = {}
+        self._waiting: dict[Turn, _WaitingCall] = {}
         self._pace = 0.0
         """How many seconds a place takes, about."""
         self._spread = 0.0
@@ -116,10 +117,10 @@ class WaitingLine:
         turn: Turn = loop.create_future()
         if not self._waiting:  # nothing could be sooner
             waited = 0.0
-        patience = max(0.0, self._seconds * share - waited)
-        timer = loop.call_later(patience, self._give_up, turn) if patience < float("inf") else None
+        timeout = max(0.0, self._seconds * share - waited)
+        timer = loop.call_later(timeout, self._give_up, turn) if timeout < float("inf") else None
         now = time.monotonic()
-        self._waiting[turn] = _Place(now, now + patience, len(self) + 1, timer)
+        self._waiting[turn] = _WaitingCall(now, now + timeout, len(self) + 1, timer)
         return turn
 
     def leave(self, turn: "Turn") -> None:
@@ -135,11 +136,11 @@ class WaitingLine:
     def next_turn(self) -> bool:
         """Start the next call; return False if none waits."""
         now = time.monotonic()
-        for turn, place in self._waiting.items():
+        for turn, call in self._waiting.items():
             if turn.done():
                 continue
-            self._learn(place, now)
-            if now <= place.until:
+            self._learn(call, now)
+            if now <= call.until:
                 turn.set_result(True)
                 return True
             turn.set_result(None)  # the timer would have said so if nothing had blocked the event loop
@@ -150,7 +151,7 @@ class WaitingLine:
             self._learn(self._waiting[turn], time.monotonic())
             turn.set_result(None)
 
-    def _learn(self, place: _Place, now: float) -> None:
-        waited = now - place.joined
-        self._spread += WEIGHT * (abs(waited - place.number * self._pace) - self._spread)
-        self._pace += WEIGHT * (waited / place.number - self._pace)
+    def _learn(self, call: _WaitingCall, now: float) -> None:
+        waited = now - call.joined
+        self._spread += WEIGHT * (abs(waited - call.number * self._pace) - self._spread)
+        self._pace += WEIGHT * (waited / call.number - self._pace)

@@ -41,7 +41,7 @@ SETTLE_TICKS = 5
 """How many turns of the loop must pass without an ask or a step before a round with an open ask ends."""
 
 LOOK_AGAIN_AFTER = 0.3
-"""How long to wait before a report is looked for again in a store that was away, in seconds."""
+"""How long to wait before a report is looked for again in a store that was unavailable, in seconds."""
 
 
 def _never() -> None:
@@ -175,7 +175,7 @@ class WaitingRound(Round):
             seen: what had happened in the round before that.
         """
         if self._activity != seen or self.stopped is not None or self.main is None or self._woken is None:
-            return  # what happened has woken the runner, or counts anew
+            return  # what happened has woken the runner, or starts the count again
         if ticks:
             self.main.get_loop().call_soon(self._settle, ticks - 1, seen)
             return
@@ -185,7 +185,7 @@ class WaitingRound(Round):
         self.main.get_loop().call_soon(self.wake)  # by then it has ended, as a rule
 
     def begin_teardown(self) -> None:
-        """Note that the handler is over, and its dependencies are being left: that is waited for."""
+        """Note that the handler has ended, and that its dependencies are being torn down: that is waited for."""
         self.in_teardown = True
         self.wake()
 

@@ -1,4 +1,4 @@
-"""Answers to the questions of open calls: kept before they are acknowledged, then told to who waits for them."""
+"""Answers to the questions of open calls: kept before they are acknowledged, then given to the call that waits."""
 
 import os
 import threading
@@ -10,9 +10,9 @@ from typing import Any
 
 from pydantic_core import from_json, to_json
 
-from ..crypto.bound_codec import BoundCodec, row_codec
 from ..crypto.digests import digest, digest_bytes, digest_parts
 from ..crypto.keys import KeyRing
+from ..crypto.place_codec import PlaceCodec, row_codec
 from ..crypto.purposes import LIVE_ANSWER
 from ..errors import AnswerNotShared, InvalidRequestState, StoreUnavailable
 from ..protocol.callers import Principal
@@ -55,7 +55,7 @@ class Answers:
         ring: seals the ids of questions, and what is kept.
         audience: the server that they belong to.
         store: keeps them.
-        fanout: tells who waits.
+        fanout: notifies the calls that wait.
         quotas: how much each caller may keep.
         clock: returns the time in seconds since the epoch.
     """
@@ -69,7 +69,7 @@ class Answers:
         quotas: Quotas,
         clock: Callable[[], float],
     ) -> None:
-        self._ids = BoundCodec(ring, "live ask")
+        self._ids = PlaceCodec(ring, "live ask")
         self._codec = row_codec(ring, LIVE_ANSWER, in_memory=store.in_memory)
         self._audience = audience
         self._places = OwnerPlaces(audience)
@@ -97,7 +97,7 @@ class Answers:
     def seal(self, asked: Asked, principal: Principal | None) -> str:
         """Return the id of the request that asks, which is to be forgotten when nobody waits for its answer here.
 
-        It begins with the question's key, for who reads the messages.
+        It begins with the question's key, for readers of the messages.
         """
         fields: list[Any] = [asked.round, asked.key, asked.expires]
         if asked.asker:
@@ -108,10 +108,10 @@ class Answers:
         return id
 
     def forget(self, id: str) -> None:
-        """Forget what `seal` returned; it opens all the same."""
+        """Forget what `seal` returned; it can still be unsealed."""
         self._sealed_here.pop(id, None)
 
-    def open(self, id: str, principal: Principal | None) -> Asked | None:
+    def unseal(self, id: str, principal: Principal | None) -> Asked | None:
         """Return what was asked.
 
         Args:
@@ -143,7 +143,7 @@ class Answers:
     # What was answered
 
     async def keep(self, asked: Asked, answer: JSON, principal: Principal | None) -> None:
-        """Keep an answer, unless there is one, and tell who waits.
+        """Keep an answer, unless there is one, and notify the call that waits.
 
         Args:
             asked: the question.
@@ -164,7 +164,7 @@ class Answers:
         sealed = self._codec.seal(_answer_place(id), to_json(answer))
         keep, quota = max(left, 0.0) + KEPT_AFTER, self._quotas.of(principal)
         is_first = await self._store.put(id, sealed.encode(), keep=keep, quota=quota)
-        # What is not sealed stays in this process.
+        # An unsealed answer stays in this process.
         note = sealed if is_first and (not self._store.in_memory or self._is_told_here) else ""
         self._fanout.publish(Change("answer", id, note=note))
 
@@ -213,7 +213,7 @@ class Answers:
         return self._named[1]
 
     def publish(self, change: Change) -> None:
-        """Notify who listens of a change."""
+        """Notify listeners of a change."""
         self._fanout.publish(change)
 
     def listen(self, rows: Iterable[str], others: Iterable[Change] = ()) -> Subscription:

@@ -11,9 +11,9 @@ from typing import Any
 
 from pydantic_core import from_json, to_json
 
-from ..crypto.bound_codec import BoundCodec
 from ..crypto.digests import digest_bytes
 from ..crypto.keys import KeyRing
+from ..crypto.place_codec import PlaceCodec
 from ..crypto.purposes import LIVE_EVENT
 from ..errors import InvalidRequestState, StoreUnavailable
 from ..protocol.callers import Principal
@@ -143,20 +143,20 @@ class EventIds:
     """
 
     def __init__(self, ring: KeyRing, audience: str, store: Store, quotas: Quotas, clock: Callable[[], float]) -> None:
-        self._codec = BoundCodec(ring, "live event")
-        self._rows = BoundCodec(ring, LIVE_EVENT)
+        self._codec = PlaceCodec(ring, "live event")
+        self._rows = PlaceCodec(ring, LIVE_EVENT)
         self._places = OwnerPlaces(audience)
         self._store = store
         self._quotas = quotas
         self._clock = clock
 
     def seal(self, event: Event, principal: Principal | None) -> SealedEvent:
-        """Return the id of an event. What is too long for a header must be kept before the id is good; see `keep`."""
+        """Return the id of an event. One that is too long for a header is valid when it is kept; see `keep`."""
         payload, place = dump_event(event), self._places.of(principal)
         id = self._codec.seal(place, payload)
         if len(id) <= LONGEST_ID:
             return SealedEvent(id, len(event.questions))
-        # The same each time, so that a client that comes back to a stream often has one row all the same. Nobody else
+        # The same each time, so that a client that comes back to a stream often has only one row. Nobody else
         # can know it: a state is in it, or the name of a round.
         row, origin = digest_bytes(place + payload), event.origin
         short = to_json(["row", row, origin.method, origin.request_id, origin.session.version])
@@ -170,7 +170,7 @@ class EventIds:
         if event.row:
             await self._store.put(event.row, event.sealed, keep=event.keep, quota=event.quota)
 
-    async def open(self, id: str, principal: Principal | None) -> Event | None:
+    async def unseal(self, id: str, principal: Principal | None) -> Event | None:
         """Return the event of an id.
 
         Args:
@@ -181,7 +181,7 @@ class EventIds:
             The event; None if it does not open for this principal.
 
         Raises:
-            StoreUnavailable: it is in the store, which is away.
+            StoreUnavailable: it is in the store, which is unavailable.
         """
         sealed, _, place_in_round = id.rpartition(".")
         sent, _, questions = place_in_round.partition(_OF)
@@ -231,7 +231,7 @@ def dump_event(event: Event) -> bytes:
 
 def _dump_question(key: str, question: Question) -> bytes:
     if not question.dumped:
-        question.dumped = to_json(question.parts(), inf_nan_mode="constants")
+        question.dumped = to_json(question.dump(), inf_nan_mode="constants")
     return b"[%b,%b" % (to_json(key), question.dumped[1:])
 
 
@@ -239,5 +239,5 @@ def load_event(parts: list[Any]) -> Event:
     """Read what `dump_event` wrote."""
     (method, params, request_id), session, run, state, asked, expires, progress, seen = parts
     origin = Origin(method, params, request_id, Session.load(session))
-    questions = {key: Question.of(*rest) for key, *rest in asked}
+    questions = {key: Question.load(*rest) for key, *rest in asked}
     return Event(origin, run, state, questions, expires, progress, seen=seen)

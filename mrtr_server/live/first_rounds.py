@@ -1,4 +1,4 @@
-"""First rounds of open calls. They have no state yet, so a client that loses one is given what came of it instead."""
+"""First rounds of open calls. They have no state yet, so a client that loses one gets its outcome instead."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
@@ -16,7 +16,7 @@ from .events import Event, SealedEvent
 from .parts import LiveParts
 
 KEPT = 3600.0
-"""How long what came of a first round is kept for a client that has left, in seconds."""
+"""How long the outcome of a first round is kept for a client that has left, in seconds."""
 
 LOOK = 0.5
 """How often a client that came back looks for it, in seconds."""
@@ -32,7 +32,7 @@ class FirstRounds:
     """Runs first rounds.
 
     While its client listens, a round is nowhere but here. When the client of a stream leaves, the round takes the lease
-    of its name, and what comes of it is recorded under that.
+    of its name, and its outcome is recorded under that.
 
     Args:
         parts: what open calls share.
@@ -85,10 +85,10 @@ class FirstRounds:
         return outcome
 
     async def find(self, event: Event, call: Call, channel: Channel) -> Outcome:
-        """Wait for what comes of a first round that runs elsewhere, or ran.
+        """Wait for the outcome of a first round that runs elsewhere, or ran.
 
         Raises:
-            RequestError: what came of it; or nobody runs it any more.
+            RequestError: its outcome is one; or nobody runs it any more.
         """
         sealed = self._events.seal(event, call.principal)
         await self._events.keep(sealed)
@@ -120,7 +120,7 @@ class FirstRounds:
             await self._redeemer.once(named, self._clock() + KEPT, outcome)
 
     async def _store(self, event: SealedEvent) -> None:
-        with suppress(StoreUnavailable, Full):  # a client that comes back is told that nobody answered
+        with suppress(StoreUnavailable, Full):  # a client that comes back learns that nobody answered
             await self._events.keep(event)
 
     def _keep(self, work: Coroutine[Any, Any, None]) -> None:

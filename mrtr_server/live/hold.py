@@ -118,7 +118,7 @@ class Hold:
         """Close the questions, which then take no more answers. Raises `StoreUnavailable`."""
         for key, asked in self._asked.items():
             if key not in self._found:
-                self._tell(key, CALL_CANCELLED)
+                self._notify(key, CALL_CANCELLED)
             await self._answers.keep(asked, WITHDRAWN, self._principal)
 
     def close(self) -> None:
@@ -132,7 +132,7 @@ class Hold:
     def _take(self, key: str, answer: JSON) -> None:
         self._found[key] = answer
         if not self._answers.is_to(self._requests.get(key, ""), answer):
-            self._tell(key, ANSWERED_ELSEWHERE)
+            self._notify(key, ANSWERED_ELSEWHERE)
         self._is_answered = len(self._found) == len(self._asked)
 
     def _send(self) -> None:
@@ -182,9 +182,9 @@ class Hold:
                 found = await self._answers.find(asked) or given
                 self._take(key, found)
                 if found == given:
-                    self._tell(key, TOO_LATE)
+                    self._notify(key, TOO_LATE)
 
-    def _tell(self, key: str, reason: str) -> None:
+    def _notify(self, key: str, reason: str) -> None:
         """Notify the client that a question counts no more, if it was asked on this stream."""
         if (id := self._requests.get(key)) is not None:
             self._channel.withdraw(id, reason)

@@ -34,7 +34,7 @@ T = TypeVar("T")
 CANCEL_KEPT = 3600.0
 """How long a cancellation is kept, in seconds."""
 
-ANSWER_PATIENCE = 10.0
+ANSWER_TIMEOUT = 10.0
 """For how long the store is asked to keep an answer, in seconds: no client sends one again."""
 
 LONGEST_PAUSE = 1.0
@@ -142,7 +142,7 @@ class LiveCalls:
             return await self._task_results.serve(call, channel, event, cancelled, lambda: self._is_cancelled(call))
 
     async def take(self, id: str, read: Callable[[], JSON], principal: Principal | None) -> bool:
-        """Keep the answer to a question of an open call, or of a task. While the store is away, try again for a while.
+        """Keep the answer to a question of an open call, or of a task. Retry for a while if the store fails.
 
         Args:
             id: of the response that came; it may be anything.
@@ -155,7 +155,7 @@ class LiveCalls:
         Raises:
             RequestError: the answer could not be kept.
         """
-        ends, pause = time.monotonic() + ANSWER_PATIENCE, LONGEST_PAUSE / 16
+        ends, pause = time.monotonic() + ANSWER_TIMEOUT, LONGEST_PAUSE / 16
         with store_needed():
             while True:
                 try:
@@ -168,7 +168,7 @@ class LiveCalls:
 
     async def _take(self, id: str, read: Callable[[], JSON], principal: Principal | None) -> bool:
         answers = self._parts.answers
-        if (asked := answers.open(id, principal)) is not None:
+        if (asked := answers.unseal(id, principal)) is not None:
             if asked.expires > self._parts.clock():  # who answers later is as good as the second who answers
                 await answers.keep(asked, answers.to(id, read()), principal)
             return True
@@ -394,7 +394,7 @@ class store_needed:
         """Begin."""
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        """Turn an outage into what the client is told."""
+        """Turn an outage into an error for the client."""
         if isinstance(error, StoreUnavailable):
             raise Unavailable(report_outage(error, "A question of an open call needs the store")) from None
 

@@ -30,7 +30,7 @@ class NewestStream:
         self._has_newer = False
 
     @property
-    def tells(self) -> bool:
+    def is_newest(self) -> bool:
         """Whether the session's notifications go out on this stream, as far as is known here."""
         return not self._has_newer
 
@@ -40,10 +40,10 @@ class NewestStream:
 
     def end(self) -> None:
         """Announce that the stream has ended; to be called once."""
-        if self.tells:
+        if self.is_newest:
             self._announce(_ENDED)
 
-    def hear(self, note: str) -> None:
+    def on_announcement(self, note: str) -> None:
         """Note what another stream has announced.
 
         Args:
@@ -53,7 +53,7 @@ class NewestStream:
         if order == self._order:
             return
         self._has_newer = happened == _OPENED and order > self._order
-        if self.tells:
+        if self.is_newest:
             self._announce(_OPENED)
 
     def _announce(self, happened: str) -> None:

@@ -1,13 +1,13 @@
-"""Calls that can't stay open and ask for pages alone: they end with the pages, and go on when they are repeated."""
+"""Calls that can't stay open and ask for pages alone: they end with the pages, and continue when they are repeated."""
 
 import hmac
 from contextlib import suppress
 
 from pydantic_core import from_json
 
-from ..crypto.bound_codec import BoundCodec
 from ..crypto.digests import canonical
 from ..crypto.keys import KeyRing
+from ..crypto.place_codec import PlaceCodec
 from ..crypto.purposes import LIVE_PAGES
 from ..errors import Busy, InvalidRequestState, PagesRequired, StoreUnavailable
 from ..protocol.messages import JSON, PAGE, Call, Question
@@ -26,8 +26,8 @@ OPENED: JSON = {"action": "accept"}
 class RequiredPages:
     """Keeps the flows of calls that ended with pages to open, and finds them when their callers repeat the call.
 
-    A client repeats such a call without a state, so a flow is found by its caller and the call. Nobody else can be told
-    from the caller where nobody is authenticated: there a call begins anew.
+    A client repeats such a call without a state, so a flow is found by its caller and the call. Without
+    authentication, callers can't be told apart: there a call starts again.
 
     Args:
         ring: seals what is kept.
@@ -41,8 +41,8 @@ class RequiredPages:
     def __init__(
         self, ring: KeyRing, audience: str, store: Store, states: SessionStates, answers: Answers, quotas: Quotas
     ) -> None:
-        self._codec = BoundCodec(ring, LIVE_PAGES)
-        # Who reads the store could otherwise try out which arguments a call had.
+        self._codec = PlaceCodec(ring, LIVE_PAGES)
+        # A reader of the store could otherwise try out which arguments a call had.
         self._name_keys = [key for _, key in ring.derive(f"{LIVE_PAGES}, by name")]
         self._audience = audience
         self._store = store
@@ -135,7 +135,7 @@ class RequiredPages:
         return dict.fromkeys(pages, OPENED)
 
     async def forget(self, call: Call, event: Event, now: float) -> None:
-        """Note that a flow has ended, so that the next call like it begins anew."""
+        """Note that a flow has ended, so that the next call like it starts again."""
         with suppress(StoreUnavailable, Busy):  # then the next one gets the same outcome, until this one expires
             await self._keep(call, b"null", event.ends - now)
 

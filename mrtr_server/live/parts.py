@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
-from ..crypto.bound_codec import row_codec
 from ..crypto.keys import KeyRing
+from ..crypto.place_codec import row_codec
 from ..crypto.purposes import LIVE_OUTCOME
 from ..flow.admission import Admission
 from ..flow.single_use import Redeemer
@@ -60,7 +60,7 @@ class LiveParts:
         self.cancellations = Allowance(clock)
         self.holds = Holds(limits)
         outcomes = row_codec(ring, LIVE_OUTCOME, in_memory=store.in_memory)
-        # What is recorded in memory is of no use to anybody once the process ends, which alone cancels requests here.
+        # Records in memory are of no use to anybody once the process ends, which alone cancels requests here.
         self.redeemer = Redeemer(
             store,
             outcomes,

@@ -7,9 +7,9 @@ from typing import TypeVar
 
 from pydantic_core import from_json, to_json
 
-from ..crypto.bound_codec import BoundCodec
 from ..crypto.digests import digest
 from ..crypto.keys import KeyRing
+from ..crypto.place_codec import PlaceCodec
 from ..crypto.purposes import LIVE_SESSION
 from ..errors import InvalidRequestState, StoreUnavailable
 from ..protocol.callers import Principal
@@ -36,7 +36,7 @@ MOST_RESOURCES = 1_000
 """How many resources a session may listen to."""
 
 LONGEST_RESOURCES = 100_000
-"""Characters of their URIs together: all are written anew with each that comes."""
+"""Characters of their URIs together: all are written again with each that comes."""
 
 MOST_PAGES = 20
 """How many pages a session waits for; of more, the newest."""
@@ -79,7 +79,7 @@ class SessionStates:
     """
 
     def __init__(self, ring: KeyRing, store: Store, fanout: Fanout, quotas: Quotas, clock: Callable[[], float]) -> None:
-        self._codec = BoundCodec(ring, LIVE_SESSION)
+        self._codec = PlaceCodec(ring, LIVE_SESSION)
         self._store = store
         self._fanout = fanout
         self._quotas = quotas
@@ -156,7 +156,7 @@ class SessionStates:
         return self._clock() < until
 
     async def has_ended(self, session: Session) -> bool:
-        """Return whether a session has ended. While the store is away, none has."""
+        """Return whether a session has ended. While the store is unavailable, none has."""
         if session.key in self._ended:
             return True
         try:

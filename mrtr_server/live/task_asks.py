@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from pydantic_core import from_json, to_json
 
-from ..crypto.bound_codec import BoundCodec
 from ..crypto.keys import KeyRing
+from ..crypto.place_codec import PlaceCodec
 from ..errors import InvalidRequestState
 from ..protocol.callers import Principal
 from ..protocol.sessions import OwnerPlaces
@@ -38,7 +38,7 @@ class TaskAsks:
     """
 
     def __init__(self, ring: KeyRing, audience: str) -> None:
-        self._codec = BoundCodec(ring, "live ask of a task")
+        self._codec = PlaceCodec(ring, "live ask of a task")
         self._places = OwnerPlaces(audience)
 
     def seal(self, asked: AskedByTask, principal: Principal | None) -> str:
@@ -46,7 +46,7 @@ class TaskAsks:
         sealed = self._codec.seal(self._places.of(principal), to_json([asked.task, asked.key, asked.session]))
         return f"{asked.key}.{sealed}"
 
-    def open(self, id: str, principal: Principal | None) -> AskedByTask | None:
+    def unseal(self, id: str, principal: Principal | None) -> AskedByTask | None:
         """Return what was asked; None if the id, which may be anything, does not open for this principal."""
         if len(id) > _LONGEST_ID:
             return None

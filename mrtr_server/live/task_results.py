@@ -1,6 +1,6 @@
 """Requests for the result of a task that stay open until it has ended, and ask meanwhile what the task asks.
 
-All of it is in the row of the task: what is asked, what was answered, and what came of it. So a stream only shows that,
+All of it is in the row of the task: its questions, its answers and its outcome. So a stream only shows that,
 and an answer changes the row, whichever replica takes it.
 """
 
@@ -120,7 +120,7 @@ class TaskResults:
         await stream.ask(task)
         for page in changes.turn_to(stream.pages):
             if await self._parts.store.get(page) is not None:  # it was done before
-                stream.tell(page)
+                stream.report_page(page)
         await stream.channel.flush()
         await stream.send_pieces()
         while True:
@@ -131,7 +131,7 @@ class TaskResults:
                 return [Change("task", task.id)]  # as far as is known
             for change in heard:
                 if change.kind == "page":
-                    stream.tell(change.uri)
+                    stream.report_page(change.uri)
                 elif change.kind == "piece":
                     await stream.send_pieces()
                 elif change.kind == "progress" and (found := self._tasks.progress_in(stream.call, change)):
@@ -148,13 +148,13 @@ class TaskResults:
             principal: on whose behalf it came.
 
         Returns:
-            Whether the id is that of a question. One that the task does not ask any more is answered in vain.
+            Whether the id is that of a question. An answer to one that the task does not ask any more is ignored.
 
         Raises:
             RequestError: it could not be kept.
             StoreUnavailable: likewise.
         """
-        asked = self._parts.task_asks.open(id, principal)
+        asked = self._parts.task_asks.unseal(id, principal)
         if asked is None:
             return False
         call = Call("tasks/get", {}, asked.task, principal=principal, session=asked.session, task=TaskOffer())
@@ -233,7 +233,7 @@ class _Stream:
         """The pages that were asked for and have not reported yet."""
         return frozenset(filter(None, self._event.seen.values()))
 
-    def tell(self, page: str) -> None:
+    def report_page(self, page: str) -> None:
         """Notify the client of a page that has reported."""
         self._event = replace(
             self._event, seen={key: "" if page == each else each for key, each in self._event.seen.items()}

@@ -63,7 +63,7 @@ def report_failure(
 
 
 def report_outage(error: StoreUnavailable, what: str, *values: object) -> str:
-    """Log that the store is away, unless that is in the log already.
+    """Log that the store is unavailable, unless that is in the log already.
 
     Args:
         error: what the store said. It gets the reference of its entry.

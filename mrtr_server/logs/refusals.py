@@ -38,7 +38,7 @@ class RefusalLog:
 
     Args:
         clock: returns the time in seconds, from any beginning.
-        tally: counts the refusals that `count` is told of.
+        tally: counts the refusals that `count` is called for.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, tally: Tally | None = None) -> None:

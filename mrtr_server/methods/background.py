@@ -39,14 +39,14 @@ class BackgroundTools:
 
     Args:
         registry: has the tools.
-        flows: runs the rounds.
+        rounds: runs the rounds.
         errors: notes what goes wrong on our side.
         authorizer: knows who may call what.
     """
 
-    def __init__(self, registry: Registry, flows: RoundService, errors: ErrorReporter, authorizer: Authorizer) -> None:
+    def __init__(self, registry: Registry, rounds: RoundService, errors: ErrorReporter, authorizer: Authorizer) -> None:
         self._registry = registry
-        self._flows = flows
+        self._rounds = rounds
         self._errors = errors
         self._authorizer = authorizer
         self._serve: Observe | None = None
@@ -102,7 +102,7 @@ class BackgroundTools:
         except ArgumentsMisfit as misfit:  # the tool has changed since
             self._errors.note_changed(tool.handler.name)
             return Complete(failed(problems(call.target, misfit)))
-        end = await self._flows.run_task(tool.handler, arguments, call, journal, run, run, should_yield)
+        end = await self._rounds.run_task(tool.handler, arguments, call, journal, run, run, should_yield)
         match end:
             case Asking() | Yielded() | Backgrounded():
                 return end

@@ -21,7 +21,7 @@ class Completions:
         threads: runs plain functions.
         errors: logs what goes wrong on our side.
         authorizer: knows who may use what.
-        are_declared: returns whether clients were told of completions.
+        are_declared: returns whether completions were declared to clients.
     """
 
     def __init__(

@@ -16,7 +16,7 @@ class Discoverer:
     Args:
         registry: what it has.
         instructions: how a model should use it.
-        ttl: how long a client may keep what it was told, in seconds.
+        ttl: how long a client may cache the result, in seconds.
         scope: who may share that.
         registers_later: what the server may have while it runs, though there is none yet.
     """
@@ -48,7 +48,7 @@ class Discoverer:
     async def discover(self, call: Call, outlet: Outlet) -> Outcome:
         """Serve `server/discover` (Discovery, Server Capabilities).
 
-        What it returns is made once for what there is, so that a dialect need not write it anew.
+        What it returns is made once for what there is, so that a dialect need not write it again.
         """
         had = self._has()
         if self._last is None or self._last[0] != had:

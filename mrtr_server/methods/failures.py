@@ -1,4 +1,4 @@
-"""What goes wrong while a handler runs, in words for the one who is told."""
+"""What goes wrong while a handler runs, in words for its reader: the model, the client or the operator."""
 
 from dataclasses import replace
 

@@ -110,7 +110,7 @@ class HookedCalls:
         raise failure
 
     async def report(self, hook: CallHook, failure: Failure) -> None:
-        """Call a hook with a failure. What goes wrong in the hook is logged."""
+        """Call a hook with a failure. An error in the hook is logged."""
         try:
             if hook.is_async:
                 await hook.function(failure)

@@ -13,7 +13,7 @@ from ..registration.registry import Record, Registry
 
 
 class Lists:
-    """Lists what there is, page by page (Pagination). Who may not use something does not see it.
+    """Lists what there is, page by page (Pagination). Callers who may not use something do not see it.
 
     Args:
         registry: what there is.

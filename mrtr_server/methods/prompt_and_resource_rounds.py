@@ -29,12 +29,12 @@ class Rounds:
     """Runs rounds, and turns whatever fails into the error that the client gets.
 
     Args:
-        flows: runs them.
+        rounds: runs them.
         errors: logs what goes wrong on our side.
     """
 
-    def __init__(self, flows: RoundService, errors: ErrorReporter) -> None:
-        self._flows = flows
+    def __init__(self, rounds: RoundService, errors: ErrorReporter) -> None:
+        self._rounds = rounds
         self._errors = errors
 
     async def run(
@@ -71,7 +71,7 @@ class Rounds:
 
         async def run_once(opened: Opened | None, lease: Lease | None) -> Outcome:
             try:
-                end = await self._flows.run(handler, arguments, call, outlet, opened, lease)
+                end = await self._rounds.run(handler, arguments, call, outlet, opened, lease)
                 match end:
                     case Completed(result):
                         return complete(result)
@@ -89,7 +89,7 @@ class Rounds:
                 raise self._refusal(call, error) from None
 
         try:
-            return await self._flows.deliver(handler, call, run_once)
+            return await self._rounds.deliver(handler, call, run_once)
         except Exception as error:
             raise self._refusal(call, error) from None
 

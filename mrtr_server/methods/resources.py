@@ -43,7 +43,7 @@ class Resources:
             body = resource_body(result, call.target, resource.mime_type)
             if call.state is not None or call.answers:
                 return Complete(body, 0.0, "private")  # what depends on answers is not in a cache's key
-            # What is not for everybody is not in anybody's cache but the caller's own.
+            # A resource that is not for everybody may only be in the caller's own cache.
             shared = not self._authorizer.guards(resource.authorize)
             return Complete(body, resource.ttl, resource.scope if shared else "private")
 

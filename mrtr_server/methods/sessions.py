@@ -108,9 +108,9 @@ class SessionRequests:
 
 
 class SessionChanges:
-    """The changes that a stream of a session tells of; it listens anew when the session has set something else.
+    """The changes that a session's stream reports; it subscribes again when the session has set something else.
 
-    Of several streams of a session, the newest tells.
+    Of several streams of a session, the newest reports.
 
     Args:
         call: the request for the stream.
@@ -126,11 +126,11 @@ class SessionChanges:
         self._subscriptions = subscriptions
         self._tasks = tasks
         self._told: dict[str, Seen] = {}
-        """The tasks that it hears of, as it was told of each last; at first, as its client found it."""
+        """The tasks that it follows, as they were last reported; at first, as its client found them."""
         self._newest = math.inf
         self._changes: Subscription | None = None
         self._left: list[Change] = []
-        """What was heard while it began to listen anew."""
+        """The changes that came while it subscribed again."""
         self._stream = states.stream_of(call.session) if call.session else None
         self._is_stale = False
         self._is_closed = False
@@ -166,14 +166,14 @@ class SessionChanges:
             self.close()
 
     async def _find_tasks(self) -> list[Change]:
-        """Return what tells of the caller's tasks: those that go on, and those new since last time."""
+        """Return the changes of the caller's tasks: those that have not ended, and those new since last time."""
         if self._call.task is None:
             return []
         with suppress(StoreUnavailable):  # of which the log has a line
             tasks, _ = await self._tasks.page(owner_of(self._call), None, _MOST_TASKS)
             self._told = {id: seen for id, seen in self._told.items() if seen.status not in ENDED}
             for task in tasks:
-                if task.created > self._newest:  # of which its client knows what it was told when it called
+                if task.created > self._newest:  # its client knows the state from its call's response
                     self._told.setdefault(task.id, Seen("working", task.created, "", ()))
                 elif task.status not in ENDED:
                     self._told.setdefault(task.id, seen_of(task))
@@ -192,7 +192,7 @@ class SessionChanges:
             for change in heard:  # all of them first: a batch is not in the order in which it was published
                 self._note(change)
             told = [change for change in heard if change.kind not in _OF_STREAMS]
-            if told and (self._stream is None or self._stream.tells):
+            if told and (self._stream is None or self._stream.is_newest):
                 return told
 
     def _note(self, change: Change) -> None:
@@ -200,7 +200,7 @@ class SessionChanges:
         if change.kind == "session":
             self._is_stale = True
         elif change.kind == "stream" and self._stream is not None:
-            self._stream.hear(change.note)
+            self._stream.on_announcement(change.note)
 
     def close(self) -> None:
         """End the subscription. Safe to call twice."""

@@ -9,7 +9,7 @@ from ..crypto.cursors import Cursors
 from ..errors import InvalidParams, InvalidRequestState, MissingCapability, StoreUnavailable
 from ..protocol.messages import JSON, NEEDS_TASKS, Acknowledged, Call, Outcome, Outlet, TaskPage, TaskStatusResult
 from ..tasks.questions import Questions
-from ..tasks.task_service import Place, Tasks, owner_of
+from ..tasks.task_service import TaskCursor, Tasks, owner_of
 from .failures import ErrorReporter
 
 
@@ -42,10 +42,10 @@ class TaskRequests:
         with self._checked(call):
             owner = owner_of(call)
             listing = f"tasks of {owner}"
-            tasks, end = await self._tasks.page(owner, self._place(call, listing), self._page_size)
+            tasks, end = await self._tasks.page(owner, self._cursor(call, listing), self._page_size)
             return TaskPage(tasks, "" if end is None else self._cursors.seal_place(listing, to_json(end).decode()))
 
-    def _place(self, call: Call, listing: str) -> Place | None:
+    def _cursor(self, call: Call, listing: str) -> TaskCursor | None:
         cursor = call.params.get("cursor")
         if cursor is None:
             return None

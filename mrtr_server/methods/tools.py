@@ -36,7 +36,7 @@ class Tools:
 
     Args:
         registry: has the tools.
-        flows: runs their rounds.
+        rounds: runs their rounds.
         tasks: starts tasks.
         errors: notes what goes wrong on our side.
         authorizer: knows who may call what.
@@ -46,14 +46,14 @@ class Tools:
     def __init__(
         self,
         registry: Registry,
-        flows: RoundService,
+        rounds: RoundService,
         tasks: Tasks,
         errors: ErrorReporter,
         authorizer: Authorizer,
         rates: RateLimiter,
     ) -> None:
         self._registry = registry
-        self._flows = flows
+        self._rounds = rounds
         self._tasks = tasks
         self._errors = errors
         self._authorizer = authorizer
@@ -105,7 +105,7 @@ class Tools:
     async def _deliver(self, tool: Tool, arguments: JSON, call: Call, outlet: Outlet) -> Outcome:
         """Run a round that continues a flow, or one that counts for a rate."""
         try:
-            outcome = await self._flows.deliver(tool.handler, call, partial(self._run, tool, arguments, call, outlet))
+            outcome = await self._rounds.deliver(tool.handler, call, partial(self._run, tool, arguments, call, outlet))
         except Exception as error:
             return self._failed(call, error)
         if call.task is None and isinstance(outcome, TaskCreated):
@@ -122,7 +122,7 @@ class Tools:
         try:
             if terms is not None and offer is not None and (offer.at_once or not terms.rounds_first):
                 return await self._start(tool, call, opened)
-            end = await self._flows.run(
+            end = await self._rounds.run(
                 tool.handler, arguments, call, outlet, opened, lease, may_become_task=terms is not None
             )
             match end:
@@ -146,8 +146,8 @@ class Tools:
 
     async def _start(self, tool: Tool, call: Call, opened: Opened | None) -> Outcome:
         if tool.handler.single_use and call.state is None:  # or a repetition of this request would be another task
-            return self._flows.hand_over(tool.handler, call)
-        journal, _ = opened or self._flows.open_state(tool.handler, call)
+            return self._rounds.hand_over(tool.handler, call)
+        journal, _ = opened or self._rounds.open_state(tool.handler, call)
         return await self._start_task(tool, call, journal, None, has_run=False)
 
     async def _start_task(
@@ -171,8 +171,8 @@ class Tools:
         except StoreUnavailable as error:
             if not has_run:  # no outcome of the round, or a repetition would get this error for ever
                 raise not_executed(error, f"{call.target!r} did not become a task without its store") from None
-            handed_over = opened and self._flows.hand_over_round(tool.handler, call, opened)
-            if handed_over:  # what was done travels with the client, who comes again at once
+            handed_over = opened and self._rounds.hand_over_round(tool.handler, call, opened)
+            if handed_over:  # the client carries what was done, and comes again at once
                 return handed_over
             raise self._errors.report(call, error) from None
 

@@ -18,7 +18,7 @@ _FORWARDED = frozenset(
         b"true-client-ip",
     }
 )
-"""Headers that proxies and tunnels add: who sends them may be anywhere, whatever the connection's address is."""
+"""Headers that proxies and tunnels add: a request with one may come from anywhere, whatever address it has."""
 
 
 def why_not_local(scope: Scope, *, reads: bool = False) -> str:

@@ -1,4 +1,4 @@
-"""What the page is told of a round besides its reply: which process ran it, which steps ran, and for whom."""
+"""What the page shows of a round besides its reply: which process ran it, which steps ran, and for whom."""
 
 import json
 import os
@@ -42,8 +42,8 @@ class ObservedRounds:
 
     Args:
         endpoint: serves MCP.
-        inside: whether the page on this machine is told of steps, and may send another user along. Otherwise it is only
-            told which of several replicas answered, by a name that says nothing of the machine.
+        inside: whether the page on this machine gets the steps, and may send another user along. Otherwise it gets only
+            which of several replicas answered, by a name that says nothing of the machine.
     """
 
     def __init__(self, endpoint: ASGIApp, *, inside: bool) -> None:

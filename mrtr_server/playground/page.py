@@ -1,4 +1,4 @@
-"""The page: its files, what it is told of the server, and the states that it may open."""
+"""The page: its files, what it shows of the server, and the states that it may open."""
 
 from collections.abc import Mapping
 from hashlib import sha256
@@ -34,7 +34,7 @@ _POLICY = "; ".join(
         "trusted-types 'none'",
     )
 ).encode()
-"""Only the page's own files run. What a server returns can be text, or an image that is part of the reply."""
+"""Only the page's own files run. The result of a server can be text, or an image that is part of the reply."""
 
 _HEADERS = (
     (b"content-security-policy", _POLICY),

@@ -20,8 +20,8 @@ class CallFacts:
     All that it holds is ours: no answer, no argument and no state.
     """
 
-    place: Callable[[], str] = str
-    """Returns where it is traced, for the rounds that follow; an empty text (`str()`) if it is not."""
+    trace_parent: Callable[[], str] = str
+    """Returns the span that it is traced in, for the rounds that follow; an empty text (`str()`) if it is not."""
     first = ""
     """Where the first round of its flow was traced."""
     journal: Remembered | None = None
@@ -43,7 +43,7 @@ class CallFacts:
     def begin(self, journal: Remembered) -> None:
         """Note that a flow begins."""
         self.journal = journal
-        journal.origin = self.place()
+        journal.origin = self.trace_parent()
 
     def resume(self, journal: Remembered) -> None:
         """Note that a flow continues, before the answers are taken."""

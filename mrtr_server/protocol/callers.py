@@ -1,4 +1,4 @@
-"""Who calls: the principal, what authorize= is told of it, and the client."""
+"""Who calls: the principal, what authorize= receives of it, and the client."""
 
 from dataclasses import dataclass, field
 from typing import Any

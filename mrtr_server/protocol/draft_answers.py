@@ -4,8 +4,8 @@ No printed message of these has a state. So two kinds of clients are served:
 
 - One that sends back the `requestState` beside the questions continues its flow. That state begins with what was asked,
   so that names find their keys. A client that changes this changes the keys of its own answers, and no more.
-- One that does not begins anew with each request. Its answers count for the questions that this first round asks: not
-  for confirmations and pages, nor for tools whose states are redeemed once. A flow that asks further is refused.
+- One that does not starts a new flow with each request. Its answers count for the questions that this first round asks:
+  not for confirmations and pages, nor for tools whose states are redeemed once. A flow that asks further is refused.
 """
 
 import math
@@ -35,13 +35,13 @@ MEMBERS: Mapping[str, _Member] = {
 _WITHOUT_STATE = frozenset({"form", "sample", "roots"})
 """The kinds of questions that may be answered without the state that asked: nobody need have seen the others."""
 
-_LONGEST_PLACES = 64 * 1024
+_LONGEST_LOCATIONS = 64 * 1024
 """How long that part of a state may be that says what was asked, in characters."""
 
 SEND_STATE = "send back the requestState that is beside the question"
 
 
-class Place(NamedTuple):
+class AnswerLocation(NamedTuple):
     """Where the answer to a question is found.
 
     Args:
@@ -53,10 +53,10 @@ class Place(NamedTuple):
     names: list[str]
 
 
-Places = dict[str, Place]
+AnswerLocations = dict[str, AnswerLocation]
 """Where the answers to questions are found, by key."""
 
-_PLACES = TypeAdapter(Places)
+_LOCATIONS = TypeAdapter(AnswerLocations)
 
 
 class Given:
@@ -75,23 +75,23 @@ class Given:
     def __bool__(self) -> bool:
         return any(self._items.values())
 
-    def answers_to(self, places: Places) -> dict[str, JSON]:
+    def answers_to(self, locations: AnswerLocations) -> dict[str, JSON]:
         """Return the answers by key; a name that is not asked is ignored.
 
         Raises:
-            InvalidParams: it can't be told which question an answer is for.
+            InvalidParams: it is not clear which question an answer is for.
         """
-        answers = self._filled(places) if "elicitation" in self._items else {}
+        answers = self._filled(locations) if "elicitation" in self._items else {}
         for member in ("sampling", "roots"):
             items = self._items.get(member, ())
-            keys = [key for key, place in places.items() if place.member == member]
+            keys = [key for key, location in locations.items() if location.member == member]
             if items and keys and len(items) != len(keys):
                 raise InvalidParams(f"{member} has {len(items)} answers, and {len(keys)} were asked for; send them all")
             answers.update(zip(keys, items, strict=False))
         return read_answers(answers)
 
-    def _filled(self, places: Places) -> dict[str, JSON]:
-        forms = {key: place.names for key, place in places.items() if place.member == "elicitation"}
+    def _filled(self, locations: AnswerLocations) -> dict[str, JSON]:
+        forms = {key: location.names for key, location in locations.items() if location.member == "elicitation"}
         by_name: dict[str, list[JSON]] = defaultdict(list)
         answers: dict[str, JSON] = {}
         for item in self._items["elicitation"]:
@@ -138,31 +138,33 @@ def _fill_in(answer: JSON, name: str, item: JSON) -> None:
         content[name] = item["value"]
 
 
-def _places(questions: Mapping[str, Question]) -> Places:
+def _locations(questions: Mapping[str, Question]) -> AnswerLocations:
     return {
-        key: Place(MEMBERS[question.method], list(question.params.get("requestedSchema", {}).get("properties", ())))
+        key: AnswerLocation(
+            MEMBERS[question.method], list(question.params.get("requestedSchema", {}).get("properties", ()))
+        )
         for key, question in questions.items()
     }
 
 
-def with_places(state: str, questions: Mapping[str, Question]) -> str:
+def with_locations(state: str, questions: Mapping[str, Question]) -> str:
     """Return a state that begins with what was asked."""
-    places = urlsafe_b64encode(to_json(_places(questions))).decode()
-    if len(places) > _LONGEST_PLACES:
-        message = f"The names of what is asked are longer than {_LONGEST_PLACES} characters"
-        raise OverBudget(message, "requestState", _LONGEST_PLACES)
-    return f"{places}.{state}"
+    locations = urlsafe_b64encode(to_json(_locations(questions))).decode()
+    if len(locations) > _LONGEST_LOCATIONS:
+        message = f"The names of what is asked are longer than {_LONGEST_LOCATIONS} characters"
+        raise OverBudget(message, "requestState", _LONGEST_LOCATIONS)
+    return f"{locations}.{state}"
 
 
-def open_places(state: Any) -> tuple[Places, Any]:
+def open_locations(state: Any) -> tuple[AnswerLocations, Any]:
     """Return what was asked by a state, and the sealed state; what is no state of ours is left as it is."""
     if not isinstance(state, str):
         return {}, state
     written, dot, sealed = state.partition(".")
-    if not dot or len(written) > _LONGEST_PLACES:
+    if not dot or len(written) > _LONGEST_LOCATIONS:
         return {}, state
     try:
-        return _PLACES.validate_json(urlsafe_b64decode(written)), sealed
+        return _LOCATIONS.validate_json(urlsafe_b64decode(written)), sealed
     except ValueError:
         return {}, state
 
@@ -216,7 +218,7 @@ class BegunAnew(Call):
 
     @classmethod
     def of(cls, call: Call, given: Given, *, is_single_use: bool, one_by_one: bool) -> "BegunAnew":
-        """Return a call as one that begins anew; see the class."""
+        """Return a call as one that starts a new flow; see the class."""
         shared = {name: getattr(call, name) for name in _FIELDS}
         sent = to_json(call.params)
         return cls(**shared, given=given, sent=sent, is_single_use=is_single_use, one_by_one=one_by_one)
@@ -226,7 +228,7 @@ class BegunAnew(Call):
             return {}
         if self.one_by_one and len(questions) > 1:
             raise InvalidParams(f"This request asks several questions, one at a time: {SEND_STATE}")
-        answers = self.given.answers_to(_places(questions))
+        answers = self.given.answers_to(_locations(questions))
         if any(questions[key].kind not in _WITHOUT_STATE for key in answers):
             raise InvalidParams(f"A confirmation, or a page, takes an answer only with its state: {SEND_STATE}")
         return answers
@@ -270,11 +272,11 @@ def _check_known(first: Mapping[str, Question], outcome: NeedsInput) -> None:
     known = {(key, question.digest) for key, question in first.items()}
     if any((key, question.digest) not in known for key, question in outcome.questions.items()):
         message = "This request asks more than once: continue with the requestState that is here"
-        raise InvalidParams(message, {"requestState": with_places(outcome.state, {})})
+        raise InvalidParams(message, {"requestState": with_locations(outcome.state, {})})
 
 
 def following(dispatch: Dispatch) -> Dispatch:
-    """Return what answers calls as `dispatch` does, and follows those that begin anew."""
+    """Return what answers calls as `dispatch` does, and follows those that start new flows."""
 
     def follow(call: Call, outlet: Outlet) -> Awaitable[Outcome]:
         return call.follow(dispatch, outlet) if isinstance(call, BegunAnew) else dispatch(call, outlet)

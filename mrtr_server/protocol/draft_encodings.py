@@ -3,7 +3,8 @@
 Where `sep-draft` asks by `inputRequests`, these ask as the earlier documents print it: by an `elicitation/create` in
 place of a result, by `AdditionalInfoRequested`, or by content of the type `elicitation`. Their questions have no keys.
 A client answers with `elicitation: {"name": ..., "value": ...}` beside `params`, where the name is that of a field of a
-form; and with `sampling`, in the order in which it was asked. What such answers count for is in `draft_answers.py`.
+form; and with `sampling`, in the order in which it was asked. `draft_answers.py` says for which questions such answers
+count.
 """
 
 from abc import abstractmethod
@@ -17,7 +18,7 @@ from typing_extensions import override
 from ..errors import InvalidParams
 from .callers import Principal
 from .dialect import read_answers, result, with_related
-from .draft_answers import MEMBERS, SEND_STATE, BegunAnew, Given, open_places, with_places
+from .draft_answers import MEMBERS, SEND_STATE, BegunAnew, Given, open_locations, with_locations
 from .drafts import SepDraftDialect, either, meta_of, with_mode
 from .jsonrpc import Envelope
 from .messages import ASKING_METHODS, JSON, Call, NeedsInput, Outcome, Question, TaskResult
@@ -53,9 +54,9 @@ class Encoding(SepDraftDialect):
         if given and call.answers is not None:
             raise InvalidParams("Send either inputResponses, or elicitation, sampling and roots")
         if call.state is not None:
-            places, call.state = open_places(call.state)
+            locations, call.state = open_locations(call.state)
             if given:
-                call.answers = given.answers_to(places)
+                call.answers = given.answers_to(locations)
             return call
         if call.answers is not None:
             return call
@@ -78,7 +79,7 @@ class Encoding(SepDraftDialect):
         """Return the response that carries an outcome; see `SepDraftDialect.dump_outcome`."""
         if isinstance(outcome, NeedsInput):
             questions = self._shown(outcome.questions)
-            state = with_places(outcome.state, questions)
+            state = with_locations(outcome.state, questions)
             if not questions:
                 return super().dump_outcome(call, replace(outcome, state=state))
             return self.dump_questions(call, list(questions.values()), [{} for _ in questions], {"requestState": state})

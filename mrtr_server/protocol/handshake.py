@@ -90,7 +90,7 @@ CANCELLED = "notifications/cancelled"
 """The notification that ends a request."""
 
 _OWN_METHODS = frozenset({"initialize", "ping", "logging/setLevel", "resources/subscribe", "resources/unsubscribe"})
-"""The methods that no other version has: who calls one, and names no version, is of this era."""
+"""The methods that no other version has: a client that calls one, and names no version, is of this era."""
 
 _METHODS = METHODS | _OWN_METHODS
 _ABOUT_RESOURCES = frozenset({"resources/subscribe", "resources/unsubscribe"})
@@ -175,7 +175,7 @@ class HandshakeDialect(Dialect):
 
     def session_of(self, headers: Mapping[bytes, bytes], principal: Principal | None) -> Session:
         """Return the session that the headers of a request name; `NO_SESSION` if they name none."""
-        return NO_SESSION if self._sessions is None else self._sessions.open(headers.get(SESSION_HEADER), principal)
+        return NO_SESSION if self._sessions is None else self._sessions.unseal(headers.get(SESSION_HEADER), principal)
 
     def speaking(self, headers: Mapping[bytes, bytes], session: Session) -> "HandshakeDialect":
         """Return the form for the version that a client speaks: that of its header, or of its session."""
@@ -239,7 +239,7 @@ class HandshakeDialect(Dialect):
             principal=principal,
             user=user,
             progress_token=read_progress_token(meta) if isinstance(meta, dict) else None,
-            log_level="debug",  # who has set a level is asked when there is a message
+            log_level="debug",  # the level that a session has set is looked up when there is a message
             request_id=envelope.id if envelope.id is not None else 0,
             headers=envelope.headers,
             can_retry=False,  # the connection knows
@@ -289,7 +289,7 @@ class HandshakeDialect(Dialect):
         """Return the HTTP response that carries an outcome; the one to `initialize` has the id of the session."""
         if isinstance(outcome, Discovery) and self._sessions is not None:
             client = replace(call.client, capabilities=known_capabilities(self.form, call.client.capabilities))
-            id = self._sessions.begin(self.form.name, client, call.principal)
+            id = self._sessions.seal(self.form.name, client, call.principal)
             return Reply(200, self.initialized(call, outcome), ((SESSION_HEADER, id),))
         return Reply(200, self.dump_outcome(call, outcome))
 

@@ -62,7 +62,7 @@ def check_headers(envelope: Envelope, mirrored: Mirrored, *, required: bool) -> 
         required: whether they must be there; those that are there must match in every dialect.
 
     Returns:
-        What is wrong with those that mirror a tool's arguments, which tells that there is such a tool.
+        The errors of headers that mirror a tool's arguments, which reveal that there is such a tool.
 
     Raises:
         HeaderMismatch: the others do not.

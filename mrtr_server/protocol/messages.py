@@ -52,7 +52,7 @@ class TaskOffer:
 
     Args:
         ttl: how long it would like the task to be kept, in seconds; None to leave that to the server.
-        first_ask: whether it would rather wait for the first ask, or the end, than be told that work has begun.
+        first_ask: whether it would rather wait for the first ask, or the end, than get a reply that work has begun.
         at_once: whether it takes nothing but a task, and that before anything runs.
     """
 
@@ -79,7 +79,7 @@ def kind_of(question: str) -> str:
 
 
 def action_of(answer: JSON | None) -> str:
-    """Return what came of a question, in a word."""
+    """Return the outcome of a question, in a word."""
     if answer is None:
         return "missing"
     action = answer.get("action")
@@ -104,7 +104,7 @@ class Question:
         needs: the capabilities that the client must have declared, each as a dotted path.
         shape: digest of all of `params` but the message.
         page: names a page that reports back, by the name that its report is stored under; empty for all else.
-        task: the task that asks, where its client has to be told; empty otherwise.
+        task: the id of the task that asks, where its client needs it; empty otherwise.
     """
 
     kind: str
@@ -128,14 +128,14 @@ class Question:
         read = _message_digest(message) if len(message) <= SHORT_MESSAGE else digest_bytes(message.encode())
         self.digest = f"{self.kind}.{read}.{self.shape}"
 
-    def parts(self) -> tuple[Any, ...]:
-        """Return what `Question.of` makes the same question of, as every release reads and writes it."""
+    def dump(self) -> tuple[Any, ...]:
+        """Return the parts from which `Question.load` rebuilds this question, in the format of every release."""
         parts = (self.kind, self.method, self.params, " ".join(self.needs), self.shape)
         return (*parts, self.page) if self.page else parts  # earlier releases have five
 
     @classmethod
-    def of(cls, kind: str, method: str, params: JSON, needs: str, shape: str, page: str = "") -> "Question":
-        """Return the question that `parts` was asked of."""
+    def load(cls, kind: str, method: str, params: JSON, needs: str, shape: str, page: str = "") -> "Question":
+        """Return the question whose parts `dump` returned."""
         return cls(kind, method, params, tuple(needs.split()), shape, page)
 
     def because(self, reason: str) -> "Question":
@@ -167,7 +167,7 @@ class Call:
         request_id: the JSON-RPC id.
         headers: the HTTP headers, by lower-case name.
         task: whether the client takes a task; None if it must not get one.
-        can_retry: whether the client's dialect lets it send the call again with a state, and so go on elsewhere.
+        can_retry: whether the client's dialect lets it send the call again with a state, and so continue elsewhere.
         root: the path that the application is mounted at; empty where it is not.
         scopes: what the credentials are good for.
         session: names the client's session in the store; empty for none.

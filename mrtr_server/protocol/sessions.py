@@ -9,9 +9,9 @@ from typing import Any
 
 from pydantic_core import from_json, to_json
 
-from ..crypto.bound_codec import BoundCodec
 from ..crypto.digests import digest, digest_bytes
 from ..crypto.keys import KeyRing
+from ..crypto.place_codec import PlaceCodec
 from ..errors import InvalidRequestState
 from .callers import Client, Principal
 
@@ -72,7 +72,7 @@ def owner_of(principal: Principal | None) -> str:
 
 
 class OwnerPlaces:
-    """The places that ids are sealed for: each belongs to one server, and to who was asked there; see `BoundCodec`.
+    """The places that ids are sealed for: each belongs to one server, and to who was asked there; see `PlaceCodec`.
 
     Args:
         audience: the server.
@@ -88,7 +88,7 @@ class OwnerPlaces:
 
 
 class Sessions:
-    """Makes session ids, and opens them.
+    """Makes session ids, and unseals them.
 
     An id grants nothing and never expires. One that does not open is as good as none.
 
@@ -99,13 +99,13 @@ class Sessions:
     """
 
     def __init__(self, ring: KeyRing, audience: str, clock: Callable[[], float] = time.time) -> None:
-        self._codec = BoundCodec(ring, "live session")
+        self._codec = PlaceCodec(ring, "live session")
         self._places = OwnerPlaces(audience)
         self._clock = clock
         self._opened: OrderedDict[tuple[bytes, Principal | None], Session | bytes] = OrderedDict()
         """The sessions of opened ids; of one that nobody has named yet, what was sealed."""
 
-    def begin(self, version: str, client: Client, principal: Principal | None) -> bytes:
+    def seal(self, version: str, client: Client, principal: Principal | None) -> bytes:
         """Return the id of a new session.
 
         Args:
@@ -120,11 +120,11 @@ class Sessions:
         payload = to_json([version, kept.capabilities, kept.info, self._clock()])
         id = self._codec.seal(self._places.of(principal), payload).encode()
         if len(id) > _LONGEST_ID:  # of a name in an alphabet whose characters take many bytes
-            return self.begin(version, Client(capabilities=client.capabilities), principal)
+            return self.seal(version, Client(capabilities=client.capabilities), principal)
         self._remember(id, principal, payload)
         return id
 
-    def open(self, id: bytes | None, principal: Principal | None) -> Session:
+    def unseal(self, id: bytes | None, principal: Principal | None) -> Session:
         """Return the session of an id.
 
         Args:

@@ -20,9 +20,9 @@ except ImportError as error:
     raise lacking("A rate limit", "limits", error) from error
 
 MOST_COUNTERS = 100_000
-"""How many counters a process keeps: beyond that, those begin anew of which the least is used up."""
+"""How many counters a process keeps: beyond that, those with the least use are reset."""
 
-PATIENCE = 1.0
+REDIS_TIMEOUT = 1.0
 """How long Redis may take to answer, in seconds."""
 
 CONNECTIONS = 8
@@ -90,11 +90,13 @@ def _redis(url: str) -> Storage:
         from redis.asyncio import BlockingConnectionPool
     except ImportError as error:
         raise lacking("RateLimits(storage=...)", "limits", error) from error
-    options: dict[str, Any] = {"socket_connect_timeout": PATIENCE, "socket_timeout": PATIENCE}
+    options: dict[str, Any] = {"socket_connect_timeout": REDIS_TIMEOUT, "socket_timeout": REDIS_TIMEOUT}
     try:
         if scheme in ("redis", "rediss", "redis+unix"):  # or each request that waits would open a connection
             address = f"{scheme.replace('redis+unix', 'unix')}://{rest}"
-            pool = BlockingConnectionPool.from_url(address, max_connections=CONNECTIONS, timeout=PATIENCE, **options)
+            pool = BlockingConnectionPool.from_url(
+                address, max_connections=CONNECTIONS, timeout=REDIS_TIMEOUT, **options
+            )
             options = {"connection_pool": pool}
         made = storage_from_string(
             f"async+{scheme}://{rest}", implementation="redispy", wrap_exceptions=True, key_prefix="mrtr", **options
@@ -172,10 +174,10 @@ class SharedCounters(Counters):
 
     async def _in_time(self, work: Any) -> float:
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(REDIS_TIMEOUT):
                 return float(await work)
         except TimeoutError:
-            raise StoreUnavailable(f"it did not answer within {PATIENCE:g} s") from None
+            raise StoreUnavailable(f"it did not answer within {REDIS_TIMEOUT:g} s") from None
         except (StorageError, OSError) as error:
             cause = error.storage_error if isinstance(error, StorageError) else error
             raise StoreUnavailable(f"{type(cause).__name__}: {cause}") from None
@@ -291,7 +293,7 @@ class _InProcess(Storage, SlidingWindowCounterSupport):
     def _sweep(self, now: float) -> None:
         """Drop the counters that count nothing any more, and a quarter of too many.
 
-        Not those that are used up: a caller could begin its own anew with many others.
+        Not those that are used up: a caller could reset its own by causing many others.
         """
         kept = {key: window for key, window in self._windows.items() if window.ends > now}
         if len(kept) >= MOST_COUNTERS:

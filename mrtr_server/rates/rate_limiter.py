@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("mrtr_server")
 
 LOOK_AGAIN = 2.0
-"""How long a storage that was away is not asked again, in seconds."""
+"""How long an unavailable storage is not asked again, in seconds."""
 
 
 class RateLimiter:
@@ -80,7 +80,7 @@ class RateLimiter:
 
         Raises:
             RateLimited: its caller or its address has used up a rate.
-            NotExecuted: the storage is away, and nothing may go uncounted.
+            NotExecuted: the storage is unavailable, and nothing may go uncounted.
         """
         # The address last: a caller that is refused uses up nothing that it shares with others.
         await self._take("per_principal", [_who(call)])
@@ -145,7 +145,7 @@ class RateLimiter:
         return digest([self._server, limit, *what])  # so a storage knows no names, and holds keys of one length
 
     async def _count(self, act: "Callable[[Counters], Awaitable[float]]", *, may_refuse: bool) -> float:
-        """Count in the shared storage, or by the rule for when it is away."""
+        """Count in the shared storage, or by the rule for when it is unavailable."""
         assert self._local is not None  # noqa: S101  it is on
         if self._shared is None:
             return await act(self._local)
@@ -173,7 +173,7 @@ class RateLimiter:
             self._away_since = time.monotonic()
             rule = "what has a rate limit is refused" if self._refuses else "each process counts by itself"
             self._reference = report_failure(
-                "The storage of the rate limits is away; until it is back, %s. Check RateLimits(storage=...)",
+                "The storage of the rate limits is unavailable; until it is back, %s. Check RateLimits(storage=...)",
                 rule,
                 why=str(error),
                 fields={"event": "rate_storage_away"},

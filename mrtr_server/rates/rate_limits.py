@@ -33,8 +33,8 @@ class RateLimits:
         storage: where it is counted for all replicas together: the URL of a Redis or Valkey server, such as
             `redis://user:password@host:6379/0`; also `rediss://`, `redis+unix://`, `redis+cluster://` and
             `redis+sentinel://`. None to count in each process.
-        while_away: what happens while that storage is away. `"count_here"`: each process counts by itself. `"refuse"`:
-            what has a limit is refused with a 503.
+        while_away: what happens while that storage is unavailable. `"count_here"`: each process counts by itself.
+            `"refuse"`: what has a limit is refused with a 503.
 
     Raises:
         SetupError: a rate or the URL can't be read, or a library is missing.

@@ -22,7 +22,8 @@ class Depends:
     parameters. It may declare asks and dependencies itself, and take the `Context`. It runs at most once a round, and
     again in every round: what must happen once in a flow goes into `ctx.step`.
 
-    What is declared is asked and run one after another, in the order of the parameters, up to the first failure.
+    The declared asks and dependencies are asked and run one after another, in the order of the parameters, up to the
+    first failure.
 
     A generator with one `yield`, also under `@contextmanager` or `@asynccontextmanager`, gives what it yields. It goes
     on at the end of the round, before the result or the state goes out: normally, or with the error, the no (`Refusal`)

@@ -1,4 +1,4 @@
-"""What a list shows of a decorated function: its name, its docstring, and what the decorator was told."""
+"""What a list shows of a decorated function: its name, its docstring, and what the decorator was given."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -58,7 +58,7 @@ def hints_of(given: Any, kind: type[Annotations | ToolAnnotations], such_as: str
     """Return the `annotations` of an entry as plain JSON; None if there are none.
 
     Args:
-        given: what the decorator was told.
+        given: what the decorator was given.
         kind: the class that has them.
         such_as: an argument of it, for errors.
 

@@ -28,7 +28,8 @@ class Overrides(MutableMapping[Function, Function]):
         for each in (dependency, function):
             if not callable(each):
                 raise SetupError(
-                    f"overrides are functions, by the function that Depends(...) was given; {each!r} is none"
+                    "app.overrides maps the function given to Depends(...) to its replacement; "
+                    f"{each!r} is not a function"
                 )
         registry = self._registry
         is_own = registry.home.lifespan is not None and registry.home.lifespan == dependency
@@ -36,7 +37,7 @@ class Overrides(MutableMapping[Function, Function]):
             name = getattr(dependency, "__qualname__", dependency)
             raise SetupError(
                 f"{self._registry.home.name}: nothing depends on {name}; an override is for the very function that "
-                "Depends(...) or lifespan= was given"
+                "was given to Depends(...) or lifespan="
             )
         key = identity(dependency)
         self._put({**self._registry.home.overrides, key: function})
@@ -83,4 +84,4 @@ class Overrides(MutableMapping[Function, Function]):
             for each in self._registry.homes():
                 if each.lifespan is not None and identity(each.lifespan) in changed:
                     for server in tuple(registry.serving):
-                        server.leave(each)
+                        server.restart_lifespan(each)

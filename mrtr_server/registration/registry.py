@@ -73,20 +73,20 @@ def alone(change: Callable[P, T]) -> Callable[P, T]:
 class Serving(Protocol):
     """A server that serves what is registered."""
 
-    def tell(self, change: Change) -> None:
+    def notify(self, change: Change) -> None:
         """Notify its clients, if it runs."""
         ...
 
-    def take(self, handler: Handler, rate: object) -> None:
-        """Prepare to serve what an application has that it includes. Raises `SetupError` if it can't."""
+    def prepare(self, handler: Handler, rate: object) -> None:
+        """Prepare to serve a handler of an included application. Raises `SetupError` if it can't."""
         ...
 
-    def enter(self, opening: Opening) -> None:
-        """Add the `lifespan=` of an application that is included."""
+    def add_lifespan(self, opening: Opening) -> None:
+        """Add the `lifespan=` of an included application."""
         ...
 
-    def leave(self, home: Home) -> None:
-        """Enter the `lifespan=` of an application anew."""
+    def restart_lifespan(self, home: Home) -> None:
+        """Leave the `lifespan=` of an application, and enter it again before the next call."""
         ...
 
     def call_hooks(self) -> None:
@@ -95,7 +95,7 @@ class Serving(Protocol):
 
 
 class Registry:
-    """All that a server offers. What is registered later shows in the next list.
+    """All that a server offers. Later registrations show in the next list.
 
     Args:
         home: the application that registers here.
@@ -177,11 +177,11 @@ class Registry:
         if record.authorize is not None:
             self.guarded.add(listing)
         self._show(listing)
-        self.tell(_CHANGED[listing])
+        self.notify(_CHANGED[listing])
 
     def _take(self, record: Record) -> None:
         for server in self.serving:
-            server.take(record.handler, getattr(record, "rate", None))
+            server.prepare(record.handler, getattr(record, "rate", None))
 
     def _copies(self, listing: Listing, key: str, record: Record) -> "Iterator[tuple[Registry, str, Record]]":
         """Return what a record is in each registry that includes this one, near or far."""
@@ -213,7 +213,7 @@ class Registry:
             registry._all[listing].pop(its_key, None)
             registry._disabled -= {(listing, its_key)}
             registry._show(listing)
-            registry.tell(_CHANGED[listing])
+            registry.notify(_CHANGED[listing])
 
     @alone
     def turn(self, keys: Mapping[Listing, Collection[str]], tags: Collection[str], *, on: bool) -> None:
@@ -246,7 +246,7 @@ class Registry:
         marked = {(listing, key) for key in keys}
         self._disabled = self._disabled - marked if on else self._disabled | marked
         self._show(listing)
-        self.tell(_CHANGED[listing])
+        self.notify(_CHANGED[listing])
         for outer, inclusion in self._included_in:
             outer._turn(listing, [inclusion.key(listing, key) for key in keys], on=on)
 
@@ -262,17 +262,17 @@ class Registry:
             _mirror(self.mirrored, tools)
         setattr(self, "templates" if listing == "resourceTemplates" else listing, shown)
 
-    def tell(self, change: Change) -> None:
+    def notify(self, change: Change) -> None:
         """Notify the clients of all servers that serve this."""
         for server in tuple(self.serving):
-            server.tell(change)
+            server.notify(change)
 
-    def tell_including(self, change: Change) -> None:
+    def notify_including(self, change: Change) -> None:
         """Notify the clients of all servers that include this."""
         for outer, inclusion in self._included_in:
             its_change = inclusion.change(change)
-            outer.tell(its_change)
-            outer.tell_including(its_change)
+            outer.notify(its_change)
+            outer.notify_including(its_change)
 
     def _keys(self, listing: Listing, key: str) -> "Iterator[tuple[Registry, str]]":
         for registry, inclusion, _ in self.everywhere():
@@ -349,7 +349,7 @@ class Registry:
         if opening.home not in [known.home for known in self.lifespans]:
             self.lifespans.append(opening)
         for server in tuple(self.serving):
-            server.enter(opening)
+            server.add_lifespan(opening)
 
     def homes(self) -> set[Home]:
         """Return the homes of all that is registered, and this registry's own."""

@@ -27,7 +27,7 @@ class Resource:
     Args:
         template: what its URI is matched against; None for a fixed one.
         ttl: how long a client may keep what was read, in seconds.
-        scope: who may share what was kept.
+        scope: who may share a cached result.
         authorize, tags: as for a `Tool`.
     """
 

@@ -38,7 +38,7 @@ class TitleFreeSchema(GenerateJsonSchema):
     ignored_warning_kinds = {"skipped-choice", "non-serializable-default"}  # noqa: RUF012  as pydantic declares it
 
     def field_title_should_be_set(self, schema: Any) -> bool:
-        """Return that a field needs no title; the author's own title is kept all the same."""
+        """Return that a field needs no title; the author's own title is still kept."""
         return False
 
     def model_schema(self, schema: Any) -> dict[str, Any]:

@@ -129,7 +129,7 @@ def snake_case(name: str) -> str:
 
 
 def _flatten(where: str, field: dict[str, Any], definitions: dict[str, Any]) -> tuple[dict[str, Any], bool]:
-    """Inline one field's schema and check that a form may hold it; say whether it may be left out."""
+    """Inline one field's schema and check that a form may hold it; return whether it may be left out."""
     field = _resolve(field, definitions)
     optional = False
     if "anyOf" in field:

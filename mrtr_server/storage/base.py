@@ -20,7 +20,7 @@ class Redemption:
 
     Args:
         verdict: `"granted"`: this delivery runs, and no other may until its lease ends. `"running"`: another delivery
-            runs now. `"recorded"`: it has been run; `outcome` is what came of it. `"spent"`: it was redeemed with
+            runs now. `"recorded"`: it has been run; `outcome` has its outcome. `"spent"`: it was redeemed with
             other answers.
         token: of a granted one: names the lease. No two grants share one.
         outcome: of a recorded one.
@@ -70,12 +70,12 @@ class Store(ABC):
         Args:
             state: digest of the state.
             answers: digest of the answers that came with it.
-            lease: how long a grant holds unless it is renewed, in seconds. Where a lease ended without an outcome, its
-                replica has died, or could not reach the store: the next delivery of the same answers is granted anew,
-                with another token.
+            lease: how long a grant is valid unless it is renewed, in seconds. Where a lease ended without an outcome,
+                its replica has died, or could not reach the store: the next delivery of the same answers is granted
+                again, with another token.
             keep: how long the record is kept, from the first delivery, in seconds. It is at least as long as the state
                 can be opened.
-            lapsed: whether it is granted anew where a lease ended without an outcome. Otherwise the verdict is
+            lapsed: whether it is granted again where a lease ended without an outcome. Otherwise the verdict is
                 `"running"`, and the former holder may still renew it.
             quota: who delivers it, and how much may be stored before a state that is new is refused. No state is
                 removed early to make room, or it could be redeemed again.
@@ -97,7 +97,7 @@ class Store(ABC):
         Args:
             state: digest of the state.
             token: of the grant.
-            lease: how long it holds, in seconds.
+            lease: how long it is valid, in seconds.
 
         Returns:
             Whether it was extended; False if the grant is not this token's any more, or an outcome is recorded.
@@ -213,7 +213,7 @@ class Store(ABC):
 
         Args:
             row: the task.
-            seconds: how long its lease holds, if it has one, in seconds.
+            seconds: how long its lease is valid, if it has one, in seconds.
             quota: how much may be stored before a task that is new is refused; of the row's `caller`.
 
         Returns:
@@ -223,7 +223,7 @@ class Store(ABC):
             Full: as for `redeem`.
             StoreUnavailable: it could not be done, or its reply was lost.
         """
-        # What has a default answers for a store that is empty. This has none: a server whose tools have tasks refuses
+        # Methods with a default answer for an empty store. This one has none: a server whose tools have tasks refuses
         # such a store when it is made.
         raise NotImplementedError(f"{type(self).__name__} keeps no tasks")
 
@@ -289,7 +289,7 @@ class Store(ABC):
 
         Args:
             row: the task as it was.
-            seconds: how long the lease holds that is among the changes, from now on, in seconds; None leaves its end as
+            seconds: how long the lease among the changes is valid, from now on, in seconds; None leaves its end as
                 it is.
             changes: the fields, by name.
 
@@ -322,7 +322,7 @@ class Store(ABC):
 
         Args:
             lease: names who takes them.
-            seconds: how long the lease holds, in seconds.
+            seconds: how long the lease is valid, in seconds.
             most: how many to take.
             tools: the tools, by name.
             without: the ids of tasks to leave.
@@ -346,7 +346,7 @@ class Store(ABC):
         Args:
             lease: names who has taken them.
             ids: of the tasks.
-            seconds: how long it holds, in seconds.
+            seconds: how long it is valid, in seconds.
 
         Returns:
             The ids of those that are still working under it.
@@ -411,7 +411,7 @@ class Store(ABC):
 class TaskStore(Store):
     """A store that keeps tasks as well. It implements all methods that concern them, as `Store` describes them.
 
-    A method that can't do its work raises `StoreUnavailable`; nothing is half done then. What is past its `expires`
+    A method that can't do its work raises `StoreUnavailable`; nothing is half done then. Anything past its `expires`
     counts as absent. Leases are by the store's own clock.
     """
 

@@ -1,15 +1,15 @@
-"""How long a process has been in touch with its store: who holds a lease may be cut off, and not dead."""
+"""How long a process has been in touch with its store: the holder of a lease may be cut off, and not dead."""
 
 import time
 
 LONGEST_GAP = 5.0
-"""How long nothing may have come of the store before the contact counts as broken, in seconds; at most a lease."""
+"""How long the store may be silent before the contact counts as broken, in seconds; at most a lease."""
 
 
 class Contact:
     """The time since which a process has reached its store without a break.
 
-    Where a store was away for all, every lease has ended, and those who hold them live. They come back as soon as they
+    Where a store was unavailable to all, every lease has ended, and its holders live. They come back as soon as they
     can, so nobody takes anything over until the contact has lasted for a while. A process that has just started can't
     know what was before, so its contact begins as one that was broken: with the first write, since a disk that is full
     can be read.

@@ -10,7 +10,7 @@ ENVIRONMENT = "MRTR_DATABASE_URL"
 
 
 def store_of(database: str | None = None, environment: Mapping[str, str] = os.environ) -> Store | None:
-    """Return the store of a database's URL. What it needs is loaded only where there is one.
+    """Return the store of a database's URL. Its modules are loaded only where there is one.
 
     Args:
         database: the URL; None takes `MRTR_DATABASE_URL`.

@@ -16,7 +16,7 @@ class Lease:
     """A replica's right to run the round of a state that is redeemed once, or a worker's to run a task.
 
     Args:
-        seconds: how long it holds unless it is renewed.
+        seconds: how long it is valid unless it is renewed.
         since: when it was asked for, by the monotonic clock.
     """
 
@@ -29,7 +29,7 @@ class Lease:
         self.hold(since)
 
     def hold(self, since: float) -> None:
-        """Note that it holds anew since then, by the monotonic clock."""
+        """Note that it was renewed at that time, by the monotonic clock."""
         self._until = since + self.seconds
 
     @property

@@ -310,7 +310,7 @@ class _Record:
 class InProcessStore(_InProcessTasks):
     """A store in this process's memory, for a server that is one process: nobody else sees what it keeps.
 
-    Any number of event loops and threads may use it at once. What it keeps is gone when the process ends.
+    Any number of event loops and threads may use it at once. Its contents are gone when the process ends.
 
     Args:
         clock: returns the time in seconds since the epoch.

@@ -113,7 +113,7 @@ class Listener:
         self._loop = running_loop()
         self._changes: dict[Topic, Change] = {}
         self._waiter: asyncio.Future[None] | None = None
-        """Made when there is nothing to return yet; who listens waits in one place at a time."""
+        """Made when there is nothing to return yet; a listener waits in one place at a time."""
         self._closed = False
 
     def notify(self, change: Change) -> None:

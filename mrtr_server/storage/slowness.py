@@ -1,4 +1,4 @@
-"""Whether a store answers slowly: the log has a line when that begins, and one when it is over."""
+"""Whether a store answers slowly: the log has a line when that begins, and one when that ends."""
 
 import logging
 

@@ -1,4 +1,4 @@
-"""Tasks as rows: what a store keeps of a flow that goes on in the background."""
+"""Tasks as rows: what a store keeps of a flow that continues in the background."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ _REFERENCE_DIGITS = 8
 
 @dataclass(frozen=True, slots=True)
 class TaskRow:
-    """A task as it is stored. What its flow holds is sealed before it comes here.
+    """A task as it is stored. The contents of its flow are sealed before they come here.
 
     Args:
         id: names it.
@@ -28,7 +28,7 @@ class TaskRow:
         call: the request, sealed.
         journal: what its flow remembers, sealed.
         questions: what it asks, sealed.
-        outcome: what came of it, sealed.
+        outcome: its outcome, sealed.
         version: counts the changes; a change of another version than the present one does not happen.
         lease: names the worker's right to run it; empty if nobody runs it.
         leased_until: when that right ends, in seconds since the epoch.
@@ -77,7 +77,7 @@ class Places:
         held: how many tasks of each caller it runs.
         share: how many of one caller it runs before that caller has its share.
         spare: how many more places callers may get that have their share; the others are kept for those that have not.
-            What has no authenticated caller is not held to a share.
+            Tasks without an authenticated caller have no share.
     """
 
     held: Mapping[str, int]

@@ -49,7 +49,7 @@ class StoreObserver(Protocol):
 class Outage:
     """Whether a store can be used, as far as its users have noticed.
 
-    It is over when each method that failed has worked again; or has not been called for a while, and something was
+    It ends when each method that failed has worked again; or has not been called for a while, and something was
     written meanwhile. (A disk that is full can be read, and a standby, too.)
 
     Args:
@@ -71,7 +71,7 @@ class Outage:
 
     @property
     def is_on(self) -> bool:
-        """Whether the store is away, or can't do what it was asked for."""
+        """Whether the store is unavailable, or can't do what it was asked for."""
         return bool(self._failing)
 
     def failed(self, method: str, error: StoreUnavailable) -> None:
@@ -359,7 +359,8 @@ class WatchedStore(Store):
         """Start a look, unless one is under way or has just ended; return the one that is under way.
 
         Args:
-            writes: whether it is to show that the store can be written; it does so, too, while the store is away.
+            writes: whether it is to show that the store can be written; it does so, too, while the store is
+                unavailable.
         """
         looking = self._looking
         if looking is None or looking.done() or looking.get_loop().is_closed():

@@ -15,7 +15,7 @@ from .sealing import ID_BYTES, SealedTasks
 
 _HEX = frozenset("0123456789abcdef")
 _ANY_SIZE = Limits(state_bytes=LARGEST_LIMIT)
-"""The servers have checked the size of what is sealed anew here, by limits of their own."""
+"""The servers have checked the size of what is resealed here, by limits of their own."""
 
 
 class TaskAdministration:

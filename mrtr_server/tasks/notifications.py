@@ -24,7 +24,7 @@ class Looked(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """What a listener was told of a task."""
+    """A task as it was reported to a listener."""
 
     status: TaskStatus
     updated: float
@@ -57,9 +57,9 @@ class TaskChanges:
 
     Args:
         changes: the subscription.
-        wanted: which of its changes are told.
+        wanted: which of its changes are reported.
         look: returns tasks.
-        told: what the listener has been told of each task, by id; what it is told is put there.
+        told: what was reported to the listener of each task, by id; new reports are added.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class TaskChanges:
         self._changes = changes
         self._look = look
         self._known = {} if told is None else told
-        # A task that has ended before its listener came would never change again, so each is told of at first.
+        # A task that has ended before its listener came would never change again, so each is reported at first.
         tasks = sorted((change for change in wanted if change.kind == "task"), key=lambda change: change.uri)
         self._waiting: dict[Change, None] = dict.fromkeys(tasks)
 
@@ -85,13 +85,13 @@ class TaskChanges:
                 return told
 
     async def _told(self) -> list[Change]:
-        # What is waited for stays until it is told: whoever waits may be cancelled, and come again.
+        # A change stays here until it is reported: the caller may be cancelled, and come again.
         told = [change for change in self._waiting if change.kind != "task"]
         left: Sequence[str] = sorted(change.uri for change in self._waiting if change.kind == "task")
         if left:
             try:
                 tasks, left = await self._look(left)  # the others wait until these are sent: each may be large
-            except StoreUnavailable:  # of which the log has a line; who listens is told later
+            except StoreUnavailable:  # which is logged elsewhere; the listener is notified later
                 if not told:
                     await asyncio.sleep(AGAIN_AFTER)
             else:
@@ -106,5 +106,5 @@ class TaskChanges:
 
 
 def seen_of(task: Task) -> Seen:
-    """Return what a listener is told of a task, so that it is told of nothing twice."""
+    """Return what is reported of a task, so that nothing is reported twice."""
     return Seen(task.status, task.updated, task.message, tuple(task.questions))

@@ -9,9 +9,9 @@ from collections.abc import Awaitable, Callable
 
 from pydantic_core import from_json, to_json
 
-from ..crypto.bound_codec import row_codec
 from ..crypto.digests import digest_parts
 from ..crypto.keys import KeyRing
+from ..crypto.place_codec import row_codec
 from ..crypto.purposes import TASK_PIECES
 from ..errors import Full, InvalidRequestState, StoreUnavailable
 from ..protocol.messages import JSON, NOTHING, TURN, Call, Change, Outlet, Piece
@@ -22,7 +22,7 @@ from ..storage.tasks import TaskRow
 
 logger = logging.getLogger("mrtr_server")
 
-KEEP_EVERY = 0.5
+KEEP_INTERVAL = 0.5
 """How often the pieces of a task are kept at most, in seconds."""
 
 MOST_WAITING = 256 * 1024
@@ -37,7 +37,7 @@ class TaskPieces:
     Args:
         store: keeps them.
         ring: seals them.
-        fanout: tells who waits for them.
+        fanout: notifies those who wait for them.
         quotas: how much each caller may keep.
         clock: returns the time in seconds since the epoch.
     """
@@ -134,7 +134,7 @@ class PieceWriter:
     async def _keep_on(self) -> None:
         while self._waiting and not self._is_over():
             await self.flush()
-            await asyncio.sleep(KEEP_EVERY)
+            await asyncio.sleep(KEEP_INTERVAL)
 
     async def flush(self) -> None:
         """Keep what waits. Where that fails, no more is kept: the client gets all with the result."""

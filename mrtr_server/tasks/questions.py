@@ -54,7 +54,7 @@ class Questions:
                 self.open[key], self.names[key], self.until[key] = question, name, until
 
     def withdraw(self, names: Container[str]) -> None:
-        """Ask no longer what has one of these names. Whoever answers it all the same is ignored."""
+        """Withdraw the questions with these names. Later answers to them are ignored."""
         for key in [key for key, name in self.names.items() if name in names]:
             self._close(key)
 
@@ -113,7 +113,7 @@ class Questions:
 
     def dump(self) -> bytes:
         """Write them down."""
-        open_ = {key: q.parts()[:5] for key, q in self.open.items()}  # as 0.1.0 reads it
+        open_ = {key: q.dump()[:5] for key, q in self.open.items()}  # as 0.1.0 reads it
         pages = {key: q.page for key, q in self.open.items() if q.page}
         since_0_2 = [self.until, self.together, pages]
         return to_json([open_, self.names, self.answers, {**self.used, _SINCE_0_2: since_0_2}])
@@ -123,7 +123,7 @@ class Questions:
         """Read what `dump` returned."""
         open_, names, answers, used = from_json(written)
         until, together, pages = used.pop(_SINCE_0_2, ({}, True, {}))  # they wait for all answers
-        questions = {key: Question.of(*parts) for key, parts in open_.items()}
+        questions = {key: Question.load(*parts) for key, parts in open_.items()}
         for key, page in pages.items():
             questions[key].page = page
         return cls(questions, names, answers, used, until, together)

@@ -1,4 +1,4 @@
-"""The rows of tasks: what each change of a task's life writes, sealed, and who is told of it."""
+"""The rows of tasks: what each change of a task's life writes, sealed, and who is notified of it."""
 
 import logging
 import time
@@ -35,7 +35,7 @@ class TaskRecords:
     Args:
         store: where they are.
         ring: seals what they hold.
-        fanout: tells those who listen.
+        fanout: notifies listeners.
         limits: what a flow may use.
         audience: the server whose tasks they are.
         clock: returns the time in seconds since the epoch.
@@ -63,7 +63,7 @@ class TaskRecords:
         self._fanout = fanout
 
     async def expire(self, row: TaskRow) -> TaskRow:
-        """Fail a task whose time is over, unless something else has just happened to it; return it as it is now."""
+        """Fail a task whose time has expired, unless something else just happened to it; return it as it is now."""
         message = "The task did not end in time"
         # A question has a time of its own, also while the task works since another one was answered.
         awaited_input = row.status == "input_required" or row.deadline < row.created + row.ttl
@@ -71,7 +71,8 @@ class TaskRecords:
             message = "The input that the task was waiting for did not come in time"
         elif not row.version and not row.attempts:  # one that was stored as taken has begun, at its first version
             logger.warning(
-                "No worker began a task of %r before it expired; check that a worker runs that has this tool", row.name
+                "No worker began a task of %r before it expired; check that a worker with this tool is running",
+                row.name,
             )
         failed = self.failed(row, ProtocolError(message))
         expired = await self.change(row, **failed, lease="", leased_until=0.0)
@@ -147,7 +148,7 @@ class TaskRecords:
         return visible_status(row, self.sealed.unseal_questions(row))
 
     def kept(self, row: TaskRow, journal: Journal) -> dict[str, Any]:
-        """Return the changes that keep what a task has done, while its worker goes on. Raises `OverBudget`."""
+        """Return the changes that keep what a task has done, while its worker continues. Raises `OverBudget`."""
         return {"journal": self.seal_journal(row, journal), "attempts": 1}
 
     def seal_journal(self, row: TaskRow, journal: Journal) -> bytes:
@@ -158,14 +159,14 @@ class TaskRecords:
         return InternalFault(report_failure("A task of %r returned a result that is not JSON", row.name, error=error))
 
     async def change(self, row: TaskRow, **changes: Any) -> TaskRow | None:
-        """Change a task, and tell who listens; return it as it is then, or None if it was changed before."""
+        """Change a task, and notify listeners; return it as it is then, or None if it was changed before."""
         changed = await self.store.change_task(row, **changes, updated=self.now())
         if changed is not None:
             self.notify(row.id)
         return changed
 
     def notify(self, id: str) -> None:
-        """Send word of a change of a task to those who listen."""
+        """Notify listeners of a change of a task."""
         self._fanout.publish(Change("task", id))
 
     def notify_worker(self, id: str) -> None:
@@ -177,7 +178,7 @@ class TaskRecords:
         self._fanout.publish(Change("session", session))
 
     def notify_progress(self, row: TaskRow, progress: Progress) -> None:
-        """Send word of how far a task has come to those who wait for its result."""
+        """Report how far a task has come to those who wait for its result."""
         self._fanout.publish(Change("progress", row.id, note=self.sealed.seal_progress(binding_of(row), progress)))
 
     def listen_for_workers(self, ids: Iterable[str]) -> Subscription:

@@ -68,8 +68,7 @@ class RoundExecutor:
     Args:
         records: the rows of the tasks.
         tools: the tools.
-        leave_to_others: notes that this worker is to claim a task no more for a while, for so many seconds if they are
-            given.
+        leave_to_others: tells the worker not to claim a task for a while, or for the given seconds.
     """
 
     def __init__(self, records: TaskRecords, tools: TaskTools, leave_to_others: Callable[..., None]) -> None:

@@ -6,12 +6,12 @@ from typing import Any, NamedTuple
 
 from pydantic_core import from_json, to_json
 
-from ..crypto.bound_codec import BoundCodec
 from ..crypto.keys import KeyRing
+from ..crypto.place_codec import PlaceCodec
 from ..crypto.purposes import TASK
 from ..errors import InvalidRequestState, OverBudget, RequestError
 from ..flow.journal import Journal
-from ..flow.outcomes import dump_outcome, load_outcome
+from ..flow.outcome_codec import dump_outcome, load_outcome
 from ..limits import LARGEST_META, Limits
 from ..protocol.callers import Client, Principal
 from ..protocol.messages import JSON, Call, Complete, Progress
@@ -31,7 +31,7 @@ _NO_END = 1e10
 
 
 class RowBinding(NamedTuple):
-    """Where something sealed belongs, so that who can write to the database can't put one task's into another's."""
+    """Where something sealed belongs, so that a writer to the database can't put one task's into another's."""
 
     id: str
     owner: str
@@ -40,7 +40,7 @@ class RowBinding(NamedTuple):
 class SealedTasks:
     """Seals what tasks hold, each bound to its task, column and principal, and opens it.
 
-    What does not open raises `InvalidRequestState`.
+    Raises `InvalidRequestState` for anything else.
 
     Args:
         ring: the key ring.
@@ -50,7 +50,7 @@ class SealedTasks:
 
     def __init__(self, ring: KeyRing, limits: Limits, audience: str = "") -> None:
         self._audience = audience
-        self._codec = BoundCodec(ring, TASK)
+        self._codec = PlaceCodec(ring, TASK)
         self._id_keys = [key for _, key in ring.derive("task id")]
         self._limits = replace(limits, flow_seconds=_NO_END)
 
@@ -86,7 +86,7 @@ class SealedTasks:
         return Journal.load(self._unseal(row, "journal", row.journal), _BOUND_TO, now)
 
     def is_same_journal(self, row: TaskRow, journal: bytes, other: bytes) -> bool:
-        """Return whether two sealed journals of a task hold the same: one may have been sealed anew under another key.
+        """Return whether two sealed journals of a task hold the same: one may have been resealed under another key.
 
         Any two that were recorded differ at least in their time.
         """

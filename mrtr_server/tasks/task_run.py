@@ -20,7 +20,7 @@ from .records import TaskRecords
 
 logger = logging.getLogger("mrtr_server")
 
-SAY_EVERY = 0.5
+REPORT_INTERVAL = 0.5
 """How often the message of a task is stored at most, and its progress sent, in seconds."""
 
 AGAIN_AFTER = 0.3
@@ -112,7 +112,7 @@ class TaskRun:
     def _send_soon(self) -> None:
         if self._sending is None:
             self._send_progress()
-            self._sending = self._loop.call_later(SAY_EVERY, self._send_later)
+            self._sending = self._loop.call_later(REPORT_INTERVAL, self._send_later)
 
     def _send_later(self) -> None:
         self._sending = None
@@ -203,7 +203,7 @@ class TaskRun:
         return questions
 
     def _asked(self, row: TaskRow, questions: Questions) -> dict[str, Any]:
-        # What is asked counts when it is stored: until then an answer is one to what was asked before.
+        # A question counts when it is stored: until then an answer is for the question before.
         return self._records.asked(row, replace(self.journal, asked=self._asking), questions)
 
     def take_answers(self, row: TaskRow) -> Questions:
@@ -240,7 +240,7 @@ class TaskRun:
             async with self._writing:
                 if self._said != self._message:  # no other change has stored it meanwhile
                     await self._change(lambda row: {})
-            await asyncio.sleep(SAY_EVERY)
+            await asyncio.sleep(REPORT_INTERVAL)
 
     # For the worker
 
@@ -255,8 +255,8 @@ class TaskRun:
         self.lease.hold(since)
         return not self.lost
 
-    def hear(self, row: TaskRow) -> None:
-        """Hear of what the client has just done to the task.
+    def on_change(self, row: TaskRow) -> None:
+        """Note what the client has just done to the task.
 
         Args:
             row: the task as it is now.
@@ -295,7 +295,7 @@ class TaskRun:
         """Leave the task as it was last kept to other workers.
 
         It did not end its worker, so the attempt does not count; nor do those before it, if its handler has begun. A
-        store that is away is not waited for: the lease runs out by itself.
+        store that is unavailable is not waited for: the lease expires by itself.
         """
 
         def left(row: TaskRow) -> dict[str, Any]:
@@ -356,7 +356,7 @@ class TaskRun:
     async def _change(self, changes: Changes, *, patient: bool = True) -> bool:
         """Change the task while this worker has it; return whether it was.
 
-        A store that is away is waited for, since what has been done must not be done again.
+        An unavailable store is waited for, since what has been done must not be done again.
         """
         made: dict[str, Any] = {}
         while not self.lost:

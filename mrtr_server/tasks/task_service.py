@@ -47,10 +47,10 @@ _LONGEST_ID = 128
 _MOST_LOOKED_UP = 256 * 1024
 """Bytes of tasks that are looked up at once, about."""
 
-Place = tuple[float, str]
+TaskCursor = tuple[float, str]
 """A place in a list of tasks: when a task was created, in seconds since the epoch, and its id."""
 
-_NEWEST: Place = (math.inf, "")
+_NEWEST: TaskCursor = (math.inf, "")
 
 AnswerMapper = Callable[[Questions, Mapping[str, JSON]], Mapping[str, JSON]]
 """Returns answers by the keys of the task, where they come by others."""
@@ -110,7 +110,7 @@ class Tasks:
             )
         offer, now = call.task or TaskOffer(), self._records.now()
         journal = journal or Journal(now)
-        journal.pieces = 0  # who waits for the result of the task has not been sent any
+        journal.pieces = 0  # those who wait for the task's result have got none yet
         names = self._sealed.ids_of(journal.flow) if once else [secrets.token_hex(ID_BYTES)]
         ids = [(_FIRST_ASK_PREFIX if offer.first_ask else "") + name for name in names]
         binding, quota = RowBinding(ids[0], owner_of(call)), self._records.quotas.of(call.principal)
@@ -242,11 +242,11 @@ class Tasks:
         tasks = await self._views([row for row in rows if compare_digest(row.owner.encode(), owner.encode())])
         return Looked({task.id: task for task in tasks}, [id for id in ids if id > rows[-1].id] if rows else [])
 
-    async def page(self, owner: str, before: Place | None, most: int) -> tuple[list[Task], Place | None]:
+    async def page(self, owner: str, before: TaskCursor | None, most: int) -> tuple[list[Task], TaskCursor | None]:
         """Return some of the tasks of an owner, the newest first.
 
         Args:
-            owner: whose they are, see `owner_of`. What is nobody's is in no list: its id protects it.
+            owner: whose they are, see `owner_of`. A task without an owner is in no list: its id protects it.
             before: the task after which to begin; None for the newest.
             most: how many to return at most.
 
@@ -357,7 +357,7 @@ class Tasks:
         """Notify the worker at once of what a client has done to its task, wherever it runs."""
         if not row.lease:
             return
-        if self._worker is None or not self._worker.hear(row):
+        if self._worker is None or not self._worker.on_change(row):
             self._records.notify_worker(row.id)
 
     async def _find_of(self, call: Call) -> TaskRow:

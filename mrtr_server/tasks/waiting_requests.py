@@ -52,7 +52,7 @@ class WaitingRequests:
         seconds: float,
         reader: PieceReader | None = None,
     ) -> TaskRow:
-        """Wait until a task asks or ends; or until the time is over, or the server begins to drain.
+        """Wait until a task asks or ends; or until the time expires, or the server begins to drain.
 
         Args:
             row: the task.
@@ -71,14 +71,14 @@ class WaitingRequests:
         loop = asyncio.get_running_loop()
         draining = self._admission.draining
         ends = loop.time() + (min(seconds, row.poll, WHILE_DRAINING) if draining else seconds)
-        patience: asyncio.Timeout | None = None
+        timeout: asyncio.Timeout | None = None
 
         def end() -> None:
             nonlocal ends
             ends = loop.time()
-            if patience is not None:
+            if timeout is not None:
                 with suppress(RuntimeError):  # it has just run out
-                    patience.reschedule(ends)
+                    timeout.reschedule(ends)
 
         give_back = self._places.take(row.caller or None)
         wanted = {Change("task", row.id)} if reader is None else {Change("task", row.id), Change("piece", row.id)}
@@ -90,7 +90,7 @@ class WaitingRequests:
                     await reader.send_new()
                 while loop.time() < ends and self._status(row) == "working":
                     with suppress(TimeoutError):
-                        async with asyncio.timeout_at(min(loop.time() + pause, ends)) as patience:
+                        async with asyncio.timeout_at(min(loop.time() + pause, ends)) as timeout:
                             if not await changes.next():  # the fan-out has ended it
                                 await loop.create_future()
                     row, pause = await find(), min(pause * 2, LAST_LOOK)

@@ -47,7 +47,7 @@ class Worker:
         records: the rows of the tasks.
         tools: the tools whose tasks it runs.
         admission: says whether the server is draining.
-        starts_by_itself: whether it starts where a task is made or asked for; otherwise only where it is told to.
+        starts_by_itself: whether it starts where a task is made or asked for; otherwise only by `start`.
     """
 
     def __init__(
@@ -76,14 +76,14 @@ class Worker:
         loop_worker = self._loop_workers.get(asyncio.get_running_loop())
         return nullcontext() if loop_worker is None else loop_worker.reserve(row)
 
-    def hear(self, row: TaskRow) -> bool:
-        """Hear of what a client has just done to a task; return whether that runs on this event loop.
+    def on_change(self, row: TaskRow) -> bool:
+        """Note a client's change of a task; return whether the task runs on this event loop.
 
         Args:
             row: the task as it is now.
         """
         loop_worker = self._loop_workers.get(asyncio.get_running_loop())
-        return loop_worker is not None and loop_worker.hear(row)
+        return loop_worker is not None and loop_worker.on_change(row)
 
     async def close(self) -> None:
         """Hand tasks back: at their next boundary if they reach one in time, otherwise from their last step."""
@@ -275,7 +275,7 @@ class _LoopWorker:
 
     async def _run(self, run: TaskRun) -> None:
         name = run.row.name
-        # One that begins anew here waits for its former run, which may take a while to end.
+        # One that starts again here waits for its former run, which may take a while to end.
         turn = self._turns.setdefault(name, asyncio.Semaphore(self._places.at_once(name) or 1))
         try:
             await self._executor.execute(run, turn, self._should_yield)
@@ -283,11 +283,11 @@ class _LoopWorker:
             if run.lost:
                 await run.let_go()
 
-    def hear(self, row: TaskRow) -> bool:
-        """See `Worker.hear`."""
+    def on_change(self, row: TaskRow) -> bool:
+        """See `Worker.on_change`."""
         run, _ = self._running.get(row.id, (None, None))
         if run is not None:
-            run.hear(row)
+            run.on_change(row)
         return run is not None
 
     def _look(self, id: str) -> None:
@@ -325,11 +325,11 @@ class _LoopWorker:
                 self._looked = -inf
 
     async def _fail_overdue(self) -> bool:
-        """Fail tasks whose time is over, for half a second at most; return whether that was all of them."""
+        """Fail tasks whose time has expired, for half a second at most; return whether that was all of them."""
         until = time.monotonic() + HEARTBEAT_INTERVAL
         while True:
             overdue = await self._records.store.overdue_tasks(most=_MOST_OVERDUE)
-            await asyncio.gather(*map(self._records.expire, overdue))  # at once, or who is cancelled waits for them
+            await asyncio.gather(*map(self._records.expire, overdue))  # at once, or a cancelled task waits for them
             if len(overdue) < _MOST_OVERDUE:
                 return True
             if time.monotonic() > until:

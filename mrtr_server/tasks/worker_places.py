@@ -19,7 +19,7 @@ class Reservation:
 
     Args:
         lease: names who takes it.
-        seconds: how long that is to hold.
+        seconds: how long that applies.
         take: begins the task.
     """
 
@@ -95,8 +95,8 @@ class WorkerPlaces:
         Args:
             row: the task.
             lease: names who takes it.
-            take: begins it, when it has been stored; its second parameter is until when the lease holds, by the
-                monotonic clock.
+            take: begins it, when it has been stored; its second parameter is the time until which the lease is valid,
+                by the monotonic clock.
         """
         if not self.has_room_for(row):
             yield None

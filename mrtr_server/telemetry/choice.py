@@ -66,7 +66,7 @@ def choose(telemetry: OpenTelemetry | bool | None, metrics: str | None) -> Chose
         from .prometheus import metrics as of_prometheus
 
         meters.append(of_prometheus())
-    # What nobody has imported, nobody has set up.
+    # A library that is not imported is not set up either.
     if telemetry is False or (telemetry is None and "opentelemetry.sdk" not in sys.modules):
         return Chosen(None, meters)
     from opentelemetry.metrics import get_meter_provider

@@ -77,7 +77,7 @@ def end_of_task(outcome: object, facts: CallFacts) -> End:
     """Return how a round of a task ended.
 
     Args:
-        outcome: what came of it.
+        outcome: its outcome.
         facts: what is known of it.
     """
     if isinstance(outcome, Complete):
@@ -90,7 +90,7 @@ def end_of_task(outcome: object, facts: CallFacts) -> End:
 
 
 def end_of_task_error(error: BaseException) -> End:
-    """Return how a round of a task ended that failed.
+    """Return how a failed round of a task ended.
 
     Args:
         error: why.

@@ -109,7 +109,7 @@ class ObservedCalls:
         span = None
         if self._spans is not None:
             span = self._spans.begin_call(kind.name, kind.attributes, call)
-            facts.place = partial(self._spans.place, span)
+            facts.trace_parent = partial(self._spans.trace_parent, span)
         self.in_flight += 1
         began = time.perf_counter()
         try:

@@ -1,6 +1,6 @@
 """Rounds as the author of their handlers sees them: what was answered, which steps ran, what was asked, and the end.
 
-One observer in the process is told of each. Without one, nothing of this is in the way of calls.
+One observer in the process is notified of each. Without one, calls cost nothing more.
 """
 
 import time
@@ -39,8 +39,8 @@ class SeenRound:
         target: the tool's or prompt's name, or the resource's URI, as the client sent it.
         task: what the log calls the task whose round it is; empty for a request.
         number: which round of its flow it is, from 1 on; 0 in a task.
-        answered: what came of questions, by key: `"accept"`, `"decline"`, `"cancel"` or `"answered"`; of confirmations
-            `"yes"` or `"no"`.
+        answered: the outcomes of questions, by key: `"accept"`, `"decline"`, `"cancel"` or `"answered"`; of
+            confirmations `"yes"` or `"no"`.
         steps: the steps that were called, in their order, each with whether it ran; if not, its result was replayed.
         asked: what it asks in the end, by key.
         outcome: what it ended with; None where it failed or was cancelled.
@@ -94,7 +94,7 @@ def set_round_observer(observer: RoundObserver | None) -> None:
     """Show an observer the rounds of every server of this process that starts from now on.
 
     Args:
-        observer: is told of them; None for nobody.
+        observer: receives them; None for nobody.
     """
     global _observer
     _observer = observer
@@ -109,7 +109,7 @@ class SeenRounds:
     """Shows requests, and rounds of tasks, to an observer.
 
     Args:
-        observer: is told of them.
+        observer: receives them.
     """
 
     def __init__(self, observer: RoundObserver) -> None:
@@ -126,7 +126,7 @@ class SeenRounds:
             facts = call.facts or CallFacts()
             if seen.is_round:
                 seen.number = facts.rounds + 1
-            # What comes without a state answers what was not asked yet.
+            # A request without a state answers questions that were not asked yet.
             counted = (call.answers or {}).items()
             seen.answered = {
                 key: _came_of(facts.asked.get(key, ""), raw)
@@ -185,7 +185,7 @@ class SeenRounds:
 
 
 def _came_of(question: str, answer: JSON) -> str:
-    """Return what came of a question, in a word.
+    """Return the outcome of a question, in a word.
 
     Args:
         question: its digest; empty where it is not known.

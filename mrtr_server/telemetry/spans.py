@@ -81,7 +81,7 @@ class Spans:
             return None, None
         return self._propagated.from_headers(call.headers), None
 
-    def place(self, started: Started) -> str:
+    def trace_parent(self, started: Started) -> str:
         """Return where a span is, as a W3C `traceparent`, which `read` reads; empty for one that is not recorded."""
         span, _ = started
         if not span.is_recording():
@@ -100,7 +100,7 @@ class Spans:
         Args:
             name: of the span.
             attributes: what is known of the task.
-            first: the first round of its flow, see `place`.
+            first: the first round of its flow, see `trace_parent`.
         """
         found = read(first)
         links = None if found is None else [Link(found)]
@@ -145,7 +145,7 @@ def _hex(number: int, length: int) -> str:
 
 
 def read(first: str) -> SpanContext | None:
-    """Return the span that `Spans.place` wrote; None if it is anything else."""
+    """Return the span that `Spans.trace_parent` wrote; None if it is anything else."""
     found = _TRACEPARENT.fullmatch(first)
     if found is None:
         return None

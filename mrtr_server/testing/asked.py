@@ -84,7 +84,7 @@ class Asked:
         return self.params[name]
 
     def __str__(self) -> str:
-        if self._known is None:  # described all the same, in the message of a test that failed
+        if self._known is None:  # still described, in the message of a test that failed
             return f"{self.key!r} ({self._named})"
         return f"{self.key!r} ({self.kind}): {self.message!r}" if self.message else f"{self.key!r} ({self.kind})"
 

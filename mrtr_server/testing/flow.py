@@ -154,7 +154,7 @@ class Flow(Generic[One, Many]):
 
         Args:
             answers: by key; see `answer`.
-            wait: whether to wait, in a task or an open call, for what comes of the answers. If not, you may look at the
+            wait: whether to wait, in a task or an open call, for the result of the answers. If not, you may look at the
                 task, wait for it or cancel it while it works on them.
 
         Returns:
@@ -198,7 +198,7 @@ class Flow(Generic[One, Many]):
         A stream that is open is lost first.
 
         Returns:
-            The reply: what is still asked, or what has come of the call meanwhile.
+            The reply: what is still asked, or the outcome of the call meanwhile.
 
         Raises:
             Unexpected: no event has come that the client could come back to.
@@ -211,7 +211,7 @@ class Flow(Generic[One, Many]):
         """Ask how the task is doing, once.
 
         Returns:
-            The reply; `task` says, `asks` has what it asks, and `text` and the like what came of it.
+            The reply; `task` says, `asks` has what it asks, and `text` and the like its outcome.
 
         Raises:
             Unexpected: the flow has not become a task.
@@ -282,7 +282,7 @@ class Flow(Generic[One, Many]):
 
         Returns:
             The replies, in the order of the servers. The flow continues from the first that is not an error. In a task
-            they are the acknowledgements of the answers; `wait` for what comes of them.
+            they are the acknowledgements of the answers; `wait` for their result.
 
         Raises:
             Unexpected: a key is not asked.

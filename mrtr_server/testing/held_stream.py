@@ -19,7 +19,7 @@ _PLACE = re.compile(r"(?s)(.+)\.(\d+)of(\d+)")
 """How the id of an event ends: after so many questions, of so many that its round has."""
 
 
-class _Place(NamedTuple):
+class _Position(NamedTuple):
     round: str
     sent: int
     questions: int
@@ -52,7 +52,7 @@ class HeldStream:
         self._coming: deque[Event] = deque()
         self._heard: list[Event] = []
         self._comes_back = bool(event)
-        self._at = _place(event)
+        self._at = _position_of(event)
         self._ids: set[str] = set()
 
     def close(self) -> None:
@@ -152,12 +152,12 @@ class HeldStream:
         if event.id in self._ids:
             raise Unexpected(f"Two events have one id: {event.id}")
         self._ids.add(event.id)
-        self.event, self._at = event.id, _place(event.id)
+        self.event, self._at = event.id, _position_of(event.id)
 
 
-def _place(event: str) -> _Place | None:
+def _position_of(event: str) -> _Position | None:
     found = _PLACE.fullmatch(event)
-    return _Place(found[1], int(found[2]), int(found[3])) if found else None
+    return _Position(found[1], int(found[2]), int(found[3])) if found else None
 
 
 def is_stream(stream: Stream) -> bool:

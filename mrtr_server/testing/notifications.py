@@ -32,7 +32,7 @@ class Notifications(Generic[One, Many]):
         self._coming: deque[Event] = deque()
 
     def open(self) -> One:
-        """Open the stream: what happens from then on is told on it.
+        """Open the stream: it reports what happens from then on.
 
         Returns:
             The reply: without a message if the stream is open, or what refused it, such as 405.

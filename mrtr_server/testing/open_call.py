@@ -223,7 +223,7 @@ class OpenCall(Walk):
         until_new: bool = False,
         always: bool = False,
     ) -> Reply:
-        """Return the next reply: where the call stands when the server waits for its client, or what came of it.
+        """Return the next reply: where the call stands when the server waits for its client, or its outcome.
 
         Args:
             posted: the responses to answers.

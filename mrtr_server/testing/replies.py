@@ -100,7 +100,7 @@ class Standing:
     Args:
         asks: the questions that have no answer yet, by key.
         event: the id of the last event of its stream; empty if there was none.
-        is_open: whether the call has not ended: it asks, or goes on when its client comes back.
+        is_open: whether the call has not ended: it asks, or continues when its client comes back.
     """
 
     asks: Mapping[str, Asked]
@@ -202,7 +202,7 @@ class Reply:
 
     @property
     def needs_input(self) -> bool:
-        """Whether the call needs its client to go on: for answers, or only to come back."""
+        """Whether the call needs its client to continue: for answers, or only to come back."""
         if self.standing is not None:
             return self.standing.is_open
         return bool({"inputRequests", "requestState"} & self.message.get("result", {}).keys())
@@ -263,7 +263,7 @@ class Reply:
 
     @property
     def _names_a_task(self) -> bool:
-        # The reply to a start says how the task is, but neither what it asks nor what came of it.
+        # The reply to a start says how the task is, but neither what it asks nor its outcome.
         result = self.message["result"]
         return result.get("resultType") == "task" or result is not self._task_fields
 
@@ -277,7 +277,7 @@ class Reply:
 
     @property
     def complete(self) -> bool:
-        """Whether the call is over with a result; a tool may yet have failed."""
+        """Whether the call has ended with a result; a tool may yet have failed."""
         if self.is_task:
             return self.task.status == "completed" and not self._names_a_task
         return "result" in self.message and not self.needs_input
@@ -388,13 +388,13 @@ class Reply:
             return f"The request was refused with {code}: {message}{f' {data}' if data is not None else ''}"
         if self.is_task and not self.complete:
             asks = f" and asks {listed(self.asks.values())}" if self.asks else ""
-            rest = "; wait() for what came of it" if self._names_a_task and self.task.status != "working" else ""
+            rest = "; wait() for its outcome" if self._names_a_task and self.task.status != "working" else ""
             return f"The task is {self.task.status}{asks}{rest}: {self.task.message or 'it has no message'}"
         if self.asks:
             return f"The server asks {listed(self.asks.values())}."
         if self.needs_input:
             if self.standing is not None:
-                return "The stream has ended, and the call goes on when its client comes back."
+                return "The stream has ended, and the call continues when its client comes back."
             return "The server asks nothing, and expects the same call again, with its state."
         text = self._text or str(self.result)
         return f"The tool failed: {text}" if self.failed else f"The call is complete: {text}"

@@ -16,7 +16,7 @@ from .wire import Request
 __tracebackhide__ = True  # pytest then shows the test's line instead
 
 _MOST_ROUNDS = 100
-"""Where a server would go on for ever; every real one has a budget below."""
+"""Where a server would never stop; every real one has a budget below."""
 
 
 class Position:
@@ -39,7 +39,7 @@ class Position:
         self.task: str | None = None
         self.replies: list[Reply] = []
         self.at: Reply | None = None
-        """What it goes on from: the last reply that is no error."""
+        """The reply from which it continues: the last one that is no error."""
         self.tampering: Callable[[str], str] | None = None
         self._servers = client.transports
         self._turn = 0

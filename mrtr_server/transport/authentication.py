@@ -12,10 +12,10 @@ from ..logs.refusals import RefusalLog
 from ..protocol.all_dialects import HandshakeDialect
 from ..protocol.users import scopes_of
 from .challenges import Challenges
-from .oversized import read_off
+from .refused_bodies import drain_body
 
 RETRY_AFTER = 5
-"""When to come again while nobody can tell whether a token holds, in seconds."""
+"""When to come again while nobody can tell whether a token is valid, in seconds."""
 
 _UNVERIFIED = "The token can't be verified now; try again"
 
@@ -94,7 +94,7 @@ class Authentication:
         later = {"Retry-After": str(RETRY_AFTER)}
         form, request_id = self._handshake, None
         if form is not None and scope["method"] == "POST" and form.is_of(dict(scope["headers"])):
-            request_id = await read_off(receive, self._body_bytes)
+            request_id = await drain_body(receive, self._body_bytes)
         if form is None or request_id is None:
             response: Response = JSONResponse({"error": _UNVERIFIED}, 503, later)
         else:  # at an HTTP error, its client would end its session

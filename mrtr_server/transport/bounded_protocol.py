@@ -17,7 +17,7 @@ HEAD_SECONDS = 10.0
 """How long a head may take, from the connection or from its first byte, in seconds."""
 
 BODY_SECONDS = 30.0
-"""How long nothing may come of a body that is not complete, in seconds; and how long all of a small one may take."""
+"""How long an incomplete body may send nothing, in seconds; and how long all of a small one may take."""
 
 BODY_RATE = 1024
 """Bytes of a body that give it one more second."""

@@ -27,7 +27,7 @@ WATCH_AFTER = 0.05
 """How long a call runs before its client's disconnect is watched for, in seconds."""
 
 CLOSE_WITHIN = 1.0
-"""How long a subscription may take to end when it is told to, in seconds."""
+"""How long a subscription may take to end after it was cancelled, in seconds."""
 
 
 class Connection(ResponseWriter):
@@ -132,7 +132,7 @@ class Connection(ResponseWriter):
     async def leave(self) -> None:
         """End a request whose client has disconnected, which cancelled it.
 
-        There is a response all the same: middleware around the server fails without one.
+        There is still a response: middleware around the server fails without one.
         """
         self.abandon()
         self.request.uncancel()  # it was us, and there is nobody left to answer

@@ -27,7 +27,7 @@ RESPONSE_HEADERS = ("Mcp-Session-Id", "WWW-Authenticate", "Retry-After")
 """What a page may read of a response, besides what every page may."""
 
 MAX_AGE = 600
-"""How long a browser may keep what it was told, in seconds."""
+"""How long a browser may cache the response, in seconds."""
 
 _PARAMETER = re.compile("mcp-param-[!#$%&'*+.^_`|~0-9a-z-]{1,128}")
 """A header that mirrors a parameter of a tool (Transports, Custom Headers)."""

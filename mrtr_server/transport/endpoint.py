@@ -35,8 +35,8 @@ from .gate import refuse_repeated
 from .handshake_endpoint import HandshakeEndpoint
 from .in_flight import InFlight
 from .known_requests import find_request
-from .oversized import read_off
 from .refusal_notes import named, note_refusal
+from .refused_bodies import drain_body
 from .response_writer import JSON_TYPE, NO_HEADERS, Headers
 
 logger = logging.getLogger("mrtr_server")
@@ -236,7 +236,7 @@ class Endpoint:
         """Return the error for a body that is too large; it has the id of the request if its client needs that."""
         error = PayloadTooLarge(self._limits.body_bytes)
         if self._handshake is not None and self._handshake.dialect.is_of(connection.headers):
-            error.request_id = await read_off(connection.receive, self._limits.body_bytes, begun, is_all=is_all)
+            error.request_id = await drain_body(connection.receive, self._limits.body_bytes, begun, is_all=is_all)
         return error
 
     async def _serve_handshake(
@@ -303,7 +303,7 @@ class Endpoint:
             note_refusal(self._refusals, call, error)
             handshake, found = self._handshake, error.request_id
             if isinstance(error, PayloadTooLarge) and found is None:
-                # What is left of the body stays unread, so the connection can't be used again.
+                # The rest of the body stays unread, so the connection can't be used again.
                 return dialect.refuse(error)._replace(headers=((b"connection", b"close"),))
             is_unread = request_id is None and found is not None and isinstance(error, OverBudget | PayloadTooLarge)
             if is_unread and handshake is not None and handshake.dialect.is_of(connection.headers):

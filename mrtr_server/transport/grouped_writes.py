@@ -1,9 +1,9 @@
 """Responses that are ready shortly after one another go out together.
 
 A write to a client that waits wakes its process, or the proxy before it. In a virtual machine that costs the server as
-much as the rest of the response. Who is woken for a few responses costs it once. So a response that is ready within a
-moment of the one before waits for the next ones: until there are four, or until the event loop has run what was ready.
-A server with little to do writes each response at once, and so does one whose handlers compute for long.
+much as the rest of the response. One that is woken for a few responses costs it once. So a response that is ready
+within a moment of the one before waits for the next ones: until there are four, or until the event loop has run what
+was ready. A server with little to do writes each response at once, and so does one whose handlers compute for long.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ class Group:
         self._waiting: list[GroupedTransport] = []
 
     def holds(self, transport: "GroupedTransport") -> bool:
-        """Note that a response is ready; return whether it waits until the transport is told to flush.
+        """Note that a response is ready; return whether it waits until the transport's `flush`.
 
         Args:
             transport: what would write it.
@@ -65,7 +65,7 @@ def group_of(loop: asyncio.AbstractEventLoop) -> Group:
 
 
 class GroupedTransport:
-    """A transport that may hold back a response until others can go out with it. What comes next goes behind it.
+    """A transport that may hold back a response until others can go out with it. Later writes go behind it.
 
     Args:
         transport: the real one.

@@ -119,7 +119,7 @@ class HandshakeEndpoint:
         return self._live_connection(connection, session)
 
     async def serve(self, call: Call, connection: LiveConnection) -> Reply | None:
-        """Serve a call; see `LiveCalls.serve`. What can't ask is answered at once.
+        """Serve a call; see `LiveCalls.serve`. A call that can't ask is answered at once.
 
         Returns:
             The reply; None if the response has ended without one.
@@ -241,7 +241,7 @@ class HandshakeEndpoint:
         event: Event | None = None
         if not last.startswith(ENDED):
             with store_needed():
-                event = await self._live.events.open(last, _principal(connection))
+                event = await self._live.events.unseal(last, _principal(connection))
         if event is None:
             await self._refuse(connection)
             return

@@ -17,7 +17,7 @@ class Probes:
         endpoint: the path of the MCP endpoint, without a slash at its end.
         ready: returns why the server is not ready; empty if it is.
         store: returns whether the shared store can be used.
-        needs_store: whether the server is not ready without its store. If it is ready all the same, the body says that
+        needs_store: whether the server is not ready without its store. If it is ready anyway, the body says that
             the store is unavailable.
     """
 

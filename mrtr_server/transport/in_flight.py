@@ -43,16 +43,16 @@ class InFlight:
             request.uncancel()
         return times > 0
 
-    def cut_off(self, patience: float) -> None:
+    def cut_off(self, step_timeout: float) -> None:
         """Cancel all requests of the running event loop now, once the shutdown has begun.
 
         Args:
-            patience: how long a running step may take to end, in seconds.
+            step_timeout: how long a running step may take to end, in seconds.
         """
         began, loop = self._shutdown.began, asyncio.get_running_loop()
         if began is not None:
             self._cut_off(loop, began)
-            loop.call_later(patience, self._cut_off, loop, began)
+            loop.call_later(step_timeout, self._cut_off, loop, began)
 
     def _begin(self) -> None:
         for loop in {request.get_loop() for request in tuple(self._requests)}:
@@ -69,7 +69,7 @@ class InFlight:
             loop.call_later(seconds, self._cut_off, loop, began)
 
     def _cut_off(self, loop: asyncio.AbstractEventLoop, began: float) -> None:
-        if self._shutdown.began != began:  # the server has started anew meanwhile
+        if self._shutdown.began != began:  # the server has restarted meanwhile
             return
         for request in [each for each in self._requests if each.get_loop() is loop]:
             self._cut[request] = self._cut.get(request, 0) + 1

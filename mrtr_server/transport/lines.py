@@ -29,7 +29,7 @@ class Splitter:
     """Splits what is read into lines.
 
     Args:
-        limit: how long a line may be, in bytes. What is longer is never kept as a whole.
+        limit: how long a line may be, in bytes. A longer one is never kept as a whole.
     """
 
     def __init__(self, limit: int) -> None:
@@ -112,7 +112,7 @@ class LineReader:
 class LineWriter:
     """Writes lines in a thread, in the order in which they come, each as a whole.
 
-    What waits for a client that does not read is bounded: newer progress takes the place of progress that has not been
+    The queue for a client that does not read is bounded: newer progress takes the place of progress that has not been
     written, and log messages that do not fit are dropped. Whoever writes a response waits until it is written.
 
     Args:

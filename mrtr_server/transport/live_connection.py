@@ -186,7 +186,7 @@ class LiveConnection(OpenCallNotes, Connection):
         self._waiting = waiting
         if waiting:
             if self._cancellation is not None:
-                self._unwatch_cancellation()  # who waits hears of it
+                self._unwatch_cancellation()  # the waiting request is notified
         elif self._watcher is not None:
             self._watch_cancellation()
 
@@ -195,7 +195,7 @@ class LiveConnection(OpenCallNotes, Connection):
         first, self._first_id = self._first_id, None
         if first is None:
             return ""
-        self._watch_client()  # at once: what comes of a call is kept only for a client that is known to have left
+        self._watch_client()  # at once: the outcome of a call is kept only for a client that is known to have left
         return first()
 
     def _add_frame(self, frame: Frame, *, is_flushed: bool = False) -> None:
@@ -413,5 +413,5 @@ def _message(id: str, data: bytes) -> Frame:
 
 
 def _last(data: bytes) -> Frame:
-    """Return the last event of a stream; what comes back to it is told that there is nothing more."""
+    """Return the last event of a stream; a client that comes back to it learns that there is nothing more."""
     return _message(last_id(), data)

@@ -39,8 +39,8 @@ def note_refusal(refusals: RefusalLog, call: Call | None, error: RequestError) -
         refusals.count(*_counted(error))
     if isinstance(error, AnswerNotShared):
         refusals.note(
-            "Refused an answer to a question that another process asks: they share no database, so that call waits in "
-            "vain. Set MRTR_DATABASE_URL for all replicas"
+            "Refused an answer to a question that another process asks: they share no database, so that call never "
+            "gets its answer. Set MRTR_DATABASE_URL for all replicas"
         )
     elif isinstance(error, MissingCapability):
         what = f"{call.method} {call.target}" if call is not None else "a request about tasks"

@@ -77,7 +77,7 @@ class _Chain:
         self._loop = loop
 
     def discard(self, admission: Admission) -> bool:
-        """Forget an admission; say whether none is left."""
+        """Forget an admission; return whether none is left."""
         self._draining.pop(admission, None)
         return not self._draining
 

@@ -24,7 +24,7 @@ class Frame(bytes):
 class EventStream:
     """A stream of server-sent events. Notes are written by a task of its own, so that nobody waits for the client.
 
-    What waits for the client is bounded: newer progress replaces progress that has not been written yet, and messages
+    The queue for the client is bounded: newer progress replaces progress that has not been written yet, and messages
     that do not fit are dropped. The response itself is never dropped, nor are pieces of a result: what makes them can
     wait for room.
 
@@ -70,7 +70,7 @@ class EventStream:
         return TURN if self._size <= BACKLOG_BYTES else self._wait_for_room()
 
     async def _wait_for_room(self) -> None:
-        # What writes ends by itself where a client leaves, or does not read for too long.
+        # The writer ends by itself where a client leaves, or does not read for too long.
         while self._size > BACKLOG_BYTES and self._writing is not None and not self._writing.done():
             if self._has_room is None:
                 self._has_room = asyncio.get_running_loop().create_future()

@@ -32,7 +32,7 @@ class _Process:
 def take_standard_streams() -> StandardStreams:
     """Reserve standard input and output for the protocol, once for the process.
 
-    What handlers print from then on, and what the processes print that they start, goes to standard error. Their
+    From then on, the output of handlers and of the processes that they start goes to standard error. Their
     standard input is empty. This is not undone: what is printed while the process ends is no message, either.
 
     Returns:

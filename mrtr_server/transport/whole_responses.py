@@ -34,7 +34,7 @@ _KEPT, _CLOSED = b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n"
 
 
 class Cycle(RequestResponseCycle):
-    """One request and its response. What few requests need is made, or asked of the connection, when one does.
+    """One request and its response. Parts that few requests need are made, or asked of the connection, when needed.
 
     Args:
         protocol: the connection that it came by.
@@ -309,9 +309,9 @@ class WholeResponses(HttpToolsProtocol):
     _timer: asyncio.TimerHandle | None = None
 
     def data_received(self, data: bytes) -> None:
-        """Read what has come. What begins no request leaves the connection idle.
+        """Read what has come. Bytes that begin no request leave the connection idle.
 
-        Line ends between two requests leave it idle for as long as before; the rest of a body begins anew.
+        Line ends between two requests leave it idle for as long as before; the rest of a body starts its time again.
         """
         since, scope, is_between = self._idle_since, self.scope, self._between
         super().data_received(data)

@@ -41,7 +41,7 @@ class EventReader(Generic[E]):
 
     def __init__(self, kind: type[E]) -> None:
         self._kind = kind
-        # What came is added to, and never copied whole: a server may send it byte by byte.
+        # New bytes are added, and the whole is never copied: a server may send it byte by byte.
         self._rest = bytearray()
         self._raw = bytearray()
         self._fields: dict[str, str] = {}

@@ -134,7 +134,7 @@ class TestATokenThatDoesNotHold:
             ({"exp": None}, "no 'exp'"),
             ({"exp": 1}, "has expired"),
             ({"exp": "never"}, "can't be read"),
-            ({"exp": "99999999999"}, "is no time"),
+            ({"exp": "99999999999"}, "is not a valid time"),
             ({"exp": True}, "has expired"),
             ({"exp": 1e308}, ""),
             ({"exp": 10**400}, ""),
@@ -250,7 +250,7 @@ class TestAlgorithms:
 
 @asynccontextmanager
 async def answering(response: bytes | None) -> AsyncIterator[str]:
-    """Serve a page that has these bytes, or that never comes; give its address."""
+    """Serve a page that has these bytes, or that never comes; return its address."""
     writers = []
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -465,7 +465,7 @@ class TestTheKeysOfTheIssuer:
             app = make(JWTAuth(issuer.url, audience=AUDIENCE, jwks_uri=url))
             for _ in range(3):
                 await refused(app, issuer.mint(AUDIENCE))
-        assert caplog.text.count("lists 101 keys, of which the first 100 are read") == 1
+        assert caplog.text.count("lists 101 keys, and only the first 100 are used") == 1
 
     async def test_are_not_fetched_from_where_a_redirect_leads(self, issuer: Tenant) -> None:
         location = f"{issuer.url}/jwks".encode()

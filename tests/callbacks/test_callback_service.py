@@ -203,7 +203,7 @@ class Browser:
 
 
 async def came_back(app: MRTRServer, **query: str) -> httpx.Response:
-    """Begin a flow, open its page, and come back to the server; give what the browser then shows."""
+    """Begin a flow, open its page, and come back to the server; return what the browser then shows."""
     asking = flow(app)
     assert (await asking.start()).needs_input
     return await Browser(app).back(state_of(url_of(asking)), **query)

@@ -40,7 +40,7 @@ HIDDEN = [
 
 
 def asked(ask: Callable[[Asker], Coroutine[Any, Any, Any]], typed: str = "") -> tuple[Any, str, list[str]]:
-    """Ask a person who types; give the answer, what was shown, and the pages that were opened."""
+    """Ask a person who types; return the answer, what was shown, and the pages that were opened."""
     shown = StringIO()
     opened: list[str] = []
     with create_pipe_input() as keys, create_app_session(input=keys, output=DummyOutput()):

@@ -164,7 +164,7 @@ class TestAnotherUvicorn:
         class Unknown:
             pass
 
-        assert "have no bounds in time" in self.noted(bounded(one_write(Unknown)), caplog)[0]
+        assert "no timeout for receiving requests" in self.noted(bounded(one_write(Unknown)), caplog)[0]
         assert caplog.records[0].levelname == "WARNING"
 
     def test_that_is_known_needs_no_line(self, caplog: pytest.LogCaptureFixture) -> None:

@@ -64,7 +64,7 @@ def reference(task: str) -> str:
 
 
 def parked(client: Client) -> str:
-    """Start a task that waits for an answer; give its id."""
+    """Start a task that waits for an answer; return its id."""
     task = client.start("approve")
     wait_until(lambda: client.status(task) == "input_required", "the task to ask")
     return task

@@ -123,7 +123,7 @@ class Calling:
 
 
 def ends_in_time(process: Process, *, within: float = 5 * SECONDS) -> int:
-    """Tell a process to end, and see that it does in time; give the exit code.
+    """Signal a process to end, and check that it does in time; return the exit code.
 
     A busy machine takes longer for what comes after the deadline, and half a minute is long before the work would end.
     """

@@ -17,8 +17,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mrtr_server import Codec, KeyRing, Limits, MRTRServer, SealedCodec, SignedCodec
-from mrtr_server.crypto.bound_codec import BoundCodec
 from mrtr_server.crypto.codec import XAES256GCM
+from mrtr_server.crypto.place_codec import PlaceCodec
 from mrtr_server.errors import InvalidRequestState
 from mrtr_server.testing import AsyncClient
 
@@ -304,7 +304,7 @@ class TestSealedCodec(CodecContract):
 
 
 def open_mutations(seed: int, count: int) -> tuple[list[str], int]:
-    """Try that many mutated tokens; give those that opened, and how many were tried."""
+    """Try that many mutated tokens; return those that opened, and how many were tried."""
     chance = random.Random(seed)
     codec = SealedCodec(KeyRing([A, B]))
     sealed = [codec.seal(chance.randbytes(chance.choice((0, 1, 2, 10, 60, 200)))) for _ in range(100)]
@@ -434,11 +434,11 @@ def test_a_state_over_the_limit_never_reaches_the_codec(caplog: pytest.LogCaptur
     ]
 
 
-class TestBoundCodec:
+class TestPlaceCodec:
     """What is sealed for one place opens there alone, whoever moves it."""
 
     def test_what_was_sealed_opens_in_its_place(self) -> None:
-        bound = BoundCodec(KeyRing([bytes(32)]), "row")
+        bound = PlaceCodec(KeyRing([bytes(32)]), "row")
         for payload in (b"", b"yes", bytes(range(256))):
             sealed = bound.seal(b"one ", payload)
             assert bound.unseal(b"one ", sealed, "moved") == payload
@@ -446,7 +446,7 @@ class TestBoundCodec:
 
     @pytest.mark.parametrize("place", [b"two ", b"One ", b"one  ", b"one yes!"])
     def test_what_was_sealed_opens_in_no_other_place(self, place: bytes) -> None:
-        bound = BoundCodec(KeyRing([bytes(32)]), "row")
+        bound = PlaceCodec(KeyRing([bytes(32)]), "row")
         with pytest.raises(InvalidRequestState) as refused:
             bound.unseal(place, bound.seal(b"one ", b"yes"), "moved")
         assert refused.value.reason == "moved"
@@ -454,9 +454,9 @@ class TestBoundCodec:
     @pytest.mark.parametrize("sealed", [b"\xff\xfe", b"", "garbage", "\udc80"])
     def test_garbage_is_refused_as_ever(self, sealed: str | bytes) -> None:
         with pytest.raises(InvalidRequestState):
-            BoundCodec(KeyRing([bytes(32)]), "row").unseal(b"one ", sealed, "moved")
+            PlaceCodec(KeyRing([bytes(32)]), "row").unseal(b"one ", sealed, "moved")
 
     def test_a_purpose_does_not_open_anothers(self) -> None:
         ring = KeyRing([bytes(32)])
         with pytest.raises(InvalidRequestState):
-            BoundCodec(ring, "row").unseal(b"one ", SealedCodec(ring, "list").seal(b"one yes"), "moved")
+            PlaceCodec(ring, "row").unseal(b"one ", SealedCodec(ring, "list").seal(b"one yes"), "moved")

@@ -5,8 +5,8 @@ makes one of these tests fail loses every flow, link and row that exists.
 """
 
 from mrtr_server import KeyRing, SealedCodec
-from mrtr_server.crypto.bound_codec import BoundCodec
 from mrtr_server.crypto.cursors import Cursors
+from mrtr_server.crypto.place_codec import PlaceCodec
 from mrtr_server.crypto.signing import Links, SignedCodec
 
 RING = KeyRing([bytes(32)])
@@ -42,7 +42,7 @@ def test_a_cursor_opens() -> None:
 
 
 def test_what_is_sealed_for_a_row_opens() -> None:
-    assert BoundCodec(RING, "row").unseal(b"one ", ROW, "moved") == b"yes"
+    assert PlaceCodec(RING, "row").unseal(b"one ", ROW, "moved") == b"yes"
 
 
 def test_a_link_opens_and_is_spelled_the_same() -> None:

@@ -28,7 +28,7 @@ COMMANDS: dict[str, Callable[[str, str], list[str]]] = {
 
 @contextmanager
 def serving(server: str, workers: int, log: Path, *arguments: str, **environment: str) -> Iterator[Process]:
-    """Run a web server with so many workers; give its process at once."""
+    """Run a web server with so many workers; return its process at once."""
     (port,) = free_ports(1)
     with log.open("wb") as output:
         process = subprocess.Popen(

@@ -137,5 +137,5 @@ def test_a_request_that_changes_something_is_an_effect_also_over_a_connection_th
 
 
 def test_what_it_cannot_read_forbids_nothing() -> None:
-    EffectWatch().hear("open", ())
-    EffectWatch().hear("an.event.of.another.release", (1, 2))
+    EffectWatch().on_audit_event("open", ())
+    EffectWatch().on_audit_event("an.event.of.another.release", (1, 2))

@@ -8,7 +8,7 @@ from pydantic import BaseModel
 
 from mrtr_server import Confirm, Context, InputRequired, Inputs, MRTRServer, ToolError
 from mrtr_server.dev.console import Console, configure_log
-from mrtr_server.dev.effects import EffectWatch, Place
+from mrtr_server.dev.effects import EffectWatch, SourceLine
 from mrtr_server.dev.round_lines import RoundLines
 from mrtr_server.dev.terminal import Terminal, short, takes_colour
 from mrtr_server.errors import InvalidParams
@@ -217,7 +217,7 @@ def test_an_effect_is_told_with_its_line_of_code(capsys: pytest.CaptureFixture[s
     console = Console(Terminal(colour=False), watch)
     seen = SeenRound("tools/call", "order", number=1, outcome=None)
     line = place.__code__.co_firstlineno
-    seen.notes["effects"] = {Place(__file__, line): "opens orders.txt for writing"}
+    seen.notes["effects"] = {SourceLine(__file__, line): "opens orders.txt for writing"}
     console.end(seen)
     console.end(seen)
     told = [TIME.sub("", each) for each in capsys.readouterr().err.splitlines() if "round 1" not in each]

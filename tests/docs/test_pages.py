@@ -209,7 +209,7 @@ def test_the_first_tool_answers_its_curl_lines_as_printed(readme_app: Path) -> N
     (port,) = free_ports(1)
 
     def type_in(*lines: str) -> tuple[Any, Any]:
-        """Type both commands into one shell; give what each of them printed."""
+        """Type both commands into one shell; return what each of them printed."""
         shown = "\n".join(lines).replace("localhost:8000", f"127.0.0.1:{port}")
         done = subprocess.run(["bash", "-c", shown], capture_output=True, text=True, timeout=TIMEOUT, check=True)
         return json.loads(done.stderr), json.loads(done.stdout)

@@ -97,7 +97,7 @@ class Terminal:
 
 @contextmanager
 def developing(folder: Path, command: str) -> Iterator[tuple[Terminal, str]]:
-    """Run the command of the page; give its terminal and the address of its endpoint."""
+    """Run the command of the page; return its terminal and the address of its endpoint."""
     (port,) = free_ports(1)
     log = folder.parent / "terminal"
     with log.open("wb") as output:

@@ -25,14 +25,14 @@ def commands(module: ModuleType) -> tuple[list[str], str]:
 
 
 def paste(script: str) -> tuple[str, str]:
-    """Run lines in a shell; give what they wrote to the output and to the error stream."""
+    """Run lines in a shell; return what they wrote to the output and to the error stream."""
     done = subprocess.run([SHELL], input=script, capture_output=True, text=True, timeout=2 * TIMEOUT)
     assert done.returncode == 0, done
     return done.stdout, done.stderr
 
 
 def replies(module: ModuleType, url: str) -> list[dict[str, Any]]:
-    """Type the lines of a module's docstring at the server at `url`; give the replies, the last one last."""
+    """Type the lines of a module's docstring at the server at `url`; return the replies, the last one last."""
     started, rounds = commands(module)
     assert started == [f"uvicorn {module.__name__}:app"]
     assert "http://127.0.0.1:8000/mcp" in rounds

@@ -221,9 +221,9 @@ class TestQuestions:
     @pytest.mark.parametrize("ask", ASKS)
     def test_each_is_written_down_as_earlier_releases_read_it(self, ask: Ask[Any]) -> None:
         question = ask.question()
-        parts = question.parts()
+        parts = question.dump()
         assert parts[3] == " ".join(question.needs)
-        assert Question.of(*parts) == question
+        assert Question.load(*parts) == question
 
     def test_only_yeses_and_pages_take_no_answer_that_came_before_they_were_asked(self) -> None:
         assert [type(ask) for ask in ASKS if ask.needs_state] == [Confirm, ElicitUrl]

@@ -31,7 +31,7 @@ from mrtr_server import (
     State,
     ToolError,
 )
-from mrtr_server.crypto.bound_codec import PlainCodec
+from mrtr_server.crypto.place_codec import PlainCodec
 from mrtr_server.errors import InvalidRequestState, StoreUnavailable
 from mrtr_server.flow import single_use as redemption
 from mrtr_server.protocol.messages import Call, Complete
@@ -1067,7 +1067,7 @@ class TestTheEndOfTheServer:
 
 
 class TestTheLease:
-    """Tells a replica that died while it ran from one that takes its time."""
+    """Distinguishes a replica that died while it ran from one that takes its time."""
 
     async def test_is_renewed_while_a_round_runs(self, app: MRTRServer, store: Watched) -> None:
         async def long_effect(what: str) -> str:

@@ -101,21 +101,21 @@ class TestOpening:
     def test_a_state_brings_back_what_the_flow_remembers_and_takes_the_answers(self) -> None:
         desk = Desk()
         state = desk.leave(call_of(), {"who": WHO})
-        journal, bound_to = desk.states.open(handler(), call_of(state=state, answers={"who": {"name": "ada"}}))
+        journal, bound_to = desk.states.unseal(handler(), call_of(state=state, answers={"who": {"name": "ada"}}))
         assert journal.answer("who", WHO.digest) == {"name": "ada"}
         assert journal.rounds == 1
         assert bound_to[0] == "desk"
 
     def test_a_state_may_come_without_answers(self) -> None:
         desk = Desk()
-        journal, _ = desk.states.open(handler(), call_of(state=desk.leave(call_of(), {"who": WHO})))
+        journal, _ = desk.states.unseal(handler(), call_of(state=desk.leave(call_of(), {"who": WHO})))
         assert (journal.answers, journal.rounds) == ({}, 1)
 
     @pytest.mark.parametrize("state", [7, b"state", ["state"], {"state": 1}, False])
     def test_what_is_no_string_is_no_state(self, state: Any, caplog: pytest.LogCaptureFixture) -> None:
         desk = Desk()
         with pytest.raises(InvalidRequestState) as refused:
-            desk.states.open(handler(), call_of(state=state))
+            desk.states.unseal(handler(), call_of(state=state))
         assert refused.value.reason == "not a string"
         assert [record.getMessage() for record in caplog.records] == [
             "tools/call 'book': refused a requestState: not a string"
@@ -127,7 +127,7 @@ class TestOpening:
         longest = 3000 * 4 // 3 + 2048
         for length, reason in [(longest, "malformed"), (longest + 1, "too large")]:
             with pytest.raises(InvalidRequestState) as refused:
-                desk.states.open(handler(), call_of(state="A" * length))
+                desk.states.unseal(handler(), call_of(state="A" * length))
             assert (refused.value.reason == "too large") is (reason == "too large")
         assert desk.codec.lengths == [longest]
 
@@ -138,7 +138,7 @@ class TestOpening:
         room = 3000 - len(journal.dump(bound_to, NOW, 60.0, Limits()))
         journal.state = "x" * (room - 100)
         sealed = desk.states.seal(handler(), call, journal, bound_to, {}, YieldReason.OWN_STATE).state
-        opened, _ = desk.states.open(handler(), call_of(state=sealed))
+        opened, _ = desk.states.unseal(handler(), call_of(state=sealed))
         assert opened.state == journal.state
 
     def test_one_answer_more_than_the_limit_is_refused_with_or_without_a_state(self) -> None:
@@ -147,11 +147,11 @@ class TestOpening:
         two: dict[str, Any] = {"a": {}, "b": {}}
         three: dict[str, Any] = {**two, "c": {}}
         desk.states.begin(call_of(answers=two))
-        desk.states.open(handler(), call_of(answers=two, state=state))
+        desk.states.unseal(handler(), call_of(answers=two, state=state))
         with pytest.raises(OverBudget, match="more than 2 inputResponses") as first:
             desk.states.begin(call_of(answers=three))
         with pytest.raises(OverBudget, match="more than 2 inputResponses") as second:
-            desk.states.open(handler(), call_of(answers=three, state=state))
+            desk.states.unseal(handler(), call_of(answers=three, state=state))
         for refused in (first, second):
             assert refused.value.data == {"limit": "answers", "value": 2}
 
@@ -160,8 +160,8 @@ class TestOpening:
         state = desk.leave(call_of(), {"who": WHO})
         desk.now += 100 + 61
         with pytest.raises(InvalidRequestState):
-            desk.states.open(handler(), call_of(state=state))
-        desk.states.open(handler(), call_of(state=state, grace=100.0))
+            desk.states.unseal(handler(), call_of(state=state))
+        desk.states.unseal(handler(), call_of(state=state, grace=100.0))
 
     def test_what_asked_too_often_in_vain_waits_with_and_without_a_state(self) -> None:
         desk = Desk(unanswered_asks=1)
@@ -169,14 +169,14 @@ class TestOpening:
         with pytest.raises(RateLimited):
             desk.states.begin(call_of(session="one"))
         again = call_of(session="one", state=state)
-        desk.states.seal(handler(), again, *desk.states.open(handler(), again), {"who": WHO})
+        desk.states.seal(handler(), again, *desk.states.unseal(handler(), again), {"who": WHO})
         with pytest.raises(RateLimited):
-            desk.states.open(handler(), again)
+            desk.states.unseal(handler(), again)
 
     def test_an_answer_begins_the_count_anew(self) -> None:
         desk = Desk(unanswered_asks=1)
         state = desk.leave(call_of(session="one"), {"who": WHO})
-        desk.states.open(handler(), call_of(session="one", state=state, answers={"who": {"name": "ada"}}))
+        desk.states.unseal(handler(), call_of(session="one", state=state, answers={"who": {"name": "ada"}}))
         desk.states.begin(call_of(session="one"))
 
     def test_a_flow_that_has_ended_has_not_asked_in_vain(self) -> None:
@@ -191,7 +191,7 @@ class TestOpening:
         desk = Desk()
         facts = Facts()
         journal, _ = desk.states.begin(call_of(facts=facts))
-        opened, _ = desk.states.open(handler(), call_of(facts=facts, state=desk.leave(call_of())))
+        opened, _ = desk.states.unseal(handler(), call_of(facts=facts, state=desk.leave(call_of())))
         assert [(what, id(which)) for what, which in facts.told] == [("begins", id(journal)), ("resumes", id(opened))]
 
     def test_a_flow_begins_now(self) -> None:
@@ -226,7 +226,7 @@ class TestSealing:
         state = desk.leave(call_of(), {"who": WHO})
         call = call_of(state=state, answers={"who": {}})
         with pytest.raises(OverBudget, match="more than 1 rounds"):
-            desk.states.seal(handler(), call, *desk.states.open(handler(), call), {"who": WHO})
+            desk.states.seal(handler(), call, *desk.states.unseal(handler(), call), {"who": WHO})
         assert [(record.levelno, record.getMessage()) for record in caplog.records] == [
             (logging.WARNING, "tools/call 'book': The flow needs more than 1 rounds")
         ]
@@ -238,13 +238,13 @@ class TestSealing:
         state = desk.leave(call_of(), {"sure": SURE})
         assert desk.warned == ["book"]
         call = call_of(state=state)
-        desk.states.seal(handler(), call, *desk.states.open(handler(), call), {"who": WHO})
+        desk.states.seal(handler(), call, *desk.states.unseal(handler(), call), {"who": WHO})
         assert desk.warned == ["book", "book"]
 
     @pytest.mark.parametrize("why", [None, *YieldReason])
     def test_notes_that_a_replica_had_too_much_to_do(self, why: YieldReason | None) -> None:
         desk = Desk()
-        journal, _ = desk.states.open(handler(), call_of(state=desk.leave(call_of(), why=why)))
+        journal, _ = desk.states.unseal(handler(), call_of(state=desk.leave(call_of(), why=why)))
         assert journal.shed is (why is YieldReason.FULL)
 
     def test_a_handler_may_go_on_by_its_own_state_as_long_as_that_changes(self) -> None:
@@ -278,6 +278,6 @@ class TestSealing:
         assert state.startswith("{") is is_plain
         if is_plain:
             assert from_json(state)
-        journal, _ = desk.states.open(handler(), call_of(stays_open=stays_open, state=state))
+        journal, _ = desk.states.unseal(handler(), call_of(stays_open=stays_open, state=state))
         assert journal.rounds == 1
         assert (desk.codec.lengths == []) is is_plain

@@ -592,7 +592,7 @@ class TestErrors:
 
 class TestCancellation:
     def add_a_step_that_waits(self, app: MRTRServer) -> tuple[asyncio.Event, asyncio.Event]:
-        """Add the tool `run`, with one step; give the event that the step has begun, and the one that it waits for."""
+        """Add the tool `run`, with one step; return the event of its begin, and the one that it waits for."""
         began, gate = asyncio.Event(), asyncio.Event()
 
         async def work() -> str:

@@ -149,7 +149,7 @@ ASK = Asked("round", "key", 2e9)
 EVENT = Event(ORIGIN, state="state", questions={"k": Question("form", "m", {"message": "?"}, ("x",))}, expires=2e9)
 
 SEALED = {
-    "session": OURS.sessions.begin("v", Client(), JANE).decode(),
+    "session": OURS.sessions.seal("v", Client(), JANE).decode(),
     "question": parts().answers.seal(ASK, JANE),
     "question that waits here": OURS.answers.seal(ASK, JANE),
     "event": OURS.events.seal(EVENT, JANE).after(1),
@@ -159,9 +159,9 @@ SEALED = {
 def opened(id: str, principal: Principal | None, by: LiveParts) -> set[str]:
     """Return as what an id opens."""
     found: dict[str, Any] = {
-        "session": by.sessions.open(id.encode("utf-8", "replace"), principal) is not NO_SESSION,
-        "question": by.answers.open(id, principal) is not None,
-        "event": asyncio.run(by.events.open(id, principal)) is not None,
+        "session": by.sessions.unseal(id.encode("utf-8", "replace"), principal) is not NO_SESSION,
+        "question": by.answers.unseal(id, principal) is not None,
+        "event": asyncio.run(by.events.unseal(id, principal)) is not None,
     }
     return {kind for kind, is_open in found.items() if is_open}
 
@@ -202,13 +202,13 @@ def test_a_session_is_the_same_where_it_began_and_elsewhere_and_when_it_has_been
 ) -> None:
     monkeypatch.setattr("mrtr_server.protocol.sessions._REMEMBERED", 2)
     began, client = parts().sessions, Client({"name": "n", "version": "1"}, {"elicitation": {"url": {}}, "roots": {}})
-    id = began.begin("2025-11-25", client, JANE)
-    here, elsewhere = began.open(id, JANE), parts().sessions.open(id, JANE)
+    id = began.seal("2025-11-25", client, JANE)
+    here, elsewhere = began.unseal(id, JANE), parts().sessions.unseal(id, JANE)
     assert here == elsewhere
     assert (here.version, here.client.name, here.client.supports("elicitation.url")) == ("2025-11-25", "n", True)
-    others = [began.begin("2025-11-25", client, JANE) for _ in range(5)]
-    assert began.open(id, JANE) == here
-    assert len({began.open(each, JANE).key for each in (id, *others)}) == 6
+    others = [began.seal("2025-11-25", client, JANE) for _ in range(5)]
+    assert began.unseal(id, JANE) == here
+    assert len({began.unseal(each, JANE).key for each in (id, *others)}) == 6
 
 
 def test_an_answer_is_not_moved_to_another_question() -> None:

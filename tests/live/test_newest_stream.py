@@ -31,7 +31,7 @@ class Fleet:
         waiting = [stream for stream in self.waiting if stream in self.open]
         if waiting:
             stream = waiting[which % len(waiting)]
-            stream.hear(self.waiting.pop(stream))
+            stream.on_announcement(self.waiting.pop(stream))
 
     def miss(self, which: int) -> None:
         """Lose the connection that carries the announcements: each stream hears that some were missed."""
@@ -60,4 +60,4 @@ def test_all_agree_on_the_newest_that_is_open(steps: list[tuple[Callable[[Fleet,
     for step, which in steps:
         step(fleet, which)
     fleet.settle()
-    assert [stream.tells for stream in fleet.open] == [stream is fleet.open[-1] for stream in fleet.open]
+    assert [stream.is_newest for stream in fleet.open] == [stream is fleet.open[-1] for stream in fleet.open]

@@ -79,7 +79,7 @@ def calendar(**options: Any) -> MRTRServer:
 
 @contextmanager
 def serving(replicas: int = 1, *, auth: bool = True, **options: Any) -> Iterator[list[str]]:
-    """Serve some replicas; give their endpoints."""
+    """Serve some replicas; return their endpoints."""
     known: dict[str, Any] = {"auth": BearerTokens(USERS), "identify": lambda request: request.cookies.get("user")}
     with ExitStack() as stack:
         urls = []

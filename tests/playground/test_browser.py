@@ -506,7 +506,7 @@ class TestACommand:
 
 
 def command_of(page: Page, flow: Locator) -> dict[str, Any]:
-    """Copy the last request of a call as a command, and run it; give the reply."""
+    """Copy the last request of a call as a command, and run it; return the reply."""
     flow.get_by_role("button", name="Copy this request as a curl command").last.click()
     expect(flow.get_by_role("button", name="Copy this request as a curl command").last).to_have_text("Copied")
     command = page.evaluate("navigator.clipboard.readText()")
@@ -564,7 +564,7 @@ def replicas(folder: Path) -> Iterator[tuple[str, list[Process]]]:
 
 @contextmanager
 def running_front(front: RoundRobin) -> Iterator[int]:
-    """Run a front in a thread, since Playwright has the event loop of this one; give its port."""
+    """Run a front in a thread, since Playwright has the event loop of this one; return its port."""
     started: Future[tuple[int, asyncio.AbstractEventLoop, asyncio.Event]] = Future()
 
     async def serve() -> None:

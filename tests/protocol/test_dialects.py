@@ -73,7 +73,7 @@ def app(**options: list[str]) -> MRTRServer:
 
 
 def outcome(reply: Reply) -> str | int:
-    """Say which dialect wrote a reply, or give the code of the error."""
+    """Return which dialect wrote a reply, or the code of the error."""
     if "result" in reply.message:
         if "tools" not in reply.result and not isinstance(reply.result.get("structuredContent"), int):
             return "handshake"  # the others send 5 as it is

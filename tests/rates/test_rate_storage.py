@@ -35,7 +35,7 @@ def empty(storage: RateStorage) -> None:
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine that is very busy is no outage."""
-    monkeypatch.setattr(counters, "PATIENCE", 30.0)
+    monkeypatch.setattr(counters, "REDIS_TIMEOUT", 30.0)
 
 
 def replica(storage: RateStorage, name: str = "site", **limits: Any) -> MRTRServer:
@@ -127,7 +127,7 @@ class TestWhileItIsAway:
             finally:
                 storage.start()
             assert [(await call(apps[0])).status for _ in range(3)] == [200, 200, 429]
-        away = [each for each in caplog.messages if "storage of the rate limits is away" in each]
+        away = [each for each in caplog.messages if "storage of the rate limits is unavailable" in each]
         back = [each for each in caplog.messages if "storage of the rate limits is back" in each]
         assert (len(away), len(back)) == (2, 1)
         assert "until it is back, each process counts by itself. Check RateLimits(storage=...)" in away[0]
@@ -147,13 +147,13 @@ class TestWhileItIsAway:
             finally:
                 storage.start()
             assert (await call(app)).status == 200
-        assert caplog.text.count("is away; until it is back, what has a rate limit is refused") == 1
+        assert caplog.text.count("is unavailable; until it is back, what has a rate limit is refused") == 1
 
     async def test_a_storage_that_does_not_answer_is_waited_for_once(
         self, storage: RateStorage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
         monkeypatch.setattr(rate_limiter, "LOOK_AGAIN", 60.0)
-        monkeypatch.setattr(counters, "PATIENCE", 4.0)
+        monkeypatch.setattr(counters, "REDIS_TIMEOUT", 4.0)
         app = replica(storage, per_principal="50/hour")
         async with started(app):
             with storage.frozen():

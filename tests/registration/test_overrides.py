@@ -149,7 +149,7 @@ class TestOverrides:
 
     @pytest.mark.parametrize("value", ["text", None, 3])
     def test_one_that_is_no_function_is_refused(self, app: MRTRServer, value: object) -> None:
-        with pytest.raises(SetupError, match="overrides are functions"):
+        with pytest.raises(SetupError, match="is not a function"):
             app.overrides[connect] = value  # type: ignore[assignment]
 
     async def test_one_that_can_not_take_the_place_changes_nothing(self, app: MRTRServer) -> None:

@@ -574,7 +574,7 @@ class TestSQLiteTrouble:
         assert [len(await store.get(key) or b"") for key in kept] == [3_000] * len(kept)
         assert (await store.redeem("precious", "answers", lease=60, keep=600)).verdict == "running"
         clock.advance(11)
-        monkeypatch.setattr("mrtr_server.storage.sql.store.SWEEP_EVERY", 0.0)
+        monkeypatch.setattr("mrtr_server.storage.sql.store.SWEEP_INTERVAL", 0.0)
         assert await store.put("key", bytes(3_000), keep=10)
         await store.close()
 

@@ -259,7 +259,7 @@ class TestSQLite:
     async def test_what_everybody_has_heard_is_removed(
         self, here: SQLFanout, there: SQLFanout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(module, "SWEEP_EVERY", 0.0)
+        monkeypatch.setattr(module, "SWEEP_INTERVAL", 0.0)
         subscription = await listener(there, TOOLS, PROMPTS)
 
         def rows() -> int:

@@ -114,7 +114,7 @@ class TestTasks:
         with pytest.raises(OverShare):
             await bench.add(quota)
         await bench.pass_time(11)
-        monkeypatch.setattr(module, "SWEEP_EVERY", 0.0)
+        monkeypatch.setattr(module, "SWEEP_INTERVAL", 0.0)
         for _ in range(2):
             await bench.add(quota)
         with pytest.raises(OverShare):
@@ -234,7 +234,7 @@ class TestStates:
         quota = Quota(ANN, states=1)
         await bench.redeem(quota, keep=10)
         await bench.pass_time(11)
-        monkeypatch.setattr(module, "SWEEP_EVERY", 0.0)
+        monkeypatch.setattr(module, "SWEEP_INTERVAL", 0.0)
         assert await bench.redeem(quota) == "granted"
 
     async def test_of_many_at_once_are_refused_but_for_a_few(self, bench: Bench) -> None:

@@ -168,7 +168,8 @@ async def test_what_open_calls_and_sessions_keep_is_sealed_anew_as_well(url: str
         assert await new.answers.find(asked) == {"lacks": True}
         assert (await new.states.read("key")).level == "debug"
         assert await new.redeemer.once(call, time.time() + 600, never_runs) == Complete({"ran": "before"})
-        found = await parts(store, NEW, OLD).events.open(sealed.after(0), None)  # its client holds an id of the old key
+        # Its client has an id of the old key.
+        found = await parts(store, NEW, OLD).events.unseal(sealed.after(0), None)
         assert found is not None
         assert found.origin.params == {"name": long}
     finally:
@@ -300,14 +301,14 @@ async def test_the_command_keeps_the_old_keys_where_a_row_does_not_open(url: str
         await old.fill()
     missing = await asyncio.to_thread(command, url, f"{NEW.hex()},{OTHER.hex()}")
     assert missing.exit_code == 1
-    assert "mrtr_tasks: 2 rows, 0 sealed anew\n  2 of them do not open: sealed under a key" in missing.output
+    assert "mrtr_tasks: 2 rows, 0 resealed\n  2 of them do not open: sealed under a key" in missing.output
     assert "keep the other keys" in missing.output
     given = await asyncio.to_thread(command, url, f"{NEW.hex()},{OLD.hex()}")
     assert given.exit_code == 0, given.output
     assert given.output.splitlines() == [
-        "mrtr_redemptions: 1 rows, 1 sealed anew",
-        "mrtr_kept: 1 rows, 1 sealed anew",
-        "mrtr_tasks: 2 rows, 2 sealed anew",
+        "mrtr_redemptions: 1 rows, 1 resealed",
+        "mrtr_kept: 1 rows, 1 resealed",
+        "mrtr_tasks: 2 rows, 2 resealed",
     ]
 
 

@@ -252,7 +252,7 @@ class StoreContract:
         assert await bench.store.get(state) == b"value"
 
     async def test_what_has_expired_is_removed(self, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(module, "SWEEP_EVERY", 0.0)
+        monkeypatch.setattr(module, "SWEEP_INTERVAL", 0.0)
         await bench.pass_time(10 * KEEP)
         await bench.redeem(token_hex(16))
         await bench.store.put(token_hex(16), b"value", keep=KEEP)
@@ -636,7 +636,7 @@ class TestPostgreSQLStore(SQLContract):
         assert (await store.redeem(state, "answers", lease=LEASE, keep=KEEP)).verdict == "granted"
         apart[0] = 120.0
         assert (await store.redeem(state, "answers", lease=LEASE, keep=KEEP)).verdict == "running"
-        monkeypatch.setattr(store, "_swept", -module.SWEEP_EVERY)  # as half a minute later
+        monkeypatch.setattr(store, "_swept", -module.SWEEP_INTERVAL)  # as half a minute later
         with pytest.raises(ClocksApart):
             await store.redeem(state, "answers", lease=LEASE, keep=KEEP)
         await store.close()

@@ -376,7 +376,7 @@ class TaskContract:
         assert await bench.store.overdue_tasks(most=10) == []
 
     async def test_what_has_expired_is_removed(self, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(module, "SWEEP_EVERY", 0.0)
+        monkeypatch.setattr(module, "SWEEP_INTERVAL", 0.0)
         for _ in range(20):
             await bench.add(expires=time.time() + 10)
         assert await bench.rows() == 20
@@ -390,7 +390,7 @@ class TaskContract:
         self, bench: Bench, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         await bench.add(expires=time.time() + 10)
-        monkeypatch.setattr(module, "SWEEP_EVERY", 0.0)
+        monkeypatch.setattr(module, "SWEEP_INTERVAL", 0.0)
         await bench.pass_time(11)
         assert await bench.rows() == 1
         assert await bench.another.overdue_tasks(most=10) == []
@@ -717,7 +717,7 @@ class TestSQLiteTasks(SQLContract):
         assert len(kept) > 5
         assert [await bench.another.find_task(row.id) for row in kept] == kept
         await bench.pass_time(11)
-        monkeypatch.setattr(module, "SWEEP_EVERY", 0.0)
+        monkeypatch.setattr(module, "SWEEP_INTERVAL", 0.0)
         await bench.add(journal=bytes(9_000))
         assert len(await bench.claim()) == 2
 

@@ -137,7 +137,7 @@ class Served:
 
 
 def assert_unavailable(reply: Reply) -> str:
-    """See that a reply says when to try again, in the protocol's own words; give its reference."""
+    """Check that a reply says when to try again, in the protocol's own words; return its reference."""
     assert reply.status == 503, reply
     assert int(reply.headers["retry-after"]) >= 1
     assert reply.error.code == -32603
@@ -542,7 +542,7 @@ class TestTakingTasksOver:
         assert looks == []
 
     async def waited(self, watched: WatchedStore, store: Shared) -> float:
-        """Claim until tasks are taken over; give how long that took, in seconds."""
+        """Claim until tasks are taken over; return how long that took, in seconds."""
         began = time.monotonic()
         store.claims.clear()
         async with asyncio.timeout(TIMEOUT):

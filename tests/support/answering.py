@@ -46,7 +46,7 @@ async def breaks_off(_: Any) -> Response:
 
 @contextmanager
 def serving(handler: Handler) -> Iterator[tuple[str, list[Any]]]:
-    """Serve a handler of messages; give its URL, and what it got."""
+    """Serve a handler of messages; return its URL, and what it got."""
     got: list[Any] = []
 
     async def endpoint(request: Request) -> Response:

@@ -67,12 +67,12 @@ class PostgreSQL:
             await connection.close()
 
     async def fetch(self, statement: str, database: str = "postgres") -> Any:
-        """Run one statement, past every store; give the first value."""
+        """Run one statement, past every store; return the first value."""
         async with self.connection(database) as connection:
             return await connection.fetchval(statement)
 
     async def new_database(self) -> str:
-        """Make an empty database; give its name."""
+        """Make an empty database; return its name."""
         self._made += 1
         await self.fetch(f"CREATE DATABASE new_{self._made}")
         return f"new_{self._made}"

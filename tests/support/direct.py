@@ -90,7 +90,7 @@ class Exchange:
                 await self._sent.wait()
 
     async def end(self) -> Reply:
-        """Wait for the application's end; give what it sent."""
+        """Wait for the application's end; return what it sent."""
         if self._task is None:
             self.start()
         assert self._task is not None
@@ -108,10 +108,10 @@ class Exchange:
 
 
 async def exchange(app: ASGIApp, body: bytes, headers: Headers, **scope: Any) -> Reply:
-    """Send one request with a body in one part; give the reply."""
+    """Send one request with a body in one part; return the reply."""
     return await Exchange(app, scope_of(headers, **scope)).body(body).end()
 
 
 async def send(app: ASGIApp, message: dict[str, Any], **scope: Any) -> Reply:
-    """Send a modern message as a conforming client does; give the reply."""
+    """Send a modern message as a conforming client does; return the reply."""
     return await exchange(app, json.dumps(message).encode(), headers_for(message), **scope)

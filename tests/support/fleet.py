@@ -37,7 +37,7 @@ class Client:
         return self._client.flow(tool, arguments)
 
     def start(self, tool: str, **arguments: Any) -> str:
-        """Start a task; give its id."""
+        """Start a task; return its id."""
         return self.flow(tool, **arguments).start().task.id
 
     def get(self, task: str) -> Reply:
@@ -58,12 +58,12 @@ class Client:
         assert self._client.request("tasks/cancel", {"taskId": task}).complete
 
     def ended(self, task: str, seconds: float = TIMEOUT) -> Reply:
-        """Wait for a task's end; give it."""
+        """Wait for a task's end; return it."""
         wait_until(lambda: self.status(task) in ENDED, "a task to end", seconds)
         return self.get(task)
 
     def text(self, task: str, seconds: float = TIMEOUT) -> str:
-        """Wait for a task's result; give its text."""
+        """Wait for a task's result; return its text."""
         return self.ended(task, seconds).text
 
 
@@ -91,14 +91,14 @@ class Fleet:
         }
 
     def serve(self, target: str = "tests.support.tasks_app:app", *, run_tasks: bool = True) -> tuple[Process, Client]:
-        """Start a server; give it, and a client of it."""
+        """Start a server; return it, and a client of it."""
         environment = self.environment | ({} if run_tasks else {"TASKS_LEFT_TO_OTHERS": "1"})
         server = self._stack.enter_context(in_process(target, log=self._log(), environment=environment))
         assert server.port, server.text
         return server, Client(server.port)
 
     def work(self, target: str = "tests.support.tasks_app:app", *arguments: str, **environment: str) -> Process:
-        """Start the command `mrtr-server worker`; give its process at once."""
+        """Start the command `mrtr-server worker`; return its process at once."""
         command = [str(Path(sys.executable).with_name("mrtr-server")), "worker", target, *arguments]
         variables = {name: value for name, value in os.environ.items() if name != "MRTR_KEYS"}
         log = self._log()

@@ -74,11 +74,11 @@ class Replica:
         wait_until(ready, f"the replica at {self.port}")
 
     def stop(self) -> int:
-        """Tell it to end, and wait; return its exit code."""
+        """Signal it to end, and wait; return its exit code."""
         return self.end(self.process)
 
     def end(self, process: "subprocess.Popen[bytes] | None") -> int:
-        """Tell a process of this replica to end, and wait."""
+        """Signal a process of this replica to end, and wait."""
         assert process is not None
         process.send_signal(signal.SIGTERM)
         try:

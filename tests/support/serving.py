@@ -111,7 +111,7 @@ def lines_of(path: Path) -> list[str]:
 
 @contextmanager
 def in_thread(app: ASGIApp, *, wait: bool = True, of: object = None, **options: Any) -> Iterator[int]:
-    """Serve an application in a thread; give its port.
+    """Serve an application in a thread; return its port.
 
     Args:
         app: the application.
@@ -175,11 +175,11 @@ class Process:
         return self.log.read_text(errors="replace")
 
     def wait(self, seconds: float = TIMEOUT) -> int:
-        """Wait for its end; give the exit code."""
+        """Wait for its end; return the exit code."""
         return self.process.wait(seconds)
 
     def stop(self, seconds: float = TIMEOUT) -> int:
-        """Ask it to end as an orchestrator does; give the exit code."""
+        """Ask it to end as an orchestrator does; return the exit code."""
         self.process.send_signal(signal.SIGTERM)
         return self.wait(seconds)
 
@@ -193,7 +193,7 @@ def started(
     python: Path | str = sys.executable,
     folder: Path = ROOT,
 ) -> Iterator[Process]:
-    """Run the command `uvicorn`; give the process at once.
+    """Run the command `uvicorn`; return the process at once.
 
     Args:
         target: the import string of the application.
@@ -229,7 +229,7 @@ def end(process: "subprocess.Popen[bytes]") -> None:
 
 @contextmanager
 def in_process(target: str, *arguments: str, log: Path, **how: Any) -> Iterator[Process]:
-    """Run the command `uvicorn` as `started` does; give the process once it listens or has ended."""
+    """Run the command `uvicorn` as `started` does; return the process once it listens or has ended."""
     workers = int(arguments[arguments.index("--workers") + 1]) if "--workers" in arguments else 1
     with started(target, *arguments, log=log, **how) as server:
 

@@ -65,7 +65,7 @@ async def part(number: int) -> int:
 @app.tool(task="required", poll=POLL)
 @without_store.tool(task="required")
 async def work(parts: int, ctx: Context) -> str:
-    """Do a work of several parts; say which processes did them."""
+    """Do a work of several parts; return which processes did them."""
     done = []
     for number in range(parts):
         done.append(str(await ctx.step(part, number)))

@@ -231,7 +231,7 @@ def _schema(definition: str, value: Any, schema: str = VERSION) -> Iterator[str]
 
 
 def problems(method: str, reply: Reply) -> Iterator[str]:
-    """Say what is wrong with a reply to a modern request, by the official schema and by the official models.
+    """Return what is wrong with a reply to a modern request, by the official schema and by the official models.
 
     Args:
         method: the method of the request.
@@ -251,7 +251,7 @@ def problems(method: str, reply: Reply) -> Iterator[str]:
 
 
 def message_problems(method: str, message: JSON) -> Iterator[str]:
-    """Say what is wrong with one message that answers, or accompanies, a modern request."""
+    """Return what is wrong with one message that answers, or accompanies, a modern request."""
     if "method" in message:
         yield from _notification_problems(message)
     elif "error" in message:
@@ -330,7 +330,7 @@ _TASK_FIELDS = {"taskId", "status", "statusMessage", "createdAt", "lastUpdatedAt
 
 
 def _task_problems(task: JSON) -> Iterator[str]:
-    """Say what is wrong with a task, past what the schema of the extension says."""
+    """Return what is wrong with a task, past what the schema of the extension says."""
     known = _TASK_FIELDS | {"resultType", "_meta"}
     if strays := task.keys() - known - {_DETAILS.get(task.get("status", ""), "")}:
         yield f"a task that is {task.get('status')} has {strays}"

@@ -20,7 +20,7 @@ SECONDS, CLIENTS, TASKS = 6, 40, 80
 
 
 def run(*arguments: str) -> dict[str, Any]:
-    """Run it; give its report. What it promises has held."""
+    """Run it; return its report. What it promises has held."""
     command = [sys.executable, "scripts/chaos.py", "--clients", str(CLIENTS), *arguments]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr

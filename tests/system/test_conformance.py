@@ -126,7 +126,7 @@ CAPTURED: dict[str, Any] = {
 
 
 def install() -> Path:
-    """Install the suite, unless it is there; give its command-line program."""
+    """Install the suite, unless it is there; return its command-line program."""
     program = Path("node_modules", "@modelcontextprotocol", "conformance", "dist", "index.js")
     if not (INSTALLED / program).exists():
         unfinished = INSTALLED.with_name(f"{INSTALLED.name}.{os.getpid()}")
@@ -145,7 +145,7 @@ def install() -> Path:
 
 @pytest.fixture(scope="module")
 def all_checks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Checks]:
-    """Run the suite for each revision, against one process; give the checks of each scenario."""
+    """Run the suite for each revision, against one process; return the checks of each scenario."""
     program = install()
     directory = tmp_path_factory.mktemp("conformance")
     found: dict[str, Checks] = {}

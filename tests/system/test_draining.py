@@ -139,7 +139,7 @@ def accepts(server: Process) -> bool:
 
 
 def drain(server: Process, ready: str = "/ready") -> None:
-    """Tell a server to end, and wait until all of it has begun to."""
+    """Signal a server to end, and wait until all of it has begun to."""
     server.process.send_signal(signal.SIGTERM)
     wait_until_drained(server, ready)
 
@@ -161,7 +161,7 @@ def wait_until_drained(server: Process, ready: str = "/ready") -> None:
 
 
 def assert_handed_over(reply: Reply) -> str:
-    """See that a reply is a state alone, on a connection that closes; give the state."""
+    """See that a reply is a state alone, on a connection that closes; return the state."""
     assert reply.status == 200
     assert reply.result["resultType"] == "input_required"
     assert "inputRequests" not in reply.result

@@ -234,7 +234,7 @@ class TestCallbacksOf010:
 
 class TestTasksOf010:
     async def task(self, store: Shared, status: str) -> tuple[MRTRServer, Any]:
-        """Put a row of that release into the store; give a server, and the flow of its client."""
+        """Put a row of that release into the store; return a server, and the flow of its client."""
         fields = GOLDEN["tasks"][status]
         sealed = {name: fields[name].encode() for name in ("call", "journal", "questions", "outcome")}
         unleased = {"lease": "", "leased_until": 0.0}

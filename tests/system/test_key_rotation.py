@@ -28,7 +28,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 def test_keys_are_rotated_under_running_processes(tmp_path: Path, url: str) -> None:
-    """The three phases, with the database sealed anew before the last; tasks of the old key end without it."""
+    """The three phases, with the database resealed before the last; tasks of the old key end without it."""
     with fleet(tmp_path, url) as processes:
         environment = processes.environment
 
@@ -62,7 +62,7 @@ def test_keys_are_rotated_under_running_processes(tmp_path: Path, url: str) -> N
                 timeout=TIMEOUT,
             )
             assert (done.returncode, done.stderr) == (0, "")
-            assert "mrtr_tasks: 16 rows, 10 sealed anew" in done.stdout
+            assert "mrtr_tasks: 16 rows, 10 resealed" in done.stdout
         assert client.text(running).split() == [str(worker.process.pid)] * 2
         for process in (server, worker):
             process.stop()

@@ -76,7 +76,7 @@ class Session:
         return self._read()
 
     def begin(self, tool: str, **arguments: Any) -> None:
-        """Tell it to make a call."""
+        """Make it send a call."""
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps([tool, arguments]) + "\n")
         self.process.stdin.flush()

@@ -158,7 +158,7 @@ class Tools:
                 await asyncio.sleep(0.01)
 
     async def asks(self, flow: Any, *keys: str) -> Any:
-        """Wait until exactly these questions are open; give the reply that shows them."""
+        """Wait until exactly these questions are open; return the reply that shows them."""
         async with asyncio.timeout(TIMEOUT):
             while sorted((reply := await flow.look()).asks) != sorted(keys):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
@@ -268,7 +268,7 @@ PENDING = "io.modelcontextprotocol/pending-elicitations"
 
 
 async def drafts(app: MRTRServer, method: str, params: dict[str, Any]) -> dict[str, Any]:
-    """Send a request in the form of the drafts; give the reply."""
+    """Send a request in the form of the drafts; return the reply."""
     transport = httpx.ASGITransport(app)
     async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
         reply = await client.post("/mcp", json={"jsonrpc": "2.0", "id": 1, "method": method, "params": params})
@@ -548,7 +548,7 @@ class TestACancelledAsk:
         assert (tools.ran, tools.runs) == (["work"], 2)
 
     async def test_that_waits_for_its_page_is_asked_still(self, tools: Tools) -> None:
-        patience: list[asyncio.Timeout] = []
+        timeouts: list[asyncio.Timeout] = []
 
         async def impatient(ctx: Context) -> list[str]:
             """Continue without the page, if it can."""
@@ -557,7 +557,7 @@ class TestACancelledAsk:
             async def pays() -> str:
                 try:
                     async with asyncio.timeout(None) as each:
-                        patience.append(each)
+                        timeouts.append(each)
                         return f"paid {await ctx.elicit_url('Please pay', callback=tools.paid)}"
                 except TimeoutError:
                     return await ctx.step(tools.did, "without the page")
@@ -569,8 +569,8 @@ class TestACancelledAsk:
         await tools.began()
         page = urlsplit((await tools.asks(flow, "paid")).asked["paid"].url)
         await flow.send({"paid": accept()}, wait=False)
-        patience[0].reschedule(0)
-        await tools.until(patience[0].expired, "the end of its patience")
+        timeouts[0].reschedule(0)
+        await tools.until(timeouts[0].expired, "its timeout")
         tools.gate("work").set()
         await tools.until(lambda: tools.ran == ["work"], "the work")
         browser = httpx.AsyncClient(transport=httpx.ASGITransport(tools.app), base_url="http://127.0.0.1")

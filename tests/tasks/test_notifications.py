@@ -45,7 +45,7 @@ class Opened:
 
 
 def until(listener: Listener, status: str) -> JSON:
-    """Read until a task has a status; give what was told of it then."""
+    """Read until a task has a status; return what was told of it then."""
     while True:
         message = listener.next()
         assert message["method"] == "notifications/tasks"

@@ -380,7 +380,7 @@ class TestWhatIsKept:
     async def test_is_whole_when_its_task_asks_and_when_it_records(
         self, monkeypatch: pytest.MonkeyPatch, tool: str, texts: list[str]
     ) -> None:
-        monkeypatch.setattr(tasks_pieces, "KEEP_EVERY", 3600.0)
+        monkeypatch.setattr(tasks_pieces, "KEEP_INTERVAL", 3600.0)
         alone = replica(app)
         flow = AsyncClient(alone, tasks=True).flow(tool)
         await flow.start()

@@ -98,7 +98,7 @@ class TestWhatIsOpen:
         questions = asking(login=LOGIN)
         questions.together = True
         open_, names, answers, used = from_json(questions.dump())
-        assert [Question.of(*parts) for parts in open_.values()] == [LOGIN]
+        assert [Question.load(*parts) for parts in open_.values()] == [LOGIN]
         assert (names, answers, used["login"]) == ({"login": "login"}, {}, 1)
 
 

@@ -16,7 +16,7 @@ from mrtr_server.storage.lease import Lease
 from mrtr_server.storage.pubsub import InProcessFanout
 from mrtr_server.storage.tasks import TaskRow
 from mrtr_server.tasks.records import TaskRecords
-from mrtr_server.tasks.task_run import SAY_EVERY, TaskRun
+from mrtr_server.tasks.task_run import REPORT_INTERVAL, TaskRun
 from mrtr_server.tasks.task_service import Tasks
 
 pytestmark = pytest.mark.anyio
@@ -307,7 +307,7 @@ class TestAMessage:
         before = (await stored(bench, run)).version
         run.say("working")
         await do(run, "one")
-        await asyncio.sleep(2 * SAY_EVERY)
+        await asyncio.sleep(2 * REPORT_INTERVAL)
         row = await stored(bench, run)
         assert (row.message, row.version) == ("working", before + 1)
 
@@ -352,7 +352,7 @@ class TestWhatItsClientDoes:
     async def test_to_end_the_task_ends_the_run(self, bench: Bench) -> None:
         run = await bench.run("worker")
         running = run.start(asyncio.sleep(60))
-        run.hear(await changed(bench, run, status="cancelled"))
+        run.on_change(await changed(bench, run, status="cancelled"))
         assert run.lost
         with pytest.raises(asyncio.CancelledError):
             await running
@@ -364,7 +364,7 @@ class TestWhatItsClientDoes:
         run.on_answers(lambda: heard.append("answer"))
         await answered(bench, run, "login", TestWhatIsAskedBesideWork.ANSWER)
         row = await stored(bench, run)
-        run.hear(row)
+        run.on_change(row)
         assert (run.row, heard, run._looking) == (row, ["answer"], None)
 
     async def test_is_looked_up_where_something_came_between(self, bench: Bench) -> None:
@@ -372,7 +372,7 @@ class TestWhatItsClientDoes:
         await run.publish({"login": question("Who?")})
         await answered(bench, run, "login", TestWhatIsAskedBesideWork.ANSWER)
         row = await changed(bench, run, message="hello")
-        run.hear(row)
+        run.on_change(row)
         assert run._looking is not None
         await run._looking
         assert run.row == row

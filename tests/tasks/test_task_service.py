@@ -966,6 +966,6 @@ class Listener:
         await self._exchange.until(f'"statusMessage":"{message}"'.encode())
 
     async def until(self, status: str) -> dict[str, Any]:
-        """Wait until it has heard of a task with this status; give that task."""
+        """Wait until it has heard of a task with this status; return that task."""
         await self._exchange.until(f'"status":"{status}"'.encode())
         return self.told[-1]

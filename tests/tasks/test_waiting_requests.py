@@ -104,7 +104,7 @@ class Replicas:
         return await self.opening(method, params, token).end()
 
     async def start(self, tool: str, token: str = "", **arguments: Any) -> str:
-        """Start a task; give its id."""
+        """Start a task; return its id."""
         params = {"name": tool, "arguments": arguments, "task": {"ttl": 60000}}
         return str((await self.send("tools/call", params, token)).result["task"]["taskId"])
 

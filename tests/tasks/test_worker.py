@@ -166,7 +166,7 @@ def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
         (worker, "AGAIN_AFTER", 0.02),
         (worker, "SKIP_TASK_SECONDS", 0.05),
         (task_run, "AGAIN_AFTER", 0.02),
-        (task_run, "SAY_EVERY", 0.05),
+        (task_run, "REPORT_INTERVAL", 0.05),
     ):
         monkeypatch.setattr(module, name, seconds)
 
@@ -812,7 +812,7 @@ async def message(tools: Tools, flow: Any, text: str) -> None:
 
 class TestMessages:
     async def test_each_is_stored_while_the_task_works_and_told_once(self, tools: Tools, monkeypatch: Any) -> None:
-        monkeypatch.setattr(task_run, "SAY_EVERY", 0.3)
+        monkeypatch.setattr(task_run, "REPORT_INTERVAL", 0.3)
         turns = [asyncio.Event() for _ in range(3)]
 
         async def talks(ctx: Context) -> str:
@@ -880,7 +880,7 @@ class TestMessages:
                 await asyncio.sleep(0.01)
         assert message == shown
         changes = tools.store.calls.count("change")
-        await asyncio.sleep(3 * task_run.SAY_EVERY)
+        await asyncio.sleep(3 * task_run.REPORT_INTERVAL)
         assert tools.store.calls.count("change") == changes
 
     async def test_that_are_being_stored_do_not_cost_the_result(self, tools: Tools) -> None:

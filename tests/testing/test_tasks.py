@@ -236,7 +236,7 @@ class TestAReplyThatOnlyNamesATask:
         repeated = self.started(paying, "ends").drop()
         assert repeated.task.status == "completed"
         assert not repeated.complete
-        with pytest.raises(Unexpected, match=r"There is no text. The task is completed; wait\(\) for what came of it"):
+        with pytest.raises(Unexpected, match=r"There is no text. The task is completed; wait\(\) for its outcome"):
             _ = repeated.text
         assert repeated.result["resultType"] == "task"
 

@@ -34,7 +34,7 @@ TOKENS = BearerTokens({"alice-token": "alice", "bob-token": "bob", "alices-other
 
 
 def with_tool(app: MRTRServer) -> MRTRServer:
-    """Give an application a tool that asks before it says who calls."""
+    """Add a tool to an application that asks before it says who calls."""
 
     @app.tool
     async def who(ctx: Context) -> str:

@@ -54,7 +54,7 @@ def wire(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Wire]:
 
 
 def refused(reply: Reply, status: int, code: int, id: str | int | None) -> JSON:
-    """Check a JSON-RPC error that came as one line of JSON; give its `data`."""
+    """Check a JSON-RPC error that came as one line of JSON; return its `data`."""
     assert reply.status == status, reply.body
     assert reply.headers["content-type"] == "application/json"
     assert b"\n" not in reply.body

@@ -343,7 +343,7 @@ class TestWorkers:
 
 
 def told(wire: Wire, **more: Any) -> tuple[dict[str, Any], str]:
-    """Send one round on a connection of its own, so that any worker may take it; give the result, and who served it."""
+    """Send one round on its own connection, so that any worker may take it; return the result, and who served it."""
     one = Wire(wire.url)
     reply = one.call("who_serves", **more)
     one.close()

@@ -54,7 +54,7 @@ def admission() -> Admission:
 
 
 async def until(happened: list[Any]) -> float:
-    """Wait until something has happened; give how long it took."""
+    """Wait until something has happened; return how long it took."""
     clock = asyncio.get_running_loop().time
     began = clock()
     async with asyncio.timeout(TIMEOUT):

@@ -61,7 +61,7 @@ class ClockComparison:
         what = f"{self._name}: its clock is {apart:.1f} s {'ahead of' if ahead > 0 else 'behind'} this machine's"
         if verdict == "too far":
             why = (
-                f"confirmations and single-use rounds are refused while they are over {MOST_SECONDS:g} s apart, since "
+                f"confirmations and single-use rounds are refused while they differ by over {MOST_SECONDS:g} s, since "
                 "a state that was used could count again. Set both clocks by NTP; this process looks again by itself"
             )
             self._error = ClocksApart(f"{what}; {why}")

@@ -109,7 +109,7 @@ class Database(ABC):
 
     @abstractmethod
     async def upgrade(self) -> str | None:
-        """Lead older tables to the present version, in one transaction, or make them if there are none.
+        """Upgrade older tables to the present version, in one transaction, or make them if there are none.
 
         Returns:
             The version that was found; None if there were no tables.
@@ -149,13 +149,13 @@ class Database(ABC):
         return StoreUnavailable(f"{self.name}: {said}; {hint}" if hint else f"{self.name}: {said}")
 
     def steps_from(self, found: str | None) -> list[str]:
-        """Return the statements that lead from a version to the present one; none where it is that already.
+        """Return the statements that upgrade a version to the present one; none where it is that already.
 
         Args:
             found: the version that the tables are of; None if there are none.
 
         Raises:
-            WrongVersion: no way leads from there.
+            WrongVersion: there are no migrations from that version.
         """
         if found is not None and found not in self.migrations:
             raise WrongVersion(self._why_refused(found))

@@ -1,4 +1,4 @@
-"""Lead the tables of an older release to those of this one."""
+"""Upgrade the tables of an older release to those of this one."""
 
 from .urls import open_database
 

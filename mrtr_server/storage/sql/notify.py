@@ -21,7 +21,7 @@ CHANNEL = "mrtr_notices"
 BATCH = 256
 """How many notices are sent at once."""
 MAX_WAITING_NOTICES = 10_000
-"""How many notices wait while the database is away. Beyond that the oldest are dropped."""
+"""How many notices wait while the database is unavailable. Beyond that the oldest are dropped."""
 LONGEST = 7_500
 """Bytes of a notice. PostgreSQL takes 8,000."""
 POLL = 0.2
@@ -37,11 +37,14 @@ GATHER_NOTIFY = 0.01
 KEEP = 600.0
 """How long a notice stays in a SQLite file, for processes that were suspended, in seconds."""
 RETRY = 1.0
-"""How long to wait before connecting anew, in seconds, about."""
+"""How long to wait before connecting again, in seconds, about."""
 PULSE = 15.0
 """How often a silent connection is tested, in seconds: one that a firewall has dropped says nothing."""
 
-SWEEP_EVERY, SWEEP_BATCH = 30.0, 1_000
+SWEEP_INTERVAL = 30.0
+"""How often a process removes expired notices, in seconds."""
+SWEEP_BATCH = 1_000
+"""How many of them are removed at once."""
 
 OnNotice = Callable[[Sequence[str]], None]
 """Takes notices of other processes."""
@@ -51,7 +54,7 @@ class Notices:
     """Carries notices from each process to all the others, by a thread and a connection of its own.
 
     Both start with the first notice, or with the first subscriber. No lifespan is needed, and any thread may publish.
-    What is published while the database is away is sent when it is back.
+    Notices that are published while the database is unavailable are sent when it is back.
 
     Args:
         database: what carries them.
@@ -279,7 +282,7 @@ class _Carrier(threading.Thread):
         once, so more is removed than comes.
         """
         now = time.time()
-        if now < self._swept + SWEEP_EVERY:
+        if now < self._swept + SWEEP_INTERVAL:
             return True
         is_clean = len(await self._database.rows("sweep_notices", most=SWEEP_BATCH)) < SWEEP_BATCH
         if is_clean:

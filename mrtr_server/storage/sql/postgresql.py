@@ -150,11 +150,11 @@ class PostgreSQLDatabase(Database):
         self._clocks.note(theirs, before, time.monotonic() - began)
 
     async def upgrade(self) -> str | None:
-        """Lead older tables to the present version; see `Database.upgrade`."""
+        """Upgrade older tables to the present version; see `Database.upgrade`."""
         connected = self._connected.get(asyncio.get_running_loop()) or await self._connect()
         try:
             async with connected.pool.acquire() as connection:
-                return await self._work(connection, lambda each: self._lead(each, self.steps_from))
+                return await self._work(connection, lambda each: self._run_steps(each, self.steps_from))
         except Exception as error:
             raise self.unavailable(error) from error
 
@@ -223,7 +223,7 @@ class PostgreSQLDatabase(Database):
             connected.prepared = True
 
     async def _make_tables(self, connection: Any) -> str | None:
-        return await self._lead(connection, lambda found: self.steps_from(None) if found is None else [])
+        return await self._run_steps(connection, lambda found: self.steps_from(None) if found is None else [])
 
     async def _find_version(self, connection: Any) -> str | None:
         if not await connection.fetchval(self.statements["has_version_table"]):
@@ -231,8 +231,8 @@ class PostgreSQLDatabase(Database):
         found: str | None = await connection.fetchval(self.statements["find_version"])
         return found
 
-    async def _lead(self, connection: Any, steps: Callable[[str | None], Sequence[str]]) -> str | None:
-        """Run the steps that lead on from the version that is found, and return that one."""
+    async def _run_steps(self, connection: Any, steps: Callable[[str | None], Sequence[str]]) -> str | None:
+        """Run the steps that upgrade the version that is found, and return the found version."""
         found = await self._find_version(connection)
         if not steps(found):
             return found

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ...crypto import purposes
-from ...crypto.bound_codec import BoundCodec
 from ...crypto.keys import KeyRing
+from ...crypto.place_codec import PlaceCodec
 from ...errors import InvalidRequestState, SetupError
 from .database import Database
 from .urls import open_database
@@ -70,8 +70,8 @@ class Resealed:
     Args:
         table: its name.
         rows: how many it has, but for those that have expired.
-        sealed: how many were sealed anew.
-        left: how many are still sealed under another key, since servers go on sealing under it.
+        sealed: how many were resealed.
+        left: how many are still sealed under another key, since servers still seal under it.
         unopened: how many do not open under the ring, by the reason.
     """
 
@@ -109,14 +109,14 @@ async def reseal(url: str, ring: KeyRing) -> list[Resealed]:
         if await database.found_version() is None:
             raise SetupError(f"{database.name}: there are no tables, so nothing to seal; check the URL of the database")
         return [
-            await _reseal_table(database, table, [BoundCodec(ring, each) for each in table.purposes])
+            await _reseal_table(database, table, [PlaceCodec(ring, each) for each in table.purposes])
             for table in TABLES
         ]
     finally:
         await database.close()
 
 
-async def _reseal_table(database: Database, table: _Table, codecs: Sequence[BoundCodec]) -> Resealed:
+async def _reseal_table(database: Database, table: _Table, codecs: Sequence[PlaceCodec]) -> Resealed:
     sealed = 0
     for _ in range(PASSES):
         found = await _pass(database, table, codecs)
@@ -129,8 +129,8 @@ async def _reseal_table(database: Database, table: _Table, codecs: Sequence[Boun
     return found
 
 
-async def _pass(database: Database, table: _Table, codecs: Sequence[BoundCodec]) -> Resealed:
-    """Look at all rows once, and seal anew what is under another key."""
+async def _pass(database: Database, table: _Table, codecs: Sequence[PlaceCodec]) -> Resealed:
+    """Look at all rows once, and reseal what is under another key."""
     done, after = Resealed(table.name), ""
     while rows := await database.rows(table.find, after=after, most=BATCH):
         after = rows[-1][0]
@@ -140,7 +140,7 @@ async def _pass(database: Database, table: _Table, codecs: Sequence[BoundCodec])
 
 
 async def _reseal_row(
-    database: Database, table: _Table, codecs: Sequence[BoundCodec], row: Sequence[object], done: Resealed
+    database: Database, table: _Table, codecs: Sequence[PlaceCodec], row: Sequence[object], done: Resealed
 ) -> None:
     key, *values = row
     before = dict(zip(table.columns, map(_bytes, values), strict=True))
@@ -159,8 +159,8 @@ async def _reseal_row(
         done.left += 1
 
 
-def _reseal_value(codecs: Sequence[BoundCodec], value: bytes) -> str | None:
-    """Seal a value for what it is sealed for now; see `BoundCodec.reseal`."""
+def _reseal_value(codecs: Sequence[PlaceCodec], value: bytes) -> str | None:
+    """Seal a value for what it is sealed for now; see `PlaceCodec.reseal`."""
     refusals = []
     for codec in codecs:
         try:

@@ -95,8 +95,8 @@ class SQLiteDatabase(Database):
         return self._clock()
 
     async def upgrade(self) -> str | None:
-        """Lead older tables to the present version; see `Database.upgrade`."""
-        return await self._in_thread(lambda: self._lead(self.steps_from))
+        """Upgrade older tables to the present version; see `Database.upgrade`."""
+        return await self._in_thread(lambda: self._run_steps(self.steps_from))
 
     async def found_version(self) -> str | None:
         """Return the version of the tables that are there; see `Database.found_version`."""
@@ -120,7 +120,7 @@ class SQLiteDatabase(Database):
 
     async def _opened(self) -> SQLiteFile:
         def make_tables() -> None:
-            found = self._lead(lambda found: self.steps_from(None) if found is None else [])
+            found = self._run_steps(lambda found: self.steps_from(None) if found is None else [])
             self.check_version(found or self.version)
 
         if self._file is None:
@@ -159,17 +159,17 @@ class SQLiteDatabase(Database):
             raise
         return None if found is None else str(found[0])
 
-    def _lead(self, steps: Callable[[str | None], Sequence[str]]) -> str | None:
-        """Run the steps that lead on from the version that is found, and return that one."""
+    def _run_steps(self, steps: Callable[[str | None], Sequence[str]]) -> str | None:
+        """Run the steps that upgrade the version that is found, and return the found version."""
         try:
-            return self._try_to_lead(steps)
+            return self._try_to_upgrade(steps)
         except sqlite3.OperationalError as error:
             if "disk I/O error" not in str(error):
                 raise
-            time.sleep(0.1)  # who comes as others make the file, or leave it, may meet this on a sound disk
-            return self._try_to_lead(steps)
+            time.sleep(0.1)  # happens on a sound disk while others make or leave the file
+            return self._try_to_upgrade(steps)
 
-    def _try_to_lead(self, steps: Callable[[str | None], Sequence[str]]) -> str | None:
+    def _try_to_upgrade(self, steps: Callable[[str | None], Sequence[str]]) -> str | None:
         with closing(self._connect()) as connection:
             found = self._find_version(connection)
             if not steps(found):

@@ -1,4 +1,4 @@
-"""A SQLite file by two threads: what is written at once shares a transaction, and nobody who reads waits for that.
+"""A SQLite file by two threads: what is written at once shares a transaction, and no reader waits for that.
 
 What is found by its key is read on the spot: that takes less time than to wake a thread, which then has to wait for the
 interpreter, and so does its caller after it.
@@ -21,7 +21,7 @@ from typing import Any
 STATEMENTS_IN_TRANSACTION = 64
 """How many statements share a transaction, at most."""
 IDLE = 5.0
-"""After how many seconds without work a thread closes its connection, and ends. The next call begins anew."""
+"""After how many seconds without work a thread closes its connection, and ends. The next call starts a new one."""
 
 Rows = list[tuple[Any, ...]]
 _Jobs = queue.SimpleQueue["_Job | None"]
@@ -45,16 +45,16 @@ class SQLiteFile:
 
     Args:
         path: of the file.
-        patience: how long a statement waits for another process's write, in seconds.
+        busy_timeout: how long a statement waits for another process's write, in seconds.
     """
 
-    def __init__(self, path: str, patience: float) -> None:
-        self._reader = _Worker(path, patience, writes=False)
-        self._writer = _Worker(path, patience, writes=True)
+    def __init__(self, path: str, busy_timeout: float) -> None:
+        self._reader = _Worker(path, busy_timeout, writes=False)
+        self._writer = _Worker(path, busy_timeout, writes=True)
         self._inline = _InlineReader(path)
 
     async def run(self, sql: str, given: Mapping[str, Any]) -> Rows:
-        """Run a statement, and return its rows. What was written is on the disk then.
+        """Run a statement, and return its rows. Its changes are on the disk then.
 
         Args:
             sql: the statement; one that begins with SELECT only reads.
@@ -70,14 +70,14 @@ class SQLiteFile:
         return await future
 
     def find(self, sql: str, given: Mapping[str, Any]) -> Rows | None:
-        """Run a query that finds what it reads by a key, on the spot.
+        """Run a lookup by key without waiting.
 
         Args:
             sql: the statement, which begins with SELECT.
             given: its parameters by name, in types that SQLite knows.
 
         Returns:
-            The rows; None where that takes patience, which `run` has.
+            The rows; None if it would have to wait: then use `run`.
         """
         return self._inline.read(sql, given)
 
@@ -91,10 +91,10 @@ class SQLiteFile:
 class _Worker:
     """A thread that runs jobs in their order, while there are any."""
 
-    def __init__(self, path: str, patience: float, *, writes: bool) -> None:
+    def __init__(self, path: str, busy_timeout: float, *, writes: bool) -> None:
         self._path = path
         self._file = _identity(path)
-        self._patience = patience
+        self._busy_timeout = busy_timeout
         self._writes = writes
         self._jobs: _Jobs = queue.SimpleQueue()
         self._guard = threading.Lock()
@@ -153,7 +153,7 @@ class _Worker:
         return group
 
     def _open(self) -> sqlite3.Connection:
-        connection = sqlite3.connect(self._path, timeout=self._patience, isolation_level=None)
+        connection = sqlite3.connect(self._path, timeout=self._busy_timeout, isolation_level=None)
         # A record that was lost with the power would let an effect happen twice.
         connection.execute("PRAGMA synchronous=FULL")
         return connection

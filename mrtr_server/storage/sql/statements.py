@@ -56,5 +56,5 @@ def number_parameters(statement: str, clock: str) -> tuple[str, tuple[str, ...]]
 
 
 def _split(script: str) -> list[str]:
-    # What is within a statement, such as the body of a trigger, is indented.
+    # The inner lines of a statement, such as the body of a trigger, are indented.
     return [statement.strip() for statement in _END.split(_COMMENT.sub("", script)) if statement.strip()]

@@ -12,13 +12,13 @@ from ...errors import StoreUnavailable
 from ..base import Redemption
 from ..quotas import ANY, ENDLESS, Quota
 from .pubsub import SQLFanout
-from .tasks import LOOKS, NO_ROOM_AND_THEN_SOME, SQLTasks, budget
+from .tasks import FULL_AND_THEN_NOT, LOOKS, SQLTasks, budget
 from .urls import open_database
 
-SWEEP_EVERY = 30.0
-"""How often a process looks for what has expired, in seconds."""
+SWEEP_INTERVAL = 30.0
+"""How often a process removes what has expired, in seconds."""
 SWEEP_BATCH = 1_000
-"""How much of it is removed at once; when there is more, the next call goes on."""
+"""How much of it is removed at once; when there is more, the next call continues."""
 
 
 class SQLStore(SQLTasks):
@@ -26,7 +26,7 @@ class SQLStore(SQLTasks):
 
     It connects when it is first used, makes its tables if they are not there, and works again by itself when the
     database has been away. A SQLite file serves the processes of one machine; PostgreSQL serves a fleet, and its own
-    clock counts there. What is kept survives a crash of the processes, and of the machine as far as its disks do.
+    clock counts there. The records survive a crash of the processes, and of the machine as far as its disks do.
 
     Args:
         url: `sqlite:///file.db` (a path from the working directory, with four slashes an absolute one), or
@@ -44,7 +44,7 @@ class SQLStore(SQLTasks):
         super().__init__(open_database(url, clock))
         self.one_machine = not self.database.notifies
         self._fanout = SQLFanout(self.notices)
-        self._swept = -SWEEP_EVERY
+        self._swept = -SWEEP_INTERVAL
         self._sweeps = [name for name in self.database.statements if name.startswith("sweep_")]
 
     @property
@@ -93,7 +93,7 @@ class SQLStore(SQLTasks):
             if await self.get(key) is not None:
                 return False
             quota.check_state(await self._usage(quota), ENDLESS)  # or there is room by now
-        raise StoreUnavailable(NO_ROOM_AND_THEN_SOME)
+        raise StoreUnavailable(FULL_AND_THEN_NOT)
 
     @override
     async def replace(self, key: str, value: bytes, *, keep: float, quota: Quota = ANY) -> None:
@@ -103,7 +103,7 @@ class SQLStore(SQLTasks):
             if await self._changed("replace_value", **given):
                 return
             quota.check_state(await self._usage(quota), ENDLESS)  # or there is room by now
-        raise StoreUnavailable(NO_ROOM_AND_THEN_SOME)
+        raise StoreUnavailable(FULL_AND_THEN_NOT)
 
     @override
     async def get(self, key: str) -> bytes | None:
@@ -133,13 +133,13 @@ class SQLStore(SQLTasks):
 
     async def _sweep(self) -> None:
         """Remove some of what has expired, now and then: first, so that a full disk has room for what comes next."""
-        if time.monotonic() < self._swept + SWEEP_EVERY:
+        if time.monotonic() < self._swept + SWEEP_INTERVAL:
             return
         self._swept = time.monotonic()
         await self.database.compare_clocks()  # a connection may live for days
         for statement in self._sweeps:
             if len(await self.database.rows(statement, most=SWEEP_BATCH)) == SWEEP_BATCH:
-                self._swept = -SWEEP_EVERY
+                self._swept = -SWEEP_INTERVAL
 
 
 def _verdict(

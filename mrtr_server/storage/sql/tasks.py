@@ -33,7 +33,7 @@ ALL = "*"
 """The caller that stands for all of them."""
 LOOKS = 3
 """How often to try what was refused for a reason that was gone at the next look."""
-NO_ROOM_AND_THEN_SOME = f"{LOOKS} times there was no room in the store, and then some again"
+FULL_AND_THEN_NOT = f"The store was full in {LOOKS} attempts, but had room when it was checked in between"
 
 FIELDS = tuple(each.name for each in fields(TaskRow))
 FREEING = frozenset({"status", "lease", "leased_until"})
@@ -69,7 +69,7 @@ class SQLTasks(TaskStore):
             if await self.find_task(row.id) is not None:
                 return False
             quota.check_task(await self._usage(quota), ENDLESS)  # or there is room by now
-        raise StoreUnavailable(NO_ROOM_AND_THEN_SOME)
+        raise StoreUnavailable(FULL_AND_THEN_NOT)
 
     async def _usage(self, quota: Quota) -> UsageByCaller:
         """Return what is stored, in all and of a caller."""

@@ -26,7 +26,7 @@ from mrtr_server.errors import (
     UnknownTarget,
     UnsupportedVersion,
 )
-from mrtr_server.flow.outcomes import dump_outcome, load_outcome
+from mrtr_server.flow.outcome_codec import dump_outcome, load_outcome
 from mrtr_server.logs.refusals import RefusalLog
 from mrtr_server.protocol.all_dialects import DIALECTS, HandshakeDialect, Surface
 from mrtr_server.protocol.messages import Call, Complete, Discovery, NeedsInput, Task, TaskCreated

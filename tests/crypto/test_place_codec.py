@@ -3,7 +3,7 @@
 import pytest
 
 from mrtr_server import KeyRing
-from mrtr_server.crypto.bound_codec import row_codec
+from mrtr_server.crypto.place_codec import row_codec
 from mrtr_server.errors import InvalidRequestState
 
 RING = KeyRing([bytes(32)])

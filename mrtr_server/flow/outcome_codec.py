@@ -1,4 +1,4 @@
-"""Serialize the result of a round, so that any replica can send it."""
+"""The outcome of a round as bytes, so that any replica can send it."""
 
 import dataclasses
 from typing import Any
@@ -62,11 +62,11 @@ def _fields(outcome: Outcome | RequestError) -> list[Any]:
 
 
 def _parts(questions: dict[str, Question]) -> JSON:
-    return {key: question.parts() for key, question in questions.items()}
+    return {key: question.dump() for key, question in questions.items()}
 
 
 def _questions(parts: JSON) -> dict[str, Question]:
-    return {key: Question.of(*each) for key, each in parts.items()}
+    return {key: Question.load(*each) for key, each in parts.items()}
 
 
 def _error(name: str, message: str, data: JSON | None) -> RequestError:

@@ -1,4 +1,7 @@
-"""Sealing for one place: what is moved to another does not open there."""
+"""Sealing together with a place: a token that is moved to another row, list or id does not open there.
+
+Not for `requestState`: `flow/journal.py` writes what a state is bound to into its payload, and checks it.
+"""
 
 from hmac import compare_digest
 
@@ -8,7 +11,7 @@ from .keys import KeyRing
 
 
 class PlainCodec:
-    """Stands in for a `BoundCodec` where what is kept never leaves the memory of the process that has the keys."""
+    """Stands in for a `PlaceCodec` where what is kept never leaves the memory of the process that has the keys."""
 
     def seal(self, place: bytes, payload: bytes) -> str:
         """Return a payload, which is UTF-8, as text."""
@@ -19,11 +22,11 @@ class PlainCodec:
         return sealed if isinstance(sealed, bytes) else sealed.encode()
 
 
-class BoundCodec:
+class PlaceCodec:
     """Seals what belongs to one place: a row of a store, a list, a request.
 
-    Who can write to a store, or holds several tokens, could put one in the place of another. Each is sealed together
-    with the place that it belongs to, and opens for that place alone.
+    Somebody who can write to a store, or has several tokens, could put one in the place of another. Each is sealed
+    together with the place that it belongs to, and opens for that place alone.
 
     Args:
         ring: the first key seals, every key opens.
@@ -76,7 +79,7 @@ class BoundCodec:
         return self._codec.reseal(sealed.decode("ascii", "replace"))
 
 
-RowCodec = BoundCodec | PlainCodec
+RowCodec = PlaceCodec | PlainCodec
 """Protects what is kept in rows of a store."""
 
 
@@ -84,8 +87,8 @@ def row_codec(ring: KeyRing, purpose: str, *, in_memory: bool) -> RowCodec:
     """Return what protects rows.
 
     Args:
-        ring: as for `BoundCodec`.
+        ring: as for `PlaceCodec`.
         purpose: likewise.
         in_memory: whether the store keeps them in the memory of this process alone.
     """
-    return PlainCodec() if in_memory else BoundCodec(ring, purpose)
+    return PlainCodec() if in_memory else PlaceCodec(ring, purpose)

@@ -1,4 +1,4 @@
-"""Bodies that are too large: they are read to their end, and nothing of them is kept but the id of the request."""
+"""The rest of a body whose request was refused: it is drained, and nothing of it is kept but the id of the request."""
 
 from starlette.types import Receive
 
@@ -8,7 +8,7 @@ MOST_READ = 8
 """How many times the size that a body may have is read at most."""
 
 
-async def read_off(receive: Receive, limit: int, begun: bytes = b"", *, is_all: bool = False) -> str | int | None:
+async def drain_body(receive: Receive, limit: int, begun: bytes = b"", *, is_all: bool = False) -> str | int | None:
     """Read the rest of a body, and return the id of the request in it.
 
     Args:
