@@ -10,7 +10,7 @@ from ..concurrency.threads import Threads, call_function
 from ..errors import Busy, NotExecuted, Refusal, StoreUnavailable
 from ..limits import Limits
 from ..logs.failures import report_failure
-from ..protocol.messages import JSON, Call, NeedsInput, Outcome, Outlet, PageReported
+from ..protocol.messages import JSON, Call, HandedOver, NeedsInput, Outcome, Outlet, PageReported
 from ..rates.rate_limiter import RateLimiter
 from ..storage.lease import Lease
 from ..storage.watched import not_executed
@@ -110,7 +110,7 @@ class RoundService:
         bound_to = self._states.bound(call)  # now, since the handler may change the arguments
         await self._rates.admit_repetition(call, bound_to)
         outcome = await run(None, None)
-        if isinstance(outcome, NeedsInput) and outcome.questions:
+        if isinstance(outcome, NeedsInput):
             await self._rates.count_question(call, bound_to)
         return outcome
 
@@ -182,11 +182,11 @@ class RoundService:
                 self._states.end(call, bound_to)
                 return end
             case Yielded(why):
-                self._take_yield(handler, call, journal, why)
-                return self._states.seal(handler, call, journal, bound_to, {}, why)
+                return self._hand_over(handler, call, journal, bound_to, why)
             case Backgrounded():
                 # A repetition of a request without a state would become a second task.
-                return self._states.seal(handler, call, journal, bound_to, {}) if unsealed else end
+                first = YieldReason.STATE_FIRST
+                return self._hand_over(handler, call, journal, bound_to, first) if unsealed else end
             case unknown:
                 assert_never(unknown)
 
@@ -309,13 +309,13 @@ class RoundService:
             raise Busy(RETRY_AFTER)
         return self._states.begin(call)
 
-    def hand_over(self, handler: Handler, call: Call) -> NeedsInput:
+    def hand_over(self, handler: Handler, call: Call) -> HandedOver:
         """End a round before anything has run, so that the flow has a state that a retry can name."""
         journal, bound_to = self.open_state(handler, call)
-        return self._states.seal(handler, call, journal, bound_to, {})
+        return self._states.hand_over(handler, call, journal, bound_to, YieldReason.STATE_FIRST)
 
-    def hand_over_round(self, handler: Handler, call: Call, opened: Opened) -> NeedsInput | None:
-        """End a round with a state that holds what it has done.
+    def hand_over_round(self, handler: Handler, call: Call, opened: Opened) -> HandedOver | None:
+        """End a round, which could not become a task, with a state that holds what it has done.
 
         Args:
             handler: what was run.
@@ -326,7 +326,9 @@ class RoundService:
             The state; None where the client can't come again with one, or the flow's budget has none left.
         """
         journal, bound_to = opened
-        return self._states.seal(handler, call, journal, bound_to, {}) if self._may_leave(call, journal) else None
+        if not self._may_leave(call, journal):
+            return None
+        return self._states.hand_over(handler, call, journal, bound_to, YieldReason.NO_TASK)
 
     async def run_task(
         self,
@@ -379,12 +381,13 @@ class RoundService:
             journal.hand_over(self._limits)
         return end
 
-    def _take_yield(self, handler: Handler, call: Call, journal: Journal, why: YieldReason) -> None:
-        """Note why a round is to be continued elsewhere. Raises `NotExecuted` if it never began."""
-        if call.facts is not None:
-            call.facts.yielded = why
+    def _hand_over(
+        self, handler: Handler, call: Call, journal: Journal, bound_to: list[str], why: YieldReason
+    ) -> HandedOver:
+        """Seal a round that is to be continued elsewhere. Raises `NotExecuted` if it never began."""
         if why is YieldReason.LEASE_IN_DOUBT and journal.is_as_handed_over:
             raise NotExecuted(report_failure("%r did not begin, since its lease had expired", handler.name))
+        return self._states.hand_over(handler, call, journal, bound_to, why)
 
     def _warn_unsealed(self, handler: Handler) -> None:
         if handler.name not in self._warned:

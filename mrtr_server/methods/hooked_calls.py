@@ -17,7 +17,7 @@ from ..flow.lifespans import Lifespans
 from ..logs.bare import take_locals
 from ..logs.failures import Noted, noting
 from ..protocol.call_facts import CallFacts
-from ..protocol.messages import ASKING_METHODS, Call, Complete, NeedsInput, Outcome, Outlet, TaskCreated
+from ..protocol.messages import ASKING_METHODS, Call, Complete, HandedOver, NeedsInput, Outcome, Outlet, TaskCreated
 from ..protocol.users import request_of
 from ..registration.registry import Registry
 from ..tasks.round_executor import TaskEnd
@@ -267,11 +267,9 @@ class _Served:
 
 def _word(outcome: object, *, declined: bool) -> Word:
     match outcome:
-        case NeedsInput(questions):
-            return "asked" if questions else "handed_over"
-        case Asking():
+        case NeedsInput() | Asking():
             return "asked"
-        case Yielded() | Backgrounded():
+        case HandedOver() | Yielded() | Backgrounded():
             return "handed_over"
         case TaskCreated():
             return "task"

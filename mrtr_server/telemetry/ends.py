@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from ..errors import Declined, InternalFault, OverBudget, ProtocolError, RequestError
 from ..flow.endings import Asking
 from ..protocol.call_facts import CallFacts
-from ..protocol.messages import Complete, Listening, NeedsInput, TaskCreated
+from ..protocol.messages import Complete, HandedOver, Listening, NeedsInput, TaskCreated
 from .names import reason_of
 
 _NO_ROOM = frozenset({"busy", "overloaded"})
@@ -46,7 +46,9 @@ def end_of(outcome: object, facts: CallFacts) -> End:
             return COMPLETED
         return End("declined" if facts.declined else "tool_error", "tool_error", ends_flow=True)
     if isinstance(outcome, NeedsInput):
-        return ASKED if outcome.questions else HANDED_OVER
+        return ASKED
+    if isinstance(outcome, HandedOver):
+        return HANDED_OVER
     if isinstance(outcome, TaskCreated):
         return End("task", ends_flow=True)
     return End("listening" if isinstance(outcome, Listening) else "completed")

@@ -7,7 +7,7 @@ from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..crypto.digests import digest
-from ..flow.endings import Asking, YieldReason
+from ..flow.endings import Asking
 from ..flow.journal import Journal
 from ..protocol.call_facts import CallFacts
 from ..protocol.callers import Principal
@@ -17,6 +17,8 @@ from ..protocol.messages import (
     NeedsInput,
     Outlet,
     TaskCreated,
+    Unfinished,
+    YieldReason,
     action_of,
     kind_of,
 )
@@ -176,9 +178,9 @@ class ObservedCalls:
                 about["mrtr.flow.id"] = facts.flow[:ID_DIGITS]
         if call.method in _ABOUT_RESOURCES and call.target in self._offered.resources:
             about["mcp.resource.uri"] = call.target
-        if isinstance(outcome, NeedsInput):
+        if isinstance(outcome, Unfinished):
             about["mrtr.state.size"] = len(outcome.state)
-            if outcome.questions:
+            if isinstance(outcome, NeedsInput):
                 about["mrtr.asks"] = [question.kind for question in outcome.questions.values()]
         elif isinstance(outcome, TaskCreated):
             about["mrtr.task.reference"] = outcome.task.reference
@@ -197,12 +199,13 @@ class ObservedCalls:
                 self._tally.add(ANSWERS, kind_of(question), action_of((call.answers or {}).get(key)))
         if end.ends_flow:
             ended.flows[number].add()
-        elif isinstance(outcome, NeedsInput):
+        elif isinstance(outcome, Unfinished):
             self._state_sizes.of(*kind.labels)(len(outcome.state))
             kind.waits[number].add()
-            for asked in outcome.questions.values():
-                self._tally.add(ASKS.name, asked.kind)
-            if facts.yielded is YieldReason.FULL:
+            if isinstance(outcome, NeedsInput):
+                for asked in outcome.questions.values():
+                    self._tally.add(ASKS.name, asked.kind)
+            elif outcome.why is YieldReason.FULL:
                 self._tally.add(SHED.name, end.outcome)
         elif end.had_no_room:
             self._tally.add(SHED.name, "refused")
