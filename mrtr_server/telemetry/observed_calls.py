@@ -4,7 +4,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from ..crypto.digests import digest
 from ..flow.endings import Asking
@@ -15,6 +15,7 @@ from ..protocol.messages import (
     JSON,
     Call,
     NeedsInput,
+    Outcome,
     Outlet,
     TaskCreated,
     Unfinished,
@@ -24,6 +25,7 @@ from ..protocol.messages import (
 )
 from ..storage.tasks import TaskRow
 from ..tally import ANSWERS, Tally
+from ..tasks.round_executor import TaskEnd
 from .call_kinds import CallKind, CallKinds, Ended, Offered
 from .call_log import log_call
 from .ends import End, end_of, end_of_error, end_of_task, end_of_task_error
@@ -59,8 +61,6 @@ KNOWN_CALLERS = 1024
 """How many callers are kept with their digests."""
 
 _ABOUT_RESOURCES = frozenset({"resources/read", "resources/subscribe", "resources/unsubscribe"})
-
-T = TypeVar("T")
 
 
 class ObservedCalls:
@@ -98,7 +98,7 @@ class ObservedCalls:
 
     # Calls
 
-    async def serve(self, method: Callable[[Call, Outlet], Awaitable[T]], call: Call, outlet: Outlet) -> T:
+    async def serve(self, method: Callable[[Call, Outlet], Awaitable[Outcome]], call: Call, outlet: Outlet) -> Outcome:
         """Serve a call, and observe it.
 
         Args:
@@ -130,7 +130,7 @@ class ObservedCalls:
         kind: CallKind,
         call: Call,
         facts: CallFacts,
-        outcome: object,
+        outcome: Outcome | None,
         end: End,
         seconds: float,
         span: "Started | None",
@@ -162,7 +162,7 @@ class ObservedCalls:
             self._log(kind.name, fields, call, end, facts.reference, seconds, span)
 
     def _about(
-        self, kind: CallKind, call: Call, facts: CallFacts, outcome: object, outlet: Outlet, end: End
+        self, kind: CallKind, call: Call, facts: CallFacts, outcome: Outcome | None, outlet: Outlet, end: End
     ) -> dict[str, Any]:
         """Return the attributes that a span has at its end, and that are not those of all calls of its kind."""
         scope = getattr(outlet, "scope", None)
@@ -190,7 +190,7 @@ class ObservedCalls:
         return about
 
     def _count_round(
-        self, kind: CallKind, call: Call, facts: CallFacts, outcome: object, end: End, ended: Ended
+        self, kind: CallKind, call: Call, facts: CallFacts, outcome: Outcome | None, end: End, ended: Ended
     ) -> None:
         number = facts.rounds + 1 if facts.rounds < MOST_ROUNDS else MOST_ROUNDS
         if facts.rounds:
@@ -212,7 +212,9 @@ class ObservedCalls:
 
     # Tasks
 
-    async def serve_task(self, call: Call, journal: Journal, row: TaskRow, work: Callable[[], Awaitable[T]]) -> T:
+    async def serve_task(
+        self, call: Call, journal: Journal, row: TaskRow, work: Callable[[], Awaitable[TaskEnd]]
+    ) -> TaskEnd:
         """Run a round of a task, and observe it.
 
         Args:
