@@ -215,12 +215,13 @@ class RoundService:
         begin = partial(self._begin, handler, arguments, call, journal, outlet, lease, reports, may_become_task)
         if self._admission.is_open:
             return await begin()
-        if not await self._admission.enter(
+        why = await self._admission.enter(
             lambda: self._may_leave(call, journal),
             was_shed=journal.shed,
             has_begun=call.state is not None and bool(journal.answers or journal.steps),
-        ):
-            return Yielded(self._why_leave())
+        )
+        if why is not None:
+            return Yielded(why)
         try:
             return await begin()
         finally:
@@ -270,10 +271,8 @@ class RoundService:
             return YieldReason.STATE_FIRST
         if lease is not None and lease.in_doubt:  # better over budget than twice
             return YieldReason.LEASE_IN_DOUBT
-        return self._why_leave() if self._admission.should_yield and self._may_leave(call, journal) else None
-
-    def _why_leave(self) -> YieldReason:
-        return YieldReason.DRAINING if self._admission.draining else YieldReason.FULL
+        why = self._admission.should_yield
+        return why if why is not None and self._may_leave(call, journal) else None
 
     def _may_leave(self, call: Call, journal: Journal) -> bool:
         return call.can_retry and journal.may_hand_over(self._limits)
