@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import assert_never
+from typing import Any, assert_never
 
 from ..callbacks.callback_service import Callbacks, Reports
 from ..concurrency.threads import Threads, call_function
@@ -252,19 +252,22 @@ class RoundService:
             reports=reports,
             should_yield=partial(self._why_yield, handler, call, journal, lease),
             may_become_task=may_become_task,
+            opened=self._opened(handler),
         )
         return self._run_waiting(handler, arguments, waiting, outlet)
 
     def _run_waiting(
         self, handler: Handler, arguments: JSON, waiting: WaitingRound, outlet: Outlet
     ) -> Awaitable[RoundEnd]:
-        """Run a handler in a round that can wait, with what its application has opened."""
-        lifespans = self._lifespans
-        if lifespans is not None and lifespans.known:
-            waiting.opened = lifespans.here.get(handler.homes[-1], UNSET)
+        """Run a handler in a round that can wait."""
         if handler.yields:
             handler = in_pieces(handler, waiting, outlet, self._limits)
         return run(handler, arguments, waiting, outlet, self._threads)
+
+    def _opened(self, handler: Handler) -> Any:
+        """Return what the `lifespan=` of a handler's application has yielded; `UNSET` for nothing."""
+        lifespans = self._lifespans
+        return UNSET if lifespans is None or not lifespans.known else lifespans.here.get(handler.homes[-1], UNSET)
 
     def _why_yield(self, handler: Handler, call: Call, journal: Journal, lease: Lease | None) -> YieldReason | None:
         if handler.single_use and lease is None:  # the first round: the state goes out before the first step
@@ -374,6 +377,7 @@ class RoundService:
                 reports=reports,
                 should_yield=should_yield,
                 task=task,
+                opened=self._opened(handler),
             )
             end = await self._run_waiting(handler, arguments, waiting, outlet)
         if isinstance(end, Yielded) and end.why is YieldReason.OWN_STATE:

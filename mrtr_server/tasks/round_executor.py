@@ -134,11 +134,9 @@ class RoundExecutor:
             )
             raise ProtocolError("The task failed: it could not be run to its end")
         within = self._tools.answer_within(row.name)
-        run.answer_within = limits.flow_seconds if within is None else within
         call = records.sealed.unseal_call(row)
-        run.journal = journal = records.sealed.unseal_journal(row, records.now())
-        run.take_answers(row)
-        run.begun = True
+        journal = records.sealed.unseal_journal(row, records.now())
+        run.begin(journal, limits.flow_seconds if within is None else within)
         if row.attempts > 1:
             records.tally.add(TAKEOVERS, "task")
             logger.warning(
