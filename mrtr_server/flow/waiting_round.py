@@ -344,8 +344,6 @@ class WaitingRound(Round):
 
     async def _reported(self, claim: Claim) -> None:
         """Wait for the page of an ask to report; it is asked again if that takes too long."""
-        if self._callbacks is None:
-            return
         key, question = claim.key, claim.question.digest
         alone = replace(self.journal, answers={key: {question: self.journal.answers[key][question]}})
         while True:
