@@ -178,3 +178,38 @@ def test_references_into_the_log_are_made_in_one_module() -> None:
         if isinstance(node, ast.Call) and ast.unparse(node).endswith("token_hex(4)")
     }
     assert making == {"logs/failures.py"}
+
+
+REPORTED_TO_NOBODY = {
+    "deployment/lifecycle.py: serve": "the web server ends, and is told by the message; no client has called",
+    "flow/lifespans.py: _hold": "the server shuts down; no client has called",
+    "flow/single_use.py: _deliver": "the client has its reply, or has left",
+    "flow/teardown.py: _leave": "the client is told what the handler ended with, which has a reference of its own",
+    "methods/hooked_calls.py: report": "a hook that is told of failures has failed; it must not be told of that",
+    "tasks/worker.py: _again_and_again": "the worker tries again; no task has failed",
+    "transport/signals.py: close": "the process ends; its clients connect to the next one",
+}
+"""The functions that log a traceback by themselves, each with the reason why nobody is to get a reference."""
+
+
+def logged_tracebacks(path: str, node: ast.AST, function: str = "") -> Iterator[str]:
+    """Each call of the sources that logs a traceback, as its file and its function."""
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        function = node.name
+    if isinstance(node, ast.Call):
+        named = {keyword.arg for keyword in node.keywords}
+        if "exc_info" in named or re.search(r"\blog\w*\.exception$", ast.unparse(node.func)):
+            yield f"{path}: {function}"
+    for child in ast.iter_child_nodes(node):
+        yield from logged_tracebacks(path, child, function)
+
+
+def test_a_failure_gets_its_reference_where_its_traceback_is_logged() -> None:
+    logging = [found for path, tree in SOURCES.items() for found in logged_tracebacks(path, tree)]
+    assert sorted(logging) == sorted(["logs/failures.py: report_failure", *REPORTED_TO_NOBODY])
+
+
+@pytest.mark.parametrize("line", ["logger.error('x', exc_info=error)", "logger.exception('x')", "log.exception('x')"])
+def test_each_way_to_log_a_traceback_is_seen(line: str) -> None:
+    source = ast.parse(f"async def f():\n    {line}\n    task.exception()")
+    assert list(logged_tracebacks("a.py", source)) == ["a.py: f"]

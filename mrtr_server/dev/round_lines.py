@@ -8,7 +8,7 @@ from pydantic_core import to_json
 
 from ..errors import Declined, RequestError
 from ..flow.endings import Asking, Backgrounded, Yielded
-from ..protocol.messages import Acknowledged, Complete, NeedsInput, Question, TaskCreated
+from ..protocol.messages import Acknowledged, Complete, HandedOver, NeedsInput, Question, TaskCreated
 from ..telemetry.seen_rounds import SeenRound
 from .terminal import Terminal, quoted, short
 
@@ -95,7 +95,7 @@ class RoundLines:
             return f"{style('result', 'green')} {_summary(outcome.body)}"
         if isinstance(outcome, TaskCreated):
             return f"{style('becomes task', 'cyan')} {outcome.task.reference[:8]}"
-        if isinstance(outcome, NeedsInput | Asking | Yielded | Backgrounded):
+        if isinstance(outcome, HandedOver | NeedsInput | Asking | Yielded | Backgrounded):
             return style("handed over to the next round", "yellow")
         return self._failure(_reason(seen))
 

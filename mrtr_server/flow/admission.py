@@ -4,13 +4,15 @@ import asyncio
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
+from typing import assert_never
 
 from ..concurrency.running import running_loop
 from ..concurrency.shutdown import Shutdown
 from ..errors import Overloaded
 from ..limits import Limits
+from ..protocol.messages import YieldReason
 from .overload_log import Overload
-from .waiting_line import WaitingLine
+from .waiting_line import TurnEnd, WaitingLine
 
 OTHERS_FULL_SECONDS = 1.0
 """How long a replica takes the others to be as full as itself, in seconds, after one of them has shed a call to it."""
@@ -66,9 +68,12 @@ class Admission:
         return self.is_full or self._is_refused(1)
 
     @property
-    def should_yield(self) -> bool:
-        """Whether running calls are to continue elsewhere, from their next boundary."""
-        return self.draining or (self._in_flight > self._shed_above and not self._others_are_full)
+    def should_yield(self) -> YieldReason | None:
+        """Why running calls are to continue elsewhere, from their next boundary; None if they continue here."""
+        if self.draining:
+            return YieldReason.DRAINING
+        is_over = self._in_flight > self._shed_above and not self._others_are_full
+        return YieldReason.FULL if is_over else None
 
     @property
     def waiting(self) -> int:
@@ -108,7 +113,9 @@ class Admission:
 
     # Calls
 
-    async def enter(self, may_leave: Callable[[], bool], *, was_shed: bool = False, has_begun: bool = False) -> bool:
+    async def enter(
+        self, may_leave: Callable[[], bool], *, was_shed: bool = False, has_begun: bool = False
+    ) -> YieldReason | None:
         """Wait for the turn of a call, the first to come being the first to run.
 
         Args:
@@ -118,7 +125,7 @@ class Admission:
                 and twice as long.
 
         Returns:
-            True if it runs here, and then `leave` must be called when it has; False if it is to be handed back.
+            None if it runs here, and then `leave` must be called when it has; otherwise why it is to be handed back.
 
         Raises:
             Overloaded: too many wait already, or it has waited for too long, and it can't continue elsewhere.
@@ -133,21 +140,23 @@ class Admission:
             if was_shed:
                 self._others_full_until = time.monotonic() + OTHERS_FULL_SECONDS
             if (self.draining or self._may_shed) and may_leave():
-                if not self.draining:
-                    self._sheds_left -= 1
-                    self.note_turned_away()
-                return False
+                if self.draining:
+                    return YieldReason.DRAINING
+                self._sheds_left -= 1
+                self.note_turned_away()
+                return YieldReason.FULL
             if is_refused:
                 self.note_turned_away()
                 raise Overloaded(self._line.retry_after)
         self._in_flight += 1
         runs = False
         try:
-            runs = await self._turn(may_leave, share, waited)
+            why = await self._turn(may_leave, share, waited)
+            runs = why is None
         finally:
             if not runs:
                 self._in_flight -= 1
-        return runs
+        return why
 
     def leave(self) -> None:
         """Note that an admitted call has ended; give the next one its turn."""
@@ -178,32 +187,37 @@ class Admission:
         """Whether a call may be handed over for want of room. Each costs one more request, also where all are full."""
         return not self._line.has_limits or (self._sheds_left > 0 and not self._others_are_full)
 
-    async def _turn(self, may_leave: Callable[[], bool], share: int, waited: float) -> bool:
+    async def _turn(self, may_leave: Callable[[], bool], share: int, waited: float) -> YieldReason | None:
         if self._running < self._most:
             self._running += 1
             await self._let_others_come()
-            return True
+            return None
         turn = self._line.join(share, waited)
 
         def turn_away() -> None:
             if not turn.done() and may_leave():
-                turn.set_result(False)
+                turn.set_result(TurnEnd.LEAVES)
 
         try:
             with self.on_drain(turn_away):
-                runs = await turn
+                end = await turn
         except asyncio.CancelledError:
-            if not turn.cancelled() and turn.done() and turn.result():  # its turn came just as the client left
+            if turn.done() and not turn.cancelled() and turn.result() is TurnEnd.RUNS:  # just as the client left
                 self._pass_on()
             raise
         finally:
             self._line.leave(turn)
-        if runs is None:
-            self.note_turned_away()
-            raise Overloaded(self._line.retry_after)
-        if runs:
-            await self._let_others_come()
-        return runs
+        match end:
+            case TurnEnd.RUNS:
+                await self._let_others_come()
+                return None
+            case TurnEnd.LEAVES:
+                return YieldReason.DRAINING
+            case TurnEnd.TOO_LATE:
+                self.note_turned_away()
+                raise Overloaded(self._line.retry_after)
+            case unknown:
+                assert_never(unknown)
 
     async def _let_others_come(self) -> None:
         """Wait until the calls that have come already have joined the line, or were refused because it is too long.

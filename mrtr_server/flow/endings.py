@@ -4,21 +4,11 @@ Code that makes an outcome of it matches on it, with `assert_never` at the end, 
 """
 
 from dataclasses import dataclass
-from enum import Enum
 
 from ..errors import Refusal
-from ..protocol.messages import NeedsInput, Question
+from ..protocol.messages import HandedOver, NeedsInput, Question
+from ..protocol.messages import YieldReason as YieldReason
 from .journal import Journal
-
-
-class YieldReason(Enum):
-    """Why a round ends with its journal alone, to be continued by another round."""
-
-    DRAINING = "the server drains"
-    FULL = "the server has too much to do, and another replica may have less"
-    STATE_FIRST = "the client needs a state before anything has an effect"
-    LEASE_IN_DOUBT = "another replica or worker may run the same round by now"
-    OWN_STATE = "the handler keeps a state of its own, and is to run again"
 
 
 @dataclass(slots=True)
@@ -93,5 +83,5 @@ class Failed:
 RoundEnd = Completed | Asking | Yielded | Backgrounded | Refused | Failed
 """How the runner ends a round."""
 
-CallEnd = Completed | NeedsInput | Backgrounded | Refused | Failed
+CallEnd = Completed | NeedsInput | HandedOver | Backgrounded | Refused | Failed
 """How a round of a call ends: as the runner ended it, and sealed where the client is to come again."""

@@ -7,7 +7,7 @@ from pydantic_core import from_json, to_json
 
 from .. import errors
 from ..errors import RequestError
-from ..protocol.messages import JSON, Complete, NeedsInput, Outcome, Question, Task, TaskCreated
+from ..protocol.messages import JSON, Complete, HandedOver, NeedsInput, Outcome, Question, Task, TaskCreated
 
 
 def dump_outcome(outcome: Outcome | RequestError) -> bytes:
@@ -33,7 +33,8 @@ def load_outcome(written: bytes) -> Outcome | RequestError:
         if kind == "complete":
             return Complete(*rest)
         if kind == "input":
-            return NeedsInput(_questions(rest[0]), *rest[1:])  # earlier releases wrote no expiry
+            asked = _questions(rest[0])  # earlier releases wrote no expiry
+            return NeedsInput(asked, *rest[1:]) if asked else HandedOver(*rest[1:])
         if kind == "task":
             questions = _questions(rest[0].pop("questions"))
             return TaskCreated(Task(**rest[0], questions=questions))
@@ -46,6 +47,8 @@ def _fields(outcome: Outcome | RequestError) -> list[Any]:
     match outcome:
         case NeedsInput(questions, state, expires):
             return ["input", _parts(questions), state, expires]
+        case HandedOver(state, expires):
+            return ["input", {}, state, expires]
         case TaskCreated(task):
             # As it was when it began; a client that asks for the task gets its outcome.
             # Its tool is that of the call.

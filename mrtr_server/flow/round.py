@@ -75,8 +75,8 @@ class Round:
     """The keys of the steps of this round."""
     _gravity = _Gravity.NOTHING
     _end: RoundEnd | None = None
-    _returned = False
-    """Whether what is asked was returned by the handler."""
+    _required: Asking | None = None
+    """How the round ends if the handler has returned what it asks; None otherwise."""
     _lacking: tuple[str, ...] = ()
     """The capabilities that the client lacks."""
 
@@ -145,7 +145,7 @@ class Round:
     def ask_nothing_more(self) -> None:
         """End the round with the questions that it has, if there are any."""
         if self.asked:
-            self._end_with(_Gravity.ASKING, Asking(self.asked, self._returned))
+            self._end_with(_Gravity.ASKING, self._required or Asking(self.asked))
 
     def _end_with(self, gravity: _Gravity, end: RoundEnd) -> None:
         if gravity < self._gravity:
@@ -166,7 +166,7 @@ class Round:
             own: how the handler ended.
         """
         if self.asked and self._gravity > _ASKING:
-            return Asking(self.asked, self._returned)
+            return self._required or Asking(self.asked)
         return self._end or own
 
     # Asks
@@ -251,7 +251,8 @@ class Round:
             FlowError: the link that the ask needs can't be made.
         """
         self._refuse_taken(key, question)
-        self._returned = True
+        if self._required is None:
+            self._required = Asking(self.asked, together=True)
         journal = self.journal
         if journal.answers and key in journal.answers:
             for digest in (question.digest, *(other for name, other in read if name == key)):

@@ -3,14 +3,14 @@
 import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import assert_never
+from typing import Any, assert_never
 
 from ..callbacks.callback_service import Callbacks, Reports
 from ..concurrency.threads import Threads, call_function
 from ..errors import Busy, NotExecuted, Refusal, StoreUnavailable
 from ..limits import Limits
 from ..logs.failures import report_failure
-from ..protocol.messages import JSON, Call, NeedsInput, Outcome, Outlet, PageReported
+from ..protocol.messages import JSON, Call, HandedOver, NeedsInput, Outcome, Outlet, PageReported
 from ..rates.rate_limiter import RateLimiter
 from ..storage.lease import Lease
 from ..storage.watched import not_executed
@@ -110,7 +110,7 @@ class RoundService:
         bound_to = self._states.bound(call)  # now, since the handler may change the arguments
         await self._rates.admit_repetition(call, bound_to)
         outcome = await run(None, None)
-        if isinstance(outcome, NeedsInput) and outcome.questions:
+        if isinstance(outcome, NeedsInput):
             await self._rates.count_question(call, bound_to)
         return outcome
 
@@ -182,11 +182,11 @@ class RoundService:
                 self._states.end(call, bound_to)
                 return end
             case Yielded(why):
-                self._take_yield(handler, call, journal, why)
-                return self._states.seal(handler, call, journal, bound_to, {}, why)
+                return self._hand_over(handler, call, journal, bound_to, why)
             case Backgrounded():
                 # A repetition of a request without a state would become a second task.
-                return self._states.seal(handler, call, journal, bound_to, {}) if unsealed else end
+                first = YieldReason.STATE_FIRST
+                return self._hand_over(handler, call, journal, bound_to, first) if unsealed else end
             case unknown:
                 assert_never(unknown)
 
@@ -215,12 +215,13 @@ class RoundService:
         begin = partial(self._begin, handler, arguments, call, journal, outlet, lease, reports, may_become_task)
         if self._admission.is_open:
             return await begin()
-        if not await self._admission.enter(
+        why = await self._admission.enter(
             lambda: self._may_leave(call, journal),
             was_shed=journal.shed,
             has_begun=call.state is not None and bool(journal.answers or journal.steps),
-        ):
-            return Yielded(self._why_leave())
+        )
+        if why is not None:
+            return Yielded(why)
         try:
             return await begin()
         finally:
@@ -251,29 +252,30 @@ class RoundService:
             reports=reports,
             should_yield=partial(self._why_yield, handler, call, journal, lease),
             may_become_task=may_become_task,
+            opened=self._opened(handler),
         )
         return self._run_waiting(handler, arguments, waiting, outlet)
 
     def _run_waiting(
         self, handler: Handler, arguments: JSON, waiting: WaitingRound, outlet: Outlet
     ) -> Awaitable[RoundEnd]:
-        """Run a handler in a round that can wait, with what its application has opened."""
-        lifespans = self._lifespans
-        if lifespans is not None and lifespans.known:
-            waiting.opened = lifespans.here.get(handler.homes[-1], UNSET)
+        """Run a handler in a round that can wait."""
         if handler.yields:
             handler = in_pieces(handler, waiting, outlet, self._limits)
         return run(handler, arguments, waiting, outlet, self._threads)
+
+    def _opened(self, handler: Handler) -> Any:
+        """Return what the `lifespan=` of a handler's application has yielded; `UNSET` for nothing."""
+        lifespans = self._lifespans
+        return UNSET if lifespans is None or not lifespans.known else lifespans.here.get(handler.homes[-1], UNSET)
 
     def _why_yield(self, handler: Handler, call: Call, journal: Journal, lease: Lease | None) -> YieldReason | None:
         if handler.single_use and lease is None:  # the first round: the state goes out before the first step
             return YieldReason.STATE_FIRST
         if lease is not None and lease.in_doubt:  # better over budget than twice
             return YieldReason.LEASE_IN_DOUBT
-        return self._why_leave() if self._admission.should_yield and self._may_leave(call, journal) else None
-
-    def _why_leave(self) -> YieldReason:
-        return YieldReason.DRAINING if self._admission.draining else YieldReason.FULL
+        why = self._admission.should_yield
+        return why if why is not None and self._may_leave(call, journal) else None
 
     def _may_leave(self, call: Call, journal: Journal) -> bool:
         return call.can_retry and journal.may_hand_over(self._limits)
@@ -309,13 +311,13 @@ class RoundService:
             raise Busy(RETRY_AFTER)
         return self._states.begin(call)
 
-    def hand_over(self, handler: Handler, call: Call) -> NeedsInput:
+    def hand_over(self, handler: Handler, call: Call) -> HandedOver:
         """End a round before anything has run, so that the flow has a state that a retry can name."""
         journal, bound_to = self.open_state(handler, call)
-        return self._states.seal(handler, call, journal, bound_to, {})
+        return self._states.hand_over(handler, call, journal, bound_to, YieldReason.STATE_FIRST)
 
-    def hand_over_round(self, handler: Handler, call: Call, opened: Opened) -> NeedsInput | None:
-        """End a round with a state that holds what it has done.
+    def hand_over_round(self, handler: Handler, call: Call, opened: Opened) -> HandedOver | None:
+        """End a round, which could not become a task, with a state that holds what it has done.
 
         Args:
             handler: what was run.
@@ -326,7 +328,9 @@ class RoundService:
             The state; None where the client can't come again with one, or the flow's budget has none left.
         """
         journal, bound_to = opened
-        return self._states.seal(handler, call, journal, bound_to, {}) if self._may_leave(call, journal) else None
+        if not self._may_leave(call, journal):
+            return None
+        return self._states.hand_over(handler, call, journal, bound_to, YieldReason.NO_TASK)
 
     async def run_task(
         self,
@@ -373,18 +377,20 @@ class RoundService:
                 reports=reports,
                 should_yield=should_yield,
                 task=task,
+                opened=self._opened(handler),
             )
             end = await self._run_waiting(handler, arguments, waiting, outlet)
         if isinstance(end, Yielded) and end.why is YieldReason.OWN_STATE:
             journal.hand_over(self._limits)
         return end
 
-    def _take_yield(self, handler: Handler, call: Call, journal: Journal, why: YieldReason) -> None:
-        """Note why a round is to be continued elsewhere. Raises `NotExecuted` if it never began."""
-        if call.facts is not None:
-            call.facts.yielded = why
+    def _hand_over(
+        self, handler: Handler, call: Call, journal: Journal, bound_to: list[str], why: YieldReason
+    ) -> HandedOver:
+        """Seal a round that is to be continued elsewhere. Raises `NotExecuted` if it never began."""
         if why is YieldReason.LEASE_IN_DOUBT and journal.is_as_handed_over:
             raise NotExecuted(report_failure("%r did not begin, since its lease had expired", handler.name))
+        return self._states.hand_over(handler, call, journal, bound_to, why)
 
     def _warn_unsealed(self, handler: Handler) -> None:
         if handler.name not in self._warned:

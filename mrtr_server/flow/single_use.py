@@ -247,9 +247,10 @@ class Redeemer:
                 result = await self._known_by(delivery, redemption)
                 if result is not None:
                     return result
-            if redemption.verdict == "granted" and await self._run(delivery, redemption, Lease(self._lease, asked)):
-                assert delivery.result is not None  # noqa: S101  for the type checker
-                return delivery.result
+            if redemption.verdict == "granted":
+                result = await self._run(delivery, redemption, Lease(self._lease, asked))
+                if result is not None:
+                    return result
             # Another delivery of it is running.
             if self._has_expired(delivery) and (delivery.result is None or delivery.is_told):
                 return delivery.result or self._refused(delivery, "expired")
@@ -279,9 +280,6 @@ class Redeemer:
         if redemption.verdict == "granted" and redemption.attempt == 1 and delivery.is_late and delivery.result is None:
             await self._release(delivery, redemption)
             return self._refused(delivery, "expired")
-        if redemption.verdict == "granted" and _was_not_run(delivery.result):
-            await self._release(delivery, redemption)
-            return delivery.result
         return None
 
     async def _redeem(self, delivery: _Delivery, *, lapsed: bool) -> Redemption:
@@ -307,8 +305,12 @@ class Redeemer:
 
     # A delivery that runs here
 
-    async def _run(self, delivery: _Delivery, granted: Redemption, lease: Lease) -> bool:
-        """Run the handler if it has not run yet, and record the result; False if another replica has taken over."""
+    async def _run(self, delivery: _Delivery, granted: Redemption, lease: Lease) -> RoundResult | None:
+        """Run the handler if it has not run yet, and record the result, if it is an outcome.
+
+        Returns:
+            The result; None if another replica has taken over, or may have, and may have a better one.
+        """
         # Nearly always it ends before that.
         timer = running_loop().call_later(lease.seconds / 3, self._begin_to_renew, delivery, granted.token, lease)
         try:
@@ -321,10 +323,11 @@ class Redeemer:
                         "longer, or could not reach the store; the round runs again",
                     )
                 delivery.result, delivery.sealed = await self._outcome(delivery, lease)
-            if _was_not_run(delivery.result):  # which is no outcome; another replica may have a better one
+            if _was_not_run(delivery.result):  # which is no outcome
+                may_be_known = lease.in_doubt
                 await self._release(delivery, granted)
-                return False
-            return await self._record(delivery, granted.token, lease)
+                return None if may_be_known else delivery.result
+            return delivery.result if await self._record(delivery, granted.token, lease) else None
         finally:
             timer.cancel()
             if delivery.renewal is not None:

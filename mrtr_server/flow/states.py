@@ -7,7 +7,7 @@ from ..crypto.codec import Codec
 from ..errors import InvalidRequestState, OverBudget
 from ..limits import Limits
 from ..logs.refusals import RefusalLog
-from ..protocol.messages import Call, NeedsInput, Question
+from ..protocol.messages import Call, HandedOver, NeedsInput, Question
 from .endings import YieldReason
 from .handler import Handler
 from .journal import Journal, binding
@@ -117,9 +117,8 @@ class States:
         journal: Journal,
         bound_to: list[str],
         questions: dict[str, Question],
-        why: YieldReason | None = None,
     ) -> NeedsInput:
-        """Seal the state in which a flow leaves.
+        """Seal the state in which a flow leaves to be answered.
 
         Args:
             handler: what was run.
@@ -127,11 +126,35 @@ class States:
             journal: what the flow remembers.
             bound_to: what `begin` or `unseal` returned with it.
             questions: what the client is to answer, by key.
-            why: why the flow is handed over, where nothing is asked.
 
         Raises:
             OverBudget: it has used up its rounds, makes no progress, or remembers too much.
         """
+        return NeedsInput(questions, self._seal(handler, call, journal, bound_to, questions, None), journal.expires)
+
+    def hand_over(
+        self, handler: Handler, call: Call, journal: Journal, bound_to: list[str], why: YieldReason
+    ) -> HandedOver:
+        """Seal the state in which a flow leaves to be continued at once; see `seal`.
+
+        Args:
+            handler: what was run.
+            call: the request.
+            journal: what the flow remembers.
+            bound_to: what `begin` or `open` returned with it.
+            why: why it is continued in another round.
+        """
+        return HandedOver(self._seal(handler, call, journal, bound_to, {}, why), journal.expires, why)
+
+    def _seal(
+        self,
+        handler: Handler,
+        call: Call,
+        journal: Journal,
+        bound_to: list[str],
+        questions: dict[str, Question],
+        why: YieldReason | None,
+    ) -> str:
         limits, now = self._limits, self._clock()
         journal.shed = why is _FULL
         seconds = limits.state_seconds if handler.answer_within is None else handler.answer_within
@@ -149,8 +172,7 @@ class States:
         if questions:
             self._unanswered.asked(call, bound_to, journal, now)
         # The flow of an open call is sealed with the call.
-        state = payload.decode() if call.stays_open and self._keeps_plain else self._codec.seal(payload)
-        return NeedsInput(questions, state, journal.expires)
+        return payload.decode() if call.stays_open and self._keeps_plain else self._codec.seal(payload)
 
     def end(self, call: Call, bound_to: list[str]) -> None:
         """Note that a flow has ended with the result of a call."""

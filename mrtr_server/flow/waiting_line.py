@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from enum import Enum
 from typing import NamedTuple
 
 from ..limits import Limits
@@ -25,7 +26,16 @@ STANDING = 4.0
 LONGEST_RETRY = 60.0
 """When a caller that is refused is to come again at the latest, in seconds."""
 
-Turn = asyncio.Future[bool | None]
+
+class TurnEnd(Enum):
+    """How the waiting of a call ends."""
+
+    RUNS = "it has its turn"
+    TOO_LATE = "it has waited for too long"
+    LEAVES = "it is to continue elsewhere"
+
+
+Turn = asyncio.Future[TurnEnd]
 """What a call waits for."""
 
 
@@ -110,8 +120,7 @@ class WaitingLine:
             waited: how long it may have waited already, in seconds; that counts where others wait before it.
 
         Returns:
-            What it waits for: True when it has its turn, None if it has waited for too long. Whatever else ends the
-            waiting may set False. The call has to `leave` afterwards.
+            What it waits for. Whatever else ends the waiting may set `LEAVES`. The call has to `leave` afterwards.
         """
         loop = asyncio.get_running_loop()
         turn: Turn = loop.create_future()
@@ -141,15 +150,15 @@ class WaitingLine:
                 continue
             self._learn(call, now)
             if now <= call.until:
-                turn.set_result(True)
+                turn.set_result(TurnEnd.RUNS)
                 return True
-            turn.set_result(None)  # the timer would have said so if nothing had blocked the event loop
+            turn.set_result(TurnEnd.TOO_LATE)  # the timer would have said so if nothing had blocked the event loop
         return False
 
     def _give_up(self, turn: "Turn") -> None:
         if not turn.done():
             self._learn(self._waiting[turn], time.monotonic())
-            turn.set_result(None)
+            turn.set_result(TurnEnd.TOO_LATE)
 
     def _learn(self, call: _WaitingCall, now: float) -> None:
         waited = now - call.joined

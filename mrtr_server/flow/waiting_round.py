@@ -85,6 +85,7 @@ class WaitingRound(Round):
         should_yield: asked at each boundary; its first answer that is not None is final.
         task: the task that the flow is; None in the foreground.
         may_become_task: whether the flow may become a task, at `ctx.background()`.
+        opened: what the `lifespan=` of the handler's application has yielded; `UNSET` for nothing.
     """
 
     _steps: Steps | None = None
@@ -99,8 +100,6 @@ class WaitingRound(Round):
     """Why the handler runs no longer; None while it does."""
     in_teardown = False
     """Whether the dependencies of the handler are being left: that is waited for."""
-    opened: Any = UNSET
-    """What the `lifespan=` of the handler's application has yielded."""
 
     def __init__(
         self,
@@ -115,6 +114,7 @@ class WaitingRound(Round):
         should_yield: ShouldYield = _never,
         task: Background | None = None,
         may_become_task: bool = False,
+        opened: Any = UNSET,
     ) -> None:
         super().__init__(call, journal, name, callbacks, takes_early, reports)
         self.task = task
@@ -123,6 +123,7 @@ class WaitingRound(Round):
         self._threads = threads
         self._should_yield = should_yield
         self._may_become_task = may_become_task
+        self.opened = opened
         self._unawaited: dict[int, CallSite] = {}
         if task is not None:
             task.on_answers(self._continue_answered)
@@ -343,8 +344,6 @@ class WaitingRound(Round):
 
     async def _reported(self, claim: Claim) -> None:
         """Wait for the page of an ask to report; it is asked again if that takes too long."""
-        if self._callbacks is None:
-            return
         key, question = claim.key, claim.question.digest
         alone = replace(self.journal, answers={key: {question: self.journal.answers[key][question]}})
         while True:

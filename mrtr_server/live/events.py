@@ -17,7 +17,7 @@ from ..crypto.place_codec import PlaceCodec
 from ..crypto.purposes import LIVE_EVENT
 from ..errors import InvalidRequestState, StoreUnavailable
 from ..protocol.callers import Principal
-from ..protocol.messages import JSON, Question
+from ..protocol.messages import JSON, HandedOver, NeedsInput, Question
 from ..protocol.sessions import OwnerPlaces, Session
 from ..storage.base import Store
 from ..storage.quotas import ANY, Quota, Quotas
@@ -94,6 +94,13 @@ class Event:
     sent: int = 0
     is_lost: bool = False
     seen: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def needs(self) -> NeedsInput | HandedOver:
+        """What the round needed that it stands for."""
+        if self.questions:
+            return NeedsInput(self.questions, self.state, self.expires)
+        return HandedOver(self.state, self.expires)
 
     @property
     def ends(self) -> float:

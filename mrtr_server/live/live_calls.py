@@ -18,7 +18,7 @@ from ..crypto.digests import digest_parts
 from ..errors import InvalidRequest, NoSharedStore, ProtocolError, StoreUnavailable, Unavailable
 from ..logs.failures import report_outage
 from ..protocol.callers import Principal
-from ..protocol.messages import JSON, TASK_RESULT, Call, Change, NeedsInput, Outcome, Outlet
+from ..protocol.messages import JSON, TASK_RESULT, Call, Change, HandedOver, NeedsInput, Outcome, Outlet, Unfinished
 from ..storage.lease import Lease
 from ..tasks.task_service import Tasks
 from .channel import Channel
@@ -84,7 +84,7 @@ class LiveCalls:
                 origin = replace(channel.origin(), params=needed)
                 return await self._wait_for_task(call, channel, Event(origin))
             outcome = await self._begin(running, channel)
-            if not isinstance(outcome, NeedsInput):
+            if not isinstance(outcome, Unfinished):
                 return outcome
             call.params, call.arguments = {}, {}  # a person may take their time
             return await self._follow(outcome, running, channel)
@@ -105,7 +105,7 @@ class LiveCalls:
             answers = await pages.answers(event)
         again = replace(call, state=event.state, answers=answers)
         outcome = await self._redeem(again, event, running, channel)
-        if not isinstance(outcome, NeedsInput):
+        if not isinstance(outcome, Unfinished):
             await pages.forget(call, event, self._parts.clock())
         return outcome
 
@@ -131,10 +131,10 @@ class LiveCalls:
             if event.run:
                 with self._parts.holds.hold(call.principal):
                     outcome = await self._first_rounds.find(event, call, channel)
-                return await self._follow(outcome, running, channel) if isinstance(outcome, NeedsInput) else outcome
+                return await self._follow(outcome, running, channel) if isinstance(outcome, Unfinished) else outcome
         if event.ends <= self._parts.clock():
             raise ProtocolError("It is too late to continue this call; call again")
-        return await self._follow(NeedsInput(event.questions, event.state, event.expires), running, channel, event)
+        return await self._follow(event.needs, running, channel, event)
 
     async def _wait_for_task(self, call: Call, channel: Channel, event: Event) -> Outcome | None:
         cancelled = self._cancellation_of(call)
@@ -185,31 +185,32 @@ class LiveCalls:
             channel: the response to the client.
             event: where the client left, if it has come back.
         """
-        while isinstance(outcome, NeedsInput):
+        while isinstance(outcome, Unfinished):
             is_new = event is None
             if event is None:
-                event = Event(channel.origin(), "", outcome.state, outcome.questions, outcome.expires, channel.progress)
-            if self._is_to_move(event, channel, is_new=is_new):
+                asked = outcome.questions if isinstance(outcome, NeedsInput) else {}
+                event = Event(channel.origin(), "", outcome.state, asked, outcome.expires, channel.progress)
+            if self._is_to_move(outcome, channel, is_new=is_new):
                 await self._move(event, running, channel)
                 return None
             answers: dict[str, JSON] = {}
-            if event.questions:
+            if isinstance(outcome, NeedsInput):
                 if channel.takes_pages and not (channel.can_stream and self._parts.is_shared()):
                     await self._end_with_pages(event, channel)
                 found = await self._ask(event, running, channel, is_new=is_new)
                 if found is None:
                     return None
-                answers = read_answers(event.questions, found)
+                answers = read_answers(outcome.questions, found)
             call = channel.load(event.origin)
             call.state, call.answers = event.state, answers
             outcome = await self._redeem(call, event, running, channel)
             event = None
         return outcome
 
-    def _is_to_move(self, event: Event, channel: Channel, *, is_new: bool) -> bool:
+    def _is_to_move(self, outcome: NeedsInput | HandedOver, channel: Channel, *, is_new: bool) -> bool:
         """Return whether a call continues at another replica."""
         draining = self._admission.draining
-        if event.questions:
+        if isinstance(outcome, NeedsInput):
             return draining
         # One that has come from another replica goes no further for want of room, or it would go round for ever.
         return channel.can_move and (draining or (is_new and self._admission.has_no_room))

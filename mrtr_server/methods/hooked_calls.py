@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import Any, Generic, TypeVar, assert_never, cast
 
 from ..concurrency.threads import Threads
 from ..errors import FlowError, ProtocolError, RequestError, ToolError
@@ -17,7 +17,22 @@ from ..flow.lifespans import Lifespans
 from ..logs.bare import take_locals
 from ..logs.failures import Noted, noting
 from ..protocol.call_facts import CallFacts
-from ..protocol.messages import ASKING_METHODS, Call, Complete, NeedsInput, Outcome, Outlet, TaskCreated
+from ..protocol.messages import (
+    ASKING_METHODS,
+    Acknowledged,
+    Call,
+    Complete,
+    Discovery,
+    HandedOver,
+    Listening,
+    NeedsInput,
+    Outcome,
+    Outlet,
+    TaskCreated,
+    TaskPage,
+    TaskResult,
+    TaskStatusResult,
+)
 from ..protocol.users import request_of
 from ..registration.registry import Registry
 from ..tasks.round_executor import TaskEnd
@@ -26,7 +41,7 @@ from .rate_limited import Method
 
 logger = logging.getLogger("mrtr_server")
 
-T = TypeVar("T")
+T = TypeVar("T", bound=Outcome | TaskEnd)
 
 _NAME, _PARAMETER = b"mcp-name", b"mcp-param-"
 """Headers that mirror a request: what it is of, which may be a URI with arguments in it, and parameters of a tool."""
@@ -57,9 +72,8 @@ class HookedCalls:
             outlet: takes its notes.
         """
         handler, name = self._find(call)
-        served = _Served(self, call, name, handler, getattr(outlet, "scope", None))
-        outcome: Outcome = await served.run(partial(method, call, outlet))
-        return outcome
+        served: _Served[Outcome] = _Served(self, call, name, handler, getattr(outlet, "scope", None))
+        return await served.run(partial(method, call, outlet))
 
     async def serve_task(self, call: Call, journal: Journal, work: Callable[[], Awaitable[TaskEnd]]) -> TaskEnd:
         """Run a round of a task. Raises as `work` does.
@@ -70,9 +84,8 @@ class HookedCalls:
             work: runs the round.
         """
         handler, name = self._find(call)
-        served = _Served(self, call, name, handler, None, journal)
-        end: TaskEnd = await served.run(work)
-        return end
+        served: _Served[TaskEnd] = _Served(self, call, name, handler, None, journal)
+        return await served.run(work)
 
     def _find(self, call: Call) -> tuple[Handler | None, str]:
         """Return what a call is of, and its name or URI; of what there is not, what the client sent is not shown."""
@@ -120,7 +133,7 @@ class HookedCalls:
             logger.error("The hook %s of app.on_error failed", hook.name, exc_info=error)
 
 
-class _Served:
+class _Served(Generic[T]):
     """A call on its way through hooks.
 
     Args:
@@ -150,7 +163,7 @@ class _Served:
         is_call = call.method in ASKING_METHODS
         self._around: list[CallHook] = [hook for home in homes for hook in home.around] if is_call else []
         self._on_error: list[CallHook] = [hook for home in homes for hook in home.on_error]
-        self._outcome: Any = None
+        self._outcome: T | None = None
         self._error: BaseException | None = None
         self._has_run = False
 
@@ -191,7 +204,7 @@ class _Served:
                 if isinstance(error, Exception) and not self._shows_all:
                     take_locals(error)  # before a hook that is not to see what they hold
                 raise
-            return self._ended()
+            return self._ended(self._outcome)
 
         try:
             await self._through(0, innermost)
@@ -249,10 +262,10 @@ class _Served:
         ]
         return scope if len(headers) == len(scope["headers"]) else {**scope, "headers": headers}
 
-    def _ended(self) -> Ended:
+    def _ended(self, outcome: T) -> Ended:
         facts = self._call.facts
         assert facts is not None  # noqa: S101  or nothing would lead here
-        return Ended(_word(self._outcome, declined=facts.declined), facts.reference, facts.flow, facts.rounds + 1)
+        return Ended(_word(outcome, declined=facts.declined), facts.reference, facts.flow, facts.rounds + 1)
 
     async def _report(self, error: BaseException, reference: str) -> None:
         facts = self._call.facts
@@ -265,13 +278,11 @@ class _Served:
             await self._calls.report(hook, Failure(error, reference, self._info(hook), flow))
 
 
-def _word(outcome: object, *, declined: bool) -> Word:
+def _word(outcome: Outcome | TaskEnd, *, declined: bool) -> Word:
     match outcome:
-        case NeedsInput(questions):
-            return "asked" if questions else "handed_over"
-        case Asking():
+        case NeedsInput() | Asking():
             return "asked"
-        case Yielded() | Backgrounded():
+        case HandedOver() | Yielded() | Backgrounded():
             return "handed_over"
         case TaskCreated():
             return "task"
@@ -279,5 +290,7 @@ def _word(outcome: object, *, declined: bool) -> Word:
             return "failed"
         case Complete(body) if body.get("isError"):
             return "declined" if declined else "failed"
-        case _:
+        case Complete() | Discovery() | Listening() | TaskStatusResult() | TaskResult() | TaskPage() | Acknowledged():
             return "completed"
+        case unknown:
+            assert_never(unknown)

@@ -18,7 +18,7 @@ from ..flow.endings import Backgrounded, Completed, Failed, Refused
 from ..flow.handler import Handler
 from ..flow.round_service import RoundService
 from ..flow.states import Opened
-from ..protocol.messages import JSON, Call, Complete, NeedsInput, Outcome, Outlet
+from ..protocol.messages import JSON, Call, Complete, HandedOver, NeedsInput, Outcome, Outlet
 from ..schema.arguments import Arguments
 from ..schema.known_arguments import ArgumentNames, validate_arguments
 from ..storage.lease import Lease
@@ -75,7 +75,7 @@ class Rounds:
                 match end:
                     case Completed(result):
                         return complete(result)
-                    case NeedsInput():
+                    case NeedsInput() | HandedOver():
                         return end
                     case Refused(refusal):
                         raise Declined(refused(refusal), {"action": refusal.action})

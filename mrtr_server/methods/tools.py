@@ -19,7 +19,7 @@ from ..flow.handler import TaskTerms
 from ..flow.journal import Journal
 from ..flow.round_service import RoundService
 from ..flow.states import Opened
-from ..protocol.messages import JSON, NEEDS_TASKS, Call, Complete, NeedsInput, Outcome, Outlet, TaskCreated
+from ..protocol.messages import JSON, NEEDS_TASKS, Call, Complete, HandedOver, NeedsInput, Outcome, Outlet, TaskCreated
 from ..rates.rate_limiter import RateLimiter
 from ..registration.registry import Registry
 from ..registration.tools import Tool
@@ -128,7 +128,7 @@ class Tools:
             match end:
                 case Completed():
                     return Complete(tool.write(end.result))
-                case NeedsInput():
+                case NeedsInput() | HandedOver():
                     return end
                 case Backgrounded(journal):
                     has_run = len(journal.steps) > steps_before

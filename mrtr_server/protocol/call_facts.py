@@ -29,8 +29,6 @@ class CallFacts:
     """How many rounds of its flow had ended before it."""
     asked: Mapping[str, str] = MappingProxyType({})
     """The digests of the questions that it may answer, by key."""
-    yielded: object = None
-    """Why the flow was handed over."""
     declined = False
     """Whether the person said no to what it could not do without."""
     reference = ""

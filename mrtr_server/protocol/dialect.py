@@ -45,6 +45,7 @@ from .messages import (
     PIECE,
     Call,
     ComeBack,
+    HandedOver,
     NeedsInput,
     Note,
     Outcome,
@@ -349,8 +350,10 @@ def write_result(body: JSON) -> bytes:
     return to_json(body, inf_nan_mode="null")[1:-1]
 
 
-def needs_input(call: Call, outcome: NeedsInput, before: bytes, after: bytes) -> bytes:
-    """Return the response that asks (Multi Round-Trip Requests), put together from questions written before.
+def needs_input(call: Call, outcome: NeedsInput | HandedOver, before: bytes, after: bytes) -> bytes:
+    """Return the response after which a request is sent again (Multi Round-Trip Requests).
+
+    It is put together from questions written before.
 
     Args:
         call: the request.
@@ -358,15 +361,19 @@ def needs_input(call: Call, outcome: NeedsInput, before: bytes, after: bytes) ->
         before: how its result begins, after the brace.
         after: how the response ends, after the state.
     """
-    state = outcome.state
-    written = state.encode() if type(state) is UrlSafe else to_json(state)[1:-1]
     parts = [b'{"jsonrpc":"2.0","id":', to_json(call.request_id), b',"result":{', before]
-    begins = b'"inputRequests":{'
-    for key, question in outcome.questions.items():
-        parts += begins, to_json(key), b":", question.written or _write(question)
-        begins = b","
-    parts += b'},"requestState":"' if outcome.questions else b'"requestState":"', written, b'"', after
+    if isinstance(outcome, NeedsInput):
+        begins = b'"inputRequests":{'
+        for key, question in outcome.questions.items():
+            parts += begins, to_json(key), b":", question.written or _write(question)
+            begins = b","
+        parts.append(b"},")
+    parts += b'"requestState":"', _write_state(outcome.state), b'"', after
     return b"".join(parts)
+
+
+def _write_state(state: str) -> bytes:
+    return state.encode() if type(state) is UrlSafe else to_json(state)[1:-1]
 
 
 def _write(question: Question) -> bytes:

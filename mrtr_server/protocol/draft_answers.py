@@ -21,7 +21,7 @@ from pydantic_core import from_json, to_json
 from ..errors import InvalidParams, OverBudget
 from ..limits import LONGEST_KEY, check_length
 from .dialect import WITH_ARGUMENTS, read_answers, read_arguments
-from .messages import JSON, NOTHING, Call, Dispatch, NeedsInput, Note, Outcome, Outlet, Progress, Question
+from .messages import JSON, NOTHING, Call, Dispatch, NeedsInput, Note, Outcome, Outlet, Progress, Question, Unfinished
 
 _Member = Literal["elicitation", "sampling", "roots"]
 
@@ -202,9 +202,9 @@ class BegunAnew(Call):
             outlet = _Growing(outlet)
         outcome = await dispatch(self, outlet)
         first: Mapping[str, Question] = {}
-        while isinstance(outcome, NeedsInput):
+        while isinstance(outcome, Unfinished):
             answers = None
-            if outcome.questions:
+            if isinstance(outcome, NeedsInput):
                 if first:
                     _check_known(first, outcome)
                     break

@@ -21,7 +21,7 @@ from .dialect import read_answers, result, with_related
 from .draft_answers import MEMBERS, SEND_STATE, BegunAnew, Given, open_locations, with_locations
 from .drafts import SepDraftDialect, either, meta_of, with_mode
 from .jsonrpc import Envelope
-from .messages import ASKING_METHODS, JSON, Call, NeedsInput, Outcome, Question, TaskResult
+from .messages import ASKING_METHODS, JSON, Call, HandedOver, NeedsInput, Outcome, Question, TaskResult
 
 KEY = "mrtr-server/key"
 """Where a question of a task has its key in `_meta`, if there are several; its answer names it there, too."""
@@ -80,9 +80,9 @@ class Encoding(SepDraftDialect):
         if isinstance(outcome, NeedsInput):
             questions = self._shown(outcome.questions)
             state = with_locations(outcome.state, questions)
-            if not questions:
-                return super().dump_outcome(call, replace(outcome, state=state))
             return self.dump_questions(call, list(questions.values()), [{} for _ in questions], {"requestState": state})
+        if isinstance(outcome, HandedOver):
+            return super().dump_outcome(call, replace(outcome, state=with_locations(outcome.state, {})))
         if isinstance(outcome, TaskResult) and outcome.task.questions:
             asked = outcome.task.questions
             named = [{"_meta": {KEY: outcome.task.names[key]}} if len(asked) > 1 else {} for key in asked]

@@ -43,6 +43,7 @@ from .messages import (
     Acknowledged,
     Call,
     Complete,
+    HandedOver,
     NeedsInput,
     Outcome,
     Question,
@@ -182,10 +183,9 @@ class SepDraftDialect(Dialect):
             InvalidParams: a task was cancelled, so it has no result.
         """
         if isinstance(outcome, NeedsInput):
-            body: JSON = {"requestState": outcome.state}
-            if outcome.questions:
-                body["inputRequests"] = requests(outcome.questions)
-            return result(call, body)
+            return result(call, {"requestState": outcome.state, "inputRequests": requests(outcome.questions)})
+        if isinstance(outcome, HandedOver):
+            return result(call, {"requestState": outcome.state})
         if isinstance(outcome, Complete):
             return result(call, self._hinted(outcome.body) if call.method == "tools/list" else outcome.body)
         if call.method == "tasks/respond":  # a response itself, which gets none

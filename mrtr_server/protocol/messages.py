@@ -3,6 +3,7 @@
 import math
 from collections.abc import Awaitable, Callable, Generator, Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 from functools import lru_cache
 from typing import Any, Literal, Protocol
 
@@ -235,12 +236,23 @@ class Complete:
     scope: Literal["public", "private"] = "private"
 
 
+class YieldReason(Enum):
+    """Why a round ends with its journal alone, to be continued by another round."""
+
+    DRAINING = "the server drains"
+    FULL = "the server has too much to do, and another replica may have less"
+    STATE_FIRST = "the client needs a state before anything has an effect"
+    LEASE_IN_DOUBT = "another replica or worker may run the same round by now"
+    OWN_STATE = "the handler keeps a state of its own, and is to run again"
+    NO_TASK = "the flow could not become a task, and what it has done goes with the client"
+
+
 @dataclass(slots=True)
 class NeedsInput:
-    """The request is to be sent again.
+    """The request is to be sent again, with answers.
 
     Args:
-        questions: what the client is to fulfil first, by key; empty if it can retry at once.
+        questions: what the client is to fulfil first, by key; at least one.
         state: the sealed journal; of a call that stays open, the journal as it is: it leaves sealed with the call.
         expires: how long the state can be used, in seconds since the epoch.
     """
@@ -248,6 +260,24 @@ class NeedsInput:
     questions: dict[str, Question]
     state: str = field(repr=False)
     expires: float = math.inf
+
+
+@dataclass(slots=True)
+class HandedOver:
+    """The request is to be sent again at once: its flow continues in another round, here or elsewhere.
+
+    Args:
+        state, expires: as of `NeedsInput`.
+        why: why it continues in another round; None of one that was recorded, or comes from the event of a stream.
+    """
+
+    state: str = field(repr=False)
+    expires: float = math.inf
+    why: YieldReason | None = None
+
+
+Unfinished = NeedsInput | HandedOver
+"""The outcomes after which the request is to be sent again, with a state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -373,6 +403,7 @@ class Acknowledged:
 Outcome = (
     Complete
     | NeedsInput
+    | HandedOver
     | Discovery
     | Listening
     | TaskCreated

@@ -41,13 +41,13 @@ from .messages import (
     Change,
     Complete,
     Discovery,
-    NeedsInput,
     Outcome,
     Subscription,
     Task,
     TaskCreated,
     TaskOffer,
     TaskStatusResult,
+    Unfinished,
 )
 
 VERSION = "2026-07-28"
@@ -157,8 +157,6 @@ class ModernDialect(Dialect):
 
     def dump_outcome(self, call: Call, outcome: Outcome) -> bytes:
         """Return the response that carries an outcome (Overview, Responses)."""
-        if isinstance(outcome, NeedsInput):
-            return needs_input(call, outcome, b'"resultType":"input_required",', self._end)
         if isinstance(outcome, Complete):
             if outcome.ttl is None and "content" in outcome.body and "_meta" not in outcome.body:
                 return result_of_tool(call, outcome.body, b'"resultType":"complete",', self._end)
@@ -166,6 +164,8 @@ class ModernDialect(Dialect):
             if outcome.ttl is not None:
                 body["ttlMs"] = int(outcome.ttl * 1000)
                 body["cacheScope"] = outcome.scope
+        elif isinstance(outcome, Unfinished):
+            return needs_input(call, outcome, b'"resultType":"input_required",', self._end)
         elif isinstance(outcome, Discovery):
             body = self._discovery(outcome)
         elif isinstance(outcome, TaskStatusResult):

@@ -15,6 +15,7 @@ from ..tally import DROPPED, TAKEOVERS, Tally
 from .base import Redemption, Store
 from .contact import Contact
 from .lease import GRACE_SECONDS
+from .pubsub import Fanout
 from .quotas import ANY, Quota
 from .slowness import Slowness
 from .tasks import FREE, Places, TaskRow
@@ -337,6 +338,14 @@ class WatchedStore(Store):
             raise
         self._contact.worked(wrote=wrote(came))
         return came
+
+    @override
+    async def check(self) -> None:
+        await self._store.check()  # who calls it says what comes of a failure
+
+    @override
+    def fanout(self) -> Fanout:
+        return self._store.fanout()
 
     @override
     async def close(self) -> None:

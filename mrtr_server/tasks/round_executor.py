@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import Protocol, assert_never
 
 from ..errors import (
+    InternalFault,
     InvalidRequestState,
     MissingCapability,
     ProtocolError,
@@ -18,6 +19,7 @@ from ..flow.endings import Asking, Backgrounded, Yielded, YieldReason
 from ..flow.handler import TaskTerms
 from ..flow.journal import Journal
 from ..flow.waiting_round import ShouldYield
+from ..logs.failures import report_failure
 from ..logs.refusals import RefusalLog
 from ..protocol.messages import Call, Complete
 from ..tally import TAKEOVERS
@@ -115,8 +117,9 @@ class RoundExecutor:
                     await run.leave()
             raise
         except Exception as error:
-            logger.error("A task of %r could not be run or stored", run.row.name, exc_info=error)
-            await self._fail(run, ProtocolError("The task could not be stored"))
+            name, fields = run.row.name, {"tool": run.row.name, "task": run.row.reference}
+            reference = report_failure("A task of %r could not be run or stored", name, error=error, fields=fields)
+            await self._fail(run, InternalFault(reference))
 
     async def _run_round(self, run: TaskRun, should_yield: ShouldYield) -> None:
         records, row, limits = self._records, run.row, self._records.limits
@@ -130,11 +133,9 @@ class RoundExecutor:
             )
             raise ProtocolError("The task failed: it could not be run to its end")
         within = self._tools.answer_within(row.name)
-        run.answer_within = limits.flow_seconds if within is None else within
         call = records.sealed.unseal_call(row)
-        run.journal = journal = records.sealed.unseal_journal(row, records.now())
-        run.take_answers(row)
-        run.begun = True
+        journal = records.sealed.unseal_journal(row, records.now())
+        run.begin(journal, limits.flow_seconds if within is None else within)
         if row.attempts > 1:
             records.tally.add(TAKEOVERS, "task")
             logger.warning(

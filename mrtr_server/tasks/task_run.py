@@ -52,9 +52,8 @@ class TaskRun:
         self.lease = lease
         self.over = False
         """Whether the last change has been made, or is being made."""
-        self.begun = False
-        """Whether its handler has begun."""
-        self.journal = Journal(row.created)
+        self._begun = False
+        self._journal: Journal | None = None
         self._records = records
         self._loop = asyncio.get_running_loop()
         self._writing = asyncio.Lock()
@@ -72,14 +71,38 @@ class TaskRun:
         self._asking: dict[str, str] = {}
         """What is asked when the change that asks it is made: the digest of each question, by name."""
         self._on_answers: Callable[[], None] = _nothing
-        self.answer_within = 0.0
-        """How long a person has for an answer, in seconds."""
+        self._answer_within = 0.0
         self._task: asyncio.Task[None] | None = None
 
     def start(self, running: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         """Begin to run; return the asyncio task, which `stop` cancels."""
         self._task = asyncio.create_task(running, context=Context())  # it may begin within a request
         return self._task
+
+    def begin(self, journal: Journal, answer_within: float) -> None:
+        """Note that the handler begins.
+
+        Args:
+            journal: what its flow remembers; takes the answers that have come.
+            answer_within: how long a person has for an answer, in seconds.
+
+        Raises:
+            InvalidRequestState: what is asked can't be unsealed, and the handler does not begin.
+        """
+        self._journal, self._answer_within = journal, answer_within
+        self.take_answers(self.row)
+        self._begun = True
+
+    @property
+    def journal(self) -> Journal:
+        """What the flow remembers, once its handler has begun."""
+        assert self._journal is not None  # noqa: S101  or there is nothing to keep, and nothing to ask
+        return self._journal
+
+    @property
+    def has_asked(self) -> bool:
+        """Whether an answer may come to what its handler has asked."""
+        return self._journal is not None and bool(self._journal.asked)
 
     def stop(self) -> None:
         """End the run: the task is not this worker's any more. A running step finishes, and nothing else begins."""
@@ -198,7 +221,7 @@ class TaskRun:
         questions, before = self.take_answers(row), self.journal.asked
         open_ = {name: each for name, each in asked.items() if self.journal.answer(name, each.digest) is None}
         questions.withdraw({name for name, each in open_.items() if before.get(name) != each.digest})
-        questions.ask(open_, self._records.now() + self.answer_within)
+        questions.ask(open_, self._records.now() + self._answer_within)
         self._asking = {**before, **{name: each.digest for name, each in open_.items()}}
         return questions
 
@@ -209,6 +232,8 @@ class TaskRun:
     def take_answers(self, row: TaskRow) -> Questions:
         """Move the answers that have come into the journal; return what is still asked, without answers."""
         questions = self._records.sealed.unseal_questions(row)
+        if self._journal is None:  # `begin` takes them
+            return questions
         new = {name: raw for name, raw in questions.answers.items() if name in self.journal.asked}
         for name, raw in new.items():
             self._records.tally.add(ANSWERS, kind_of(self.journal.asked[name]), action_of(raw))
@@ -299,7 +324,7 @@ class TaskRun:
         """
 
         def left(row: TaskRow) -> dict[str, Any]:
-            return {"lease": "", "leased_until": 0.0, "attempts": 0 if self.begun else max(row.attempts - 1, 0)}
+            return {"lease": "", "leased_until": 0.0, "attempts": 0 if self._begun else max(row.attempts - 1, 0)}
 
         await self._end(left, patient=False)
 
@@ -380,7 +405,7 @@ class TaskRun:
                 continue
             self.row = changed
             self._tried.clear()
-            if "questions" in made:
+            if "questions" in made and self._journal is not None:
                 self.journal.asked = self._asking
             if message != self._said:
                 self._said = message

@@ -319,7 +319,7 @@ class _LoopWorker:
         if time.monotonic() - self._looked >= POLL_INTERVAL:
             self._looked = time.monotonic()
             for run, _ in self._running.values():
-                if run.journal.asked:  # a notice of an answer may have been lost
+                if run.has_asked:  # a notice of an answer may have been lost
                     run.look_soon()
             if not await self._fail_overdue():
                 self._looked = -inf

@@ -1,12 +1,25 @@
 """How calls, and the rounds of tasks, ended."""
 
 import asyncio
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, assert_never
 
 from ..errors import Declined, InternalFault, OverBudget, ProtocolError, RequestError
-from ..flow.endings import Asking
+from ..flow.endings import Asking, Backgrounded, Yielded
 from ..protocol.call_facts import CallFacts
-from ..protocol.messages import Complete, Listening, NeedsInput, TaskCreated
+from ..protocol.messages import (
+    Acknowledged,
+    Complete,
+    Discovery,
+    HandedOver,
+    Listening,
+    NeedsInput,
+    Outcome,
+    TaskCreated,
+    TaskPage,
+    TaskResult,
+    TaskStatusResult,
+)
+from ..tasks.round_executor import TaskEnd
 from .names import reason_of
 
 _NO_ROOM = frozenset({"busy", "overloaded"})
@@ -34,22 +47,30 @@ class End(NamedTuple):
 ASKED, HANDED_OVER, COMPLETED = End("asked"), End("handed_over"), End("completed", ends_flow=True)
 
 
-def end_of(outcome: object, facts: CallFacts) -> End:
+def end_of(outcome: Outcome, facts: CallFacts) -> End:
     """Return how a call ended that has an outcome.
 
     Args:
         outcome: its outcome.
         facts: what is known of it.
     """
-    if isinstance(outcome, Complete):
-        if not outcome.body.get("isError"):
-            return COMPLETED
-        return End("declined" if facts.declined else "tool_error", "tool_error", ends_flow=True)
-    if isinstance(outcome, NeedsInput):
-        return ASKED if outcome.questions else HANDED_OVER
-    if isinstance(outcome, TaskCreated):
-        return End("task", ends_flow=True)
-    return End("listening" if isinstance(outcome, Listening) else "completed")
+    match outcome:
+        case Complete(body):
+            if not body.get("isError"):
+                return COMPLETED
+            return End("declined" if facts.declined else "tool_error", "tool_error", ends_flow=True)
+        case NeedsInput():
+            return ASKED
+        case HandedOver():
+            return HANDED_OVER
+        case TaskCreated():
+            return End("task", ends_flow=True)
+        case Listening():
+            return End("listening")
+        case Discovery() | TaskStatusResult() | TaskResult() | TaskPage() | Acknowledged():
+            return End("completed")
+        case unknown:
+            assert_never(unknown)
 
 
 def end_of_error(error: BaseException, facts: CallFacts, form: Any) -> End:
@@ -73,20 +94,26 @@ def end_of_error(error: BaseException, facts: CallFacts, form: Any) -> End:
     return End(outcome, code or reason_of(known), code, ends, reason in _NO_ROOM)
 
 
-def end_of_task(outcome: object, facts: CallFacts) -> End:
+def end_of_task(outcome: TaskEnd, facts: CallFacts) -> End:
     """Return how a round of a task ended.
 
     Args:
         outcome: its outcome.
         facts: what is known of it.
     """
-    if isinstance(outcome, Complete):
-        if not outcome.body.get("isError"):
-            return End("completed")
-        return End("declined" if facts.declined else "tool_error", "tool_error")
-    if isinstance(outcome, RequestError):
-        return End("error", reason_of(outcome))
-    return ASKED if isinstance(outcome, Asking) else HANDED_OVER
+    match outcome:
+        case Complete(body):
+            if not body.get("isError"):
+                return End("completed")
+            return End("declined" if facts.declined else "tool_error", "tool_error")
+        case RequestError():
+            return End("error", reason_of(outcome))
+        case Asking():
+            return ASKED
+        case Yielded() | Backgrounded():
+            return HANDED_OVER
+        case unknown:
+            assert_never(unknown)
 
 
 def end_of_task_error(error: BaseException) -> End:

@@ -4,10 +4,10 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from ..crypto.digests import digest
-from ..flow.endings import Asking, YieldReason
+from ..flow.endings import Asking
 from ..flow.journal import Journal
 from ..protocol.call_facts import CallFacts
 from ..protocol.callers import Principal
@@ -15,13 +15,17 @@ from ..protocol.messages import (
     JSON,
     Call,
     NeedsInput,
+    Outcome,
     Outlet,
     TaskCreated,
+    Unfinished,
+    YieldReason,
     action_of,
     kind_of,
 )
 from ..storage.tasks import TaskRow
 from ..tally import ANSWERS, Tally
+from ..tasks.round_executor import TaskEnd
 from .call_kinds import CallKind, CallKinds, Ended, Offered
 from .call_log import log_call
 from .ends import End, end_of, end_of_error, end_of_task, end_of_task_error
@@ -57,8 +61,6 @@ KNOWN_CALLERS = 1024
 """How many callers are kept with their digests."""
 
 _ABOUT_RESOURCES = frozenset({"resources/read", "resources/subscribe", "resources/unsubscribe"})
-
-T = TypeVar("T")
 
 
 class ObservedCalls:
@@ -96,7 +98,7 @@ class ObservedCalls:
 
     # Calls
 
-    async def serve(self, method: Callable[[Call, Outlet], Awaitable[T]], call: Call, outlet: Outlet) -> T:
+    async def serve(self, method: Callable[[Call, Outlet], Awaitable[Outcome]], call: Call, outlet: Outlet) -> Outcome:
         """Serve a call, and observe it.
 
         Args:
@@ -128,7 +130,7 @@ class ObservedCalls:
         kind: CallKind,
         call: Call,
         facts: CallFacts,
-        outcome: object,
+        outcome: Outcome | None,
         end: End,
         seconds: float,
         span: "Started | None",
@@ -160,7 +162,7 @@ class ObservedCalls:
             self._log(kind.name, fields, call, end, facts.reference, seconds, span)
 
     def _about(
-        self, kind: CallKind, call: Call, facts: CallFacts, outcome: object, outlet: Outlet, end: End
+        self, kind: CallKind, call: Call, facts: CallFacts, outcome: Outcome | None, outlet: Outlet, end: End
     ) -> dict[str, Any]:
         """Return the attributes that a span has at its end, and that are not those of all calls of its kind."""
         scope = getattr(outlet, "scope", None)
@@ -176,9 +178,9 @@ class ObservedCalls:
                 about["mrtr.flow.id"] = facts.flow[:ID_DIGITS]
         if call.method in _ABOUT_RESOURCES and call.target in self._offered.resources:
             about["mcp.resource.uri"] = call.target
-        if isinstance(outcome, NeedsInput):
+        if isinstance(outcome, Unfinished):
             about["mrtr.state.size"] = len(outcome.state)
-            if outcome.questions:
+            if isinstance(outcome, NeedsInput):
                 about["mrtr.asks"] = [question.kind for question in outcome.questions.values()]
         elif isinstance(outcome, TaskCreated):
             about["mrtr.task.reference"] = outcome.task.reference
@@ -188,7 +190,7 @@ class ObservedCalls:
         return about
 
     def _count_round(
-        self, kind: CallKind, call: Call, facts: CallFacts, outcome: object, end: End, ended: Ended
+        self, kind: CallKind, call: Call, facts: CallFacts, outcome: Outcome | None, end: End, ended: Ended
     ) -> None:
         number = facts.rounds + 1 if facts.rounds < MOST_ROUNDS else MOST_ROUNDS
         if facts.rounds:
@@ -197,19 +199,22 @@ class ObservedCalls:
                 self._tally.add(ANSWERS, kind_of(question), action_of((call.answers or {}).get(key)))
         if end.ends_flow:
             ended.flows[number].add()
-        elif isinstance(outcome, NeedsInput):
+        elif isinstance(outcome, Unfinished):
             self._state_sizes.of(*kind.labels)(len(outcome.state))
             kind.waits[number].add()
-            for asked in outcome.questions.values():
-                self._tally.add(ASKS.name, asked.kind)
-            if facts.yielded is YieldReason.FULL:
+            if isinstance(outcome, NeedsInput):
+                for asked in outcome.questions.values():
+                    self._tally.add(ASKS.name, asked.kind)
+            elif outcome.why is YieldReason.FULL:
                 self._tally.add(SHED.name, end.outcome)
         elif end.had_no_room:
             self._tally.add(SHED.name, "refused")
 
     # Tasks
 
-    async def serve_task(self, call: Call, journal: Journal, row: TaskRow, work: Callable[[], Awaitable[T]]) -> T:
+    async def serve_task(
+        self, call: Call, journal: Journal, row: TaskRow, work: Callable[[], Awaitable[TaskEnd]]
+    ) -> TaskEnd:
         """Run a round of a task, and observe it.
 
         Args:

@@ -11,6 +11,8 @@ from mrtr_server import Limits
 from mrtr_server.errors import Overloaded
 from mrtr_server.flow import admission
 from mrtr_server.flow.admission import Admission
+from mrtr_server.flow.endings import YieldReason
+from mrtr_server.flow.waiting_line import TurnEnd
 
 from ..support.serving import TIMEOUT
 from ..support.virtual_time import VirtualTime
@@ -41,7 +43,7 @@ class Calls:
 
     async def _call(self, name: str, may_leave: bool, **how: bool) -> None:
         try:
-            if not await self.admission.enter(lambda: may_leave, **how):
+            if await self.admission.enter(lambda: may_leave, **how) is not None:
                 self.handed_back.append(name)
                 return
         except Overloaded as error:
@@ -128,7 +130,7 @@ class TestConcurrency:
 
     async def test_who_has_left_the_line_takes_no_room_in_it(self) -> None:
         admission = Admission(Limits(max_concurrency=1, max_queue=1))
-        assert await admission.enter(lambda: False)
+        assert await admission.enter(lambda: False) is None
         waiting = asyncio.create_task(admission.enter(lambda: False))
         await settled()
         assert admission.has_no_room
@@ -144,7 +146,7 @@ class TestConcurrency:
         calls.admission.drain()  # so b is to be handed back
         calls.admission.drain()
         await asyncio.sleep(0)
-        assert next(iter(calls.admission._line._waiting)).result() is False
+        assert next(iter(calls.admission._line._waiting)).result() is TurnEnd.LEAVES
         await calls.cancel("b")
         assert calls.admission._running == 1
         await calls.all_end()
@@ -181,13 +183,13 @@ class TestShedding:
     async def test_who_may_not_leave_stays_and_running_ones_make_room(self) -> None:
         calls = Calls(max_concurrency=1, shed_above=1)
         await calls.come("a")
-        assert not calls.admission.should_yield
+        assert calls.admission.should_yield is None
         await calls.come("b", may_leave=False)
         assert (calls.begun, calls.handed_back) == (["a"], [])
-        assert calls.admission.should_yield
+        assert calls.admission.should_yield is YieldReason.FULL
         await calls.end("a")
         assert calls.begun == ["a", "b"]
-        assert not calls.admission.should_yield
+        assert calls.admission.should_yield is None
         await calls.all_end()
 
     async def test_who_is_gone_does_not_count(self) -> None:
@@ -248,9 +250,9 @@ class TestTheQueue:
         calls = Calls(max_concurrency=1, max_queue=5, shed_above=1)
         await calls.come("a")
         await calls.come("b", may_leave=False)
-        assert calls.admission.should_yield
+        assert calls.admission.should_yield is YieldReason.FULL
         await calls.come("c", may_leave=False, was_shed=True)
-        assert not calls.admission.should_yield
+        assert calls.admission.should_yield is None
         await calls.come("d")
         assert calls.handed_back == [], "it waits here instead"
         await calls.all_end()

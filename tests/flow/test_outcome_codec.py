@@ -29,7 +29,16 @@ from mrtr_server.errors import (
 from mrtr_server.flow.outcome_codec import dump_outcome, load_outcome
 from mrtr_server.logs.refusals import RefusalLog
 from mrtr_server.protocol.all_dialects import DIALECTS, HandshakeDialect, Surface
-from mrtr_server.protocol.messages import Call, Complete, Discovery, NeedsInput, Task, TaskCreated
+from mrtr_server.protocol.messages import (
+    Call,
+    Complete,
+    Discovery,
+    HandedOver,
+    NeedsInput,
+    Task,
+    TaskCreated,
+    YieldReason,
+)
 from mrtr_server.transport.refusal_notes import note_refusal
 
 from ..support.apps import Order
@@ -43,7 +52,7 @@ OUTCOMES = [
     NeedsInput(
         {"order": Elicit("What?", Order).question().because("No."), "x": Elicit("?", Order).question()}, "abc", 60.5
     ),
-    NeedsInput({}, "abc", 1e9),
+    HandedOver("abc", 1e9),
     TaskCreated(Task("id", "working", 1.0, 2.0, 60.0, 1.5, "busy")),
     TaskCreated(
         Task(
@@ -83,6 +92,12 @@ ERRORS = [
 def test_an_outcome_is_itself_again(outcome: Any) -> None:
     again = load_outcome(dump_outcome(outcome))
     assert dump_outcome(again) == dump_outcome(outcome)
+
+
+def test_a_hand_over_is_one_again_and_its_reason_is_no_part_of_what_is_recorded() -> None:
+    recorded = dump_outcome(HandedOver("abc", 1e9, YieldReason.FULL))
+    assert recorded == b'["input",{},"abc",1000000000.0]'  # as releases write it that know no other form
+    assert load_outcome(recorded) == HandedOver("abc", 1e9)
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ from mrtr_server import (
     ToolError,
 )
 from mrtr_server.crypto.place_codec import PlainCodec
-from mrtr_server.errors import InvalidRequestState, StoreUnavailable
+from mrtr_server.errors import InvalidRequestState, Overloaded, StoreUnavailable
 from mrtr_server.flow import single_use as redemption
 from mrtr_server.protocol.messages import Call, Complete
 from mrtr_server.storage.base import Redemption, Store
@@ -508,6 +508,44 @@ class TestAStateComesBeforeTheFirstEffect:
         flow = AsyncClient(app).flow("greet")
         assert (await flow.start(login=accept(name="planted"))).questions == {"login": "Who?"}
         assert (await flow.answer(login=accept(name="ann"))).text == "ann"
+
+
+class TestARoundForWhichThereIsNoRoom:
+    @pytest.fixture
+    def redeemer(self, store: Watched, virtual_time: VirtualTime) -> redemption.Redeemer:
+        quotas = Quotas(KeyRing([KEY]), Limits())
+        return redemption.Redeemer(store, PlainCodec(), quotas, lease=60, clock=virtual_time.time)
+
+    async def test_gives_its_state_back_at_once(
+        self, redeemer: redemption.Redeemer, store: Watched, virtual_time: VirtualTime
+    ) -> None:
+        async def refused(_: Lease) -> Complete:
+            raise Overloaded(1.0)
+
+        async def run(_: Lease) -> Complete:
+            return Complete({"paid": True})
+
+        call, expires = Call("tools/call", {}, "pay", state="sealed"), virtual_time.time() + 300
+        with pytest.raises(Overloaded):
+            await redeemer.once(call, expires, refused)
+        assert (len(store.redeemed), store.released, store.recorded) == (1, 1, {})
+        assert await redeemer.once(call, expires, run) == Complete({"paid": True})
+
+    async def test_gets_the_outcome_of_the_replica_that_took_it_over_meanwhile(
+        self, redeemer: redemption.Redeemer, store: Watched, virtual_time: VirtualTime
+    ) -> None:
+        async def run(_: Lease) -> Complete:
+            return Complete({"paid": True})
+
+        async def refused(_: Lease) -> Complete:
+            await asyncio.sleep(61)
+            assert await redeemer.once(call, expires, run) == Complete({"paid": True})
+            raise Overloaded(1.0)
+
+        store.down = {"renew"}
+        call, expires = Call("tools/call", {}, "pay", state="sealed"), virtual_time.time() + 300
+        assert await redeemer.once(call, expires, refused) == Complete({"paid": True})
+        assert [each.verdict for each in store.redeemed] == ["granted", "granted", "recorded"]
 
 
 class TestAClientThatLeaves:

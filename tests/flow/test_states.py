@@ -72,11 +72,17 @@ class Desk:
         )
 
     def leave(
-        self, call: Call, questions: dict[str, Question] | None = None, why: YieldReason | None = None, **tool: Any
+        self,
+        call: Call,
+        questions: dict[str, Question] | None = None,
+        why: YieldReason = YieldReason.STATE_FIRST,
+        **tool: Any,
     ) -> str:
         """Begin a flow, and let it leave; return the state."""
         journal, bound_to = self.states.begin(call)
-        return self.states.seal(handler(**tool), call, journal, bound_to, questions or {}, why).state
+        if questions:
+            return self.states.seal(handler(**tool), call, journal, bound_to, questions).state
+        return self.states.hand_over(handler(**tool), call, journal, bound_to, why).state
 
 
 def handler(**options: Any) -> Handler:
@@ -137,7 +143,7 @@ class TestOpening:
         journal, bound_to = desk.states.begin(call)
         room = 3000 - len(journal.dump(bound_to, NOW, 60.0, Limits()))
         journal.state = "x" * (room - 100)
-        sealed = desk.states.seal(handler(), call, journal, bound_to, {}, YieldReason.OWN_STATE).state
+        sealed = desk.states.hand_over(handler(), call, journal, bound_to, YieldReason.OWN_STATE).state
         opened, _ = desk.states.unseal(handler(), call_of(state=sealed))
         assert opened.state == journal.state
 
@@ -241,8 +247,8 @@ class TestSealing:
         desk.states.seal(handler(), call, *desk.states.unseal(handler(), call), {"who": WHO})
         assert desk.warned == ["book", "book"]
 
-    @pytest.mark.parametrize("why", [None, *YieldReason])
-    def test_notes_that_a_replica_had_too_much_to_do(self, why: YieldReason | None) -> None:
+    @pytest.mark.parametrize("why", YieldReason)
+    def test_notes_that_a_replica_had_too_much_to_do(self, why: YieldReason) -> None:
         desk = Desk()
         journal, _ = desk.states.unseal(handler(), call_of(state=desk.leave(call_of(), why=why)))
         assert journal.shed is (why is YieldReason.FULL)
@@ -253,13 +259,13 @@ class TestSealing:
         journal, bound_to = desk.states.begin(call)
         for number in range(5):
             journal.state = number
-            desk.states.seal(handler(), call, journal, bound_to, {}, YieldReason.OWN_STATE)
+            desk.states.hand_over(handler(), call, journal, bound_to, YieldReason.OWN_STATE)
         assert journal.state_only == 0
         journal.state = "handed over"
-        desk.states.seal(handler(), call, journal, bound_to, {})
+        desk.states.hand_over(handler(), call, journal, bound_to, YieldReason.STATE_FIRST)
         journal.state = "and again"
         with pytest.raises(OverBudget, match="handed over more than 1 times"):
-            desk.states.seal(handler(), call, journal, bound_to, {})
+            desk.states.hand_over(handler(), call, journal, bound_to, YieldReason.STATE_FIRST)
 
     def test_what_was_handed_over_has_not_asked_in_vain(self) -> None:
         desk = Desk(unanswered_asks=1)

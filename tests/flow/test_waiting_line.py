@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from mrtr_server import Limits
-from mrtr_server.flow.waiting_line import WaitingLine
+from mrtr_server.flow.waiting_line import TurnEnd, WaitingLine
 
 from ..support.virtual_time import VirtualTime
 
@@ -31,11 +31,11 @@ async def learned(clock: VirtualTime, max_queue: int | None = None, queue_second
     second = line.join(1)
     clock.compute(2)
     assert line.next_turn()
-    assert first.result() is True
+    assert first.result() is TurnEnd.RUNS
     line.leave(first)
     clock.compute(4)
     assert line.next_turn()
-    assert second.result() is True
+    assert second.result() is TurnEnd.RUNS
     line.leave(second)
     return line
 
@@ -120,7 +120,7 @@ class TestATurn:
         assert line.next_turn()
         assert (first.done(), second.done()) == (True, False)
         assert line.next_turn()
-        assert second.result() is True
+        assert second.result() is TurnEnd.RUNS
         assert not line.next_turn()
         line.leave(first)
         assert len(line) == 1
@@ -130,12 +130,12 @@ class TestATurn:
             line = line_of(queue_seconds=10)
             line.join(9)  # those before it are what it waits for
             began = virtual_time.now
-            assert await line.join(share, waited) is None
+            assert await line.join(share, waited) is TurnEnd.TOO_LATE
             assert virtual_time.now - began == pytest.approx(seconds)
 
     async def test_what_came_first_has_not_waited_for_anybody(self, virtual_time: VirtualTime) -> None:
         began = virtual_time.now
-        assert await line_of(queue_seconds=10).join(1, waited=9) is None
+        assert await line_of(queue_seconds=10).join(1, waited=9) is TurnEnd.TOO_LATE
         assert virtual_time.now - began == pytest.approx(10)
 
     async def test_goes_to_the_next_where_one_comes_too_late(self, virtual_time: VirtualTime) -> None:
@@ -143,7 +143,7 @@ class TestATurn:
         late, in_time = line.join(1), line.join(2)
         virtual_time.compute(10.01)  # nothing else can say that it is late
         assert line.next_turn()
-        assert (late.result(), in_time.result()) == (None, True)
+        assert (late.result(), in_time.result()) == (TurnEnd.TOO_LATE, TurnEnd.RUNS)
 
     async def test_comes_at_the_last_moment(self, virtual_time: VirtualTime) -> None:
         virtual_time.now = float(round(virtual_time.now))
@@ -151,14 +151,14 @@ class TestATurn:
         turn = line.join(1)
         virtual_time.compute(8)
         assert line.next_turn()
-        assert turn.result() is True
+        assert turn.result() is TurnEnd.RUNS
 
     async def test_is_not_given_to_what_has_ended_otherwise(self) -> None:
         line = line_of()
         ended, waits = line.join(1), line.join(1)
-        ended.set_result(False)
+        ended.set_result(TurnEnd.LEAVES)
         assert line.next_turn()
-        assert (ended.result(), waits.result()) == (False, True)
+        assert (ended.result(), waits.result()) == (TurnEnd.LEAVES, TurnEnd.RUNS)
 
     async def test_of_what_has_left_is_never_looked_at_again(self) -> None:
         line = line_of(queue_seconds=1)
@@ -166,7 +166,7 @@ class TestATurn:
         asyncio.get_running_loop().set_exception_handler(lambda _, problem: problems.append(problem))
         line.leave(line.join(1))
         ended = line.join(1)
-        ended.set_result(True)
+        ended.set_result(TurnEnd.RUNS)
         await asyncio.sleep(2)
         assert problems == []
         assert line.retry_after == 1.0
@@ -175,7 +175,7 @@ class TestATurn:
         line = await learned(virtual_time, queue_seconds=10)
         line.leave(line.join(1))
         turn = line.join(1)
-        assert await turn is None
+        assert await turn is TurnEnd.TOO_LATE
         line.leave(turn)
         line.join(1)
         assert line.retry_after == pytest.approx(2 * (0.92 + 0.2 * (10 - 0.92)))

@@ -15,10 +15,11 @@ import pytest
 from pydantic_core import from_json
 
 from mrtr_server import Context, InProcessStore, MRTRServer, StoreUnavailable
-from mrtr_server.errors import ClocksApart
+from mrtr_server.errors import ClocksApart, WrongVersion
 from mrtr_server.storage import contact
 from mrtr_server.storage import watched as watched_store
 from mrtr_server.storage.base import Redemption, Store
+from mrtr_server.storage.pubsub import InProcessFanout
 from mrtr_server.storage.tasks import TaskRow
 from mrtr_server.storage.watched import Outage, WatchedStore
 from mrtr_server.testing import AsyncClient, Reply, yes
@@ -334,7 +335,29 @@ RETURNED: dict[str, object] = {
 class TestEachMethod:
     def test_is_listed_here(self) -> None:
         watched = {name for name, value in vars(WatchedStore).items() if inspect.iscoroutinefunction(value)}
-        assert set(RETURNED) == watched.intersection(vars(Store)) - {"close"}
+        assert set(RETURNED) == watched.intersection(vars(Store)) - {"check", "close"}
+
+    def test_of_a_store_is_passed_on_by_a_method_of_its_own(self) -> None:
+        public = {name for name, value in vars(Store).items() if inspect.isfunction(value) and name[0] != "_"}
+        assert "find_tasks" in public, "also what a store need not implement"
+        assert public - vars(WatchedStore).keys() == set()
+
+    async def test_that_says_whether_the_store_fits_is_passed_on(self) -> None:
+        class Unfit(InProcessStore):
+            async def check(self) -> None:
+                raise WrongVersion("made by another release")
+
+        with pytest.raises(WrongVersion):
+            await WatchedStore(Unfit(), Outage("it"), lease=LEASE).check()
+
+    def test_that_carries_changes_is_passed_on(self) -> None:
+        fanout = InProcessFanout()
+
+        class Carrying(InProcessStore):
+            def fanout(self) -> InProcessFanout:
+                return fanout
+
+        assert WatchedStore(Carrying(), Outage("it"), lease=LEASE).fanout() is fanout
 
     @pytest.mark.parametrize("lapsed", [True, False])
     @pytest.mark.parametrize("method", RETURNED)

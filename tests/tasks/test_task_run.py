@@ -67,12 +67,12 @@ class Bench:
         (row,) = await self.store.claim_tasks(worker, seconds=LEASE, most=1, tools=["act"])
         return row
 
-    async def run(self, worker: str) -> TaskRun:
-        """Take the task, and begin to run it."""
+    async def run(self, worker: str, *, begins: bool = True) -> TaskRun:
+        """Take the task, and begin to run it, unless it has no turn yet."""
         row = await self.claim(worker)
         run = TaskRun(self.records, row, Lease(LEASE, 0.0))
-        run.journal = self.records.sealed.unseal_journal(row, self.records.now())
-        run.answer_within = 3600.0
+        if begins:
+            run.begin(self.records.sealed.unseal_journal(row, self.records.now()), 3600.0)
         return run
 
     async def recorded(self, run: TaskRun) -> set[str]:
@@ -246,9 +246,8 @@ class TestARunThatIsLeft:
     async def test_counts_no_attempt_and_none_before_it_if_its_handler_has_begun(
         self, bench: Bench, begun: bool, attempts: int, left: int
     ) -> None:
-        run = await bench.run("worker")
+        run = await bench.run("worker", begins=begun)
         run.row = await changed(bench, run, attempts=attempts)
-        run.begun = begun
         await run.leave()
         assert run.over
         row = await stored(bench, run)

@@ -49,6 +49,7 @@ class Flaky(InProcessStore):
         super().__init__(**({} if clock is None else {"clock": clock}))
         self.away: set[str] = set()
         self.broken: set[str] = set()
+        self.broken_once: set[str] = set()
         self.calls: list[str] = []
         self.slow = 0.0
 
@@ -57,7 +58,8 @@ class Flaky(InProcessStore):
         await asyncio.sleep(self.slow)
         if what in self.away:
             raise StoreUnavailable("it is away")
-        if what in self.broken:
+        if what in self.broken | self.broken_once:
+            self.broken_once.discard(what)
             raise RuntimeError("it is broken")
 
     async def add_task(self, row: TaskRow, *, seconds: float = 0.0, **more: Any) -> bool:
@@ -331,6 +333,22 @@ class TestTheLoops:
         tools.app._parts.worker.start()
         await asyncio.sleep(9)
         assert tools.store.calls.count("overdue") == 5
+
+
+class TestATaskThatCanNotBeStored:
+    async def test_fails_with_a_reference_into_the_log(self, tools: Tools, caplog: pytest.LogCaptureFixture) -> None:
+        tools.store.broken_once = {"change"}
+        flow = await tools.start("at_once")
+        error = (await flow.wait()).error
+        (record,) = (each for each in caplog.records if "could not be run or stored" in each.message)
+        fields: Any = record.__dict__["fields"]
+        reference = fields.pop("reference")
+        assert fields == {"event": "failure", "tool": "at_once", "task": (await tools.row(flow)).reference}
+        assert (error.code, error.data) == (-32603, {"reference": reference})
+        assert error.message == f"Internal error (reference {reference})"
+        assert record.message == f"A task of 'at_once' could not be run or stored (reference {reference})"
+        assert record.exc_text is not None
+        assert "it is broken" in record.exc_text
 
 
 class TestTasksThatBeginHere:
