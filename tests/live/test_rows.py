@@ -19,7 +19,7 @@ from ..support.handshake import Handshake
 from ..support.live_app import GATE, register
 from ..support.serving import TIMEOUT, in_thread, wait_until
 from ..support.users import Bearer
-from .test_asks import text
+from ..support.wire import text_of
 
 JANE = Quotas(KeyRing([bytes(32)]), Limits()).of(Principal("jane"))
 
@@ -66,7 +66,7 @@ def serving() -> Iterator[tuple[Recording, Handshake]]:
 def answer(client: Handshake) -> None:
     with client.calling("greet") as stream:
         client.accept(stream.ask(), name="jane")
-        assert text(stream.end()) == "Hello, jane!"
+        assert text_of(stream.end()) == "Hello, jane!"
 
 
 def ask_at_length(client: Handshake) -> None:

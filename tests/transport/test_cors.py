@@ -8,7 +8,7 @@ import pytest
 
 from mrtr_server import BearerTokens, MRTRServer, SetupError
 
-from ..support.wire import ACCEPT, JSON, mirrored, modern
+from ..support.wire import ACCEPT, JSON, mirrored, modern, text_of
 
 pytestmark = pytest.mark.anyio
 
@@ -112,7 +112,7 @@ class TestPreflight:
 class TestResponses:
     async def test_a_page_reads_the_result_and_the_headers_that_it_needs(self) -> None:
         response = await call(make(), PAGE)
-        assert response.json()["result"]["content"][0]["text"] == "seen"
+        assert text_of(response.json()) == "seen"
         assert response.headers["access-control-allow-origin"] == PAGE
         exposed = {name.strip() for name in response.headers["access-control-expose-headers"].split(",")}
         assert exposed == {"Mcp-Session-Id", "WWW-Authenticate", "Retry-After"}
