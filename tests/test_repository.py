@@ -13,6 +13,8 @@ from mrtr_server._version import __version__
 
 ROOT = Path(__file__).parent.parent
 URLS: dict[str, str] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]
+CHECKED_IN_PART = {"registration/registry.py"}
+"""Modules that turn a check off for all of them; none should."""
 FORMS = sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml"))
 
 
@@ -23,6 +25,17 @@ def test_every_address_of_the_project_is_in_the_same_place() -> None:
     for page in [*pages, *FORMS]:
         for url in re.findall(r"https://github\.com/[\w./-]+", page.read_text()):
             assert url.startswith(f"{home}/"), f"{page.name}: {url}"
+
+
+def test_no_module_of_the_package_turns_a_check_off_for_all_of_it() -> None:
+    """What is right about one line is said on that line, and so the next one is checked."""
+    package = ROOT / "mrtr_server"
+    found = [
+        path.relative_to(package).as_posix()
+        for path in sorted(package.rglob("*.py"))
+        if re.search(r"^#\s*(ruff\s*:\s*noqa|flake8\s*:\s*noqa|(mypy|pyright)\s*:)", path.read_text(), re.MULTILINE)
+    ]
+    assert [path for path in found if path not in CHECKED_IN_PART] == []
 
 
 class TestTheChangelog:

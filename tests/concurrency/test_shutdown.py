@@ -18,6 +18,7 @@ import pytest
 
 from mrtr_server import MRTRServer, SetupError
 from mrtr_server.concurrency.shutdown import DEFAULT, Shutdown, read_seconds
+from mrtr_server.testing import Clock
 from mrtr_server.transport.in_flight import InFlight
 
 from ..support.databases import PostgreSQL
@@ -297,17 +298,17 @@ class TestTheDeadline:
         assert MRTRServer("a", keys=[bytes(32)], lame_duck=30, shutdown_seconds=40).shutdown_seconds == 40
 
     def test_is_counted_from_its_beginning_and_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        now = [1000.0]
-        monkeypatch.setattr("mrtr_server.concurrency.shutdown.time.monotonic", lambda: now[0])
+        clock = Clock(1000.0)
+        monkeypatch.setattr("mrtr_server.concurrency.shutdown.time.monotonic", clock)
         shutdown, told = Shutdown(40), list[str]()
         shutdown.on_begin(lambda: told.append("begun"))
         assert (shutdown.until_cut_off(), shutdown.left()) == (35, 39)
         for _ in range(2):
             shutdown.begin()
-            now[0] += 10
+            clock.advance(10)
         assert told == ["begun"]
         assert (shutdown.until_cut_off(), shutdown.left()) == (15, 19)
-        now[0] += 30
+        clock.advance(30)
         assert (shutdown.until_cut_off(), shutdown.left()) == (0, 0)
         shutdown.reopen()
         assert (shutdown.until_cut_off(), shutdown.left()) == (35, 39)

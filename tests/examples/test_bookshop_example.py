@@ -4,7 +4,7 @@ import pytest
 
 from examples import bookshop
 
-from ..support.wire import Wire, accept
+from ..support.wire import Wire, accept, text_of
 from .conftest import Start
 from .pasting import needs_curl, replies
 
@@ -61,4 +61,4 @@ def test_the_lines_of_the_docstring_work(wire: Wire) -> None:
     first, second, done = replies(bookshop, wire.url)
     assert messages(first["result"]) == QUESTIONS
     assert messages(second["result"]) == CONFIRMATION
-    assert done["result"]["content"][0]["text"] == TEXT
+    assert text_of(done) == TEXT

@@ -4,7 +4,7 @@ import pytest
 
 from examples import conformance
 
-from ..support.wire import Wire, accept
+from ..support.wire import Wire, accept, text_of
 from ..system.test_conformance import VERSION
 from .conftest import Start
 from .pasting import needs_curl, replies
@@ -47,4 +47,4 @@ def test_the_lines_of_the_docstring_work(wire: Wire) -> None:
     assert f"npx @modelcontextprotocol/conformance@{VERSION} server" in str(conformance.__doc__)
     asked, done = replies(conformance, wire.url)
     assert asked["result"]["inputRequests"].keys() == {"user_name"}
-    assert done["result"]["content"][0]["text"] == "Hello, Alice!"
+    assert text_of(done) == "Hello, Alice!"

@@ -6,7 +6,7 @@ import pytest
 
 from examples import deploy
 
-from ..support.wire import Wire, accept
+from ..support.wire import Wire, accept, text_of
 from .conftest import Start
 from .pasting import needs_curl, replies
 
@@ -64,5 +64,5 @@ def test_the_lines_of_the_docstring_work(wire: Wire, log: Path) -> None:
     asked, done = replies(deploy, wire.url)
     image = log.read_text().split()[1]
     assert asked["result"]["inputRequests"]["confirm"]["params"]["message"] == f"Deploy {image} to production?"
-    assert done["result"]["content"][0]["text"] == f"{image} is in production."
+    assert text_of(done) == f"{image} is in production."
     assert log.read_text() == f"built {image}\nrolled out {image}\n"

@@ -7,7 +7,7 @@ import pytest
 
 from examples import dinner
 
-from ..support.wire import Wire, request
+from ..support.wire import Wire, request, text_of
 from .conftest import Start
 from .pasting import needs_curl, replies
 
@@ -53,4 +53,4 @@ def test_the_lines_of_the_docstring_work(wire: Wire) -> None:
     asked, completed, result = replies(dinner, wire.url)
     assert asked["result"]["status"] == "input_required"
     assert completed["result"]["status"] == "completed"
-    assert CONFIRMED.fullmatch(result["result"]["content"][0]["text"])
+    assert CONFIRMED.fullmatch(text_of(result))

@@ -5,7 +5,7 @@ import pytest
 from examples import echo_task
 from mrtr_server import Inputs
 
-from ..support.wire import Wire, accept, request
+from ..support.wire import Wire, accept, request, text_of
 from .conftest import Start
 from .pasting import needs_curl, replies
 
@@ -38,6 +38,4 @@ def test_the_lines_of_the_docstring_work(wire: Wire) -> None:
     assert told[0]["result"]["task"]["status"] == "working"
     assert "input_required" in statuses
     assert "completed" in statuses
-    assert [reply["result"]["content"][0]["text"] for reply in told if "content" in reply["result"]] == [
-        "Echo: Hello World!"
-    ]
+    assert [text_of(reply) for reply in told if "content" in reply["result"]] == ["Echo: Hello World!"]

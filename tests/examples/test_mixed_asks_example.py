@@ -4,7 +4,7 @@ import pytest
 
 from examples import mixed_asks
 
-from ..support.wire import Wire, accept
+from ..support.wire import Wire, accept, text_of
 from .conftest import Start
 from .pasting import needs_curl, replies
 
@@ -91,4 +91,4 @@ def test_a_client_that_can_do_only_one_of_them_is_told_what_is_missing(
 def test_the_lines_of_the_docstring_work(wire: Wire) -> None:
     asked, done = replies(mixed_asks, wire.url)
     assert asked["result"]["inputRequests"] == ASKED
-    assert done["result"]["content"][0]["text"] == TEXT
+    assert text_of(done) == TEXT

@@ -7,7 +7,7 @@ import pytest
 from examples import report
 
 from ..support.serving import TIMEOUT
-from ..support.wire import JSON, TASKS, Wire, accept
+from ..support.wire import JSON, TASKS, Wire, accept, text_of
 from .conftest import Start
 from .pasting import needs_curl, replies
 
@@ -43,7 +43,7 @@ def test_a_client_with_tasks_answers_first_and_then_waits(wire: Wire) -> None:
     assert early & set(seen), "it tells how far it is"
     update = {"taskId": started["taskId"], "inputResponses": {key: accept(style="table")}}
     wire.modern("tasks/update", update, capabilities=ABLE)
-    text = once(wire, started["taskId"], "completed", seen)["result"]["content"][0]["text"]
+    text = text_of(once(wire, started["taskId"], "completed", seen))
     assert text.startswith("| below | primes |\n|---|---|\n| 1,000 | 168 |\n| 2,000 | 135 |\n| 3,000 | 127 |\n")
     assert text.endswith("\n| 10,000 | 112 |")
 
@@ -69,5 +69,5 @@ def test_the_lines_of_the_docstring_work(wire: Wire) -> None:
     assert told[1]["result"]["resultType"] == "task"
     statuses = [reply["result"].get("status") for reply in told[2:]]
     assert "input_required" in statuses
-    (text,) = [reply["result"]["result"]["content"][0]["text"] for reply in told if "result" in reply["result"]]
+    (text,) = [text_of(reply["result"]) for reply in told if "result" in reply["result"]]
     assert text.endswith("| 5,000 | 119 |")

@@ -11,6 +11,7 @@ from mrtr_server import KeyRing
 from mrtr_server.testing import Client, replica
 
 from ..support.serving import KEYS, in_process
+from ..support.wire import text_of
 from .pasting import commands, needs_curl, paste, shown_replies
 
 GITHUB = {"name": "octocat"}
@@ -96,4 +97,4 @@ class TestInProcesses:
         first, second, third = shown_replies(*paste(rounds))
         assert first["result"]["inputRequests"].keys() == {"github_login", "google_login"}
         assert second["result"]["inputRequests"].keys() == {"microsoft_login"}
-        assert third["result"]["content"][0]["text"] == LINKED
+        assert text_of(third) == LINKED

@@ -4,7 +4,7 @@ import pytest
 
 from examples import secured
 
-from ..support.wire import ACCEPT, Reply, Wire, accept, mirrored, modern
+from ..support.wire import ACCEPT, Reply, Wire, accept, mirrored, modern, text_of
 from .conftest import Start
 from .pasting import needs_curl, replies
 
@@ -67,4 +67,4 @@ def test_nobody_else_can_go_on_with_it_and_nobody_learns_why(wire: Wire) -> None
 def test_the_lines_of_the_docstring_work(wire: Wire) -> None:
     asked, done = replies(secured, wire.url)
     assert asked["result"]["inputRequests"].keys() == {"party"}
-    assert done["result"]["content"][0]["text"] == "Booked for alice: a room for 4 on Friday."
+    assert text_of(done) == "Booked for alice: a room for 4 on Friday."

@@ -7,7 +7,7 @@ import pytest
 from examples import weather
 from mrtr_server import InputRequired, Inputs
 
-from ..support.wire import Wire, accept
+from ..support.wire import Wire, accept, text_of
 from .conftest import Start
 from .pasting import needs_curl, replies
 
@@ -92,4 +92,4 @@ def test_the_function_can_be_called_as_a_function() -> None:
 def test_the_lines_of_the_docstring_work(wire: Wire) -> None:
     asked, done = replies(weather, wire.url)
     assert asked["result"]["inputRequests"] == ASKED
-    assert done["result"]["content"][0]["text"] == TEXT
+    assert text_of(done) == TEXT

@@ -7,7 +7,7 @@ import pytest
 from examples import work_items
 from mrtr_server import Inputs
 
-from ..support.wire import Wire, accept
+from ..support.wire import Wire, accept, text_of
 from .conftest import Start
 from .pasting import needs_curl, replies
 
@@ -129,4 +129,4 @@ def test_the_lines_of_the_docstring_work(wire: Wire) -> None:
     first, second, third = replies(work_items, wire.url)
     assert first["result"]["inputRequests"] == ASKED_RESOLUTION
     assert second["result"]["inputRequests"] == ASKED_DUPLICATE_OF
-    assert third["result"]["content"][0]["text"] == TEXT
+    assert text_of(third) == TEXT

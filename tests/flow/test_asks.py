@@ -44,7 +44,7 @@ from mrtr_server.protocol.messages import Question
 from mrtr_server.schema.forms import snake_case
 from mrtr_server.testing import AsyncClient, Client, accept
 
-from ..support.models import Login
+from ..support.models import GitHubLogin, Login
 
 SPECIFICATION = json.loads((Path(__file__).parents[1] / "schemas" / "2026-07-28.json").read_text())
 INPUT_REQUEST = Draft202012Validator({"$ref": "#/$defs/InputRequest", "$defs": SPECIFICATION["$defs"]})
@@ -53,10 +53,6 @@ INPUT_REQUEST = Draft202012Validator({"$ref": "#/$defs/InputRequest", "$defs": S
 USE = {"type": "tool_use", "id": "1", "name": "add", "input": {}}
 RESULT = {"type": "tool_result", "toolUseId": "1", "content": []}
 RESULTS = {"role": "user", "content": RESULT}
-
-
-class GitHubLogin(BaseModel):
-    name: str
 
 
 class Color(Enum):

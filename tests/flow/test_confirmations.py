@@ -100,14 +100,10 @@ def _wire(serve: Serve) -> Wire:
     return serve(app)
 
 
-def message(reply: Any, key: str = "confirm") -> str:
-    return str(reply.result["inputRequests"][key]["params"]["message"])
-
-
 @STYLES
 def test_only_an_accepted_true_answer_goes_on(wire: Wire, tool: str) -> None:
     first = wire.call(tool, X)
-    assert message(first) == QUESTION
+    assert first.questions["confirm"] == QUESTION
     assert DONE == []
     assert wire.call(tool, X, answers={"confirm": accept(confirm=True)}, state=first.state).text == tool
     assert [tool] == DONE
@@ -167,7 +163,7 @@ def test_a_client_that_can_not_ask_gets_the_missing_capability(
 )
 def test_a_malformed_answer_is_asked_for_again(wire: Wire, tool: str, answer: dict[str, Any]) -> None:
     again = wire.call(tool, X, answers={"confirm": answer}, state=wire.call(tool, X).state)
-    assert message(again).endswith(QUESTION)
+    assert again.questions["confirm"].endswith(QUESTION)
     assert DONE == []
     assert wire.call(tool, X, answers={"confirm": accept(confirm=True)}, state=again.state).text == tool
 
@@ -184,11 +180,11 @@ def test_a_late_answer_gets_the_frozen_error(wire: Wire, tool: str) -> None:
 @STYLES
 def test_a_yes_counts_with_the_state_that_asked_and_for_what_was_asked(wire: Wire, tool: str) -> None:
     yes = {"confirm": accept(confirm=True)}
-    assert message(wire.call(tool, X, answers=yes)) == QUESTION
+    assert wire.call(tool, X, answers=yes).questions["confirm"] == QUESTION
     state = wire.call(tool, X).state
     other = wire.call(tool, {"path": "y"}, answers=yes, state=state)
     assert (other.code, other.error.message) == (-32602, InvalidRequestState.MESSAGE)
-    assert message(wire.call(tool, X, state=state)) == QUESTION
+    assert wire.call(tool, X, state=state).questions["confirm"] == QUESTION
     elsewhere = TOOLS[TOOLS.index(tool) - 1]
     assert wire.call(elsewhere, X, answers=yes, state=state).error.message == InvalidRequestState.MESSAGE
     assert DONE == []
@@ -204,7 +200,7 @@ def test_in_a_prompt_or_resource_they_are_distinct_errors(
     wire: Wire, method: str, params: dict[str, Any], answer: dict[str, Any], said: str
 ) -> None:
     first = wire.modern(method, params)
-    assert message(first) == QUESTION
+    assert first.questions["confirm"] == QUESTION
     error = wire.modern(method, {**params, "requestState": first.state, "inputResponses": {"confirm": answer}}).error
     assert error.message.startswith(said)
     assert error.data == {"action": answer["action"]}

@@ -21,7 +21,7 @@ from ..support.flows import AsyncFlow
 from ..support.models import Login
 from ..support.serving import KEYS, in_process
 from ..support.wire import Wire, accept, modern
-from .test_single_use import Watched, until
+from .test_single_use import WatchedStore, until
 
 pytestmark = pytest.mark.anyio
 
@@ -29,15 +29,15 @@ REPLAYS = 50
 
 
 @pytest.fixture
-def store() -> Watched:
-    return Watched()
+def store() -> WatchedStore:
+    return WatchedStore()
 
 
 async def agreed(ctx: Context) -> bool:
     return await ctx.confirm("Pay?")
 
 
-def serving(store: Watched | None, **settings: Any) -> MRTRServer:
+def serving(store: WatchedStore | None, **settings: Any) -> MRTRServer:
     """Return a server with a handler for each way to ask for a confirmation."""
     app = MRTRServer("bank", keys=[bytes(32)], store=store, **settings)
 
@@ -99,7 +99,7 @@ async def asked(app: MRTRServer, method: str = "tools/call", target: str = "inli
     return flow
 
 
-def outcome(reply: Reply) -> Any:
+def without_id(reply: Reply) -> Any:
     """Return a reply without its id, which is that of the request."""
     return {name: value for name, value in reply.message.items() if name != "id"}
 
@@ -110,23 +110,27 @@ def frozen(reply: Reply) -> bool:
 
 class TestOneYes:
     @each_way
-    async def test_has_one_effect_however_often_it_is_delivered(self, store: Watched, method: str, target: str) -> None:
+    async def test_has_one_effect_however_often_it_is_delivered(
+        self, store: WatchedStore, method: str, target: str
+    ) -> None:
         flow = await asked(serving(store), method, target)
         first = await flow.answer(confirm=yes)
         assert first.complete
         for reply in await asyncio.gather(*(flow.replay(first) for _ in range(REPLAYS - 1))):
-            assert outcome(reply) == outcome(first)
+            assert without_id(reply) == without_id(first)
         assert EFFECTS == ["paid"]
 
     @each_way
-    async def test_that_comes_to_all_replicas_at_once_has_one(self, store: Watched, method: str, target: str) -> None:
+    async def test_that_comes_to_all_replicas_at_once_has_one(
+        self, store: WatchedStore, method: str, target: str
+    ) -> None:
         replies = await (await asked(serving(store), method, target)).race(confirm=yes)
         assert len(replies) == 3
-        assert [outcome(reply) for reply in replies] == [outcome(replies[0])] * 3
+        assert [without_id(reply) for reply in replies] == [without_id(replies[0])] * 3
         assert EFFECTS == ["paid"]
 
     @each_way
-    async def test_never_comes_after_a_no(self, store: Watched, method: str, target: str) -> None:
+    async def test_never_comes_after_a_no(self, store: WatchedStore, method: str, target: str) -> None:
         flow = await asked(serving(store), method, target)
         before = flow.state
         for answer in (no, decline):
@@ -138,14 +142,14 @@ class TestOneYes:
 
     @each_way
     async def test_is_safe_to_send_again_when_the_reply_was_lost(
-        self, store: Watched, method: str, target: str
+        self, store: WatchedStore, method: str, target: str
     ) -> None:
         flow = await asked(serving(store), method, target)
         lost = await flow.answer(confirm=yes)
-        assert outcome(await flow.drop()) == outcome(lost)
+        assert without_id(await flow.drop()) == without_id(lost)
         assert EFFECTS == ["paid"]
 
-    async def test_that_fails_fails_once(self, store: Watched) -> None:
+    async def test_that_fails_fails_once(self, store: WatchedStore) -> None:
         app = MRTRServer("bank", keys=[bytes(32)], store=store)
 
         @app.prompt
@@ -157,13 +161,13 @@ class TestOneYes:
         flow = await asked(app, "prompts/get", "failing")
         first = await flow.answer(confirm=yes)
         assert first.error.code == -32603
-        assert outcome(await flow.replay()) == outcome(first)
+        assert without_id(await flow.replay()) == without_id(first)
         assert EFFECTS == ["paid"]
         assert b"swordfish" not in next(iter(store.recorded.values()))
 
 
 class TestEveryLaterState:
-    async def test_is_redeemed_once_whatever_it_asks(self, store: Watched) -> None:
+    async def test_is_redeemed_once_whatever_it_asks(self, store: WatchedStore) -> None:
         app = MRTRServer("bank", keys=[bytes(32)], store=store)
 
         @app.tool
@@ -175,15 +179,15 @@ class TestEveryLaterState:
 
         flow = await asked(app, target="pay")
         form = await flow.answer(confirm=yes)
-        assert outcome(await flow.replay()) == outcome(form), "the same next state, so that nobody has two"
+        assert without_id(await flow.replay()) == without_id(form), "the same next state, so that nobody has two"
         state = flow.state
         done = await flow.answer(login={"name": "ann"})
-        assert outcome(await flow.replay()) == outcome(done)
+        assert without_id(await flow.replay()) == without_id(done)
         flow.state = state
         assert frozen(await flow.send({"login": {"name": "bob"}}))
         assert EFFECTS == ["paid", "paid by ann"]
 
-    async def test_is_redeemed_once_where_the_question_is_gone_from_it(self, store: Watched) -> None:
+    async def test_is_redeemed_once_where_the_question_is_gone_from_it(self, store: WatchedStore) -> None:
         """The client left the confirmation open, and the handler asks for something else now."""
         app = MRTRServer("bank", keys=[bytes(32)], store=store)
         rounds: list[int] = []
@@ -202,7 +206,7 @@ class TestEveryLaterState:
         assert EFFECTS == ["ann"]
         assert rounds == [1, 2, 3]
 
-    async def test_is_redeemed_once_where_it_was_handed_over(self, store: Watched) -> None:
+    async def test_is_redeemed_once_where_it_was_handed_over(self, store: WatchedStore) -> None:
         app = serving(store)
         flow = await asked(app)
         (leaving,) = replicas(app, 1)
@@ -211,12 +215,12 @@ class TestEveryLaterState:
         handed_over = await flow.answer(confirm=yes)
         assert handed_over.questions == {}
         assert EFFECTS == []
-        assert outcome(await flow.replay()) == outcome(handed_over)
+        assert without_id(await flow.replay()) == without_id(handed_over)
         assert (await flow.answer()).text == "paid"
         await flow.replay()
         assert EFFECTS == ["paid"]
 
-    async def test_is_redeemed_once_in_a_version_that_confirms_no_more(self, store: Watched) -> None:
+    async def test_is_redeemed_once_in_a_version_that_confirms_no_more(self, store: WatchedStore) -> None:
         newer = MRTRServer("bank", keys=[bytes(32)], store=store)
 
         @newer.tool
@@ -230,7 +234,7 @@ class TestEveryLaterState:
         await flow.replay()
         assert EFFECTS == ["ann"]
 
-    async def test_no_state_before_the_confirmation_is_redeemed_once(self, store: Watched) -> None:
+    async def test_no_state_before_the_confirmation_is_redeemed_once(self, store: WatchedStore) -> None:
         app = MRTRServer("bank", keys=[bytes(32)], store=store)
 
         @app.tool
@@ -249,7 +253,7 @@ class TestEveryLaterState:
         assert (await flow.answer(confirm=yes)).text == "paid"
         assert [redemption.verdict for redemption in store.redeemed] == ["granted"]
 
-    async def test_a_flow_without_a_confirmation_never_touches_the_store(self, store: Watched) -> None:
+    async def test_a_flow_without_a_confirmation_never_touches_the_store(self, store: WatchedStore) -> None:
         app = MRTRServer("bank", keys=[bytes(32)], store=store)
         store.down = {"redeem", "renew", "record"}
 
@@ -314,7 +318,7 @@ class TestATask:
 
 
 class TestTheRound:
-    async def test_runs_to_its_end_when_its_client_leaves(self, store: Watched) -> None:
+    async def test_runs_to_its_end_when_its_client_leaves(self, store: WatchedStore) -> None:
         gate = asyncio.Event()
         app = MRTRServer("bank", keys=[bytes(32)], store=store)
 
@@ -337,7 +341,7 @@ class TestTheRound:
         assert (await flow.send({"confirm": yes})).complete
         assert EFFECTS == ["paid"]
 
-    async def test_begins_nothing_new_while_its_lease_is_in_doubt(self, store: Watched) -> None:
+    async def test_begins_nothing_new_while_its_lease_is_in_doubt(self, store: WatchedStore) -> None:
         app = MRTRServer("bank", keys=[bytes(32)], store=store, limits=Limits(lease_seconds=0.3))
         hold = asyncio.Event()
 
@@ -364,7 +368,7 @@ class TestTheRound:
         assert (await flow.answer()).text == "chargedmailed"
         assert EFFECTS == ["charged", "mailed"]
 
-    async def test_does_nothing_without_its_store(self, store: Watched) -> None:
+    async def test_does_nothing_without_its_store(self, store: WatchedStore) -> None:
         flow = await asked(serving(store))
         state = flow.state
         store.down = {"redeem"}
@@ -463,7 +467,9 @@ class TestWithoutASharedStore:
         assert "a state of 'pay', as of every confirmation or single-use tool" in caplog.text
         assert EFFECTS == ["paid"] * 3, "within the process, each once"
 
-    async def test_nothing_is_said_where_it_is_shared(self, store: Watched, caplog: pytest.LogCaptureFixture) -> None:
+    async def test_nothing_is_said_where_it_is_shared(
+        self, store: WatchedStore, caplog: pytest.LogCaptureFixture
+    ) -> None:
         caplog.set_level(logging.WARNING, "mrtr_server")
         await (await asked(serving(store))).answer(confirm=yes)
         assert caplog.text == ""

@@ -5,7 +5,6 @@ from itertools import combinations
 from typing import Any
 
 import pytest
-from pydantic import BaseModel
 
 from mrtr_server import Elicit, KeyRing, Limits, Refusal, Sample
 from mrtr_server.callbacks.base_url import BaseUrl
@@ -19,10 +18,7 @@ from mrtr_server.protocol.callers import Client
 from mrtr_server.protocol.messages import Call
 from mrtr_server.storage.memory import InProcessStore
 
-
-class Login(BaseModel):
-    name: str
-
+from ..support.models import Login
 
 MISTAKE, FAILURE, NO = FlowError("a mistake"), ValueError("a failure"), Refusal("decline")
 

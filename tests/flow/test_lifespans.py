@@ -19,7 +19,7 @@ from mrtr_server.flow.inspection import inspect_state
 from mrtr_server.testing import AsyncClient, SharedStore, replica, yes
 
 from ..conftest import Serve
-from ..support.wire import mirrored, modern
+from ..support.wire import mirrored, modern, text_of
 
 pytestmark = pytest.mark.anyio
 
@@ -147,13 +147,13 @@ class TestWhereItRuns:
             assert life.happened == ["open"]
             for path in ("/tools/mcp", "/mcp"):
                 reply = client.post(path, json=USE, headers=HEADERS)
-                assert reply.json()["result"]["content"][0]["text"] == "1 2"
+                assert text_of(reply.json()) == "1 2"
         assert life.happened == ["open", "close"]
 
     def test_in_another_application_that_passes_nothing_on(self, app: MRTRServer, life: Life) -> None:
         with TestClient(Starlette(routes=[Mount("/", app)]), base_url="http://127.0.0.1") as client:
             reply = client.post("/mcp", json=USE, headers=HEADERS)
-            assert reply.json()["result"]["content"][0]["text"] == "1 2"
+            assert text_of(reply.json()) == "1 2"
         assert life.happened == ["open", "close"]
 
     async def test_in_a_task(self, app: MRTRServer, life: Life) -> None:

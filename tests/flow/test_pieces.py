@@ -28,6 +28,7 @@ from mrtr_server.testing import EVERYTHING, Client, Reply, no, replica, sampled,
 from mrtr_server.testing.wire import ERAS, HANDSHAKES
 
 from ..support.effects import EFFECTS
+from ..support.flows import pieces_of
 
 app = MRTRServer("pieces", keys=[bytes(32)])
 
@@ -80,11 +81,6 @@ async def tells(ctx: Context) -> AsyncIterator[str]:
     yield "two"
 
 
-def texts(reply: Reply) -> list[str]:
-    """Return the pieces that came with a reply, in short."""
-    return [str(piece.get("text", piece["type"])) for piece in reply.pieces]
-
-
 def numbers(reply: Reply) -> list[tuple[int, int]]:
     """Return the index and the block of each piece that came with a reply."""
     notes = [message["params"] for message in reply.received if message.get("method") == "notifications/tools/content"]
@@ -103,7 +99,7 @@ RETRYING_ERAS = [era for era in ERAS if era not in HANDSHAKES]
 class TestAClientThatAsksForPieces:
     def test_gets_each_before_the_result_which_has_all(self, era: str) -> None:
         reply = Client(app, era=era, stream=True).call("write", words=["Once ", "upon ", "a time"])
-        assert texts(reply) == ["Once ", "upon ", "a time"]
+        assert pieces_of(reply) == ["Once ", "upon ", "a time"]
         assert reply.content == [text("Once upon a time")]
         assert reply.progress == []
 
@@ -118,7 +114,7 @@ class TestAClientThatAsksForPieces:
 
     def test_is_told_which_block_of_the_result_each_is_part_of(self, era: str) -> None:
         reply = Client(app, era=era, stream=True).call("mixed")
-        assert texts(reply) == ["one, ", "two", "a block of its own", "three, ", "four", "image", "five"]
+        assert pieces_of(reply) == ["one, ", "two", "a block of its own", "three, ", "four", "image", "five"]
         assert numbers(reply) == [(0, 0), (1, 0), (2, 1), (3, 2), (4, 2), (5, 3), (6, 4)]
         assert reply.content == [
             text("one, two"),
@@ -130,7 +126,7 @@ class TestAClientThatAsksForPieces:
 
     def test_gets_what_came_before_a_failure(self, era: str) -> None:
         reply = Client(app, era=era, stream=True).call("fails")
-        assert texts(reply) == ["half"]
+        assert pieces_of(reply) == ["half"]
         assert reply.failure == "Out of paper"
 
 
@@ -162,9 +158,9 @@ class TestAnAskInTheMiddle:
         flow = Client(app, era=era, stream=True).flow("story")
         asked = flow.start()
         assert asked.needs_input
-        assert texts(asked) == ["Once ", "upon a time", "image"]
+        assert pieces_of(asked) == ["Once ", "upon a time", "image"]
         done = flow.answer(then=sampled("The dog"))
-        assert texts(done) == ["the end"]
+        assert pieces_of(done) == ["the end"]
         assert numbers(done) == [(3, 2)]
         assert done.content == [text("Once upon a time"), IMAGE, text("the end")]
         assert EFFECTS == ["upon a time"]
@@ -185,19 +181,19 @@ class TestARetry:
         flow.start()
         client.stream = True
         done = flow.answer(then=sampled("The dog"))
-        assert texts(done) == ["Once ", "upon a time", "image", "the end"]
+        assert pieces_of(done) == ["Once ", "upon a time", "image", "the end"]
 
     def test_may_be_answered_at_another_replica(self, era: str) -> None:
         flow = Client(app, era=era, stream=True).flow("story")
         flow.start()
         flow.move_to(replica(app))
-        assert texts(flow.answer(then=sampled("The dog"))) == ["the end"]
+        assert pieces_of(flow.answer(then=sampled("The dog"))) == ["the end"]
 
 
 def test_a_request_that_is_sent_again_gets_its_pieces_again() -> None:
     flow = Client(app, stream=True).flow("story")
     flow.start()
-    assert texts(flow.drop()) == ["Once ", "upon a time", "image"]
+    assert pieces_of(flow.drop()) == ["Once ", "upon a time", "image"]
     flow.answer(then=sampled("The dog"))
     assert numbers(flow.drop()) == [(3, 2)]
 
@@ -217,10 +213,10 @@ class TestWhatEndsARound:
                 ends.append("closed")
 
         flow = Client(app, stream=True).flow("tool")
-        assert texts(flow.start()) == ["before"]
+        assert pieces_of(flow.start()) == ["before"]
         assert ends == ["closed"]
         ended = flow.answer(confirm=no)
-        assert (texts(ended), ended.failed) == ([], True)
+        assert (pieces_of(ended), ended.failed) == ([], True)
         assert ends == ["closed", "closed"]
 
     def test_what_is_yielded_after_it_goes_nowhere(self, caplog: pytest.LogCaptureFixture) -> None:
@@ -237,7 +233,7 @@ class TestWhatEndsARound:
 
         flow = Client(app, stream=True).flow("tool")
         asked = flow.start()
-        assert (texts(asked), asked.questions) == (["before"], {"confirm": "Go on?"})
+        assert (pieces_of(asked), asked.questions) == (["before"], {"confirm": "Go on?"})
         assert "caught the cancellation" in caplog.text
         assert flow.answer(confirm=yes).text == "beforeafter"
 
@@ -253,7 +249,7 @@ class TestWhatEndsARound:
                 yield "after"
 
         reply = Client(app, stream=True).flow("tool").start()
-        assert (texts(reply), reply.failed) == (["before"], True)
+        assert (pieces_of(reply), reply.failed) == (["before"], True)
 
     def test_time_runs_out(self) -> None:
         app = MRTRServer("slow", keys=KeyRing.generate())
@@ -268,7 +264,7 @@ class TestWhatEndsARound:
                 ends.append("closed")
 
         reply = Client(app, stream=True).call("tool")
-        assert texts(reply) == ["before"]
+        assert pieces_of(reply) == ["before"]
         assert "timed out" in reply.failure
         assert ends == ["closed"]
 
@@ -288,7 +284,7 @@ class TestWhatEndsARound:
                 yield f"{number} "
 
         reply = Client(app, stream=True).call("rows")
-        assert (reply.text, texts(reply)) == ("0 1 ", ["0 ", "1 "])
+        assert (reply.text, pieces_of(reply)) == ("0 1 ", ["0 ", "1 "])
         assert seen == ["opened", "0 of db", "1 of db", "closed"]
 
 
@@ -433,7 +429,7 @@ class TestMistakes:
             yield "x"
 
         reply = Client(app, stream=True).call("tool")
-        assert (texts(reply), reply.text) == (["x"], "x")
+        assert (pieces_of(reply), reply.text) == (["x"], "x")
 
     def test_a_wrapper_that_returns_something_else_is_named(self, caplog: pytest.LogCaptureFixture) -> None:
         app = MRTRServer("wrapped", keys=KeyRing.generate())

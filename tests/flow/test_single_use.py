@@ -71,7 +71,7 @@ async def until(true: Callable[[], object]) -> None:
             await asyncio.sleep(0.005)
 
 
-class Watched(Store):
+class WatchedStore(Store):
     """A store in the process that counts, can be down, and shows what it was given.
 
     Args:
@@ -134,12 +134,12 @@ def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def store(virtual_time: VirtualTime) -> Watched:
-    return Watched(clock=virtual_time.time)
+def store(virtual_time: VirtualTime) -> WatchedStore:
+    return WatchedStore(clock=virtual_time.time)
 
 
 @pytest.fixture
-def app(store: Watched) -> MRTRServer:
+def app(store: WatchedStore) -> MRTRServer:
     return MRTRServer("bank", keys=[KEY], store=store, limits=Limits(lease_seconds=0.3))
 
 
@@ -204,7 +204,7 @@ class TestADuplicate:
         assert replies[0].text == "5 paid"
         assert EFFECTS == ["5 paid"]
 
-    async def test_that_waits_asks_the_store_less_and_less_often(self, app: MRTRServer, store: Watched) -> None:
+    async def test_that_waits_asks_the_store_less_and_less_often(self, app: MRTRServer, store: WatchedStore) -> None:
         gate = asyncio.Event()
 
         @app.tool(single_use=True)
@@ -223,7 +223,7 @@ class TestADuplicate:
         assert [(await reply).text for reply in replies] == ["ann", "ann"]
         assert len(store.redeemed) < 40, "it begins with a hundred a second"
 
-    async def test_on_another_replica_gets_it_too(self, app: MRTRServer, store: Watched) -> None:
+    async def test_on_another_replica_gets_it_too(self, app: MRTRServer, store: WatchedStore) -> None:
         other = MRTRServer("bank", keys=[KEY], store=store)
         add_pay(app)
         add_pay(other)
@@ -266,7 +266,7 @@ class TestADuplicate:
         assert (await flow.send({"confirm": yes})).text == (await repeated.send({"confirm": yes})).text == "sent"
         assert EFFECTS == ["ann", "sent"]
 
-    async def test_of_a_readable_state_is_one_as_well(self, store: Watched) -> None:
+    async def test_of_a_readable_state_is_one_as_well(self, store: WatchedStore) -> None:
         ring = KeyRing([KEY])
         app = MRTRServer("bank", keys=ring, codec=SignedCodec(ring), store=store)
         add_pay(app)
@@ -343,7 +343,7 @@ class TestEveryOutcomeIsRecorded:
         assert came(await flow.send({"confirm": decline})) == came(await repeated.send({"confirm": decline}))
         assert flow.last.failed
 
-    async def test_an_error_of_the_flow(self, store: Watched) -> None:
+    async def test_an_error_of_the_flow(self, store: WatchedStore) -> None:
         app = MRTRServer("bank", keys=[KEY], store=store, limits=Limits(rounds=2))
 
         @app.tool(single_use=True)
@@ -386,7 +386,7 @@ class TestEveryOutcomeIsRecorded:
 
 
 class TestWhatIsNotRedeemed:
-    async def test_a_request_that_does_not_come_to_the_handler(self, app: MRTRServer, store: Watched) -> None:
+    async def test_a_request_that_does_not_come_to_the_handler(self, app: MRTRServer, store: WatchedStore) -> None:
         add_pay(app)
         flow = await asked(app)
         assert flow.state is not None
@@ -401,7 +401,7 @@ class TestWhatIsNotRedeemed:
         assert store.redeemed == []
         assert (await flow.send({"confirm": yes})).text == "5 paid"
 
-    async def test_the_states_of_other_tools(self, app: MRTRServer, store: Watched) -> None:
+    async def test_the_states_of_other_tools(self, app: MRTRServer, store: WatchedStore) -> None:
         @app.tool
         async def greet(ctx: Context) -> str:
             return effect((await ctx.elicit("Who?", Login)).name)
@@ -551,7 +551,7 @@ class TestARoundForWhichThereIsNoRoom:
 class TestAClientThatLeaves:
     """A round that has begun runs to its end, and is recorded."""
 
-    async def test_does_not_end_it(self, app: MRTRServer, store: Watched) -> None:
+    async def test_does_not_end_it(self, app: MRTRServer, store: WatchedStore) -> None:
         async def long_effect(what: str) -> str:
             effect(f"{what}...")
             await asyncio.sleep(0.5)  # longer than the lease
@@ -568,7 +568,7 @@ class TestAClientThatLeaves:
         assert EFFECTS == ["5 paid...", "5 paid"]
         assert [redemption.verdict for redemption in store.redeemed].count("granted") == 1
 
-    async def test_may_be_gone_for_good(self, app: MRTRServer, store: Watched) -> None:
+    async def test_may_be_gone_for_good(self, app: MRTRServer, store: WatchedStore) -> None:
         add_pay(app)
         flow = await asked(app)
         under_way = begin(app, flow, {"confirm": yes})
@@ -576,7 +576,7 @@ class TestAClientThatLeaves:
         under_way.disconnect()
         await until(lambda: store.recorded)
 
-    async def test_before_it_has_begun_ends_it(self, app: MRTRServer, store: Watched) -> None:
+    async def test_before_it_has_begun_ends_it(self, app: MRTRServer, store: WatchedStore) -> None:
         add_pay(app)
         flow = await asked(app)
         began, slow, plain = asyncio.Event(), asyncio.Event(), store.redeem
@@ -596,7 +596,7 @@ class TestAClientThatLeaves:
         assert EFFECTS == []
         assert (await flow.send({"confirm": yes})).text == "5 paid", "the retry need not wait for the lease to run out"
 
-    async def test_a_waiting_duplicate_does_not_wait_on(self, app: MRTRServer, store: Watched) -> None:
+    async def test_a_waiting_duplicate_does_not_wait_on(self, app: MRTRServer, store: WatchedStore) -> None:
         add_pay(app)
         flow = await asked(app)
         calls = 0
@@ -618,7 +618,7 @@ class TestAClientThatLeaves:
 
 
 class TestTheStore:
-    async def test_can_not_be_read_by_who_has_it(self, app: MRTRServer, store: Watched) -> None:
+    async def test_can_not_be_read_by_who_has_it(self, app: MRTRServer, store: WatchedStore) -> None:
         @app.tool(single_use=True)
         async def tell(ctx: Context) -> str:
             login = await ctx.elicit("Who?", Login)
@@ -632,7 +632,7 @@ class TestTheStore:
             assert secret not in kept
 
     async def test_can_not_give_a_state_the_outcome_of_another(
-        self, app: MRTRServer, store: Watched, caplog: pytest.LogCaptureFixture
+        self, app: MRTRServer, store: WatchedStore, caplog: pytest.LogCaptureFixture
     ) -> None:
         add_pay(app)
         flows = [await asked(app, amount=amount) for amount in (1, 1000)]
@@ -648,7 +648,7 @@ class TestTheStore:
             assert "paid" not in str(error)
 
     async def test_that_is_down_runs_nothing(
-        self, app: MRTRServer, store: Watched, caplog: pytest.LogCaptureFixture
+        self, app: MRTRServer, store: WatchedStore, caplog: pytest.LogCaptureFixture
     ) -> None:
         add_pay(app)
         flow = await asked(app)
@@ -664,7 +664,7 @@ class TestTheStore:
         assert (await flow.send({"confirm": yes})).text == "5 paid", "the client may just try again"
 
     async def test_that_is_down_for_a_moment_is_tried_again(
-        self, app: MRTRServer, store: Watched, monkeypatch: pytest.MonkeyPatch
+        self, app: MRTRServer, store: WatchedStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(redemption, "RECORD_AGAIN", (0.05, 0.05, 0.05))
         add_pay(app)
@@ -679,7 +679,7 @@ class TestTheStore:
         assert EFFECTS == ["5 paid"]
 
     async def test_that_fails_a_round_that_ends_with_its_request_is_offered_the_outcome_again(
-        self, store: Watched, virtual_time: VirtualTime
+        self, store: WatchedStore, virtual_time: VirtualTime
     ) -> None:
         ring = KeyRing([KEY])
         redeemer = redemption.Redeemer(
@@ -702,7 +702,7 @@ class TestTheStore:
     @pytest.mark.parametrize(("down_for", "warnings"), [(1.9, 0), (5.0, 1)], ids=["shortly", "longer"])
     async def test_that_is_down_is_waited_for_for_two_seconds_with_the_answer(
         self,
-        store: Watched,
+        store: WatchedStore,
         virtual_time: VirtualTime,
         caplog: pytest.LogCaptureFixture,
         down_for: float,
@@ -724,7 +724,7 @@ class TestTheStore:
         assert time.monotonic() - began == pytest.approx(2.0)
         assert len(caplog.records) == warnings
 
-    async def test_is_closed_when_the_server_ends(self, app: MRTRServer, store: Watched) -> None:
+    async def test_is_closed_when_the_server_ends(self, app: MRTRServer, store: WatchedStore) -> None:
         messages = iter([{"type": "lifespan.startup"}, {"type": "lifespan.shutdown"}])
         sent: list[str] = []
 
@@ -746,7 +746,7 @@ class TestAnOutcomeThatTheStoreDoesNotTake:
     def impatient(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(redemption, "RECORD_AGAIN", (0.01,))
 
-    async def paid(self, app: MRTRServer, store: Watched) -> tuple[AsyncFlow, AsyncFlow]:
+    async def paid(self, app: MRTRServer, store: WatchedStore) -> tuple[AsyncFlow, AsyncFlow]:
         """Pay while the store takes no outcome; return the client, and one that has sent nothing yet."""
         add_pay(app)
         flow = await asked(app)
@@ -756,7 +756,7 @@ class TestAnOutcomeThatTheStoreDoesNotTake:
         return flow, repeated
 
     async def test_is_what_repetitions_get_meanwhile_though_its_lease_has_ended(
-        self, app: MRTRServer, store: Watched, caplog: pytest.LogCaptureFixture
+        self, app: MRTRServer, store: WatchedStore, caplog: pytest.LogCaptureFixture
     ) -> None:
         flow, repeated = await self.paid(app, store)
         await asyncio.sleep(0.4)  # longer than the lease
@@ -771,7 +771,7 @@ class TestAnOutcomeThatTheStoreDoesNotTake:
         assert "stopped" not in caplog.text
 
     async def test_is_recorded_once_the_store_takes_it_and_every_replica_has_it_then(
-        self, app: MRTRServer, store: Watched, caplog: pytest.LogCaptureFixture
+        self, app: MRTRServer, store: WatchedStore, caplog: pytest.LogCaptureFixture
     ) -> None:
         flow, repeated = await self.paid(app, store)
         await asyncio.sleep(0.4)
@@ -786,7 +786,7 @@ class TestAnOutcomeThatTheStoreDoesNotTake:
         assert app._parts.redeemer._under_way == set()
 
     async def test_does_not_hold_up_its_client_where_the_store_stalls(
-        self, app: MRTRServer, store: Watched, monkeypatch: pytest.MonkeyPatch
+        self, app: MRTRServer, store: WatchedStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(redemption, "RECORD_AGAIN", (0.1, 0.1))
         attempts: list[float] = []
@@ -804,7 +804,7 @@ class TestAnOutcomeThatTheStoreDoesNotTake:
         monkeypatch.undo()
         await until(lambda: store.recorded)
 
-    async def test_is_what_a_delivery_gets_that_waited_for_it(self, app: MRTRServer, store: Watched) -> None:
+    async def test_is_what_a_delivery_gets_that_waited_for_it(self, app: MRTRServer, store: WatchedStore) -> None:
         add_pay(app)
         flow = await asked(app)
         store.down = {"record"}
@@ -816,7 +816,7 @@ class TestAnOutcomeThatTheStoreDoesNotTake:
         store.down = set()
 
     async def test_gives_way_to_one_that_another_replica_has_recorded(
-        self, app: MRTRServer, store: Watched, caplog: pytest.LogCaptureFixture
+        self, app: MRTRServer, store: WatchedStore, caplog: pytest.LogCaptureFixture
     ) -> None:
         flow, repeated = await self.paid(app, store)
         (state,) = app._parts.redeemer._unrecorded
@@ -835,7 +835,7 @@ class TestAnOutcomeThatTheStoreDoesNotTake:
         assert EFFECTS == ["5 paid"]
 
     async def test_is_given_up_when_no_replica_takes_its_state_any_more(
-        self, store: Watched, caplog: pytest.LogCaptureFixture
+        self, store: WatchedStore, caplog: pytest.LogCaptureFixture
     ) -> None:
         clock = Clock()
         app = MRTRServer("bank", keys=[KEY], store=store, clock=clock, limits=Limits(state_seconds=100))
@@ -850,7 +850,7 @@ class TestAnOutcomeThatTheStoreDoesNotTake:
         assert "its outcome was never recorded, and its state has expired" in caplog.text
 
     async def test_adds_to_no_more_than_there_is_room_for(
-        self, app: MRTRServer, store: Watched, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+        self, app: MRTRServer, store: WatchedStore, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(redemption, "MOST_UNRECORDED_BYTES", 1)
         flow, repeated = await self.paid(app, store)
@@ -866,7 +866,7 @@ class TestAnOutcomeThatTheStoreDoesNotTake:
         assert EFFECTS == ["5 paid"] * 2
 
     async def test_is_waited_for_by_the_end_of_the_server(
-        self, store: Watched, caplog: pytest.LogCaptureFixture
+        self, store: WatchedStore, caplog: pytest.LogCaptureFixture
     ) -> None:
         app = MRTRServer("bank", keys=[KEY], store=store, lame_duck=0, shutdown_seconds=1)
         phases = iter(["startup", "shutdown"])
@@ -971,7 +971,7 @@ class TestALeaseThatHasEnded:
     """Its holder may live, and be about to record what it did: it has a while for that."""
 
     async def test_is_left_to_its_holder_for_a_while(
-        self, app: MRTRServer, store: Watched, monkeypatch: pytest.MonkeyPatch
+        self, app: MRTRServer, store: WatchedStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(redemption, "GRACE_SECONDS", 0.3)
         monkeypatch.setattr(redemption, "RECORD_AGAIN", ())
@@ -990,7 +990,7 @@ class TestALeaseThatHasEnded:
         assert EFFECTS == ["5 paid"]
 
     async def test_is_taken_when_that_is_over(
-        self, app: MRTRServer, store: Watched, monkeypatch: pytest.MonkeyPatch
+        self, app: MRTRServer, store: WatchedStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(redemption, "GRACE_SECONDS", 0.3)
         add_pay(app)
@@ -1030,7 +1030,7 @@ class TestTheEndOfTheServer:
 
         await app({"type": "lifespan"}, receive, send)
 
-    async def test_waits_until_it_is_recorded(self, app: MRTRServer, store: Watched) -> None:
+    async def test_waits_until_it_is_recorded(self, app: MRTRServer, store: WatchedStore) -> None:
         async def leave() -> None:
             flow = await asked(app)
             under_way = begin(app, flow, {"confirm": yes})
@@ -1051,7 +1051,7 @@ class TestTheEndOfTheServer:
         assert len(store.recorded) == 1, "or the next delivery would run it again"
         assert store.closed == 1
 
-    async def test_hands_over_what_has_not_begun(self, app: MRTRServer, store: Watched) -> None:
+    async def test_hands_over_what_has_not_begun(self, app: MRTRServer, store: WatchedStore) -> None:
         @app.tool(single_use=True)
         async def pay(x: int, ctx: Context) -> str:
             await ctx.confirm("Sure?")
@@ -1079,7 +1079,7 @@ class TestTheEndOfTheServer:
         assert EFFECTS == ["paid", " and mailed"]
 
     async def test_waits_no_longer_than_the_shutdown_may_take(
-        self, store: Watched, caplog: pytest.LogCaptureFixture
+        self, store: WatchedStore, caplog: pytest.LogCaptureFixture
     ) -> None:
         app = MRTRServer("bank", keys=[KEY], store=store, lame_duck=0, shutdown_seconds=1)
         never = asyncio.Event()
@@ -1107,7 +1107,7 @@ class TestTheEndOfTheServer:
 class TestTheLease:
     """Distinguishes a replica that died while it ran from one that takes its time."""
 
-    async def test_is_renewed_while_a_round_runs(self, app: MRTRServer, store: Watched) -> None:
+    async def test_is_renewed_while_a_round_runs(self, app: MRTRServer, store: WatchedStore) -> None:
         async def long_effect(what: str) -> str:
             await asyncio.sleep(1.0)  # three leases
             return effect(what)
@@ -1119,7 +1119,7 @@ class TestTheLease:
         assert EFFECTS == ["5 paid"]
 
     async def test_that_ran_out_lets_the_next_delivery_run(
-        self, app: MRTRServer, store: Watched, caplog: pytest.LogCaptureFixture
+        self, app: MRTRServer, store: WatchedStore, caplog: pytest.LogCaptureFixture
     ) -> None:
         began = asyncio.Event()
 
@@ -1141,7 +1141,7 @@ class TestTheLease:
         first.cancel()
 
     async def test_in_doubt_lets_no_further_step_begin(
-        self, app: MRTRServer, store: Watched, caplog: pytest.LogCaptureFixture
+        self, app: MRTRServer, store: WatchedStore, caplog: pytest.LogCaptureFixture
     ) -> None:
         hold = asyncio.Event()
 
@@ -1169,7 +1169,7 @@ class TestTheLease:
         assert "silent for longer than its lease" in caplog.text
 
     async def test_in_doubt_lets_not_even_the_first_step_begin(
-        self, app: MRTRServer, store: Watched, caplog: pytest.LogCaptureFixture
+        self, app: MRTRServer, store: WatchedStore, caplog: pytest.LogCaptureFixture
     ) -> None:
         """Nothing has been done since the state, so there is nothing to hand over; the step must not begin all the
         same.
@@ -1195,7 +1195,7 @@ class TestTheLease:
         assert EFFECTS == ["paid"]
 
     async def test_in_doubt_with_nothing_to_hand_over_lets_the_client_try_again(
-        self, app: MRTRServer, store: Watched, caplog: pytest.LogCaptureFixture
+        self, app: MRTRServer, store: WatchedStore, caplog: pytest.LogCaptureFixture
     ) -> None:
         late = True
 
@@ -1215,7 +1215,7 @@ class TestTheLease:
         assert (await again(app, flow, state).send()).text == "paid"
         assert EFFECTS == ["paid"]
 
-    async def test_in_doubt_for_nothing_goes_on_in_another_round(self, app: MRTRServer, store: Watched) -> None:
+    async def test_in_doubt_for_nothing_goes_on_in_another_round(self, app: MRTRServer, store: WatchedStore) -> None:
         async def charge() -> str:
             await asyncio.sleep(0.5)
             return effect("charged")
@@ -1232,7 +1232,7 @@ class TestTheLease:
         assert EFFECTS == ["charged", " and mailed"]
 
 
-class TakenOver(Watched):
+class TakenOver(WatchedStore):
     """A store in which another replica takes a delivery over, just before its outcome would have been recorded.
 
     Args:
@@ -1308,7 +1308,7 @@ class TestRecordsOutliveTheState:
 
     async def test_a_state_whose_record_has_expired_is_refused(self) -> None:
         clock = Clock(1_000_000.0)
-        store = Watched(clock=clock)
+        store = WatchedStore(clock=clock)
         app = MRTRServer(
             "bank", keys=[KEY], store=store, clock=clock, limits=Limits(state_seconds=100, lease_seconds=5)
         )
@@ -1335,7 +1335,7 @@ class TestRecordsOutliveTheState:
 
     async def test_what_comes_late_begins_nothing(self) -> None:
         clock = Clock(1_000_000.0)
-        store = Watched(clock=clock)
+        store = WatchedStore(clock=clock)
         app = MRTRServer("bank", keys=[KEY], store=store, clock=clock, limits=Limits(state_seconds=100))
         add_pay(app, effect)
         flow = await asked(app)
@@ -1344,7 +1344,7 @@ class TestRecordsOutliveTheState:
         assert EFFECTS == []
         assert store.released == 1, "nothing is remembered of it"
 
-    async def test_a_duplicate_does_not_wait_past_that(self, store: Watched) -> None:
+    async def test_a_duplicate_does_not_wait_past_that(self, store: WatchedStore) -> None:
         clock = Clock(1_000_000.0)
         app = MRTRServer("bank", keys=[KEY], store=store, clock=clock, limits=Limits(state_seconds=100))
         add_pay(app)
@@ -1397,7 +1397,7 @@ def test_what_is_no_store_is_refused() -> None:
     with pytest.raises(SetupError, match="database= a URL"):
         MRTRServer("x", keys=[KEY], store=url)
     with pytest.raises(SetupError, match="not both"):
-        MRTRServer("x", keys=[KEY], store=Watched(), database=url)
+        MRTRServer("x", keys=[KEY], store=WatchedStore(), database=url)
 
 
 class Fleet:

@@ -23,7 +23,7 @@ RING = KeyRing.generate()
 NOW = 1_700_000_000.0
 
 
-class Watched(SealedCodec):
+class WatchedCodec(SealedCodec):
     """Notes how long what it unseals is."""
 
     def __init__(self) -> None:
@@ -58,7 +58,7 @@ class Desk:
     def __init__(self, *, keeps_plain: bool = False, **limits: Any) -> None:
         self.now = NOW
         self.warned: list[str] = []
-        self.codec = Watched()
+        self.codec = WatchedCodec()
         rates = cast(RateLimiter, NoRates())
         self.limits = Limits(**limits)
         self.states = States(

@@ -29,7 +29,7 @@ class Right(IntFlag):
     WRITE = 2
 
 
-class Kept(Enum):
+class NoData(Enum):
     """An enumeration whose values are no data."""
 
     A = object()
@@ -163,7 +163,7 @@ class TestPlain:
         [
             (Way.BACK, ["<Way>", "BACK"]),
             (Right.READ | Right.WRITE, 3),
-            (Kept.A, ["<Kept>", "A"]),
+            (NoData.A, ["<NoData>", "A"]),
             (b"tea", ["bytes", "dGVh"]),
             (bytearray(b"tea"), ["bytes", "dGVh"]),
             ((1, [2]), [1, [2]]),

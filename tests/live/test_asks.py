@@ -11,16 +11,11 @@ from mrtr_server import AudioContent, Context, Limits, MRTRServer, Sample
 
 from ..support.effects import EFFECTS
 from ..support.handshake import JSON, NEWEST, Handshake, Stream
-from ..support.wire import request
+from ..support.wire import request, text_of
 from .conftest import Connect
 
 TEXT = {"type": "text", "text": "hello"}
 SAMPLED = {"role": "assistant", "content": TEXT, "model": "m"}
-
-
-def text(response: dict[str, Any]) -> str:
-    """Return the text of a tool's result."""
-    return str(response["result"]["content"][0]["text"])
 
 
 class TestOneQuestion:
@@ -33,7 +28,7 @@ class TestOneQuestion:
             client.accept(asked, name="octocat")
             response = stream.end()
         assert response["id"] == client.ids
-        assert text(response) == "Good day, octocat!"
+        assert text_of(response) == "Good day, octocat!"
         assert EFFECTS == ["greeted octocat"]
 
     @pytest.mark.parametrize("tool", ["greet", "greet_purely"])
@@ -41,7 +36,7 @@ class TestOneQuestion:
         client = connect()
         with client.calling(tool) as stream:
             client.accept(stream.ask(), name="octocat")
-            assert text(stream.end()) == "Hello, octocat!"
+            assert text_of(stream.end()) == "Hello, octocat!"
 
     def test_each_round_has_the_arguments_as_they_were_sent(self, connect: Connect) -> None:
         def register(app: MRTRServer) -> MRTRServer:
@@ -61,7 +56,7 @@ class TestOneQuestion:
             last = stream.ask()
         with client.resume(stream.last_id) as stream:
             client.accept(last, confirm=True)
-            assert text(stream.end()) == "A1, one more"
+            assert text_of(stream.end()) == "A1, one more"
 
     def test_prompts_and_resources_ask_as_well(self, connect: Connect) -> None:
         client = connect()
@@ -83,7 +78,7 @@ class TestOneQuestion:
                 Mcp_Session_Id=None,
             )
             assert reply.status == 202
-            assert text(stream.end()) == "Hello, octocat!"
+            assert text_of(stream.end()) == "Hello, octocat!"
 
     def test_the_first_answer_counts(self, connect: Connect) -> None:
         client = connect()
@@ -95,7 +90,7 @@ class TestOneQuestion:
             client.accept(second, confirm=True)
             for question in (stream.ask(), stream.ask()):
                 client.accept(question, name="x")
-            assert text(stream.end()) == "Emma of first, from x, for x"
+            assert text_of(stream.end()) == "Emma of first, from x, for x"
 
     def test_an_answer_that_does_not_fit_is_asked_for_again_with_the_reason(self, connect: Connect) -> None:
         client = connect()
@@ -106,7 +101,7 @@ class TestOneQuestion:
             assert again["id"] != first["id"]
             assert again["params"]["message"].endswith("\n\nWho are you?")
             client.accept(again, name="octocat")
-            assert text(stream.end()) == "Hello, octocat!"
+            assert text_of(stream.end()) == "Hello, octocat!"
 
     @pytest.mark.parametrize("action", ["decline", "cancel"])
     def test_a_no_ends_the_call_with_a_result_that_says_so(self, connect: Connect, action: str) -> None:
@@ -143,7 +138,7 @@ class TestSeveral:
             assert client.answer(asked["roots/list"], {"roots": [{"uri": "file:///a"}]}).status == 202
             assert client.answer(asked["sampling/createMessage"], SAMPLED).status == 202
             client.accept(asked["elicitation/create"], name="octocat")
-            assert text(stream.end()) == "hello, octocat in 1 places"
+            assert text_of(stream.end()) == "hello, octocat in 1 places"
 
     def test_one_that_two_streams_ask_is_withdrawn_where_it_was_not_answered(self, connect: Connect) -> None:
         """Cancellation."""
@@ -158,7 +153,7 @@ class TestSeveral:
                 assert told["method"] == "notifications/cancelled"
                 assert told["params"] == {"requestId": which["id"], "reason": "It was answered elsewhere"}
                 client.accept(who, name="octocat")
-                assert text(again.end()) == "octocat: small"
+                assert text_of(again.end()) == "octocat: small"
 
     def test_one_after_the_other_on_one_stream(self, connect: Connect) -> None:
         client = connect()
@@ -167,14 +162,14 @@ class TestSeveral:
             client.accept(stream.ask(), confirm=True)
             for name in ("a", "b"):
                 client.accept(stream.ask(), name=name)
-            assert text(stream.end()) in ("Emma of Jane, from a, for b", "Emma of Jane, from b, for a")
+            assert text_of(stream.end()) in ("Emma of Jane, from a, for b", "Emma of Jane, from b, for a")
         assert EFFECTS == ["ordered Emma"]
 
     def test_a_single_use_tool_has_its_effect_once(self, connect: Connect) -> None:
         client = connect()
         with client.calling("pay", amount=5) as stream:
             client.accept(stream.ask(), confirm=True)
-            assert text(stream.end()) == "paid 5"
+            assert text_of(stream.end()) == "paid 5"
         assert EFFECTS == ["paid 5"]
 
     def test_calls_side_by_side_get_their_own_answers(self, connect: Connect) -> None:
@@ -183,7 +178,7 @@ class TestSeveral:
             first, second = one.ask(), other.ask()
             client.accept(second, name="second")
             client.accept(first, name="first")
-            assert (text(one.end()), text(other.end())) == ("Hello, first!", "Hello, second!")
+            assert (text_of(one.end()), text_of(other.end())) == ("Hello, first!", "Hello, second!")
 
 
 class TestErrors:
@@ -225,7 +220,7 @@ class TestCapabilities:
         client.session = "forged"
         with client.calling("greet") as stream:
             client.accept(stream.ask(), name="octocat")
-            assert text(stream.end()) == "Hello, octocat!"
+            assert text_of(stream.end()) == "Hello, octocat!"
 
     def test_a_client_that_takes_no_stream_reads_what_it_needs(self, connect: Connect) -> None:
         client = connect()
@@ -240,7 +235,7 @@ class TestVersions:
             asked = stream.ask()
             assert asked["params"]["elicitationId"]
             client.answer(asked, {"action": "accept"})
-            assert text(stream.end()) == "opened"
+            assert text_of(stream.end()) == "opened"
 
     def test_choices_of_several_are_not_asked_of_older_clients(self, connect: Connect) -> None:
         client = connect(version="2025-06-18")
@@ -255,7 +250,7 @@ class TestVersions:
         assert "elicitation" in client.call("greet").error.message
         with client.calling("say_hello") as stream:  # which it has
             client.answer(stream.ask(), SAMPLED)
-            assert text(stream.end()) == "hello"
+            assert text_of(stream.end()) == "hello"
 
     def test_what_is_sampled_is_what_the_version_knows(self, connect: Connect) -> None:
         def register(app: MRTRServer) -> MRTRServer:
@@ -306,7 +301,7 @@ class TestVersions:
             assert fields["color"] == {"type": "string", "enum": ["#f00", "#00f"], "enumNames": ["Red", "Blue"]}
             assert fields["size"] == {"type": "string", "enum": ["s", "l"], "enumNames": ["Small", "Large"]}
             client.accept(asked, name="Jane", age=3, happy=False, color="#00f", size="l")
-            assert text(stream.end()) == "Jane 3 False #00f"
+            assert text_of(stream.end()) == "Jane 3 False #00f"
 
     def test_the_newest_get_them_in_full(self, connect: Connect) -> None:
         client = connect()
@@ -333,7 +328,7 @@ class TestNotes:
             assert stream.next()["params"]["data"] == "begun"
             assert stream.next()["params"]["progress"] == 2
             assert stream.next()["params"]["level"] == "warning"
-            assert text(stream.end()) == "noted"
+            assert text_of(stream.end()) == "noted"
 
     @pytest.mark.parametrize("servers", [1, 2])
     def test_progress_grows_also_for_who_comes_back_to_a_stream(
@@ -379,7 +374,7 @@ class TestNotes:
             asked = stream.ask()
             timer = threading.Timer(0.3, client.accept, [asked], {"name": "octocat"})
             timer.start()
-            assert text(stream.end()) == "Hello, octocat!"
+            assert text_of(stream.end()) == "Hello, octocat!"
             timer.join()
         assert stream.comments >= 2
 
@@ -394,7 +389,7 @@ class TestNotes:
             assert seen == sorted(set(seen))
             assert 0 < seen[-1] < 1
             client.accept(asked, name="octocat")
-            assert text(stream.end()) == "Hello, octocat!"
+            assert text_of(stream.end()) == "Hello, octocat!"
 
 
 def register_narrating(app: MRTRServer) -> MRTRServer:
@@ -478,7 +473,7 @@ class TestReplicasWithoutSharing:
                 assert "id" not in refused.message, "it replies to nothing"
                 assert "MRTR_DATABASE_URL" in refused.error.message
             here.accept(asked, name="octocat")
-            assert text(stream.end()) == "Hello, octocat!"
+            assert text_of(stream.end()) == "Hello, octocat!"
         told = [record.getMessage() for record in caplog.records if "MRTR_DATABASE_URL" in record.getMessage()]
         assert len(told) == 1, "once a minute"
         assert "lost" not in told[0]
@@ -527,7 +522,7 @@ class TestReplicasWithoutSharing:
         with elsewhere.resume(stream.last_id) as again:
             next(again.events())
             elsewhere.accept(asked, name="octocat")
-            assert text(again.end()) == "Hello, octocat!"
+            assert text_of(again.end()) == "Hello, octocat!"
 
     def test_a_successor_takes_the_answer_before_the_client_is_back(self, here: Handshake, connect: Connect) -> None:
         with here.calling("greet") as stream:
@@ -536,7 +531,7 @@ class TestReplicasWithoutSharing:
         successor.session = here.session
         successor.accept(asked, name="octocat")
         with successor.resume(stream.last_id) as again:
-            assert text(again.end()) == "Hello, octocat!"
+            assert text_of(again.end()) == "Hello, octocat!"
 
 
 def test_what_the_server_holds_is_bounded(connect: Connect) -> None:

@@ -10,8 +10,8 @@ from mrtr_server import Context, MRTRServer
 from ..support.effects import EFFECTS
 from ..support.handshake import OLDER, Handshake
 from ..support.models import Login
+from ..support.wire import text_of
 from .conftest import Connect
-from .test_asks import text
 
 
 def register(app: MRTRServer) -> MRTRServer:
@@ -65,7 +65,7 @@ def test_its_client_comes_back_for_the_result(
     assert came[-1] == ""
     assert not any("result" in data for data in came)
     with client.resume(last) as stream:
-        assert text(stream.end()) == "worked"
+        assert text_of(stream.end()) == "worked"
     assert EFFECTS == ["worked"]
 
 
@@ -79,14 +79,14 @@ def test_it_is_asked_when_it_comes_back(connect: Connect, database: str, servers
         client.accept(asked, name="Jane")
         assert [event.data for event in stream.events()] == [""], "closed again, with nothing to read"
     with client.resume(stream.last_id) as stream:
-        assert text(stream.end()) == "Jane is here"
+        assert text_of(stream.end()) == "Jane is here"
     assert EFFECTS == ["asked"]
 
 
 def test_those_that_can_t_come_back_wait(connect: Connect) -> None:
     client = connect(register=register)
     whole = client.send("tools/call", {"name": "work", "arguments": {}}, Accept="application/json")
-    assert text(whole.message) == "worked"
+    assert whole.text == "worked"
     for version in OLDER:
-        assert text(connect(version=version, register=register).call("work").message) == "worked"
+        assert connect(version=version, register=register).call("work").text == "worked"
     assert EFFECTS == ["worked"] * 4

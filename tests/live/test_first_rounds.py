@@ -10,8 +10,8 @@ from ..support.effects import EFFECTS
 from ..support.handshake import Handshake, Stream
 from ..support.live_app import GATE
 from ..support.serving import TIMEOUT, wait_until
+from ..support.wire import text_of
 from .conftest import Connect
-from .test_asks import text
 
 
 @pytest.fixture(autouse=True)
@@ -40,9 +40,9 @@ def test_a_call_whose_client_has_left_is_found_at_any_replica(
     stream = leave_while_it_runs(client, noticed)
     with client.resume(stream.last_id) as again:
         GATE.set()
-        assert text(again.end()) == "waited"
+        assert text_of(again.end()) == "waited"
     with client.resume(stream.last_id) as again:
-        assert text(again.end()) == "waited"
+        assert text_of(again.end()) == "waited"
     assert EFFECTS == ["waits", "waited"]
 
 
@@ -52,7 +52,7 @@ def test_it_may_have_ended_before(connect: Connect, noticed: threading.Event) ->
     GATE.set()
     wait_until(lambda: "waited" in EFFECTS, "the end of the call")
     with client.resume(stream.last_id) as again:
-        assert text(again.end()) == "waited"
+        assert text_of(again.end()) == "waited"
 
 
 def test_what_it_asks_is_asked_of_the_client_that_is_back(
@@ -63,7 +63,7 @@ def test_what_it_asks_is_asked_of_the_client_that_is_back(
     GATE.set()
     with client.resume(stream.last_id) as again:
         client.accept(again.ask(), name="octocat")
-        assert text(again.end()) == "Hello, octocat!"
+        assert text_of(again.end()) == "Hello, octocat!"
 
 
 def test_without_a_stream_the_call_runs_to_its_end(connect: Connect) -> None:
@@ -84,7 +84,7 @@ def test_a_call_that_takes_long_gets_a_stream(connect: Connect, monkeypatch: pyt
         assert event.kind == "prime"
         assert event.id
         GATE.set()
-        assert text(stream.end()) == "waited"
+        assert text_of(stream.end()) == "waited"
 
 
 def test_one_whose_server_has_died_ends_with_an_error(

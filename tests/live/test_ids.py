@@ -27,8 +27,8 @@ from ..support.handshake import Handshake
 from ..support.live_app import register
 from ..support.serving import in_thread
 from ..support.users import Bearer
+from ..support.wire import text_of
 from .conftest import Connect
-from .test_asks import text
 
 
 class Noting:
@@ -52,7 +52,7 @@ def test_a_codec_of_ones_own_protects_the_journal_of_an_open_call(connect: Conne
     client = connect(app={"codec": codec})
     with client.calling("greet") as stream:
         client.accept(stream.ask(), name="octocat")
-        assert text(stream.end()) == "Hello, octocat!"
+        assert text_of(stream.end()) == "Hello, octocat!"
     assert codec.did == ["seal", "unseal"]
 
 
@@ -88,9 +88,9 @@ class TestUsers:
             assert jane.http.get(jane.urls[0], headers=jane.given()).status_code == 405
             with john.calling("greet") as stream:
                 john.accept(stream.ask(), name="john")
-                assert text(stream.end()) == "Hello, john!"
+                assert text_of(stream.end()) == "Hello, john!"
             jane.accept(asked, name="jane")
-            assert text(held.end()) == "Hello, jane!"
+            assert text_of(held.end()) == "Hello, jane!"
 
     def test_an_answer_of_another_user_does_not_count(self, users: tuple[Handshake, Handshake]) -> None:
         jane, john = users
@@ -100,7 +100,7 @@ class TestUsers:
             reply = john.answer(asked, {"action": "accept", "content": {"name": "john"}})
             assert reply.status == 400
             jane.accept(asked, name="jane")
-            assert text(stream.end()) == "Hello, jane!"
+            assert text_of(stream.end()) == "Hello, jane!"
         assert EFFECTS == ["greeted jane"]
 
     def test_a_stream_of_another_user_is_not_resumed(self, users: tuple[Handshake, Handshake]) -> None:

@@ -12,8 +12,8 @@ from mrtr_server.transport import connection
 from ..storage.test_calls import Counted
 from ..support.effects import EFFECTS
 from ..support.handshake import Handshake
+from ..support.wire import text_of
 from .conftest import Connect
-from .test_asks import text
 
 
 class TestElsewhere:
@@ -24,7 +24,7 @@ class TestElsewhere:
             client.accept(stream.ask(), confirm=True)
             for name in ("x", "x"):
                 client.accept(stream.ask(), name=name)
-            assert text(stream.end()) == "Emma of Jane, from x, for x"
+            assert text_of(stream.end()) == "Emma of Jane, from x, for x"
         assert EFFECTS == ["ordered Emma"]
 
     @pytest.mark.alone
@@ -46,7 +46,7 @@ class TestElsewhere:
         for _ in range(2):
             with client.calling("notes") as stream:
                 client.accept(stream.ask(), name="x")
-                assert text(stream.end()) == "noted"
+                assert text_of(stream.end()) == "noted"
 
 
 class TestResuming:
@@ -58,7 +58,7 @@ class TestResuming:
             client.accept(asked, name="octocat")
             response = again.end()
         assert response["id"] == 2
-        assert text(response) == "Hello, octocat!"
+        assert text_of(response) == "Hello, octocat!"
 
     def test_it_may_be_answered_before_its_client_is_back(self, connect: Connect, database: str) -> None:
         client = connect(servers=2, store=database)
@@ -67,7 +67,7 @@ class TestResuming:
         client.accept(asked, name="octocat")
         for _ in range(3):
             with client.resume(stream.last_id) as again:
-                assert text(again.end()) == "Hello, octocat!"
+                assert text_of(again.end()) == "Hello, octocat!"
         assert EFFECTS == ["greeted octocat"], "three came back, and one ran it"
 
     def test_questions_that_did_not_arrive_are_sent_again_and_no_others(self, connect: Connect) -> None:
@@ -89,7 +89,7 @@ class TestResuming:
             }
             for asked in (first, *others):
                 client.answer(asked, answers[asked["method"]])
-            assert text(again.end()) == "hi, octocat in 0 places"
+            assert text_of(again.end()) == "hi, octocat in 0 places"
 
     def test_three_holders_of_one_answer_run_the_handler_once(self, connect: Connect, database: str) -> None:
         client = connect(servers=3, store=database)
@@ -101,7 +101,7 @@ class TestResuming:
                 other = Handshake(client.urls, session=client.session)
                 with other.resume(stream.last_id) as again:
                     opened.release()
-                    results.append(text(again.end()))
+                    results.append(text_of(again.end()))
                 other.close()
 
             opened = threading.Semaphore(0)
@@ -111,7 +111,7 @@ class TestResuming:
             for _ in holders:
                 opened.acquire()
             client.accept(asked, name="octocat")
-            results.append(text(stream.end()))
+            results.append(text_of(stream.end()))
             for holder in holders:
                 holder.join()
         assert results == ["Hello, octocat!"] * 3
@@ -124,7 +124,7 @@ class TestResuming:
         client.accept(asked, confirm=True)
         for _ in range(3):
             with client.resume(stream.last_id) as again:
-                assert text(again.end()) == "paid 5"
+                assert text_of(again.end()) == "paid 5"
         assert EFFECTS == ["paid 5"]
 
     def test_large_arguments_wait_in_the_store(self, connect: Connect, database: str) -> None:
@@ -134,7 +134,7 @@ class TestResuming:
         assert len(stream.last_id) < 1_000
         client.accept(asked, name="octocat")
         with client.resume(stream.last_id) as again:
-            assert text(again.end()) == f"{'Hello' * 2_000}, octocat!"
+            assert text_of(again.end()) == f"{'Hello' * 2_000}, octocat!"
 
     def test_a_stream_that_has_ended_is_not_resumed(self, connect: Connect) -> None:
         client = connect()

@@ -13,12 +13,13 @@ from mrtr_server.live import allowances
 from mrtr_server.live.allowances import Allowance
 from mrtr_server.protocol.callers import Principal
 from mrtr_server.storage.quotas import ANY, Quota, Quotas
+from mrtr_server.testing import Clock
 
 from ..support.handshake import Handshake
 from ..support.live_app import GATE, register
 from ..support.serving import TIMEOUT, in_thread, wait_until
 from ..support.users import Bearer
-from .test_asks import text
+from ..support.wire import text_of
 
 JANE = Quotas(KeyRing([bytes(32)]), Limits()).of(Principal("jane"))
 
@@ -65,7 +66,7 @@ def serving() -> Iterator[tuple[Recording, Handshake]]:
 def answer(client: Handshake) -> None:
     with client.calling("greet") as stream:
         client.accept(stream.ask(), name="jane")
-        assert text(stream.end()) == "Hello, jane!"
+        assert text_of(stream.end()) == "Hello, jane!"
 
 
 def ask_at_length(client: Handshake) -> None:
@@ -150,8 +151,8 @@ def test_an_allowance_counts_each_thing_once_and_each_owner_alone_until_its_wind
 ) -> None:
     monkeypatch.setattr(allowances, "MOST_CHANGES", 2)
     monkeypatch.setattr(allowances, "MOST_OF_NOBODY", 3)
-    now = [0.0]
-    allowance, jane, john = Allowance(lambda: now[0]), Principal("jane"), Principal("john")
+    clock = Clock(0.0)
+    allowance, jane, john = Allowance(clock), Principal("jane"), Principal("john")
     for what in ("a", "a", "b", "a"):
         allowance.take(jane, what)
     with pytest.raises(Busy):
@@ -162,6 +163,6 @@ def test_an_allowance_counts_each_thing_once_and_each_owner_alone_until_its_wind
         allowance.take(None, what)
     with pytest.raises(Busy):
         allowance.take(None, "d")
-    now[0] += allowances.WINDOW
+    clock.advance(allowances.WINDOW)
     allowance.take(jane, "c")
     allowance.take(None, "d")

@@ -16,9 +16,8 @@ from ..support.effects import EFFECTS
 from ..support.handshake import JSON, NEWEST, OLDER, Handshake, Stream
 from ..support.live_app import GATE
 from ..support.serving import TIMEOUT, wait_until
-from ..support.wire import request
+from ..support.wire import request, text_of
 from .conftest import Connect
-from .test_asks import text
 
 
 def touching(app: MRTRServer) -> MRTRServer:
@@ -146,7 +145,7 @@ class TestVersionOfARequest:
             answer = {"jsonrpc": "2.0", "id": asked["id"], "result": {"action": "cancel"}}
             replies.append(client.http.post(client.url(), json=answer, headers=headers))
             client.accept(asked, name="octocat")
-            assert text(stream.end()) == "Hello, octocat!", "what was refused does not count"
+            assert text_of(stream.end()) == "Hello, octocat!", "what was refused does not count"
         assert [reply.status_code for reply in replies] == [400] * 5
         assert all(NEWEST in reply.text for reply in replies[1:]), "and it says which are"
 
@@ -225,7 +224,7 @@ class TestBatches:
         replies: Any = reply.message
         assert [each.get("id") for each in replies] == [1, "two", 3, 4, None]
         assert replies[0]["result"] == {}
-        assert replies[1]["result"]["content"][0]["text"] == "3"
+        assert text_of(replies[1]) == "3"
         assert "event-stream" in replies[2]["error"]["message"], "a call in a batch can't ask"
         assert [each["error"]["code"] for each in replies[3:]] == [-32601, -32600]
         assert EFFECTS == []
@@ -590,4 +589,4 @@ class TestCancelled:
             self.cancel(client, None)
             other.close()
             client.accept(asked, name="octocat")
-            assert text(stream.end()) == "Hello, octocat!"
+            assert text_of(stream.end()) == "Hello, octocat!"

@@ -15,9 +15,9 @@ from ..support.effects import EFFECTS
 from ..support.handshake import OLDER, Handshake
 from ..support.live_app import GATE
 from ..support.users import Bearer
-from ..support.wire import PREFIX, Reply
+from ..support.wire import PREFIX, Reply, text_of
 from .conftest import Connect
-from .test_asks import SAMPLED, text
+from .test_asks import SAMPLED
 
 JSON = dict[str, Any]
 RELATED, IMMEDIATE = PREFIX + "related-task", PREFIX + "model-immediate-response"
@@ -86,7 +86,7 @@ class TestWhatIsDeclared:
             assert error_of(client.send(method, {"taskId": "x"})) == (200, -32601)
         plain = client.request("tools/call", {"name": "add", "arguments": {"a": 1, "b": 2}, "task": {}})
         reply = client.http.post(client.url(), json=plain, headers=client.given())
-        assert reply.json()["result"]["content"][0]["text"] == "3", "where nothing is declared, it is ignored"
+        assert text_of(reply.json()) == "3", "where nothing is declared, it is ignored"
 
     def test_each_tool_says_whether_its_calls_become_tasks(self, studio: Callable[..., Handshake]) -> None:
         tools = {tool["name"]: tool for tool in studio().send("tools/list").result["tools"]}
@@ -165,7 +165,7 @@ class TestCalls:
         with client.calling("edit") as stream:
             client.accept(stream.ask(), name="Ann")
             client.accept(stream.ask(), name="Bob")
-            assert text(stream.end()) == "Ann and Bob"
+            assert text_of(stream.end()) == "Ann and Bob"
         assert client.send("tasks/list").result == {"tasks": []}
 
     def test_a_result_that_is_no_object_is_wrapped_as_in_a_call(self, studio: Callable[..., Handshake]) -> None:
@@ -243,7 +243,7 @@ class TestQuestions:
             assert asked["params"]["_meta"] == related(task)
             client.accept(asked, name="Ann")
             response = stream.end()
-        assert text(response) == "Hello, Ann!"
+        assert text_of(response) == "Hello, Ann!"
         assert response["result"]["_meta"] == related(task)
         assert EFFECTS == ["Hello, Ann!"]
 
@@ -256,14 +256,14 @@ class TestQuestions:
             assert client.answer(asked["roots/list"], {"roots": [{"uri": "file:///a"}]}).status == 202
             client.accept(asked["elicitation/create"], name="Ann")
             assert client.answer(asked["sampling/createMessage"], SAMPLED).status == 202
-            assert text(stream.end()) == "hello, Ann in 1 places"
+            assert text_of(stream.end()) == "hello, Ann in 1 places"
 
     @pytest.mark.parametrize("tool", ["greet_purely", "greet"])
     def test_every_style_asks_the_same(self, studio: Callable[..., Handshake], tool: str) -> None:
         client = studio()
         with client.result_of(client.task(tool)) as stream:
             client.accept(stream.ask(), name="Ann")
-            assert text(stream.end()) == "Hello, Ann!"
+            assert text_of(stream.end()) == "Hello, Ann!"
 
     def test_what_would_be_asked_in_rounds_first_is_asked_by_the_task(self, studio: Callable[..., Handshake]) -> None:
         client = studio()
@@ -271,7 +271,7 @@ class TestQuestions:
         with client.result_of(task) as stream:
             client.accept(stream.ask(), name="Ann")
             client.accept(stream.ask(), name="Bob")
-            assert text(stream.end()) == "Ann and Bob"
+            assert text_of(stream.end()) == "Ann and Bob"
 
     def test_a_page_has_the_name_of_its_elicitation(self, studio: Callable[..., Handshake]) -> None:
         client = studio()
@@ -279,14 +279,14 @@ class TestQuestions:
             asked = stream.ask()
             assert asked["params"]["elicitationId"]
             assert client.answer(asked, {"action": "accept"}).status == 202
-            assert text(stream.end()) == "opened"
+            assert text_of(stream.end()) == "opened"
 
     def test_an_answer_that_does_not_fit_is_asked_for_again(self, studio: Callable[..., Handshake]) -> None:
         client = studio()
         with client.result_of(client.task("greet")) as stream:
             client.accept(stream.ask(), name=7)
             client.accept(stream.ask(), name="Ann")
-            assert text(stream.end()) == "Hello, Ann!"
+            assert text_of(stream.end()) == "Hello, Ann!"
 
     @pytest.mark.parametrize("action", ["decline", "cancel"])
     def test_a_no_is_a_result_that_says_so(self, studio: Callable[..., Handshake], action: str) -> None:
@@ -339,7 +339,7 @@ class TestQuestions:
             again = stream.ask()
             assert again["id"] != first["id"]
             client.accept(first, name="Ann")
-            assert text(stream.end()) == "Hello, Ann!"
+            assert text_of(stream.end()) == "Hello, Ann!"
         client.accept(again, name="Bob")
         assert EFFECTS == ["Hello, Ann!"], "the first answer counts"
 
@@ -351,13 +351,13 @@ class TestQuestions:
         client.accept(asked, name="Ann")
         assert ended(client, task)["status"] == "completed"
         client.accept(asked, name="Bob")
-        assert text(client.about("tasks/result", task).message) == "Hello, Ann!"
+        assert client.about("tasks/result", task).text == "Hello, Ann!"
 
     def test_a_single_use_tool_has_its_effect_once(self, studio: Callable[..., Handshake]) -> None:
         client = studio()
         with client.result_of(client.task("pay", amount=5)) as stream:
             client.accept(stream.ask(), confirm=True)
-            assert text(stream.end()) == "paid 5"
+            assert text_of(stream.end()) == "paid 5"
         assert EFFECTS == ["paid 5"]
 
 
@@ -376,7 +376,7 @@ class TestWaiting:
                 assert message["params"]["_meta"] == related(task)
                 progress = message["params"]["progress"]
         assert progress == 2
-        assert text(message) == "waited"
+        assert text_of(message) == "waited"
 
     def test_a_cancelled_request_ends_its_waiting_and_not_the_task(
         self, studio: Callable[..., Handshake], gate: threading.Event
@@ -435,11 +435,11 @@ class TestElsewhere:
                     "roots/list": {"roots": []},
                 }
                 assert client.answer(message, answers[message["method"]]).status == 202
-            assert text(stream.end()) == "hello, Ann in 0 places"
+            assert text_of(stream.end()) == "hello, Ann in 0 places"
         assert client.about("tasks/get", task).result["status"] == "completed"
         assert [each["taskId"] for each in client.send("tasks/list").result["tasks"]] == [task["taskId"]]
         assert error_of(client.about("tasks/cancel", task)) == (200, -32602)
-        assert text(client.about("tasks/result", task).message) == "hello, Ann in 0 places"
+        assert client.about("tasks/result", task).text == "hello, Ann in 0 places"
 
     def test_a_stream_that_broke_continues_and_asks_nothing_twice(
         self, studio: Callable[..., Handshake], database: str
@@ -456,7 +456,7 @@ class TestElsewhere:
         with client.resume(again.last_id) as again:
             response = again.end()
         assert response["id"] == request
-        assert text(response) == "Ann and Bob"
+        assert text_of(response) == "Ann and Bob"
 
     def test_a_question_that_did_not_arrive_is_sent_again(self, studio: Callable[..., Handshake]) -> None:
         client = studio(2)
@@ -466,7 +466,7 @@ class TestElsewhere:
             stream.ask()
         with client.resume(first.id) as again:
             client.accept(again.ask(), name="Ann")
-            assert text(again.end()) == "Hello, Ann!"
+            assert text_of(again.end()) == "Hello, Ann!"
 
     def test_a_task_is_cancelled_through_any_replica(
         self, studio: Callable[..., Handshake], database: str, gate: threading.Event
@@ -497,7 +497,7 @@ class TestWhoseTheyAre:
             assert bob.send("tasks/list").result == {"tasks": []}
             assert bob.answer(asked, {"action": "decline"}).status == 400, "it opens nothing for him"
             ann.accept(asked, name="Ann")
-            assert text(stream.end()) == "Hello, Ann!"
+            assert text_of(stream.end()) == "Hello, Ann!"
         bob.close()
 
     def test_a_user_has_them_in_every_session(self, studio: Callable[..., Handshake]) -> None:

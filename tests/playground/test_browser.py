@@ -20,6 +20,7 @@ from mrtr_server import BearerTokens, Context, MRTRServer
 
 from ..support.browser import chromium
 from ..support.serving import KEYS, TIMEOUT, Process, in_process, in_thread
+from ..support.wire import text_of
 
 pytestmark = pytest.mark.processes
 
@@ -502,7 +503,7 @@ class TestACommand:
         flow = call(page, "refund")
         press(question(flow), "Yes")
         expect(result(flow)).to_have_text("ticket to A1")
-        assert command_of(page, flow)["result"]["content"][0]["text"] == "ticket to A1"
+        assert text_of(command_of(page, flow)) == "ticket to A1"
 
 
 def command_of(page: Page, flow: Locator) -> dict[str, Any]:

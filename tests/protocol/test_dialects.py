@@ -72,7 +72,7 @@ def app(**options: list[str]) -> MRTRServer:
     return served
 
 
-def outcome(reply: Reply) -> str | int:
+def written_by(reply: Reply) -> str | int:
     """Return which dialect wrote a reply, or the code of the error."""
     if "result" in reply.message:
         if "tools" not in reply.result and not isinstance(reply.result.get("structuredContent"), int):
@@ -145,7 +145,7 @@ def test_the_versions_in_a_request_choose_its_dialect(
     servers: dict[str, Wire], method: str, header: str | None, meta: str | None, session: bool, expected: str | int
 ) -> None:
     reply = send(servers["all"], method, header, meta, session)
-    assert outcome(reply) == expected
+    assert written_by(reply) == expected
     assert reply.message["id"] == 1
     if expected == -32022:
         assert reply.error.data["supported"] == [VERSION]
@@ -153,15 +153,15 @@ def test_the_versions_in_a_request_choose_its_dialect(
 
 def test_a_progress_token_alone_does_not_make_a_request_modern(servers: dict[str, Wire]) -> None:
     message = request("tools/call", {"name": "hello", "_meta": {"progressToken": 1}})
-    assert outcome(servers["all"].draft(message)) == "draft"
+    assert written_by(servers["all"].draft(message)) == "draft"
 
 
 class TestNarrowing:
     def test_without_the_drafts_a_request_must_name_its_version(self, servers: dict[str, Wire]) -> None:
         wire = servers["modern"]
-        assert outcome(send(wire, "tools/call", VERSION, VERSION, False)) == "modern"
-        assert outcome(send(wire, "tools/call", None, None, False)) == -32020
-        assert outcome(send(wire, "tools/call", None, None, True)) == -32020
+        assert written_by(send(wire, "tools/call", VERSION, VERSION, False)) == "modern"
+        assert written_by(send(wire, "tools/call", None, None, False)) == -32020
+        assert written_by(send(wire, "tools/call", None, None, True)) == -32020
         refused = send(wire, "initialize", None, None, False)
         assert refused.status == 200, "many clients show HTTP errors alone"
         assert refused.error.data == {"supported": [VERSION], "requested": OLD}
@@ -170,19 +170,19 @@ class TestNarrowing:
 
     def test_without_the_others_only_a_handshake_is_served(self, servers: dict[str, Wire]) -> None:
         wire = servers["handshake"]
-        assert outcome(send(wire, "initialize", None, None, False)) == "handshake"
-        assert outcome(send(wire, "tools/call", OLD, None, False)) == "handshake"
+        assert written_by(send(wire, "initialize", None, None, False)) == "handshake"
+        assert written_by(send(wire, "tools/call", OLD, None, False)) == "handshake"
         refused = send(wire, "tools/call", VERSION, VERSION, False)
         assert (refused.status, refused.code) == (400, -32022)
         assert refused.error.data["supported"] == [OLD, "2025-06-18", "2025-03-26", "2024-11-05"]
-        assert outcome(send(wire, "tools/call", None, None, False)) == -32020
+        assert written_by(send(wire, "tools/call", None, None, False)) == -32020
 
     @pytest.mark.parametrize(("header", "meta"), [(VERSION, VERSION), (None, VERSION), (VERSION, None), (OLD, None)])
     def test_without_the_ratified_protocol_no_version_is_served(
         self, servers: dict[str, Wire], header: str | None, meta: str | None
     ) -> None:
         wire = servers["draft"]
-        assert outcome(send(wire, "tools/call", None, None, False)) == "draft"
+        assert written_by(send(wire, "tools/call", None, None, False)) == "draft"
         refused = send(wire, "tools/call", header, meta, False)
         assert (refused.status, refused.code) == (400, -32022)
         assert refused.error.data["supported"] == []
@@ -210,8 +210,8 @@ class TestNarrowing:
 
     def test_keeps_the_order_in_which_they_are_asked(self, serve: Serve) -> None:
         wire = serve(app(dialects=["sep-draft", VERSION]))
-        assert outcome(send(wire, "tools/call", VERSION, VERSION, False)) == "modern"
-        assert outcome(send(wire, "tools/call", None, None, False)) == "draft"
+        assert written_by(send(wire, "tools/call", VERSION, VERSION, False)) == "modern"
+        assert written_by(send(wire, "tools/call", None, None, False)) == "draft"
 
 
 # Errors

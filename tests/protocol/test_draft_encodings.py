@@ -30,7 +30,7 @@ from mrtr_server import (
 from ..support.models import Email, Login
 from ..support.serving import in_thread
 from ..support.stdio import over_pipes
-from ..support.wire import ACCEPT, JSON, PREFIX, Reply, Wire, accept, request
+from ..support.wire import ACCEPT, JSON, PREFIX, Reply, Wire, accept, request, text_of
 
 BARE, LISTS, CONTENT = ENCODINGS = ("draft-bare-requests", "draft-additional-info", "draft-content")
 RELATED = PREFIX + "related-task"
@@ -371,7 +371,7 @@ class TestAClientThatSendsNoState:
         reply = wire.send(json.dumps(message).encode(), {"Content-Type": "application/json", "Accept": ACCEPT})
         *told, done = reply.received
         assert [note["params"]["progress"] for note in told] == [1, 2]
-        assert done["result"]["content"][0]["text"] == "there"
+        assert text_of(done) == "there"
 
     def test_may_ask_for_prompts_and_resources(self, wire: Wire) -> None:
         prompt = wire.draft({**request("prompts/get", {"name": "review"}), "elicitation": named("name", "ada")})
@@ -582,7 +582,7 @@ async def test_a_busy_server_returns_a_state_alone_to_clients_that_send_states_b
         result = handed_over.json()["result"]
         assert result.keys() == {"requestState"}
         gate.set()
-        assert (await holding).json()["result"]["content"][0]["text"] == "held"
+        assert text_of((await holding).json()) == "held"
         done = (await send("greet", requestState=result["requestState"])).json()["result"]
         assert done["content"][0]["text"] == "Hello, ada"
 
@@ -591,4 +591,4 @@ def test_a_client_on_standard_input_is_served_alike() -> None:
     with over_pipes(serving(BARE)) as client:
         params = {"name": "greet", "arguments": {}}
         client.send(id=1, method="tools/call", params=params, elicitation=named("name", "ada"))
-        assert client.next()["result"]["content"][0]["text"] == "Hello, ada"
+        assert text_of(client.next()) == "Hello, ada"

@@ -25,7 +25,7 @@ ADA = {"name": "ada"}
 HANDSHAKES = ("2025-11-25", "2025-06-18", "2025-03-26")
 
 
-class Site:
+class RatedSite:
     """A server with rate limits, at a time that the test sets."""
 
     def __init__(self, *, auth: bool = True, **limits: Any) -> None:
@@ -82,12 +82,12 @@ class Site:
 
 class TestCallers:
     async def test_each_has_a_budget_of_its_own(self) -> None:
-        site = Site(per_principal="3/minute")
+        site = RatedSite(per_principal="3/minute")
         assert await site.add("ann", 5) == [200, 200, 200, 429, 429]
         assert await site.add("bob", 3) == [200, 200, 200]
 
     async def test_who_has_used_it_up_is_told_what_and_when(self, caplog: pytest.LogCaptureFixture) -> None:
-        site = Site(per_principal="1/minute")
+        site = RatedSite(per_principal="1/minute")
         await site.add("ann")
         refused = await site.as_("ann").flow("add", a=1, b=2).start()
         assert (refused.status, refused.error.code) == (429, -31002)
@@ -101,7 +101,7 @@ class TestCallers:
 
     @pytest.mark.parametrize("used", [1, 3, 10])
     async def test_who_waits_as_long_as_told_is_served(self, used: int) -> None:
-        site = Site(per_principal=f"{used}/minute")
+        site = RatedSite(per_principal=f"{used}/minute")
         site.clock.advance(20)
         assert await site.add("ann", used) == [200] * used
         refused = await site.as_("ann").flow("add", a=1, b=2).start()
@@ -112,7 +112,7 @@ class TestCallers:
         assert await site.add("ann") == [200]
 
     async def test_what_was_sent_before_counts_less_and_less(self) -> None:
-        site = Site(per_principal="10/minute")
+        site = RatedSite(per_principal="10/minute")
         assert await site.add("ann", 11) == [200] * 10 + [429]
         site.clock.advance(60 + 30)
         assert await site.add("ann", 6) == [200] * 5 + [429]
@@ -123,17 +123,17 @@ class TestCallers:
             assert await site.add("ann", 2) == [200, 429]
 
     async def test_who_is_refused_uses_up_nothing_of_its_address(self) -> None:
-        site = Site(per_principal="2/minute", per_address="4/minute")
+        site = RatedSite(per_principal="2/minute", per_address="4/minute")
         assert await site.add("ann", 9) == [200] * 2 + [429] * 7
         assert await site.add("bob", 2) == [200, 200]
 
     async def test_without_authentication_the_address_is_the_caller(self) -> None:
-        site = Site(auth=False, per_principal="1/minute")
+        site = RatedSite(auth=False, per_principal="1/minute")
         for address in ("192.0.2.1", "192.0.2.2"):
             assert [(await site.from_(address)).status for _ in range(2)] == [200, 429]
 
     async def test_tools_prompts_and_resources_count_together(self) -> None:
-        site = Site(per_principal="3/minute")
+        site = RatedSite(per_principal="3/minute")
         ann = site.as_("ann")
         assert (await ann.call("add", a=1, b=2)).status == 200
         assert (await ann.get_prompt("greeting")).status == 200
@@ -142,7 +142,7 @@ class TestCallers:
         assert (await ann.resource_flow("notes://a").start()).status == 429
 
     async def test_a_call_that_fails_counts_too(self) -> None:
-        site = Site(per_principal="2/minute")
+        site = RatedSite(per_principal="2/minute")
         ann = site.as_("ann")
         assert (await ann.flow("nothing").start()).error.code == -32602
         assert (await ann.flow("add", a="x").start()).failed
@@ -151,21 +151,21 @@ class TestCallers:
 
 class TestAddresses:
     async def test_each_has_a_budget_of_its_own(self) -> None:
-        site = Site(auth=False, per_address="2/minute")
+        site = RatedSite(auth=False, per_address="2/minute")
         for address in ("192.0.2.1", "192.0.2.2", "not an address"):
             assert [(await site.from_(address)).status for _ in range(3)] == [200, 200, 429]
 
     async def test_a_network_of_ipv6_is_one_address(self) -> None:
-        site = Site(auth=False, per_address="2/minute")
+        site = RatedSite(auth=False, per_address="2/minute")
         addresses = ["2001:db8::1", "2001:db8::ffff:2", "2001:db8::3%eth0", "2001:db8:0:1::1"]
         assert [(await site.from_(each)).status for each in addresses] == [200, 200, 429, 200]
 
     async def test_an_ipv4_address_is_the_same_in_both_forms(self) -> None:
-        site = Site(auth=False, per_address="1/minute")
+        site = RatedSite(auth=False, per_address="1/minute")
         assert [(await site.from_(each)).status for each in ("192.0.2.1", "::ffff:192.0.2.1")] == [200, 429]
 
     async def test_what_a_client_says_of_its_address_does_not_count(self) -> None:
-        site = Site(auth=False, per_address="1/minute")
+        site = RatedSite(auth=False, per_address="1/minute")
         found = []
         for number in range(3):
             headers = {"X-Forwarded-For": f"192.0.2.{number}", "Forwarded": f"for=192.0.2.{number}"}
@@ -173,13 +173,13 @@ class TestAddresses:
         assert found == [200, 429, 429]
 
     async def test_a_request_without_one_is_served(self) -> None:
-        site = Site(auth=False, per_address="1/minute")
+        site = RatedSite(auth=False, per_address="1/minute")
         assert [(await site.from_(None)).status for _ in range(3)] == [200, 200, 200]
 
 
 class TestTools:
     async def test_each_caller_has_a_budget_for_each_tool(self) -> None:
-        site = Site()
+        site = RatedSite()
         for user in ("ann", "bob"):
             statuses = [(await site.as_(user).flow("search", text="x").start()).status for _ in range(4)]
             assert statuses == [200, 200, 429, 429]
@@ -187,7 +187,7 @@ class TestTools:
         assert len(EFFECTS) == 4
 
     async def test_the_operator_overrides_the_author(self) -> None:
-        site = Site(per_tool={"search": "3/hour", "add": "1/minute"})
+        site = RatedSite(per_tool={"search": "3/hour", "add": "1/minute"})
         statuses = [(await site.as_("ann").flow("search", text="x").start()).status for _ in range(4)]
         assert statuses == [200, 200, 200, 429]
         assert await site.add("ann", 2) == [200, 429]
@@ -208,7 +208,7 @@ class TestTools:
             assert {(each.status, each.error.code) for each in replies} == {(400, -32602)}
 
     async def test_a_task_counts_when_it_is_created(self) -> None:
-        site = Site(per_tool={"work": "1/minute"})
+        site = RatedSite(per_tool={"work": "1/minute"})
         ann = site.as_("ann")
         assert (await ann.call("work")).text == "worked"
         refused = await ann.flow("work").start()
@@ -216,7 +216,7 @@ class TestTools:
         await site.app._parts.worker.close()
 
     async def test_a_copy_of_the_server_counts_for_itself(self) -> None:
-        site = Site()
+        site = RatedSite()
         copied = site.app.__replace__(name="copy")
         ann = AsyncClient(copied, token="ann")
         assert [(await ann.flow("search", text="x").start()).status for _ in range(3)] == [200, 200, 429]
@@ -224,14 +224,14 @@ class TestTools:
 
 class TestFlows:
     async def test_a_call_of_many_rounds_counts_once(self) -> None:
-        site = Site(per_principal="2/minute", per_address="2/minute", per_tool={"greet": "2/minute"})
+        site = RatedSite(per_principal="2/minute", per_address="2/minute", per_tool={"greet": "2/minute"})
         for _ in range(2):
             done = await site.as_("ann").call("greet", answers={"login": ADA, "other": ADA})
             assert done.text == "Hello ada"
         assert (await site.as_("ann").flow("greet").start()).status == 429
 
     async def test_one_state_sent_again_and_again_has_a_budget(self) -> None:
-        site = Site(per_flow="5/minute")
+        site = RatedSite(per_flow="5/minute")
         flow = site.as_("ann").flow("greet")
         await flow.start()
         EFFECTS.clear()
@@ -245,7 +245,7 @@ class TestFlows:
         assert (await another.answer(login=ADA)).questions
 
     async def test_all_states_of_a_call_share_it(self) -> None:
-        site = Site(per_flow="4/minute")
+        site = RatedSite(per_flow="4/minute")
         flow = site.as_("ann").flow("greet")
         await flow.start()
         second = await flow.answer(login=ADA)
@@ -255,7 +255,7 @@ class TestFlows:
         assert statuses == [200, 429, 429]
 
     async def test_a_result_can_not_be_had_again_and_again_for_one_call(self) -> None:
-        site = Site(per_principal="1/minute", per_flow="3/minute")
+        site = RatedSite(per_principal="1/minute", per_flow="3/minute")
         flow = site.as_("ann").flow("greet")
         await flow.start()
         await flow.answer(login=ADA)
@@ -263,7 +263,7 @@ class TestFlows:
         assert [(await flow.replay(done)).status for _ in range(3)] == [200, 429, 429]
 
     async def test_the_same_request_without_a_state_is_answered_so_often(self) -> None:
-        site = Site(per_flow="5/minute")
+        site = RatedSite(per_flow="5/minute")
         replies = [await site.as_("ann").flow("greet").start() for _ in range(30)]
         assert [reply.status for reply in replies] == [200] * 5 + [429] * 25
         assert all(reply.questions for reply in replies[:5])
@@ -274,7 +274,7 @@ class TestFlows:
         assert (await site.as_("ann").flow("greet").start()).questions
 
     async def test_with_answers_that_do_not_fit_as_well(self) -> None:
-        site = Site(per_flow="3/minute")
+        site = RatedSite(per_flow="3/minute")
         statuses = []
         for number in range(5):
             flow = site.as_("ann").flow("greet")
@@ -282,11 +282,11 @@ class TestFlows:
         assert statuses == [200] * 3 + [429] * 2
 
     async def test_a_call_that_asks_nothing_is_no_repetition(self) -> None:
-        site = Site(per_flow="1/minute")
+        site = RatedSite(per_flow="1/minute")
         assert await site.add("ann", 5) == [200] * 5
 
     async def test_without_authentication_repetitions_count_by_address(self) -> None:
-        site = Site(auth=False, per_flow="1/minute")
+        site = RatedSite(auth=False, per_flow="1/minute")
         message = modern("tools/call", {"name": "greet", "arguments": {}})
         for address in ("192.0.2.1", "192.0.2.2"):
             found = [(await send(site.app, message, client=(address, 1))).status for _ in range(2)]
@@ -295,21 +295,21 @@ class TestFlows:
 
 class TestOtherRequests:
     async def test_they_have_a_budget_of_their_own(self) -> None:
-        site = Site(other_requests="3/minute", per_principal="1/minute")
+        site = RatedSite(other_requests="3/minute", per_principal="1/minute")
         ann = site.as_("ann")
         assert [(await ann.request("tools/list")).status for _ in range(4)] == [200] * 3 + [429]
         assert await site.add("ann", 2) == [200, 429]
         assert (await site.as_("bob").request("tools/list")).status == 200
 
     async def test_later_rounds_are_among_them(self) -> None:
-        site = Site(other_requests="1/minute")
+        site = RatedSite(other_requests="1/minute")
         flow = site.as_("ann").flow("greet")
         assert (await flow.start()).status == 200
         assert (await flow.answer(login=ADA)).status == 200
         assert (await flow.answer(other=ADA)).status == 429
 
     async def test_cancellations_are_not(self) -> None:
-        site = Site(other_requests="1/minute")
+        site = RatedSite(other_requests="1/minute")
         statuses = [(await site.as_("ann").request("tasks/cancel", {"taskId": "x"})).status for _ in range(3)]
         assert 429 not in statuses
 
@@ -317,7 +317,7 @@ class TestOtherRequests:
 class TestEveryEra:
     @pytest.mark.parametrize("era", ["2026-07-28", "sep-draft", *HANDSHAKES])
     async def test_it_is_an_error_of_json_rpc_and_a_429_where_clients_live_on_after_that(self, era: str) -> None:
-        site = Site(per_principal="1/minute")
+        site = RatedSite(per_principal="1/minute")
         client = site.as_("ann", era)
         assert (await client.flow("add", a=1, b=2).start()).status == 200
         refused = await client.flow("add", a=1, b=2).start()
@@ -326,15 +326,15 @@ class TestEveryEra:
         assert refused.error.data == {"limit": "per_principal", "value": "1/minute", "retryAfter": 60}
 
     async def test_an_open_call_counts_once_and_its_rounds_for_the_flow(self) -> None:
-        site = Site(per_principal="1/minute")
+        site = RatedSite(per_principal="1/minute")
         client = site.as_("ann", "2025-11-25")
         assert (await client.call("greet", answers={"login": ADA, "other": ADA})).text == "Hello ada"
-        site = Site(per_flow="1/minute")
+        site = RatedSite(per_flow="1/minute")
         refused = await site.as_("ann", "2025-11-25").flow("greet").finish({"login": ADA, "other": ADA})
         assert refused.error.data["limit"] == "per_flow"
 
     async def test_parts_of_a_batch_count_each(self) -> None:
-        site = Site(auth=False, per_principal="1/minute")
+        site = RatedSite(auth=False, per_principal="1/minute")
         with (
             in_thread(site.app) as port,
             handshakes(client := Handshake([f"http://127.0.0.1:{port}/mcp"], version="2025-03-26")),
@@ -347,7 +347,7 @@ class TestEveryEra:
             assert parts[1]["error"]["data"]["limit"] == "per_principal"
 
     async def test_over_stdio_it_is_an_error_of_json_rpc(self) -> None:
-        site = Site(auth=False, per_principal="2/minute", per_address="1/minute")
+        site = RatedSite(auth=False, per_principal="2/minute", per_address="1/minute")
         with over_pipes(site.app) as client:
             for is_modern in (True, False):
                 if not is_modern:
@@ -361,7 +361,7 @@ class TestEveryEra:
 
 class TestSingleUse:
     async def test_a_refusal_is_no_outcome(self) -> None:
-        site = Site(per_flow="1/minute")
+        site = RatedSite(per_flow="1/minute")
         flow = site.as_("ann").flow("pay")
         await flow.start()
         await flow.answer(login=ADA)

@@ -7,7 +7,6 @@ from inspect import Parameter
 from typing import Annotated, Any
 
 import pytest
-from pydantic import BaseModel
 
 from mrtr_server import (
     Confirm,
@@ -31,11 +30,9 @@ from mrtr_server import (
 from mrtr_server.flow.handler import Handler
 from mrtr_server.registration.handlers import compile_handler
 
+from ..support.models import GitHubLogin
+
 app = MRTRServer("handlers", keys=[bytes(32)])
-
-
-class GitHubLogin(BaseModel):
-    name: str
 
 
 @app.tool

@@ -37,7 +37,7 @@ pytestmark = pytest.mark.anyio
 ROOT = Path(mrtr_server.__file__).parent
 
 
-class Kept(Store):
+class SmallestStore(Store):
     """A store with what is required, and nothing else."""
 
     def __init__(self) -> None:
@@ -70,7 +70,7 @@ class Kept(Store):
         return self.values.get(key)
 
 
-class Shared(Kept):
+class Shared(SmallestStore):
     """The same, for replicas."""
 
     shared = True
@@ -111,7 +111,7 @@ class TestWithWhatIsRequired:
         assert store.records
 
     def test_it_is_this_process_s_alone_unless_it_says_otherwise(self, caplog: pytest.LogCaptureFixture) -> None:
-        Client(server(Kept())[0]).request("tools/list")
+        Client(server(SmallestStore())[0]).request("tools/list")
         assert "there is no shared store" in caplog.text
         caplog.clear()
         Client(server(Shared())[0]).request("tools/list")
@@ -126,7 +126,7 @@ class TestWithWhatIsRequired:
         assert type(app._parts.fanout) is InProcessFanout
 
     async def test_it_finds_no_tasks_and_has_none_to_work_on(self) -> None:
-        store, row = Kept(), task_row()
+        store, row = SmallestStore(), task_row()
         assert store.keeps_tasks is False
         assert await store.find_task(row.id) is None
         assert await store.change_task(row, status="completed") is None
@@ -134,11 +134,11 @@ class TestWithWhatIsRequired:
         assert await store.renew_tasks("lease", [row.id], seconds=5) == set()
         assert await store.overdue_tasks(most=5) == []
         await store.wait_for_tasks(0.0, tools=["tool"])
-        with pytest.raises(NotImplementedError, match="Kept keeps no tasks"):
+        with pytest.raises(NotImplementedError, match="SmallestStore keeps no tasks"):
             await store.add_task(row)
 
     def test_a_tool_with_tasks_is_refused_with_the_way_out(self) -> None:
-        app = MRTRServer("own", keys=[bytes(32)], store=Kept())
+        app = MRTRServer("own", keys=[bytes(32)], store=SmallestStore())
         with pytest.raises(SetupError, match=r"'work' has tasks, and the store= can't keep any; .* TaskStore"):
 
             @app.tool(task="required")

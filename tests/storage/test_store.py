@@ -36,7 +36,7 @@ pytestmark = pytest.mark.anyio
 T = TypeVar("T")
 
 
-class Bench(Stores[Store]):
+class StoreBench(Stores[Store]):
     """A store of single use, and a way to let its time pass without waiting."""
 
     async def redeem(
@@ -52,54 +52,56 @@ def state() -> str:
 
 
 class StoreContract:
-    async def test_the_first_delivery_is_granted(self, bench: Bench, state: str) -> None:
+    async def test_the_first_delivery_is_granted(self, bench: StoreBench, state: str) -> None:
         granted = await bench.redeem(state)
         assert (granted.verdict, granted.attempt, granted.outcome) == ("granted", 1, b"")
         assert granted.token
 
-    async def test_no_two_grants_share_a_token(self, bench: Bench) -> None:
+    async def test_no_two_grants_share_a_token(self, bench: StoreBench) -> None:
         grants = [await bench.redeem(token_hex(16)) for _ in range(50)]
         assert len({grant.token for grant in grants}) == 50
 
-    async def test_a_duplicate_hears_that_it_runs(self, bench: Bench, state: str) -> None:
+    async def test_a_duplicate_hears_that_it_runs(self, bench: StoreBench, state: str) -> None:
         await bench.redeem(state)
         assert await bench.redeem(state) == Redemption("running")
 
-    async def test_of_fifty_at_once_exactly_one_is_granted(self, bench: Bench, state: str) -> None:
+    async def test_of_fifty_at_once_exactly_one_is_granted(self, bench: StoreBench, state: str) -> None:
         verdicts = Counter(each.verdict for each in await asyncio.gather(*(bench.redeem(state) for _ in range(50))))
         assert verdicts == {"granted": 1, "running": 49}
 
-    async def test_a_later_duplicate_gets_the_recorded_outcome(self, bench: Bench, state: str) -> None:
+    async def test_a_later_duplicate_gets_the_recorded_outcome(self, bench: StoreBench, state: str) -> None:
         granted = await bench.redeem(state)
         assert await bench.store.record(state, granted.token, b"\x00done\xff")
         assert await bench.redeem(state) == Redemption("recorded", outcome=b"\x00done\xff")
 
-    async def test_it_gets_it_on_another_replica_too(self, bench: Bench, state: str) -> None:
+    async def test_it_gets_it_on_another_replica_too(self, bench: StoreBench, state: str) -> None:
         granted = await bench.redeem(state)
         assert (await bench.another.redeem(state, "answers", lease=LEASE, keep=KEEP)).verdict == "running"
         assert await bench.another.record(state, granted.token, b"done")
         assert await bench.redeem(state) == Redemption("recorded", outcome=b"done")
 
-    async def test_an_outcome_may_be_empty_or_large(self, bench: Bench) -> None:
+    async def test_an_outcome_may_be_empty_or_large(self, bench: StoreBench) -> None:
         for outcome in (b"", bytes(range(256)) * 16_384):
             state = token_hex(16)
             granted = await bench.redeem(state)
             assert await bench.store.record(state, granted.token, outcome)
             assert await bench.redeem(state) == Redemption("recorded", outcome=outcome)
 
-    async def test_other_answers_find_it_spent(self, bench: Bench, state: str) -> None:
+    async def test_other_answers_find_it_spent(self, bench: StoreBench, state: str) -> None:
         granted = await bench.redeem(state)
         assert await bench.redeem(state, "others") == Redemption("spent")
         await bench.store.record(state, granted.token, b"done")
         assert await bench.redeem(state, "others") == Redemption("spent")
 
-    async def test_other_answers_find_it_spent_even_when_the_lease_has_ended(self, bench: Bench, state: str) -> None:
+    async def test_other_answers_find_it_spent_even_when_the_lease_has_ended(
+        self, bench: StoreBench, state: str
+    ) -> None:
         await bench.redeem(state, lease=5)
         await bench.pass_time(6)
         assert await bench.redeem(state, "others") == Redemption("spent")
         assert (await bench.redeem(state)).verdict == "granted"
 
-    async def test_a_lapsed_lease_is_taken_over_once(self, bench: Bench, state: str) -> None:
+    async def test_a_lapsed_lease_is_taken_over_once(self, bench: StoreBench, state: str) -> None:
         first = await bench.redeem(state, lease=5)
         await bench.pass_time(6)
         deliveries = await asyncio.gather(*(bench.redeem(state) for _ in range(20)))
@@ -107,7 +109,7 @@ class StoreContract:
         assert (second.attempt, Counter(each.verdict for each in deliveries)["running"]) == (2, 19)
         assert second.token != first.token
 
-    async def test_a_lapsed_lease_can_be_left_to_its_holder(self, bench: Bench, state: str) -> None:
+    async def test_a_lapsed_lease_can_be_left_to_its_holder(self, bench: StoreBench, state: str) -> None:
         def deliver(answers: str = "answers") -> Awaitable[Redemption]:
             return bench.another.redeem(state, answers, lease=LEASE, keep=KEEP, lapsed=False)
 
@@ -120,12 +122,12 @@ class StoreContract:
         await bench.pass_time(20)
         assert (await deliver()).attempt == 1, "what has expired is absent"
 
-    async def test_attempts_are_counted(self, bench: Bench, state: str) -> None:
+    async def test_attempts_are_counted(self, bench: StoreBench, state: str) -> None:
         for attempt in range(1, 5):
             assert (await bench.redeem(state, lease=5)).attempt == attempt
             await bench.pass_time(6)
 
-    async def test_after_a_takeover_the_late_original_can_do_nothing(self, bench: Bench, state: str) -> None:
+    async def test_after_a_takeover_the_late_original_can_do_nothing(self, bench: StoreBench, state: str) -> None:
         first = await bench.redeem(state, lease=5)
         await bench.pass_time(6)
         second = await bench.redeem(state)
@@ -137,7 +139,7 @@ class StoreContract:
         assert not await bench.store.record(state, first.token, b"late")
         assert await bench.redeem(state) == Redemption("recorded", outcome=b"done")
 
-    async def test_a_renewed_lease_holds_from_now(self, bench: Bench, state: str) -> None:
+    async def test_a_renewed_lease_holds_from_now(self, bench: StoreBench, state: str) -> None:
         granted = await bench.redeem(state, lease=5)
         for _ in range(3):
             await bench.pass_time(4)
@@ -147,7 +149,7 @@ class StoreContract:
         await bench.pass_time(2)
         assert (await bench.redeem(state)).attempt == 2
 
-    async def test_a_lapsed_lease_is_its_own_until_it_is_taken(self, bench: Bench, state: str) -> None:
+    async def test_a_lapsed_lease_is_its_own_until_it_is_taken(self, bench: StoreBench, state: str) -> None:
         granted = await bench.redeem(state, lease=5)
         await bench.pass_time(6)
         assert await bench.store.renew(state, granted.token, lease=5)
@@ -156,7 +158,7 @@ class StoreContract:
         assert await bench.store.record(state, granted.token, b"done")
         assert (await bench.redeem(state)).outcome == b"done"
 
-    async def test_the_first_outcome_stays(self, bench: Bench, state: str) -> None:
+    async def test_the_first_outcome_stays(self, bench: StoreBench, state: str) -> None:
         granted = await bench.redeem(state)
         assert await bench.store.record(state, granted.token, b"first")
         assert await bench.store.record(state, granted.token, b"first")
@@ -165,13 +167,13 @@ class StoreContract:
         await bench.store.release(state, granted.token)
         assert await bench.redeem(state) == Redemption("recorded", outcome=b"first")
 
-    async def test_a_recorded_outcome_outlasts_the_lease(self, bench: Bench, state: str) -> None:
+    async def test_a_recorded_outcome_outlasts_the_lease(self, bench: StoreBench, state: str) -> None:
         granted = await bench.redeem(state, lease=5)
         await bench.store.record(state, granted.token, b"done")
         await bench.pass_time(KEEP - 1)
         assert await bench.redeem(state) == Redemption("recorded", outcome=b"done")
 
-    async def test_a_released_state_is_as_if_never_delivered(self, bench: Bench, state: str) -> None:
+    async def test_a_released_state_is_as_if_never_delivered(self, bench: StoreBench, state: str) -> None:
         granted = await bench.redeem(state)
         await bench.store.release(state, granted.token)
         assert not await bench.store.record(state, granted.token, b"late")
@@ -179,13 +181,15 @@ class StoreContract:
         assert (again.verdict, again.attempt) == ("granted", 1)
         assert again.token != granted.token
 
-    async def test_what_nobody_was_granted_can_be_neither_recorded_nor_renewed(self, bench: Bench, state: str) -> None:
+    async def test_what_nobody_was_granted_can_be_neither_recorded_nor_renewed(
+        self, bench: StoreBench, state: str
+    ) -> None:
         assert not await bench.store.record(state, "token", b"done")
         assert not await bench.store.renew(state, "token", lease=LEASE)
         await bench.store.release(state, "token")
         assert (await bench.redeem(state)).verdict == "granted"
 
-    async def test_a_record_is_kept_from_the_first_delivery_on(self, bench: Bench, state: str) -> None:
+    async def test_a_record_is_kept_from_the_first_delivery_on(self, bench: StoreBench, state: str) -> None:
         await bench.redeem(state, lease=5, keep=20)
         await bench.pass_time(10)
         second = await bench.redeem(state, lease=5, keep=20)
@@ -195,7 +199,7 @@ class StoreContract:
         await bench.pass_time(2)
         assert (await bench.redeem(state, "others")).attempt == 1
 
-    async def test_an_expired_record_counts_as_absent(self, bench: Bench, state: str) -> None:
+    async def test_an_expired_record_counts_as_absent(self, bench: StoreBench, state: str) -> None:
         granted = await bench.redeem(state, lease=100, keep=20)
         await bench.pass_time(21)
         assert not await bench.store.renew(state, granted.token, lease=5)
@@ -208,19 +212,19 @@ class StoreContract:
         assert (await bench.redeem(state)).verdict == "granted"
         assert await bench.redeem(state) == Redemption("running")  # nothing of the earlier outcome is left
 
-    async def test_a_value_is_kept_once(self, bench: Bench, state: str) -> None:
+    async def test_a_value_is_kept_once(self, bench: StoreBench, state: str) -> None:
         assert await bench.store.get(state) is None
         assert await bench.store.put(state, b"\x00first", keep=KEEP)
         assert not await bench.store.put(state, b"second", keep=KEEP)
         assert not await bench.another.put(state, b"\x00first", keep=KEEP)
         assert await bench.another.get(state) == b"\x00first"
 
-    async def test_of_fifty_writers_at_once_one_wins(self, bench: Bench, state: str) -> None:
+    async def test_of_fifty_writers_at_once_one_wins(self, bench: StoreBench, state: str) -> None:
         kept = await asyncio.gather(*(bench.store.put(state, b"%d" % number, keep=KEEP) for number in range(50)))
         assert kept.count(True) == 1
         assert await bench.store.get(state) == b"%d" % kept.index(True)
 
-    async def test_an_expired_value_counts_as_absent(self, bench: Bench, state: str) -> None:
+    async def test_an_expired_value_counts_as_absent(self, bench: StoreBench, state: str) -> None:
         await bench.store.put(state, b"first", keep=20)
         await bench.pass_time(19)
         assert await bench.store.get(state) == b"first"
@@ -229,7 +233,7 @@ class StoreContract:
         assert await bench.store.put(state, b"second", keep=20)
         assert await bench.store.get(state) == b"second"
 
-    async def test_a_value_may_be_replaced(self, bench: Bench, state: str) -> None:
+    async def test_a_value_may_be_replaced(self, bench: StoreBench, state: str) -> None:
         for value in (b"first", b"\x00second", b""):
             await bench.store.replace(state, value, keep=20)
             assert await bench.another.get(state) == value
@@ -240,18 +244,18 @@ class StoreContract:
         await bench.pass_time(6)
         assert await bench.store.get(state) is None
 
-    async def test_an_empty_value_is_one(self, bench: Bench, state: str) -> None:
+    async def test_an_empty_value_is_one(self, bench: StoreBench, state: str) -> None:
         assert await bench.store.put(state, b"", keep=KEEP)
         assert await bench.store.get(state) == b""
         assert not await bench.store.put(state, b"", keep=KEEP)
 
-    async def test_states_and_values_are_two_things(self, bench: Bench, state: str) -> None:
+    async def test_states_and_values_are_two_things(self, bench: StoreBench, state: str) -> None:
         await bench.store.put(state, b"value", keep=KEEP)
         granted = await bench.redeem(state)
         await bench.store.record(state, granted.token, b"outcome")
         assert await bench.store.get(state) == b"value"
 
-    async def test_what_has_expired_is_removed(self, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_what_has_expired_is_removed(self, bench: StoreBench, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "SWEEP_INTERVAL", 0.0)
         await bench.pass_time(10 * KEEP)
         await bench.redeem(token_hex(16))
@@ -266,7 +270,7 @@ class StoreContract:
         await bench.store.put(token_hex(16), b"value", keep=KEEP)
         assert await bench.rows() == before + 2
 
-    async def test_a_delivery_that_is_cancelled_takes_nothing_with_it(self, bench: Bench) -> None:
+    async def test_a_delivery_that_is_cancelled_takes_nothing_with_it(self, bench: StoreBench) -> None:
         states = [token_hex(16) for _ in range(30)]
         tasks = [asyncio.create_task(bench.redeem(state, lease=5)) for state in states]
         for number, task in enumerate(tasks):
@@ -277,14 +281,14 @@ class StoreContract:
         await bench.pass_time(6)
         assert {(await bench.redeem(state)).verdict for state in states} == {"granted"}
 
-    async def test_it_can_be_used_after_it_was_closed(self, bench: Bench, state: str) -> None:
+    async def test_it_can_be_used_after_it_was_closed(self, bench: StoreBench, state: str) -> None:
         granted = await bench.redeem(state)
         await bench.store.close()
         await bench.store.close()
         assert await bench.store.record(state, granted.token, b"done")
         assert await bench.redeem(state) == Redemption("recorded", outcome=b"done")
 
-    async def test_closing_waits_for_what_is_under_way(self, bench: Bench) -> None:
+    async def test_closing_waits_for_what_is_under_way(self, bench: StoreBench) -> None:
         tasks = [asyncio.create_task(bench.redeem(token_hex(16))) for _ in range(20)]
         await asyncio.sleep(0)
         await bench.store.close()
@@ -293,7 +297,7 @@ class StoreContract:
 
 class TestInProcessStore(StoreContract):
     @pytest.fixture
-    def bench(self) -> Bench:
+    def bench(self) -> StoreBench:
         clock = Clock()
         store = InProcessStore(clock)
 
@@ -303,7 +307,7 @@ class TestInProcessStore(StoreContract):
         async def rows() -> int:
             return len(store._redeemed._items) + len(store._values._items)
 
-        return Bench(store, store, pass_time, rows)
+        return StoreBench(store, store, pass_time, rows)
 
     def test_it_is_not_shared(self) -> None:
         assert InProcessStore.shared is False
@@ -414,7 +418,7 @@ class SQLContract(StoreContract):
     def url_of(self, store: SQLStore) -> str:
         raise NotImplementedError  # each database has its own
 
-    async def test_it_is_shared(self, bench: Bench) -> None:
+    async def test_it_is_shared(self, bench: StoreBench) -> None:
         assert bench.store.shared is True
 
     async def test_of_many_processes_exactly_one_is_granted(self, empty: str) -> None:
@@ -430,7 +434,7 @@ class SQLContract(StoreContract):
             assert Counter(verdict for each in given for verdict in each[state]) == {"granted": 1, "running": 39}, state
 
     async def test_a_sweep_takes_a_batch_at_a_time_and_goes_on_with_the_next_call(
-        self, bench: Bench, monkeypatch: pytest.MonkeyPatch
+        self, bench: StoreBench, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(module, "SWEEP_BATCH", 5)
         assert isinstance(bench.store, SQLStore)
@@ -448,7 +452,7 @@ class SQLContract(StoreContract):
         assert left == [1 - 5, 2 - 10, 3 - 12, 4 - 12, 5 - 12]
 
     async def test_a_reply_that_was_lost_changes_nothing_twice(
-        self, bench: Bench, state: str, monkeypatch: pytest.MonkeyPatch
+        self, bench: StoreBench, state: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         assert isinstance(bench.store, SQLStore)
         execute, lost = bench.store.database.execute, []
@@ -475,14 +479,14 @@ class SQLContract(StoreContract):
         await bench.store.release(state, released.token)
         assert any(lost)
 
-    async def test_it_sweeps_now_and_then_only(self, bench: Bench) -> None:
+    async def test_it_sweeps_now_and_then_only(self, bench: StoreBench) -> None:
         await bench.redeem(token_hex(16), keep=10)  # a process's first call sweeps
         await bench.pass_time(11)
         before = await bench.rows()
         await bench.redeem(token_hex(16))
         assert await bench.rows() == before + 1
 
-    async def test_every_search_has_an_index(self, bench: Bench) -> None:
+    async def test_every_search_has_an_index(self, bench: StoreBench) -> None:
         assert isinstance(bench.store, SQLStore)
         await bench.redeem(token_hex(16))
         database = bench.store.database
@@ -507,7 +511,7 @@ class TestSQLiteStore(SQLContract):
         return f"sqlite:///{tmp_path}/empty.db"
 
     @pytest.fixture
-    async def bench(self, tmp_path: Path) -> AsyncIterator[Bench]:
+    async def bench(self, tmp_path: Path) -> AsyncIterator[StoreBench]:
         self.clock = clock = Clock()
         file = tmp_path / "store.db"
         store, another = (SQLStore(f"sqlite:///{file}", clock=clock) for _ in range(2))
@@ -521,11 +525,11 @@ class TestSQLiteStore(SQLContract):
             connection.close()
             return int(count)
 
-        yield Bench(store, another, pass_time, rows)
+        yield StoreBench(store, another, pass_time, rows)
         await store.close()
         await another.close()
 
-    async def test_a_process_that_is_killed_while_it_writes_leaves_nothing_behind(self, bench: Bench) -> None:
+    async def test_a_process_that_is_killed_while_it_writes_leaves_nothing_behind(self, bench: StoreBench) -> None:
         assert isinstance(bench.store, SQLStore)
         await bench.redeem("before")
         worker = process("linger", self.url_of(bench.store), "half-written")
@@ -536,7 +540,7 @@ class TestSQLiteStore(SQLContract):
         assert (await bench.redeem("half-written")).attempt == 1
         assert (await bench.redeem("before")).verdict == "running"
 
-    async def test_a_power_cut_loses_no_record(self, bench: Bench) -> None:
+    async def test_a_power_cut_loses_no_record(self, bench: StoreBench) -> None:
         assert isinstance(bench.store, SQLStore)
 
         assert await bench.store.get("any") is None
@@ -554,7 +558,7 @@ class TestPostgreSQLStore(SQLContract):
         return postgresql.url(await postgresql.new_database())
 
     @pytest.fixture
-    async def bench(self, postgresql: PostgreSQL) -> AsyncIterator[Bench]:
+    async def bench(self, postgresql: PostgreSQL) -> AsyncIterator[StoreBench]:
         self.url = postgresql.url()
         store, another = SQLStore(self.url), SQLStore(self.url)
         await store.check()
@@ -570,7 +574,7 @@ class TestPostgreSQLStore(SQLContract):
         async def rows() -> int:
             return int(await postgresql.fetch(f"SELECT {ROWS}"))
 
-        yield Bench(store, another, pass_time, rows)
+        yield StoreBench(store, another, pass_time, rows)
         await store.close()
         await another.close()
 

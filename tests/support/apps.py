@@ -23,7 +23,7 @@ from mrtr_server import (
     ToolError,
 )
 
-from .models import Login
+from .models import GitHubLogin, Login
 
 
 class Order(BaseModel):
@@ -191,10 +191,6 @@ async def weather_in_pieces(city: str) -> AsyncIterator[str]:
 def no_weather(city: str) -> str:
     """Fail to get the weather in a city."""
     raise ToolError(f"Error: Unable to retrieve weather data for {city}.")
-
-
-class GitHubLogin(BaseModel):
-    name: str
 
 
 @asking.tool(name="get_weather")

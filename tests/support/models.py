@@ -7,6 +7,12 @@ class Login(BaseModel):
     name: str
 
 
+class GitHubLogin(BaseModel):
+    """What the specification's examples ask for; the key of the ask comes from its name."""
+
+    name: str
+
+
 class Email(BaseModel):
     address: str
 

@@ -142,6 +142,11 @@ class Reply(testing.Reply):
         return self.error.code if "error" in self.message else None
 
 
+def text_of(message: Mapping[str, Any]) -> str:
+    """Return the text of a tool's result, of a message that came without a reply around it; a `Reply` has `text`."""
+    return str(message["result"]["content"][0]["text"])
+
+
 class Wire:
     """Sends messages to an endpoint over real HTTP, and checks what comes back in the modern form.
 

@@ -43,7 +43,7 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(issuer_keys, "FLOOR", 0.0)
 
 
-class Site:
+class LateSite:
     """An application that is made when its address is known."""
 
     def __init__(self) -> None:
@@ -63,7 +63,7 @@ def start(issuer: Tenant) -> Iterator[Start]:
     with ExitStack() as stack:
 
         def begin(at: Tenant = issuer, mount: str = "") -> str:
-            site = Site()
+            site = LateSite()
             port = stack.enter_context(in_thread(site, wait=False, lifespan="off"))
             url = f"http://127.0.0.1:{port}{mount}/mcp"
             app = make(at, url)

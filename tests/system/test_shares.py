@@ -23,7 +23,7 @@ from ..support.wire import TASKS, modern
 pytestmark = pytest.mark.anyio
 
 
-class Site:
+class SharedSite:
     """A server for several callers, and what its tools did."""
 
     def __init__(self, store: Any = None, *, auth: bool = True, **limits: Any) -> None:
@@ -69,7 +69,7 @@ class Site:
 
 
 @asynccontextmanager
-async def running(site: Site) -> AsyncIterator[Site]:
+async def running(site: SharedSite) -> AsyncIterator[SharedSite]:
     try:
         yield site
     finally:
@@ -78,7 +78,7 @@ async def running(site: Site) -> AsyncIterator[Site]:
 
 
 async def test_tasks_with_large_arguments_fill_no_more_than_a_share_of_the_store() -> None:
-    async with running(Site(InProcessStore(most_bytes=20_000_000))) as site:
+    async with running(SharedSite(InProcessStore(most_bytes=20_000_000))) as site:
         refused = 0
         for _ in range(10):
             reply = await site.as_("ann").flow("sleeps", {"data": "x" * 500_000}).start()
@@ -93,7 +93,7 @@ async def test_tasks_with_large_arguments_fill_no_more_than_a_share_of_the_store
 
 
 async def test_tasks_of_one_caller_are_no_more_than_its_share(caplog: pytest.LogCaptureFixture) -> None:
-    async with running(Site(stored_tasks=100)) as site:
+    async with running(SharedSite(stored_tasks=100)) as site:
         replies = [await site.as_("ann").flow("work").start() for _ in range(15)]
         assert [reply.status for reply in replies] == [200] * 10 + [429] * 5
         assert "a caller has used up its share of Limits(stored_tasks=...)" in caplog.text
@@ -103,7 +103,7 @@ async def test_tasks_of_one_caller_are_no_more_than_its_share(caplog: pytest.Log
 async def test_where_all_is_used_up_everybody_is_told_and_the_log_names_the_limit(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async with running(Site(stored_tasks=2, caller_share=0.5)) as site:
+    async with running(SharedSite(stored_tasks=2, caller_share=0.5)) as site:
         replies = [await site.as_(user).flow("work").start() for user in ("ann", "bob", "cat")]
         assert [reply.status for reply in replies] == [200, 200, 503]
         assert replies[-1].error.data == {"limit": "stored_tasks", "value": 2}
@@ -111,7 +111,7 @@ async def test_where_all_is_used_up_everybody_is_told_and_the_log_names_the_limi
 
 
 async def test_declined_confirmations_use_up_no_more_than_a_share_of_what_is_remembered() -> None:
-    async with running(Site(InProcessStore(most_records=100))) as site:
+    async with running(SharedSite(InProcessStore(most_records=100))) as site:
         for _ in range(10):
             flow = site.as_("ann").flow("pay")
             await flow.start()
@@ -129,7 +129,7 @@ async def test_declined_confirmations_use_up_no_more_than_a_share_of_what_is_rem
 @pytest.mark.parametrize("database", [False, True], ids=["memory", "sqlite"])
 async def test_tasks_that_sleep_never_hold_all_workers(database: bool, tmp_path: Any) -> None:
     store = SQLStore(f"sqlite:///{tmp_path}/store.db") if database else None
-    async with running(Site(store, tasks=20)) as site:
+    async with running(SharedSite(store, tasks=20)) as site:
         for _ in range(40):
             await site.as_("ann").flow("sleeps").start()
         worker = next(iter(site.app._parts.worker._loop_workers.values()))
@@ -161,7 +161,7 @@ class SlowClaims(InProcessStore):
 
 async def test_nor_do_those_that_come_while_the_worker_asks_for_others() -> None:
     store = SlowClaims()
-    async with running(Site(store, tasks=20)) as site:
+    async with running(SharedSite(store, tasks=20)) as site:
         for _ in range(40):
             await site.as_("ann").flow("sleeps").start()
         store.answer.set()
@@ -174,7 +174,7 @@ async def test_nor_do_those_that_come_while_the_worker_asks_for_others() -> None
 
 
 async def test_callers_who_are_not_authenticated_may_use_all() -> None:
-    async with running(Site(auth=False, tasks=5)) as site:
+    async with running(SharedSite(auth=False, tasks=5)) as site:
         for _ in range(5):
             await site.as_(None).flow("sleeps").start()
         worker = next(iter(site.app._parts.worker._loop_workers.values()))
@@ -184,7 +184,7 @@ async def test_callers_who_are_not_authenticated_may_use_all() -> None:
 
 
 @asynccontextmanager
-async def listening(site: Site, user: str, wanted: dict[str, Any], **more: Any) -> AsyncIterator[Exchange]:
+async def listening(site: SharedSite, user: str, wanted: dict[str, Any], **more: Any) -> AsyncIterator[Exchange]:
     message = modern("subscriptions/listen", {"notifications": wanted, **more}, capabilities=TASKS)
     headers = [*headers_for(message), (b"authorization", f"Bearer {user}".encode())]
     exchange = Exchange(site.app, scope_of(headers)).body(json.dumps(message).encode()).start()
@@ -196,7 +196,7 @@ async def listening(site: Site, user: str, wanted: dict[str, Any], **more: Any) 
 
 
 async def test_listeners_of_one_caller_are_no_more_than_its_share() -> None:
-    async with running(Site(listeners=10, caller_share=0.2)) as site:
+    async with running(SharedSite(listeners=10, caller_share=0.2)) as site:
         for _ in range(3):  # what is closed makes room
             async with listening(site, "ann", {"toolsListChanged": True}) as first:
                 await first.until(b"acknowledged")
@@ -211,7 +211,7 @@ async def test_listeners_of_one_caller_are_no_more_than_its_share() -> None:
 
 
 async def test_a_listener_keeps_nothing_of_its_request_but_what_it_listens_to() -> None:
-    async with running(Site()) as site:
+    async with running(SharedSite()) as site:
         tracemalloc.start()
         try:
             async with listening(site, "bob", {}) as warm:
@@ -233,7 +233,7 @@ async def test_a_listener_keeps_nothing_of_its_request_but_what_it_listens_to() 
 
 async def test_a_thousand_tasks_are_looked_up_in_one_statement(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     store = SQLStore(f"sqlite:///{tmp_path}/store.db")
-    async with running(Site(store)) as site:
+    async with running(SharedSite(store)) as site:
         flow = site.as_("ann").flow("work")
         await flow.start()
         await flow.wait()
@@ -255,7 +255,7 @@ async def test_a_thousand_tasks_are_looked_up_in_one_statement(tmp_path: Any, mo
 
 @pytest.mark.alone
 async def test_an_idle_listener_adds_nothing_to_the_cost_of_a_task() -> None:
-    async def cost(site: Site) -> float:
+    async def cost(site: SharedSite) -> float:
         times = []
         for _ in range(150):
             start = time.process_time()
@@ -263,7 +263,7 @@ async def test_an_idle_listener_adds_nothing_to_the_cost_of_a_task() -> None:
             times.append(time.process_time() - start)
         return min(times)  # what a busy machine adds is not the listeners' doing
 
-    async with running(Site(listeners=1000)) as site:
+    async with running(SharedSite(listeners=1000)) as site:
         await cost(site)
         without = await cost(site)
         fanout = site.app._parts.fanout

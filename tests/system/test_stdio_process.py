@@ -17,6 +17,7 @@ from mcp.shared.exceptions import MCPError
 
 from ..support.serving import ROOT, TIMEOUT, wait_until
 from ..support.stdio import StdioProcess, started
+from ..support.wire import text_of
 
 pytestmark = pytest.mark.anyio
 
@@ -32,10 +33,6 @@ def server(tmp_path: Path) -> Iterator[StdioProcess]:
     with started(*COMMAND, log=tmp_path / "log", MRTR_SHUTDOWN_SECONDS="60") as server:
         server.initialize()
         yield server
-
-
-def text(message: dict[str, Any]) -> str:
-    return str(message["result"]["content"][0]["text"])
 
 
 class Person:
@@ -126,8 +123,8 @@ async def test_a_script_serves_as_the_command_does() -> None:
 
 class TestWhatIsPrinted:
     def test_goes_to_standard_error(self, server: StdioProcess) -> None:
-        assert text(server.call("noisy")) == "read '' and b''"
-        assert text(server.call("child")) == "0"
+        assert text_of(server.call("noisy")) == "read '' and b''"
+        assert text_of(server.call("child")) == "0"
         server.close()
         assert server.rest() == []
         assert server.wait() == 0
@@ -171,7 +168,7 @@ class TestTheEnd:
         server.process.send_signal(number)
         (tmp_path / "go").touch()
         (done,) = server.rest()
-        assert (done["id"], text(done)) == (id, "waited")
+        assert (done["id"], text_of(done)) == (id, "waited")
         assert server.wait() == 0
         assert "Traceback" not in server.log
 

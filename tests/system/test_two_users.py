@@ -14,7 +14,7 @@ from mrtr_server.testing import Client, Flow, Reply, accept
 from ..support.authorization_server import AuthorizationServer, Tenant
 from ..support.handshake import Handshake
 from ..support.serving import KEYS, TIMEOUT, in_process, wait_until
-from ..support.wire import ACCEPT, JSON, mirrored, modern
+from ..support.wire import ACCEPT, JSON, mirrored, modern, text_of
 
 AUDIENCE = "https://tools.example.com/mcp"
 REPLICAS = 3
@@ -23,7 +23,7 @@ SHARE_OF_STATES = 30
 """What `issued_app` lets one caller store; its limits are totals."""
 
 
-class Site:
+class IssuedSite:
     """Replicas that share a database, and tokens for their users."""
 
     def __init__(self, issuer: Tenant, urls: list[str]) -> None:
@@ -48,7 +48,7 @@ class Site:
 
 
 @pytest.fixture(scope="module")
-def site(authorization_server: AuthorizationServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+def site(authorization_server: AuthorizationServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[IssuedSite]:
     folder: Path = tmp_path_factory.mktemp("site")
     issuer = authorization_server.tenant()
     environment = {
@@ -64,7 +64,7 @@ def site(authorization_server: AuthorizationServer, tmp_path_factory: pytest.Tem
             server = stack.enter_context(in_process("tests.support.issued_app:app", log=log, environment=environment))
             assert server.port, server.text
             urls.append(f"http://127.0.0.1:{server.port}/mcp")
-        yield Site(issuer, urls)
+        yield IssuedSite(issuer, urls)
 
 
 def code_of(reply: Reply) -> int | None:
@@ -72,7 +72,9 @@ def code_of(reply: Reply) -> int | None:
     return reply.error.code if "error" in reply.message else None
 
 
-def answer(site: Site, tool: str, flow: Flow, replica: int, user: str, client: str = "desk") -> tuple[int | None, str]:
+def answer(
+    site: IssuedSite, tool: str, flow: Flow, replica: int, user: str, client: str = "desk"
+) -> tuple[int | None, str]:
     """Send the answer to a flow's question as somebody, to another replica; return the error's code and the text."""
     (key,) = flow.replies[-1].asks
     given = {"action": "accept", "content": {"name": "al", "confirm": True}}
@@ -82,7 +84,7 @@ def answer(site: Site, tool: str, flow: Flow, replica: int, user: str, client: s
 
 
 @pytest.mark.parametrize("tool", ["ask", "pay"])
-def test_a_state_opens_for_its_user_and_client_alone(site: Site, tool: str) -> None:
+def test_a_state_opens_for_its_user_and_client_alone(site: IssuedSite, tool: str) -> None:
     flow = site.client(0, "alice", tasks=False).flow(tool)
     flow.start()
     assert answer(site, tool, flow, 1, "bob") == (-32602, "")
@@ -91,7 +93,7 @@ def test_a_state_opens_for_its_user_and_client_alone(site: Site, tool: str) -> N
     assert (code, "alice" in text) == (None, True), "with another token of the same client"
 
 
-def test_a_state_that_was_redeemed_tells_its_outcome_to_its_user_alone(site: Site) -> None:
+def test_a_state_that_was_redeemed_tells_its_outcome_to_its_user_alone(site: IssuedSite) -> None:
     flow = site.client(0, "alice", tasks=False).flow("pay")
     flow.start()
     assert answer(site, "pay", flow, 0, "alice") == (None, "paid by alice")
@@ -99,7 +101,7 @@ def test_a_state_that_was_redeemed_tells_its_outcome_to_its_user_alone(site: Sit
     assert answer(site, "pay", flow, 1, "bob") == (-32602, "")
 
 
-def test_a_task_exists_for_its_user_alone(site: Site) -> None:
+def test_a_task_exists_for_its_user_alone(site: IssuedSite) -> None:
     alice = site.client(0, "alice")
     started = alice.flow("work")
     started.start()
@@ -118,7 +120,7 @@ def test_a_task_exists_for_its_user_alone(site: Site) -> None:
     assert site.client(1, "alice").request("tasks/get", task).text == "al for alice"
 
 
-def test_a_session_is_worth_nothing_to_another_user(site: Site) -> None:
+def test_a_session_is_worth_nothing_to_another_user(site: IssuedSite) -> None:
     alice = site.session(0, "alice")
     mallory = site.session(1, "bob", alice.session)
     assert mallory.http.delete(mallory.urls[0], headers=mallory.given()).status_code == 405, "it ends nothing"
@@ -130,22 +132,22 @@ def test_a_session_is_worth_nothing_to_another_user(site: Site) -> None:
         client.close()
 
 
-def test_a_question_of_an_open_call_is_answered_by_its_user_alone(site: Site) -> None:
+def test_a_question_of_an_open_call_is_answered_by_its_user_alone(site: IssuedSite) -> None:
     alice = site.session(0, "alice")
     with alice.calling("ask") as stream:
         asked = stream.ask()
         answered = {"jsonrpc": "2.0", "id": asked["id"], "result": accept(name="eve").raw}
         mallory = site.session(1, "bob", alice.session)
-        assert mallory.post(answered).status in (400, 404)
+        assert mallory.post(answered).status == 400
         honest = site.session(2, "alice", alice.session)
         answered["result"] = accept(name="al").raw
         assert honest.post(answered).status == 202
-        assert stream.end()["result"]["content"][0]["text"] == "al for alice"
+        assert text_of(stream.end()) == "al for alice"
     for client in (alice, mallory, honest):
         client.close()
 
 
-def test_a_share_is_of_the_person_and_used_up_for_nobody_else(site: Site) -> None:
+def test_a_share_is_of_the_person_and_used_up_for_nobody_else(site: IssuedSite) -> None:
     def start(replica: int, who: str, client: str) -> int | None:
         return code_of(site.client(replica, who, client).flow("work").start())
 
@@ -153,7 +155,7 @@ def test_a_share_is_of_the_person_and_used_up_for_nobody_else(site: Site) -> Non
     assert start(1, "modest", "desk") is None
 
 
-def test_tries_of_another_user_use_up_nothing_of_a_flow(site: Site) -> None:
+def test_tries_of_another_user_use_up_nothing_of_a_flow(site: IssuedSite) -> None:
     flow = site.client(0, "alice", tasks=False).flow("pay")
     flow.start()
     tries = [answer(site, "pay", flow, number, "bob") for number in range(ROUNDS + 2)]
@@ -161,7 +163,7 @@ def test_tries_of_another_user_use_up_nothing_of_a_flow(site: Site) -> None:
     assert answer(site, "pay", flow, 1, "alice") == (None, "paid by alice"), "nor is the one use of its state"
 
 
-def test_a_list_of_tasks_has_those_of_its_user_alone(site: Site) -> None:
+def test_a_list_of_tasks_has_those_of_its_user_alone(site: IssuedSite) -> None:
     alice, bob = site.session(0, "listing"), site.session(1, "bob")
     begun = alice.post(alice.request("tools/call", {"name": "work", "arguments": {}, "task": {}})).result
     id = begun["task"]["taskId"]
@@ -176,7 +178,7 @@ def test_a_list_of_tasks_has_those_of_its_user_alone(site: Site) -> None:
         client.close()
 
 
-def test_used_states_count_in_the_share_of_the_person_at_every_replica(site: Site) -> None:
+def test_used_states_count_in_the_share_of_the_person_at_every_replica(site: IssuedSite) -> None:
     def pay(number: int, who: str) -> int | None:
         client = f"client-{number}"  # another one does not help
         flow = site.client(number, who, client, tasks=False).flow("pay")
@@ -190,7 +192,7 @@ def test_used_states_count_in_the_share_of_the_person_at_every_replica(site: Sit
     assert pay(1, "saver") is None
 
 
-def test_streams_count_in_the_share_of_the_person(site: Site) -> None:
+def test_streams_count_in_the_share_of_the_person(site: IssuedSite) -> None:
     message = modern("subscriptions/listen", {"notifications": {"toolsListChanged": True}})
 
     def listen(stack: ExitStack, who: str, client: str) -> int:
@@ -204,18 +206,18 @@ def test_streams_count_in_the_share_of_the_person(site: Site) -> None:
         assert listen(stack, "listener", "desk") == 200
 
 
-def test_scopes_are_those_of_the_token_of_the_request(site: Site) -> None:
+def test_scopes_are_those_of_the_token_of_the_request(site: IssuedSite) -> None:
     for scope, status in (("", 403), ("files:write", 200), ("files:read", 403)):
         client = Client(site.urls[0], token=site.token("alice", scope=scope), log_level=None)
         assert client.request("tools/call", {"name": "save", "arguments": {}}).status == status
 
 
-def test_a_token_for_another_server_is_worth_nothing_here(site: Site) -> None:
+def test_a_token_for_another_server_is_worth_nothing_here(site: IssuedSite) -> None:
     token = site.issuer.mint("https://other.example.com/mcp", subject="alice")
     assert Client(site.urls[0], token=token).request("tools/list", {}).status == 401
 
 
-def test_a_rate_that_one_user_has_used_up_leaves_the_other_theirs(site: Site) -> None:
+def test_a_rate_that_one_user_has_used_up_leaves_the_other_theirs(site: IssuedSite) -> None:
     """It is counted in each process here; `tests/rates` has one count for all replicas."""
 
     def search(user: str, client: str = "desk") -> tuple[int, str]:

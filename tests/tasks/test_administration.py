@@ -22,7 +22,7 @@ pytestmark = pytest.mark.anyio
 RING = KeyRing([bytes(32)])
 
 
-class Bench:
+class AdministrationBench:
     """A server whose task fails until it is mended, and its operator."""
 
     def __init__(self, store: SQLStore) -> None:
@@ -53,14 +53,14 @@ class Bench:
 
 
 @pytest.fixture
-async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
-    made = Bench(SQLStore(f"sqlite:///{tmp_path}/tasks.db"))
+async def bench(tmp_path: Path) -> AsyncIterator[AdministrationBench]:
+    made = AdministrationBench(SQLStore(f"sqlite:///{tmp_path}/tasks.db"))
     yield made
     await made.app._parts.worker.close()
     await made.store.close()
 
 
-async def test_a_retried_task_has_all_its_time_and_attempts_again(bench: Bench) -> None:
+async def test_a_retried_task_has_all_its_time_and_attempts_again(bench: AdministrationBench) -> None:
     failed = await bench.failed()
     assert failed.status == "failed"
     worn = await bench.store.change_task(failed, attempts=6, message="gave up")
@@ -95,7 +95,7 @@ async def test_a_retried_task_has_all_its_time_and_attempts_again(bench: Bench) 
     assert new == same
 
 
-async def test_a_retried_task_runs_no_step_again(bench: Bench) -> None:
+async def test_a_retried_task_runs_no_step_again(bench: AdministrationBench) -> None:
     failed = await bench.failed()
     bench.mended = True
     ended = await bench.ended(await bench.operator.retry(failed.reference, RING))
@@ -106,14 +106,14 @@ async def test_a_retried_task_runs_no_step_again(bench: Bench) -> None:
         await bench.operator.retry(ended.id, RING)
 
 
-async def test_a_task_that_kept_no_request_is_not_retried(bench: Bench) -> None:
+async def test_a_task_that_kept_no_request_is_not_retried(bench: AdministrationBench) -> None:
     row = task_row(status="failed", call=b"")
     await bench.store.add_task(row)
     with pytest.raises(SetupError, match="failed under an earlier release, which kept nothing"):
         await bench.operator.retry(row.id, RING)
 
 
-async def test_a_cancelled_task_says_since_when_and_stays_as_it_is(bench: Bench) -> None:
+async def test_a_cancelled_task_says_since_when_and_stays_as_it_is(bench: AdministrationBench) -> None:
     row = task_row(status="input_required", message="asks", created=time.time() - 60, updated=time.time() - 60)
     await bench.store.add_task(row)
     before = time.time()
@@ -123,7 +123,7 @@ async def test_a_cancelled_task_says_since_when_and_stays_as_it_is(bench: Bench)
     assert await bench.operator.cancel(row.id) == cancelled
 
 
-async def test_a_task_is_found_by_digits_that_it_alone_begins_with(bench: Bench) -> None:
+async def test_a_task_is_found_by_digits_that_it_alone_begins_with(bench: AdministrationBench) -> None:
     one, two = (task_row(id=f"{'ab' * 3}{digit}{'0' * 25}") for digit in "12")
     for row in (one, two):
         await bench.store.add_task(row)

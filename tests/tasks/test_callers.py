@@ -24,7 +24,7 @@ from mrtr_server.tasks.sealing import RowBinding, SealedTasks, _dump_call
 from ..conftest import Serve
 from ..support.models import Login
 from ..support.serving import TIMEOUT
-from ..support.wire import JSON, TASKS, Reply, Wire, accept, modern
+from ..support.wire import JSON, TASKS, Reply, Wire, accept, modern, text_of
 
 ABLE: JSON = {"elicitation": {}, **TASKS}
 
@@ -279,7 +279,7 @@ class TestALaterRound:
         task = start(wire, "pay", ann)
         until(wire, task, ann, "input_required")
         answer(wire, task, ann)
-        assert until(wire, task, ann, "completed")["result"]["content"][0]["text"] == "paid"
+        assert text_of(until(wire, task, ann, "completed")) == "paid"
         assert len(directory.asked) == 3, "the call, and two rounds of the task"
         assert {(each.user.identity, each.scopes) for each in directory.asked} == {("ann", frozenset({"admin"}))}
 

@@ -45,7 +45,7 @@ class Unsteady(SQLStore):
         return changed
 
 
-class Bench:
+class TaskRunBench:
     """A task, and workers that take it one after the other.
 
     Args:
@@ -89,9 +89,9 @@ async def do(run: TaskRun, step: str) -> None:
 
 
 @pytest.fixture(params=["in process", "sqlite"])
-async def bench(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Bench]:
+async def bench(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[TaskRunBench]:
     in_process = request.param == "in process"
-    bench = Bench(InProcessStore() if in_process else Unsteady(f"sqlite:///{tmp_path}/tasks.db"))
+    bench = TaskRunBench(InProcessStore() if in_process else Unsteady(f"sqlite:///{tmp_path}/tasks.db"))
     await bench.start()
     yield bench
     await bench.store.close()
@@ -100,7 +100,7 @@ async def bench(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 class TestWhatAnotherWorkerHasRecorded:
     """It had the task for a while, and was killed; then the task comes back to a worker that has yet to notice."""
 
-    async def test_is_not_written_over_by_who_finds_the_task_again(self, bench: Bench) -> None:
+    async def test_is_not_written_over_by_who_finds_the_task_again(self, bench: TaskRunBench) -> None:
         slow = await bench.run("slow")
         await do(await bench.run("other"), "theirs")
         assert not slow.found(await bench.claim("slow"), 0.0)
@@ -109,7 +109,7 @@ class TestWhatAnotherWorkerHasRecorded:
         await slow.end(lambda row: {"status": "completed"})
         assert await bench.recorded(slow) == {"theirs"}
 
-    async def test_is_not_written_over_by_who_has_yet_to_hear_of_that(self, bench: Bench) -> None:
+    async def test_is_not_written_over_by_who_has_yet_to_hear_of_that(self, bench: TaskRunBench) -> None:
         slow = await bench.run("slow")
         await do(await bench.run("other"), "theirs")
         fresh = await bench.run("slow")  # under the same name
@@ -118,7 +118,7 @@ class TestWhatAnotherWorkerHasRecorded:
         await do(fresh, "anew")
         assert await bench.recorded(fresh) == {"theirs", "anew"}
 
-    async def test_is_not_undone_by_a_message(self, bench: Bench) -> None:
+    async def test_is_not_undone_by_a_message(self, bench: TaskRunBench) -> None:
         slow = await bench.run("slow")
         await do(await bench.run("other"), "theirs")
         fresh = await bench.run("slow")
@@ -130,7 +130,7 @@ class TestWhatAnotherWorkerHasRecorded:
 
 
 class TestATaskThatNobodyElseHasWorkedOn:
-    async def test_is_gone_on_with_when_it_is_found_again(self, bench: Bench) -> None:
+    async def test_is_gone_on_with_when_it_is_found_again(self, bench: TaskRunBench) -> None:
         slow = await bench.run("slow")
         await do(slow, "one")
         await bench.run("other")  # which was killed at once
@@ -138,7 +138,7 @@ class TestATaskThatNobodyElseHasWorkedOn:
         await do(slow, "two")
         assert await bench.recorded(slow) == {"one", "two"}
 
-    async def test_is_gone_on_with_before_that_is_heard(self, bench: Bench) -> None:
+    async def test_is_gone_on_with_before_that_is_heard(self, bench: TaskRunBench) -> None:
         slow = await bench.run("slow")
         again = await bench.claim("slow")
         await do(slow, "one")
@@ -148,7 +148,7 @@ class TestATaskThatNobodyElseHasWorkedOn:
 
     @pytest.mark.parametrize("bench", ["sqlite"], indirect=True)
     @pytest.mark.parametrize("replies", [1, 3])
-    async def test_is_gone_on_with_when_replies_of_the_store_were_lost(self, bench: Bench, replies: int) -> None:
+    async def test_is_gone_on_with_when_replies_of_the_store_were_lost(self, bench: TaskRunBench, replies: int) -> None:
         run = await bench.run("worker")
         assert isinstance(bench.store, Unsteady)
         bench.store.losing = replies
@@ -162,7 +162,7 @@ def question(message: str) -> Question:
     return Question("form", "elicitation/create", {"message": message, "requestedSchema": {}}, ("elicitation.form",))
 
 
-async def answered(bench: Bench, run: TaskRun, key: str, answer: dict[str, Any]) -> None:
+async def answered(bench: TaskRunBench, run: TaskRun, key: str, answer: dict[str, Any]) -> None:
     """Answer what the task asks, as another replica does."""
     row = await bench.store.find_task(run.row.id)
     assert row is not None
@@ -171,7 +171,7 @@ async def answered(bench: Bench, run: TaskRun, key: str, answer: dict[str, Any])
     assert await bench.store.change_task(row, **bench.records.answered(row, questions))
 
 
-async def asked(bench: Bench, run: TaskRun) -> dict[str, str]:
+async def asked(bench: TaskRunBench, run: TaskRun) -> dict[str, str]:
     """Return what the task asks by now: the name of each question that is open, by its key."""
     row = await bench.store.find_task(run.row.id)
     assert row is not None
@@ -183,7 +183,7 @@ class TestWhatIsAskedBesideWork:
 
     @pytest.mark.parametrize("bench", ["sqlite"], indirect=True)
     @pytest.mark.parametrize("replies", [1, 3])
-    async def test_keeps_its_key_when_replies_of_the_store_were_lost(self, bench: Bench, replies: int) -> None:
+    async def test_keeps_its_key_when_replies_of_the_store_were_lost(self, bench: TaskRunBench, replies: int) -> None:
         run = await bench.run("worker")
         assert isinstance(bench.store, Unsteady)
         bench.store.losing = replies
@@ -194,13 +194,13 @@ class TestWhatIsAskedBesideWork:
         await do(run, "one")
         assert run.journal.answer("login", question("Who?").digest) == self.ANSWER
 
-    async def test_keeps_its_key_beside_what_is_asked_later(self, bench: Bench) -> None:
+    async def test_keeps_its_key_beside_what_is_asked_later(self, bench: TaskRunBench) -> None:
         run = await bench.run("worker")
         await run.publish({"login": question("Who?")})
         await run.publish({"login": question("Who?"), "size": question("How tall?")})
         assert await asked(bench, run) == {"login": "login", "size": "size"}
 
-    async def test_is_not_stored_again_when_it_is_open(self, bench: Bench) -> None:
+    async def test_is_not_stored_again_when_it_is_open(self, bench: TaskRunBench) -> None:
         run = await bench.run("worker")
         await run.publish({"login": question("Who?")})
         version = run.row.version
@@ -209,7 +209,7 @@ class TestWhatIsAskedBesideWork:
         await again.publish({"login": question("Who?")})
         assert again.row.version == version + 1  # the claim alone
 
-    async def test_has_no_answer_that_was_one_to_another_question(self, bench: Bench) -> None:
+    async def test_has_no_answer_that_was_one_to_another_question(self, bench: TaskRunBench) -> None:
         """It comes as the question changes: it counts for what was read."""
         run = await bench.run("worker")
         await run.publish({"login": question("Who?")})
@@ -219,14 +219,14 @@ class TestWhatIsAskedBesideWork:
         assert run.journal.answer("login", question("Who?").digest) == self.ANSWER
         assert await asked(bench, run) == {"login_2": "login"}
 
-    async def test_is_asked_under_a_new_key_when_it_has_changed(self, bench: Bench) -> None:
+    async def test_is_asked_under_a_new_key_when_it_has_changed(self, bench: TaskRunBench) -> None:
         """Else an answer to the first would be taken as one to the second."""
         run = await bench.run("worker")
         await run.publish({"login": question("Who?")})
         await run.publish({"login": question("Really?")})
         assert await asked(bench, run) == {"login_2": "login"}
 
-    async def test_is_withdrawn_when_the_round_ends_without_it(self, bench: Bench) -> None:
+    async def test_is_withdrawn_when_the_round_ends_without_it(self, bench: TaskRunBench) -> None:
         run = await bench.run("worker")
         await run.publish({"login": question("Who?")})
         size = {"size": question("How tall?")}
@@ -244,7 +244,7 @@ class TestARunThatIsLeft:
         ("begun", "attempts", "left"), [(True, 3, 0), (False, 3, 2), (False, 1, 0), (False, 0, 0)], ids=str
     )
     async def test_counts_no_attempt_and_none_before_it_if_its_handler_has_begun(
-        self, bench: Bench, begun: bool, attempts: int, left: int
+        self, bench: TaskRunBench, begun: bool, attempts: int, left: int
     ) -> None:
         run = await bench.run("worker", begins=begun)
         run.row = await changed(bench, run, attempts=attempts)
@@ -253,7 +253,7 @@ class TestARunThatIsLeft:
         row = await stored(bench, run)
         assert (row.lease, row.leased_until, row.attempts, row.status) == ("", 0.0, left, "working")
 
-    async def test_has_ended_when_its_round_has(self, bench: Bench) -> None:
+    async def test_has_ended_when_its_round_has(self, bench: TaskRunBench) -> None:
         run = await bench.run("worker")
         run.row = await changed(bench, run, attempts=2)
         await run.end(lambda row: {"status": "completed"})
@@ -272,7 +272,7 @@ class TestARunThatIsLeft:
         ids=str,
     )
     async def test_lets_go_of_a_task_that_was_cancelled_while_it_ran_here(
-        self, bench: Bench, changes: dict[str, Any], free: bool
+        self, bench: TaskRunBench, changes: dict[str, Any], free: bool
     ) -> None:
         run = await bench.run("worker")
         before = await changed(bench, run, **changes)
@@ -281,13 +281,13 @@ class TestARunThatIsLeft:
         assert (row.lease, row.version) == (("", before.version + 1) if free else (before.lease, before.version))
 
 
-async def stored(bench: Bench, run: TaskRun) -> TaskRow:
+async def stored(bench: TaskRunBench, run: TaskRun) -> TaskRow:
     row = await bench.store.find_task(run.row.id)
     assert row is not None
     return row
 
 
-async def changed(bench: Bench, run: TaskRun, **changes: Any) -> TaskRow:
+async def changed(bench: TaskRunBench, run: TaskRun, **changes: Any) -> TaskRow:
     """Change the task, as somebody else does."""
     row = await bench.store.change_task(await stored(bench, run), **changes)
     assert row is not None
@@ -295,13 +295,13 @@ async def changed(bench: Bench, run: TaskRun, **changes: Any) -> TaskRow:
 
 
 class TestAMessage:
-    async def test_is_stored_as_every_database_and_client_can_read_it(self, bench: Bench) -> None:
+    async def test_is_stored_as_every_database_and_client_can_read_it(self, bench: TaskRunBench) -> None:
         run = await bench.run("worker")
         run.say("a\0b\ud800c" + 3000 * "x")
         await do(run, "one")
         assert (await stored(bench, run)).message == "a\N{REPLACEMENT CHARACTER}b?c" + 1995 * "x"
 
-    async def test_is_not_stored_again_when_a_step_has_stored_it(self, bench: Bench) -> None:
+    async def test_is_not_stored_again_when_a_step_has_stored_it(self, bench: TaskRunBench) -> None:
         run = await bench.run("worker")
         before = (await stored(bench, run)).version
         run.say("working")
@@ -310,7 +310,7 @@ class TestAMessage:
         row = await stored(bench, run)
         assert (row.message, row.version) == ("working", before + 1)
 
-    async def test_that_its_round_ends_with_stands_above_what_was_said(self, bench: Bench) -> None:
+    async def test_that_its_round_ends_with_stands_above_what_was_said(self, bench: TaskRunBench) -> None:
         run = await bench.run("worker")
         run.say("working")
         await run.end(lambda row: {"status": "failed", "message": "broken"})
@@ -319,7 +319,7 @@ class TestAMessage:
 
 class TestProgress:
     async def test_is_sent_at_once_and_then_the_newest_now_and_then(
-        self, bench: Bench, monkeypatch: pytest.MonkeyPatch
+        self, bench: TaskRunBench, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         run, sent = await bench.run("worker"), list[float]()
         monkeypatch.setattr(run._records, "notify_progress", lambda row, progress: sent.append(progress.progress))
@@ -348,7 +348,7 @@ class TestProgress:
 
 
 class TestWhatItsClientDoes:
-    async def test_to_end_the_task_ends_the_run(self, bench: Bench) -> None:
+    async def test_to_end_the_task_ends_the_run(self, bench: TaskRunBench) -> None:
         run = await bench.run("worker")
         running = run.start(asyncio.sleep(60))
         run.on_change(await changed(bench, run, status="cancelled"))
@@ -356,7 +356,7 @@ class TestWhatItsClientDoes:
         with pytest.raises(asyncio.CancelledError):
             await running
 
-    async def test_is_heard_at_once_where_nothing_came_between(self, bench: Bench) -> None:
+    async def test_is_heard_at_once_where_nothing_came_between(self, bench: TaskRunBench) -> None:
         run = await bench.run("worker")
         await run.publish({"login": question("Who?")})
         heard: list[str] = []
@@ -366,7 +366,7 @@ class TestWhatItsClientDoes:
         run.on_change(row)
         assert (run.row, heard, run._looking) == (row, ["answer"], None)
 
-    async def test_is_looked_up_where_something_came_between(self, bench: Bench) -> None:
+    async def test_is_looked_up_where_something_came_between(self, bench: TaskRunBench) -> None:
         run = await bench.run("worker")
         await run.publish({"login": question("Who?")})
         await answered(bench, run, "login", TestWhatIsAskedBesideWork.ANSWER)

@@ -245,8 +245,9 @@ class TestTheWaitEnds:
     async def test_with_the_task_as_it_is_when_nothing_comes_of_an_answer_for_a_while(self, hurried: Replicas) -> None:
         gate("a").set()
         task = await hurried.start("asks_later", name="a")
-        while "inputRequests" not in (await hurried.send("tasks/result", {"taskId": task})).result:
-            pass
+        async with asyncio.timeout(TIMEOUT):
+            while "inputRequests" not in (await hurried.send("tasks/result", {"taskId": task})).result:
+                pass
         began = time.monotonic()
         assert (await hurried.answer(task, "login", name="octocat")).result["status"] == "working"
         assert time.monotonic() - began < TIMEOUT
@@ -267,7 +268,7 @@ class TestTheWaitEnds:
             server = await _replicas(stack, None, limits=limits, run_tasks=False)
             began = time.monotonic()
             call = {"name": "held", "arguments": {"name": "a"}, "task": {}}
-            assert (await server.send("tools/call", call)).result["status"] in ("working", "failed")
+            assert (await server.send("tools/call", call)).result["status"] == "working"
             assert 0.25 < time.monotonic() - began < TIMEOUT
             gate("a").set()
 

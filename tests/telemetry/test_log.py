@@ -10,7 +10,7 @@ from mrtr_server import BearerTokens, Context, Limits, MRTRServer, StoreUnavaila
 from mrtr_server.flow.overload_log import CALM_SECONDS, Overload
 from mrtr_server.storage.watched import Outage
 from mrtr_server.telemetry.names import LOG_FIELDS
-from mrtr_server.testing import Client, yes
+from mrtr_server.testing import Client, Clock, yes
 
 from ..conftest import Serve
 from ..support.direct import send
@@ -171,15 +171,15 @@ def events(lines: Lines) -> list[str]:
 
 class TestOnce:
     def test_an_overload_begins_and_ends_with_a_line_each(self) -> None:
-        now = [0.0]
-        overload = Overload(lambda: now[0])
+        clock = Clock(0.0)
+        overload = Overload(clock)
         with logged() as lines:
             for _ in range(100):
                 overload.note(5, 7)
                 overload.look()
-                now[0] += 1
+                clock.advance(1)
             assert events(lines) == ["overload"]
-            now[0] += CALM_SECONDS
+            clock.advance(CALM_SECONDS)
             overload.look()
             overload.look()
             assert events(lines) == ["overload", "overload_over"]
@@ -189,13 +189,13 @@ class TestOnce:
         assert lines.of("overload_over")[0]["calls"] == 100
 
     def test_an_overload_that_nobody_looked_at_in_between_ends_as_the_next_one_begins(self) -> None:
-        now = [0.0]
-        overload = Overload(lambda: now[0])
+        clock = Clock(0.0)
+        overload = Overload(clock)
         with logged() as lines:
             overload.note(5, 7)
-            now[0] += 3
+            clock.advance(3)
             overload.note(5, 7)
-            now[0] += CALM_SECONDS
+            clock.advance(CALM_SECONDS)
             overload.note(5, 7)
         assert events(lines) == ["overload", "overload_over", "overload"]
         (over,) = lines.of("overload_over")

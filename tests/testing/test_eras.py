@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import BaseModel
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
@@ -35,14 +34,11 @@ from mrtr_server.testing import (
 from ..conftest import Serve
 from ..support.effects import EFFECTS
 from ..support.handshake import NEWEST, OLDER, check
+from ..support.models import Login
 from ..support.serving import TIMEOUT, wait_until
 
 ERAS = ("2026-07-28", NEWEST, "2025-06-18")
 """The versions whose clients can be asked for a form."""
-
-
-class Login(BaseModel):
-    name: str
 
 
 def build(service: str) -> str:

@@ -19,6 +19,7 @@ from mrtr_server.transport.grouped_writes import LARGEST_GROUP, Group, GroupedTr
 from mrtr_server.transport.one_write import one_write
 
 from ..support.serving import TIMEOUT, in_thread
+from ..support.wire import text_of
 
 BOTH = pytest.mark.parametrize("protocol", [one_write(HttpToolsProtocol), HttpToolsProtocol], ids=["ours", "uvicorns"])
 ONE_AFTER_ANOTHER = LARGEST_GROUP - 1
@@ -212,7 +213,7 @@ def said(response: bytes) -> list[str]:
     text = response.decode()
     starts = [place for place in range(len(text)) if text.startswith('{"jsonrpc"', place)]
     messages: list[Any] = [decoder.raw_decode(text, start)[0] for start in starts]
-    return [message["result"]["content"][0]["text"] for message in messages if "result" in message]
+    return [text_of(message) for message in messages if "result" in message]
 
 
 @BOTH

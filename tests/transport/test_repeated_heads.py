@@ -31,7 +31,7 @@ IDLE = 3
 """How long servers keep idle connections where that is the rule, in seconds: more than a busy machine pauses."""
 
 
-class Watched(one_write(HttpToolsProtocol)):  # type: ignore[misc]
+class WatchedProtocol(one_write(HttpToolsProtocol)):  # type: ignore[misc]
     """The protocol, which notes how each packet was taken, and how many heads its connection keeps."""
 
     made: list[Any]
@@ -51,7 +51,7 @@ class Watched(one_write(HttpToolsProtocol)):  # type: ignore[misc]
 
 @pytest.fixture
 def protocol() -> Any:
-    return type("Watched", (Watched,), {"made": [], "repeated": [], "kept": []})
+    return type("WatchedProtocol", (WatchedProtocol,), {"made": [], "repeated": [], "kept": []})
 
 
 def body_of(text: str) -> str:

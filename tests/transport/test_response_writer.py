@@ -20,7 +20,7 @@ def writer_to(send: Callable[[Message], Awaitable[None]], seconds: float = 5.0) 
     return ResponseWriter(nothing_comes, send, seconds)
 
 
-class Kept:
+class SentMessages:
     """Keeps what is sent."""
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class Kept:
 
 @pytest.mark.parametrize("size", [0, 1, SLICE - 1, SLICE])
 async def test_a_small_body_is_one_part(size: int) -> None:
-    kept = Kept()
+    kept = SentMessages()
     await writer_to(kept).respond(200, b"x" * size)
     assert kept.parts == [size]
     assert not kept.messages[-1].get("more_body")
@@ -49,7 +49,7 @@ async def test_a_small_body_is_one_part(size: int) -> None:
 
 @pytest.mark.parametrize("size", [SLICE + 1, 3 * SLICE, 10 * SLICE - 1])
 async def test_a_large_body_goes_out_in_pieces(size: int) -> None:
-    kept, body = Kept(), bytes(size)
+    kept, body = SentMessages(), bytes(size)
     await writer_to(kept).respond(200, body)
     assert kept.body == body
     assert max(kept.parts) == SLICE
@@ -61,7 +61,7 @@ async def test_a_large_body_goes_out_in_pieces(size: int) -> None:
 
 @pytest.mark.parametrize("size", [1, SLICE, SLICE + 1, 3 * SLICE])
 async def test_an_event_is_one_line_whatever_its_size(size: int) -> None:
-    kept = Kept()
+    kept = SentMessages()
     writer = writer_to(kept)
     await writer.start_stream()
     await writer.write_event(b"x" * size)
@@ -72,7 +72,7 @@ async def test_an_event_is_one_line_whatever_its_size(size: int) -> None:
 
 @pytest.mark.parametrize("size", [1, SLICE, SLICE + 1])
 async def test_the_last_part_of_a_stream_ends_it_unless_it_is_large(size: int) -> None:
-    kept = Kept()
+    kept = SentMessages()
     writer = writer_to(kept)
     await writer.start_stream()
     await writer.write_last(b"x" * size)

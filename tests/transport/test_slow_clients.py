@@ -162,7 +162,7 @@ class TestWhatWaits:
         assert list(reply.result["inputRequests"]) == ["confirm"]
 
 
-class Watched:
+class WatchedApp:
     """An application under uvicorn, and what uvicorn knows of its connections.
 
     Args:
@@ -249,7 +249,7 @@ class TestDeadline:
     def test_disconnects_who_reads_nothing(
         self, app: MRTRServer, http: str, loop: str, wanted: JSON, caplog: pytest.LogCaptureFixture
     ) -> None:
-        watched = Watched(app)
+        watched = WatchedApp(app)
         with in_thread(watched, http=http, loop=loop, of=app) as port:
             with stalled(port, modern("tools/call", {"name": "large"}, **wanted)) as connection:
                 wait_until(lambda: watched.is_cut, "the connection to be cut")
@@ -261,7 +261,7 @@ class TestDeadline:
     def test_does_so_where_the_server_is_mounted(self, app: MRTRServer) -> None:
         """Starlette puts functions of its own around `send`."""
         cors = Middleware(CORSMiddleware, allow_origins=["*"])
-        watched = Watched(Starlette(routes=[Mount("/", app)], middleware=[cors]))
+        watched = WatchedApp(Starlette(routes=[Mount("/", app)], middleware=[cors]))
         with in_thread(watched, of=app) as port, stalled(port, modern("tools/call", {"name": "large"})):
             wait_until(lambda: watched.is_cut, "the connection to be cut")
 
@@ -282,7 +282,7 @@ class TestDeadline:
             assert cancelled.wait(TIMEOUT)
 
     def test_is_for_listeners_too(self, app: MRTRServer) -> None:
-        watched = Watched(app)
+        watched = WatchedApp(app)
         uri = "notes://" + "x" * 2000
         message = modern("subscriptions/listen", {"notifications": {"resourceSubscriptions": [uri]}})
 

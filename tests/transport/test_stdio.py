@@ -19,6 +19,7 @@ from ..support.handshake import NEWEST, check
 from ..support.models import Login
 from ..support.serving import TIMEOUT, wait_until
 from ..support.stdio import META, PREFIX, StdioClient, over_pipes
+from ..support.wire import text_of
 
 JSON = dict[str, Any]
 
@@ -57,13 +58,9 @@ def heard(messages: list[JSON]) -> list[tuple[str, Any]]:
     return [(each["method"], each["params"]["_meta"][f"{PREFIX}subscriptionId"]) for each in told]
 
 
-def text(message: JSON) -> str:
-    return str(message["result"]["content"][0]["text"])
-
-
 class TestTheModernEra:
     def test_a_call_needs_no_handshake_and_no_header(self, client: StdioClient) -> None:
-        assert text(client.call("add", {"a": 1, "b": 2}, modern=True)) == "3"
+        assert text_of(client.call("add", {"a": 1, "b": 2}, modern=True)) == "3"
 
     def test_discovery_names_the_modern_versions(self, client: StdioClient) -> None:
         found = client.request("server/discover", modern=True)["result"]
@@ -114,7 +111,7 @@ class TestTheModernEra:
             return region
 
         with over_pipes(app) as client:
-            assert text(client.call("query", {"region": "eu"}, modern=True)) == "eu"
+            assert text_of(client.call("query", {"region": "eu"}, modern=True)) == "eu"
 
     def test_a_task_runs_in_the_process(self, client: StdioClient) -> None:
         created = client.call("long_job", modern=True)["result"]
@@ -126,7 +123,7 @@ class TestTheModernEra:
             return result
 
         wait_until(lambda: found()["status"] == "completed", "the task to end")
-        assert found()["result"]["content"][0]["text"] == "done"
+        assert text_of(found()) == "done"
 
     def test_a_listener_is_told_until_it_cancels(self, client: StdioClient) -> None:
         wanted = {"toolsListChanged": True, "resourceSubscriptions": ["notes://1"]}
@@ -202,7 +199,7 @@ class TestTheHandshakeEra:
             for each, answer in reversed(list(zip(asked, answers, strict=True))):
                 session.send(id=each["id"], result=answer)
         done = session.next()
-        assert (done["id"], text(done)) == (id, "Emma of ada, from ada, for ada")
+        assert (done["id"], text_of(done)) == (id, "Emma of ada, from ada, for ada")
         assert EFFECTS == ["ordered Emma"]
 
     def test_the_person_the_model_and_the_roots_are_asked_at_once(self, session: StdioClient) -> None:
@@ -216,7 +213,7 @@ class TestTheHandshakeEra:
         assert {each["method"] for each in asked} == answers.keys()
         for each in asked:
             session.send(id=each["id"], result=answers[each["method"]])
-        assert text(session.next()) == "Hello, ada in 1 places"
+        assert text_of(session.next()) == "Hello, ada in 1 places"
 
     def test_calls_that_ask_side_by_side_get_their_own_answers(self, session: StdioClient) -> None:
         ids = [session.begin_call("greet", {"greeting": f"Hello {number}"}) for number in range(20)]
@@ -224,7 +221,7 @@ class TestTheHandshakeEra:
         for each in asked:
             session.send(id=each["id"], result=ADA)
         done = [session.next() for _ in ids]
-        assert {each["id"]: text(each) for each in done} == {id: f"Hello {n}, ada!" for n, id in enumerate(ids)}
+        assert {each["id"]: text_of(each) for each in done} == {id: f"Hello {n}, ada!" for n, id in enumerate(ids)}
 
     def test_one_answer_counts_and_others_are_ignored(self, session: StdioClient) -> None:
         session.begin_call("greet")
@@ -233,7 +230,7 @@ class TestTheHandshakeEra:
         session.send(id=7, error={"code": -1, "message": "?"})
         session.send(id=asked["id"], result=ADA)
         session.send(id=asked["id"], result={"action": "decline"})
-        assert text(session.next()) == "Hello, ada!"
+        assert text_of(session.next()) == "Hello, ada!"
         assert session.request("ping")["result"] == {}
 
     def test_an_error_as_an_answer_dismisses_a_form_and_ends_a_sampling(self, session: StdioClient) -> None:
@@ -261,7 +258,7 @@ class TestTheHandshakeEra:
         asked = session.next()
         session.send(id=asked["id"], result=YES)
         session.send(id=asked["id"], result=YES)
-        assert text(session.next()) == "paid 5"
+        assert text_of(session.next()) == "paid 5"
         assert EFFECTS == ["paid 5"]
 
     def test_progress_messages_and_questions_come_in_order(self, session: StdioClient) -> None:
@@ -277,7 +274,7 @@ class TestTheHandshakeEra:
         rest = [session.next()]
         while "result" not in rest[-1]:
             rest.append(session.next())
-        assert text(rest[-1]) == "noted"
+        assert text_of(rest[-1]) == "noted"
         assert rest[-2]["params"]["data"] == "ada is here"
         assert rest[-3]["params"]["progress"] == 2
 
@@ -289,7 +286,7 @@ class TestTheHandshakeEra:
         assert asked["method"] == "elicitation/create"
         session.send(id=asked["id"], result=ADA)
         assert session.next()["params"]["level"] == "warning"
-        assert text(session.next()) == "noted"
+        assert text_of(session.next()) == "noted"
         assert session.request("logging/setLevel", {"level": "loud"})["error"]["code"] == -32602
 
     def test_changes_are_told_of_subscribed_resources_and_of_lists(self, session: StdioClient) -> None:
@@ -375,8 +372,8 @@ class TestTasks:
                     client.send(id=message["id"], result=ADA)
                 else:
                     told.append(message["method"])
-            assert text(message) == "Hello, ada!"
-            assert set(told) <= {"notifications/tasks/status"}
+            assert text_of(message) == "Hello, ada!"
+            assert set(told) == {"notifications/tasks/status"}
 
 
 class TestBatches:
@@ -431,7 +428,7 @@ class TestWithoutAVersion:
         asked = client.call("greet")["result"]
         assert asked.keys() == {"inputRequests", "requestState"}
         params = {"name": "greet", "arguments": {}, "inputResponses": {"login": ADA}}
-        assert text(client.request("tools/call", {**params, "requestState": asked["requestState"]})) == "Hello, ada!"
+        assert text_of(client.request("tools/call", {**params, "requestState": asked["requestState"]})) == "Hello, ada!"
 
     def test_their_tasks_are_served(self, client: StdioClient) -> None:
         params = {"name": "long_job", "arguments": {}, "task": {}}
@@ -558,7 +555,7 @@ class TestWhatIsNoMessage:
         assert "id" not in refused
         assert "still being served" in refused["error"]["message"]
         session.send(id=asked["id"], result=ADA)
-        assert text(session.next()) == "Hello, ada!"
+        assert text_of(session.next()) == "Hello, ada!"
         session.send(id=id, method="ping")
         assert session.next()["id"] == id, "it may be used again"
 
@@ -604,7 +601,7 @@ class TestHowMuchAtOnce:
             assert client.request("ping")["result"] == {}
             for each in asked:
                 client.send(id=each["id"], result=ADA)
-            assert {text(client.next()) for _ in asked} == {"Hello, ada!"}
+            assert {text_of(client.next()) for _ in asked} == {"Hello, ada!"}
 
     def test_no_more_is_read_while_the_client_does_not_read(self) -> None:
         app = MRTRServer("long")
@@ -629,7 +626,7 @@ class TestHowMuchAtOnce:
             done = [client.next() for _ in range(30)]
             writing.join()
             assert len({each["id"] for each in done}) == 30
-            assert {len(text(each)) for each in done} == {BACKLOG_BYTES}
+            assert {len(text_of(each)) for each in done} == {BACKLOG_BYTES}
 
     def test_lines_of_calls_never_mix(self) -> None:
         app = MRTRServer("threads")
@@ -679,8 +676,8 @@ class TestOnWhoseBehalf:
         with over_pipes(self.who(), User("ada"), frozenset({"use"})) as client:
             client.initialize()
             assert len(client.request("tools/list")["result"]["tools"]) == 1
-            assert text(client.call("who")) == "ada"
-            assert text(client.call("who", modern=True)) == "ada"
+            assert text_of(client.call("who")) == "ada"
+            assert text_of(client.call("who", modern=True)) == "ada"
 
     def test_a_handler_sees_no_header(self) -> None:
         app = MRTRServer("headers")
@@ -691,7 +688,7 @@ class TestOnWhoseBehalf:
 
         with over_pipes(app) as client:
             client.initialize()
-            assert text(client.call("headers")) == "0"
+            assert text_of(client.call("headers")) == "0"
 
 
 class TestTheEnd:
@@ -705,7 +702,7 @@ class TestTheEnd:
         session.close()
         live_app.GATE.set()
         (done,) = session.rest()
-        assert (done["id"], text(done)) == (id, "waited")
+        assert (done["id"], text_of(done)) == (id, "waited")
 
     def test_a_call_that_waits_for_an_answer_ends_at_once(self, session: StdioClient) -> None:
         session.begin_call("greet")
@@ -757,12 +754,12 @@ class TestTheEnd:
             return f"{ctx.lifespan} {ctx.request}"
 
         with over_pipes(app) as client:
-            assert text(client.call("show", {}, modern=True)) == "opened None"
+            assert text_of(client.call("show", {}, modern=True)) == "opened None"
 
     def test_a_server_can_serve_again(self, app: MRTRServer) -> None:
         for _ in range(2):
             with over_pipes(app) as client:
-                assert text(client.call("add", {"a": 1, "b": 2}, modern=True)) == "3"
+                assert text_of(client.call("add", {"a": 1, "b": 2}, modern=True)) == "3"
 
 
 def test_a_client_that_waits_for_a_person_sees_progress(monkeypatch: pytest.MonkeyPatch, app: MRTRServer) -> None:
@@ -791,5 +788,5 @@ def test_nothing_is_said_of_keys_and_stores(caplog: pytest.LogCaptureFixture) ->
         client.initialize()
         client.begin_call("pay")
         client.send(id=client.next()["id"], result=ADA)
-        assert text(client.next()) == "ada"
+        assert text_of(client.next()) == "ada"
     assert caplog.text == ""

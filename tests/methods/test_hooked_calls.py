@@ -506,12 +506,13 @@ from mrtr_server.testing import Client
 
 events = []
 
-class Kept(Transport):
+class KeepingTransport(Transport):
     def capture_envelope(self, envelope):
         events.append(envelope.get_event())
 
 app = MRTRServer("shop")
-sentry_sdk.init(dsn="http://key@127.0.0.1:9/1", transport=Kept)  # which shows local variables, unless they are gone
+# It shows local variables, unless they are gone.
+sentry_sdk.init(dsn="http://key@127.0.0.1:9/1", transport=KeepingTransport)
 ignore_logger("mrtr_server")
 
 @app.on_error
