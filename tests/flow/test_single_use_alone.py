@@ -11,6 +11,7 @@ from mrtr_server import KeyRing, Limits
 from mrtr_server.concurrency.shutdown import Shutdown
 from mrtr_server.crypto.bound_codec import PlainCodec
 from mrtr_server.errors import Busy, InvalidRequestState, Overloaded, RequestError, StoreUnavailable
+from mrtr_server.flow import single_use
 from mrtr_server.flow.single_use import Redeemer
 from mrtr_server.protocol.callers import Principal
 from mrtr_server.protocol.messages import Call, Complete
@@ -34,10 +35,13 @@ class Faulty(InProcessStore):
         super().__init__(clock=clock)
         self.down: set[str] = set()
         self.held_by_another = False
+        self.asked: list[float] = []
+        """When a state was to be redeemed, by the monotonic clock."""
         self.renewed: list[float] = []
         """When a lease was renewed, by the monotonic clock."""
 
     async def redeem(self, *args: Any, **more: Any) -> Redemption:
+        self.asked.append(time.monotonic())
         self._check("redeem")
         return Redemption("running") if self.held_by_another else await super().redeem(*args, **more)
 
@@ -203,9 +207,30 @@ class TestAnOutcomeThatIsNotRecorded:
         assert not delivery.done()
         assert await delivery == PAID
         assert "refused" not in caplog.text
+        assert desk.redeemer._unrecorded == {}
+
+    def test_has_room_with_the_others_in_64_mib(self) -> None:
+        assert single_use.MOST_UNRECORDED_BYTES == 67_108_864
 
 
 class TestADelivery:
+    async def test_that_waits_for_another_one_asks_after_a_hundredth_of_a_second_and_later_twice_a_second(
+        self, desk: Desk
+    ) -> None:
+        desk.store.held_by_another = True
+        await left(desk.once(), after=30)
+        asked = desk.store.asked
+        assert asked[1] - asked[0] == pytest.approx(0.01)
+        assert asked[-1] - asked[-2] == pytest.approx(0.5)
+
+    async def test_begins_nothing_from_the_moment_at_which_its_state_expires(
+        self, desk: Desk, virtual_time: VirtualTime
+    ) -> None:
+        desk.expires = virtual_time.time()
+        with pytest.raises(InvalidRequestState):
+            await desk.once()
+        assert desk.paid == 0
+
     async def test_that_runs_renews_its_lease_after_each_third_of_it(self, desk: Desk) -> None:
         began = time.monotonic()
         assert await desk.once(taking(70)) == PAID
