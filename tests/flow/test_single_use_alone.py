@@ -209,6 +209,24 @@ class TestAnOutcomeThatIsNotRecorded:
         assert "refused" not in caplog.text
         assert desk.redeemer._unrecorded == {}
 
+    async def test_lets_others_begin_only_as_long_as_there_is_room_for_a_byte(
+        self, desk: Desk, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        desk.store.down = {"record"}
+        assert await desk.once() == PAID
+        (kept,) = desk.redeemer._unrecorded.values()
+        other = Call("tools/call", {}, "pay", state="other")
+        monkeypatch.setattr(single_use, "MOST_UNRECORDED_BYTES", len(kept.sealed))
+        with pytest.raises(RequestError, match="Nothing was done"):
+            await desk.once(call=other)
+        assert desk.paid == 1
+        monkeypatch.setattr(single_use, "MOST_UNRECORDED_BYTES", len(kept.sealed) + 1)
+        assert await desk.once(call=other) == PAID
+        assert desk.paid == 2
+        desk.store.down = set()
+        await asyncio.sleep(5)
+        assert desk.redeemer._unrecorded == {}
+
     def test_has_room_with_the_others_in_64_mib(self) -> None:
         assert single_use.MOST_UNRECORDED_BYTES == 67_108_864
 
@@ -230,6 +248,15 @@ class TestADelivery:
         with pytest.raises(InvalidRequestState):
             await desk.once()
         assert desk.paid == 0
+
+    async def test_that_is_cut_off_ends_its_request(self, desk: Desk) -> None:
+        delivery = desk.once(taking(10))
+        await asyncio.sleep(1)
+        (task,) = desk.redeemer._under_way
+        task.cancel()
+        done, _ = await asyncio.wait([delivery], timeout=60)
+        assert done
+        assert delivery.cancelled()
 
     async def test_that_runs_renews_its_lease_after_each_third_of_it(self, desk: Desk) -> None:
         began = time.monotonic()
