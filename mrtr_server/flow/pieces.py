@@ -49,8 +49,8 @@ class _Pieces:
         """The texts that make up the block which comes next; joined when another block comes."""
         call = round_.call
         self._takes_pieces = round_.task is not None or call.takes_pieces
-        is_told = round_.task is not None or not call.takes_pieces
-        self._token = call.progress_token if is_told and not handler.reports_progress else None
+        # Who looks at a task may not take pieces, so it has both: its own call has no `stream`.
+        self._token = None if call.takes_pieces or handler.reports_progress else call.progress_token
 
     async def collect(self, **keywords: Any) -> list[JSON]:
         """Call the handler, and return the content of its result.

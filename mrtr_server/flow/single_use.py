@@ -154,10 +154,9 @@ class Redeemer:
         given = canonical(dict(call.answers or {})) if answers is None else answers
         is_late = expires <= self._clock()
         delivery = _Delivery(call, *digest_twice(state, b" " + given), expires, is_late, run)
-        result = self._kept_here(delivery) if self._unrecorded else None
-        if result is None and self._outlives:
+        if self._outlives:
             result = await self._wait_for(delivery)
-        elif result is None:  # as part of its request
+        else:  # as part of its request
             try:
                 result = await self._settle(delivery)
             finally:
@@ -218,7 +217,7 @@ class Redeemer:
             waiter.cancel()
             raise
         except Exception as error:
-            if delivery.is_told or waiter.done():
+            if waiter.done():
                 logger.error("%s %r: its outcome is lost", delivery.call.method, delivery.call.target, exc_info=error)
             else:
                 waiter.set_exception(error)
@@ -332,7 +331,6 @@ class Redeemer:
             timer.cancel()
             if delivery.renewal is not None:
                 delivery.renewal.cancel()
-                delivery.renewal = None
 
     async def _outcome(self, delivery: _Delivery, lease: Lease) -> tuple[RoundResult, bytes]:
         result: RoundResult

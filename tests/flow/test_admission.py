@@ -345,6 +345,16 @@ class TestTheQueue:
         blocked._began, blocked._ended = 1.0, 1.5
         assert [blocked.unread_for(now) for now in (1.5, 1.75, 2.5)] == [0.5, 0.75, 0.0]
 
+    async def test_what_comes_after_several_that_computed_has_waited_since_the_first(
+        self, virtual_time: VirtualTime
+    ) -> None:
+        blocked = admission._Blocked()
+        for seconds in (0.5, 0.25):  # in one turn of the event loop
+            blocked.may_begin()
+            virtual_time.compute(seconds)
+        await settled()
+        assert blocked.unread_for(virtual_time.now) == 0.75
+
     async def test_how_long_it_takes_is_learned_from_those_who_waited(self) -> None:
         calls = Calls(max_concurrency=2, queue_seconds=30)
         await calls.come("abcdef")
@@ -463,6 +473,15 @@ class TestTheQueue:
         calls.admission.drain()
         await calls.come("d")
         assert (sorted(calls.handed_back), calls.refused) == (["b", "d"], ["c"])
+        await calls.all_end()
+
+    async def test_others_do_not_count_as_full_on_a_machine_that_has_just_started(
+        self, virtual_time: VirtualTime
+    ) -> None:
+        virtual_time.now = 0.5
+        calls = Calls(max_concurrency=1, max_queue=1)
+        await calls.come("abc")
+        assert (calls.handed_back, calls.refused) == (["c"], [])
         await calls.all_end()
 
     def test_a_second_is_how_long_others_count_as_full(self) -> None:

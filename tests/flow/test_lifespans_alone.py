@@ -136,6 +136,19 @@ class TestALateStart:
 
         asyncio.run(serve())
 
+    def test_that_has_ended_leaves_nothing_behind(self, log: Log) -> None:
+        async def serve() -> None:
+            log.add(ONE)
+            for _ in range(3):
+                await log.lifespans.start_here()
+                log.lifespans.forget(ONE)
+                await settle()
+            assert [len(each) for each in log.lifespans._late.values()] == [0]
+            assert asyncio.all_tasks() == {asyncio.current_task()}
+
+        asyncio.run(serve())
+        assert log.lines == ["one in", "one out"] * 3
+
     def test_that_fails_is_tried_again_by_the_next_call(self, log: Log) -> None:
         tries = 0
 
@@ -233,6 +246,21 @@ class TestALateStart:
 
         asyncio.run(serve())
         assert log.lines == ["closed"]
+
+    def test_is_left_by_a_task_that_does_not_count_as_cancelled(self, log: Log) -> None:
+        @asynccontextmanager
+        async def enter() -> AsyncIterator[str]:
+            yield "pool"
+            task = asyncio.current_task()
+            assert task
+            log.lines.append(f"{task.cancelling()} to come")
+
+        async def serve() -> None:
+            log.lifespans.add(ONE, enter)
+            await log.lifespans.start_here()
+
+        asyncio.run(serve())
+        assert log.lines == ["0 to come"]
 
     def test_that_fails_when_it_is_left_is_logged_with_its_traceback(
         self, log: Log, caplog: pytest.LogCaptureFixture

@@ -2,12 +2,13 @@
 
 import asyncio
 import logging
+import math
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from functools import wraps
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict
 
 from mrtr_server import (
     Context,
@@ -316,6 +317,40 @@ class TestBounds:
 
         assert Client(app).flow("endless").start().error.data == {"limit": "streamed_bytes", "value": 1000}
 
+    def test_a_piece_counts_as_it_is_sent(self) -> None:
+        class Measured(BaseModel):
+            """Content of another library, with a number that JSON has no name for."""
+
+            model_config = ConfigDict(ser_json_inf_nan="constants")
+            type: Literal["text"] = "text"
+            text: str = "x"
+            value: float = math.inf
+
+        sent = '{"type":"text","text":"x","value":null}'
+        for most, fits in [(len(sent), True), (len(sent) - 1, False)]:
+            app = MRTRServer("measured", keys=KeyRing.generate(), limits=Limits(streamed_bytes=most))
+
+            @app.tool
+            async def tool() -> AsyncIterator[Any]:
+                yield Measured()
+
+            reply = Client(app).flow("tool").start()
+            assert reply.complete is fits
+
+
+class OnlyIterates:
+    """Yields pieces, and can't be closed."""
+
+    async def __aiter__(self) -> AsyncIterator[str]:
+        yield "x"
+
+
+class OnlyCloses:
+    """Can be closed, and yields nothing."""
+
+    async def aclose(self) -> None:
+        pass
+
 
 class TestMistakes:
     """The decorator says what does not fit, and the log what was yielded that is no content."""
@@ -431,15 +466,18 @@ class TestMistakes:
         reply = Client(app, stream=True).call("tool")
         assert (pieces_of(reply), reply.text) == (["x"], "x")
 
-    def test_a_wrapper_that_returns_something_else_is_named(self, caplog: pytest.LogCaptureFixture) -> None:
+    @pytest.mark.parametrize("returned", ["no generator", OnlyIterates(), OnlyCloses()])
+    def test_a_wrapper_that_returns_something_else_is_named(
+        self, returned: object, caplog: pytest.LogCaptureFixture
+    ) -> None:
         app = MRTRServer("wrapped", keys=KeyRing.generate())
 
         async def tool() -> AsyncIterator[str]:
             yield "x"
 
         @wraps(tool)
-        def call() -> str:
-            return "no generator"
+        def call() -> object:
+            return returned
 
         app.tool(call)
         assert Client(app).call("tool").failed

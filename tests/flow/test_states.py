@@ -169,6 +169,14 @@ class TestOpening:
             desk.states.unseal(handler(), call_of(state=state))
         desk.states.unseal(handler(), call_of(state=state, grace=100.0))
 
+    def test_a_state_that_is_redeemed_once_may_come_a_minute_late_since_it_may_have_come_before(self) -> None:
+        desk = Desk(state_seconds=100)
+        state = desk.leave(call_of(), {"who": WHO}, single_use=True)
+        desk.now += 100 + 59
+        with pytest.raises(InvalidRequestState):
+            desk.states.open(handler(), call_of(state=state))
+        desk.states.open(handler(single_use=True), call_of(state=state))
+
     def test_what_asked_too_often_in_vain_waits_with_and_without_a_state(self) -> None:
         desk = Desk(unanswered_asks=1)
         state = desk.leave(call_of(session="one"), {"who": WHO})

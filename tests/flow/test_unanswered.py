@@ -302,3 +302,6 @@ def test_what_is_new_where_all_are_counted_takes_one_from_each(monkeypatch: pyte
     assert sorted(counter.asks._counts.values()) == [1, 3, 3]
     counter.ask(call_of(session="new"))
     assert sorted(counter.asks._counts.values()) == [2, 2]
+    counter.ask(call_of(session="one more"))  # for which there is room
+    counter.ask(call_of(session="the next"))
+    assert sorted(counter.asks._counts.values()) == [1, 1]

@@ -86,6 +86,21 @@ class TestRefusal:
         assert not line.refuses(2, waited=20 - takes - 0.01)
         assert line.refuses(2, waited=20 - takes + 0.01)
 
+    async def test_there_is_none_for_what_would_wait_just_as_long_as_it_may_on_a_machine_that_has_just_started(
+        self, virtual_time: VirtualTime
+    ) -> None:
+        virtual_time.now = 0.5
+        line = line_of(queue_seconds=4)
+        line._pace = 2.0
+        turns = [line.join(1)]
+        assert not line.refuses(1)
+        turns.append(line.join(1))
+        assert line.refuses(1)
+        await asyncio.sleep(3.5)
+        assert not any(turn.done() for turn in turns), "neither has waited before"
+        await asyncio.sleep(1)
+        assert [turn.result() for turn in turns] == [None, None]
+
     async def test_keeps_a_line_a_third_as_long_for_a_while_after_a_call_was_turned_away(
         self, virtual_time: VirtualTime
     ) -> None:

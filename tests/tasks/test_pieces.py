@@ -240,6 +240,14 @@ class TestAClientOfTheHandshake:
         assert [each["index"] for each in came][:4] == [0, 1, 2, 3]
         assert all(each["_meta"][PREFIX + "related-task"] == {"taskId": flow.task} for each in came)
 
+    async def test_gets_progress_besides_since_whoever_looks_at_the_task_may_not_take_pieces(self) -> None:
+        flow = AsyncClient(replica(app), era="2025-11-25", tasks=True, stream=True).flow("story")
+        gate("a").set()
+        await flow.start()
+        asked = await flow.wait()
+        assert len(asked.pieces) == 4
+        assert asked.progress[-1].progress == 4
+
     async def test_gets_progress_instead_where_it_asked_for_that(self) -> None:
         client = AsyncClient(replica(app), era="2025-11-25", tasks=True)
         flow = client.flow("story")

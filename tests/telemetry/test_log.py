@@ -189,17 +189,18 @@ class TestOnce:
         assert lines.of("overload_over")[0]["calls"] == 100
 
     def test_an_overload_that_nobody_looked_at_in_between_ends_as_the_next_one_begins(self) -> None:
-        clock = Clock(0.0)
+        clock = Clock(64.0)
         overload = Overload(clock)
         with logged() as lines:
             overload.note(5, 7)
-            clock.advance(3)
+            clock.advance(3.125)
             overload.note(5, 7)
             clock.advance(CALM_SECONDS)
             overload.note(5, 7)
         assert events(lines) == ["overload", "overload_over", "overload"]
         (over,) = lines.of("overload_over")
-        assert (over["seconds"], over["calls"]) == (3.0, 2)
+        assert (over["seconds"], over["calls"]) == (3.1, 2), "from the first to the last"
+        assert lines.records[1].getMessage() == "Not overloaded any more, after 3 s in which 2 calls were turned away"
 
     @pytest.mark.anyio
     async def test_a_server_that_hands_calls_over_says_so_once(self) -> None:
