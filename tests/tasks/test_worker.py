@@ -1170,9 +1170,11 @@ class TestServersThatEnd:
         tools.store.slow = 3600.0
         tools.app._parts.worker.start()
         await tools.until(lambda: "claim" in tools.store.calls, "the claim")
+        (here,) = tools.app._parts.worker._loop_workers.values()
         before = time.monotonic()
         await tools.app._parts.worker.close()
         assert time.monotonic() - before <= 0.8
+        assert here._claims.cancelled()
 
     async def test_end_while_the_store_is_away(self, tools: Tools) -> None:
         flow = await tools.start("steps")
