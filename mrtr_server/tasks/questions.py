@@ -76,7 +76,7 @@ class Questions:
         while self._was_used(key):
             number = max(number, self.used.get(name, 0)) + 1
             key = f"{name}_{number}"
-        self.used[name] = max(number, self.used.get(name, 0))
+        self.used[name] = number
         return key
 
     def _was_used(self, key: str) -> bool:

@@ -86,10 +86,7 @@ class SealedTasks:
         return Journal.load(self._unseal(row, "journal", row.journal), _BOUND_TO, now)
 
     def is_same_journal(self, row: TaskRow, journal: bytes, other: bytes) -> bool:
-        """Return whether two sealed journals of a task hold the same: one may have been resealed under another key.
-
-        Any two that were recorded differ at least in their time.
-        """
+        """Return whether two sealed journals of a task hold the same: each may be sealed under a key of its own."""
         if journal == other:
             return True
         try:

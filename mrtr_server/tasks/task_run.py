@@ -423,8 +423,8 @@ class TaskRun:
     def _adopt(self, row: TaskRow) -> bool:
         """Continue with the task as it is now, if nobody else has recorded anything; return whether that is so.
 
-        No two journals that were recorded are alike. The lease does not say it, since others may have had it before it
-        came back.
+        The journal says it: ours has all that it has. The lease does not, since others may have had it before it came
+        back.
         """
         is_same = self._records.sealed.is_same_journal
         if not is_same(row, row.journal, self.row.journal):

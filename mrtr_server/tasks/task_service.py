@@ -301,23 +301,22 @@ class Tasks:
                 return
             changes = self._records.answered(row, questions)
             if "status" in changes:
-                changed = await self._go_on(row, changes)
-            else:
-                changed = await self._records.change(row, **changes)
-            if changed:
+                if await self._go_on(row, changes):
+                    return
+            elif changed := await self._records.change(row, **changes):
                 self._tell_worker(changed)
                 return
 
-    async def _go_on(self, row: TaskRow, changes: Mapping[str, Any]) -> TaskRow | None:
-        """Change a task that was answered, so that it works again."""
+    async def _go_on(self, row: TaskRow, changes: Mapping[str, Any]) -> bool:
+        """Change a task that was answered, so that it works again, and run it here if there is room."""
+        leased: dict[str, Any] = {}
         with self._reserve(row) as reservation:
-            if reservation is None:
-                return await self._records.change(row, **changes)
-            leased = {"lease": reservation.lease, "seconds": reservation.seconds, "attempts": row.attempts + 1}
+            if reservation is not None:
+                leased = {"lease": reservation.lease, "seconds": reservation.seconds, "attempts": row.attempts + 1}
             changed = await self._records.change(row, **changes, **leased)
-            if changed is not None:
+            if changed is not None and reservation is not None:
                 reservation.run(changed)
-            return changed
+            return changed is not None
 
     async def cancel(self, call: Call) -> tuple[Task, bool]:
         """Cancel a task; one that has ended stays as it is.

@@ -5,11 +5,13 @@ import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
 from mrtr_server import Context, KeyRing, MRTRServer, ProtocolError, SetupError, SQLStore, TaskRow
 from mrtr_server.errors import UnknownTarget
+from mrtr_server.protocol.messages import Change
 from mrtr_server.tasks.administration import TaskAdministration
 from mrtr_server.testing import AsyncClient
 
@@ -121,6 +123,20 @@ async def test_a_cancelled_task_says_since_when_and_stays_as_it_is(bench: Admini
     assert (cancelled.status, cancelled.message, cancelled.call) == ("cancelled", "", b"")
     assert before <= cancelled.updated <= time.time()
     assert await bench.operator.cancel(row.id) == cancelled
+
+
+@pytest.mark.parametrize("kind", ["task", "run"], ids=["who waits for it", "its worker"])
+async def test_a_cancelled_task_is_told_at_once_to_who_has_to_do_with_it(
+    bench: AdministrationBench, kind: Literal["task", "run"]
+) -> None:
+    row = task_row()
+    await bench.store.add_task(row)
+    change = Change(kind, row.id)
+    listening = bench.store.fanout().subscribe(frozenset({change}))
+    await bench.operator.cancel(row.id)
+    async with asyncio.timeout(TIMEOUT):
+        assert await listening.next() == [change]
+    listening.close()
 
 
 async def test_a_task_is_found_by_digits_that_it_alone_begins_with(bench: AdministrationBench) -> None:

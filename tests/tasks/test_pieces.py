@@ -13,7 +13,7 @@ from typing_extensions import override
 
 from mrtr_server import Context, ImageContent, KeyRing, Limits, MRTRServer, StoreUnavailable
 from mrtr_server.errors import Full
-from mrtr_server.protocol.messages import Call, Note, Piece
+from mrtr_server.protocol.messages import NOTHING, Call, Note, Piece
 from mrtr_server.storage.memory import InProcessStore
 from mrtr_server.storage.pubsub import InProcessFanout
 from mrtr_server.storage.quotas import ANY, Quota
@@ -364,6 +364,7 @@ class TestWhatIsKept:
             assert len(await self.read()) == 20
             assert len(self.store.kept_for) <= 5, "twice a second, however many come"
             await asyncio.sleep(60)
+            assert asyncio.all_tasks() == {asyncio.current_task()}, "it rests while there are none"
             writer.add(self.piece(20))
             await asyncio.sleep(0.1)
             assert len(await self.read()) == 21, "after a while without any"
@@ -421,9 +422,26 @@ class TestWhatIsKept:
         writer, size = self.writer(), 100 * 1024
         for index in range(20):
             await writer.add(self.piece(index, "x" * size))
-            assert writer._size <= 3 * size
+            assert len(writer._waiting) * size <= tasks_pieces.MOST_WAITING
         await writer.end()
         assert len(await self.read()) == 20
+
+    async def test_ends_with_the_run_and_nothing_is_left_to_do(self) -> None:
+        writer = PieceWriter(self.pieces, self.row, lambda: True)
+        assert writer.add(self.piece(0)) is NOTHING
+        assert (writer._waiting, writer._keeping) == ([], None)
+
+    async def test_is_passed_by_where_its_place_is_taken_by_what_can_not_be_read(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Who yields goes on after its own pieces, and does not try these again and again."""
+        await self.pieces.keep(self.row, [self.piece(0)])
+
+        async def nothing(key: str) -> None:
+            """Find nothing: it expires just now."""
+
+        monkeypatch.setattr(self.store, "get", nothing)
+        assert await self.pieces.keep(self.row, [self.piece(0), self.piece(1)]) == 2
 
     async def test_opens_for_its_own_task_and_owner_alone(self) -> None:
         writer = self.writer()

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -137,6 +138,14 @@ class TestANewTask:
         assert task.first_ask
         assert task.id.startswith("task-")
 
+    async def test_is_cancelled_where_its_client_leaves_before_it_knows_the_id(self, office: Office) -> None:
+        starting = asyncio.create_task(office.start(call_of(task=TaskOffer(first_ask=True))))
+        await asyncio.sleep(0.01)
+        starting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+        assert [row.status for row in office.store._tasks.values()] == ["cancelled"]
+
     async def test_warns_once_where_nothing_but_its_id_protects_it(
         self, office: Office, caplog: pytest.LogCaptureFixture
     ) -> None:
@@ -255,6 +264,17 @@ class TestAnAnswer:
         await office.tasks.answer(about(task), {"a": YES, "who": YES})
         assert (await office.row(task)).status == "working"
 
+    async def test_may_be_as_large_as_the_limit(self, office: Office) -> None:
+        row = await office.ask(await office.start(), asking(who=WHO))
+        questions = office.records.sealed.unseal_questions(row)
+        questions.take({"who": YES})
+        size = len(questions.dump())
+        office.records.limits = replace(office.limits, state_bytes=size)
+        office.records.answered(row, questions)
+        office.records.limits = replace(office.limits, state_bytes=size - 1)
+        with pytest.raises(OverBudget):
+            office.records.answered(row, questions)
+
     async def test_is_told_to_its_worker_only_while_it_has_one(self, office: Office) -> None:
         for lease, told in [("", False), ("worker", True)]:
             task = await office.start()
@@ -310,6 +330,8 @@ class TestAnEnd:
         assert changes["status"] == "failed"
         [record] = caplog.records
         assert "A task of 'act' returned a result that is not JSON" in record.getMessage()
+        assert record.exc_info is not None, "the log says what is no JSON"
+        assert isinstance(record.exc_info[1], ValueError)
         ended = await office.records.change(row, **changes)
         assert ended is not None
         outcome = (await office.tasks.see(about(task))).outcome
@@ -333,6 +355,11 @@ class TestAnEnd:
         assert "step" in ended.message
         office.now += 9
         assert (await office.tasks.see(about(task))).message == ""
+
+    async def test_is_all_that_takes_the_place_of_the_message_of_a_task_that_runs(self, office: Office) -> None:
+        task = await office.start()
+        await office.records.change(await office.row(task), lease="worker", leased_until=NOW + 9, message="half done")
+        assert (await office.tasks.see(about(task))).message == "half done"
 
     async def test_in_failure_says_why(self, office: Office) -> None:
         task = await office.start()
@@ -372,6 +399,8 @@ class TestItsTime:
         await office.records.change(await office.row(task), attempts=1, lease="worker", leased_until=NOW + 5)
         office.now += 10
         assert (await office.tasks.see(about(task))).message == "The task did not end in time"
+        row = await office.row(task)
+        assert (row.lease, row.leased_until) == ("", 0.0)
         assert caplog.records == [], "a worker had begun"
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from mrtr_server import Context, InProcessStore, KeyRing, Limits, MRTRServer, Principal, SQLStore
 from mrtr_server.errors import InvalidRequestState, OverBudget
+from mrtr_server.flow.journal import Journal, Step
 from mrtr_server.limits import LARGEST_META
 from mrtr_server.protocol.callers import Client
 from mrtr_server.protocol.messages import Call, TaskOffer
@@ -189,6 +190,29 @@ class TestARequestThatIsKept:
         with pytest.raises(OverBudget, match=f"at most {LARGEST_META} bytes of its request") as refusal:
             self.kept(call(LARGEST_META))
         assert refusal.value.data == {"limit": "_meta", "value": LARGEST_META}
+
+
+class TestAJournal:
+    """A worker that finds its task changed continues it only where the journal is the one that it has."""
+
+    binding = RowBinding("task", "ann")
+    row = task_row(id="task", owner="ann")
+
+    def sealed(self, *keys: bytes) -> SealedTasks:
+        return SealedTasks(KeyRing(keys), Limits())
+
+    def test_is_the_same_where_it_was_sealed_anew_under_another_key(self) -> None:
+        journal = Journal(1.0)
+        old, new = (each.seal_journal(self.binding, journal, 2.0) for each in (self.sealed(OLD), self.sealed(NEW)))
+        assert self.sealed(NEW, OLD).is_same_journal(self.row, old, new)
+
+    def test_is_another_one_where_it_says_something_else_or_does_not_open(self) -> None:
+        journal, sealed = Journal(1.0), self.sealed(OLD)
+        mine = sealed.seal_journal(self.binding, journal, 2.0)
+        foreign = self.sealed(NEW).seal_journal(self.binding, journal, 2.0)
+        journal.steps["paid"] = Step("paid", {}, "yes", [])
+        assert not sealed.is_same_journal(self.row, mine, sealed.seal_journal(self.binding, journal, 2.0))
+        assert not sealed.is_same_journal(self.row, mine, foreign)
 
 
 class TestTheStateOfAWait:

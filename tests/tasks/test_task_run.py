@@ -11,7 +11,7 @@ from mrtr_server import InProcessStore, KeyRing, Limits, SQLStore, StoreUnavaila
 from mrtr_server.flow.admission import Admission
 from mrtr_server.flow.handler import TaskTerms
 from mrtr_server.flow.journal import Step
-from mrtr_server.protocol.messages import Call, Progress, Question
+from mrtr_server.protocol.messages import Call, Piece, Progress, Question
 from mrtr_server.storage.lease import Lease
 from mrtr_server.storage.pubsub import InProcessFanout
 from mrtr_server.storage.tasks import TaskRow
@@ -226,6 +226,29 @@ class TestWhatIsAskedBesideWork:
         await run.publish({"login": question("Really?")})
         assert await asked(bench, run) == {"login_2": "login"}
 
+    async def test_is_asked_anew_where_the_row_asks_it_no_more(self, bench: TaskRunBench) -> None:
+        """As in a task that has failed, and is retried: its journal knows the question, and its client does not."""
+        run = await bench.run("worker")
+        await run.publish({"login": question("Who?")})
+        await changed(bench, run, questions=b"")
+        again = await bench.run("worker")
+        await again.publish({"login": question("Who?")})
+        assert await asked(bench, again) == {"login": "login"}
+
+    async def test_is_stored_without_the_answers_that_the_journal_has(self, bench: TaskRunBench) -> None:
+        run = await bench.run("worker")
+        await run.publish({"login": question("Who?")})
+        await answered(bench, run, "login", self.ANSWER)
+        await run.publish({"size": question("How tall?")})
+        questions = bench.records.sealed.unseal_questions(await stored(bench, run))
+        assert (questions.names, questions.answers) == ({"size": "size"}, {})
+
+    @pytest.mark.parametrize("together", [True, False])
+    async def test_says_whether_its_answers_are_waited_for_together(self, bench: TaskRunBench, together: bool) -> None:
+        run = await bench.run("worker")
+        await run.end(lambda row: run.parked(row, {"login": question("Who?")}, together=together))
+        assert bench.records.sealed.unseal_questions(await stored(bench, run)).together is together
+
     async def test_is_withdrawn_when_the_round_ends_without_it(self, bench: TaskRunBench) -> None:
         run = await bench.run("worker")
         await run.publish({"login": question("Who?")})
@@ -235,6 +258,86 @@ class TestWhatIsAskedBesideWork:
         row = await bench.store.find_task(run.row.id)
         assert row is not None
         assert bench.records.sealed.unseal_journal(row, bench.records.now()).asked == {"size": size["size"].digest}
+
+
+class TestPiecesOfTheResult:
+    @staticmethod
+    async def send(run: TaskRun, index: int) -> None:
+        await run.send(Piece(0, index, 0, {"type": "text", "text": str(index)}))
+
+    @staticmethod
+    async def kept(bench: TaskRunBench, run: TaskRun, first: int) -> list[str]:
+        found = await bench.records.pieces.find(run.row.id, run.row.owner, first)
+        return [content["text"] for _, content in found]
+
+    async def test_are_kept_before_what_is_asked_after_them(self, bench: TaskRunBench) -> None:
+        run = await bench.run("worker")
+        await self.send(run, 0)
+        await asyncio.sleep(0.1)  # the next is kept with what is asked, or half a second after the first
+        await self.send(run, 1)
+        await run.publish({"login": question("Who?")})
+        assert await self.kept(bench, run, 1) == ["1"]
+        await run.leave()
+
+    @pytest.mark.parametrize("how", ["left", "lost"])
+    async def test_are_not_kept_when_they_come_after_the_end_of_the_run(self, bench: TaskRunBench, how: str) -> None:
+        run = await bench.run("worker")
+        await self.send(run, 0)
+        await asyncio.sleep(1)
+        await finished(run, how)
+        await self.send(run, 1)
+        await asyncio.sleep(1)
+        assert [await self.kept(bench, run, first) for first in (0, 1)] == [["0"], []]
+
+
+async def finished(run: TaskRun, how: str) -> None:
+    """Let a run be over: it has left its task, or its task is not this worker's any more."""
+    if how == "left":
+        await run.leave()
+    else:
+        run.stop()
+    assert (run.over, run.lost) == (how == "left", how == "lost")
+
+
+class TestARunThatIsOver:
+    @pytest.mark.parametrize("how", ["left", "lost"])
+    async def test_takes_no_answer_which_is_for_who_has_the_task_next(self, bench: TaskRunBench, how: str) -> None:
+        run = await bench.run("worker")
+        await run.publish({"login": question("Who?")})
+        await finished(run, how)
+        before = run.row
+        await answered(bench, run, "login", TestWhatIsAskedBesideWork.ANSWER)
+        run.hear(await stored(bench, run))
+        assert (run.row, run._looking) == (before, None)
+        run.look_soon()
+        assert run._looking is not None
+        await run._looking
+        assert run.row == before
+        assert run.journal.answer("login", question("Who?").digest) is None
+
+    async def test_is_not_lost_by_a_look_at_how_it_ended(self, bench: TaskRunBench) -> None:
+        run = await bench.run("worker")
+        await run.end(lambda row: {"status": "completed"})
+        run.look_soon()
+        assert run._looking is not None
+        await run._looking
+        assert not run.lost
+
+    async def test_asks_nothing(self, bench: TaskRunBench) -> None:
+        run = await bench.run("worker")
+        await run.leave()
+        await run.publish({"login": question("Who?")})
+        assert await asked(bench, run) == {}
+
+    async def test_names_its_task_to_programs_where_a_result_is_dropped(
+        self, bench: TaskRunBench, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        run = await bench.run("worker")
+        await run.leave()
+        await do(run, "late")
+        [record] = caplog.records
+        named = {"event": "result_dropped", "work": "task", "tool": "act", "task": run.row.reference}
+        assert vars(record)["fields"] == named
 
 
 class TestARunThatIsLeft:
@@ -309,6 +412,28 @@ class TestAMessage:
         await asyncio.sleep(2 * REPORT_INTERVAL)
         row = await stored(bench, run)
         assert (row.message, row.version) == ("working", before + 1)
+
+    async def test_is_stored_at_most_once_in_a_while_and_then_the_newest(self, bench: TaskRunBench) -> None:
+        run = await bench.run("worker")
+        before = run.row.version
+        for number in range(3):
+            run.say(f"part {number}")
+            await asyncio.sleep(0.1)
+        row = await stored(bench, run)
+        assert (row.message, row.version) == ("part 0", before + 1)
+        await asyncio.sleep(REPORT_INTERVAL)
+        row = await stored(bench, run)
+        assert (row.message, row.version) == ("part 2", before + 2)
+
+    @pytest.mark.parametrize("lost", [False, True])
+    async def test_leaves_nothing_to_do_when_it_is_stored_or_can_not_be(self, bench: TaskRunBench, lost: bool) -> None:
+        run = await bench.run("worker")
+        run.say("working")
+        run.lease.lost = lost
+        await asyncio.sleep(2 * REPORT_INTERVAL)
+        assert (await stored(bench, run)).message == ("" if lost else "working")
+        assert run._saying is not None
+        assert run._saying.done()
 
     async def test_that_its_round_ends_with_stands_above_what_was_said(self, bench: TaskRunBench) -> None:
         run = await bench.run("worker")

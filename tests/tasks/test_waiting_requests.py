@@ -16,16 +16,20 @@ import pytest
 from pydantic import BaseModel
 
 from mrtr_server import BearerTokens, Context, Limits, MRTRServer, StoreUnavailable
+from mrtr_server.flow.admission import Admission
 from mrtr_server.protocol.messages import Change
 from mrtr_server.storage.pubsub import InProcessFanout
+from mrtr_server.storage.tasks import TaskRow
 from mrtr_server.tasks import waiting_requests as task_waiting
+from mrtr_server.tasks.waiting_requests import WaitingRequests
 from mrtr_server.testing import replica
 
-from ..support.databases import PostgreSQL
+from ..support.databases import PostgreSQL, task_row
 from ..support.direct import Exchange, exchange, scope_of
 from ..support.fleet import fleet
 from ..support.models import Login
 from ..support.serving import TIMEOUT
+from ..support.virtual_time import VirtualTime
 from ..support.wire import JSON, PREFIX, Reply, Wire, accept, request
 
 pytestmark = pytest.mark.anyio
@@ -323,6 +327,57 @@ class TestTheWaitEnds:
             assert (await waiting.end()).text == "a is done"
 
 
+class TestARequestThatNobodyTells:
+    """It looks at its task by itself: soon at first, and then less and less often."""
+
+    def looks(self, virtual_time: VirtualTime, seconds: float, *, is_over: bool = False, drains: float = 0) -> str:
+        """Wait for a task that works on.
+
+        Args:
+            virtual_time: passes.
+            seconds: how long to wait at most.
+            is_over: whether the fan-out ends the subscription at once.
+            drains: after how many seconds the server begins to drain; 0 for never.
+
+        Returns:
+            After how many seconds it looked at its task.
+        """
+        fanout, limits, looks, row = InProcessFanout(), Limits(), list[str](), task_row()
+        admission = Admission(limits)
+        waiting = WaitingRequests(fanout, admission, limits, lambda row: row.status)
+
+        async def find() -> TaskRow:
+            looks.append(f"{virtual_time.now - began:g}")
+            assert len(looks) < 20, "it waits in between"
+            return row
+
+        async def wait() -> None:
+            work = asyncio.create_task(waiting.until_settled(row, find, seconds))
+            await asyncio.sleep(0)
+            if is_over:
+                for listener in tuple(fanout._listeners):
+                    listener.close()
+            if drains:
+                asyncio.get_running_loop().call_later(drains, admission.drain)
+            assert await work == row
+            assert fanout._listeners == set()
+
+        began = virtual_time.now
+        virtual_time.run(wait())
+        return " ".join(looks)
+
+    @pytest.mark.parametrize("is_over", [False, True], ids=["silent", "the fan-out has ended the subscription"])
+    def test_looks_after_twice_the_time_and_every_five_seconds_at_last(
+        self, virtual_time: VirtualTime, is_over: bool
+    ) -> None:
+        assert self.looks(virtual_time, 20, is_over=is_over) == "0 0.5 1.5 3.5 7.5 12.5 17.5 20"
+
+    def test_looks_once_more_when_the_server_begins_to_drain_and_waits_no_longer(
+        self, virtual_time: VirtualTime
+    ) -> None:
+        assert self.looks(virtual_time, 20, drains=4.25) == "0 0.5 1.5 3.5 4.25"
+
+
 class TestWaitingIsBounded:
     async def test_waiting_requests_are_bounded_in_number(self) -> None:
         async with AsyncExitStack() as stack:
@@ -334,6 +389,13 @@ class TestWaitingIsBounded:
             assert (refused.status, refused.headers["retry-after"]) == (503, "1")
             assert "later" in refused.error.message
             # What has another answer than to wait gives it.
+            gate("done").set()
+            call = {"name": "held", "arguments": {"name": "done"}, "task": {"ttl": 60000}}
+            done = (await small.send("tools/call", call)).result["task"]["taskId"]
+            async with asyncio.timeout(TIMEOUT):
+                while (await small.send("tasks/get", {"taskId": done})).task.status == "working":
+                    pass
+            assert (await small.send("tasks/result", {"taskId": done})).text == "done is done"
             call = {"name": "held", "arguments": {"name": "a"}, "task": {}}
             assert (await small.send("tools/call", call)).result["status"] == "working"
             assert (await small.answer(task, "login", name="x")).result["status"] == "working"

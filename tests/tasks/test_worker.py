@@ -19,6 +19,8 @@ from starlette.requests import Request
 
 from mrtr_server import BearerTokens, Context, InProcessStore, Limits, MRTRServer, StoreUnavailable
 from mrtr_server.errors import UnknownTarget
+from mrtr_server.flow.journal import Step
+from mrtr_server.protocol.messages import Call
 from mrtr_server.storage.lease import Lease
 from mrtr_server.storage.tasks import TaskRow
 from mrtr_server.tasks import task_run, worker, worker_places
@@ -313,6 +315,35 @@ class TestTheLoops:
         tenant.set("ann")
         assert (await (await tools.start("who")).wait()).text == "nobody"
 
+    async def test_keep_none_for_what_they_do_by_themselves(self) -> None:
+        tenant: ContextVar[str] = ContextVar("tenant", default="nobody")
+        whose: set[tuple[str, str]] = set()
+
+        class Noting(Flaky):
+            async def _pass(self, what: str) -> None:
+                whose.add((what, tenant.get()))
+                await super()._pass(what)
+
+        tools = Tools(Noting())
+        tenant.set("ann")
+        await tools.start("steps")
+        await tools.began.wait()
+        await asyncio.sleep(0.3)
+        loops = {"claim", "renew", "overdue"}
+        assert {each for each in whose if each[0] in loops} == {(what, "nobody") for what in loops}
+        tools.gate.set()
+        await tools.app._parts.worker.close()
+
+    async def test_begin_no_task_at_the_last_moment_of_its_time(self) -> None:
+        clock = Clock()
+        tools = Tools(Flaky(clock), clock=clock)
+        flow = await tools.start("at_once", replica(tools.app, run_tasks=False))
+        clock.now = (await tools.row(flow)).deadline
+        tools.app._parts.worker.start()
+        await tools.until(lambda: tools.store._tasks[flow.task].status != "working", "its end")
+        assert (tools.store._tasks[flow.task].status, tools.ran) == ("failed", [])
+        await tools.app._parts.worker.close()
+
     async def test_fail_all_tasks_whose_time_is_over_one_part_after_the_other(
         self, tools: Tools, monkeypatch: Any
     ) -> None:
@@ -366,6 +397,74 @@ class TestTasksThatBeginHere:
         wrote = [each for each in tools.store.calls if each in ("add", "claim", "change")]
         assert wrote == ["add", "change", "change", "change"]  # parked, answered, completed
 
+    async def test_are_looked_up_and_stored_once_when_they_are_answered(self, tools: Tools) -> None:
+        async def asks(ctx: Context) -> str:
+            """Ask, and wait."""
+            await ctx.elicit("Who are you?", Login)
+            return await tools._wait("asks")
+
+        tools.app.tool(task="optional")(asks)
+        flow = await tools.start("asks")
+        await flow.wait()
+        await asyncio.sleep(0.01)
+        tools.store.calls.clear()
+        await tools.app._parts.tasks.answer(Call("tasks/update", {}, flow.task), {"login": accept(name="Ann").raw})
+        assert tools.store.calls == ["find", "change"]
+        await tools.began.wait()
+        row = await tools.row(flow)
+        assert (row.lease != "", row.attempts) == (True, 1)
+        tools.gate.set()
+        assert (await flow.wait()).text == "asks"
+
+    async def test_are_heard_of_by_the_worker_that_has_them_alone(self, tools: Tools) -> None:
+        flow = await tools.start("steps")
+        await tools.began.wait()
+        other = replica(tools.app)
+        other._parts.worker.start()
+        row = await tools.row(flow)
+        assert [app._parts.worker.hear(row) for app in (tools.app, other)] == [True, False]
+        await other._parts.worker.close()
+
+    async def test_are_not_handed_back_where_one_that_ran_is_claimed_again_and_finds_no_place_free(self) -> None:
+        """It has its place: its lease had ended for a moment."""
+        claimed = asyncio.Event()
+
+        class Late(Flaky):
+            async def claim_tasks(self, *args: Any, **given: Any) -> list[TaskRow]:
+                rows = await super().claim_tasks(*args, **given)
+                if rows:
+                    claimed.set()
+                    await asyncio.sleep(0.01)  # the reply of a database takes its time
+                return rows
+
+        tools = Tools(Late(), limits=Limits(tasks=2))
+        tools.app.tool(task="optional")(tools.waits)
+        flow = await tools.start("steps")
+        await tools.began.wait()
+        (here,) = tools.app._parts.worker._loop_workers.values()
+        ((run, _),) = here._running.values()
+        tools.store.away = {"renew"}
+        await tools.store.change_task(await tools.row(flow), leased_until=0.0)
+        await claimed.wait()
+        other = await tools.start("waits")
+        assert len(here._running) == 2
+        await asyncio.sleep(0.02)
+        assert ((await tools.row(flow)).lease, run.over) == (here._name, False)
+        tools.store.away = set()
+        tools.gate.set()
+        assert [(await each.wait()).text for each in (flow, other)] == ["last", "waits"]
+        assert tools.ran.count("first") == 1
+        await tools.app._parts.worker.close()
+
+    async def test_are_stored_by_others_wake_a_worker_that_rests(self, tools: Tools, monkeypatch: Any) -> None:
+        monkeypatch.setattr(worker, "POLL_INTERVAL", 600.0)
+        tools.app._parts.worker.start()
+        await asyncio.sleep(1)
+        before = time.monotonic()
+        await tools.start("at_once", replica(tools.app, run_tasks=False))
+        await tools.until(lambda: tools.ran, "the task to be run")
+        assert time.monotonic() - before < 0.1
+
     async def test_are_for_others_where_there_is_no_room(self) -> None:
         tools = Tools(Flaky(), limits=Limits(tasks=1))
         blocked = await tools.start("steps")
@@ -387,7 +486,7 @@ class TestTasksThatBeginHere:
         await (await tools.start("at_once")).wait()  # the worker begins with it
         flow = await tools.start("waits")
         row = await tools.row(flow)
-        assert (row.lease != "", row.version) == (True, 0), "it was claimed, and not begun here"
+        assert (row.lease != "", row.version, row.attempts) == (True, 0, 1), "it was claimed, and not begun here"
         tools.gate.set()
         assert (await flow.wait()).text == "waits"
         await tools.app._parts.worker.close()
@@ -655,6 +754,46 @@ class TestALease:
             until = run.lease._until
             await tools.until(lambda until=until: run.lease._until > until, "the heartbeat")  # type: ignore[misc]
 
+    async def test_is_renewed_beside_one_of_a_run_that_is_over(self, tools: Tools) -> None:
+        tools.app.tool(task="optional")(tools.waits)
+        for _ in range(2):
+            await tools.start("waits")
+        await tools.began.wait()
+        (here,) = tools.app._parts.worker._loop_workers.values()
+        over, goes_on = (run for run, _ in here._running.values())
+        over.over = True  # it stores its end, which takes a while
+        until = goes_on.lease._until
+        await asyncio.sleep(0.2)
+        assert goes_on.lease._until > until
+        over.over = False
+
+    async def test_that_was_given_back_and_taken_again_begins_a_run_anew(self, tools: Tools) -> None:
+        flow = await tools.start("steps")
+        await tools.began.wait()
+        (here,) = tools.app._parts.worker._loop_workers.values()
+        ((run, _),) = here._running.values()
+        await run.leave()  # and its code has yet to end
+        await tools.until(lambda: here._running[flow.task][0] is not run, "the next run")
+        tools.gate.set()
+        assert (await flow.wait()).text == "last"
+
+    async def test_that_comes_back_after_others_have_worked_ends_the_run_that_lacks_what_they_recorded(
+        self, tools: Tools, monkeypatch: Any
+    ) -> None:
+        monkeypatch.setattr(worker, "HEARTBEAT_INTERVAL", 600.0)
+        flow = await tools.start("steps")
+        await tools.began.wait()
+        (here,) = tools.app._parts.worker._loop_workers.values()
+        ((run, running),) = here._running.values()
+        records, row = tools.app._parts.tasks._records, await tools.row(flow)
+        journal = records.sealed.unseal_journal(row, records.now())
+        journal.steps["theirs"] = Step("theirs", {}, "theirs", [])
+        sealed = records.seal_journal(row, journal)
+        await tools.store.change_task(row, journal=sealed, lease="", leased_until=0.0)
+        await tools.until(lambda: here._running[row.id][0] is not run, "the next run")
+        assert (run.lost, running.cancelling()) == (True, 1)
+        tools.gate.set()
+
     async def test_that_ended_and_was_found_again_loses_nothing(self, tools: Tools) -> None:
         flow = await tools.start("steps")
         await tools.began.wait()
@@ -724,10 +863,12 @@ class TestALease:
         tools = Tools(Flaky(), limits=Limits(task_attempts=2))
         running: list[None] = []
         seen: list[int] = []
+        leased: list[int] = []
 
         async def suspect() -> str:
             running.append(None)
             seen.append(len(running))
+            leased.append(sum(row.lease != "" for row in tools.store._tasks.values()))
             await asyncio.sleep(0.02)
             running.pop()
             return "done"
@@ -738,7 +879,7 @@ class TestALease:
             await tools.store.change_task(await tools.row(flow), attempts=1)
         tools.app._parts.worker.start()
         assert [(await flow.wait()).text for flow in flows] == ["done"] * 3, "what went back has lost no attempt"
-        assert seen == [1] * 3
+        assert (seen, leased) == ([1] * 3, [1] * 3)
         await tools.app._parts.worker.close()
 
     async def test_is_nobody_s_where_the_loop_was_blocked_while_nothing_ran(
@@ -749,6 +890,31 @@ class TestALease:
         virtual_time.compute(0.5)
         await tools.until(lambda: "stood still" in caplog.text, "the worker to say so")
         assert "may have started its tasks again (none ran)" in caplog.text
+        await tools.app._parts.worker.close()
+
+    async def test_that_a_block_of_the_loop_did_not_outlast_is_said_to_nobody(
+        self, caplog: pytest.LogCaptureFixture, virtual_time: VirtualTime
+    ) -> None:
+        tools = Tools(InProcessStore(), limits=Limits(lease_seconds=0.2))
+        await (await tools.start("at_once")).wait()
+        virtual_time.compute(0.18)
+        await asyncio.sleep(0.3)
+        assert "stood still" not in caplog.text
+        await tools.app._parts.worker.close()
+
+    @pytest.mark.parametrize(("most", "named"), [(2, "{}, {}"), (1, "{}, and 1 more")])
+    async def test_because_the_loop_was_blocked_is_said_of_so_many_tasks_and_the_others_are_counted(
+        self, caplog: pytest.LogCaptureFixture, virtual_time: VirtualTime, monkeypatch: Any, most: int, named: str
+    ) -> None:
+        monkeypatch.setattr(worker, "_MOST_NAMED", most)
+        tools = Tools(InProcessStore(), limits=Limits(lease_seconds=0.2))
+        tools.app.tool(task="optional")(tools.waits)
+        flows = [await tools.start("waits") for _ in range(2)]
+        await tools.began.wait()
+        virtual_time.compute(0.5)
+        await tools.until(lambda: "stood still" in caplog.text, "the worker to say so")
+        assert f"again ({named.format(*(flow.task[:8] for flow in flows))})" in caplog.text
+        tools.gate.set()
         await tools.app._parts.worker.close()
 
     async def test_because_the_loop_was_blocked_is_said_by_whose_it_is(
@@ -954,10 +1120,41 @@ class TestServersThatEnd:
         tools.app.tool(task="optional")(stubborn)
         await tools.start("stubborn")
         await tools.began.wait()
+        (here,) = tools.app._parts.worker._loop_workers.values()
+        ((_, running),) = here._running.values()
         shutdown = tools.app._parts.admission.shutdown
         shutdown.seconds, shutdown.began = 20.0, time.monotonic() - 17
         await tools.app._parts.worker.close()
         assert shutdown.left() > 0
+        assert running.cancelling() == 2, "its handler, and then the wait for its steps"
+
+    async def test_end_at_once_where_nothing_runs(self, tools: Tools, monkeypatch: Any) -> None:
+        monkeypatch.setattr(worker, "POLL_INTERVAL", 600.0)
+        tools.app._parts.worker.start()
+        await asyncio.sleep(1)
+        before = time.monotonic()
+        await tools.app._parts.worker.close()
+        assert time.monotonic() == before
+
+    async def test_leave_no_look_at_the_store_behind(self) -> None:
+        ended: list[str] = []
+
+        class Slow(Flaky):
+            async def wait_for_tasks(self, *args: Any, **given: Any) -> None:
+                try:
+                    await super().wait_for_tasks(*args, **given)
+                finally:
+                    await asyncio.sleep(0.1)  # a database takes its time to end a statement
+                    ended.append("wait")
+
+        slow = Tools(Slow(), limits=Limits(tasks=2))
+        slow.app.tool(task="optional", concurrency=1)(slow.waits)  # so that the worker waits for two things
+        await slow.start("waits")
+        await slow.began.wait()
+        await asyncio.sleep(0.01)
+        slow.gate.set()
+        await slow.app._parts.worker.close()
+        assert ended
 
     async def test_hand_back_what_is_being_claimed(self, tools: Tools) -> None:
         flow = await tools.start("at_once", replica(tools.app, run_tasks=False))
@@ -991,9 +1188,11 @@ class TestServersThatEnd:
         tools.store.slow = 3600.0
         tools.app._parts.worker.start()
         await tools.until(lambda: "claim" in tools.store.calls, "the claim")
+        (here,) = tools.app._parts.worker._loop_workers.values()
         before = time.monotonic()
         await tools.app._parts.worker.close()
         assert time.monotonic() - before <= 0.8
+        assert here._claims.cancelled()
 
     async def test_end_while_the_store_is_away(self, tools: Tools) -> None:
         flow = await tools.start("steps")

@@ -1,0 +1,108 @@
+"""A round of a task: what its handler begins with, and what becomes of the task however the round ends."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+from mrtr_server import InProcessStore
+from mrtr_server.flow.handler import TaskTerms
+from mrtr_server.flow.journal import Journal
+from mrtr_server.flow.waiting_round import ShouldYield
+from mrtr_server.protocol.messages import Call, Complete
+from mrtr_server.storage.tasks import TaskRow
+from mrtr_server.tasks.round_executor import RoundExecutor, TaskEnd
+from mrtr_server.tasks.task_run import TaskRun
+
+from .test_task_run import Bench, answered, question, stored
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend(simulated: Any) -> Any:
+    """Time passes when nothing else happens: no busy machine ends a lease."""
+    return simulated
+
+
+DONE = Complete({"content": []})
+
+
+class Tools:
+    """Tools whose every round is the same function of the journal."""
+
+    terms: Mapping[str, TaskTerms] = {}
+
+    def __init__(self, round_: Callable[[Journal], TaskEnd]) -> None:
+        self._round = round_
+
+    def answer_within(self, tool: str) -> float | None:
+        return None
+
+    async def run(self, call: Call, journal: Journal, run: TaskRun, should_yield: ShouldYield) -> TaskEnd:
+        return self._round(journal)
+
+
+class Breaking(InProcessStore):
+    """A store that breaks once, in a way that no store should."""
+
+    broken = False
+
+    async def change_task(self, row: TaskRow, **changes: Any) -> TaskRow | None:
+        if self.broken:
+            self.broken = False
+            raise RuntimeError("it is broken")
+        return await super().change_task(row, **changes)
+
+
+@pytest.fixture
+async def bench() -> Bench:
+    made = Bench(Breaking())
+    await made.start()
+    return made
+
+
+async def execute(bench: Bench, run: TaskRun, round_: Callable[[Journal], TaskEnd] = lambda _: DONE) -> TaskRow:
+    """Run a round, and return the task as it is then."""
+    executor = RoundExecutor(bench.records, Tools(round_), lambda *_: None)
+    await executor.execute(run, asyncio.Semaphore(), lambda: None)
+    return await stored(bench, run)
+
+
+async def test_a_task_whose_end_the_store_refuses_for_no_known_reason_fails(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = await bench.run("worker")
+    assert isinstance(bench.store, Breaking)
+    bench.store.broken = True
+    row = await execute(bench, run)
+    assert (row.status, row.message, row.lease) == ("failed", "The task could not be stored", "")
+    [record] = caplog.records
+    assert record.getMessage() == "A task of 'act' could not be run or stored"
+
+
+async def test_a_round_begins_with_the_answers_that_have_come(bench: Bench) -> None:
+    answer, login = {"action": "accept", "content": {}}, question("Who?")
+    first = await bench.run("worker")
+    await first.publish({"login": login})
+    await first.leave()
+    await answered(bench, first, "login", answer)
+    seen: list[Any] = []
+
+    def round_(journal: Journal) -> TaskEnd:
+        seen.append(journal.answer("login", login.digest))
+        return DONE
+
+    assert (await execute(bench, await bench.run("worker"), round_)).status == "completed"
+    assert seen == [answer]
+
+
+async def test_a_takeover_names_its_task_to_programs(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    await bench.run("dead")
+    run = await bench.run("worker")
+    await execute(bench, run)
+    [record] = caplog.records
+    assert "is taken over" in record.getMessage()
+    named = {"event": "takeover", "work": "task", "tool": "act", "task": run.row.reference}
+    assert vars(record)["fields"] == named
