@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from mrtr_server import SQLStore, StoreUnavailable
+from mrtr_server import Redemption, SQLStore, StoreUnavailable
 from mrtr_server.storage.sql.tasks import POLL, QUIET, WORK
 
 from ..support.databases import TOOLS, task_row
@@ -168,9 +168,13 @@ def add(store: SQLStore) -> Coroutine[Any, Any, bool]:
     return store.add_task(task_row())
 
 
-@pytest.mark.parametrize("storing", [put, replace, add])
+def redeem(store: SQLStore) -> Coroutine[Any, Any, Redemption]:
+    return store.redeem("state", "answers", lease=5, keep=60)
+
+
+@pytest.mark.parametrize("storing", [put, replace, add, redeem])
 async def test_what_is_stored_has_what_expired_removed_first(played: Played, storing: Storing) -> None:
-    played.returned = {name: [(1,)] for name in ("put_value", "replace_value", "add_task")}
+    played.returned = {name: [(1,)] for name in ("put_value", "replace_value", "add_task", "grant")}
     await storing(played.store)
     sweeps = {name for _, name in played.asked[:-1]}
     assert sweeps == {name for name in played.store.database.statements if name.startswith("sweep_")}

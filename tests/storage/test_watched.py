@@ -251,13 +251,14 @@ class TestReadiness:
         loop = asyncio.new_event_loop()
         looking = loop.create_task(other())
         await asyncio.to_thread(loop.run_until_complete, looking)
-        began = time.monotonic()
+        look, began = watched._looking, time.monotonic()
+        assert look is not None
         try:
             assert await watched.is_usable()
+            await watched.close()
             assert time.monotonic() == began
+            assert not look.cancelling()
         finally:
-            look = watched._looking
-            assert look is not None
             look.cancel()
             await asyncio.to_thread(loop.run_until_complete, asyncio.wait((look,)))
             loop.close()
