@@ -127,9 +127,7 @@ class Listener:
             self._forget(self)
 
     def _add(self, change: Change) -> None:
-        topic = change.kind, change.uri
-        self._changes.pop(topic, None)  # the newest note counts
-        self._changes[topic] = change
+        self._changes[change.kind, change.uri] = change  # the newest note counts
         self._wake()
 
     def _wake(self) -> None:

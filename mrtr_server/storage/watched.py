@@ -57,6 +57,11 @@ class Outage:
         name: the server's, for the log.
     """
 
+    _reference: str
+    _since: float
+    _failures: int
+    """What the log says of the one that is on, or was on last."""
+
     def __init__(self, name: str) -> None:
         self._name = name
         self.slowness = Slowness(name)
@@ -66,9 +71,6 @@ class Outage:
         self.observer: StoreObserver | None = None
         self._failing: dict[str, float] = {}
         """The methods that failed, and when they did so last."""
-        self._reference = ""
-        self._since = 0.0
-        self._failures = 0
 
     @property
     def is_on(self) -> bool:

@@ -47,8 +47,10 @@ def test_each_is_given_the_half_of_what_an_answer_took(
     clocks.note(middle + ahead * (MOST_SECONDS + took / 2), before=HERE, took=took)
     clocks.check()
     clocks.note(middle + ahead * (MOST_SECONDS + took / 2 + 0.25), before=HERE, took=took)
-    with pytest.raises(ClocksApart, match=f"{MOST_SECONDS + 0.25:.1f} s {where}"):
+    with pytest.raises(ClocksApart, match=f"{MOST_SECONDS + 0.25:.1f} s {where}") as refused:
         clocks.check()
+    assert refused.value.reference
+    assert refused.value.reference in caplog.messages[-1]
 
 
 def test_a_change_has_one_line(clocks: ClockComparison, caplog: pytest.LogCaptureFixture) -> None:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -20,6 +21,7 @@ import asyncpg  # type: ignore[import-untyped]
 import pytest
 
 from mrtr_server import Context, MRTRServer, SetupError, SQLStore, Store, StoreUnavailable
+from mrtr_server.errors import WrongVersion
 from mrtr_server.storage.factory import store_of
 from mrtr_server.storage.sql import postgresql as module
 from mrtr_server.storage.sql import sqlite
@@ -113,6 +115,8 @@ class TestTheModeOfASQLiteFile:
         assert await works(store)
         await asyncio.to_thread(lambda: asyncio.run(works(store, "another")))
         await store.close()
+        assert await works(store, "a third"), "it is opened again"
+        await store.close()
         assert [record.getMessage().count("may read or write") for record in caplog.records] == [1]
 
     def test_is_that_of_its_owner_when_the_command_makes_it(self, tmp_path: Path) -> None:
@@ -188,6 +192,7 @@ class TestURL:
             "tasks.db",
             "postgresql://user:secret@host:port/name",
             "postgresql://user:top@secret@host/name",
+            "postgresql:secret",
         ],
     )
     def test_what_is_no_url_is_refused_without_repeating_it(self, url: str) -> None:
@@ -398,6 +403,23 @@ class TestEventLoops:
         assert await postgresql.fetch(count) == module.CONNECTIONS
         await store.close()
 
+    async def test_what_a_loop_that_has_ended_left_is_forgotten(self, postgresql: PostgreSQL) -> None:
+        database = PostgreSQLDatabase(postgresql.url(), "name")
+        ended = asyncio.new_event_loop()
+        ended.close()
+        database._connected[ended] = module._Connected(None)
+        await database.check()
+        assert list(database._connected) == [asyncio.get_running_loop()]
+        await database.close()
+
+    async def test_looking_at_the_version_takes_no_connections_of_its_own(self, postgresql: PostgreSQL) -> None:
+        database = PostgreSQLDatabase(postgresql.url(await postgresql.new_database()), "name")
+        await database.check()
+        (before,) = database._connected.values()
+        assert await database.upgrade() == await database.found_version() == database.version
+        assert list(database._connected.values()) == [before]
+        await database.close()
+
 
 class TestSchema:
     async def change_version(self, store: SQLStore, to: str) -> None:
@@ -503,6 +525,32 @@ asyncio.run(main())
 
 
 class TestSQLiteTrouble:
+    def test_an_error_of_the_disk_is_met_twice_before_it_counts_and_any_other_once(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        database = SQLiteDatabase(f"{tmp_path}/store.db")
+        naps: list[float] = []
+        errors: list[str] = []
+
+        def lead(steps: object) -> str:
+            if errors:
+                raise sqlite3.OperationalError(errors.pop(0))
+            return "4"
+
+        monkeypatch.setattr(time, "sleep", naps.append)
+        monkeypatch.setattr(database, "_try_to_lead", lead)
+        errors[:] = ["disk I/O error"]
+        assert database._lead(database.steps_from) == "4"
+        assert naps == [0.1]
+        errors[:] = ["disk I/O error"] * 2
+        with pytest.raises(sqlite3.OperationalError, match="disk I/O error"):
+            database._lead(database.steps_from)
+        naps.clear()
+        errors[:] = ["no room"]
+        with pytest.raises(sqlite3.OperationalError, match="no room"):
+            database._lead(database.steps_from)
+        assert naps == []
+
     @pytest.mark.parametrize(
         ("how_often", "said"),
         [
@@ -676,6 +724,16 @@ class TestAPoolerOfTransactions:
         assert await store.database.run(look) == (True, 0)
         assert await store.database.upgrade() == await store.database.found_version() == store.database.version
 
+    async def test_that_is_not_there_costs_no_transaction(self, postgresql: PostgreSQL) -> None:
+        database = open_database(postgresql.url(), environment={})
+        assert isinstance(database, PostgreSQLDatabase)
+
+        async def look(connection: Any) -> bool:
+            return bool(connection.is_in_transaction())
+
+        assert await database.run(look) is False
+        await database.close()
+
     async def test_is_passed_by_for_a_connection_that_listens(self, store: SQLStore) -> None:
         connection = await store.database.connect_alone()
         assert await connection.fetchval("SHOW application_name") == "direct"
@@ -748,6 +806,35 @@ class TestPostgreSQLTrouble:
             assert {message.rpartition(": ")[2] for message in messages} == {"no answer in time"}
         assert await works(store)
         await store.close()
+
+    async def test_looking_at_the_version_waits_for_no_lock_for_ever(
+        self, postgresql: PostgreSQL, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        name = await postgresql.new_database()
+        database = PostgreSQLDatabase(postgresql.url(name), "name")
+        await database.check()
+        await database.close()
+        monkeypatch.setattr(module, "TIMEOUT", 0.3)
+        async with postgresql.connection(name) as other, other.transaction():
+            await other.execute("LOCK TABLE mrtr_schema IN ACCESS EXCLUSIVE MODE")
+            for look in (database.found_version, database.upgrade):
+                with pytest.raises(StoreUnavailable, match="name: no answer in time"):
+                    await asyncio.wait_for(look(), TIMEOUT)
+        await database.close()
+
+    async def test_a_connection_that_listens_waits_no_longer_than_the_others(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        asked: list[dict[str, Any]] = []
+        monkeypatch.setattr(module, "CONNECT_TIMEOUT", 4.0)
+        monkeypatch.setattr(module, "TIMEOUT", 7.0)
+
+        async def connect(url: str, **options: Any) -> None:
+            asked.append(options)
+
+        monkeypatch.setattr(asyncpg, "connect", connect)
+        await PostgreSQLDatabase("postgresql://127.0.0.1/name", "name").connect_alone()
+        assert asked == [{"timeout": 4.0, "command_timeout": 7.0}]
 
     async def test_a_restart_between_two_calls_is_not_even_noticed(self, postgresql: PostgreSQL) -> None:
         store = SQLStore(postgresql.url())
@@ -822,14 +909,14 @@ class TestPostgreSQLTrouble:
         attempts = []
 
         async def meet(connection: Any) -> str:
-            attempts.append(connection)
+            attempts.append(await connection.fetchval("SELECT pg_backend_pid()"))
             if len(attempts) == 1:
                 raise asyncpg.InternalClientError("cannot switch to state 12; another operation is in progress")
             return "done"
 
         assert isinstance(store.database, PostgreSQLDatabase)
         assert await store.database.run(meet) == "done"
-        assert len(attempts) == 2
+        assert len(set(attempts)) == 2, "it is not used again"
         assert await works(store)
         await store.close()
 
@@ -871,6 +958,7 @@ def test_a_name_server_that_does_not_answer_holds_no_process() -> None:
         ("postgresql://u@db.example/x", ["db.example"]),
         ("postgresql://u@10.0.0.1:5433/x", ["10.0.0.1"]),
         ("postgresql://u@[::1]/x", []),
+        ("postgresql://u@/x?host=::1", []),
         ("postgresql://u@/x?host=/run/postgresql", []),
         ("postgresql://u@/x?host=one:5432&host=two:5432", ["one", "two"]),
         ("postgresql://u@/x?host=one,two", ["one", "two"]),
@@ -884,3 +972,22 @@ def test_the_name_to_look_up_is_that_of_the_environment_when_the_url_has_none(mo
     monkeypatch.setenv("PGHOST", "db.example")
     assert module._hosts("postgresql://u@/x") == ["db.example"]
     assert module._hosts("postgresql://u@other.example/x") == ["other.example"]
+
+
+def test_an_error_without_a_text_is_called_by_its_kind() -> None:
+    database = open_database("sqlite:///store.db")
+    for error, said in ((LookupError(), "LookupError"), (ConnectionError(), "can't connect: ConnectionError")):
+        assert str(database.unavailable(error)) == f"{database.name}: {said}"
+
+
+@pytest.mark.parametrize("found", ["1", "999"])
+def test_tables_of_another_version_are_refused(found: str) -> None:
+    database = open_database("sqlite:///store.db")
+    database.check_version(database.version)
+    with pytest.raises(WrongVersion, match=f"its tables are of version {found}, "):
+        database.check_version(found)
+
+
+@pytest.mark.parametrize(("url", "one_machine"), [("sqlite:///store.db", True), ("postgresql://host/name", False)])
+def test_a_file_serves_one_machine_and_a_server_many(url: str, one_machine: bool) -> None:
+    assert SQLStore(url).one_machine is one_machine

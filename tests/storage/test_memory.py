@@ -1,5 +1,6 @@
 """The store in the memory of a process, at its bounds: what is full, what has expired, and what it counts."""
 
+import asyncio
 from dataclasses import replace
 from typing import Any
 
@@ -233,10 +234,28 @@ class TestTasks:
         assert row is not None
         await store.add_task(row)
         await store.add_task(task(clock, "ended", status="failed"))
+        other = task(clock, "other")
+        await store.add_task(other)
         for number in range(1000):
             row = await store.change_task(row, deadline=clock() + 50 + number / 1000)
             assert row is not None
-        assert len(store._deadlines) <= 105
+        assert len(store._deadlines) <= 107
+        clock.advance(51)
+        assert await store.overdue_tasks(most=10) == [other, row], "each is found at its own"
+
+    async def test_wake_who_waits_when_one_can_be_claimed_and_not_when_it_can_not(self, clock: Clock) -> None:
+        store = make(clock)
+        row: TaskRow | None = task(clock, "one", status="input_required")
+        assert row is not None
+        await store.add_task(row)
+        await claim(store)
+        waiting = asyncio.create_task(store.wait_for_tasks(600, tools=["act"]))
+        for status, wakes in (("input_required", False), ("working", True)):
+            row = await store.change_task(row, status=status)
+            assert row is not None
+            for _ in range(5):  # turns of the loop
+                await asyncio.sleep(0)
+            assert waiting.done() is wakes
 
     async def test_are_listed_for_their_owner_newest_first_and_as_large_as_wanted(self, clock: Clock) -> None:
         store = make(clock)

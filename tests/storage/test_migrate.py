@@ -19,6 +19,7 @@ from mrtr_server.storage.sql.database import Database
 from mrtr_server.storage.sql.migrate import upgrade
 from mrtr_server.storage.sql.sqlite_mode import make_private
 from mrtr_server.storage.sql.statements import read_migrations
+from mrtr_server.storage.sql.urls import open_database
 
 from ..support.databases import PostgreSQL, task_row
 from ..support.serving import KEYS, TIMEOUT, in_process
@@ -182,6 +183,30 @@ class TestUpgrade:
             await upgrade(url)
         assert asked == [NEWEST, NEWEST]
         assert await works(url)
+
+    async def test_that_another_process_finished_meanwhile_returns_what_there_was_before(
+        self, url: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        await upgrade(url)
+        database = open_database(url)
+
+        def find(*versions: str | None) -> None:
+            left = list(versions)
+
+            def now(connection: object) -> str | None:
+                return left.pop(0)
+
+            async def later(connection: object) -> str | None:
+                return left.pop(0)
+
+            monkeypatch.setattr(database, "_find_version", later if database.notifies else now)
+
+        find("1", NEWEST)
+        assert await database.upgrade() == "1"
+        find(None, "99")
+        with pytest.raises(WrongVersion, match="its tables are of version 99"):
+            await database.check()
+        await database.close()
 
     async def test_makes_the_tables_where_there_are_none(self, url: str) -> None:
         assert (await upgrade(url)).endswith(f"created the tables, at version {NEWEST}")

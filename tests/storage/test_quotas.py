@@ -17,6 +17,7 @@ from mrtr_server.errors import Full, OverShare
 from mrtr_server.protocol.callers import Principal
 from mrtr_server.storage.quotas import Quota, Quotas, UsageByCaller
 from mrtr_server.storage.sql import store as module
+from mrtr_server.storage.sql.tasks import BLOCK, budget
 from mrtr_server.storage.tasks import FREE, Places, TaskRow
 from mrtr_server.testing import Clock
 
@@ -344,6 +345,12 @@ class TestABacklog:
         assert await took(claim_nothing) < most
         assert await took(add_and_claim) < 2 * most
         assert await took(lambda: bench.store.overdue_tasks(most=100)) < most
+
+
+def test_what_may_be_stored_is_counted_in_blocks_and_the_last_one_may_be_begun() -> None:
+    quota = Quota(ANN, bytes=10 * BLOCK, share=0.5)
+    given = {"caller": ANN, "most": 30, "share": 15, "most_blocks": 11, "share_blocks": 6}
+    assert budget(quota, 30) == given
 
 
 class TestQuotas:

@@ -3,6 +3,7 @@
 import asyncio
 import threading
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -233,6 +234,29 @@ async def test_a_row_that_changes_meanwhile_is_not_overwritten(url: str, monkeyp
     async with bank(url, NEW) as new:
         parked.move_to(new.app)
         assert (await parked.look()).text == "approved"
+
+
+async def test_the_only_row_that_changes_meanwhile_is_looked_at_again(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with bank(url, OLD) as old:
+        parked = await old.start("approve")
+        await parked.wait()
+
+        async def change() -> None:
+            row = await old.app._parts.shared.store.find_task(parked.task)
+            assert row is not None
+            assert await old.app._parts.shared.store.change_task(row, journal=row.call)
+
+        monkeypatch.setattr(module, "open_database", lambda url: Scripted(open_database(url), "reseal_task", change))
+        done = {each.table: each for each in await reseal(url, KeyRing([NEW, OLD]))}
+    assert done["mrtr_tasks"] == Resealed("mrtr_tasks", rows=1, sealed=1)
+
+
+def test_a_row_that_does_not_open_is_left_to_do() -> None:
+    assert Resealed("mrtr_tasks", rows=1).is_done
+    assert not Resealed("mrtr_tasks", rows=1, unopened=Counter(["its key is not in the ring"])).is_done
+    assert not Resealed("mrtr_tasks", rows=1, left=1).is_done
 
 
 async def test_a_run_that_is_cut_off_goes_on_where_it_was(url: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -173,6 +174,53 @@ async def test_one_that_takes_the_transaction_with_it_costs_the_others_nothing(f
         assert await file.run(FIND, {"number": number}) == [(number,)]
 
 
+async def test_a_transaction_that_can_not_be_committed_costs_none_of_its_statements(
+    file: SQLiteFile, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Refusing(sqlite3.Connection):
+        refused = 0
+
+        def execute(self, sql: str, *given: Any) -> sqlite3.Cursor:
+            if sql == "COMMIT" and not self.refused:
+                self.refused += 1
+                raise sqlite3.OperationalError("database is locked")
+            return super().execute(sql, *given)
+
+    gate = Gate()
+
+    def opened(worker: module._Worker) -> sqlite3.Connection:
+        connection = sqlite3.connect(worker._path, isolation_level=None, factory=Refusing)
+        connection.create_function("hold", 0, gate)
+        return connection
+
+    monkeypatch.setattr(module._Worker, "_open", opened)
+    adding = await held(file, gate, 1, 2, 13, 3)
+    gate.open()
+    first, second, wrong, third = await adding
+    assert (first, second, third) == (1, 2, 3)
+    assert isinstance(wrong, sqlite3.IntegrityError)
+    with closing(sqlite3.connect(path)) as other:
+        assert other.execute("SELECT number FROM numbers").fetchall() == [(1,), (2,), (3,)], "it is on the disk"
+
+
+async def test_no_more_than_some_share_a_transaction(
+    file: SQLiteFile, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    groups: list[int] = []
+    run = module._Worker._outcomes
+
+    def noted(worker: module._Worker, connection: sqlite3.Connection, group: Any) -> Any:
+        groups.append(len(group))
+        return run(worker, connection, group)
+
+    monkeypatch.setattr(module, "STATEMENTS_IN_TRANSACTION", 3)
+    monkeypatch.setattr(module._Worker, "_outcomes", noted)
+    adding = await held(file, gate, *range(100, 107))
+    gate.open()
+    assert await adding == list(range(100, 107))
+    assert groups == [1, 3, 3, 1]
+
+
 async def test_what_nobody_waits_for_any_more_is_left_out(file: SQLiteFile, gate: Gate) -> None:
     slow = asyncio.create_task(file.run(HOLD, {}))
     await gate.is_held()
@@ -253,6 +301,32 @@ async def test_threads_end_when_there_is_nothing_to_do(file: SQLiteFile, monkeyp
         async with asyncio.timeout(TIMEOUT):
             while threads(file):  # noqa: ASYNC110  a thread that ends tells nobody
                 await asyncio.sleep(0.01)
+
+
+async def test_a_thread_that_is_about_to_end_takes_nothing_more(
+    file: SQLiteFile, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Slow(sqlite3.Connection):
+        def close(self) -> None:
+            gate()
+            super().close()
+
+    monkeypatch.setattr(module._Worker, "_open", lambda worker: sqlite3.connect(worker._path, factory=Slow))
+    monkeypatch.setattr(module, "IDLE", 0.01)
+    assert await file.run(FIND, {"number": 1}) == []
+    await gate.is_held()  # it has nothing to do, and closes its connection
+    try:
+        async with asyncio.timeout(TIMEOUT):
+            assert await file.run(FIND, {"number": 1}) == []
+    finally:
+        for _ in range(2):
+            gate.open()
+
+
+async def test_a_thread_keeps_no_process_from_ending(file: SQLiteFile) -> None:
+    await add(file, 1)
+    assert file._writer._thread is not None
+    assert file._writer._thread.daemon
 
 
 async def test_closing_waits_for_what_is_under_way_and_it_may_be_used_again(
@@ -377,7 +451,11 @@ class TestWhatIsFoundOnTheSpot:
         await add(file, 1)
         for _ in range(2):
             assert file.find(FIND, {"number": 1}) == [(1,)]
+            connection = file._inline._connection
+            assert connection is not None
             file.close()
+            with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+                connection.execute("SELECT 1")
 
     @pytest.mark.alone
     async def test_is_left_to_run_where_the_file_is_locked(self, file: SQLiteFile, path: Path) -> None:

@@ -20,8 +20,10 @@ from mrtr_server.storage import contact
 from mrtr_server.storage import watched as watched_store
 from mrtr_server.storage.base import Redemption, Store
 from mrtr_server.storage.pubsub import InProcessFanout
+from mrtr_server.storage.slowness import Slowness
 from mrtr_server.storage.tasks import TaskRow
 from mrtr_server.storage.watched import Outage, WatchedStore
+from mrtr_server.tally import TAKEOVERS, Tally
 from mrtr_server.testing import AsyncClient, Reply, yes
 
 from ..support.databases import PostgreSQL, task_row
@@ -241,6 +243,34 @@ class TestReadiness:
 
         assert virtual_time.run(asked()) == [1, 1, 2, 2, 3, 3]
 
+    async def test_waits_for_no_look_of_another_event_loop(self) -> None:
+        watched = WatchedStore(Hanging(), Outage("bank"), lease=30)
+
+        async def other() -> None:
+            assert watched._look_soon() is not None
+
+        loop = asyncio.new_event_loop()
+        looking = loop.create_task(other())
+        await asyncio.to_thread(loop.run_until_complete, looking)
+        look, began = watched._looking, time.monotonic()
+        assert look is not None
+        try:
+            assert await watched.is_usable()
+            await watched.close()
+            assert time.monotonic() == began
+            assert not look.cancelling()
+        finally:
+            look.cancel()
+            await asyncio.to_thread(loop.run_until_complete, asyncio.wait((look,)))
+            loop.close()
+
+    async def test_ends_with_the_store(self) -> None:
+        watched = WatchedStore(Hanging(), Outage("bank"), lease=30)
+        assert not await watched.is_usable()
+        await watched.close()
+        assert watched._looking is not None
+        assert watched._looking.cancelled()
+
     async def test_says_what_a_store_of_the_author_s_raises(self, caplog: pytest.LogCaptureFixture) -> None:
         class Slipping(InProcessStore):
             shared = True
@@ -306,7 +336,8 @@ class Seen:
     def took(self, method: str, seconds: float, error: Exception | None) -> None:
         self.methods.append(method)
 
-    def added(self, row: TaskRow) -> None: ...
+    def added(self, row: TaskRow) -> None:
+        self.methods.append(f"added {row.id}")
 
     def changed(self, row: TaskRow, to: TaskRow) -> None: ...
 
@@ -330,6 +361,64 @@ RETURNED: dict[str, object] = {
     "overdue_tasks": [task_row()],
     "wait_for_tasks": None,
 }
+
+
+WROTE: list[tuple[str, object, bool]] = [
+    ("redeem", Redemption("granted"), True),
+    ("redeem", Redemption("running"), False),
+    ("renew", True, True),
+    ("renew", False, False),
+    ("record", True, True),
+    ("record", False, False),
+    ("put", True, True),
+    ("put", False, False),
+    ("replace", None, True),
+    ("get", b"value", False),
+    ("add_task", True, True),
+    ("add_task", False, False),
+    ("find_task", task_row(), False),
+    ("change_task", task_row(), True),
+    ("change_task", None, False),
+    ("claim_tasks", [task_row()], True),
+    ("claim_tasks", [], False),
+    ("renew_tasks", {"id"}, True),
+    ("renew_tasks", set(), False),
+    ("holds_task", True, False),
+    ("overdue_tasks", [task_row()], False),
+    ("wait_for_tasks", None, False),
+]
+"""Methods, what they return, and whether they have written then."""
+
+
+class Failing(InProcessStore):
+    """A store that can do nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+
+        async def fail(*args: Any, **keywords: Any) -> None:
+            raise StoreUnavailable("away")
+
+        for method in RETURNED:
+            setattr(self, method, fail)
+
+
+class Timed(Slowness):
+    """Notes what is timed."""
+
+    def __init__(self, timed: list[str]) -> None:
+        super().__init__("it")
+        self._timed = timed
+
+    def took(self, method: str, began: float, ended: float) -> None:
+        self._timed.append(f"{method} {ended - began:.1f}")
+
+
+async def called(watched: WatchedStore, method: str) -> None:
+    """Call a method with whatever it takes."""
+    parameters = list(inspect.signature(getattr(Store, method)).parameters.values())[1:]
+    needed = [each for each in parameters if each.default is each.empty and each.kind is not each.VAR_KEYWORD]
+    await getattr(watched, method)(**{each.name: task_row() if each.name == "row" else object() for each in needed})
 
 
 class TestEachMethod:
@@ -375,7 +464,48 @@ class TestEachMethod:
         assert await getattr(watched, method)(**given, **more) == RETURNED[method]
         (got,) = store.got
         assert got == {**given, **({"changes": more} if more else {})}
-        assert seen.methods == ([method] if method != "wait_for_tasks" else [])  # which is to wait
+        methods = {"wait_for_tasks": [], "add_task": ["add_task", f"added {given.get('row', task_row()).id}"]}
+        assert seen.methods == methods.get(method, [method])  # to wait takes as long as it takes
+
+    async def test_that_adds_no_task_tells_of_none(self) -> None:
+        seen = Seen()
+        watched = WatchedStore(Noted("add_task", False), Outage("it"), lease=LEASE)
+        watched.observe(seen)
+        assert await watched.add_task(task_row()) is False
+        assert seen.methods == ["add_task"]
+
+    @pytest.mark.parametrize("method", RETURNED)
+    async def test_that_fails_begins_an_outage(self, method: str) -> None:
+        watched = WatchedStore(Failing(), Outage("it"), lease=LEASE)
+        with pytest.raises(StoreUnavailable):
+            await called(watched, method)
+        assert watched.is_away
+
+    @pytest.mark.parametrize(("method", "returned", "ends"), WROTE)
+    async def test_that_has_written_ends_an_outage_of_others(self, method: str, returned: object, ends: bool) -> None:
+        outage = Outage("it")
+        watched = WatchedStore(Noted(method, returned), outage, lease=LEASE)
+        outage.look = lambda: None
+        outage.failed("release", StoreUnavailable("away"))
+        await asyncio.sleep(2 * watched_store.QUIET)
+        await called(watched, method)
+        assert watched.is_away is not ends
+
+    @pytest.mark.parametrize(("granted", "counts"), [(Redemption("granted"), 0), (Redemption("granted", attempt=2), 1)])
+    async def test_that_takes_a_round_over_is_counted(self, granted: Redemption, counts: int) -> None:
+        tally = Tally()
+        watched = WatchedStore(Noted("redeem", granted), Outage("it"), lease=LEASE, tally=tally)
+        await called(watched, "redeem")
+        assert tally.count_of(TAKEOVERS, "round").value == counts
+
+    async def test_is_timed_where_it_works_and_is_not_there_to_wait(self) -> None:
+        outage, timed = Outage("it"), list[str]()
+        outage.slowness = Timed(timed)
+        began = time.monotonic()
+        await asyncio.sleep(0.5)
+        for method, error in (("get", None), ("put", StoreUnavailable("away")), ("wait_for_tasks", None)):
+            outage.ended(method, began, error)
+        assert timed == ["get 0.5"]
 
 
 class TestTheLog:
@@ -547,8 +677,9 @@ class TestTakingTasksOver:
     async def claim(self, watched: WatchedStore) -> None:
         await watched.claim_tasks("lease", seconds=1, most=1, tools=["tool"])
 
-    async def test_one_that_has_stored_a_task_writes_nothing_more_to_find_out_whether_it_can(
-        self, watched: WatchedStore, store: Shared, monkeypatch: pytest.MonkeyPatch
+    @pytest.mark.parametrize("method", ["add_task", "put", "replace"])
+    async def test_one_that_has_stored_something_writes_nothing_more_to_find_out_whether_it_can(
+        self, watched: WatchedStore, store: Shared, monkeypatch: pytest.MonkeyPatch, method: str
     ) -> None:
         looks: list[str] = []
         put = store.put
@@ -558,7 +689,9 @@ class TestTakingTasksOver:
             return await put(key, value, **more)
 
         monkeypatch.setattr(store, "put", noted)
-        assert await watched.add_task(task_row())
+        given = (task_row(),) if method == "add_task" else ("key", b"value")
+        await getattr(watched, method)(*given, **({} if method == "add_task" else {"keep": 60.0}))
+        looks.clear()
         for _ in range(4):
             await self.claim(watched)
             await asyncio.sleep(watched_store.POLL_INTERVAL)
@@ -579,6 +712,21 @@ class TestTakingTasksOver:
     ) -> None:
         assert await self.waited(watched, store) >= LEASE
         assert await self.waited(watched, store) < LEASE, "and does so once"
+
+    async def test_one_that_waits_for_tasks_counts_those_that_it_may_take_over_from_then_on(
+        self, watched: WatchedStore, store: Shared, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        lapsed: list[bool] = []
+
+        async def noted(seconds: float, **more: Any) -> None:
+            lapsed.append(more["lapsed"])
+
+        monkeypatch.setattr(store, "wait_for_tasks", noted)
+        await watched.wait_for_tasks(1, tools=["tool"])
+        await self.waited(watched, store)
+        await watched.wait_for_tasks(1, tools=["tool"])
+        await watched.wait_for_tasks(1, tools=["tool"], lapsed=False)
+        assert lapsed == [False, True, False]
 
     async def test_one_that_saw_an_outage_waits_from_its_end_on(self, watched: WatchedStore, store: Shared) -> None:
         await self.waited(watched, store)

@@ -11,7 +11,6 @@ from itertools import islice
 from secrets import token_hex
 from typing import Any
 
-from ...errors import StoreUnavailable
 from .database import Database
 from .statements import number_parameters
 
@@ -193,11 +192,11 @@ class _Carrier(threading.Thread):
                 await carry()
                 return
             except Exception as error:
-                unavailable = error if isinstance(error, StoreUnavailable) else self._database.unavailable(error)
                 if self._ending:
                     return
                 if not self._is_away:
-                    logger.warning("Changes do not reach other replicas for now: %s", unavailable)
+                    why = self._database.unavailable(error)
+                    logger.warning("Changes do not reach other replicas for now: %s", why)
                 self._is_away = True
             finally:
                 self.connected = False

@@ -1,0 +1,353 @@
+"""Notices between processes, without a database: when they are sent, looked for and removed, and what a loss means."""
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from mrtr_server.storage.sql import notify as module
+from mrtr_server.storage.sql.database import Database
+from mrtr_server.storage.sql.notify import Notices
+
+from ..support.virtual_time import VirtualTime
+
+pytestmark = pytest.mark.anyio
+
+MOST = 10_000
+"""Statements that no test here needs: where there are more, it never rests."""
+
+
+@pytest.fixture
+def anyio_backend(virtual_time: VirtualTime) -> Any:
+    """Nothing here waits for anything but time."""
+    return virtual_time.backend
+
+
+class Restless(BaseException):
+    """What is to rest now and then asks again and again."""
+
+
+class Unused(Database):
+    """What no notice needs of a database."""
+
+    async def rows(self, statement: str, **given: Any) -> Sequence[Any]:
+        raise NotImplementedError
+
+    async def execute(self, sql: str, given: Mapping[str, Any]) -> Sequence[Any]:
+        raise NotImplementedError
+
+    async def check(self) -> None:
+        raise NotImplementedError
+
+    def time(self) -> float:
+        raise NotImplementedError
+
+    async def upgrade(self) -> str | None:
+        raise NotImplementedError
+
+    async def found_version(self) -> str | None:
+        raise NotImplementedError
+
+    async def close(self) -> None:
+        pass
+
+
+class Table(Unused):
+    """A table of notices that is polled."""
+
+    def __init__(self) -> None:
+        super().__init__("sqlite", "the database")
+        self.said: list[tuple[int, str, str]] = []
+        """What others have written."""
+        self.asked: list[tuple[float, str]] = []
+        self.written: list[tuple[float, list[str]]] = []
+        self.swept: list[int] = []
+        """How many notices the next sweeps remove."""
+        self.error: Exception | None = None
+
+    async def rows(self, statement: str, **given: Any) -> Sequence[Any]:
+        self.asked.append((time.monotonic(), statement))
+        if len(self.asked) > MOST:
+            raise Restless
+        if self.error is not None:
+            raise self.error
+        match statement:
+            case "sweep_notices":
+                return [()] * (self.swept.pop(0) if self.swept else 0)
+            case "write_notices":
+                self.written.append((time.monotonic(), given["notices"]))
+            case "read_notices":
+                return [each for each in self.said if each[0] > given["seen"]][: given["most"]]
+        return []
+
+    def times(self, statement: str) -> list[float]:
+        """Return when a statement was run."""
+        return [at for at, each in self.asked if each == statement]
+
+
+class Connection:
+    """A connection of asyncpg's that listens.
+
+    Args:
+        answers: whether it closes when it is told to.
+    """
+
+    def __init__(self, *, answers: bool = True) -> None:
+        self.executed: list[tuple[float, str, list[str]]] = []
+        self.is_over = self.is_terminated = False
+        self._answers = answers
+        self._tell: Callable[[object], None] = lambda _: None
+
+    def add_termination_listener(self, tell: Callable[[object], None]) -> None:
+        self._tell = tell
+
+    async def add_listener(self, channel: str, on_notify: object) -> None:
+        assert channel == module.CHANNEL
+
+    def is_closed(self) -> bool:
+        return self.is_over
+
+    def lose(self) -> None:
+        """Be cut off."""
+        self.is_over = True
+        self._tell(self)
+
+    async def execute(self, sql: str, *given: Any) -> None:
+        notices = next((each for each in given if isinstance(each, list)), [])
+        self.executed.append((time.monotonic(), sql, notices))
+
+    async def close(self, timeout: float = 3600.0) -> None:  # noqa: ASYNC109  as asyncpg has it
+        if not self._answers:
+            await asyncio.sleep(timeout)
+            raise TimeoutError
+
+    def terminate(self) -> None:
+        self.is_terminated = True
+
+
+class Server(Unused):
+    """A server that notifies who listens."""
+
+    notifies = True
+
+    def __init__(self, *connections: Connection) -> None:
+        super().__init__("postgresql", "the database")
+        self.connections = list(connections)
+        self.connected: list[float] = []
+
+    async def connect_alone(self) -> Connection:
+        self.connected.append(time.monotonic())
+        return self.connections.pop(0)
+
+
+class Driven(Notices):
+    """Notices that are carried on the event loop of the test, and not in a thread."""
+
+    def __init__(self, database: Database) -> None:
+        super().__init__(database)
+        self.carrier = self._carrier = module._Carrier(self)
+        self.heard: list[tuple[float, list[str]]] = []
+        self.gaps: list[float] = []
+        self.subscribe(
+            lambda notices: self.heard.append((time.monotonic(), list(notices))),
+            lambda: self.gaps.append(time.monotonic()),
+        )
+
+    def start(self) -> None:
+        self.carrier.wake()
+
+    @asynccontextmanager
+    async def carried(self) -> AsyncIterator[None]:
+        """Carry them for as long as the block lasts."""
+        carrying = asyncio.create_task(self.carrier._live())
+        await asyncio.sleep(0)
+        yield
+        self.carrier.end()
+        await carrying
+
+
+def pauses(times: Sequence[float]) -> list[float]:
+    return [round(later - earlier, 6) for earlier, later in pairwise(times)]
+
+
+class TestWhatWaitsToBeSent:
+    @pytest.fixture
+    def notices(self) -> Notices:
+        return Driven(Table())
+
+    def test_is_sent_once_however_often_it_was_published(self, notices: Notices) -> None:
+        for notice in ("a", "b", "a", "a"):
+            notices.publish(notice)
+        assert notices.drain() == ["b", "a"]
+        assert notices.drain() == []
+
+    def test_is_dropped_from_the_oldest_on_and_what_waits_already_takes_no_more_room(
+        self, notices: Notices, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(module, "MAX_WAITING_NOTICES", 3)
+        for notice in ("a", "b", "c", "b"):
+            notices.publish(notice)
+        assert notices._outbox == dict.fromkeys(["a", "c", "b"])
+        notices.publish("d")
+        assert notices.drain() == ["c", "b", "d"]
+
+    def test_is_urgent_until_it_is_taken_whatever_comes_after_it(self, notices: Notices) -> None:
+        notices.publish("a")
+        assert not notices.urgent
+        notices.publish("b", urgent=True)
+        notices.publish("c")
+        assert notices.urgent
+        notices.drain()
+        assert not notices.urgent
+
+    def test_keeps_no_process_from_ending(self) -> None:
+        assert module._Carrier(Notices(Table())).daemon
+
+
+class TestATable:
+    @pytest.fixture
+    def table(self) -> Table:
+        return Table()
+
+    @pytest.fixture
+    def notices(self, table: Table) -> Driven:
+        return Driven(table)
+
+    async def test_is_looked_at_four_times_a_second(self, table: Table, notices: Driven) -> None:
+        async with notices.carried():
+            await asyncio.sleep(1.1)
+        assert pauses(table.times("read_notices"))[:4] == [0.25] * 4
+
+    async def test_is_looked_at_far_more_often_while_a_person_is_waited_for(
+        self, table: Table, notices: Driven
+    ) -> None:
+        notices.hurry(1)
+        async with notices.carried():
+            await asyncio.sleep(0.1)
+        assert pauses(table.times("read_notices"))[:4] == [0.022] * 4
+
+    @pytest.mark.parametrize(("urgent", "after"), [(True, module.HURRIED_GATHER), (False, module.GATHER)])
+    async def test_gets_together_what_is_published_at_once_and_sooner_if_somebody_waits_for_any_of_it(
+        self, table: Table, notices: Driven, urgent: bool, after: float
+    ) -> None:
+        async with notices.carried():
+            await asyncio.sleep(0.06)
+            began = time.monotonic()
+            notices.publish("a", urgent=urgent)
+            notices.publish("b")
+            await asyncio.sleep(1)
+        ((at, written),) = table.written
+        assert written == ["a", "b"]
+        assert at - began == pytest.approx(after)
+
+    async def test_is_read_to_its_end_without_a_rest(self, table: Table, notices: Driven) -> None:
+        began = time.monotonic()
+        said = [f"notice {number}" for number in range(2 * module.BATCH + 1)]
+        table.said = [(number + 1, "another", each) for number, each in enumerate(said)]
+        async with notices.carried():
+            await asyncio.sleep(0.1)
+        assert {at for at, _ in notices.heard} == {began}
+        assert [each for _, heard in notices.heard for each in heard] == said
+
+    async def test_is_swept_twice_a_minute_and_without_a_rest_while_there_is_more(
+        self, table: Table, notices: Driven
+    ) -> None:
+        table.swept = [module.SWEEP_BATCH, module.SWEEP_BATCH, module.SWEEP_BATCH - 1]
+        began = time.monotonic()
+        async with notices.carried():
+            await asyncio.sleep(65)
+        assert [at - began for at in table.times("sweep_notices")] == pytest.approx([0, 0, 0, 30, 60], abs=0.3)
+        assert [at - began for at in table.times("read_notices")][:3] == [0, 0, 0]
+
+    async def test_may_have_lost_notices_when_the_machine_has_slept_for_long(
+        self, notices: Driven, virtual_time: VirtualTime
+    ) -> None:
+        async with notices.carried():
+            for seconds, gaps in ((module.KEEP / 2 - 1, 0), (module.KEEP / 2 + 1, 1)):
+                virtual_time.compute(seconds)
+                await asyncio.sleep(0.5)
+                assert len(notices.gaps) == gaps
+
+    async def test_that_is_away_is_tried_again_after_about_a_second_and_the_log_says_so_once(
+        self, table: Table, notices: Driven, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        random.seed(1)
+        table.error = ConnectionError("no route")
+        async with notices.carried():
+            await asyncio.sleep(30)
+            assert not notices.connected
+            waited = pauses([at for at, _ in table.asked])
+            table.error = None
+            await asyncio.sleep(2)
+            assert notices.connected
+        assert min(waited) >= module.RETRY / 2
+        assert max(waited) <= module.RETRY * 1.5
+        assert min(waited) < module.RETRY < max(waited), "not all processes come back at once"
+        assert caplog.messages == [
+            "Changes do not reach other replicas for now: the database: can't connect: no route",
+            "Changes reach other replicas again",
+        ]
+
+
+class TestAConnection:
+    async def test_that_is_silent_is_tested_every_15_seconds(self) -> None:
+        connection, began = Connection(), time.monotonic()
+        notices = Driven(Server(connection))
+        async with notices.carried():
+            await asyncio.sleep(40)
+            notices.publish("a")
+            await asyncio.sleep(16)
+        executed = [
+            (round(at - began, 1), sql if sql == "SELECT 1" else "notify") for at, sql, _ in connection.executed
+        ]
+        assert executed == [(15.0, "SELECT 1"), (30.0, "SELECT 1"), (40.0, "notify"), (55.0, "SELECT 1")]
+
+    async def test_gets_together_what_is_published_within_some_milliseconds(self) -> None:
+        connection = Connection()
+        notices = Driven(Server(connection))
+        async with notices.carried():
+            await asyncio.sleep(1)
+            notices.publish("a")
+            await asyncio.sleep(module.GATHER_NOTIFY / 2)
+            notices.publish("b")
+            await asyncio.sleep(1)
+        ((_, _, sent),) = connection.executed
+        assert sent == [f"{notices.writer}a", f"{notices.writer}b"]
+
+    @pytest.mark.parametrize("answers", [True, False])
+    async def test_is_closed_at_once_or_given_up_after_a_second(self, answers: bool) -> None:
+        connection = Connection(answers=answers)
+        notices = Driven(Server(connection))
+        async with notices.carried():
+            await asyncio.sleep(1)
+            began = time.monotonic()
+        assert time.monotonic() - began == (0 if answers else 1)
+        assert connection.is_terminated is not answers
+
+    async def test_that_is_lost_is_made_anew_and_what_was_said_meanwhile_may_be_missing(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        first, second = Connection(), Connection()
+        server = Server(first, second)
+        notices = Driven(server)
+        async with notices.carried():
+            await asyncio.sleep(1)
+            assert notices.connected
+            first.lose()
+            await asyncio.sleep(module.RETRY / 4)
+            assert not notices.connected
+            notices.publish("a")
+            await asyncio.sleep(2 * module.RETRY)
+            assert notices.connected
+        assert notices.gaps == server.connected
+        assert len(server.connected) == 2
+        assert [sent for _, _, sent in second.executed] == [[f"{notices.writer}a"]]
+        assert caplog.messages == [
+            "Changes do not reach other replicas for now: the database: can't connect: the connection was lost",
+            "Changes reach other replicas again",
+        ]

@@ -1,0 +1,186 @@
+"""A store whose database is played, in simulated time: when it is asked, what wakes who waits, and what is refused."""
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import astuple
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from mrtr_server import Redemption, SQLStore, StoreUnavailable
+from mrtr_server.storage.sql.tasks import POLL, QUIET, WORK
+
+from ..support.databases import TOOLS, task_row
+from ..support.virtual_time import VirtualTime
+
+pytestmark = pytest.mark.anyio
+
+LONG = 600.0
+"""How long who waits for tasks would wait without a word, in seconds."""
+
+
+@pytest.fixture
+def anyio_backend(virtual_time: VirtualTime) -> Any:
+    """Nothing here waits for anything but time."""
+    return virtual_time.backend
+
+
+class Played:
+    """A store of which nothing reaches a database.
+
+    Args:
+        patch: puts this into the place of the database.
+    """
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.store = SQLStore("postgresql://host/name")
+        self.asked: list[tuple[float, str]] = []
+        self.returned: dict[str, list[Any]] = {}
+        """The rows of statements that have any."""
+        self.starts = 0
+        patch.setattr(self.store.database, "rows", self._rows)
+        patch.setattr(self.store.database, "execute", self._execute)
+        patch.setattr(self.store.database, "compare_clocks", self._compare_clocks)
+        patch.setattr(self.store.notices, "start", self._start)
+        self.began = time.monotonic()
+
+    @property
+    def passed(self) -> float:
+        """How much time has passed, in seconds."""
+        return time.monotonic() - self.began
+
+    def connect(self) -> None:
+        """Let notices arrive at once."""
+        carrier: Any = SimpleNamespace(connected=True)
+        self.store.notices._carrier = carrier
+
+    async def wait(self, seconds: float = LONG) -> None:
+        """Wait for tasks."""
+        await self.store.wait_for_tasks(seconds, tools=TOOLS)
+
+    async def _rows(self, statement: str, **given: Any) -> Sequence[Any]:
+        self.asked.append((self.passed, statement))
+        return self.returned.get(statement, [])
+
+    async def _execute(self, sql: str, given: Mapping[str, Any]) -> Sequence[Any]:
+        return [(given["leased_until"],)]
+
+    async def _compare_clocks(self) -> None:
+        pass
+
+    def _start(self) -> None:
+        self.starts += 1
+
+
+@pytest.fixture
+def played(virtual_time: VirtualTime, monkeypatch: pytest.MonkeyPatch) -> Played:
+    return Played(monkeypatch)
+
+
+class TestWhoWaitsForTasks:
+    async def test_is_woken_by_a_notice_and_asks_nothing(self, played: Played) -> None:
+        played.connect()
+        waiting = asyncio.create_task(played.wait())
+        await asyncio.sleep(1)
+        assert played.starts == 1, "who waits hears of others from now on"
+        played.store.notices.dispatch(["another"])
+        await asyncio.sleep(1)
+        assert not waiting.done()
+        played.store.notices.dispatch(["another", WORK])
+        await waiting
+        assert played.passed == 2
+        assert played.asked == []
+
+    async def test_asks_once_when_notices_may_have_been_missed(self, played: Played) -> None:
+        played.connect()
+        waiting = asyncio.create_task(played.wait())
+        await asyncio.sleep(1)
+        played.store.notices.report_gap()
+        await asyncio.sleep(1)
+        assert not waiting.done()
+        played.store.notices.dispatch([WORK])
+        await waiting
+        assert played.passed == 2
+        assert played.asked == [(1, "any_free_task")]
+
+    @pytest.mark.parametrize(("connected", "every"), [(True, QUIET), (False, POLL)])
+    async def test_asks_now_and_then_and_more_often_where_no_notices_arrive(
+        self, played: Played, connected: bool, every: float
+    ) -> None:
+        if connected:
+            played.connect()
+        waiting = asyncio.create_task(played.wait())
+        await asyncio.sleep(2.5 * every)
+        played.returned["any_free_task"] = [(1,)]
+        await waiting
+        assert played.asked == [(number * every, "any_free_task") for number in (1, 2, 3)]
+
+    def test_without_notices_finds_a_task_within_a_quarter_of_a_second(self) -> None:
+        assert (POLL, QUIET) == (0.25, 5.0)
+
+    async def test_does_not_wait_where_a_claim_got_all_that_it_wanted(self, played: Played) -> None:
+        played.connect()
+        for claimed, most, waits in ((2, 2, False), (1, 2, True), (0, 0, True)):
+            played.returned["claim_tasks"] = [astuple(task_row()) for _ in range(claimed)]
+            await played.store.claim_tasks("lease", seconds=30, most=most, tools=TOOLS)
+            before = played.passed
+            await played.wait(1)
+            assert (played.passed - before == 1) is waits
+
+
+@pytest.mark.parametrize(
+    ("changes", "tells"),
+    [
+        ({"status": "working"}, True),
+        ({"lease": "", "leased_until": 0.0}, True),
+        ({"status": "working", "lease": "mine", "seconds": 5.0}, False),
+        ({"status": "completed"}, False),
+        ({"message": "half of it"}, False),
+    ],
+)
+async def test_a_change_that_leaves_a_task_to_be_claimed_tells_all_who_wait(
+    played: Played, changes: dict[str, Any], tells: bool
+) -> None:
+    played.connect()
+    waiting = asyncio.create_task(played.wait(1))
+    await asyncio.sleep(0)
+    assert await played.store.change_task(task_row(), **changes)
+    assert played.store.notices.drain() == ([WORK] if tells else [])
+    await waiting
+    assert (played.passed == 0) is tells
+
+
+Storing = Callable[[SQLStore], Coroutine[Any, Any, object]]
+"""Something that is stored."""
+
+
+def put(store: SQLStore) -> Coroutine[Any, Any, bool]:
+    return store.put("key", b"value", keep=60)
+
+
+def replace(store: SQLStore) -> Coroutine[Any, Any, None]:
+    return store.replace("key", b"value", keep=60)
+
+
+def add(store: SQLStore) -> Coroutine[Any, Any, bool]:
+    return store.add_task(task_row())
+
+
+def redeem(store: SQLStore) -> Coroutine[Any, Any, Redemption]:
+    return store.redeem("state", "answers", lease=5, keep=60)
+
+
+@pytest.mark.parametrize("storing", [put, replace, add, redeem])
+async def test_what_is_stored_has_what_expired_removed_first(played: Played, storing: Storing) -> None:
+    played.returned = {name: [(1,)] for name in ("put_value", "replace_value", "add_task", "grant")}
+    await storing(played.store)
+    sweeps = {name for _, name in played.asked[:-1]}
+    assert sweeps == {name for name in played.store.database.statements if name.startswith("sweep_")}
+
+
+@pytest.mark.parametrize("storing", [put, replace, add])
+async def test_what_finds_no_room_again_and_again_is_refused(played: Played, storing: Storing) -> None:
+    with pytest.raises(StoreUnavailable, match="3 times there was no room in the store, and then some again"):
+        await storing(played.store)
