@@ -253,7 +253,7 @@ class Round:
         self._refuse_taken(key, question)
         self._returned = True
         journal = self.journal
-        if journal.answers and key in journal.answers:
+        if key in journal.answers:
             for digest in (question.digest, *(other for name, other in read if name == key)):
                 journal.forget(key, digest)
         self._send(key, ask, question.because(reason) if reason else question)

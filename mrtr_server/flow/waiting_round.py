@@ -163,7 +163,7 @@ class WaitingRound(Round):
     def _waits_for_client(self) -> bool:
         if not self.parked or self.running or self.in_teardown or self.stopped is not None:
             return False
-        return self.main is not None and not self.main.done()
+        return self.main is not None  # one that is done has said why it stopped
 
     def _settle(self, ticks: int, seen: int) -> None:
         """Wait for branches that are about to ask or to start a step; stop the handler if none did.
@@ -452,7 +452,7 @@ class WaitingRound(Round):
             except Exception:
                 # Beside an open ask the failure is not handed on: whoever handles it would continue without the answer.
                 # The step runs again in the next round, and fails again when the answer is there.
-                if self.task is not None and self.asked:
+                if self.asked:
                     await self._park(self._has_all_answers)
                 if self._has_all_answers() and not self.ending:
                     raise
