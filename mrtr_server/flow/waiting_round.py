@@ -180,8 +180,7 @@ class WaitingRound(Round):
             self.main.get_loop().call_soon(self._settle, ticks - 1, seen)
             return
         self.stopped = Stop.PARKED
-        if not self.main.cancelling():
-            self.main.cancel()
+        self.main.cancel()  # whatever the handler has cancelled itself: its open ask has outlived that
         self.main.get_loop().call_soon(self.wake)  # by then it has ended, as a rule
 
     def begin_teardown(self) -> None:
@@ -309,8 +308,6 @@ class WaitingRound(Round):
 
     async def _answered(self, claims: list[Claim]) -> None:
         """Return when all of these asks are answered, in a task whose round still runs; otherwise never."""
-        if self.task is None:
-            await self._park_for_good()
 
         def has_news() -> bool:
             return any(self._has_news(claim) for claim in claims)
@@ -334,7 +331,7 @@ class WaitingRound(Round):
                 await self._reported(claim)
             except asyncio.CancelledError:
                 self._end_if_cancelled()
-        if self.ending or not self._has_news(claim):  # another branch has asked the same, and looked before
+        if self.ending:
             return
         self.asked.pop(claim.key, None)
         for value in self.look_up(lambda: [self._answer(claim.key, claim.ask, claim.question, claim.ask.parse)]):

@@ -26,6 +26,6 @@ def app() -> MRTRServer:
 
 @pytest.fixture
 def callbacks() -> Callbacks:
-    """What makes links to callbacks, of which there are none."""
-    ring, store, base = KeyRing([bytes(32)]), InProcessStore(), BaseUrl(None)
+    """What makes links to callbacks, of which there are none yet."""
+    ring, store, base = KeyRing([bytes(32)]), InProcessStore(), BaseUrl("https://tools.example")
     return Callbacks({}, ring, store, audience="", base=base, identifies=False, fanout=store.fanout(), limits=Limits())
