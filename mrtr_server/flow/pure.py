@@ -190,5 +190,5 @@ def _own_state(handler: Handler, round_: Round) -> State[Any]:
 def _problems(error: Exception) -> list[str]:
     """Return what kinds of problems there are; where they are, may be part of a value."""
     if isinstance(error, ValidationError):
-        return sorted({problem["type"] for problem in error.errors(include_url=False, include_input=False)})
+        return sorted({problem["type"] for problem in error.errors()})
     return [type(error).__name__]

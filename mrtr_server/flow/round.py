@@ -254,7 +254,7 @@ class Round:
         if self._required is None:
             self._required = Asking(self.asked, together=True)
         journal = self.journal
-        if journal.answers and key in journal.answers:
+        if key in journal.answers:
             for digest in (question.digest, *(other for name, other in read if name == key)):
                 journal.forget(key, digest)
         self._send(key, ask, question.because(reason) if reason else question)

@@ -205,7 +205,7 @@ class RoundService:
             # It is all effect, and each effect must belong to a flow that a retry can name.
             return Yielded(YieldReason.STATE_FIRST)
         reports = NO_REPORTS
-        if journal.answers and self._callbacks.known:
+        if self._callbacks.known:
             reports = await self._reports(call, journal)
             if reports.left is not None:
                 return Yielded(reports.left)
@@ -218,7 +218,7 @@ class RoundService:
         why = await self._admission.enter(
             lambda: self._may_leave(call, journal),
             was_shed=journal.shed,
-            has_begun=call.state is not None and bool(journal.answers or journal.steps),
+            has_begun=bool(journal.answers or journal.steps),
         )
         if why is not None:
             return Yielded(why)

@@ -204,6 +204,8 @@ async def _run_as_asyncio_task(
         if not task.done():
             await _end(task, round_)
     except asyncio.CancelledError:  # the client is gone
+        if not (round_.in_teardown or round_.stopped is Stop.PARKED):  # or it is cancelled already
+            task.cancel()
         round_.stopped = Stop.CANCELLED
         await _end(task, round_)
         await _finish_steps(round_)
@@ -225,14 +227,12 @@ async def _finish_steps(round_: WaitingRound) -> None:
 
 
 async def _end(task: asyncio.Task[RoundEnd], round_: WaitingRound) -> None:
-    """Cancel what is left of a handler.
+    """Wait for the end of a handler that was cancelled.
 
     Only its own task is cancelled; what that awaits is cancelled with it. Any other task that still waits for an ask is
     left pending: its owner would take a cancellation for a result.
     """
     if not task.done():
-        if not (round_.in_teardown or task.cancelling()):
-            task.cancel()
         for _ in range(END_TICKS):
             if task.done() or round_.in_teardown:
                 break

@@ -164,7 +164,7 @@ class WaitingRound(Round):
     def _waits_for_client(self) -> bool:
         if not self.parked or self.running or self.in_teardown or self.stopped is not None:
             return False
-        return self.main is not None and not self.main.done()
+        return self.main is not None  # one that is done has said why it stopped
 
     def _settle(self, ticks: int, seen: int) -> None:
         """Wait for branches that are about to ask or to start a step; stop the handler if none did.
@@ -181,8 +181,7 @@ class WaitingRound(Round):
             self.main.get_loop().call_soon(self._settle, ticks - 1, seen)
             return
         self.stopped = Stop.PARKED
-        if not self.main.cancelling():
-            self.main.cancel()
+        self.main.cancel()  # whatever the handler has cancelled itself: its open ask has outlived that
         self.main.get_loop().call_soon(self.wake)  # by then it has ended, as a rule
 
     def begin_teardown(self) -> None:
@@ -310,8 +309,6 @@ class WaitingRound(Round):
 
     async def _answered(self, claims: list[Claim]) -> None:
         """Return when all of these asks are answered, in a task whose round still runs; otherwise never."""
-        if self.task is None:
-            await self._park_for_good()
 
         def has_news() -> bool:
             return any(self._has_news(claim) for claim in claims)
@@ -335,7 +332,7 @@ class WaitingRound(Round):
                 await self._reported(claim)
             except asyncio.CancelledError:
                 self._end_if_cancelled()
-        if self.ending or not self._has_news(claim):  # another branch has asked the same, and looked before
+        if self.ending:
             return
         self.asked.pop(claim.key, None)
         for value in self.look_up(lambda: [self._answer(claim.key, claim.ask, claim.question, claim.ask.parse)]):
@@ -451,7 +448,7 @@ class WaitingRound(Round):
             except Exception:
                 # Beside an open ask the failure is not handed on: whoever handles it would continue without the answer.
                 # The step runs again in the next round, and fails again when the answer is there.
-                if self.task is not None and self.asked:
+                if self.asked:
                     await self._park(self._has_all_answers)
                 if self._has_all_answers() and not self.ending:
                     raise

@@ -4,7 +4,10 @@ from typing import Any
 
 import pytest
 
-from mrtr_server import KeyRing, MRTRServer
+from mrtr_server import KeyRing, Limits, MRTRServer
+from mrtr_server.callbacks.base_url import BaseUrl
+from mrtr_server.callbacks.callback_service import Callbacks
+from mrtr_server.storage.memory import InProcessStore
 
 from ..support.virtual_time import VirtualTime
 
@@ -19,3 +22,10 @@ def anyio_backend(virtual_time: VirtualTime) -> Any:
 def app() -> MRTRServer:
     """A server with a ring of its own, and no tools yet."""
     return MRTRServer("rules", keys=KeyRing.generate())
+
+
+@pytest.fixture
+def callbacks() -> Callbacks:
+    """What makes links to callbacks, of which there are none yet."""
+    ring, store, base = KeyRing([bytes(32)]), InProcessStore(), BaseUrl("https://tools.example")
+    return Callbacks({}, ring, store, audience="", base=base, identifies=False, fanout=store.fanout(), limits=Limits())

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from mrtr_server import Elicit, KeyRing, Limits, Refusal, Sample
-from mrtr_server.callbacks.base_url import BaseUrl
+from mrtr_server import Elicit, Refusal, Sample
 from mrtr_server.callbacks.callback_service import Callbacks
 from mrtr_server.errors import FlowError, MissingCapability
 from mrtr_server.flow.asks import Ask
@@ -16,7 +15,6 @@ from mrtr_server.flow.journal import Journal
 from mrtr_server.flow.round import Round
 from mrtr_server.protocol.callers import Client
 from mrtr_server.protocol.messages import Call
-from mrtr_server.storage.memory import InProcessStore
 
 from ..support.models import Login
 
@@ -49,13 +47,9 @@ REASONS: dict[str, Reason] = {
 
 
 @pytest.fixture
-def round_() -> Round:
+def round_(callbacks: Callbacks) -> Round:
     call = Call("tools/call", {}, client=Client(capabilities={"elicitation": {}}))
-    ring, store, base = KeyRing([bytes(32)]), InProcessStore(), BaseUrl(None)
-    callbacks = Callbacks(
-        {}, ring, store, audience="", base=base, identifies=False, fanout=store.fanout(), limits=Limits()
-    )
-    return Round(call, Journal(0.0), "greet", callbacks=callbacks)
+    return Round(call, Journal(0.0), "greet", callbacks)
 
 
 @pytest.mark.parametrize("graver_first", [True, False])

@@ -1,0 +1,537 @@
+"""A round whose handler waits for answers and runs steps, with no server around it: in the foreground and in a task."""
+
+import asyncio
+import gc
+import logging
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from starlette.requests import Request
+
+from mrtr_server import Context, Elicit, MRTRServer
+from mrtr_server.callbacks.callback_service import Callbacks
+from mrtr_server.concurrency.threads import Threads
+from mrtr_server.errors import MisplacedCall, StoreUnavailable
+from mrtr_server.flow.endings import Asking, Completed, Failed, RoundEnd, Yielded, YieldReason
+from mrtr_server.flow.journal import Journal
+from mrtr_server.flow.runner import WIND_DOWN_SECONDS, run
+from mrtr_server.flow.waiting_round import LOOK_AGAIN_AFTER, WaitingRound
+from mrtr_server.protocol.callers import Client
+from mrtr_server.protocol.messages import NOTHING, Call, Note, Nothing, Question
+
+from ..support.models import Email, Login
+from ..support.serving import TIMEOUT
+
+pytestmark = pytest.mark.anyio
+
+ANSWERS: dict[str, dict[str, Any]] = {
+    "login": {"action": "accept", "content": {"name": "ann"}},
+    "paid": {"action": "accept"},
+    "email": {"action": "accept", "content": {"address": "a@b.example"}},
+}
+
+
+class Silent:
+    def send(self, note: Note) -> Nothing:
+        return NOTHING
+
+
+class Task:
+    """The task that a round belongs to."""
+
+    def __init__(self, did: list[str]) -> None:
+        self.lost = False
+        self.published: list[list[str]] = []
+        """The keys of what was asked, each time that it was published."""
+        self.fails: Exception | None = None
+        """What keeping and publishing raise."""
+        self._did = did
+        self.take: Callable[[], None] = lambda: None
+
+    async def may_begin(self) -> bool:
+        return not self.lost
+
+    async def keep(self) -> None:
+        self._did.append("kept")
+        if self.fails is not None:
+            raise self.fails
+
+    async def publish(self, asked: Mapping[str, Question]) -> None:
+        self.published.append(sorted(asked))
+        if self.fails is not None:
+            raise self.fails
+
+    def on_answers(self, take: Callable[[], None]) -> None:
+        self.take = take
+
+    def say(self, message: str) -> None:
+        pass
+
+
+class Bench:
+    """One round, and what its handler did.
+
+    Args:
+        callbacks: makes links to callbacks.
+        in_task: whether the round is one of a task.
+    """
+
+    def __init__(self, callbacks: Callbacks, *, in_task: bool) -> None:
+        self.did: list[str] = []
+        self.leaves: YieldReason | None = None
+        """Why the round is to be continued elsewhere, from the next boundary on."""
+        self.task = Task(self.did)
+        self.callbacks = callbacks
+        self.app = MRTRServer("bench", keys=[bytes(32)])
+        self.paid = self.app.callback("paid")(self.report)
+        callbacks.known = {"paid": self.paid}
+        self.gate = asyncio.Event()
+        """Lets `slow` and `breaks` end."""
+        self.round = WaitingRound(
+            Call("tools/call", {}, client=Client(capabilities={"elicitation": {"form": {}, "url": {}}})),
+            Journal(0.0),
+            "tested",
+            Threads(1),
+            callbacks=callbacks,
+            should_yield=lambda: self.leaves,
+            task=self.task if in_task else None,
+        )
+
+    def keep(self, key: str) -> None:
+        """Put the answer of an ask into the journal."""
+        self.round.journal.keep(key, self.round.asked[key].digest, ANSWERS[key])
+
+    def answer(self, *keys: str) -> None:
+        """Let answers come while the round runs."""
+        for key in keys:
+            self.keep(key)
+        self.task.take()
+
+    async def slow(self) -> str:
+        await self.gate.wait()
+        self.did.append("slow")
+        return "slow"
+
+    async def breaks(self) -> None:
+        await self.gate.wait()
+        raise LookupError("broken")
+
+    async def report(self, request: Request) -> int:
+        return 5
+
+    async def run(self, function: Any) -> RoundEnd:
+        self.app.tool(function)
+        handler = self.app.registry.tools[function.__name__].handler
+        async with asyncio.timeout(TIMEOUT):
+            return await run(handler, {}, self.round, Silent(), Threads(1))
+
+    def begin(self, function: Any) -> "asyncio.Task[RoundEnd]":
+        return asyncio.create_task(self.run(function))
+
+    async def parks(self, count: int = 1) -> None:
+        """Wait until so many coroutines of the handler are parked."""
+        async with asyncio.timeout(TIMEOUT):
+            while len(self.round.parked) < count:  # noqa: ASYNC110  it lasts for a few turns of the loop only
+                await asyncio.sleep(0)
+
+    async def publishes(self) -> None:
+        """Wait until what is asked has been published."""
+        async with asyncio.timeout(TIMEOUT):
+            while not self.task.published:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+
+
+@pytest.fixture(params=[False, True], ids=["in the foreground", "in a task"])
+def bench(request: pytest.FixtureRequest, callbacks: Callbacks) -> Bench:
+    return Bench(callbacks, in_task=request.param)
+
+
+@pytest.fixture
+def foreground(callbacks: Callbacks) -> Bench:
+    return Bench(callbacks, in_task=False)
+
+
+@pytest.fixture
+def background(callbacks: Callbacks) -> Bench:
+    return Bench(callbacks, in_task=True)
+
+
+async def settle() -> None:
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+class TestAQuestion:
+    def test_of_a_task_is_to_be_published_until_it_was_or_its_round_ends(self, bench: Bench) -> None:
+        round_ = bench.round
+        assert not round_.may_publish
+        round_.asked["login"] = Elicit("who?", Login).question()
+        assert round_.may_publish == (round_.task is not None)
+        round_.leave(YieldReason.FULL)
+        assert not round_.may_publish
+
+    async def test_of_a_task_is_published_once_beside_what_runs(self, background: Bench) -> None:
+        async def asks(ctx: Context) -> str:
+            return str(await asyncio.gather(ctx.step(background.slow), ctx.elicit("who?", Login)))
+
+        running = background.begin(asks)
+        await background.publishes()
+        assert background.did == []
+        background.gate.set()
+        assert isinstance(await running, Asking)
+        assert background.task.published == [["login"]]
+
+    async def test_that_can_not_be_published_fails_the_round(self, background: Bench) -> None:
+        async def asks(ctx: Context) -> str:
+            return str(await asyncio.gather(ctx.step(background.slow), ctx.elicit("who?", Login)))
+
+        background.task.fails = ValueError("too much to keep")
+        running = background.begin(asks)
+        await background.publishes()
+        background.gate.set()
+        assert await running == Failed(background.task.fails)
+
+    async def test_in_a_round_that_ends_never_returns_though_it_is_answered(self, bench: Bench) -> None:
+        async def asks(ctx: Context) -> str:
+            bench.round.leave(YieldReason.FULL)
+            with suppress(Exception):
+                await ctx.elicit("who?", Login)
+            bench.did.append("after")
+            return "done"
+
+        digest = Elicit("who?", Login).question().digest
+        bench.round.journal.keep("login", digest, ANSWERS["login"])
+        assert await bench.run(asks) == Yielded(YieldReason.FULL)
+        assert bench.did == []
+
+    async def test_that_nobody_awaits_is_a_mistake(self, bench: Bench) -> None:
+        async def forgets(ctx: Context) -> str:
+            ctx.elicit("who?", Login)  # type: ignore[unused-coroutine]
+            return "done"
+
+        with pytest.warns(RuntimeWarning, match="coroutine 'Context.elicit' was never awaited"):
+            end = await bench.run(forgets)
+        assert isinstance(end, Failed)
+        assert isinstance(end.error, MisplacedCall)
+        assert "ctx.elicit() was called but never awaited" in str(end.error)
+
+    @pytest.mark.parametrize("what", ["one", "several", "a step", "a checkpoint", "the background"])
+    async def test_or_any_other_boundary_inside_a_step_is_a_mistake(self, bench: Bench, what: str) -> None:
+        async def nests(ctx: Context) -> str:
+            async def inner() -> None:
+                calls: dict[str, Callable[[], Any]] = {
+                    "one": lambda: ctx.elicit("who?", Login),
+                    "several": lambda: ctx.ask(Elicit("who?", Login), Elicit("where?", Email)),
+                    "a step": lambda: ctx.step(bench.slow),
+                    "a checkpoint": ctx.checkpoint,
+                    "the background": ctx.background,
+                }
+                await calls[what]()
+
+            await ctx.step(inner)
+            return "done"
+
+        end = await bench.run(nests)
+        assert isinstance(end, Failed)
+        assert isinstance(end.error, MisplacedCall)
+        assert "was called inside the step 'inner'" in str(end.error)
+
+    async def test_that_a_task_of_its_own_still_waits_for_is_no_error_of_asyncios(
+        self, bench: Bench, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        async def leaves(ctx: Context) -> str:
+            waiting = asyncio.create_task(ctx.elicit("who?", Login))
+            await asyncio.sleep(0)
+            return "done" if not waiting.done() else ""
+
+        assert isinstance(await bench.run(leaves), Asking)
+        bench.round.parked.clear()
+        gc.collect()
+        assert caplog.messages == []
+
+
+class TestAnAnswerInATask:
+    async def test_lets_its_branch_do_what_is_no_step(self, background: Bench) -> None:
+        async def greets(ctx: Context) -> str:
+            login = await ctx.elicit("who?", Login)
+            await asyncio.sleep(5)
+            return login.name
+
+        async def asks(ctx: Context) -> list[str]:
+            return list(await asyncio.gather(ctx.step(background.slow), greets(ctx)))
+
+        running = background.begin(asks)
+        await background.publishes()
+        background.answer("login")
+        background.gate.set()
+        assert await running == Completed(["slow", "ann"])
+
+    async def test_counts_until_the_handler_is_stopped(self, background: Bench) -> None:
+        async def asks(ctx: Context) -> str:
+            login = await ctx.elicit("who?", Login)
+            await asyncio.sleep(5)
+            return login.name
+
+        running = background.begin(asks)
+        await background.parks()
+        background.answer("login")
+        assert await running == Completed("ann")
+
+    async def test_continues_nothing_once_the_round_has_ended(self, background: Bench) -> None:
+        beside: list[asyncio.Task[None]] = []
+
+        async def greets(ctx: Context) -> None:
+            background.did.append((await ctx.elicit("who?", Login)).name)
+
+        async def leaves(ctx: Context) -> str:
+            beside.append(asyncio.create_task(greets(ctx)))
+            await asyncio.sleep(0)
+            return "done"
+
+        assert isinstance(await background.run(leaves), Asking)
+        background.answer("login")
+        await settle()
+        assert background.did == []
+        beside[0].cancel()
+        await asyncio.wait(beside)
+
+    async def test_continues_nothing_while_the_round_is_ending(self, background: Bench) -> None:
+        async def asks(ctx: Context) -> str:
+            return str(await asyncio.gather(ctx.step(background.slow), ctx.elicit("who?", Login)))
+
+        running = background.begin(asks)
+        await background.publishes()
+        failure = ValueError("it ends")
+        background.round.fail_with(failure)
+        waiting = list(background.round.parked)
+        background.answer("login")
+        assert background.round.parked == waiting
+        background.gate.set()
+        assert await running == Failed(failure)
+
+    async def test_to_a_branch_that_is_cancelled_beside_another_question_ends_the_round(
+        self, background: Bench
+    ) -> None:
+        branches: list[asyncio.Task[None]] = []
+
+        async def greets(ctx: Context) -> None:
+            try:
+                await ctx.elicit("who?", Login)
+            except BaseException as error:
+                background.did.append(type(error).__name__)
+                raise
+
+        async def asks(ctx: Context) -> str:
+            branches.append(asyncio.create_task(greets(ctx)))
+            return str(await asyncio.gather(ctx.elicit("where?", Email), ctx.step(background.slow)))
+
+        running = background.begin(asks)
+        await background.publishes()
+        background.answer("login")
+        branches[0].cancel()
+        await settle()
+        assert background.did == []
+        background.gate.set()
+        end = await running
+        assert isinstance(end, Asking)
+        assert "email" in end.questions
+        branches[0].cancel()
+        await asyncio.wait(branches)
+
+    async def test_to_the_last_question_lets_a_step_that_failed_be_cancelled(self, background: Bench) -> None:
+        async def asks(ctx: Context) -> str:
+            work = asyncio.create_task(ctx.step(background.breaks))
+            await ctx.elicit("who?", Login)
+            work.cancel()
+            (result,) = await asyncio.gather(work, return_exceptions=True)
+            return type(result).__name__
+
+        running = background.begin(asks)
+        await background.publishes()
+        background.gate.set()
+        await background.parks(2)
+        background.answer("login")
+        assert await running == Completed("CancelledError")
+
+    async def test_that_does_not_fit_is_asked_for_again_with_the_reason_whoever_asked(self, background: Bench) -> None:
+        async def asks(ctx: Context) -> str:
+            twice = [ctx.elicit("who?", Login, key="login") for _ in range(2)]
+            return str(await asyncio.gather(ctx.step(background.slow), *twice))
+
+        running = background.begin(asks)
+        await background.publishes()
+        round_ = background.round
+        round_.journal.keep("login", round_.asked["login"].digest, {"action": "accept", "content": {}})
+        background.task.take()
+        await settle()
+        background.gate.set()
+        end = await running
+        assert isinstance(end, Asking)
+        message = end.questions["login"].params["message"]
+        assert message != "who?"
+        assert message.endswith("\n\nwho?")
+
+    async def asks_for_a_page(self, ctx: Context, bench: Bench) -> str:
+        page, login = ctx.elicit_url("pay!", callback=bench.paid), ctx.elicit("who?", Login)
+        return str(await asyncio.gather(ctx.step(bench.slow), page, login))
+
+    async def test_to_one_question_leaves_the_page_of_another_alone(self, background: Bench) -> None:
+        async def asks(ctx: Context) -> str:
+            return await self.asks_for_a_page(ctx, background)
+
+        running = background.begin(asks)
+        await background.publishes()
+        background.answer("login")
+        await settle()
+        background.gate.set()
+        end = await running
+        assert isinstance(end, Asking)
+        assert list(end.questions) == ["paid"]
+
+    async def test_to_a_page_that_is_still_open_lets_the_round_be_continued_elsewhere(self, background: Bench) -> None:
+        async def asks(ctx: Context) -> str:
+            return await self.asks_for_a_page(ctx, background)
+
+        running = background.begin(asks)
+        await background.publishes()
+        background.leaves = YieldReason.DRAINING
+        background.answer("paid")
+        await settle()
+        background.gate.set()
+        assert await running == Yielded(YieldReason.DRAINING)
+
+    async def test_to_a_page_is_looked_for_again_a_while_after_the_store_was_away(
+        self, background: Bench, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        looked: list[float] = []
+
+        async def wait(flow: Any, should_yield: Any) -> Any:
+            looked.append(asyncio.get_running_loop().time())
+            if len(looked) < 3:
+                raise StoreUnavailable("away")
+            return await Callbacks.wait(background.callbacks, flow, should_yield)
+
+        async def asks(ctx: Context) -> str:
+            return await self.asks_for_a_page(ctx, background)
+
+        running = background.begin(asks)
+        await background.publishes()
+        monkeypatch.setattr(background.callbacks, "wait", wait)
+        background.leaves = YieldReason.DRAINING
+        background.answer("paid")
+        asyncio.get_running_loop().call_later(2, background.gate.set)
+        await running
+        assert [at - looked[0] for at in looked] == pytest.approx([0, LOOK_AGAIN_AFTER, 2 * LOOK_AGAIN_AFTER])
+
+
+class TestAStep:
+    async def test_of_a_task_is_kept_before_its_result_is_used(self, bench: Bench) -> None:
+        async def works(ctx: Context) -> str:
+            await ctx.step(bench.slow)
+            bench.did.append("used")
+            return "done"
+
+        bench.gate.set()
+        assert await bench.run(works) == Completed("done")
+        assert bench.did == (["slow", "used"] if bench.round.task is None else ["slow", "kept", "used"])
+
+    async def test_that_can_not_be_kept_fails_the_round(self, background: Bench) -> None:
+        async def works(ctx: Context) -> str:
+            await ctx.step(background.slow)
+            background.did.append("used")
+            return "done"
+
+        background.gate.set()
+        background.task.fails = ValueError("the store is away")
+        assert await background.run(works) == Failed(background.task.fails)
+        assert background.did == ["slow", "kept"]
+
+    async def leave_beside(self, bench: Bench, works: Callable[[Context], Any]) -> RoundEnd:
+        """Let the round end beside a step, which ends later."""
+
+        async def leaves(ctx: Context) -> None:
+            await asyncio.sleep(1)
+            bench.leaves = YieldReason.FULL
+            asyncio.get_running_loop().call_later(1, bench.gate.set)
+            await ctx.checkpoint()
+            bench.did.append("after the checkpoint")
+
+        async def both(ctx: Context) -> str:
+            await asyncio.gather(works(ctx), leaves(ctx))
+            return "done"
+
+        return await bench.run(both)
+
+    async def test_that_ends_in_a_round_that_is_ending_is_used_in_the_foreground_alone(self, bench: Bench) -> None:
+        async def works(ctx: Context) -> None:
+            bench.did.append("used " + await ctx.step(bench.slow))
+
+        assert await self.leave_beside(bench, works) == Yielded(YieldReason.FULL)
+        assert bench.did == (["slow", "used slow"] if bench.round.task is None else ["slow", "kept"])
+
+    async def test_that_fails_in_a_round_that_is_ending_runs_again_in_the_next(self, bench: Bench) -> None:
+        async def works(ctx: Context) -> None:
+            try:
+                await ctx.step(bench.breaks)
+            except LookupError:
+                bench.did.append("handled")
+
+        assert await self.leave_beside(bench, works) == Yielded(YieldReason.FULL)
+        assert (bench.did, bench.round.journal.steps) == ([], {})
+
+
+class TestAHandlerThatIsStopped:
+    async def run_winding_down(self, bench: Bench, seconds: float) -> float:
+        """Run a handler that takes so long to end; return how long the round takes."""
+
+        async def winds_down(ctx: Context) -> str:
+            try:
+                await asyncio.gather(ctx.elicit("who?", Login))
+            except asyncio.CancelledError:
+                await asyncio.sleep(seconds)
+                bench.did.append("wound down")
+                raise
+            return "done"
+
+        began = asyncio.get_running_loop().time()
+        assert isinstance(await bench.run(winds_down), Asking)
+        return asyncio.get_running_loop().time() - began
+
+    async def test_has_time_to_wind_down(self, bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+        assert await self.run_winding_down(bench, 3) == pytest.approx(3)
+        assert (bench.did, caplog.messages) == (["wound down"], [])
+
+    async def test_is_abandoned_when_that_is_over(self, bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+        assert await self.run_winding_down(bench, 30) == pytest.approx(WIND_DOWN_SECONDS)
+        assert bench.did == []
+        assert caplog.record_tuples == [
+            ("mrtr_server", logging.ERROR, "'tested' does not end when it is cancelled, and is abandoned")
+        ]
+        await asyncio.sleep(30)
+
+    @pytest.mark.parametrize("leaves", [False, True], ids=["by its round", "by a client that leaves"])
+    async def test_ends_though_a_timeout_of_its_own_has_cancelled_its_ask_before(
+        self, bench: Bench, leaves: bool, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        async def hurries(ctx: Context) -> str:
+            running = asyncio.create_task(ctx.step(bench.slow))
+            try:
+                async with asyncio.timeout(1):
+                    await ctx.elicit("who?", Login)
+            finally:
+                bench.did.append("ended")
+            return await running
+
+        running = bench.begin(hurries)
+        await asyncio.sleep(2)
+        if leaves:
+            running.cancel()
+        await settle()
+        bench.gate.set()
+        with suppress(asyncio.CancelledError):
+            assert isinstance(await running, Asking)
+        assert running.cancelled() == leaves
+        work = ["slow"] if bench.round.task is None else ["slow", "kept"]
+        assert (bench.did, caplog.messages) == (["ended", *work] if leaves else [*work, "ended"], [])
