@@ -512,12 +512,12 @@ class TestAStateComesBeforeTheFirstEffect:
 
 class TestARoundForWhichThereIsNoRoom:
     @pytest.fixture
-    def redeemer(self, store: Watched, virtual_time: VirtualTime) -> redemption.Redeemer:
+    def redeemer(self, store: WatchedStore, virtual_time: VirtualTime) -> redemption.Redeemer:
         quotas = Quotas(KeyRing([KEY]), Limits())
         return redemption.Redeemer(store, PlainCodec(), quotas, lease=60, clock=virtual_time.time)
 
     async def test_gives_its_state_back_at_once(
-        self, redeemer: redemption.Redeemer, store: Watched, virtual_time: VirtualTime
+        self, redeemer: redemption.Redeemer, store: WatchedStore, virtual_time: VirtualTime
     ) -> None:
         async def refused(_: Lease) -> Complete:
             raise Overloaded(1.0)
@@ -532,7 +532,7 @@ class TestARoundForWhichThereIsNoRoom:
         assert await redeemer.once(call, expires, run) == Complete({"paid": True})
 
     async def test_gets_the_outcome_of_the_replica_that_took_it_over_meanwhile(
-        self, redeemer: redemption.Redeemer, store: Watched, virtual_time: VirtualTime
+        self, redeemer: redemption.Redeemer, store: WatchedStore, virtual_time: VirtualTime
     ) -> None:
         async def run(_: Lease) -> Complete:
             return Complete({"paid": True})

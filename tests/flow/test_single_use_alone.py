@@ -9,7 +9,7 @@ import pytest
 
 from mrtr_server import KeyRing, Limits
 from mrtr_server.concurrency.shutdown import Shutdown
-from mrtr_server.crypto.bound_codec import PlainCodec
+from mrtr_server.crypto.place_codec import PlainCodec
 from mrtr_server.errors import Busy, InvalidRequestState, Overloaded, RequestError, StoreUnavailable
 from mrtr_server.flow import single_use
 from mrtr_server.flow.single_use import Redeemer

@@ -174,8 +174,8 @@ class TestOpening:
         state = desk.leave(call_of(), {"who": WHO}, single_use=True)
         desk.now += 100 + 59
         with pytest.raises(InvalidRequestState):
-            desk.states.open(handler(), call_of(state=state))
-        desk.states.open(handler(single_use=True), call_of(state=state))
+            desk.states.unseal(handler(), call_of(state=state))
+        desk.states.unseal(handler(single_use=True), call_of(state=state))
 
     def test_what_asked_too_often_in_vain_waits_with_and_without_a_state(self) -> None:
         desk = Desk(unanswered_asks=1)

@@ -532,23 +532,23 @@ class TestSQLiteTrouble:
         naps: list[float] = []
         errors: list[str] = []
 
-        def lead(steps: object) -> str:
+        def upgrade(steps: object) -> str:
             if errors:
                 raise sqlite3.OperationalError(errors.pop(0))
             return "4"
 
         monkeypatch.setattr(time, "sleep", naps.append)
-        monkeypatch.setattr(database, "_try_to_lead", lead)
+        monkeypatch.setattr(database, "_try_to_upgrade", upgrade)
         errors[:] = ["disk I/O error"]
-        assert database._lead(database.steps_from) == "4"
+        assert database._run_steps(database.steps_from) == "4"
         assert naps == [0.1]
         errors[:] = ["disk I/O error"] * 2
         with pytest.raises(sqlite3.OperationalError, match="disk I/O error"):
-            database._lead(database.steps_from)
+            database._run_steps(database.steps_from)
         naps.clear()
         errors[:] = ["no room"]
         with pytest.raises(sqlite3.OperationalError, match="no room"):
-            database._lead(database.steps_from)
+            database._run_steps(database.steps_from)
         assert naps == []
 
     @pytest.mark.parametrize(

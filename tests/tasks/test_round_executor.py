@@ -15,7 +15,7 @@ from mrtr_server.storage.tasks import TaskRow
 from mrtr_server.tasks.round_executor import RoundExecutor, TaskEnd
 from mrtr_server.tasks.task_run import TaskRun
 
-from .test_task_run import Bench, answered, question, stored
+from .test_task_run import TaskRunBench, answered, question, stored
 
 pytestmark = pytest.mark.anyio
 
@@ -57,13 +57,13 @@ class Breaking(InProcessStore):
 
 
 @pytest.fixture
-async def bench() -> Bench:
-    made = Bench(Breaking())
+async def bench() -> TaskRunBench:
+    made = TaskRunBench(Breaking())
     await made.start()
     return made
 
 
-async def execute(bench: Bench, run: TaskRun, round_: Callable[[Journal], TaskEnd] = lambda _: DONE) -> TaskRow:
+async def execute(bench: TaskRunBench, run: TaskRun, round_: Callable[[Journal], TaskEnd] = lambda _: DONE) -> TaskRow:
     """Run a round, and return the task as it is then."""
     executor = RoundExecutor(bench.records, Tools(round_), lambda *_: None)
     await executor.execute(run, asyncio.Semaphore(), lambda: None)
@@ -71,7 +71,7 @@ async def execute(bench: Bench, run: TaskRun, round_: Callable[[Journal], TaskEn
 
 
 async def test_a_task_whose_end_the_store_refuses_for_no_known_reason_fails(
-    bench: Bench, caplog: pytest.LogCaptureFixture
+    bench: TaskRunBench, caplog: pytest.LogCaptureFixture
 ) -> None:
     run = await bench.run("worker")
     assert isinstance(bench.store, Breaking)
@@ -82,7 +82,7 @@ async def test_a_task_whose_end_the_store_refuses_for_no_known_reason_fails(
     assert record.getMessage() == "A task of 'act' could not be run or stored"
 
 
-async def test_a_round_begins_with_the_answers_that_have_come(bench: Bench) -> None:
+async def test_a_round_begins_with_the_answers_that_have_come(bench: TaskRunBench) -> None:
     answer, login = {"action": "accept", "content": {}}, question("Who?")
     first = await bench.run("worker")
     await first.publish({"login": login})
@@ -98,7 +98,7 @@ async def test_a_round_begins_with_the_answers_that_have_come(bench: Bench) -> N
     assert seen == [answer]
 
 
-async def test_a_takeover_names_its_task_to_programs(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_takeover_names_its_task_to_programs(bench: TaskRunBench, caplog: pytest.LogCaptureFixture) -> None:
     await bench.run("dead")
     run = await bench.run("worker")
     await execute(bench, run)

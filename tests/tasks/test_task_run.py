@@ -307,7 +307,7 @@ class TestARunThatIsOver:
         await finished(run, how)
         before = run.row
         await answered(bench, run, "login", TestWhatIsAskedBesideWork.ANSWER)
-        run.hear(await stored(bench, run))
+        run.on_change(await stored(bench, run))
         assert (run.row, run._looking) == (before, None)
         run.look_soon()
         assert run._looking is not None

@@ -422,7 +422,7 @@ class TestTasksThatBeginHere:
         other = replica(tools.app)
         other._parts.worker.start()
         row = await tools.row(flow)
-        assert [app._parts.worker.hear(row) for app in (tools.app, other)] == [True, False]
+        assert [app._parts.worker.on_change(row) for app in (tools.app, other)] == [True, False]
         await other._parts.worker.close()
 
     async def test_are_not_handed_back_where_one_that_ran_is_claimed_again_and_finds_no_place_free(self) -> None:
