@@ -381,7 +381,8 @@ class Reply:
         return self._described() + self.described_log()
 
     def _described(self) -> str:
-        if not self.message and not self.needs_input:
+        is_json_rpc = isinstance(self.message.get("error", {}), dict)  # a body of 401 or 403 has a string there
+        if not is_json_rpc or not (self.message or self.needs_input):
             return f"HTTP {self.status}: {self.body[:300].decode(errors='replace')}"
         if "error" in self.message:
             code, message, data = self.error

@@ -490,6 +490,7 @@ class TestBetweenRounds:
         flow.token = None
         nobody = flow.answer(login=ANN)
         assert nobody.status == 401
+        assert "HTTP 401: " in repr(nobody)
         assert nobody.headers["www-authenticate"].startswith("Bearer")
         flow.headers["Authorization"] = "Bearer t-ann"
         assert flow.answer(login=ANN).complete
