@@ -9,10 +9,12 @@ from mrtr_server import (
     Confirm,
     Context,
     Elicit,
+    Elicited,
     ElicitUrl,
     InputRequired,
     Inputs,
     MRTRServer,
+    Refusal,
     Root,
     Sampled,
 )
@@ -296,3 +298,10 @@ def test_roots_and_samples_read_well() -> None:
     said = answers.get("said", Sampled)
     assert said is not None
     assert said.text == "hi"
+
+
+def test_an_ask_in_a_unit_test_gives_its_model_and_a_no_ends_the_function() -> None:
+    who = Elicit("who?", Login)
+    assert Inputs({"login": Login(name="ann")}).get("login", who) == Login(name="ann")
+    with pytest.raises(Refusal):
+        Inputs({"login": Elicited("decline")}).get("login", who)

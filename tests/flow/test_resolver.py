@@ -619,6 +619,24 @@ class TestDependencies:
         assert "reference" in (await AsyncClient(app).flow("use").start()).failure
         assert EFFECTS == []
 
+    async def test_one_that_has_ended_the_flow_lets_the_next_one_not_run(self, app: MRTRServer) -> None:
+        def swallows(ctx: Context) -> str:
+            try:
+                ctx.confirm("sure?")  # type: ignore[unused-coroutine]
+            except BaseException:
+                effect("swallowed")
+            return "as if nothing had been"
+
+        def following() -> str:
+            return effect("ran")
+
+        @app.tool
+        def use(it: Annotated[str, Depends(swallows)], then: Annotated[str, Depends(following)]) -> str:
+            return effect("ran")
+
+        assert "reference" in (await AsyncClient(app).flow("use").start()).failure
+        assert EFFECTS == ["swallowed"]
+
     async def test_classes_and_objects_and_partials_are_functions_too(self, app: MRTRServer) -> None:
         class Shop:
             def __init__(self, title: str) -> None:

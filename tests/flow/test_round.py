@@ -5,12 +5,13 @@ from typing import Any
 
 import pytest
 
-from mrtr_server import Confirm, Elicit
+from mrtr_server import Confirm, Elicit, Refusal
 from mrtr_server.callbacks.callback_service import Callbacks, Report, Reports
 from mrtr_server.errors import FlowError, KeyConflict
 from mrtr_server.flow.asks import Ask
-from mrtr_server.flow.endings import Asking, Completed, Failed, YieldReason
+from mrtr_server.flow.endings import Asking, Completed, Failed, Refused, YieldReason
 from mrtr_server.flow.journal import Journal, Step
+from mrtr_server.flow.pure import JournalInputs, conclude_error
 from mrtr_server.flow.round import OPEN, Round
 from mrtr_server.protocol.callers import Client
 from mrtr_server.protocol.messages import JSON, Call
@@ -83,6 +84,18 @@ class TestAnswersWithoutAState:
 def test_what_a_page_has_reported_takes_the_place_of_the_clients_word(begin: Begin) -> None:
     reports = Reports[YieldReason]({("login", digest(WHO)): Report(BOB)})
     assert claim(begin(kept={"login": [(WHO, ANN)]}, reports=reports), WHO) == [("login", "bob")]
+
+
+def test_a_no_ends_a_pure_function_where_it_reads_the_answer(begin: Begin) -> None:
+    round_ = begin(kept={"login": [(WHO, {"action": "decline"})]})
+    with pytest.raises(Refusal):
+        JournalInputs(round_).get("login", Login)
+    assert isinstance(round_.conclude(Completed(None)), Refused)
+
+
+def test_what_ends_the_process_is_no_end_of_a_round(begin: Begin) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        conclude_error(begin(), KeyboardInterrupt())
 
 
 class TestKeys:

@@ -213,6 +213,9 @@ class TestPlain:
         assert "tea" not in str(plain(nested(most + 1)))
         assert beyond in str(plain(nested(most + 1)))
 
+    def test_of_a_set_is_in_the_same_order_though_its_items_can_not_be_compared(self) -> None:
+        assert plain({2, None, "a"}) == plain(frozenset(["a", None, 2])) == ["a", 2, None]
+
     def test_the_data_of_an_object_lie_one_level_below_it(self) -> None:
         assert plain(Data(towns=[["Oslo"]]), 3) == ["<Data>", {"towns": ["<list>"]}]
         assert plain(Data(towns=["Oslo"]), 2) == ["<Data>", {"towns": "<list>"}]

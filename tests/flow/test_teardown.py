@@ -589,6 +589,22 @@ class TestErrors:
         assert "The teardown of Depends(translating) failed, after 'run' had ended with Refusal" in caplog.text
         assert str(failure) in caplog.text
 
+    async def test_a_mistake_of_the_authors_can_not_be_made_into_another_error(
+        self, app: MRTRServer, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        async def translating() -> AsyncIterator[None]:
+            try:
+                yield
+            except Exception:
+                raise ToolError("never mind") from None
+
+        @app.tool
+        async def run(translated: Annotated[None, Depends(translating)], ctx: Context) -> str:
+            return str(await ctx.step(lambda: 5))
+
+        assert "reference" in (await AsyncClient(app).flow("run").start()).failure
+        assert "The teardown of Depends(translating) failed, after 'run' had ended with FlowError" in caplog.text
+
 
 class TestCancellation:
     def add_a_step_that_waits(self, app: MRTRServer) -> tuple[asyncio.Event, asyncio.Event]:

@@ -5,12 +5,12 @@ import gc
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 from starlette.requests import Request
 
-from mrtr_server import Context, Elicit, MRTRServer
+from mrtr_server import Context, Depends, Elicit, MRTRServer
 from mrtr_server.callbacks.callback_service import Callbacks
 from mrtr_server.concurrency.threads import Threads
 from mrtr_server.errors import MisplacedCall, StoreUnavailable
@@ -447,6 +447,18 @@ class TestAStep:
         background.task.fails = ValueError("the store is away")
         assert await background.run(works) == Failed(background.task.fails)
         assert background.did == ["slow", "kept"]
+
+    async def test_of_the_handler_has_a_key_of_its_own_after_those_of_a_dependency(self, bench: Bench) -> None:
+        async def needed(ctx: Context) -> str:
+            return await ctx.step(bench.slow)
+
+        async def uses(ctx: Context, it: Annotated[str, Depends(needed)]) -> str:
+            return it + await ctx.step(bench.slow)
+
+        bench.gate.set()
+        assert await bench.run(uses) == Completed("slowslow")
+        first, second = bench.round.journal.steps
+        assert (first.endswith("#slow"), second) == (True, "slow")
 
     async def leave_beside(self, bench: Bench, works: Callable[[Context], Any]) -> RoundEnd:
         """Let the round end beside a step, which ends later."""

@@ -285,6 +285,18 @@ class TestFlows:
         site = RatedSite(per_flow="1/minute")
         assert await site.add("ann", 5) == [200] * 5
 
+    async def test_a_call_that_is_handed_back_without_a_question_is_no_repetition(self) -> None:
+        site = RatedSite(per_flow="1/minute")
+
+        @site.app.tool(single_use=True)
+        async def charge(ctx: Context) -> str:
+            return await ctx.step(effect, "charged")
+
+        replies = [await site.as_("ann").flow("charge").start() for _ in range(3)]
+        assert [reply.status for reply in replies] == [200] * 3
+        assert all(reply.needs_input and not reply.asks for reply in replies)
+        assert EFFECTS == []
+
     async def test_without_authentication_repetitions_count_by_address(self) -> None:
         site = RatedSite(auth=False, per_flow="1/minute")
         message = modern("tools/call", {"name": "greet", "arguments": {}})
