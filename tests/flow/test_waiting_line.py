@@ -99,7 +99,7 @@ class TestRefusal:
         await asyncio.sleep(3.5)
         assert not any(turn.done() for turn in turns), "neither has waited before"
         await asyncio.sleep(1)
-        assert [turn.result() for turn in turns] == [None, None]
+        assert [turn.result() for turn in turns] == [TurnEnd.TOO_LATE] * 2
 
     async def test_keeps_a_line_a_third_as_long_for_a_while_after_a_call_was_turned_away(
         self, virtual_time: VirtualTime

@@ -399,7 +399,7 @@ class TestRule5AnAskOfATaskReturns:
         flow = await tools.start("beside")
         await tools.began()
         await tools.asks(flow, "login")
-        monkeypatch.setattr(worker._LoopWorker, "hear", lambda *_: True)
+        monkeypatch.setattr(worker._LoopWorker, "on_change", lambda *_: True)
         await flow.send({"login": accept(name="Ann")}, wait=False)
         row = await tools.row(flow)
         lost = await tools.app._parts.tasks.store.change_task(row, lease="", leased_until=0.0)

@@ -77,9 +77,10 @@ async def test_a_task_whose_end_the_store_refuses_for_no_known_reason_fails(
     assert isinstance(bench.store, Breaking)
     bench.store.broken = True
     row = await execute(bench, run)
-    assert (row.status, row.message, row.lease) == ("failed", "The task could not be stored", "")
     [record] = caplog.records
-    assert record.getMessage() == "A task of 'act' could not be run or stored"
+    assert record.getMessage().startswith("A task of 'act' could not be run or stored (reference ")
+    reference = record.__dict__["fields"]["reference"]
+    assert (row.status, row.message, row.lease) == ("failed", f"Internal error (reference {reference})", "")
 
 
 async def test_a_round_begins_with_the_answers_that_have_come(bench: TaskRunBench) -> None:
