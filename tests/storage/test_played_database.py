@@ -182,7 +182,5 @@ async def test_what_is_stored_has_what_expired_removed_first(played: Played, sto
 
 @pytest.mark.parametrize("storing", [put, replace, add])
 async def test_what_finds_no_room_again_and_again_is_refused(played: Played, storing: Storing) -> None:
-    with pytest.raises(
-        StoreUnavailable, match="The store was full in 3 attempts, but had room when"
-    ):
+    with pytest.raises(StoreUnavailable, match="The store was full in 3 attempts, but had room when"):
         await storing(played.store)
