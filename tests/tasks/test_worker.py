@@ -754,6 +754,19 @@ class TestALease:
             until = run.lease._until
             await tools.until(lambda until=until: run.lease._until > until, "the heartbeat")  # type: ignore[misc]
 
+    async def test_that_another_worker_has_by_now_ends_the_run_with_its_next_renewal(self, tools: Tools) -> None:
+        flow = await tools.start("steps")
+        await tools.began.wait()
+        (here,) = tools.app._parts.worker._loop_workers.values()
+        ((run, _),) = here._running.values()
+        row = await tools.row(flow)
+        await InProcessStore.change_task(tools.store, row, lease="another", leased_until=time.time() + 600)
+        await asyncio.sleep(0.2)  # some heartbeats
+        assert run.lost, "while a step runs, and before anything else asks the store"
+        tools.gate.set()
+        await asyncio.sleep(0.2)
+        assert tools.ran == ["first", "waits"], "the step that was running ended, and nothing began after it"
+
     async def test_is_renewed_beside_one_of_a_run_that_is_over(self, tools: Tools) -> None:
         tools.app.tool(task="optional")(tools.waits)
         for _ in range(2):
