@@ -131,5 +131,5 @@ def check(pages: list[str]) -> None:
         raise DemoFailed("The first process was to write two chapters, and others the rest")
     print(
         "\nWhat was recorded when its process was killed was not done again. Nobody called anybody: what the task knows"
-        "\nis in the database, sealed, and whoever has time goes on with it."
+        "\nis in the database, sealed, and any free process continues it."
     )

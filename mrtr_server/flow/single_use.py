@@ -40,7 +40,7 @@ MOST_UNRECORDED_BYTES = 64 * 1024 * 1024
 """How large the outcomes may be together that wait to be recorded. Beyond that nothing begins that would add one."""
 
 RoundResult = Outcome | RequestError
-"""The messages to a client about a round."""
+"""What a client gets of a round: its outcome, or an error."""
 
 
 Run = Callable[[Lease], Awaitable[Outcome]]

@@ -141,7 +141,7 @@ class States:
             handler: what was run.
             call: the request.
             journal: what the flow remembers.
-            bound_to: what `begin` or `open` returned with it.
+            bound_to: what `begin` or `unseal` returned with it.
             why: why it is continued in another round.
         """
         return HandedOver(self._seal(handler, call, journal, bound_to, {}, why), journal.expires, why)

@@ -40,7 +40,7 @@ class RowBinding(NamedTuple):
 class SealedTasks:
     """Seals what tasks hold, each bound to its task, column and principal, and opens it.
 
-    Raises `InvalidRequestState` for anything else.
+    Raises `InvalidRequestState` for what does not open.
 
     Args:
         ring: the key ring.
