@@ -51,6 +51,7 @@ def test_each_is_given_the_half_of_what_an_answer_took(
         clocks.check()
     assert refused.value.reference
     assert refused.value.reference in caplog.messages[-1]
+    assert "Set both clocks by NTP" in caplog.messages[-1], "the operator's log says what to do as well"
 
 
 def test_a_change_has_one_line(clocks: ClockComparison, caplog: pytest.LogCaptureFixture) -> None:

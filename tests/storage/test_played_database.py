@@ -32,10 +32,11 @@ class Played:
 
     Args:
         patch: puts this into the place of the database.
+        url: which kind of database it would be.
     """
 
-    def __init__(self, patch: pytest.MonkeyPatch) -> None:
-        self.store = SQLStore("postgresql://host/name")
+    def __init__(self, patch: pytest.MonkeyPatch, url: str = "postgresql://host/name") -> None:
+        self.store = SQLStore(url)
         self.asked: list[tuple[float, str]] = []
         self.returned: dict[str, list[Any]] = {}
         """The rows of statements that have any."""
@@ -116,6 +117,16 @@ class TestWhoWaitsForTasks:
         played.returned["any_free_task"] = [(1,)]
         await waiting
         assert played.asked == [(number * every, "any_free_task") for number in (1, 2, 3)]
+
+    async def test_asks_a_file_as_often_though_its_notices_arrive_which_speak_of_no_free_task(
+        self, virtual_time: VirtualTime, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """They are read where somebody waits for a result, and not for a worker's sake."""
+        file = Played(monkeypatch, "sqlite:///tasks.db")
+        file.connect()
+        await file.wait(2 * POLL)
+        assert file.asked == [(POLL, "any_free_task"), (2 * POLL, "any_free_task")]
+        assert file.starts == 0
 
     def test_without_notices_finds_a_task_within_a_quarter_of_a_second(self) -> None:
         assert (POLL, QUIET) == (0.25, 5.0)

@@ -329,6 +329,18 @@ class TestARunThatIsOver:
         await run.publish({"login": question("Who?")})
         assert await asked(bench, run) == {}
 
+    @pytest.mark.parametrize("how", ["left", "lost"])
+    async def test_sends_no_progress(self, bench: TaskRunBench, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+        sent: list[Progress] = []
+        monkeypatch.setattr(bench.records, "notify_progress", lambda _row, progress: sent.append(progress))
+        run = await bench.run("worker")
+        await run.send(Progress(1, 2))
+        await asyncio.sleep(2 * REPORT_INTERVAL)
+        await finished(run, how)
+        await run.send(Progress(2, 2))
+        await asyncio.sleep(2 * REPORT_INTERVAL)
+        assert sent == [Progress(1, 2)]
+
     async def test_names_its_task_to_programs_where_a_result_is_dropped(
         self, bench: TaskRunBench, caplog: pytest.LogCaptureFixture
     ) -> None:

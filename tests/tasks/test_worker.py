@@ -780,6 +780,36 @@ class TestALease:
         assert goes_on.lease._until > until
         over.over = False
 
+    async def test_that_is_given_back_with_the_end_of_its_run_does_not_cut_off_the_reply_of_the_store(self) -> None:
+        replied: list[str] = []
+
+        class Late(Flaky):
+            async def change_task(
+                self, row: TaskRow, *, seconds: float | None = None, **changes: Any
+            ) -> TaskRow | None:
+                changed = await super().change_task(row, seconds=seconds, **changes)
+                if changes.get("status") == "completed":
+                    await self.renewed.wait()
+                    await asyncio.sleep(0.05)
+                    replied.append(row.id)
+                return changed
+
+            async def renew_tasks(self, lease: str, ids: list[str], *, seconds: float) -> set[str]:
+                held = await super().renew_tasks(lease, ids, seconds=seconds)
+                if not held:
+                    self.renewed.set()
+                return held
+
+            renewed = asyncio.Event()
+
+        late = Tools(Late())
+        flow = await late.start("at_once")
+        await late.store.renewed.wait()
+        await asyncio.sleep(0.2)
+        (here,) = late.app._parts.worker._loop_workers.values()
+        assert (late.ran, here._running, replied) == (["at once"], {}, [flow.task])
+        await late.app._parts.worker.close()
+
     async def test_that_was_given_back_and_taken_again_begins_a_run_anew(self, tools: Tools) -> None:
         flow = await tools.start("steps")
         await tools.began.wait()
@@ -1196,6 +1226,22 @@ class TestServersThatEnd:
         await late.app._parts.worker.close()
         row = await late.row(flow)
         assert (row.lease, row.attempts, late.ran) == ("", 0, [])
+
+    async def test_claim_no_tasks_of_another_tool_after_a_claim_that_was_under_way(self) -> None:
+        claimed: list[Sequence[str]] = []
+
+        class Late(Flaky):
+            async def claim_tasks(self, *args: Any, tools: Sequence[str], **given: Any) -> list[TaskRow]:
+                claimed.append(tools)
+                await asyncio.sleep(0.1)  # the reply of a database takes its time
+                return await super().claim_tasks(*args, tools=tools, **given)
+
+        late = Tools(Late())
+        late.app.tool(task="optional", concurrency=1)(late.waits)  # of its own, so it is claimed by itself
+        late.app._parts.worker.start()
+        await late.until(lambda: claimed, "the claim")
+        await late.app._parts.worker.close()
+        assert len(claimed) == 1
 
     async def test_end_in_their_time_though_a_claim_does_not(self, tools: Tools) -> None:
         tools.store.slow = 3600.0

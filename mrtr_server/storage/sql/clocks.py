@@ -34,13 +34,14 @@ class ClockComparison:
 
     _error: ClocksApart
     """What is raised while they are too far apart."""
+    _compared: float
+    """When they were last compared, by the monotonic clock."""
 
     def __init__(self, name: str, clock: Callable[[], float] = time.time) -> None:
         self.clock = clock
         self._name = name
         self._ahead_of_monotonic: float | None = None
         self._verdict: _Verdict = "agree"
-        self._compared = 0.0
 
     def note(self, theirs: float, before: float, took: float) -> None:
         """Record a reading of the database's clock.
