@@ -33,7 +33,7 @@ from .flow.hooks import CallInfo as CallInfo
 from .flow.hooks import CallNext as CallNext
 from .flow.hooks import Ended as Ended
 from .flow.hooks import Failure as Failure
-from .flow.idempotency import IdempotencyKey as IdempotencyKey
+from .flow.idempotency_keys import IdempotencyKey as IdempotencyKey
 from .flow.inputs import InputRequired as InputRequired
 from .flow.inputs import Inputs as Inputs
 from .flow.inputs import State as State

@@ -16,7 +16,7 @@ from ..errors import FlowError, KeyConflict, NotBegun, StepChanged
 from ..protocol.messages import JSON
 from ..schema.arguments import Stored
 from ..schema.forms import describe
-from .idempotency import idempotency_key, key_parameter
+from .idempotency_keys import idempotency_key, key_parameter
 from .journal import Journal, Step
 from .step_arguments import argument_digests, full_name, plain
 

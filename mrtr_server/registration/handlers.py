@@ -10,7 +10,7 @@ from ..errors import SetupError
 from ..flow.asks import Text
 from ..flow.handler import Handler
 from ..flow.home import Home
-from ..flow.idempotency import IdempotencyKey
+from ..flow.idempotency_keys import IdempotencyKey
 from ..flow.inputs import InputRequired
 from ..schema.annotations import union_members
 from ..schema.arguments import Stored
