@@ -52,12 +52,14 @@ BESIDE = {
         "callbacks",
         "live",
         "logs",
+        "methods",
         "registration",
         "telemetry",
         "system/test_rolling_upgrades.py",
         "transport/test_bad_input.py",
+        "transport/test_pieces.py",
     ),
-    "tasks": ("live", "telemetry", "cli/test_tasks.py"),
+    "tasks": ("live", "telemetry", "cli/test_tasks.py", "methods/test_authorized_changes.py"),
     "storage": ("cli", "live", "telemetry"),
 }
 """Where else than in its own folder the rules of a package are held."""

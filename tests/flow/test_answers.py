@@ -137,6 +137,8 @@ class TestRule2AnswersArePinnedToQuestions:
             flow = AsyncClient(app).flow(target)
             assert (await flow.start()).needs_input
             assert (await flow.answer(login=accept(nom="ann"))).questions == {"login": "name: Field required\n\nwho?"}
+            # The answer is forgotten: who asks again without one is told nothing of it.
+            assert (await flow.send()).questions == {"login": "who?"}
             # The reason is not part of the question: its answer counts.
             assert (await flow.answer(login=accept(name="ann", more="dropped"))).text == "ann"
 

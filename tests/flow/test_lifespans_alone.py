@@ -125,6 +125,22 @@ class TestALateStart:
         asyncio.run(serve())
         assert log.lines == ["one in", "one out"], "it is left when the event loop ends"
 
+    def test_is_held_until_the_loop_ends_though_nobody_has_the_server_any_more(self) -> None:
+        lines: list[str] = []
+
+        async def serve() -> None:
+            log = Log()
+            log.lines = lines
+            log.add(ONE)
+            await log.lifespans.start_here()
+            del log
+            gc.collect()
+            await settle()
+            assert lines == ["one in"]
+
+        asyncio.run(serve())
+        assert lines == ["one in", "one out"]
+
     def test_enters_only_what_is_not_there_yet(self, log: Log) -> None:
         async def serve() -> None:
             log.add(ONE)

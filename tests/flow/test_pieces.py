@@ -238,6 +238,23 @@ class TestWhatEndsARound:
         assert "caught the cancellation" in caplog.text
         assert flow.answer(confirm=yes).text == "beforeafter"
 
+    def test_a_generator_that_catches_it_is_closed_at_its_next_yield(self) -> None:
+        app = MRTRServer("catches", keys=KeyRing.generate())
+        ran: list[str] = []
+
+        @app.tool
+        async def tool(ctx: Context) -> AsyncIterator[str]:
+            try:
+                await ctx.confirm("Go on?")
+            except asyncio.CancelledError:
+                ran.append("caught")
+                yield "not answered"
+                ran.append("and on")
+            yield "after"
+
+        assert Client(app, stream=True).flow("tool").start().questions == {"confirm": "Go on?"}
+        assert ran == ["caught"]
+
     def test_a_mistake_ends_what_is_sent(self) -> None:
         app = MRTRServer("mistake", keys=KeyRing.generate())
 
