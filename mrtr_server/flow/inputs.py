@@ -32,7 +32,7 @@ class InputRequired:
     __slots__ = ("asks", "state")
 
     def __init__(self, asks: Mapping[str, Ask[Any]] | None = None, /, *, state: Any = UNSET, **keywords: Ask[Any]):
-        if asks is not None and isinstance(asks, Ask):
+        if isinstance(asks, Ask):
             raise SetupError("InputRequired takes its asks by key: InputRequired(login=Elicit(...))")
         if asks:
             if twice := asks.keys() & keywords.keys():

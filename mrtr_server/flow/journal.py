@@ -276,7 +276,7 @@ class Journal:
             "v": _FORMAT,
             "b": bound_to,
             "x": self.expires,
-            "f": self.flow_id or self.flow,
+            "f": self.flow,
             "t": self.started,
             "r": self.rounds,
             "o": self.state_only,
@@ -351,7 +351,7 @@ class Journal:
                 journal.origin = fields.get("w", "")
                 journal.pieces = fields.get("p", 0)
                 journal.single_use = "c" in fields
-            if payload.find(_CONFIRMS) >= 0 and journal._has_confirmation():
+            if _CONFIRMS in payload and journal._has_confirmation():
                 journal.single_use = True  # what an earlier release sealed does not say so
         except (ValueError, KeyError, TypeError, AttributeError):
             raise InvalidRequestState("not a journal") from None

@@ -80,10 +80,9 @@ class _Delivery:
     waiter: "asyncio.Future[RoundResult] | None" = None
     is_told: bool = False
 
-    def begins_by(self, redemption: Redemption) -> bool:
-        """Return whether it begins to run by a redemption, as nearly always."""
-        is_first = redemption.verdict == "granted" and redemption.attempt == 1 and self.result is None
-        return is_first and not (self.is_late or self.client_left)
+    def runs_by(self, redemption: Redemption) -> bool:
+        """Return whether a redemption lets it run without a further look, as nearly always."""
+        return redemption.verdict == "granted" and not (self.is_late or self.client_left)
 
     def reply(self, result: RoundResult) -> None:
         """Return the result to the client, unless it has been returned."""
@@ -242,7 +241,7 @@ class Redeemer:
                 if result is None:
                     continue
                 return result
-            if not delivery.begins_by(redemption):
+            if not delivery.runs_by(redemption):
                 result = await self._known_by(delivery, redemption)
                 if result is not None:
                     return result

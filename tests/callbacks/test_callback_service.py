@@ -554,6 +554,18 @@ class TestAnEarlyClient:
         await Browser(other.app).back(page, code="ann")
         assert (await asking.send()).text == f"ann has {SECRET}", "the person's consent went with it"
 
+    async def test_is_held_on_by_a_server_that_drains_where_the_flow_has_no_round_left(self) -> None:
+        server = calendar(limits=Limits(hold_seconds=20, rounds=1))
+        asking = flow(server.app)
+        assert (await asking.start()).needs_input
+        held = asyncio.create_task(asking.answer(google=OPENED))
+        await asyncio.sleep(0.1)
+        server.app.drain()
+        await asyncio.sleep(0.1)
+        assert not held.done()
+        await Browser(server.app).log_in(asking)
+        assert (await held).text == f"ann has {SECRET}"
+
     async def test_leaves_nothing_behind_when_it_has_been_held(self) -> None:
         def futures() -> int:
             gc.collect()

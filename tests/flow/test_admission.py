@@ -355,6 +355,25 @@ class TestTheQueue:
         await settled()
         assert blocked.unread_for(virtual_time.now) == 0.75
 
+    async def test_what_comes_after_another_one_that_computed_has_waited_since_that_one(
+        self, virtual_time: VirtualTime
+    ) -> None:
+        blocked = admission._Blocked()
+        assert blocked.unread_for(virtual_time.now) == 0.0
+        for seconds in (0.5, 0.25):
+            blocked.may_begin()
+            virtual_time.compute(seconds)
+            await settled()
+            assert blocked.unread_for(virtual_time.now) == seconds
+
+    async def test_what_comes_after_one_that_hardly_computed_has_not_waited(self, virtual_time: VirtualTime) -> None:
+        blocked = admission._Blocked()
+        for seconds, unread in ((0.004, 0.0), (0.006, 0.006)):
+            blocked.may_begin()
+            virtual_time.compute(seconds)
+            await settled()
+            assert blocked.unread_for(virtual_time.now) == pytest.approx(unread)
+
     async def test_how_long_it_takes_is_learned_from_those_who_waited(self) -> None:
         calls = Calls(max_concurrency=2, queue_seconds=30)
         await calls.come("abcdef")
@@ -424,6 +443,22 @@ class TestTheQueue:
             queue.leave()
         # After the first one, nothing is known of how long the loop was blocked before.
         assert [number > 2 for number in turns] == [False, True, False, False, True, False, True, False]
+
+    async def test_a_call_waits_for_others_though_another_one_ended_since_the_loop_was_blocked(
+        self, virtual_time: VirtualTime
+    ) -> None:
+        queue = Admission(Limits(max_concurrency=3, max_queue=1))
+        for _ in range(3):
+            await queue.enter(lambda: False)
+        queue._was_blocked = False
+        virtual_time.compute(0.006)
+        for _ in range(2):
+            queue.leave()
+        call, turns = asyncio.create_task(queue.enter(lambda: False)), 0
+        while not call.done():
+            await asyncio.sleep(0)
+            turns += 1
+        assert turns > 2
 
     async def test_who_has_waited_for_too_long_is_told_of_in_the_log(self, caplog: pytest.LogCaptureFixture) -> None:
         calls = Calls(max_concurrency=1, queue_seconds=0.05)

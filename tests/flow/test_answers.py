@@ -307,3 +307,11 @@ def test_an_ask_in_a_unit_test_gives_its_model_and_a_no_ends_the_function() -> N
     assert Inputs({"login": Login(name="ann")}).get("login", who) == Login(name="ann")
     with pytest.raises(Refusal):
         Inputs({"login": Elicited("decline")}).get("login", who)
+
+
+def test_who_branches_gets_an_action_with_the_model_in_a_unit_test_too_and_none_before_the_answer() -> None:
+    who = Elicit("who?", Elicited[Login])
+    for asked in (who, Elicited[Login]):
+        assert Inputs({"login": Login(name="ann")}).get("login", asked) == Elicited("accept", Login(name="ann"))
+        assert Inputs({"login": Elicited("decline")}).get("login", asked) == Elicited("decline")
+        assert Inputs().get("login", asked) is None

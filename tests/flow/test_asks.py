@@ -392,7 +392,7 @@ class TestAnswers:
     def test_a_no_is_no_answer_for_who_does_not_branch(self, ask: Ask[Any], action: str) -> None:
         with pytest.raises(Refusal) as caught:
             ask.parse({"action": action, "content": {"name": "Ann", "confirm": True}})
-        assert caught.value.action == action
+        assert (caught.value.action, caught.value.confirming) == (action, ask is CONFIRM)
 
     def test_who_branches_gets_every_action(self) -> None:
         accepted = BRANCHING.parse({"action": "accept", "content": {"name": "Ann"}})
@@ -418,7 +418,7 @@ class TestAnswers:
         assert CONFIRM.parse({"action": "accept", "content": {"confirm": True}}) is True
         with pytest.raises(Refusal) as caught:
             CONFIRM.parse({"action": "accept", "content": {"confirm": False}})
-        assert caught.value.action == "decline"
+        assert (caught.value.action, caught.value.confirming) == ("decline", True)
 
     @pytest.mark.parametrize(
         "content", [None, {}, [], True, {"confirm": None}, {"confirm": 1}, {"confirm": "true"}, {"yes": True}]

@@ -4,16 +4,18 @@ import pytest
 
 from mrtr_server import (
     Context,
+    Elicit,
     InputRequired,
     KeyRing,
     Limits,
     MRTRServer,
     State,
 )
-from mrtr_server.testing import AsyncClient, Clock, yes
+from mrtr_server.testing import AsyncClient, Clock, accept, yes
 
 from ..support.effects import EFFECTS, effect
 from ..support.flows import is_state_only
+from ..support.models import Login
 
 pytestmark = pytest.mark.anyio
 
@@ -38,6 +40,18 @@ class TestRule7Budgets:
             assert (await flow.send({f"c{n - 1}": yes})).questions == {f"c{n}": f"{n}?"}
         error = (await flow.answer(c2=yes)).error
         assert (error.code, error.data) == (-32602, {"limit": "rounds", "value": 3})
+
+    async def test_rounds_of_a_function_that_asks_and_reads_nothing(self) -> None:
+        app = MRTRServer("rules", keys=KeyRing.generate(), limits=Limits(rounds=2))
+
+        @app.tool
+        def deaf() -> str | InputRequired:
+            return InputRequired(login=Elicit("who?", Login))
+
+        flow = AsyncClient(app).flow("deaf")
+        assert (await flow.start()).questions == {"login": "who?"}
+        assert (await flow.answer(login=accept(name="ann"))).questions == {"login": "who?"}
+        assert (await flow.send()).error.data == {"limit": "rounds", "value": 2}
 
     async def test_the_official_clients_patience_is_enough_for_the_default(self, app: MRTRServer) -> None:
         @app.tool

@@ -193,6 +193,7 @@ class TestBinding:
     def test_where_it_was_traced_and_what_was_sent_of_its_result_stay_with_it(self) -> None:
         journal = Journal(NOW)
         journal.origin, journal.pieces, journal.shed = "00-ab-cd-01", 3, True
+        assert json.loads(dump(journal))["l"] is True
         again = Journal.load(dump(journal), HERE, NOW)
         assert (again.origin, again.pieces, again.shed) == ("00-ab-cd-01", 3, True)
         again = Journal.load(dump(Journal(NOW)), HERE, NOW)

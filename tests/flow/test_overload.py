@@ -129,6 +129,34 @@ async def test_answers_of_people_wait_where_new_calls_are_refused_and_a_refusal_
     assert EFFECTS.count("paid") == 2
 
 
+async def test_a_flow_that_has_done_a_step_elsewhere_waits_where_new_calls_are_refused() -> None:
+    fleet = Fleet()
+    leaving, other = fleet.apps
+
+    def leaves() -> str:
+        leaving.drain()
+        return effect("first")
+
+    for app in fleet.apps:
+
+        @app.tool
+        async def two(ctx: Context) -> str:
+            await ctx.step(leaves)
+            return await ctx.step(effect, "second")
+
+    flow = AsyncClient(leaving, other).flow("two")
+    async with fleet.full(1):
+        other._parts.admission._others_full_until = float("inf")
+        assert is_state_only(await flow.start())
+        waiting = asyncio.create_task(flow.send())
+        async with asyncio.timeout(TIMEOUT):
+            while len(other._parts.admission._line) < 2:  # noqa: ASYNC110  nothing tells of it
+                await asyncio.sleep(0.001)
+        assert (await AsyncClient(other).flow("plain").start()).status == 503
+    assert (await waiting).text == "second"
+    assert [EFFECTS.count(each) for each in ("first", "second")] == [1, 1]
+
+
 async def test_the_probes_answer_meanwhile() -> None:
     fleet = Fleet(1)
     async with fleet.full():
@@ -137,14 +165,16 @@ async def test_the_probes_answer_meanwhile() -> None:
             assert (reply.status, reply.body) == (200, b'{"status":"ok"}')
 
 
-async def test_a_call_that_can_not_move_and_has_begun_completes_where_it_is() -> None:
+async def test_a_call_that_can_not_move_and_has_begun_completes_where_it_is(caplog: pytest.LogCaptureFixture) -> None:
     fleet = Fleet(1, max_queue=None, max_concurrency=None, shed_above=1)
     client = AsyncClient(*fleet.apps, era="2025-06-18")
     flow = client.flow("pay")
     assert (await flow.start()).questions
     holding = asyncio.create_task(AsyncClient(*fleet.apps).call("hold"))
     await happened("held 0")
+    caplog.clear()
     assert (await client.flow("plain").start()).error.code == -31002, "a new one is refused"
+    assert [message.partition(":")[0] for message in caplog.messages] == ["Overloaded"]
     assert (await flow.answer(confirm=yes)).text == "paid"
     fleet.gate.set()
     await holding

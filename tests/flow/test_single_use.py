@@ -493,9 +493,14 @@ class TestAStateComesBeforeTheFirstEffect:
         async def hurried(ctx: Context) -> str:
             return effect("done")
 
+        @app.tool(single_use=True)
+        async def failing(ctx: Context) -> str:
+            raise ToolError("closed")
+
         for target in ("hasty", "hurried"):
             for _ in range(2):
                 assert (await AsyncClient(app).flow(target).start()).text == "done"
+        assert (await AsyncClient(app).flow("failing").start()).failure == "closed", "and has done nothing"
         warnings = [record.getMessage() for record in caplog.records if "in its first round" in record.getMessage()]
         assert len(warnings) == 2
         assert "ctx.step" in warnings[0]

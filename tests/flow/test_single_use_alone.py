@@ -10,7 +10,7 @@ import pytest
 from mrtr_server import KeyRing, Limits
 from mrtr_server.concurrency.shutdown import Shutdown
 from mrtr_server.crypto.place_codec import PlainCodec
-from mrtr_server.errors import Busy, InvalidRequestState, Overloaded, RequestError, StoreUnavailable
+from mrtr_server.errors import Busy, InternalFault, InvalidRequestState, Overloaded, RequestError, StoreUnavailable
 from mrtr_server.flow import single_use
 from mrtr_server.flow.single_use import Redeemer
 from mrtr_server.protocol.callers import Principal
@@ -37,11 +37,16 @@ class Faulty(InProcessStore):
         self.held_by_another = False
         self.asked: list[float] = []
         """When a state was to be redeemed, by the monotonic clock."""
+        self.keep: list[float] = []
+        """For how long it was to be remembered then."""
         self.renewed: list[float] = []
         """When a lease was renewed, by the monotonic clock."""
+        self.offered: list[float] = []
+        """When an outcome was to be recorded, by the monotonic clock."""
 
     async def redeem(self, *args: Any, **more: Any) -> Redemption:
         self.asked.append(time.monotonic())
+        self.keep.append(more["keep"])
         self._check("redeem")
         return Redemption("running") if self.held_by_another else await super().redeem(*args, **more)
 
@@ -51,6 +56,7 @@ class Faulty(InProcessStore):
         return not self.held_by_another and await super().renew(*args, **more)
 
     async def record(self, *args: Any) -> bool:
+        self.offered.append(time.monotonic())
         self._check("record")
         return not self.held_by_another and await super().record(*args)
 
@@ -70,8 +76,8 @@ class Desk:
         self.expires = clock.time() + 300
         self.paid = 0
 
-    def replica(self, *, outlives: bool = True) -> Redeemer:
-        return Redeemer(self.store, PlainCodec(), self.quotas, lease=60, clock=self.clock.time, outlives=outlives)
+    def replica(self, **more: Any) -> Redeemer:
+        return Redeemer(self.store, PlainCodec(), self.quotas, lease=60, clock=self.clock.time, **more)
 
     async def pay(self, _: Lease) -> Complete:
         self.paid += 1
@@ -168,6 +174,19 @@ class TestBusy:
                 await desk.once(run)
         assert ran == runs
 
+    async def test_is_what_the_client_gets_and_nothing_to_record_when_the_store_is_away_by_then(
+        self, desk: Desk, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        async def run(_: Lease) -> Complete:
+            await asyncio.sleep(61)  # so the lease is in doubt
+            desk.store.down = {"redeem"}
+            raise Overloaded(1.0)
+
+        desk.store.down = {"renew"}
+        with pytest.raises(Overloaded):
+            await desk.once(run)
+        assert (desk.redeemer._unrecorded, caplog.messages) == ({}, [])
+
 
 class TestAnOutcomeThatIsNotRecorded:
     async def test_is_told_of_when_it_is_with_how_long_that_took(
@@ -184,6 +203,16 @@ class TestAnOutcomeThatIsNotRecorded:
             {"event": event, "work": "round", "method": "tools/call"} for event in ("unrecorded", "recorded_late")
         ]
 
+    async def test_is_offered_again_soon_at_first_and_then_twice_a_second_and_its_client_waits_for_two_seconds(
+        self, desk: Desk
+    ) -> None:
+        desk.store.down = {"record"}
+        began = time.monotonic()
+        assert await desk.once() == PAID
+        assert time.monotonic() - began == pytest.approx(2.0)
+        await asyncio.sleep(1.1)
+        assert [when - began for when in desk.store.offered] == pytest.approx([0, 0.1, 0.5, 2.0, 2.5, 3.0])
+
     async def test_is_not_offered_any_more_when_its_state_has_expired_and_the_store_answers_nothing(
         self, desk: Desk
     ) -> None:
@@ -194,6 +223,16 @@ class TestAnOutcomeThatIsNotRecorded:
         assert len(desk.redeemer._under_way) == 1
         await desk.until(61)
         assert len(desk.redeemer._under_way) == 0
+
+    async def test_is_what_its_client_gets_at_once_when_its_state_has_expired_by_then(
+        self, desk: Desk, virtual_time: VirtualTime, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        desk.store.down = {"record"}
+        desk.expires = virtual_time.time() + 10
+        began = time.monotonic()
+        assert await desk.once(taking(75)) == PAID
+        assert time.monotonic() - began == pytest.approx(75)
+        assert caplog.messages == ["tools/call 'pay': its outcome was never recorded, and its state has expired"]
 
     async def test_is_what_its_own_request_gets_when_its_state_has_expired(
         self, desk: Desk, caplog: pytest.LogCaptureFixture
@@ -257,11 +296,103 @@ class TestADelivery:
         done, _ = await asyncio.wait([delivery], timeout=60)
         assert done
         assert delivery.cancelled()
+        assert task.cancelled()
 
-    async def test_that_runs_renews_its_lease_after_each_third_of_it(self, desk: Desk) -> None:
+    @pytest.mark.parametrize(("takes", "renewed"), [(70.0, [20, 40, 60]), (10.0, [])])
+    async def test_renews_its_lease_after_each_third_of_it_for_as_long_as_it_runs(
+        self, desk: Desk, takes: float, renewed: list[float]
+    ) -> None:
         began = time.monotonic()
-        assert await desk.once(taking(70)) == PAID
-        assert [when - began for when in desk.store.renewed] == pytest.approx([20, 40, 60])
+        assert await desk.once(taking(takes)) == PAID
+        await asyncio.sleep(100)
+        assert [when - began for when in desk.store.renewed] == pytest.approx(renewed)
+
+    async def test_has_its_lease_from_when_it_was_last_renewed(self, desk: Desk) -> None:
+        in_doubt: list[bool] = []
+
+        async def run(lease: Lease) -> Complete:
+            await asyncio.sleep(70)
+            desk.store.down = {"renew"}
+            for _ in range(2):
+                await asyncio.sleep(49.5)  # the last renewal was after 60 s
+                in_doubt.append(lease.in_doubt)
+            return PAID
+
+        assert await desk.once(run) == PAID
+        assert in_doubt == [False, True]
+
+    async def test_is_remembered_until_a_minute_after_its_state_has_expired_and_for_a_minute_if_it_comes_later(
+        self, desk: Desk
+    ) -> None:
+        assert await desk.once() == PAID
+        await desk.until(50)
+        assert await desk.once() == PAID
+        assert desk.store.keep == pytest.approx([360, 60])
+
+    async def test_that_comes_late_waits_for_one_that_came_in_time(self, desk: Desk) -> None:
+        await desk.until(-10)
+        first = desk.once(taking(20))
+        await desk.until(1)
+        assert await desk.once() == PAID
+        assert await first == PAID
+        assert desk.paid == 0
+
+    async def test_that_comes_late_runs_again_what_a_lost_replica_had_begun_in_time(
+        self, desk: Desk, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        await desk.until(-30)
+        desk.store.down = {"renew"}
+        lost = desk.once(taking(10_000))
+        await desk.until(1)
+        assert await desk.once() == PAID
+        assert desk.paid == 1
+        (record,) = caplog.records
+        assert record.getMessage().endswith("the round runs again")
+        assert getattr(record, "fields", None) == {"event": "takeover", "work": "round", "method": "tools/call"}
+        desk.redeemer._under_way.clear()
+        lost.cancel()
+
+    async def test_that_another_replica_took_over_waits_for_that_one_though_the_state_has_expired_by_its_clock(
+        self, desk: Desk, virtual_time: VirtualTime
+    ) -> None:
+        desk.expires = virtual_time.time() + 10
+        first = desk.once(taking(80))
+        await asyncio.sleep(1)
+        desk.store.held_by_another = True
+        await desk.until(100)
+        assert not first.done()
+        desk.store.held_by_another = False  # that one was killed, and its lease has ended
+        assert await first == PAID
+        assert len(desk.store.offered) == 1
+
+    async def test_whose_lease_another_replica_has_for_certain_offers_no_outcome(
+        self, desk: Desk, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        delivery = desk.once(taking(30))
+        await asyncio.sleep(1)
+        desk.store.held_by_another = True
+        await asyncio.sleep(30)
+        assert desk.store.offered == []
+        (record,) = caplog.records
+        assert record.getMessage().startswith(
+            "tools/call 'pay': this replica was silent for longer than its lease of 60 s, so another replica may have"
+        )
+        assert getattr(record, "fields", None) == {"event": "result_dropped", "work": "round", "method": "tools/call"}
+        await left(delivery)
+
+    async def test_whose_result_is_no_json_gets_a_fault_of_which_the_log_has_the_cause(
+        self, desk: Desk, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        async def run(_: Lease) -> Complete:
+            return Complete({"paid": object()})
+
+        for _ in range(2):
+            with pytest.raises(InternalFault):
+                await desk.once(run)
+        (record,) = caplog.records
+        assert record.getMessage().startswith("'pay' returned a result that is not JSON")
+        assert record.exc_info
+        assert isinstance(record.exc_info[1], ValueError)
 
     async def test_waits_for_another_one_until_no_replica_takes_the_state_any_more(
         self, desk: Desk, virtual_time: VirtualTime
@@ -309,3 +440,35 @@ class TestTheEnd:
         await desk.redeemer.finish(shutdown)
         assert time.monotonic() - began == pytest.approx(1)
         await asyncio.sleep(60)
+
+    def test_waits_for_and_tells_of_what_runs_on_its_own_event_loop(
+        self, virtual_time: VirtualTime, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        desk = Desk(virtual_time)
+        shutdown = Shutdown(40)
+
+        async def unrecorded() -> None:
+            desk.store.down = {"record"}
+            assert await desk.once() == PAID
+
+        async def ending() -> float:
+            shutdown.begin()
+            began = time.monotonic()
+            await desk.redeemer.finish(shutdown)
+            return time.monotonic() - began
+
+        async def ending_while_one_runs() -> float:
+            await left(desk.once(taking(60), Call("tools/call", {}, "pay", state="other")))
+            return await ending()
+
+        with (
+            asyncio.Runner(loop_factory=virtual_time.new_loop) as other,
+            asyncio.Runner(loop_factory=virtual_time.new_loop) as own,
+        ):
+            other.run(unrecorded())
+            caplog.clear()
+            assert own.run(ending()) == 0
+            assert caplog.messages == []
+            assert own.run(ending_while_one_runs()) == pytest.approx(34)
+            (message,) = caplog.messages
+            assert "(1 of them, of which 0 have run)" in message
