@@ -65,12 +65,9 @@ def run(
 
 async def _in_time(handler: Handler, seconds: float, running: Coroutine[Any, Any, RoundEnd]) -> RoundEnd:
     """Limit a round to so many seconds, and tell the model if it times out."""
-    try:
-        async with asyncio.timeout(seconds) as limit:
+    with suppress(TimeoutError):  # one of the handler's own is how the round ends, and is not raised
+        async with asyncio.timeout(seconds):
             return await running
-    except TimeoutError:
-        if not limit.expired():  # one of the handler's own
-            raise
     left = "" if handler.is_async else "; it continues in its thread, and occupies it until it returns"
     logger.warning("%r timed out after %g s%s", handler.name, seconds, left)
     message = f"{handler.name} timed out after {seconds:g} seconds. Part of its work may have been done."

@@ -340,7 +340,7 @@ class WaitingRound(Round):
         self._continue_answered()  # what waits until nothing is asked any more
 
     async def _reported(self, claim: Claim) -> None:
-        """Wait for the page of an ask to report; it is asked again if that takes too long."""
+        """Wait for the page of an ask to report; forget its answer if that takes too long, to ask again."""
         key, question = claim.key, claim.question.digest
         alone = replace(self.journal, answers={key: {question: self.journal.answers[key][question]}})
         while True:
@@ -355,8 +355,6 @@ class WaitingRound(Round):
         self._reports = Reports(found, (*self._reports.unfinished, *reports.unfinished))
         if reports.unfinished and not self.ending:
             self.journal.forget(key, question)
-            self.asked.pop(key, None)
-            self._send(key, claim.ask, claim.question)
 
     # Steps, and other boundaries
 

@@ -3,11 +3,14 @@
 import asyncio
 import gc
 import logging
-from collections.abc import Callable, Mapping
+import threading
+import traceback
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import Annotated, Any
 
 import pytest
+from pydantic import BaseModel, field_validator
 from starlette.requests import Request
 
 from mrtr_server import Context, Depends, Elicit, MRTRServer
@@ -49,8 +52,15 @@ class Task:
         """What keeping and publishing raise."""
         self._did = did
         self.take: Callable[[], None] = lambda: None
+        self.checks = 0
+        """How often it was asked whether a step may begin."""
+        self.check: Callable[[], Awaitable[object]] | None = None
+        """What that takes."""
 
     async def may_begin(self) -> bool:
+        self.checks += 1
+        if self.check is not None:
+            await self.check()
         return not self.lost
 
     async def keep(self) -> None:
@@ -113,6 +123,9 @@ class Bench:
         await self.gate.wait()
         self.did.append("slow")
         return "slow"
+
+    async def work(self, name: str) -> None:
+        self.did.append(name)
 
     async def breaks(self) -> None:
         await self.gate.wait()
@@ -401,6 +414,31 @@ class TestAnAnswerInATask:
         await settle()
         background.gate.set()
         assert await running == Yielded(YieldReason.DRAINING)
+        assert "paid" in background.round.journal.answers, "so who continues waits for the page again"
+
+    async def test_is_read_once_whatever_comes_later(self, background: Bench) -> None:
+        class Read(BaseModel):
+            name: str
+
+            @field_validator("name")
+            @classmethod
+            def note(cls, name: str) -> str:
+                background.did.append(name)
+                return name
+
+        async def asks(ctx: Context) -> str:
+            who = Elicit("who?", Read, key="login")
+            return str(await asyncio.gather(ctx.step(background.slow), ctx.ask(who, Elicit("where?", Email))))
+
+        running = background.begin(asks)
+        await background.publishes()
+        background.answer("login")
+        await settle()
+        background.answer("email")
+        await settle()
+        assert background.did == ["ann"]
+        background.gate.set()
+        assert isinstance(await running, Completed)
 
     async def test_to_a_page_is_looked_for_again_a_while_after_the_store_was_away(
         self, background: Bench, monkeypatch: pytest.MonkeyPatch
@@ -436,6 +474,92 @@ class TestAStep:
         bench.gate.set()
         assert await bench.run(works) == Completed("done")
         assert bench.did == (["slow", "used"] if bench.round.task is None else ["slow", "kept", "used"])
+
+    async def test_of_a_task_begins_unchecked_only_where_one_was_kept_just_now(self, background: Bench) -> None:
+        checks: list[int] = []
+
+        async def works(ctx: Context) -> None:
+            for name, pause in (("one", 0), ("two", 0), ("three", 1), ("one", 0), ("four", 0)):
+                await ctx.step(background.work, name, key=name)
+                checks.append(background.task.checks)
+                if pause:
+                    await asyncio.sleep(pause)
+
+        assert await background.run(works) == Completed(None)
+        assert checks == [1, 1, 1, 1, 2]
+
+    async def test_of_a_task_that_is_lost_when_that_is_checked_does_not_begin(self, background: Bench) -> None:
+        async def lose() -> None:
+            background.task.lost = True
+
+        background.task.check = lose
+        await background.run(self.works_once(background))
+        assert background.did == []
+
+    async def test_of_a_task_that_is_to_be_left_when_that_is_checked_does_not_begin(self, background: Bench) -> None:
+        async def leave() -> None:
+            background.leaves = YieldReason.DRAINING
+
+        background.task.check = leave
+        assert await background.run(self.works_once(background)) == Yielded(YieldReason.DRAINING)
+        assert background.did == []
+
+    async def test_that_can_not_be_checked_fails_the_round(self, background: Bench) -> None:
+        failure = ValueError("the store is away")
+
+        async def fail() -> None:
+            raise failure
+
+        background.task.check = fail
+        assert await background.run(self.works_once(background)) == Failed(failure)
+        assert background.did == []
+
+    async def test_that_is_still_checked_when_its_handler_is_cancelled_never_begins_and_returns_nowhere(
+        self, background: Bench
+    ) -> None:
+        checked, branches = asyncio.Event(), list[asyncio.Task[None]]()
+
+        async def beside(ctx: Context) -> None:
+            try:
+                await ctx.step(background.work, "step")
+            except Exception as error:
+                background.did.append(repr(error))
+            background.did.append("after")
+
+        async def works(ctx: Context) -> None:
+            branches.append(asyncio.create_task(beside(ctx)))
+            await asyncio.Future()
+
+        background.task.check = checked.wait
+        running = background.begin(works)
+        await settle()
+        running.cancel()
+        await settle()
+        checked.set()
+        await asyncio.wait([running])
+        await settle()
+        assert (running.cancelled(), background.did) == (True, [])
+        branches[0].cancel()
+        await asyncio.wait(branches)
+
+    def works_once(self, bench: Bench) -> Callable[[Context], Any]:
+        async def works(ctx: Context) -> str:
+            await ctx.step(bench.work, "step")
+            return "done"
+
+        return works
+
+    async def test_that_has_run_returns_its_result_though_the_round_is_to_be_left(self, bench: Bench) -> None:
+        async def works(ctx: Context) -> str:
+            await ctx.step(bench.work, "step", key="step")
+            bench.leaves = YieldReason.FULL
+            await ctx.step(bench.work, "step", key="step")
+            bench.did.append("used")
+            await ctx.step(bench.work, "another", key="another")
+            return "done"
+
+        assert await bench.run(works) == Yielded(YieldReason.FULL)
+        assert [what for what in bench.did if what != "kept"] == ["step", "used"]
 
     async def test_that_can_not_be_kept_fails_the_round(self, background: Bench) -> None:
         async def works(ctx: Context) -> str:
@@ -492,6 +616,158 @@ class TestAStep:
 
         assert await self.leave_beside(bench, works) == Yielded(YieldReason.FULL)
         assert (bench.did, bench.round.journal.steps) == ([], {})
+
+
+class TestAHandlerThatReturns:
+    @pytest.mark.parametrize("raises", [False, True], ids=["a result", "an error"])
+    async def test_waits_for_all_steps_that_a_task_beside_it_runs_in_a_row(self, bench: Bench, raises: bool) -> None:
+        branches: list[asyncio.Task[None]] = []
+
+        async def beside(ctx: Context) -> None:
+            await ctx.step(bench.slow)
+            await ctx.step(bench.work, "more")
+
+        async def leaves(ctx: Context) -> str:
+            branches.append(asyncio.create_task(beside(ctx)))
+            await asyncio.sleep(0)
+            asyncio.get_running_loop().call_later(1, bench.gate.set)
+            if raises:
+                raise LookupError("broken")
+            return "done"
+
+        assert isinstance(await bench.run(leaves), Failed if raises else Completed)
+        assert [what for what in bench.did if what != "kept"] == ["slow", "more"]
+        await asyncio.wait(branches)
+
+
+class TestATeardown:
+    """What the dependencies of a handler do at the end of its round."""
+
+    async def test_stops_a_task_beside_the_handler_that_asks_and_the_round_ends_as_it_did(
+        self, bench: Bench, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        branches: list[asyncio.Task[None]] = []
+
+        async def beside(ctx: Context) -> None:
+            await bench.gate.wait()
+            try:
+                await ctx.elicit("who?", Login)
+            finally:
+                bench.did.append("stopped")
+
+        async def session() -> AsyncIterator[None]:
+            yield
+            bench.gate.set()
+            await asyncio.wait(branches)
+
+        async def leaves(ctx: Context, it: Annotated[None, Depends(session)]) -> str:
+            branches.append(asyncio.create_task(beside(ctx)))
+            return "done"
+
+        assert isinstance(await bench.run(leaves), Completed)
+        assert (bench.did, branches[0].cancelled()) == (["stopped"], True)
+        assert "'tested' continued after its round had ended" in caplog.text
+
+    async def test_in_a_task_that_runs_elsewhere_by_now_gets_a_cancellation(self, background: Bench) -> None:
+        async def session() -> AsyncIterator[None]:
+            try:
+                yield
+            except BaseException as error:
+                background.did.append(type(error).__name__)
+                raise
+            background.did.append("committed")
+
+        async def works(it: Annotated[None, Depends(session)]) -> str:
+            background.task.lost = True
+            return "done"
+
+        await background.run(works)
+        assert background.did == ["CancelledError"]
+
+    async def test_commits_nothing_where_the_loop_has_ended_before_the_handler(self, bench: Bench) -> None:
+        async def session() -> AsyncIterator[None]:
+            yield
+            bench.did.append("committed")
+
+        async def waits(it: Annotated[None, Depends(session)]) -> None:
+            await asyncio.Future()
+
+        running = bench.begin(waits)
+        await settle()
+        assert bench.round.main is not None
+        coroutine: Any = bench.round.main.get_coro()
+        coroutine.close()  # as a loop does that nobody runs any more
+        running.cancel()
+        await asyncio.wait([running])
+        assert bench.did == []
+
+    async def test_of_an_error_leaves_no_frames_in_its_traceback(self, bench: Bench) -> None:
+        async def session() -> AsyncIterator[None]:
+            yield
+
+        async def fails(it: Annotated[None, Depends(session)]) -> str:
+            raise LookupError("broken")
+
+        end = await bench.run(fails)
+        assert isinstance(end, Failed)
+        frames = [frame.name for frame in traceback.extract_tb(end.error.__traceback__)]
+        assert ("fails" in frames, "session" in frames) == (True, False)
+
+    @pytest.mark.parametrize("breaks", [False, True], ids=["returns", "fails"])
+    async def test_of_a_cancellation_comes_after_what_runs_in_a_thread_whose_outcome_is_dropped(
+        self, foreground: Bench, breaks: bool, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        loop, gate = asyncio.get_running_loop(), threading.Event()
+
+        async def session() -> AsyncIterator[None]:
+            yield
+            foreground.did.append("committed")
+
+        def cancel() -> None:
+            assert foreground.round.main is not None
+            foreground.round.main.cancel()
+            loop.call_soon(gate.set)
+
+        def works(it: Annotated[None, Depends(session)]) -> str:
+            loop.call_soon_threadsafe(cancel)
+            assert gate.wait(TIMEOUT)
+            foreground.did.append("worked")
+            if breaks:
+                raise LookupError("broken")
+            return "done"
+
+        end = await foreground.run(works)
+        assert isinstance(end, Failed)
+        assert str(end.error) == "'tested' raised CancelledError, but was not cancelled"
+        del end
+        gc.collect()
+        assert (foreground.did, caplog.messages) == (["worked"], [])
+
+    async def test_is_cut_by_a_second_cancellation_however_late_it_began(self, bench: Bench) -> None:
+        async def session() -> AsyncIterator[None]:
+            with suppress(asyncio.CancelledError):
+                yield
+            bench.did.append("began")
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                bench.did.append("cut")
+
+        async def winds_down(it: Annotated[None, Depends(session)]) -> None:
+            try:
+                await asyncio.Future()
+            finally:
+                await asyncio.sleep(1)
+
+        running = bench.begin(winds_down)
+        await settle()
+        running.cancel()
+        await asyncio.sleep(2)
+        assert bench.did == ["began"]
+        running.cancel()
+        await asyncio.wait([running])
+        await settle()
+        assert bench.did == ["began", "cut"]
 
 
 class TestAHandlerThatIsStopped:
