@@ -16,7 +16,7 @@ from starlette.requests import Request
 from mrtr_server import Context, Depends, Elicit, MRTRServer
 from mrtr_server.callbacks.callback_service import Callbacks
 from mrtr_server.concurrency.threads import Threads
-from mrtr_server.errors import MisplacedCall, StoreUnavailable
+from mrtr_server.errors import CallEnded, MisplacedCall, StoreUnavailable
 from mrtr_server.flow.endings import Asking, Completed, Failed, RoundEnd, Yielded, YieldReason
 from mrtr_server.flow.journal import Journal
 from mrtr_server.flow.runner import WIND_DOWN_SECONDS, run
@@ -229,6 +229,31 @@ class TestAQuestion:
         assert isinstance(end, Failed)
         assert isinstance(end.error, MisplacedCall)
         assert "ctx.elicit() was called but never awaited" in str(end.error)
+
+    @pytest.mark.parametrize("why", ["asked", "left"])
+    async def test_that_nobody_awaits_is_none_where_the_round_ends_without_the_handler(
+        self, bench: Bench, why: str
+    ) -> None:
+        async def forgets(ctx: Context) -> str:
+            if why == "asked":
+                branches.append(asyncio.create_task(ctx.elicit("where?", Email)))
+                await asyncio.sleep(0)
+            else:
+                bench.round.leave(YieldReason.FULL)
+            ctx.elicit("who?", Login)  # type: ignore[unused-coroutine]
+            return "done"
+
+        branches: list[asyncio.Task[Email]] = []
+        with pytest.warns(RuntimeWarning, match="coroutine 'Context.elicit' was never awaited"):
+            end = await bench.run(forgets)
+        assert isinstance(end, Asking if why == "asked" else Yielded)
+
+    async def test_with_nothing_beside_it_is_published_with_the_end_of_the_round_alone(self, background: Bench) -> None:
+        async def asks(ctx: Context) -> str:
+            return (await ctx.elicit("who?", Login)).name
+
+        assert isinstance(await background.run(asks), Asking)
+        assert background.task.published == []
 
     @pytest.mark.parametrize("what", ["one", "several", "a step", "a checkpoint", "the background"])
     async def test_or_any_other_boundary_inside_a_step_is_a_mistake(self, bench: Bench, what: str) -> None:
@@ -639,6 +664,22 @@ class TestAHandlerThatReturns:
         assert [what for what in bench.did if what != "kept"] == ["slow", "more"]
         await asyncio.wait(branches)
 
+    async def test_waits_for_a_step_beside_it_though_it_is_cancelled_meanwhile(self, bench: Bench) -> None:
+        branches: list[asyncio.Task[str]] = []
+
+        async def leaves(ctx: Context) -> str:
+            loop, main = asyncio.get_running_loop(), asyncio.current_task()
+            assert main is not None
+            branches.append(asyncio.create_task(ctx.step(bench.slow)))
+            await asyncio.sleep(0)
+            loop.call_later(1, main.cancel)
+            loop.call_later(2, bench.gate.set)
+            return "done"
+
+        await asyncio.wait([bench.begin(leaves)])
+        assert "slow" in bench.did
+        await asyncio.wait(branches)
+
 
 class TestATeardown:
     """What the dependencies of a handler do at the end of its round."""
@@ -740,6 +781,7 @@ class TestATeardown:
         assert isinstance(end, Failed)
         assert str(end.error) == "'tested' raised CancelledError, but was not cancelled"
         del end
+        foreground.round.main = None  # or what it raised holds what ran
         gc.collect()
         assert (foreground.did, caplog.messages) == (["worked"], [])
 
@@ -798,6 +840,97 @@ class TestAHandlerThatIsStopped:
             ("mrtr_server", logging.ERROR, "'tested' does not end when it is cancelled, and is abandoned")
         ]
         await asyncio.sleep(30)
+
+    async def test_winds_down_though_its_client_leaves_then(self, bench: Bench) -> None:
+        async def winds_down(ctx: Context) -> None:
+            try:
+                await asyncio.gather(ctx.elicit("who?", Login))
+            finally:
+                await asyncio.sleep(3)
+                bench.did.append("wound down")
+
+        running = bench.begin(winds_down)
+        await asyncio.sleep(1)
+        running.cancel()
+        await asyncio.wait([running])
+        assert (running.cancelled(), bench.did) == (True, ["wound down"])
+
+    async def test_is_abandoned_at_once_where_it_waits_for_a_task_that_waits_for_the_client(
+        self, bench: Bench, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        branches: list[asyncio.Task[Login]] = []
+
+        async def insists(ctx: Context) -> None:
+            branches.append(asyncio.create_task(ctx.elicit("who?", Login)))
+            while not branches[0].done():
+                with suppress(asyncio.CancelledError):
+                    await asyncio.wait(branches)
+
+        began = asyncio.get_running_loop().time()
+        assert isinstance(await bench.run(insists), Asking)
+        assert asyncio.get_running_loop().time() == began
+        assert caplog.messages == ["'tested' does not end when it is cancelled, and is abandoned"]
+        branches[0].cancel()
+        await asyncio.wait(branches)
+
+    async def test_is_no_error_of_asyncios_where_it_never_ends(
+        self, bench: Bench, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        async def stays(ctx: Context) -> None:
+            try:
+                await asyncio.gather(ctx.elicit("who?", Login))
+            finally:
+                await asyncio.Future()
+
+        assert isinstance(await bench.run(stays), Asking)
+        bench.round.main = None
+        bench.round.parked.clear()
+        gc.collect()
+        assert caplog.messages == ["'tested' does not end when it is cancelled, and is abandoned"]
+
+    @pytest.mark.parametrize("seconds", [0, 30], ids=["in time", "after it was abandoned"])
+    async def test_is_no_error_of_asyncios_where_it_fails_for_nobody(
+        self, bench: Bench, seconds: float, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        async def session() -> AsyncIterator[None]:
+            try:
+                yield
+            finally:
+                bench.did.append("failed")
+                raise BaseExceptionGroup("several", [CallEnded()])
+
+        async def waits(it: Annotated[None, Depends(session)]) -> None:
+            try:
+                await asyncio.Future()
+            finally:
+                await asyncio.sleep(seconds)
+
+        running = bench.begin(waits)
+        await settle()
+        running.cancel()
+        await asyncio.wait([running])
+        await asyncio.sleep(seconds)
+        await settle()
+        bench.round.main = None
+        gc.collect()
+        assert (running.cancelled(), bench.did) == (True, ["failed"])
+        abandoned = ["'tested' does not end when it is cancelled, and is abandoned"] if seconds else []
+        assert caplog.messages == abandoned
+
+    async def test_leaves_no_error_of_asyncios_where_its_step_fails_for_nobody(
+        self, bench: Bench, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        async def works(ctx: Context) -> None:
+            await ctx.step(bench.breaks)
+
+        running = bench.begin(works)
+        await settle()
+        running.cancel()
+        await settle()
+        bench.gate.set()
+        await asyncio.wait([running])
+        gc.collect()
+        assert (running.cancelled(), caplog.messages) == (True, [])
 
     @pytest.mark.parametrize("leaves", [False, True], ids=["by its round", "by a client that leaves"])
     async def test_ends_though_a_timeout_of_its_own_has_cancelled_its_ask_before(
