@@ -156,7 +156,7 @@ class JournalInputs(Inputs):
     def _find(self, key: str, asked: Any) -> tuple[str, JSON | None, Any]:
         """Find the answer for a key: the digest of its question, the answer if there is one, and what reads it."""
         round_ = self._round
-        if not isinstance(asked, type) and isinstance(asked, Ask):
+        if isinstance(asked, Ask):
             question = asked.question()
             return question.digest, round_.kept(key, question, asked.needs_state), asked.parse
         kind, shape, read = reader(asked)

@@ -284,7 +284,7 @@ class Round:
         return key
 
     def _refuse_taken(self, key: str, question: Question) -> None:
-        if self._claimed and self._claimed.get(key, question.digest) != question.digest:
+        if self._claimed.get(key, question.digest) != question.digest:
             raise KeyConflict(
                 f"The key {key!r} is used for two different questions in one round; give one of them another key="
             )
@@ -303,7 +303,7 @@ class Round:
             key = base if count == 1 else f"{base}_{count}"
             if key not in self._claimed and key not in self.reserved:
                 known = key in self.journal.answers
-                if known and self.journal.answer(key, question.digest) is not None:
+                if self.journal.answer(key, question.digest) is not None:
                     return key
                 asked = self.journal.asked.get(key)
                 if asked == question.digest:

@@ -186,8 +186,7 @@ class WaitingRound(Round):
 
     def begin_teardown(self) -> None:
         """Note that the handler has ended, and that its dependencies are being torn down: that is waited for."""
-        self.in_teardown = True
-        self.wake()
+        self.in_teardown = True  # what ends the handler has woken the runner
 
     def lifespan(self) -> Any:
         """Return what the `lifespan=` of the handler's application has yielded."""

@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date
 from decimal import Decimal
-from enum import Enum
+from enum import KEEP, Enum, Flag
 from functools import partial
 from ipaddress import ip_network
 from typing import Any, cast
@@ -583,6 +583,12 @@ class TestStepsThatMisbehave:
             return done
 
         assert (await AsyncClient(app).flow("early").start()).text == "step"
+
+    async def test_flags_that_have_no_names_count_by_their_value(self) -> None:
+        class Rights(Flag, boundary=KEEP):
+            READ = 1
+
+        assert plain(Rights(4)) != plain(Rights(8))
 
     async def test_sets_count_by_what_is_in_them(self) -> None:
         letters = [chr(number) for number in range(ord("a"), ord("z") + 1)]

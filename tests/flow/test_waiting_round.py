@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import logging
+import sys
 import threading
 import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -14,12 +15,14 @@ from pydantic import BaseModel, field_validator
 from starlette.requests import Request
 
 from mrtr_server import Context, Depends, Elicit, MRTRServer
-from mrtr_server.callbacks.callback_service import Callbacks
+from mrtr_server.callbacks.callback_service import Callbacks, Reports
 from mrtr_server.concurrency.threads import Threads
 from mrtr_server.errors import CallEnded, MisplacedCall, StoreUnavailable
 from mrtr_server.flow.endings import Asking, Completed, Failed, RoundEnd, Yielded, YieldReason
 from mrtr_server.flow.journal import Journal
 from mrtr_server.flow.runner import WIND_DOWN_SECONDS, run
+from mrtr_server.flow.steps import step_watcher
+from mrtr_server.flow.url_asks import UNFINISHED
 from mrtr_server.flow.waiting_round import LOOK_AGAIN_AFTER, WaitingRound
 from mrtr_server.protocol.callers import Client
 from mrtr_server.protocol.messages import NOTHING, Call, Note, Nothing, Question
@@ -229,6 +232,29 @@ class TestAQuestion:
         assert isinstance(end, Failed)
         assert isinstance(end.error, MisplacedCall)
         assert "ctx.elicit() was called but never awaited" in str(end.error)
+
+    @pytest.mark.parametrize("beside", [False, True], ids=["by the handler", "by a task beside it"])
+    async def test_has_the_key_of_one_that_was_answered_only_where_all_come_in_order(
+        self, bench: Bench, beside: bool
+    ) -> None:
+        async def asks(ctx: Context) -> str:
+            ask = ctx.elicit("who?", Login)
+            return (await asyncio.create_task(ask) if beside else await ask).name
+
+        bench.round.journal.keep("login", Elicit("whom?", Login).question().digest, ANSWERS["login"])
+        end = await bench.run(asks)
+        assert isinstance(end, Asking)
+        assert list(end.questions) == (["login_2"] if beside or bench.round.task is not None else ["login"])
+
+    async def test_counts_before_a_round_that_is_to_be_left_in_the_foreground_alone(self, bench: Bench) -> None:
+        async def asks(ctx: Context) -> str:
+            return str(await asyncio.gather(ctx.elicit("who?", Login), self.leave(ctx, bench)))
+
+        assert type(await bench.run(asks)) is (Asking if bench.round.task is None else Yielded)
+
+    async def leave(self, ctx: Context, bench: Bench) -> None:
+        bench.leaves = YieldReason.FULL
+        await ctx.checkpoint()
 
     @pytest.mark.parametrize("why", ["asked", "left"])
     async def test_that_nobody_awaits_is_none_where_the_round_ends_without_the_handler(
@@ -465,6 +491,30 @@ class TestAnAnswerInATask:
         background.gate.set()
         assert isinstance(await running, Completed)
 
+    async def test_to_a_page_that_does_not_report_in_time_is_asked_for_again(
+        self, background: Bench, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        waited: list[list[str]] = []
+
+        async def wait(flow: Journal, should_yield: Any) -> Reports[YieldReason]:
+            waited.append(sorted(flow.answers))
+            return Reports({}, (("paid", digest),))
+
+        async def asks(ctx: Context) -> str:
+            return await self.asks_for_a_page(ctx, background)
+
+        running = background.begin(asks)
+        await background.publishes()
+        digest = background.round.asked["paid"].digest
+        monkeypatch.setattr(background.callbacks, "wait", wait)
+        background.answer("login", "paid")
+        await settle()
+        background.gate.set()
+        end = await running
+        assert isinstance(end, Asking)
+        assert (list(end.questions), waited) == (["paid"], [["paid"]])
+        assert end.questions["paid"].params["message"] == f"{UNFINISHED}\n\npay!"
+
     async def test_to_a_page_is_looked_for_again_a_while_after_the_store_was_away(
         self, background: Bench, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -585,6 +635,45 @@ class TestAStep:
 
         assert await bench.run(works) == Yielded(YieldReason.FULL)
         assert [what for what in bench.did if what != "kept"] == ["step", "used"]
+
+    async def test_that_has_run_returns_nothing_in_a_round_that_ends(self, bench: Bench) -> None:
+        async def works(ctx: Context) -> str:
+            await ctx.step(bench.work, "step", key="step")
+            bench.round.leave(YieldReason.FULL)
+            await ctx.step(bench.work, "step", key="step")
+            bench.did.append("after")
+            return "done"
+
+        assert await bench.run(works) == Yielded(YieldReason.FULL)
+        assert "after" not in bench.did
+
+    async def test_that_has_run_in_an_earlier_round_is_told_once_to_who_watches(
+        self, bench: Bench, callbacks: Callbacks
+    ) -> None:
+        async def works(ctx: Context) -> str:
+            for _ in range(2):
+                await ctx.step(bench.work, "step", key="step")
+            return "done"
+
+        assert await bench.run(works) == Completed("done")
+        again, told = Bench(callbacks, in_task=bench.round.task is not None), list[tuple[str, bool]]()
+        again.round.journal.steps |= bench.round.journal.steps
+        before = step_watcher.set(lambda name, runs: told.append((name, runs)))
+        assert await again.run(works) == Completed("done")
+        step_watcher.reset(before)
+        assert told == [("step", False)]
+
+    async def test_that_would_end_the_process_fails(self, bench: Bench) -> None:
+        async def leave() -> None:
+            sys.exit()
+
+        async def works(ctx: Context) -> str:
+            await ctx.step(leave)
+            return "done"
+
+        end = await bench.run(works)
+        assert isinstance(end, Failed)
+        assert repr(end.error) == "RuntimeError(\"The step 'leave' called sys.exit()\")"
 
     async def test_that_can_not_be_kept_fails_the_round(self, background: Bench) -> None:
         async def works(ctx: Context) -> str:
@@ -725,6 +814,23 @@ class TestATeardown:
         await background.run(works)
         assert background.did == ["CancelledError"]
 
+    async def test_has_what_is_asked_published_by_the_end_of_the_round_alone(self, background: Bench) -> None:
+        branches: list[asyncio.Task[Login]] = []
+
+        async def session() -> AsyncIterator[None]:
+            yield
+            await asyncio.sleep(1)
+
+        async def leaves(ctx: Context, it: Annotated[None, Depends(session)]) -> str:
+            branches.append(asyncio.create_task(ctx.elicit("who?", Login)))
+            await asyncio.sleep(0)
+            return "done"
+
+        assert isinstance(await background.run(leaves), Asking)
+        assert background.task.published == []
+        branches[0].cancel()
+        await asyncio.wait(branches)
+
     async def test_commits_nothing_where_the_loop_has_ended_before_the_handler(self, bench: Bench) -> None:
         async def session() -> AsyncIterator[None]:
             yield
@@ -777,10 +883,11 @@ class TestATeardown:
                 raise LookupError("broken")
             return "done"
 
-        end = await foreground.run(works)
-        assert isinstance(end, Failed)
-        assert str(end.error) == "'tested' raised CancelledError, but was not cancelled"
-        del end
+        async def error() -> str:
+            end = await foreground.run(works)
+            return str(end.error) if isinstance(end, Failed) else ""
+
+        assert await asyncio.create_task(error()) == "'tested' raised CancelledError, but was not cancelled"
         foreground.round.main = None  # or what it raised holds what ran
         gc.collect()
         assert (foreground.did, caplog.messages) == (["worked"], [])
@@ -840,6 +947,39 @@ class TestAHandlerThatIsStopped:
             ("mrtr_server", logging.ERROR, "'tested' does not end when it is cancelled, and is abandoned")
         ]
         await asyncio.sleep(30)
+
+    async def test_does_not_go_on_after_a_checkpoint_that_its_own_timeout_cuts(self, bench: Bench) -> None:
+        async def hurries(ctx: Context) -> str:
+            running = asyncio.create_task(ctx.step(bench.slow))
+            await settle()
+            bench.leaves = YieldReason.FULL
+            asyncio.get_running_loop().call_later(2, bench.gate.set)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(1):
+                    await ctx.checkpoint()
+            bench.did.append("after")
+            return await running
+
+        assert await bench.run(hurries) == Yielded(YieldReason.FULL)
+        assert [what for what in bench.did if what != "kept"] == ["slow"]
+
+    async def test_leaves_no_error_of_asyncios_for_a_task_that_waits_for_the_client(
+        self, bench: Bench, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        async def works(ctx: Context) -> None:
+            waiting = asyncio.create_task(ctx.elicit("who?", Login))
+            await ctx.step(bench.slow)
+            assert not waiting.done()
+
+        running = bench.begin(works)
+        await bench.parks()
+        running.cancel()
+        await settle()
+        bench.gate.set()
+        await asyncio.wait([running])
+        bench.round.parked.clear()
+        gc.collect()
+        assert (running.cancelled(), caplog.messages) == (True, [])
 
     async def test_winds_down_though_its_client_leaves_then(self, bench: Bench) -> None:
         async def winds_down(ctx: Context) -> None:
