@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Container
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from itertools import count
 from typing import Any, cast, get_type_hints
 
 from pydantic import ValidationError
@@ -74,7 +75,7 @@ class Branch:
     def take(self, name: str) -> tuple[str, Callable[[], None]]:
         """Return the key of the next step of that name, and what returns the key if the step fails."""
         taken = self._taken.setdefault(name, set())
-        number = next(n for n in range(1, len(taken) + 2) if n not in taken)
+        number = next(n for n in count(1) if n not in taken)
         taken.add(number)
         numbered = name if number == 1 else f"{name}{MARK}{number}"
         return (f"{self.name}{MARK}{numbered}" if self.name else numbered), lambda: taken.discard(number)

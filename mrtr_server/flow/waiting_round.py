@@ -186,8 +186,7 @@ class WaitingRound(Round):
 
     def begin_teardown(self) -> None:
         """Note that the handler has ended, and that its dependencies are being torn down: that is waited for."""
-        self.in_teardown = True
-        self.wake()
+        self.in_teardown = True  # what ends the handler has woken the runner
 
     def lifespan(self) -> Any:
         """Return what the `lifespan=` of the handler's application has yielded."""
@@ -340,7 +339,7 @@ class WaitingRound(Round):
         self._continue_answered()  # what waits until nothing is asked any more
 
     async def _reported(self, claim: Claim) -> None:
-        """Wait for the page of an ask to report; it is asked again if that takes too long."""
+        """Wait for the page of an ask to report; forget its answer if that takes too long, to ask again."""
         key, question = claim.key, claim.question.digest
         alone = replace(self.journal, answers={key: {question: self.journal.answers[key][question]}})
         while True:
@@ -355,8 +354,6 @@ class WaitingRound(Round):
         self._reports = Reports(found, (*self._reports.unfinished, *reports.unfinished))
         if reports.unfinished and not self.ending:
             self.journal.forget(key, question)
-            self.asked.pop(key, None)
-            self._send(key, claim.ask, claim.question)
 
     # Steps, and other boundaries
 

@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import logging
+import weakref
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
@@ -125,21 +126,23 @@ class TestALateStart:
         asyncio.run(serve())
         assert log.lines == ["one in", "one out"], "it is left when the event loop ends"
 
-    def test_is_held_until_the_loop_ends_though_nobody_has_the_server_any_more(self) -> None:
-        lines: list[str] = []
+    def test_is_left_when_the_event_loop_ends_though_nobody_has_it_any_more(self, log: Log) -> None:
+        tasks: list[weakref.ref[asyncio.Task[Any]]] = []
 
         async def serve() -> None:
-            log = Log()
-            log.lines = lines
-            log.add(ONE)
-            await log.lifespans.start_here()
-            del log
+            lifespans = Lifespans()
+            lifespans.add(ONE, log.entering("one"))
+            await lifespans.start_here()
+            del lifespans
             gc.collect()
             await settle()
-            assert lines == ["one in"]
+            assert log.lines == ["one in"]
+            tasks.extend(weakref.ref(each) for each in asyncio.all_tasks() if each is not asyncio.current_task())
 
         asyncio.run(serve())
-        assert lines == ["one in", "one out"]
+        assert log.lines == ["one in", "one out"]
+        gc.collect()
+        assert [task() for task in tasks] == [None], "it is held no longer than that"
 
     def test_enters_only_what_is_not_there_yet(self, log: Log) -> None:
         async def serve() -> None:

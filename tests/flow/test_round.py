@@ -86,6 +86,28 @@ def test_what_a_page_has_reported_takes_the_place_of_the_clients_word(begin: Beg
     assert claim(begin(kept={"login": [(WHO, ANN)]}, reports=reports), WHO) == [("login", "bob")]
 
 
+def test_an_answer_that_does_not_fit_is_forgotten(begin: Begin) -> None:
+    round_ = begin(kept={"login": [(WHO, {"action": "accept", "content": {}})]})
+    assert claim(round_, WHO) == [("login", None)]
+    assert round_.journal.answers == {}
+
+
+def test_nothing_is_asked_beside_the_questions_that_a_round_ends_with(begin: Begin) -> None:
+    round_ = begin()
+    claim(round_, WHO)
+    round_.ask_nothing_more()
+    assert claim(round_, WHOM) == []
+    assert round_.conclude(Completed(None)) == Asking({"login": WHO.question()})
+
+
+def test_what_a_pure_function_reads_is_noted_and_forgotten_where_it_does_not_fit(begin: Begin) -> None:
+    round_ = begin(kept={"login": [(WHO, ANN)], "other": [(WHOM, {"action": "accept", "content": {}})]})
+    inputs = JournalInputs(round_)
+    assert (inputs.get("login", Login), inputs.get("other", Login)) == (Login(name="ann"), None)
+    assert inputs.read == [("login", digest(WHO)), ("other", digest(WHOM))]
+    assert (list(round_.journal.answers), list(inputs.reasons)) == (["login"], ["other"])
+
+
 def test_a_no_ends_a_pure_function_where_it_reads_the_answer(begin: Begin) -> None:
     round_ = begin(kept={"login": [(WHO, {"action": "decline"})]})
     with pytest.raises(Refusal):

@@ -6,7 +6,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date
 from decimal import Decimal
-from enum import Enum
+from enum import KEEP, Enum, Flag
+from functools import partial
 from ipaddress import ip_network
 from typing import Any, cast
 from uuid import UUID
@@ -109,7 +110,8 @@ class TestRule4Steps:
         assert EFFECTS == ["0", "1", "2", "3"]
 
     @pytest.mark.parametrize("factory", [None, lambda loop, work, **how: asyncio.Task(work, loop=loop, **how)])
-    async def test_side_by_side_replay_the_same(self, app: MRTRServer, factory: Any) -> None:
+    @pytest.mark.parametrize("by_name", [False, True], ids=["by position", "by name"])
+    async def test_side_by_side_replay_the_same(self, app: MRTRServer, factory: Any, by_name: bool) -> None:
         """Some versions of Python give the tasks of a factory another name."""
         asyncio.get_running_loop().set_task_factory(factory)
         firsts = iter("ab")  # the outside decides which branch is first
@@ -125,7 +127,10 @@ class TestRule4Steps:
                 has_gone.set()
                 return ticket + await ctx.step(effect, name)
 
-            both = await asyncio.gather(branch("a"), branch("b"))
+            async def named(*, name: str) -> str:
+                return await branch(name)
+
+            both = await asyncio.gather(*(named(name=name) if by_name else branch(name) for name in "ab"))
             await ctx.confirm("sure?")
             return ",".join(both)
 
@@ -152,17 +157,35 @@ class TestRule4Steps:
 
         assert (await AsyncClient(app).flow("branches").start()).text == str(len(names))
 
-    async def test_a_lambda_needs_a_key(self, app: MRTRServer) -> None:
+    async def test_what_has_no_name_needs_a_key(self, app: MRTRServer, caplog: pytest.LogCaptureFixture) -> None:
         @app.tool
         async def without(ctx: Context) -> str:
             return str(await ctx.step(lambda: effect("x")))
 
         @app.tool
+        async def nameless(ctx: Context) -> str:
+            return await ctx.step(partial(effect, "x"))
+
+        @app.tool
         async def with_key(ctx: Context) -> str:
             return await ctx.step(lambda: effect("x"), key="x")
 
-        assert "reference" in (await AsyncClient(app).flow("without").start()).failure
+        for target in ("without", "nameless"):
+            caplog.clear()
+            assert "reference" in (await AsyncClient(app).flow(target).start()).failure
+            assert "A step whose function is a lambda, or has no name, needs a key=" in caplog.text
+        assert EFFECTS == []
         assert (await AsyncClient(app).flow("with_key").start()).text == "x"
+
+    async def test_is_a_function_with_its_arguments(self, app: MRTRServer, caplog: pytest.LogCaptureFixture) -> None:
+        @app.tool
+        async def called(ctx: Context) -> str:
+            step: Any = ctx.step
+            return str(await step(effect("x")))
+
+        assert "reference" in (await AsyncClient(app).flow("called").start()).failure
+        message = "TypeError: ctx.step takes a function and its arguments, as in ctx.step(f, 1), not 'x'"
+        assert message in caplog.text
 
     async def test_a_mistake_is_raised_where_it_was_made_and_ends_the_flow_though_it_is_caught(
         self, app: MRTRServer
@@ -560,6 +583,12 @@ class TestStepsThatMisbehave:
             return done
 
         assert (await AsyncClient(app).flow("early").start()).text == "step"
+
+    async def test_flags_that_have_no_names_count_by_their_value(self) -> None:
+        class Rights(Flag, boundary=KEEP):
+            READ = 1
+
+        assert plain(Rights(4)) != plain(Rights(8))
 
     async def test_sets_count_by_what_is_in_them(self) -> None:
         letters = [chr(number) for number in range(ord("a"), ord("z") + 1)]

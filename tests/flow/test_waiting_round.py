@@ -3,20 +3,26 @@
 import asyncio
 import gc
 import logging
-from collections.abc import Callable, Mapping
+import sys
+import threading
+import traceback
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import Annotated, Any
 
 import pytest
+from pydantic import BaseModel, field_validator
 from starlette.requests import Request
 
 from mrtr_server import Context, Depends, Elicit, MRTRServer
-from mrtr_server.callbacks.callback_service import Callbacks
+from mrtr_server.callbacks.callback_service import Callbacks, Reports
 from mrtr_server.concurrency.threads import Threads
-from mrtr_server.errors import MisplacedCall, StoreUnavailable
+from mrtr_server.errors import CallEnded, MisplacedCall, StoreUnavailable
 from mrtr_server.flow.endings import Asking, Completed, Failed, RoundEnd, Yielded, YieldReason
 from mrtr_server.flow.journal import Journal
 from mrtr_server.flow.runner import WIND_DOWN_SECONDS, run
+from mrtr_server.flow.steps import step_watcher
+from mrtr_server.flow.url_asks import UNFINISHED
 from mrtr_server.flow.waiting_round import LOOK_AGAIN_AFTER, WaitingRound
 from mrtr_server.protocol.callers import Client
 from mrtr_server.protocol.messages import NOTHING, Call, Note, Nothing, Question
@@ -49,8 +55,15 @@ class Task:
         """What keeping and publishing raise."""
         self._did = did
         self.take: Callable[[], None] = lambda: None
+        self.checks = 0
+        """How often it was asked whether a step may begin."""
+        self.check: Callable[[], Awaitable[object]] | None = None
+        """What that takes."""
 
     async def may_begin(self) -> bool:
+        self.checks += 1
+        if self.check is not None:
+            await self.check()
         return not self.lost
 
     async def keep(self) -> None:
@@ -113,6 +126,9 @@ class Bench:
         await self.gate.wait()
         self.did.append("slow")
         return "slow"
+
+    async def work(self, name: str) -> None:
+        self.did.append(name)
 
     async def breaks(self) -> None:
         await self.gate.wait()
@@ -216,6 +232,54 @@ class TestAQuestion:
         assert isinstance(end, Failed)
         assert isinstance(end.error, MisplacedCall)
         assert "ctx.elicit() was called but never awaited" in str(end.error)
+
+    @pytest.mark.parametrize("beside", [False, True], ids=["by the handler", "by a task beside it"])
+    async def test_has_the_key_of_one_that_was_answered_only_where_all_come_in_order(
+        self, bench: Bench, beside: bool
+    ) -> None:
+        async def asks(ctx: Context) -> str:
+            ask = ctx.elicit("who?", Login)
+            return (await asyncio.create_task(ask) if beside else await ask).name
+
+        bench.round.journal.keep("login", Elicit("whom?", Login).question().digest, ANSWERS["login"])
+        end = await bench.run(asks)
+        assert isinstance(end, Asking)
+        assert list(end.questions) == (["login_2"] if beside or bench.round.task is not None else ["login"])
+
+    async def test_counts_before_a_round_that_is_to_be_left_in_the_foreground_alone(self, bench: Bench) -> None:
+        async def asks(ctx: Context) -> str:
+            return str(await asyncio.gather(ctx.elicit("who?", Login), self.leave(ctx, bench)))
+
+        assert type(await bench.run(asks)) is (Asking if bench.round.task is None else Yielded)
+
+    async def leave(self, ctx: Context, bench: Bench) -> None:
+        bench.leaves = YieldReason.FULL
+        await ctx.checkpoint()
+
+    @pytest.mark.parametrize("why", ["asked", "left"])
+    async def test_that_nobody_awaits_is_none_where_the_round_ends_without_the_handler(
+        self, bench: Bench, why: str
+    ) -> None:
+        async def forgets(ctx: Context) -> str:
+            if why == "asked":
+                branches.append(asyncio.create_task(ctx.elicit("where?", Email)))
+                await asyncio.sleep(0)
+            else:
+                bench.round.leave(YieldReason.FULL)
+            ctx.elicit("who?", Login)  # type: ignore[unused-coroutine]
+            return "done"
+
+        branches: list[asyncio.Task[Email]] = []
+        with pytest.warns(RuntimeWarning, match="coroutine 'Context.elicit' was never awaited"):
+            end = await bench.run(forgets)
+        assert isinstance(end, Asking if why == "asked" else Yielded)
+
+    async def test_with_nothing_beside_it_is_published_with_the_end_of_the_round_alone(self, background: Bench) -> None:
+        async def asks(ctx: Context) -> str:
+            return (await ctx.elicit("who?", Login)).name
+
+        assert isinstance(await background.run(asks), Asking)
+        assert background.task.published == []
 
     @pytest.mark.parametrize("what", ["one", "several", "a step", "a checkpoint", "the background"])
     async def test_or_any_other_boundary_inside_a_step_is_a_mistake(self, bench: Bench, what: str) -> None:
@@ -401,6 +465,55 @@ class TestAnAnswerInATask:
         await settle()
         background.gate.set()
         assert await running == Yielded(YieldReason.DRAINING)
+        assert "paid" in background.round.journal.answers, "so who continues waits for the page again"
+
+    async def test_is_read_once_whatever_comes_later(self, background: Bench) -> None:
+        class Read(BaseModel):
+            name: str
+
+            @field_validator("name")
+            @classmethod
+            def note(cls, name: str) -> str:
+                background.did.append(name)
+                return name
+
+        async def asks(ctx: Context) -> str:
+            who = Elicit("who?", Read, key="login")
+            return str(await asyncio.gather(ctx.step(background.slow), ctx.ask(who, Elicit("where?", Email))))
+
+        running = background.begin(asks)
+        await background.publishes()
+        background.answer("login")
+        await settle()
+        background.answer("email")
+        await settle()
+        assert background.did == ["ann"]
+        background.gate.set()
+        assert isinstance(await running, Completed)
+
+    async def test_to_a_page_that_does_not_report_in_time_is_asked_for_again(
+        self, background: Bench, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        waited: list[list[str]] = []
+
+        async def wait(flow: Journal, should_yield: Any) -> Reports[YieldReason]:
+            waited.append(sorted(flow.answers))
+            return Reports({}, (("paid", digest),))
+
+        async def asks(ctx: Context) -> str:
+            return await self.asks_for_a_page(ctx, background)
+
+        running = background.begin(asks)
+        await background.publishes()
+        digest = background.round.asked["paid"].digest
+        monkeypatch.setattr(background.callbacks, "wait", wait)
+        background.answer("login", "paid")
+        await settle()
+        background.gate.set()
+        end = await running
+        assert isinstance(end, Asking)
+        assert (list(end.questions), waited) == (["paid"], [["paid"]])
+        assert end.questions["paid"].params["message"] == f"{UNFINISHED}\n\npay!"
 
     async def test_to_a_page_is_looked_for_again_a_while_after_the_store_was_away(
         self, background: Bench, monkeypatch: pytest.MonkeyPatch
@@ -436,6 +549,131 @@ class TestAStep:
         bench.gate.set()
         assert await bench.run(works) == Completed("done")
         assert bench.did == (["slow", "used"] if bench.round.task is None else ["slow", "kept", "used"])
+
+    async def test_of_a_task_begins_unchecked_only_where_one_was_kept_just_now(self, background: Bench) -> None:
+        checks: list[int] = []
+
+        async def works(ctx: Context) -> None:
+            for name, pause in (("one", 0), ("two", 0), ("three", 1), ("one", 0), ("four", 0)):
+                await ctx.step(background.work, name, key=name)
+                checks.append(background.task.checks)
+                if pause:
+                    await asyncio.sleep(pause)
+
+        assert await background.run(works) == Completed(None)
+        assert checks == [1, 1, 1, 1, 2]
+
+    async def test_of_a_task_that_is_lost_when_that_is_checked_does_not_begin(self, background: Bench) -> None:
+        async def lose() -> None:
+            background.task.lost = True
+
+        background.task.check = lose
+        await background.run(self.works_once(background))
+        assert background.did == []
+
+    async def test_of_a_task_that_is_to_be_left_when_that_is_checked_does_not_begin(self, background: Bench) -> None:
+        async def leave() -> None:
+            background.leaves = YieldReason.DRAINING
+
+        background.task.check = leave
+        assert await background.run(self.works_once(background)) == Yielded(YieldReason.DRAINING)
+        assert background.did == []
+
+    async def test_that_can_not_be_checked_fails_the_round(self, background: Bench) -> None:
+        failure = ValueError("the store is away")
+
+        async def fail() -> None:
+            raise failure
+
+        background.task.check = fail
+        assert await background.run(self.works_once(background)) == Failed(failure)
+        assert background.did == []
+
+    async def test_that_is_still_checked_when_its_handler_is_cancelled_never_begins_and_returns_nowhere(
+        self, background: Bench
+    ) -> None:
+        checked, branches = asyncio.Event(), list[asyncio.Task[None]]()
+
+        async def beside(ctx: Context) -> None:
+            try:
+                await ctx.step(background.work, "step")
+            except Exception as error:
+                background.did.append(repr(error))
+            background.did.append("after")
+
+        async def works(ctx: Context) -> None:
+            branches.append(asyncio.create_task(beside(ctx)))
+            await asyncio.Future()
+
+        background.task.check = checked.wait
+        running = background.begin(works)
+        await settle()
+        running.cancel()
+        await settle()
+        checked.set()
+        await asyncio.wait([running])
+        await settle()
+        assert (running.cancelled(), background.did) == (True, [])
+        branches[0].cancel()
+        await asyncio.wait(branches)
+
+    def works_once(self, bench: Bench) -> Callable[[Context], Any]:
+        async def works(ctx: Context) -> str:
+            await ctx.step(bench.work, "step")
+            return "done"
+
+        return works
+
+    async def test_that_has_run_returns_its_result_though_the_round_is_to_be_left(self, bench: Bench) -> None:
+        async def works(ctx: Context) -> str:
+            await ctx.step(bench.work, "step", key="step")
+            bench.leaves = YieldReason.FULL
+            await ctx.step(bench.work, "step", key="step")
+            bench.did.append("used")
+            await ctx.step(bench.work, "another", key="another")
+            return "done"
+
+        assert await bench.run(works) == Yielded(YieldReason.FULL)
+        assert [what for what in bench.did if what != "kept"] == ["step", "used"]
+
+    async def test_that_has_run_returns_nothing_in_a_round_that_ends(self, bench: Bench) -> None:
+        async def works(ctx: Context) -> str:
+            await ctx.step(bench.work, "step", key="step")
+            bench.round.leave(YieldReason.FULL)
+            await ctx.step(bench.work, "step", key="step")
+            bench.did.append("after")
+            return "done"
+
+        assert await bench.run(works) == Yielded(YieldReason.FULL)
+        assert "after" not in bench.did
+
+    async def test_that_has_run_in_an_earlier_round_is_told_once_to_who_watches(
+        self, bench: Bench, callbacks: Callbacks
+    ) -> None:
+        async def works(ctx: Context) -> str:
+            for _ in range(2):
+                await ctx.step(bench.work, "step", key="step")
+            return "done"
+
+        assert await bench.run(works) == Completed("done")
+        again, told = Bench(callbacks, in_task=bench.round.task is not None), list[tuple[str, bool]]()
+        again.round.journal.steps |= bench.round.journal.steps
+        before = step_watcher.set(lambda name, runs: told.append((name, runs)))
+        assert await again.run(works) == Completed("done")
+        step_watcher.reset(before)
+        assert told == [("step", False)]
+
+    async def test_that_would_end_the_process_fails(self, bench: Bench) -> None:
+        async def leave() -> None:
+            sys.exit()
+
+        async def works(ctx: Context) -> str:
+            await ctx.step(leave)
+            return "done"
+
+        end = await bench.run(works)
+        assert isinstance(end, Failed)
+        assert repr(end.error) == "RuntimeError(\"The step 'leave' called sys.exit()\")"
 
     async def test_that_can_not_be_kept_fails_the_round(self, background: Bench) -> None:
         async def works(ctx: Context) -> str:
@@ -494,6 +732,193 @@ class TestAStep:
         assert (bench.did, bench.round.journal.steps) == ([], {})
 
 
+class TestAHandlerThatReturns:
+    @pytest.mark.parametrize("raises", [False, True], ids=["a result", "an error"])
+    async def test_waits_for_all_steps_that_a_task_beside_it_runs_in_a_row(self, bench: Bench, raises: bool) -> None:
+        branches: list[asyncio.Task[None]] = []
+
+        async def beside(ctx: Context) -> None:
+            await ctx.step(bench.slow)
+            await ctx.step(bench.work, "more")
+
+        async def leaves(ctx: Context) -> str:
+            branches.append(asyncio.create_task(beside(ctx)))
+            await asyncio.sleep(0)
+            asyncio.get_running_loop().call_later(1, bench.gate.set)
+            if raises:
+                raise LookupError("broken")
+            return "done"
+
+        assert isinstance(await bench.run(leaves), Failed if raises else Completed)
+        assert [what for what in bench.did if what != "kept"] == ["slow", "more"]
+        await asyncio.wait(branches)
+
+    async def test_waits_for_a_step_beside_it_though_it_is_cancelled_meanwhile(self, bench: Bench) -> None:
+        branches: list[asyncio.Task[str]] = []
+
+        async def leaves(ctx: Context) -> str:
+            loop, main = asyncio.get_running_loop(), asyncio.current_task()
+            assert main is not None
+            branches.append(asyncio.create_task(ctx.step(bench.slow)))
+            await asyncio.sleep(0)
+            loop.call_later(1, main.cancel)
+            loop.call_later(2, bench.gate.set)
+            return "done"
+
+        await asyncio.wait([bench.begin(leaves)])
+        assert "slow" in bench.did
+        await asyncio.wait(branches)
+
+
+class TestATeardown:
+    """What the dependencies of a handler do at the end of its round."""
+
+    async def test_stops_a_task_beside_the_handler_that_asks_and_the_round_ends_as_it_did(
+        self, bench: Bench, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        branches: list[asyncio.Task[None]] = []
+
+        async def beside(ctx: Context) -> None:
+            await bench.gate.wait()
+            try:
+                await ctx.elicit("who?", Login)
+            finally:
+                bench.did.append("stopped")
+
+        async def session() -> AsyncIterator[None]:
+            yield
+            bench.gate.set()
+            await asyncio.wait(branches)
+
+        async def leaves(ctx: Context, it: Annotated[None, Depends(session)]) -> str:
+            branches.append(asyncio.create_task(beside(ctx)))
+            return "done"
+
+        assert isinstance(await bench.run(leaves), Completed)
+        assert (bench.did, branches[0].cancelled()) == (["stopped"], True)
+        assert "'tested' continued after its round had ended" in caplog.text
+
+    async def test_in_a_task_that_runs_elsewhere_by_now_gets_a_cancellation(self, background: Bench) -> None:
+        async def session() -> AsyncIterator[None]:
+            try:
+                yield
+            except BaseException as error:
+                background.did.append(type(error).__name__)
+                raise
+            background.did.append("committed")
+
+        async def works(it: Annotated[None, Depends(session)]) -> str:
+            background.task.lost = True
+            return "done"
+
+        await background.run(works)
+        assert background.did == ["CancelledError"]
+
+    async def test_has_what_is_asked_published_by_the_end_of_the_round_alone(self, background: Bench) -> None:
+        branches: list[asyncio.Task[Login]] = []
+
+        async def session() -> AsyncIterator[None]:
+            yield
+            await asyncio.sleep(1)
+
+        async def leaves(ctx: Context, it: Annotated[None, Depends(session)]) -> str:
+            branches.append(asyncio.create_task(ctx.elicit("who?", Login)))
+            await asyncio.sleep(0)
+            return "done"
+
+        assert isinstance(await background.run(leaves), Asking)
+        assert background.task.published == []
+        branches[0].cancel()
+        await asyncio.wait(branches)
+
+    async def test_commits_nothing_where_the_loop_has_ended_before_the_handler(self, bench: Bench) -> None:
+        async def session() -> AsyncIterator[None]:
+            yield
+            bench.did.append("committed")
+
+        async def waits(it: Annotated[None, Depends(session)]) -> None:
+            await asyncio.Future()
+
+        running = bench.begin(waits)
+        await settle()
+        assert bench.round.main is not None
+        coroutine: Any = bench.round.main.get_coro()
+        coroutine.close()  # as a loop does that nobody runs any more
+        running.cancel()
+        await asyncio.wait([running])
+        assert bench.did == []
+
+    async def test_of_an_error_leaves_no_frames_in_its_traceback(self, bench: Bench) -> None:
+        async def session() -> AsyncIterator[None]:
+            yield
+
+        async def fails(it: Annotated[None, Depends(session)]) -> str:
+            raise LookupError("broken")
+
+        end = await bench.run(fails)
+        assert isinstance(end, Failed)
+        frames = [frame.name for frame in traceback.extract_tb(end.error.__traceback__)]
+        assert ("fails" in frames, "session" in frames) == (True, False)
+
+    @pytest.mark.parametrize("breaks", [False, True], ids=["returns", "fails"])
+    async def test_of_a_cancellation_comes_after_what_runs_in_a_thread_whose_outcome_is_dropped(
+        self, foreground: Bench, breaks: bool, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        loop, gate = asyncio.get_running_loop(), threading.Event()
+
+        async def session() -> AsyncIterator[None]:
+            yield
+            foreground.did.append("committed")
+
+        def cancel() -> None:
+            assert foreground.round.main is not None
+            foreground.round.main.cancel()
+            loop.call_soon(gate.set)
+
+        def works(it: Annotated[None, Depends(session)]) -> str:
+            loop.call_soon_threadsafe(cancel)
+            assert gate.wait(TIMEOUT)
+            foreground.did.append("worked")
+            if breaks:
+                raise LookupError("broken")
+            return "done"
+
+        async def error() -> str:
+            end = await foreground.run(works)
+            return str(end.error) if isinstance(end, Failed) else ""
+
+        assert await asyncio.create_task(error()) == "'tested' raised CancelledError, but was not cancelled"
+        foreground.round.main = None  # or what it raised holds what ran
+        gc.collect()
+        assert (foreground.did, caplog.messages) == (["worked"], [])
+
+    async def test_is_cut_by_a_second_cancellation_however_late_it_began(self, bench: Bench) -> None:
+        async def session() -> AsyncIterator[None]:
+            with suppress(asyncio.CancelledError):
+                yield
+            bench.did.append("began")
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                bench.did.append("cut")
+
+        async def winds_down(it: Annotated[None, Depends(session)]) -> None:
+            try:
+                await asyncio.Future()
+            finally:
+                await asyncio.sleep(1)
+
+        running = bench.begin(winds_down)
+        await settle()
+        running.cancel()
+        await asyncio.sleep(2)
+        assert bench.did == ["began"]
+        running.cancel()
+        await asyncio.wait([running])
+        await settle()
+        assert bench.did == ["began", "cut"]
+
+
 class TestAHandlerThatIsStopped:
     async def run_winding_down(self, bench: Bench, seconds: float) -> float:
         """Run a handler that takes so long to end; return how long the round takes."""
@@ -522,6 +947,130 @@ class TestAHandlerThatIsStopped:
             ("mrtr_server", logging.ERROR, "'tested' does not end when it is cancelled, and is abandoned")
         ]
         await asyncio.sleep(30)
+
+    async def test_does_not_go_on_after_a_checkpoint_that_its_own_timeout_cuts(self, bench: Bench) -> None:
+        async def hurries(ctx: Context) -> str:
+            running = asyncio.create_task(ctx.step(bench.slow))
+            await settle()
+            bench.leaves = YieldReason.FULL
+            asyncio.get_running_loop().call_later(2, bench.gate.set)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(1):
+                    await ctx.checkpoint()
+            bench.did.append("after")
+            return await running
+
+        assert await bench.run(hurries) == Yielded(YieldReason.FULL)
+        assert [what for what in bench.did if what != "kept"] == ["slow"]
+
+    async def test_leaves_no_error_of_asyncios_for_a_task_that_waits_for_the_client(
+        self, bench: Bench, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        async def works(ctx: Context) -> None:
+            waiting = asyncio.create_task(ctx.elicit("who?", Login))
+            await ctx.step(bench.slow)
+            assert not waiting.done()
+
+        running = bench.begin(works)
+        await bench.parks()
+        running.cancel()
+        await settle()
+        bench.gate.set()
+        await asyncio.wait([running])
+        bench.round.parked.clear()
+        gc.collect()
+        assert (running.cancelled(), caplog.messages) == (True, [])
+
+    async def test_winds_down_though_its_client_leaves_then(self, bench: Bench) -> None:
+        async def winds_down(ctx: Context) -> None:
+            try:
+                await asyncio.gather(ctx.elicit("who?", Login))
+            finally:
+                await asyncio.sleep(3)
+                bench.did.append("wound down")
+
+        running = bench.begin(winds_down)
+        await asyncio.sleep(1)
+        running.cancel()
+        await asyncio.wait([running])
+        assert (running.cancelled(), bench.did) == (True, ["wound down"])
+
+    async def test_is_abandoned_at_once_where_it_waits_for_a_task_that_waits_for_the_client(
+        self, bench: Bench, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        branches: list[asyncio.Task[Login]] = []
+
+        async def insists(ctx: Context) -> None:
+            branches.append(asyncio.create_task(ctx.elicit("who?", Login)))
+            while not branches[0].done():
+                with suppress(asyncio.CancelledError):
+                    await asyncio.wait(branches)
+
+        began = asyncio.get_running_loop().time()
+        assert isinstance(await bench.run(insists), Asking)
+        assert asyncio.get_running_loop().time() == began
+        assert caplog.messages == ["'tested' does not end when it is cancelled, and is abandoned"]
+        branches[0].cancel()
+        await asyncio.wait(branches)
+
+    async def test_is_no_error_of_asyncios_where_it_never_ends(
+        self, bench: Bench, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        async def stays(ctx: Context) -> None:
+            try:
+                await asyncio.gather(ctx.elicit("who?", Login))
+            finally:
+                await asyncio.Future()
+
+        assert isinstance(await bench.run(stays), Asking)
+        bench.round.main = None
+        bench.round.parked.clear()
+        gc.collect()
+        assert caplog.messages == ["'tested' does not end when it is cancelled, and is abandoned"]
+
+    @pytest.mark.parametrize("seconds", [0, 30], ids=["in time", "after it was abandoned"])
+    async def test_is_no_error_of_asyncios_where_it_fails_for_nobody(
+        self, bench: Bench, seconds: float, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        async def session() -> AsyncIterator[None]:
+            try:
+                yield
+            finally:
+                bench.did.append("failed")
+                raise BaseExceptionGroup("several", [CallEnded()])
+
+        async def waits(it: Annotated[None, Depends(session)]) -> None:
+            try:
+                await asyncio.Future()
+            finally:
+                await asyncio.sleep(seconds)
+
+        running = bench.begin(waits)
+        await settle()
+        running.cancel()
+        await asyncio.wait([running])
+        await asyncio.sleep(seconds)
+        await settle()
+        bench.round.main = None
+        gc.collect()
+        assert (running.cancelled(), bench.did) == (True, ["failed"])
+        abandoned = ["'tested' does not end when it is cancelled, and is abandoned"] if seconds else []
+        assert caplog.messages == abandoned
+
+    async def test_leaves_no_error_of_asyncios_where_its_step_fails_for_nobody(
+        self, bench: Bench, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        async def works(ctx: Context) -> None:
+            await ctx.step(bench.breaks)
+
+        running = bench.begin(works)
+        await settle()
+        running.cancel()
+        await settle()
+        bench.gate.set()
+        await asyncio.wait([running])
+        gc.collect()
+        assert (running.cancelled(), caplog.messages) == (True, [])
 
     @pytest.mark.parametrize("leaves", [False, True], ids=["by its round", "by a client that leaves"])
     async def test_ends_though_a_timeout_of_its_own_has_cancelled_its_ask_before(
