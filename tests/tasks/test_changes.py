@@ -61,6 +61,12 @@ async def test_a_listener_first_hears_how_its_tasks_are_doing() -> None:
     assert told(await changes.next()) == {"a": "completed", "b": "working"}
 
 
+async def test_a_listener_is_agreed_what_is_no_task_and_the_tasks_that_there_are() -> None:
+    known = Known(a="working")
+    changes = await with_tasks(listen(InProcessFanout(), known.look, "a", "nobody"), known.look)
+    assert changes.wanted == {TOOLS, Change("task", "a")}
+
+
 async def test_tasks_are_looked_up_all_at_once() -> None:
     known = Known()
     known.statuses |= {f"task{number}": "working" for number in range(1000)}

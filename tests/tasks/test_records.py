@@ -10,7 +10,15 @@ import pytest
 from pydantic_core import from_json
 
 from mrtr_server import InProcessStore, KeyRing, Limits, Principal
-from mrtr_server.errors import InternalFault, InvalidRequestState, OverBudget, ProtocolError, UnknownTarget
+from mrtr_server.errors import (
+    Full,
+    InternalFault,
+    InvalidRequestState,
+    OverBudget,
+    OverShare,
+    ProtocolError,
+    UnknownTarget,
+)
 from mrtr_server.flow.admission import Admission
 from mrtr_server.flow.handler import TaskTerms
 from mrtr_server.flow.journal import Journal
@@ -165,6 +173,15 @@ class TestANewTask:
     ) -> None:
         call = call_of(session=session, task=TaskOffer(at_once=at_once))
         assert await office.told(Change("session", session), lambda: office.start(call)) is told
+
+    async def test_counts_among_what_is_stored(self) -> None:
+        office = Office(stored_tasks=2, caller_share=0.5)
+        await office.start()
+        with pytest.raises(OverShare):
+            await office.start()
+        await office.start(call_of(BOB))
+        with pytest.raises(Full):
+            await office.start(call_of(None))
 
     async def test_has_sent_no_pieces_whatever_its_rounds_have(self, office: Office) -> None:
         task = await office.tasks.start(TaskTerms(True, False), call_of(), Journal(NOW, pieces=5))
@@ -340,8 +357,9 @@ class TestAnEnd:
 
     async def test_by_its_client_is_told_once_and_stands(self, office: Office) -> None:
         task = await office.start()
+        office.now += 5
         ended, had_ended = await office.tasks.cancel(about(task))
-        assert (ended.status, had_ended) == ("cancelled", False)
+        assert (ended.status, ended.updated, had_ended) == ("cancelled", NOW + 5, False)
         again, had_ended = await office.tasks.cancel(about(task))
         assert (again, had_ended) == (ended, True)
         await office.tasks.fail(about(task), ProtocolError("too late"))
@@ -393,6 +411,12 @@ class TestItsTime:
         assert (row.status, row.lease, row.leased_until) == ("failed", "", 0.0)
         assert office.abandoned == 1
         assert caplog.records == []
+
+    async def test_is_counted_as_over_once_whoever_notices(self, office: Office) -> None:
+        row = await office.ask(await office.start(), asking(NOW + 50, who=WHO))
+        office.now += 50
+        assert [(await office.records.expire(row)).status for _ in range(2)] == ["failed"] * 2
+        assert office.abandoned == 1
 
     async def test_is_over_for_what_began_too(self, office: Office, caplog: pytest.LogCaptureFixture) -> None:
         task = await office.start(ttl=10.0)

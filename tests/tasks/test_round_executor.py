@@ -107,3 +107,20 @@ async def test_a_takeover_names_its_task_to_programs(bench: TaskRunBench, caplog
     assert "is taken over" in record.getMessage()
     named = {"event": "takeover", "work": "task", "tool": "act", "task": run.row.reference}
     assert vars(record)["fields"] == named
+
+
+async def test_a_round_that_is_cancelled_hands_its_task_back_and_stays_cancelled(bench: TaskRunBench) -> None:
+    class Endless(Tools):
+        async def run(self, call: Call, journal: Journal, run: TaskRun, should_yield: ShouldYield) -> TaskEnd:
+            await asyncio.sleep(3600)
+            return DONE
+
+    run = await bench.run("worker")
+    executor = RoundExecutor(bench.records, Endless(lambda _: DONE), lambda *_: None)
+    working = asyncio.create_task(executor.execute(run, asyncio.Semaphore(), lambda: None))
+    await asyncio.sleep(1)
+    working.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await working
+    row = await stored(bench, run)
+    assert (row.status, row.lease) == ("working", "")

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from mrtr_server import InProcessStore, KeyRing, Limits, SQLStore, StoreUnavailable
+from mrtr_server import InProcessStore, KeyRing, Limits, ProtocolError, SQLStore, StoreUnavailable
 from mrtr_server.flow.admission import Admission
 from mrtr_server.flow.handler import TaskTerms
 from mrtr_server.flow.journal import Step
@@ -127,6 +127,35 @@ class TestWhatAnotherWorkerHasRecorded:
         assert slow.lost
         await do(fresh, "anew")
         assert not fresh.lost
+
+
+class TestWhatARunRecords:
+    async def test_says_when(self, bench: TaskRunBench, monkeypatch: pytest.MonkeyPatch) -> None:
+        run = await bench.run("worker")
+        monkeypatch.setattr(bench.records, "now", lambda: run.row.created + 60)
+        await do(run, "one")
+        assert (await stored(bench, run)).updated == run.row.created + 60
+
+    async def test_is_held_by_the_store_alone_once_it_has_it(self, bench: TaskRunBench) -> None:
+        run = await bench.run("worker")
+        await do(run, "one")
+        assert run._tried == {}
+
+    async def test_takes_back_no_question_that_an_earlier_worker_asked(self, bench: TaskRunBench) -> None:
+        login = question("Who?")
+        await (await bench.run("dead")).publish({"login": login})
+        run = await bench.run("worker")
+        await do(run, "one")
+        assert run.has_asked
+        await answered(bench, run, "login", TestWhatIsAskedBesideWork.ANSWER)
+        await do(run, "two")
+        assert run.journal.answer("login", login.digest) == TestWhatIsAskedBesideWork.ANSWER
+
+    async def test_may_be_its_failure_before_its_handler_begins(self, bench: TaskRunBench) -> None:
+        run = await bench.run("worker", begins=False)
+        await run.end(lambda row: bench.records.failed(row, ProtocolError("It never began")))
+        row = await stored(bench, run)
+        assert (row.status, row.message, row.lease) == ("failed", "It never began", "")
 
 
 class TestATaskThatNobodyElseHasWorkedOn:
@@ -447,6 +476,29 @@ class TestAMessage:
         assert run._saying is not None
         assert run._saying.done()
 
+    async def test_is_stored_also_when_nothing_was_said_for_a_while(self, bench: TaskRunBench) -> None:
+        run = await bench.run("worker")
+        for message in ("one", "two"):
+            run.say(message)
+            await asyncio.sleep(3 * REPORT_INTERVAL)
+            assert (await stored(bench, run)).message == message
+
+    async def test_is_not_stored_later_by_a_run_that_could_not_store_it_as_it_left(
+        self, bench: TaskRunBench, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        async def away(row: TaskRow, **changes: Any) -> None:
+            raise StoreUnavailable("it is away")
+
+        run = await bench.run("worker")
+        run.say("one")
+        await asyncio.sleep(REPORT_INTERVAL / 2)
+        run.say("two")
+        with monkeypatch.context() as patch:
+            patch.setattr(bench.store, "change_task", away)
+            await run.leave()
+        await asyncio.sleep(2 * REPORT_INTERVAL)
+        assert (await stored(bench, run)).message == "one"
+
     async def test_that_its_round_ends_with_stands_above_what_was_said(self, bench: TaskRunBench) -> None:
         run = await bench.run("worker")
         run.say("working")
@@ -514,3 +566,13 @@ class TestWhatItsClientDoes:
         assert run.row == row
         assert run.journal.answer("login", question("Who?").digest) == TestWhatIsAskedBesideWork.ANSWER
         assert not run.lost
+
+    async def test_is_looked_up_each_time(self, bench: TaskRunBench) -> None:
+        run = await bench.run("worker")
+        asked = {"login": question("Who?"), "size": question("How tall?")}
+        await run.publish(asked)
+        for name in asked:
+            await answered(bench, run, name, TestWhatIsAskedBesideWork.ANSWER)
+            run.look_soon()
+            await asyncio.sleep(0.01)
+            assert run.journal.answer(name, asked[name].digest) == TestWhatIsAskedBesideWork.ANSWER
