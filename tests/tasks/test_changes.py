@@ -1,6 +1,7 @@
 """What listeners hear of tasks: each as it is by then, none lost, and nothing of those that are gone."""
 
 import asyncio
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -148,7 +149,9 @@ async def test_a_store_that_is_away_is_waited_for(
     monkeypatch.setattr(task_changes, "AGAIN_AFTER", 0.001)
     known = Known(a="completed")
     known.away = 3
+    before = time.monotonic()
     assert told(await listen(InProcessFanout(), known.look, "a").next()) == {"a": "completed"}
+    assert time.monotonic() - before == pytest.approx(3 * 0.001), "it is asked again in steps and not in a loop"
     assert caplog.messages == [], "the store's outage has a line of its own"
 
 

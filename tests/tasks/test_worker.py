@@ -279,6 +279,29 @@ class TestTheLoops:
         await asyncio.sleep(0.3)
         assert tools.store.calls.count("claim") < 30
 
+    @pytest.mark.parametrize(
+        ("error", "seconds"), [(StoreUnavailable("it is away"), 0.02), (RuntimeError("it is broken"), 0.1)], ids=str
+    )
+    async def test_rest_also_where_waiting_for_several_things_fails(self, error: Exception, seconds: float) -> None:
+        """A worker waits for a task of one tool, and for the end of one of another."""
+
+        class Failing(Flaky):
+            async def wait_for_tasks(self, *args: Any, **given: Any) -> None:
+                self.calls.append("wait")
+                await asyncio.sleep(0)
+                raise error
+
+        failing = Tools(Failing())
+        failing.app.tool(task="optional", concurrency=1)(failing.waits)
+        await failing.start("waits")
+        await failing.began.wait()
+        await asyncio.sleep(1)
+        failing.store.calls.clear()
+        await asyncio.sleep(1)
+        assert failing.store.calls.count("wait") <= 1 / seconds + 1
+        failing.gate.set()
+        await failing.app._parts.worker.close()
+
     async def test_of_a_task_that_can_not_be_kept_rest_too(self, tools: Tools) -> None:
         blocked = await tools.start("steps")
         await tools.began.wait()
@@ -344,6 +367,17 @@ class TestTheLoops:
         assert (tools.store._tasks[flow.task].status, tools.ran) == ("failed", [])
         await tools.app._parts.worker.close()
 
+    async def test_pass_at_once_from_tasks_whose_time_is_over_to_the_next(self, tools: Tools, monkeypatch: Any) -> None:
+        for name in ("POLL_INTERVAL", "HEARTBEAT_INTERVAL"):
+            monkeypatch.setattr(worker, name, 3600.0)
+        tools.app.tool(name="alone", task="optional", concurrency=1)(tools.at_once)
+        *late, last = [await tools.start("alone", replica(tools.app, run_tasks=False)) for _ in range(4)]
+        for flow in late:
+            await tools.store.change_task(await tools.row(flow), deadline=time.time() - 1)
+        tools.app._parts.worker.start()
+        await asyncio.sleep(1)
+        assert [(await tools.row(flow)).status for flow in (*late, last)] == [*["failed"] * 3, "completed"]
+
     async def test_fail_all_tasks_whose_time_is_over_one_part_after_the_other(
         self, tools: Tools, monkeypatch: Any
     ) -> None:
@@ -358,6 +392,18 @@ class TestTheLoops:
         found = [await InProcessStore.find_task(tools.store, row.id) for row in overdue]
         assert [row.status for row in found if row is not None] == ["failed"] * 9
         assert tools.store.calls.count("overdue") == 5
+
+    async def test_fail_those_of_several_parts_at_once_where_the_store_is_quick(
+        self, tools: Tools, monkeypatch: Any
+    ) -> None:
+        monkeypatch.setattr(worker, "_MOST_OVERDUE", 2)
+        overdue = [task_row(name="elsewhere", deadline=time.time() - 1) for _ in range(5)]
+        for row in overdue:
+            await tools.store.add_task(row)
+        tools.app._parts.worker.start()
+        await asyncio.sleep(worker.HEARTBEAT_INTERVAL * 1.5)  # for one heartbeat
+        found = [await InProcessStore.find_task(tools.store, row.id) for row in overdue]
+        assert [row.status for row in found if row is not None] == ["failed"] * 5
 
     async def test_look_for_those_once_in_a_while(self, tools: Tools, monkeypatch: Any) -> None:
         monkeypatch.setattr(worker, "POLL_INTERVAL", 2.0)
@@ -1170,6 +1216,43 @@ class TestServersThatEnd:
         await tools.app._parts.worker.close()
         assert shutdown.left() > 0
         assert running.cancelling() == 2, "its handler, and then the wait for its steps"
+
+    async def test_hold_the_leases_of_their_tasks_for_as_long_as_they_wait_for_them(self) -> None:
+        tools = Tools(Flaky(), limits=Limits(lease_seconds=0.2))
+        flow = await tools.start("steps")
+        await tools.began.wait()
+        closing = asyncio.create_task(tools.app._parts.worker.close())
+        await asyncio.sleep(0.5)
+        row = await tools.row(flow)
+        assert (row.lease != "", row.leased_until > time.time()) == (True, True)
+        tools.gate.set()
+        await closing
+
+    async def test_listen_to_what_clients_do_to_their_tasks_until_then(self, tools: Tools) -> None:
+        def followed() -> list[str]:
+            return [uri for kind, uri in tools.app._parts.fanout._listeners_to if kind == "run"]
+
+        flow = await tools.start("steps")
+        await tools.until(followed, "the heartbeat")
+        assert followed() == [flow.task]
+        await tools.app._parts.worker.close()
+        assert followed() == []
+
+    async def test_end_in_their_time_though_a_look_at_the_store_does_not(self) -> None:
+        class Stubborn(Flaky):
+            async def overdue_tasks(self, *, most: int) -> list[TaskRow]:
+                self.calls.append("overdue")
+                with suppress(asyncio.CancelledError):
+                    await asyncio.sleep(3600)
+                await asyncio.sleep(3600)  # a database takes its time to end a statement
+                return []
+
+        stubborn = Tools(Stubborn())
+        stubborn.app._parts.worker.start()
+        await stubborn.until(lambda: "overdue" in stubborn.store.calls, "the look")
+        before = time.monotonic()
+        await stubborn.app._parts.worker.close()
+        assert time.monotonic() - before <= 0.8
 
     async def test_end_at_once_where_nothing_runs(self, tools: Tools, monkeypatch: Any) -> None:
         monkeypatch.setattr(worker, "POLL_INTERVAL", 600.0)
