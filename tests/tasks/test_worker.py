@@ -1230,7 +1230,8 @@ class TestServersThatEnd:
 
     async def test_listen_to_what_clients_do_to_their_tasks_until_then(self, tools: Tools) -> None:
         def followed() -> list[str]:
-            return [uri for kind, uri in tools.app._parts.fanout._listeners_to if kind == "run"]
+            fanout: Any = tools.app._parts.fanout
+            return [uri for kind, uri in fanout._listeners_to if kind == "run"]
 
         flow = await tools.start("steps")
         await tools.until(followed, "the heartbeat")
@@ -1260,6 +1261,15 @@ class TestServersThatEnd:
         await asyncio.sleep(1)
         before = time.monotonic()
         await tools.app._parts.worker.close()
+        assert time.monotonic() == before
+
+    async def test_end_at_once_where_they_have_no_tool_for_tasks(self, monkeypatch: Any) -> None:
+        monkeypatch.setattr(worker, "POLL_INTERVAL", 600.0)
+        app = MRTRServer("worker", keys=KEYS, store=Flaky())
+        app._parts.worker.start()
+        await asyncio.sleep(1)
+        before = time.monotonic()
+        await app._parts.worker.close()
         assert time.monotonic() == before
 
     async def test_leave_no_look_at_the_store_behind(self) -> None:
@@ -1420,6 +1430,28 @@ class TestServersThatEnd:
         assert (await flow.look()).task.status == "failed"
         await stranger._parts.worker.close()
 
+    async def test_that_get_a_tool_while_they_run_run_its_tasks(self, tools: Tools) -> None:
+        other = replica(tools.app)
+        other._parts.worker.start()
+        await (await tools.start("at_once")).wait()  # both workers have begun
+        tools.app.tool(name="later", task="optional")(tools.at_once)
+        assert (await (await tools.start("later")).wait()).text == "at once"
+        await tools.app._parts.worker.close()
+        flow = await tools.start("later", replica(tools.app, run_tasks=False))
+        assert (await flow.wait()).text == "at once"
+        await other._parts.worker.close()
+
+    async def test_claim_no_tasks_of_a_tool_that_they_have_lost_until_they_have_it_again(self, tools: Tools) -> None:
+        await (await tools.start("at_once")).wait()  # the worker has begun
+        tools.app._parts.admission.drain()
+        flow = await tools.start("at_once", replica(tools.app, run_tasks=False))
+        tools.app.disable(tools=["at_once"])
+        tools.app._parts.admission.reopen()
+        await asyncio.sleep(1)
+        assert (await tools.row(flow)).version == 0
+        tools.app.enable(tools=["at_once"])
+        assert (await flow.wait()).text == "at once"
+
     async def test_whose_tool_is_removed_as_its_task_is_claimed_leave_it_and_say_so_once(
         self, caplog: pytest.LogCaptureFixture
     ) -> None:
@@ -1561,6 +1593,20 @@ class TestConcurrency:
             for flow in flows:
                 await flow.wait()
         assert tools.store.calls.count("claim") < 130, "those that have no turn are left where they are"
+
+    async def test_of_a_caller_goes_on_as_soon_as_one_has_ended(self, monkeypatch: Any) -> None:
+        monkeypatch.setattr(worker, "POLL_INTERVAL", 3600.0)
+        auth = BearerTokens({"token": "ann"})
+        tools = Tools(Flaky(), limits=Limits(tasks=2, caller_share=0.5), auth=auth)
+        tools.app.tool(task="optional")(tools.waits)
+        client = AsyncClient(tools.app, tasks=True, token="token", log_level=None)
+        flows = [await tools.start("waits", client) for _ in range(2)]
+        await asyncio.sleep(1)
+        assert [(await tools.row(flow)).lease != "" for flow in flows] == [True, False]
+        tools.gate.set()
+        await asyncio.sleep(1)
+        assert [(await tools.row(flow)).status for flow in flows] == ["completed"] * 2
+        await tools.app._parts.worker.close()
 
     async def test_of_a_server_is_held(self) -> None:
         tools = Tools(Flaky(), limits=Limits(tasks=1))
