@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pydantic_core import from_json
 
-from mrtr_server import InProcessStore, KeyRing, Limits, Principal
+from mrtr_server import InProcessStore, KeyRing, Limits, Principal, StoreUnavailable
 from mrtr_server.errors import (
     Full,
     InternalFault,
@@ -26,6 +26,7 @@ from mrtr_server.protocol.messages import Call, Change, Complete, Question, Task
 from mrtr_server.storage.pubsub import InProcessFanout
 from mrtr_server.storage.tasks import TaskRow
 from mrtr_server.tally import ABANDONED_TASKS
+from mrtr_server.tasks import task_service
 from mrtr_server.tasks.notifications import Looked
 from mrtr_server.tasks.questions import Questions
 from mrtr_server.tasks.records import TaskRecords
@@ -139,6 +140,30 @@ class TestANewTask:
         ]
         assert len({task.id for task in starts}) == 3
         assert starts[2] == starts[3]
+
+    async def test_is_shown_as_it_was_made_where_the_store_has_lost_it_since(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        office = Office(first_ask_seconds=0.01)
+
+        async def there_already(row: TaskRow, **more: Any) -> bool:
+            return False
+
+        monkeypatch.setattr(office.store, "add_task", there_already)
+        task = await office.start(call_of(task=TaskOffer(first_ask=True)))
+        assert (task.status, task.created) == ("working", NOW)
+
+    async def test_is_shown_as_it_was_made_where_the_store_goes_away_before_its_first_ask(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        office = Office(first_ask_seconds=0.01)
+
+        async def away(id: str) -> None:
+            raise StoreUnavailable("it is away")
+
+        monkeypatch.setattr(office.store, "find_task", away)
+        task = await office.start(call_of(task=TaskOffer(first_ask=True)))
+        assert (task.status, task.created) == ("working", NOW)
 
     async def test_is_told_apart_where_its_client_waits_for_the_first_ask(self) -> None:
         office = Office(first_ask_seconds=0.01)
@@ -412,6 +437,14 @@ class TestItsTime:
         assert office.abandoned == 1
         assert caplog.records == []
 
+    async def test_is_over_when_no_answer_came_to_what_had_all_its_time(self, office: Office) -> None:
+        task = await office.start(ttl=10.0)
+        await office.ask(task, asking(NOW + 50, who=WHO))
+        office.now += 10
+        seen = await office.tasks.see(about(task))
+        assert seen.message == "The input that the task was waiting for did not come in time"
+        assert office.abandoned == 1
+
     async def test_is_counted_as_over_once_whoever_notices(self, office: Office) -> None:
         row = await office.ask(await office.start(), asking(NOW + 50, who=WHO))
         office.now += 50
@@ -489,6 +522,28 @@ class TestAPage:
         page, _ = await office.tasks.page(owner_of(call_of()), None, 9)
         assert [task.id for task in page] == [mine.id]
         assert await office.tasks.page(owner_of(call_of(None)), None, 9) == ([], None)
+
+    async def test_ends_where_its_tasks_are_large_and_the_next_one_begins_there(
+        self, office: Office, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(task_service, "_MOST_LOOKED_UP", 3)
+        for id in (ids := await self.made(office, 2)):
+            found = await office.store.find_task(id)
+            assert found is not None
+            assert await office.records.change(found, message="abc")
+        owner = owner_of(call_of())
+        page, before = await office.tasks.page(owner, None, 9)
+        assert ([task.id for task in page], before) == (ids[:1], (NOW + 2, ids[0]))
+        page, _ = await office.tasks.page(owner, before, 9)
+        assert [task.id for task in page] == ids[1:]
+
+    async def test_has_those_that_ended_in_time_as_they_ended(self, office: Office) -> None:
+        task = await office.start(ttl=10.0)
+        await office.tasks.cancel(about(task))
+        office.now += 10
+        [seen], _ = await office.tasks.page(owner_of(call_of()), None, 9)
+        assert seen.status == "cancelled"
+        assert (await office.row(task)).status == "cancelled"
 
     async def test_has_those_whose_time_is_over_as_failed(self, office: Office) -> None:
         await office.start(ttl=10.0)

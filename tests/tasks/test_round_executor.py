@@ -10,7 +10,7 @@ from mrtr_server import InProcessStore
 from mrtr_server.flow.handler import TaskTerms
 from mrtr_server.flow.journal import Journal
 from mrtr_server.flow.waiting_round import ShouldYield
-from mrtr_server.protocol.messages import Call, Complete
+from mrtr_server.protocol.messages import Call, Complete, YieldReason
 from mrtr_server.storage.tasks import TaskRow
 from mrtr_server.tasks.round_executor import RoundExecutor, TaskEnd
 from mrtr_server.tasks.task_run import TaskRun
@@ -124,3 +124,11 @@ async def test_a_round_that_is_cancelled_hands_its_task_back_and_stays_cancelled
         await working
     row = await stored(bench, run)
     assert (row.status, row.lease) == ("working", "")
+
+
+async def test_a_round_does_not_begin_where_its_worker_is_to_run_no_more(bench: TaskRunBench) -> None:
+    run = await bench.run("worker")
+    executor = RoundExecutor(bench.records, Tools(lambda _: pytest.fail("it began")), lambda *_: None)
+    await executor.execute(run, asyncio.Semaphore(), lambda: YieldReason.DRAINING)
+    row = await stored(bench, run)
+    assert (row.status, row.lease, row.leased_until) == ("working", "", 0.0)

@@ -144,12 +144,19 @@ class TestWhatARunRecords:
     async def test_takes_back_no_question_that_an_earlier_worker_asked(self, bench: TaskRunBench) -> None:
         login = question("Who?")
         await (await bench.run("dead")).publish({"login": login})
-        run = await bench.run("worker")
+        run = await bench.run("worker", begins=False)
+        assert not run.has_asked, "its handler has yet to begin"
+        run.begin(bench.records.sealed.unseal_journal(run.row, bench.records.now()), 3600.0)
         await do(run, "one")
         assert run.has_asked
         await answered(bench, run, "login", TestWhatIsAskedBesideWork.ANSWER)
         await do(run, "two")
         assert run.journal.answer("login", login.digest) == TestWhatIsAskedBesideWork.ANSWER
+
+    async def test_is_no_question_where_it_has_asked_none(self, bench: TaskRunBench) -> None:
+        run = await bench.run("worker")
+        await do(run, "one")
+        assert not run.has_asked
 
     async def test_may_be_its_failure_before_its_handler_begins(self, bench: TaskRunBench) -> None:
         run = await bench.run("worker", begins=False)
@@ -248,6 +255,24 @@ class TestWhatIsAskedBesideWork:
         assert run.journal.answer("login", question("Who?").digest) == self.ANSWER
         assert await asked(bench, run) == {"login_2": "login"}
 
+    async def test_is_told_once(self, bench: TaskRunBench, monkeypatch: pytest.MonkeyPatch) -> None:
+        run, told = await bench.run("worker"), list[str]()
+        monkeypatch.setattr(bench.records, "notify", told.append)
+        for _ in range(2):
+            await run.publish({"login": question("Who?")})
+        assert told == [run.row.id]
+
+    @pytest.mark.parametrize(("together", "status"), [(True, "input_required"), (False, "working")])
+    async def test_waits_for_what_is_left_of_it_only_where_its_answers_belong_together(
+        self, bench: TaskRunBench, together: bool, status: str
+    ) -> None:
+        run = await bench.run("worker")
+        both = {"login": question("Who?"), "size": question("How tall?")}
+        await run.publish(both)
+        await answered(bench, run, "login", self.ANSWER)
+        await run.end(lambda row: run.parked(row, both, together=together))
+        assert ((await stored(bench, run)).status, await asked(bench, run)) == (status, {"size": "size"})
+
     async def test_is_asked_under_a_new_key_when_it_has_changed(self, bench: TaskRunBench) -> None:
         """Else an answer to the first would be taken as one to the second."""
         run = await bench.run("worker")
@@ -329,6 +354,12 @@ async def finished(run: TaskRun, how: str) -> None:
 
 
 class TestARunThatIsOver:
+    async def test_is_not_begun_anew_where_its_task_is_found_again(self, bench: TaskRunBench) -> None:
+        run = await bench.run("worker")
+        run.stop()
+        assert not run.found(await bench.claim("worker"), 0.0)
+        assert run.lost
+
     @pytest.mark.parametrize("how", ["left", "lost"])
     async def test_takes_no_answer_which_is_for_who_has_the_task_next(self, bench: TaskRunBench, how: str) -> None:
         run = await bench.run("worker")
@@ -422,7 +453,8 @@ class TestARunThatIsLeft:
         before = await changed(bench, run, **changes)
         await run.let_go()
         row = await stored(bench, run)
-        assert (row.lease, row.version) == (("", before.version + 1) if free else (before.lease, before.version))
+        as_before = (before.lease, before.leased_until, before.version)
+        assert (row.lease, row.leased_until, row.version) == (("", 0.0, before.version + 1) if free else as_before)
 
 
 async def stored(bench: TaskRunBench, run: TaskRun) -> TaskRow:
@@ -495,6 +527,7 @@ class TestAMessage:
         run.say("two")
         with monkeypatch.context() as patch:
             patch.setattr(bench.store, "change_task", away)
+            patch.setattr(bench.records, "notify", lambda id: pytest.fail("nothing has changed"))
             await run.leave()
         await asyncio.sleep(2 * REPORT_INTERVAL)
         assert (await stored(bench, run)).message == "one"
@@ -566,6 +599,18 @@ class TestWhatItsClientDoes:
         assert run.row == row
         assert run.journal.answer("login", question("Who?").digest) == TestWhatIsAskedBesideWork.ANSWER
         assert not run.lost
+
+    async def test_is_looked_up_where_the_run_is_storing_something(self, bench: TaskRunBench) -> None:
+        run = await bench.run("worker")
+        await run.publish({"login": question("Who?")})
+        await answered(bench, run, "login", TestWhatIsAskedBesideWork.ANSWER)
+        before, row = run.row, await stored(bench, run)
+        async with run._writing:
+            run.on_change(row)
+            assert run.row == before
+        assert run._looking is not None
+        await run._looking
+        assert run.row == row
 
     async def test_is_looked_up_each_time(self, bench: TaskRunBench) -> None:
         run = await bench.run("worker")

@@ -18,9 +18,10 @@ import pytest
 from starlette.requests import Request
 
 from mrtr_server import BearerTokens, Context, InProcessStore, Limits, MRTRServer, StoreUnavailable
-from mrtr_server.errors import UnknownTarget
+from mrtr_server.errors import Full, UnknownTarget
+from mrtr_server.flow.handler import TaskTerms
 from mrtr_server.flow.journal import Step
-from mrtr_server.protocol.messages import Call
+from mrtr_server.protocol.messages import Call, Change
 from mrtr_server.storage.lease import Lease
 from mrtr_server.storage.tasks import TaskRow
 from mrtr_server.tasks import task_run, worker, worker_places
@@ -470,6 +471,30 @@ class TestTasksThatBeginHere:
         row = await tools.row(flow)
         assert [app._parts.worker.on_change(row) for app in (tools.app, other)] == [True, False]
         await other._parts.worker.close()
+
+    @pytest.mark.parametrize("elsewhere", [True, False])
+    async def test_are_told_of_through_the_fan_out_where_they_run_elsewhere(
+        self, tools: Tools, monkeypatch: Any, elsewhere: bool
+    ) -> None:
+        flow = await tools.start("steps")
+        await tools.began.wait()
+        other = replica(tools.app)
+        other._parts.worker.start()
+        asked = other if elsewhere else tools.app
+        told: list[Change] = []
+        monkeypatch.setattr(asked._parts.tasks._records._fanout, "publish", told.append)
+        await asked._parts.tasks.cancel(Call("tasks/cancel", {}, flow.task))
+        assert (Change("run", flow.task) in told) == elsewhere
+        await other._parts.worker.close()
+
+    async def test_count_among_what_is_stored(self) -> None:
+        tools = Tools(Flaky(), limits=Limits(stored_tasks=1))
+        start, call = tools.app._parts.tasks.start, Call("tools/call", {}, "at_once")
+        tools.app._parts.worker.start()
+        await start(TaskTerms(required=False, rounds_first=False), call, None)
+        with pytest.raises(Full):
+            await start(TaskTerms(required=False, rounds_first=False), call, None)
+        await tools.app._parts.worker.close()
 
     async def test_are_not_handed_back_where_one_that_ran_is_claimed_again_and_finds_no_place_free(self) -> None:
         """It has its place: its lease had ended for a moment."""
@@ -1602,7 +1627,9 @@ class TestConcurrency:
         client = AsyncClient(tools.app, tasks=True, token="token", log_level=None)
         flows = [await tools.start("waits", client) for _ in range(2)]
         await asyncio.sleep(1)
-        assert [(await tools.row(flow)).lease != "" for flow in flows] == [True, False]
+        rows = [await tools.row(flow) for flow in flows]
+        assert [row.lease != "" for row in rows] == [True, False]
+        assert rows[1].version == 0, "it was claimed, and handed back"
         tools.gate.set()
         await asyncio.sleep(1)
         assert [(await tools.row(flow)).status for flow in flows] == ["completed"] * 2
