@@ -18,6 +18,7 @@ import pytest
 from starlette.requests import Request
 
 from mrtr_server import BearerTokens, Context, InProcessStore, Limits, MRTRServer, StoreUnavailable
+from mrtr_server.concurrency.shutdown import Shutdown
 from mrtr_server.errors import Full, UnknownTarget
 from mrtr_server.flow.handler import TaskTerms
 from mrtr_server.flow.journal import Step
@@ -327,6 +328,24 @@ class TestTheLoops:
         assert caplog.text.count("can't be run here") == 1
         row = await tools.row(flow)
         assert (row.status, row.attempts <= 1) == ("working", True)  # it is left to others, and counts for nothing
+
+    async def test_wait_for_no_task_that_is_left_to_others(self) -> None:
+        """A database would find it at once, again and again."""
+        without: list[Sequence[str]] = []
+
+        class Noting(Flaky):
+            async def wait_for_tasks(self, *args: Any, **given: Any) -> None:
+                without.append(given["without"])
+                await super().wait_for_tasks(*args, **given)
+
+        noting = Tools(Noting())
+        flow = await noting.start("greet")
+        await flow.wait()
+        without.clear()
+        await noting.store.change_task(await noting.row(flow), status="working", call=b"poison")
+        await asyncio.sleep(worker.SKIP_TASK_SECONDS / 2)
+        assert without[-1] == [flow.task]
+        await noting.app._parts.worker.close()
 
     async def test_keep_no_context_of_the_request_that_came_first(self, tools: Tools) -> None:
         tenant: ContextVar[str] = ContextVar("tenant", default="nobody")
@@ -1193,6 +1212,14 @@ class TestMessages:
         assert (await (await tools.start("talks")).wait()).text == "done"
 
 
+def begin_to_end(app: MRTRServer) -> Shutdown:
+    """Let a server be past the cut-off of its shutdown, and before the deadline."""
+    shutdown = app._parts.admission.shutdown
+    shutdown.seconds, shutdown.began = 20.0, time.monotonic() - 17
+    assert shutdown.until_cut_off() == 0 < shutdown.left()
+    return shutdown
+
+
 class TestServersThatEnd:
     async def test_hand_tasks_back_at_their_next_boundary(self, tools: Tools) -> None:
         flow = await tools.start("steps")
@@ -1236,8 +1263,7 @@ class TestServersThatEnd:
         await tools.began.wait()
         (here,) = tools.app._parts.worker._loop_workers.values()
         ((_, running),) = here._running.values()
-        shutdown = tools.app._parts.admission.shutdown
-        shutdown.seconds, shutdown.began = 20.0, time.monotonic() - 17
+        shutdown = begin_to_end(tools.app)
         await tools.app._parts.worker.close()
         assert shutdown.left() > 0
         assert running.cancelling() == 2, "its handler, and then the wait for its steps"
@@ -1326,7 +1352,8 @@ class TestServersThatEnd:
         row = await tools.row(flow)
         assert (row.lease, row.attempts, tools.ran) == ("", 0, [])
 
-    async def test_hand_back_what_a_claim_brings_that_was_under_way(self) -> None:
+    @pytest.mark.parametrize("late", [False, True], ids=["in time", "after the cut-off"])
+    async def test_hand_back_what_a_claim_brings_that_was_under_way(self, late: bool) -> None:
         claimed = asyncio.Event()
 
         class Late(Flaky):
@@ -1337,13 +1364,15 @@ class TestServersThatEnd:
                     await asyncio.sleep(0.1)  # the reply of a database takes its time
                 return rows
 
-        late = Tools(Late())
-        flow = await late.start("at_once", replica(late.app, run_tasks=False))
-        late.app._parts.worker.start()
+        slow = Tools(Late())
+        flow = await slow.start("at_once", replica(slow.app, run_tasks=False))
+        slow.app._parts.worker.start()
         await claimed.wait()
-        await late.app._parts.worker.close()
-        row = await late.row(flow)
-        assert (row.lease, row.attempts, late.ran) == ("", 0, [])
+        if late:
+            begin_to_end(slow.app)
+        await slow.app._parts.worker.close()
+        row = await slow.row(flow)
+        assert (row.lease, row.attempts, slow.ran) == ("", 0, [])
 
     async def test_claim_no_tasks_of_another_tool_after_a_claim_that_was_under_way(self) -> None:
         claimed: list[Sequence[str]] = []
@@ -1370,6 +1399,14 @@ class TestServersThatEnd:
         await tools.app._parts.worker.close()
         assert time.monotonic() - before <= 0.8
         assert here._claims.cancelled()
+
+    async def test_end_before_their_deadline_though_a_claim_does_not(self, tools: Tools) -> None:
+        tools.store.slow = 3600.0
+        tools.app._parts.worker.start()
+        await tools.until(lambda: "claim" in tools.store.calls, "the claim")
+        shutdown = begin_to_end(tools.app)
+        await tools.app._parts.worker.close()
+        assert shutdown.left() > 0
 
     async def test_end_while_the_store_is_away(self, tools: Tools) -> None:
         flow = await tools.start("steps")
