@@ -124,7 +124,7 @@ class PieceWriter:
         if self._has_given_up or self._is_over():
             return NOTHING
         self._waiting.append(piece)
-        self._size += len(to_json(piece.content, inf_nan_mode="null"))
+        self._size += len(to_json(piece.content))
         if self._size > MOST_WAITING:
             return self.flush()
         if self._keeping is None or self._keeping.done():

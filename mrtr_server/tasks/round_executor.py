@@ -37,7 +37,7 @@ class TaskTools(Protocol):
 
     @property
     def terms(self) -> Mapping[str, TaskTerms]:
-        """How their calls become tasks, by tool; there may be more later."""
+        """How their calls become tasks, by tool, as of now: a server may get and lose some while it runs."""
         ...
 
     def answer_within(self, tool: str) -> float | None:

@@ -116,7 +116,7 @@ class SealedTasks:
     def seal_progress(self, binding: RowBinding, progress: Progress) -> str:
         """Seal how far a task has come."""
         fields = [progress.token, progress.progress, progress.total, progress.message]
-        return self._codec.seal(_bound(binding, "progress"), to_json(fields, inf_nan_mode="null"))
+        return self._codec.seal(_bound(binding, "progress"), to_json(fields))  # any float: it is compared with others
 
     def unseal_progress(self, binding: RowBinding, sealed: str) -> Progress:
         """Return how far a task has come, as `seal_progress` sealed it."""

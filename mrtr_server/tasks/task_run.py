@@ -67,11 +67,11 @@ class TaskRun:
         self._told_dropped = False
         self._checking: asyncio.Future[bool] | None = None
         self._looking: asyncio.Task[None] | None = None
-        self._is_to_look = False
+        self._is_to_look: bool  # as of `look_soon`
         self._asking: dict[str, str] = {}
         """What is asked when the change that asks it is made: the digest of each question, by name."""
         self._on_answers: Callable[[], None] = _nothing
-        self._answer_within = 0.0
+        self._answer_within: float  # as of `begin`
         self._task: asyncio.Task[None] | None = None
 
     def start(self, running: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
@@ -276,7 +276,6 @@ class TaskRun:
         """
         if row.version > self.row.version and not self.lost:
             self.lease.lost = not self._adopt(row)
-            self.row = row
         self.lease.hold(since)
         return not self.lost
 

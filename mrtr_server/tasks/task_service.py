@@ -392,7 +392,7 @@ class Tasks:
         )
 
     def _message(self, row: TaskRow) -> str:
-        is_leased = row.lease != "" and row.leased_until > self._records.now()
+        is_leased = row.leased_until > self._records.now()
         return STEP_GOES_ON if row.status == "cancelled" and is_leased else row.message
 
 

@@ -105,9 +105,9 @@ class _LoopWorker:
         self._limits = records.limits
         self._executor = RoundExecutor(records, tools, self._leave_to_others)
         self._name = token_hex(16)
-        self._turns: dict[str, asyncio.Semaphore] = {}
+        self._turns: dict[tuple[str, int], asyncio.Semaphore] = {}
         self._running: dict[str, tuple[TaskRun, asyncio.Task[None]]] = {}
-        self._places = WorkerPlaces(tools.terms, self._limits, self._rows_running)
+        self._places = WorkerPlaces(lambda: tools.terms, self._limits, self._rows_running)
         self._ended = asyncio.Event()
         self._closing = False
         self._claiming = False
@@ -207,7 +207,8 @@ class _LoopWorker:
 
     def _has_place(self, row: TaskRow) -> bool:
         """Check that the place of a claimed task was not given, meanwhile, to one that was stored for this worker."""
-        return row.id in self._running or self._places.has_room_for(row)
+        was_removed = not self._places.at_once(row.name)  # its tool, so it ends at once, and the log says why
+        return was_removed or row.id in self._running or self._places.has_room_for(row)
 
     async def _wait_for_more(self, tools: list[str], *, full: bool) -> None:
         """Wait until there may be tasks of these tools, or room for others."""
@@ -276,7 +277,8 @@ class _LoopWorker:
     async def _run(self, run: TaskRun) -> None:
         name = run.row.name
         # One that starts again here waits for its former run, which may take a while to end.
-        turn = self._turns.setdefault(name, asyncio.Semaphore(self._places.at_once(name) or 1))
+        most = self._places.at_once(name) or 1
+        turn = self._turns.setdefault((name, most), asyncio.Semaphore(most))
         try:
             await self._executor.execute(run, turn, self._should_yield)
         finally:

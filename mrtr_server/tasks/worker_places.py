@@ -40,13 +40,13 @@ class WorkerPlaces:
     """Divides the places of a worker among tools and callers.
 
     Args:
-        terms: of the tools, by name.
+        terms: returns those of the tools that there are by now, by name.
         limits: how many places there are, and the share of one caller.
         running: returns the tasks that run.
     """
 
     def __init__(
-        self, terms: Mapping[str, TaskTerms], limits: Limits, running: Callable[[], Sequence[TaskRow]]
+        self, terms: Callable[[], Mapping[str, TaskTerms]], limits: Limits, running: Callable[[], Sequence[TaskRow]]
     ) -> None:
         self._terms = terms
         self._limits = limits
@@ -59,14 +59,15 @@ class WorkerPlaces:
 
     def at_once(self, tool: str) -> int:
         """Return how many tasks of a tool run at once."""
-        terms = self._terms.get(tool)
+        terms = self._terms().get(tool)
         return 0 if terms is None else terms.concurrency or self._limits.tasks
 
     @property
     def queues(self) -> list[list[str]]:
         """The tools whose tasks are claimed together: each with a limit of its own, then all the others."""
-        limited = [[tool] for tool, terms in self._terms.items() if terms.concurrency is not None]
-        others = [tool for tool, terms in self._terms.items() if terms.concurrency is None]
+        tools = self._terms().items()
+        limited = [[tool] for tool, terms in tools if terms.concurrency is not None]
+        others = [tool for tool, terms in tools if terms.concurrency is None]
         return [*limited, others] if others else limited
 
     def room(self, tools: Sequence[str]) -> int:

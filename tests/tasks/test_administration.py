@@ -65,7 +65,9 @@ async def bench(tmp_path: Path) -> AsyncIterator[AdministrationBench]:
 async def test_a_retried_task_has_all_its_time_and_attempts_again(bench: AdministrationBench) -> None:
     failed = await bench.failed()
     assert failed.status == "failed"
-    worn = await bench.store.change_task(failed, attempts=6, message="gave up")
+    worn = await bench.store.change_task(
+        failed, attempts=6, message="gave up", lease="worker", leased_until=time.time() + 60
+    )
     assert worn is not None
     await bench.app._parts.worker.close()  # so that nobody takes the new one
     before = time.time()

@@ -1,6 +1,7 @@
 """What listeners hear of tasks: each as it is by then, none lost, and nothing of those that are gone."""
 
 import asyncio
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -59,6 +60,12 @@ async def test_a_listener_first_hears_how_its_tasks_are_doing() -> None:
     """One may have ended before it came to listen, and would never change again."""
     changes = listen(InProcessFanout(), Known(a="completed", b="working").look, "b", "a")
     assert told(await changes.next()) == {"a": "completed", "b": "working"}
+
+
+async def test_a_listener_is_agreed_what_is_no_task_and_the_tasks_that_there_are() -> None:
+    known = Known(a="working")
+    changes = await with_tasks(listen(InProcessFanout(), known.look, "a", "nobody"), known.look)
+    assert changes.wanted == {TOOLS, Change("task", "a")}
 
 
 async def test_tasks_are_looked_up_all_at_once() -> None:
@@ -142,7 +149,9 @@ async def test_a_store_that_is_away_is_waited_for(
     monkeypatch.setattr(task_changes, "AGAIN_AFTER", 0.001)
     known = Known(a="completed")
     known.away = 3
+    before = time.monotonic()
     assert told(await listen(InProcessFanout(), known.look, "a").next()) == {"a": "completed"}
+    assert time.monotonic() - before == pytest.approx(3 * 0.001), "it is asked again in steps and not in a loop"
     assert caplog.messages == [], "the store's outage has a line of its own"
 
 

@@ -13,7 +13,7 @@ from typing_extensions import override
 
 from mrtr_server import Context, ImageContent, KeyRing, Limits, MRTRServer, StoreUnavailable
 from mrtr_server.errors import Full
-from mrtr_server.protocol.messages import NOTHING, Call, Note, Piece
+from mrtr_server.protocol.messages import NOTHING, Call, Change, Note, Piece
 from mrtr_server.storage.memory import InProcessStore
 from mrtr_server.storage.pubsub import InProcessFanout
 from mrtr_server.storage.quotas import ANY, Quota
@@ -202,6 +202,15 @@ class TestAClientOfTheDrafts:
                     came += pieces_of(reply)
                     state = {"requestState": reply.result.get("requestState")}
             assert came == ["Once ", "upon ", "a time", "image"]
+
+    async def test_that_took_none_at_first_gets_them_all_when_it_comes_again_for_them(self) -> None:
+        async with AsyncExitStack() as stack:
+            hurried = await _replicas(stack, None, limits=Limits(result_wait_seconds=0.05))
+            task = await hurried.start()
+            state = (await hurried.send(request("tasks/result", {"taskId": task}))).result["requestState"]
+            gate("a").set()
+            reply = await hurried.send(asking(task, requestState=state))
+            assert pieces_of(reply)[:2] == ["Once ", "upon "]
 
     async def test_of_a_task_that_has_ended_gets_the_result_alone(self, alone: Replicas) -> None:
         gate("a").set()
@@ -442,6 +451,19 @@ class TestWhatIsKept:
 
         monkeypatch.setattr(self.store, "get", nothing)
         assert await self.pieces.keep(self.row, [self.piece(0), self.piece(1)]) == 2
+
+    async def test_is_json_whatever_its_tool_yields(self) -> None:
+        await self.pieces.keep(self.row, [Piece(0, 0, 0, {"type": "number", "number": float("nan")})])
+        assert await self.pieces.find("t", "o", 0) == [(0, {"type": "number", "number": None})]
+
+    async def test_is_told_at_once_to_who_waits_for_it(self) -> None:
+        fanout = InProcessFanout()
+        pieces = TaskRecords(self.store, KeyRing([bytes(32)]), fanout, Limits()).pieces
+        listening = fanout.subscribe(frozenset({Change("piece", "t")}))
+        await pieces.keep(self.row, [self.piece(0)])
+        async with asyncio.timeout(TIMEOUT):
+            assert await listening.next() == [Change("piece", "t")]
+        listening.close()
 
     async def test_opens_for_its_own_task_and_owner_alone(self) -> None:
         writer = self.writer()

@@ -112,6 +112,7 @@ class TestAnswersByName:
             (LOGIN, {"action": "accept", "content": {"name": 5}}),  # the model says what is wrong with it
             (NOTE, {"action": "accept"}),
             (NOTE, {"action": "accept", "content": {}}),
+            (PAGE, {"action": "accept", "content": None}),
             (PAGE, {"action": "accept"}),
             (SAMPLE, {"role": "assistant", "content": {"type": "text", "text": "x"}}),
             (ROOTS, {"roots": []}),

@@ -9,8 +9,16 @@ from typing import Any
 import pytest
 from pydantic_core import from_json
 
-from mrtr_server import InProcessStore, KeyRing, Limits, Principal
-from mrtr_server.errors import InternalFault, InvalidRequestState, OverBudget, ProtocolError, UnknownTarget
+from mrtr_server import InProcessStore, KeyRing, Limits, Principal, StoreUnavailable
+from mrtr_server.errors import (
+    Full,
+    InternalFault,
+    InvalidRequestState,
+    OverBudget,
+    OverShare,
+    ProtocolError,
+    UnknownTarget,
+)
 from mrtr_server.flow.admission import Admission
 from mrtr_server.flow.handler import TaskTerms
 from mrtr_server.flow.journal import Journal
@@ -18,6 +26,7 @@ from mrtr_server.protocol.messages import Call, Change, Complete, Question, Task
 from mrtr_server.storage.pubsub import InProcessFanout
 from mrtr_server.storage.tasks import TaskRow
 from mrtr_server.tally import ABANDONED_TASKS
+from mrtr_server.tasks import task_service
 from mrtr_server.tasks.notifications import Looked
 from mrtr_server.tasks.questions import Questions
 from mrtr_server.tasks.records import TaskRecords
@@ -132,6 +141,30 @@ class TestANewTask:
         assert len({task.id for task in starts}) == 3
         assert starts[2] == starts[3]
 
+    async def test_is_shown_as_it_was_made_where_the_store_has_lost_it_since(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        office = Office(first_ask_seconds=0.01)
+
+        async def there_already(row: TaskRow, **more: Any) -> bool:
+            return False
+
+        monkeypatch.setattr(office.store, "add_task", there_already)
+        task = await office.start(call_of(task=TaskOffer(first_ask=True)))
+        assert (task.status, task.created) == ("working", NOW)
+
+    async def test_is_shown_as_it_was_made_where_the_store_goes_away_before_its_first_ask(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        office = Office(first_ask_seconds=0.01)
+
+        async def away(id: str) -> None:
+            raise StoreUnavailable("it is away")
+
+        monkeypatch.setattr(office.store, "find_task", away)
+        task = await office.start(call_of(task=TaskOffer(first_ask=True)))
+        assert (task.status, task.created) == ("working", NOW)
+
     async def test_is_told_apart_where_its_client_waits_for_the_first_ask(self) -> None:
         office = Office(first_ask_seconds=0.01)
         task = await office.start(call_of(task=TaskOffer(first_ask=True)))
@@ -165,6 +198,15 @@ class TestANewTask:
     ) -> None:
         call = call_of(session=session, task=TaskOffer(at_once=at_once))
         assert await office.told(Change("session", session), lambda: office.start(call)) is told
+
+    async def test_counts_among_what_is_stored(self) -> None:
+        office = Office(stored_tasks=2, caller_share=0.5)
+        await office.start()
+        with pytest.raises(OverShare):
+            await office.start()
+        await office.start(call_of(BOB))
+        with pytest.raises(Full):
+            await office.start(call_of(None))
 
     async def test_has_sent_no_pieces_whatever_its_rounds_have(self, office: Office) -> None:
         task = await office.tasks.start(TaskTerms(True, False), call_of(), Journal(NOW, pieces=5))
@@ -340,8 +382,9 @@ class TestAnEnd:
 
     async def test_by_its_client_is_told_once_and_stands(self, office: Office) -> None:
         task = await office.start()
+        office.now += 5
         ended, had_ended = await office.tasks.cancel(about(task))
-        assert (ended.status, had_ended) == ("cancelled", False)
+        assert (ended.status, ended.updated, had_ended) == ("cancelled", NOW + 5, False)
         again, had_ended = await office.tasks.cancel(about(task))
         assert (again, had_ended) == (ended, True)
         await office.tasks.fail(about(task), ProtocolError("too late"))
@@ -393,6 +436,20 @@ class TestItsTime:
         assert (row.status, row.lease, row.leased_until) == ("failed", "", 0.0)
         assert office.abandoned == 1
         assert caplog.records == []
+
+    async def test_is_over_when_no_answer_came_to_what_had_all_its_time(self, office: Office) -> None:
+        task = await office.start(ttl=10.0)
+        await office.ask(task, asking(NOW + 50, who=WHO))
+        office.now += 10
+        seen = await office.tasks.see(about(task))
+        assert seen.message == "The input that the task was waiting for did not come in time"
+        assert office.abandoned == 1
+
+    async def test_is_counted_as_over_once_whoever_notices(self, office: Office) -> None:
+        row = await office.ask(await office.start(), asking(NOW + 50, who=WHO))
+        office.now += 50
+        assert [(await office.records.expire(row)).status for _ in range(2)] == ["failed"] * 2
+        assert office.abandoned == 1
 
     async def test_is_over_for_what_began_too(self, office: Office, caplog: pytest.LogCaptureFixture) -> None:
         task = await office.start(ttl=10.0)
@@ -465,6 +522,28 @@ class TestAPage:
         page, _ = await office.tasks.page(owner_of(call_of()), None, 9)
         assert [task.id for task in page] == [mine.id]
         assert await office.tasks.page(owner_of(call_of(None)), None, 9) == ([], None)
+
+    async def test_ends_where_its_tasks_are_large_and_the_next_one_begins_there(
+        self, office: Office, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(task_service, "_MOST_LOOKED_UP", 3)
+        for id in (ids := await self.made(office, 2)):
+            found = await office.store.find_task(id)
+            assert found is not None
+            assert await office.records.change(found, message="abc")
+        owner = owner_of(call_of())
+        page, before = await office.tasks.page(owner, None, 9)
+        assert ([task.id for task in page], before) == (ids[:1], (NOW + 2, ids[0]))
+        page, _ = await office.tasks.page(owner, before, 9)
+        assert [task.id for task in page] == ids[1:]
+
+    async def test_has_those_that_ended_in_time_as_they_ended(self, office: Office) -> None:
+        task = await office.start(ttl=10.0)
+        await office.tasks.cancel(about(task))
+        office.now += 10
+        [seen], _ = await office.tasks.page(owner_of(call_of()), None, 9)
+        assert seen.status == "cancelled"
+        assert (await office.row(task)).status == "cancelled"
 
     async def test_has_those_whose_time_is_over_as_failed(self, office: Office) -> None:
         await office.start(ttl=10.0)

@@ -10,7 +10,7 @@ from mrtr_server import InProcessStore
 from mrtr_server.flow.handler import TaskTerms
 from mrtr_server.flow.journal import Journal
 from mrtr_server.flow.waiting_round import ShouldYield
-from mrtr_server.protocol.messages import Call, Complete
+from mrtr_server.protocol.messages import Call, Complete, YieldReason
 from mrtr_server.storage.tasks import TaskRow
 from mrtr_server.tasks.round_executor import RoundExecutor, TaskEnd
 from mrtr_server.tasks.task_run import TaskRun
@@ -107,3 +107,28 @@ async def test_a_takeover_names_its_task_to_programs(bench: TaskRunBench, caplog
     assert "is taken over" in record.getMessage()
     named = {"event": "takeover", "work": "task", "tool": "act", "task": run.row.reference}
     assert vars(record)["fields"] == named
+
+
+async def test_a_round_that_is_cancelled_hands_its_task_back_and_stays_cancelled(bench: TaskRunBench) -> None:
+    class Endless(Tools):
+        async def run(self, call: Call, journal: Journal, run: TaskRun, should_yield: ShouldYield) -> TaskEnd:
+            await asyncio.sleep(3600)
+            return DONE
+
+    run = await bench.run("worker")
+    executor = RoundExecutor(bench.records, Endless(lambda _: DONE), lambda *_: None)
+    working = asyncio.create_task(executor.execute(run, asyncio.Semaphore(), lambda: None))
+    await asyncio.sleep(1)
+    working.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await working
+    row = await stored(bench, run)
+    assert (row.status, row.lease) == ("working", "")
+
+
+async def test_a_round_does_not_begin_where_its_worker_is_to_run_no_more(bench: TaskRunBench) -> None:
+    run = await bench.run("worker")
+    executor = RoundExecutor(bench.records, Tools(lambda _: pytest.fail("it began")), lambda *_: None)
+    await executor.execute(run, asyncio.Semaphore(), lambda: YieldReason.DRAINING)
+    row = await stored(bench, run)
+    assert (row.status, row.lease, row.leased_until) == ("working", "", 0.0)

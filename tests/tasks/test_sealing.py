@@ -1,6 +1,7 @@
 """Keys of tasks: they are rotated while tasks are parked, and who lacks one leaves its tasks to others."""
 
 import asyncio
+import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -8,14 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic_core import from_json, to_json
 
 from mrtr_server import Context, InProcessStore, KeyRing, Limits, MRTRServer, Principal, SQLStore
 from mrtr_server.errors import InvalidRequestState, OverBudget
 from mrtr_server.flow.journal import Journal, Step
 from mrtr_server.limits import LARGEST_META
 from mrtr_server.protocol.callers import Client
-from mrtr_server.protocol.messages import Call, TaskOffer
-from mrtr_server.tasks.sealing import _LONGEST_WAIT, RowBinding, SealedTasks
+from mrtr_server.protocol.messages import Call, Progress, TaskOffer
+from mrtr_server.tasks.sealing import _LONGEST_WAIT, RowBinding, SealedTasks, _dump_call
 from mrtr_server.testing import AsyncClient, yes
 
 from ..support.databases import task_row
@@ -186,9 +188,12 @@ class TestARequestThatIsKept:
         def call(size: int) -> Call:
             return replace(self.CALL, params={"_meta": {"x": "x" * size}}, arguments={"x": "x" * LARGEST_META})
 
-        self.kept(call(LARGEST_META - 1024))
+        kept = from_json(_dump_call(call(0), ""))
+        del kept["arguments"]
+        largest = LARGEST_META - len(to_json(kept))
+        self.kept(call(largest))
         with pytest.raises(OverBudget, match=f"at most {LARGEST_META} bytes of its request") as refusal:
-            self.kept(call(LARGEST_META))
+            self.kept(call(largest + 1))
         assert refusal.value.data == {"limit": "_meta", "value": LARGEST_META}
 
 
@@ -213,6 +218,18 @@ class TestAJournal:
         journal.steps["paid"] = Step("paid", {}, "yes", [])
         assert not sealed.is_same_journal(self.row, mine, sealed.seal_journal(self.binding, journal, 2.0))
         assert not sealed.is_same_journal(self.row, mine, foreign)
+
+    def test_opens_as_long_as_its_task_lives_however_long_a_flow_may_take_in_rounds(self) -> None:
+        sealed = SealedTasks(KeyRing([OLD]), Limits(flow_seconds=60))
+        row = replace(self.row, journal=sealed.seal_journal(self.binding, Journal(1.0), 100.0))
+        assert sealed.unseal_journal(row, 1e6).started == 1.0
+
+
+@pytest.mark.parametrize("progress", [1, 0.5, math.inf, -math.inf])
+def test_the_progress_of_a_task_is_a_number_that_others_can_be_compared_with(progress: float) -> None:
+    sealed, binding = SealedTasks(KeyRing([OLD]), Limits()), RowBinding("task", "ann")
+    note = Progress("token", progress, progress, "half", "task")
+    assert sealed.unseal_progress(binding, sealed.seal_progress(binding, note)) == note
 
 
 class TestTheStateOfAWait:

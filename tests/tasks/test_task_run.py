@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from mrtr_server import InProcessStore, KeyRing, Limits, SQLStore, StoreUnavailable
+from mrtr_server import InProcessStore, KeyRing, Limits, ProtocolError, SQLStore, StoreUnavailable
 from mrtr_server.flow.admission import Admission
 from mrtr_server.flow.handler import TaskTerms
 from mrtr_server.flow.journal import Step
@@ -129,6 +129,42 @@ class TestWhatAnotherWorkerHasRecorded:
         assert not fresh.lost
 
 
+class TestWhatARunRecords:
+    async def test_says_when(self, bench: TaskRunBench, monkeypatch: pytest.MonkeyPatch) -> None:
+        run = await bench.run("worker")
+        monkeypatch.setattr(bench.records, "now", lambda: run.row.created + 60)
+        await do(run, "one")
+        assert (await stored(bench, run)).updated == run.row.created + 60
+
+    async def test_is_held_by_the_store_alone_once_it_has_it(self, bench: TaskRunBench) -> None:
+        run = await bench.run("worker")
+        await do(run, "one")
+        assert run._tried == {}
+
+    async def test_takes_back_no_question_that_an_earlier_worker_asked(self, bench: TaskRunBench) -> None:
+        login = question("Who?")
+        await (await bench.run("dead")).publish({"login": login})
+        run = await bench.run("worker", begins=False)
+        assert not run.has_asked, "its handler has yet to begin"
+        run.begin(bench.records.sealed.unseal_journal(run.row, bench.records.now()), 3600.0)
+        await do(run, "one")
+        assert run.has_asked
+        await answered(bench, run, "login", TestWhatIsAskedBesideWork.ANSWER)
+        await do(run, "two")
+        assert run.journal.answer("login", login.digest) == TestWhatIsAskedBesideWork.ANSWER
+
+    async def test_is_no_question_where_it_has_asked_none(self, bench: TaskRunBench) -> None:
+        run = await bench.run("worker")
+        await do(run, "one")
+        assert not run.has_asked
+
+    async def test_may_be_its_failure_before_its_handler_begins(self, bench: TaskRunBench) -> None:
+        run = await bench.run("worker", begins=False)
+        await run.end(lambda row: bench.records.failed(row, ProtocolError("It never began")))
+        row = await stored(bench, run)
+        assert (row.status, row.message, row.lease) == ("failed", "It never began", "")
+
+
 class TestATaskThatNobodyElseHasWorkedOn:
     async def test_is_gone_on_with_when_it_is_found_again(self, bench: TaskRunBench) -> None:
         slow = await bench.run("slow")
@@ -219,6 +255,24 @@ class TestWhatIsAskedBesideWork:
         assert run.journal.answer("login", question("Who?").digest) == self.ANSWER
         assert await asked(bench, run) == {"login_2": "login"}
 
+    async def test_is_told_once(self, bench: TaskRunBench, monkeypatch: pytest.MonkeyPatch) -> None:
+        run, told = await bench.run("worker"), list[str]()
+        monkeypatch.setattr(bench.records, "notify", told.append)
+        for _ in range(2):
+            await run.publish({"login": question("Who?")})
+        assert told == [run.row.id]
+
+    @pytest.mark.parametrize(("together", "status"), [(True, "input_required"), (False, "working")])
+    async def test_waits_for_what_is_left_of_it_only_where_its_answers_belong_together(
+        self, bench: TaskRunBench, together: bool, status: str
+    ) -> None:
+        run = await bench.run("worker")
+        both = {"login": question("Who?"), "size": question("How tall?")}
+        await run.publish(both)
+        await answered(bench, run, "login", self.ANSWER)
+        await run.end(lambda row: run.parked(row, both, together=together))
+        assert ((await stored(bench, run)).status, await asked(bench, run)) == (status, {"size": "size"})
+
     async def test_is_asked_under_a_new_key_when_it_has_changed(self, bench: TaskRunBench) -> None:
         """Else an answer to the first would be taken as one to the second."""
         run = await bench.run("worker")
@@ -300,6 +354,12 @@ async def finished(run: TaskRun, how: str) -> None:
 
 
 class TestARunThatIsOver:
+    async def test_is_not_begun_anew_where_its_task_is_found_again(self, bench: TaskRunBench) -> None:
+        run = await bench.run("worker")
+        run.stop()
+        assert not run.found(await bench.claim("worker"), 0.0)
+        assert run.lost
+
     @pytest.mark.parametrize("how", ["left", "lost"])
     async def test_takes_no_answer_which_is_for_who_has_the_task_next(self, bench: TaskRunBench, how: str) -> None:
         run = await bench.run("worker")
@@ -393,7 +453,8 @@ class TestARunThatIsLeft:
         before = await changed(bench, run, **changes)
         await run.let_go()
         row = await stored(bench, run)
-        assert (row.lease, row.version) == (("", before.version + 1) if free else (before.lease, before.version))
+        as_before = (before.lease, before.leased_until, before.version)
+        assert (row.lease, row.leased_until, row.version) == (("", 0.0, before.version + 1) if free else as_before)
 
 
 async def stored(bench: TaskRunBench, run: TaskRun) -> TaskRow:
@@ -446,6 +507,30 @@ class TestAMessage:
         assert (await stored(bench, run)).message == ("" if lost else "working")
         assert run._saying is not None
         assert run._saying.done()
+
+    async def test_is_stored_also_when_nothing_was_said_for_a_while(self, bench: TaskRunBench) -> None:
+        run = await bench.run("worker")
+        for message in ("one", "two"):
+            run.say(message)
+            await asyncio.sleep(3 * REPORT_INTERVAL)
+            assert (await stored(bench, run)).message == message
+
+    async def test_is_not_stored_later_by_a_run_that_could_not_store_it_as_it_left(
+        self, bench: TaskRunBench, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        async def away(row: TaskRow, **changes: Any) -> None:
+            raise StoreUnavailable("it is away")
+
+        run = await bench.run("worker")
+        run.say("one")
+        await asyncio.sleep(REPORT_INTERVAL / 2)
+        run.say("two")
+        with monkeypatch.context() as patch:
+            patch.setattr(bench.store, "change_task", away)
+            patch.setattr(bench.records, "notify", lambda id: pytest.fail("nothing has changed"))
+            await run.leave()
+        await asyncio.sleep(2 * REPORT_INTERVAL)
+        assert (await stored(bench, run)).message == "one"
 
     async def test_that_its_round_ends_with_stands_above_what_was_said(self, bench: TaskRunBench) -> None:
         run = await bench.run("worker")
@@ -514,3 +599,25 @@ class TestWhatItsClientDoes:
         assert run.row == row
         assert run.journal.answer("login", question("Who?").digest) == TestWhatIsAskedBesideWork.ANSWER
         assert not run.lost
+
+    async def test_is_looked_up_where_the_run_is_storing_something(self, bench: TaskRunBench) -> None:
+        run = await bench.run("worker")
+        await run.publish({"login": question("Who?")})
+        await answered(bench, run, "login", TestWhatIsAskedBesideWork.ANSWER)
+        before, row = run.row, await stored(bench, run)
+        async with run._writing:
+            run.on_change(row)
+            assert run.row == before
+        assert run._looking is not None
+        await run._looking
+        assert run.row == row
+
+    async def test_is_looked_up_each_time(self, bench: TaskRunBench) -> None:
+        run = await bench.run("worker")
+        asked = {"login": question("Who?"), "size": question("How tall?")}
+        await run.publish(asked)
+        for name in asked:
+            await answered(bench, run, name, TestWhatIsAskedBesideWork.ANSWER)
+            run.look_soon()
+            await asyncio.sleep(0.01)
+            assert run.journal.answer(name, asked[name].digest) == TestWhatIsAskedBesideWork.ANSWER

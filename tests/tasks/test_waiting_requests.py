@@ -378,6 +378,46 @@ class TestARequestThatNobodyTells:
         assert self.looks(virtual_time, 20, drains=4.25) == "0 0.5 1.5 3.5 4.25"
 
 
+class TestARequestLooksAtItsTask:
+    """Each time that it has to, and no more often."""
+
+    def looks(self, virtual_time: VirtualTime, row: TaskRow, *, sends_pieces: bool) -> tuple[list[float], list[float]]:
+        """Wait for half a second, while a piece comes after a quarter.
+
+        Returns:
+            After how many seconds it looked at its task, and sent what pieces there were.
+        """
+        fanout, limits, looked, sent = InProcessFanout(), Limits(), list[float](), list[float]()
+        waiting = WaitingRequests(fanout, Admission(limits), limits, lambda row: row.status)
+
+        async def find() -> TaskRow:
+            looked.append(virtual_time.now - began)
+            return row
+
+        class Reader:
+            async def send_new(self) -> None:
+                sent.append(virtual_time.now - began)
+
+        async def wait() -> None:
+            asyncio.get_running_loop().call_later(0.25, fanout.publish, Change("piece", row.id))
+            reader: Any = Reader() if sends_pieces else None
+            assert await waiting.until_settled(row, find, 0.5, reader) == row
+
+        began = virtual_time.now
+        virtual_time.run(wait())
+        return looked, sent
+
+    def test_when_a_piece_comes_that_it_is_to_send(self, virtual_time: VirtualTime) -> None:
+        assert self.looks(virtual_time, task_row(), sends_pieces=True) == ([0, 0.25, 0.5], [0, 0.25, 0.5])
+
+    def test_not_for_pieces_that_its_client_does_not_want(self, virtual_time: VirtualTime) -> None:
+        assert self.looks(virtual_time, task_row(), sends_pieces=False) == ([0, 0.5], [])
+
+    @pytest.mark.parametrize("status", ["input_required", "completed", "failed", "cancelled"])
+    def test_not_again_where_it_asks_or_has_ended(self, virtual_time: VirtualTime, status: str) -> None:
+        assert self.looks(virtual_time, task_row(status=status), sends_pieces=True) == ([], [])
+
+
 class TestWaitingIsBounded:
     async def test_waiting_requests_are_bounded_in_number(self) -> None:
         async with AsyncExitStack() as stack:

@@ -18,9 +18,11 @@ import pytest
 from starlette.requests import Request
 
 from mrtr_server import BearerTokens, Context, InProcessStore, Limits, MRTRServer, StoreUnavailable
-from mrtr_server.errors import UnknownTarget
+from mrtr_server.concurrency.shutdown import Shutdown
+from mrtr_server.errors import Full, UnknownTarget
+from mrtr_server.flow.handler import TaskTerms
 from mrtr_server.flow.journal import Step
-from mrtr_server.protocol.messages import Call
+from mrtr_server.protocol.messages import Call, Change
 from mrtr_server.storage.lease import Lease
 from mrtr_server.storage.tasks import TaskRow
 from mrtr_server.tasks import task_run, worker, worker_places
@@ -279,6 +281,29 @@ class TestTheLoops:
         await asyncio.sleep(0.3)
         assert tools.store.calls.count("claim") < 30
 
+    @pytest.mark.parametrize(
+        ("error", "seconds"), [(StoreUnavailable("it is away"), 0.02), (RuntimeError("it is broken"), 0.1)], ids=str
+    )
+    async def test_rest_also_where_waiting_for_several_things_fails(self, error: Exception, seconds: float) -> None:
+        """A worker waits for a task of one tool, and for the end of one of another."""
+
+        class Failing(Flaky):
+            async def wait_for_tasks(self, *args: Any, **given: Any) -> None:
+                self.calls.append("wait")
+                await asyncio.sleep(0)
+                raise error
+
+        failing = Tools(Failing())
+        failing.app.tool(task="optional", concurrency=1)(failing.waits)
+        await failing.start("waits")
+        await failing.began.wait()
+        await asyncio.sleep(1)
+        failing.store.calls.clear()
+        await asyncio.sleep(1)
+        assert failing.store.calls.count("wait") <= 1 / seconds + 1
+        failing.gate.set()
+        await failing.app._parts.worker.close()
+
     async def test_of_a_task_that_can_not_be_kept_rest_too(self, tools: Tools) -> None:
         blocked = await tools.start("steps")
         await tools.began.wait()
@@ -303,6 +328,24 @@ class TestTheLoops:
         assert caplog.text.count("can't be run here") == 1
         row = await tools.row(flow)
         assert (row.status, row.attempts <= 1) == ("working", True)  # it is left to others, and counts for nothing
+
+    async def test_wait_for_no_task_that_is_left_to_others(self) -> None:
+        """A database would find it at once, again and again."""
+        without: list[Sequence[str]] = []
+
+        class Noting(Flaky):
+            async def wait_for_tasks(self, *args: Any, **given: Any) -> None:
+                without.append(given["without"])
+                await super().wait_for_tasks(*args, **given)
+
+        noting = Tools(Noting())
+        flow = await noting.start("greet")
+        await flow.wait()
+        without.clear()
+        await noting.store.change_task(await noting.row(flow), status="working", call=b"poison")
+        await asyncio.sleep(worker.SKIP_TASK_SECONDS / 2)
+        assert without[-1] == [flow.task]
+        await noting.app._parts.worker.close()
 
     async def test_keep_no_context_of_the_request_that_came_first(self, tools: Tools) -> None:
         tenant: ContextVar[str] = ContextVar("tenant", default="nobody")
@@ -344,6 +387,17 @@ class TestTheLoops:
         assert (tools.store._tasks[flow.task].status, tools.ran) == ("failed", [])
         await tools.app._parts.worker.close()
 
+    async def test_pass_at_once_from_tasks_whose_time_is_over_to_the_next(self, tools: Tools, monkeypatch: Any) -> None:
+        for name in ("POLL_INTERVAL", "HEARTBEAT_INTERVAL"):
+            monkeypatch.setattr(worker, name, 3600.0)
+        tools.app.tool(name="alone", task="optional", concurrency=1)(tools.at_once)
+        *late, last = [await tools.start("alone", replica(tools.app, run_tasks=False)) for _ in range(4)]
+        for flow in late:
+            await tools.store.change_task(await tools.row(flow), deadline=time.time() - 1)
+        tools.app._parts.worker.start()
+        await asyncio.sleep(1)
+        assert [(await tools.row(flow)).status for flow in (*late, last)] == [*["failed"] * 3, "completed"]
+
     async def test_fail_all_tasks_whose_time_is_over_one_part_after_the_other(
         self, tools: Tools, monkeypatch: Any
     ) -> None:
@@ -358,6 +412,18 @@ class TestTheLoops:
         found = [await InProcessStore.find_task(tools.store, row.id) for row in overdue]
         assert [row.status for row in found if row is not None] == ["failed"] * 9
         assert tools.store.calls.count("overdue") == 5
+
+    async def test_fail_those_of_several_parts_at_once_where_the_store_is_quick(
+        self, tools: Tools, monkeypatch: Any
+    ) -> None:
+        monkeypatch.setattr(worker, "_MOST_OVERDUE", 2)
+        overdue = [task_row(name="elsewhere", deadline=time.time() - 1) for _ in range(5)]
+        for row in overdue:
+            await tools.store.add_task(row)
+        tools.app._parts.worker.start()
+        await asyncio.sleep(worker.HEARTBEAT_INTERVAL * 1.5)  # for one heartbeat
+        found = [await InProcessStore.find_task(tools.store, row.id) for row in overdue]
+        assert [row.status for row in found if row is not None] == ["failed"] * 5
 
     async def test_look_for_those_once_in_a_while(self, tools: Tools, monkeypatch: Any) -> None:
         monkeypatch.setattr(worker, "POLL_INTERVAL", 2.0)
@@ -424,6 +490,30 @@ class TestTasksThatBeginHere:
         row = await tools.row(flow)
         assert [app._parts.worker.on_change(row) for app in (tools.app, other)] == [True, False]
         await other._parts.worker.close()
+
+    @pytest.mark.parametrize("elsewhere", [True, False])
+    async def test_are_told_of_through_the_fan_out_where_they_run_elsewhere(
+        self, tools: Tools, monkeypatch: Any, elsewhere: bool
+    ) -> None:
+        flow = await tools.start("steps")
+        await tools.began.wait()
+        other = replica(tools.app)
+        other._parts.worker.start()
+        asked = other if elsewhere else tools.app
+        told: list[Change] = []
+        monkeypatch.setattr(asked._parts.tasks._records._fanout, "publish", told.append)
+        await asked._parts.tasks.cancel(Call("tasks/cancel", {}, flow.task))
+        assert (Change("run", flow.task) in told) == elsewhere
+        await other._parts.worker.close()
+
+    async def test_count_among_what_is_stored(self) -> None:
+        tools = Tools(Flaky(), limits=Limits(stored_tasks=1))
+        start, call = tools.app._parts.tasks.start, Call("tools/call", {}, "at_once")
+        tools.app._parts.worker.start()
+        await start(TaskTerms(required=False, rounds_first=False), call, None)
+        with pytest.raises(Full):
+            await start(TaskTerms(required=False, rounds_first=False), call, None)
+        await tools.app._parts.worker.close()
 
     async def test_are_not_handed_back_where_one_that_ran_is_claimed_again_and_finds_no_place_free(self) -> None:
         """It has its place: its lease had ended for a moment."""
@@ -1122,6 +1212,14 @@ class TestMessages:
         assert (await (await tools.start("talks")).wait()).text == "done"
 
 
+def begin_to_end(app: MRTRServer) -> Shutdown:
+    """Let a server be past the cut-off of its shutdown, and before the deadline."""
+    shutdown = app._parts.admission.shutdown
+    shutdown.seconds, shutdown.began = 20.0, time.monotonic() - 17
+    assert shutdown.until_cut_off() == 0 < shutdown.left()
+    return shutdown
+
+
 class TestServersThatEnd:
     async def test_hand_tasks_back_at_their_next_boundary(self, tools: Tools) -> None:
         flow = await tools.start("steps")
@@ -1165,11 +1263,48 @@ class TestServersThatEnd:
         await tools.began.wait()
         (here,) = tools.app._parts.worker._loop_workers.values()
         ((_, running),) = here._running.values()
-        shutdown = tools.app._parts.admission.shutdown
-        shutdown.seconds, shutdown.began = 20.0, time.monotonic() - 17
+        shutdown = begin_to_end(tools.app)
         await tools.app._parts.worker.close()
         assert shutdown.left() > 0
         assert running.cancelling() == 2, "its handler, and then the wait for its steps"
+
+    async def test_hold_the_leases_of_their_tasks_for_as_long_as_they_wait_for_them(self) -> None:
+        tools = Tools(Flaky(), limits=Limits(lease_seconds=0.2))
+        flow = await tools.start("steps")
+        await tools.began.wait()
+        closing = asyncio.create_task(tools.app._parts.worker.close())
+        await asyncio.sleep(0.5)
+        row = await tools.row(flow)
+        assert (row.lease != "", row.leased_until > time.time()) == (True, True)
+        tools.gate.set()
+        await closing
+
+    async def test_listen_to_what_clients_do_to_their_tasks_until_then(self, tools: Tools) -> None:
+        def followed() -> list[str]:
+            fanout: Any = tools.app._parts.fanout
+            return [uri for kind, uri in fanout._listeners_to if kind == "run"]
+
+        flow = await tools.start("steps")
+        await tools.until(followed, "the heartbeat")
+        assert followed() == [flow.task]
+        await tools.app._parts.worker.close()
+        assert followed() == []
+
+    async def test_end_in_their_time_though_a_look_at_the_store_does_not(self) -> None:
+        class Stubborn(Flaky):
+            async def overdue_tasks(self, *, most: int) -> list[TaskRow]:
+                self.calls.append("overdue")
+                with suppress(asyncio.CancelledError):
+                    await asyncio.sleep(3600)
+                await asyncio.sleep(3600)  # a database takes its time to end a statement
+                return []
+
+        stubborn = Tools(Stubborn())
+        stubborn.app._parts.worker.start()
+        await stubborn.until(lambda: "overdue" in stubborn.store.calls, "the look")
+        before = time.monotonic()
+        await stubborn.app._parts.worker.close()
+        assert time.monotonic() - before <= 0.8
 
     async def test_end_at_once_where_nothing_runs(self, tools: Tools, monkeypatch: Any) -> None:
         monkeypatch.setattr(worker, "POLL_INTERVAL", 600.0)
@@ -1177,6 +1312,15 @@ class TestServersThatEnd:
         await asyncio.sleep(1)
         before = time.monotonic()
         await tools.app._parts.worker.close()
+        assert time.monotonic() == before
+
+    async def test_end_at_once_where_they_have_no_tool_for_tasks(self, monkeypatch: Any) -> None:
+        monkeypatch.setattr(worker, "POLL_INTERVAL", 600.0)
+        app = MRTRServer("worker", keys=KEYS, store=Flaky())
+        app._parts.worker.start()
+        await asyncio.sleep(1)
+        before = time.monotonic()
+        await app._parts.worker.close()
         assert time.monotonic() == before
 
     async def test_leave_no_look_at_the_store_behind(self) -> None:
@@ -1208,7 +1352,8 @@ class TestServersThatEnd:
         row = await tools.row(flow)
         assert (row.lease, row.attempts, tools.ran) == ("", 0, [])
 
-    async def test_hand_back_what_a_claim_brings_that_was_under_way(self) -> None:
+    @pytest.mark.parametrize("late", [False, True], ids=["in time", "after the cut-off"])
+    async def test_hand_back_what_a_claim_brings_that_was_under_way(self, late: bool) -> None:
         claimed = asyncio.Event()
 
         class Late(Flaky):
@@ -1219,13 +1364,15 @@ class TestServersThatEnd:
                     await asyncio.sleep(0.1)  # the reply of a database takes its time
                 return rows
 
-        late = Tools(Late())
-        flow = await late.start("at_once", replica(late.app, run_tasks=False))
-        late.app._parts.worker.start()
+        slow = Tools(Late())
+        flow = await slow.start("at_once", replica(slow.app, run_tasks=False))
+        slow.app._parts.worker.start()
         await claimed.wait()
-        await late.app._parts.worker.close()
-        row = await late.row(flow)
-        assert (row.lease, row.attempts, late.ran) == ("", 0, [])
+        if late:
+            begin_to_end(slow.app)
+        await slow.app._parts.worker.close()
+        row = await slow.row(flow)
+        assert (row.lease, row.attempts, slow.ran) == ("", 0, [])
 
     async def test_claim_no_tasks_of_another_tool_after_a_claim_that_was_under_way(self) -> None:
         claimed: list[Sequence[str]] = []
@@ -1252,6 +1399,14 @@ class TestServersThatEnd:
         await tools.app._parts.worker.close()
         assert time.monotonic() - before <= 0.8
         assert here._claims.cancelled()
+
+    async def test_end_before_their_deadline_though_a_claim_does_not(self, tools: Tools) -> None:
+        tools.store.slow = 3600.0
+        tools.app._parts.worker.start()
+        await tools.until(lambda: "claim" in tools.store.calls, "the claim")
+        shutdown = begin_to_end(tools.app)
+        await tools.app._parts.worker.close()
+        assert shutdown.left() > 0
 
     async def test_end_while_the_store_is_away(self, tools: Tools) -> None:
         flow = await tools.start("steps")
@@ -1336,6 +1491,28 @@ class TestServersThatEnd:
         )
         assert (await flow.look()).task.status == "failed"
         await stranger._parts.worker.close()
+
+    async def test_that_get_a_tool_while_they_run_run_its_tasks(self, tools: Tools) -> None:
+        other = replica(tools.app)
+        other._parts.worker.start()
+        await (await tools.start("at_once")).wait()  # both workers have begun
+        tools.app.tool(name="later", task="optional")(tools.at_once)
+        assert (await (await tools.start("later")).wait()).text == "at once"
+        await tools.app._parts.worker.close()
+        flow = await tools.start("later", replica(tools.app, run_tasks=False))
+        assert (await flow.wait()).text == "at once"
+        await other._parts.worker.close()
+
+    async def test_claim_no_tasks_of_a_tool_that_they_have_lost_until_they_have_it_again(self, tools: Tools) -> None:
+        await (await tools.start("at_once")).wait()  # the worker has begun
+        tools.app._parts.admission.drain()
+        flow = await tools.start("at_once", replica(tools.app, run_tasks=False))
+        tools.app.disable(tools=["at_once"])
+        tools.app._parts.admission.reopen()
+        await asyncio.sleep(1)
+        assert (await tools.row(flow)).version == 0
+        tools.app.enable(tools=["at_once"])
+        assert (await flow.wait()).text == "at once"
 
     async def test_whose_tool_is_removed_as_its_task_is_claimed_leave_it_and_say_so_once(
         self, caplog: pytest.LogCaptureFixture
@@ -1478,6 +1655,22 @@ class TestConcurrency:
             for flow in flows:
                 await flow.wait()
         assert tools.store.calls.count("claim") < 130, "those that have no turn are left where they are"
+
+    async def test_of_a_caller_goes_on_as_soon_as_one_has_ended(self, monkeypatch: Any) -> None:
+        monkeypatch.setattr(worker, "POLL_INTERVAL", 3600.0)
+        auth = BearerTokens({"token": "ann"})
+        tools = Tools(Flaky(), limits=Limits(tasks=2, caller_share=0.5), auth=auth)
+        tools.app.tool(task="optional")(tools.waits)
+        client = AsyncClient(tools.app, tasks=True, token="token", log_level=None)
+        flows = [await tools.start("waits", client) for _ in range(2)]
+        await asyncio.sleep(1)
+        rows = [await tools.row(flow) for flow in flows]
+        assert [row.lease != "" for row in rows] == [True, False]
+        assert rows[1].version == 0, "it was claimed, and handed back"
+        tools.gate.set()
+        await asyncio.sleep(1)
+        assert [(await tools.row(flow)).status for flow in flows] == ["completed"] * 2
+        await tools.app._parts.worker.close()
 
     async def test_of_a_server_is_held(self) -> None:
         tools = Tools(Flaky(), limits=Limits(tasks=1))

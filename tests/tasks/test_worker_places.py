@@ -20,7 +20,7 @@ def places(count: int, running: list[TaskRow], **concurrency: int | None) -> Wor
     terms = {
         tool: TaskTerms(required=False, rounds_first=False, concurrency=most) for tool, most in concurrency.items()
     }
-    return WorkerPlaces(terms, Limits(tasks=count), lambda: running)
+    return WorkerPlaces(lambda: terms, Limits(tasks=count), lambda: running)
 
 
 def test_what_runs_and_what_is_about_to_run_take_a_place_each() -> None:
@@ -62,7 +62,8 @@ def row_of(caller: str) -> TaskRow:
 def shared(count: int, *running: str, share: float = 0.5) -> WorkerPlaces:
     """Places of one tool, with tasks of these callers in them."""
     terms = {"a": TaskTerms(required=False, rounds_first=False)}
-    return WorkerPlaces(terms, Limits(tasks=count, caller_share=share), lambda: [row_of(each) for each in running])
+    limits = Limits(tasks=count, caller_share=share)
+    return WorkerPlaces(lambda: terms, limits, lambda: [row_of(each) for each in running])
 
 
 def test_as_many_places_as_one_share_are_kept_for_callers_that_have_less() -> None:
@@ -97,9 +98,9 @@ def test_a_caller_past_its_share_gets_a_place_while_one_is_to_spare() -> None:
 
 def test_a_reserved_place_holds_for_its_lease_and_no_longer_than_that_of_the_worker() -> None:
     began: list[tuple[TaskRow, float]] = []
+    terms = {"a": TaskTerms(required=False, rounds_first=False)}
     for lease, seconds in ((30.0, RESERVED_LEASE_SECONDS), (2.0, 2.0)):
-        terms = {"a": TaskTerms(required=False, rounds_first=False)}
-        worker = WorkerPlaces(terms, Limits(lease_seconds=lease), list)
+        worker = WorkerPlaces(lambda: terms, Limits(lease_seconds=lease), list)
         before = time.monotonic()
         with worker.reserve(task_of("a"), "mine", lambda row, until: began.append((row, until))) as place:
             assert place is not None
