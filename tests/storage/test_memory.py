@@ -1,6 +1,8 @@
 """The store in the memory of a process, at its bounds: what is full, what has expired, and what it counts."""
 
 import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -34,6 +36,28 @@ def task(clock: Clock, id: str, **more: Any) -> TaskRow:
 
 def claim(store: InProcessStore, most: int = 10, **more: Any) -> Any:
     return store.claim_tasks("worker", seconds=30, most=most, tools=["act"], **more)
+
+
+async def settled() -> None:
+    """Let what was called soon be done."""
+    for _ in range(5):  # turns of the loop
+        await asyncio.sleep(0)
+
+
+@asynccontextmanager
+async def waiting(store: InProcessStore) -> AsyncIterator[Callable[[], Awaitable[bool]]]:
+    """Wait for tasks, after a claim; the block gets what tells whether the wait has ended."""
+    await claim(store)
+    waits = asyncio.create_task(store.wait_for_tasks(600, tools=["act"]))
+    await settled()
+    assert not waits.done()
+
+    async def ended() -> bool:
+        await settled()
+        return waits.done()
+
+    yield ended
+    waits.cancel()
 
 
 class TestValues:
@@ -84,12 +108,17 @@ class TestValues:
 
     async def test_that_are_replaced_again_and_again_take_no_room(self, clock: Clock) -> None:
         store = make(clock)
-        for _ in range(1000):
-            await store.replace("key", b"value", keep=10)
-        assert len(store._values._expiring) <= 102
-        clock.advance(10)
+        kept = []
+        for number in range(105):
+            await store.replace(f"key {number % 2}", b"value", keep=10 - (number + 1) % 2)
+            kept.append(len(store._values._expiring))
+        assert (max(kept), kept[-1]) == (2 * 2 + 100, 2), "more than twice as many as there are, and some, are too many"
+        clock.advance(9)  # what expires first is found first, though it came last
         await store.put("other", b"", keep=10)
-        assert list(store._values._items) == ["other"]
+        assert list(store._values._items) == ["key 1", "other"]
+        clock.advance(1)
+        await store.put("another", b"", keep=10)
+        assert list(store._values._items) == ["other", "another"]
 
 
 class TestRedeemedStates:
@@ -99,7 +128,9 @@ class TestRedeemedStates:
         clock.advance(4)
         assert (first.attempt, (await store.redeem("state", "answers", lease=5, keep=60)).verdict) == (1, "running")
         assert await store.renew("state", first.token, lease=5)
-        clock.advance(5)
+        clock.advance(4)
+        assert (await store.redeem("state", "answers", lease=5, keep=60)).verdict == "running", "it was renewed"
+        clock.advance(1)
         assert (await store.redeem("state", "answers", lease=5, keep=60, lapsed=False)).verdict == "running"
         second = await store.redeem("state", "answers", lease=5, keep=60)
         assert (second.verdict, second.attempt) == ("granted", 2)
@@ -163,6 +194,16 @@ class TestTasks:
         assert await claim(store) == []
         assert (store._tasks, store._owned, store._usage.of("ann")) == ({}, {}, Usage())
 
+    async def test_that_expire_under_a_lease_are_no_longer_leased_nor_overdue(self, clock: Clock) -> None:
+        store = make(clock)
+        await store.add_task(task(clock, "one", lease="mine"), seconds=5)
+        await store.add_task(task(clock, "two"))
+        assert store._leased == {"one"}
+        clock.advance(100)
+        assert await store.overdue_tasks(most=10) == []
+        assert await claim(store) == []
+        assert store._leased == set()
+
     async def test_change_once_from_each_version(self, clock: Clock) -> None:
         store = make(clock)
         row = task(clock, "one")
@@ -195,6 +236,29 @@ class TestTasks:
         assert await claim(store) == []
         clock.advance(1)
         assert [row.id for row in await claim(store)] == ["one"]
+
+    async def test_that_nobody_has_leased_are_not_taken_over_from_anybody(self, clock: Clock) -> None:
+        store = make(clock)
+        row = task(clock, "one")
+        await store.add_task(row)
+        await store.add_task(task(clock, "asks", status="input_required"))
+        await store.change_task(row, message="hello")
+        assert store._leased == set()
+        assert [row.id for row in await claim(store, lapsed=False)] == ["one"]
+
+    async def test_are_watched_for_the_end_of_their_lease_while_they_work_under_one(self, clock: Clock) -> None:
+        store = make(clock)
+        for id in ("ends", "asks", "lapses"):
+            await store.add_task(task(clock, id))
+        rows = {row.id: row for row in await claim(store)}
+        assert store._leased == {"ends", "asks", "lapses"}
+        await store.change_task(rows["ends"], status="completed")
+        await store.change_task(rows["asks"], status="input_required")
+        assert store._leased == {"lapses"}
+        clock.advance(30)
+        assert await claim(store, without=["lapses"]) == []
+        assert store._leased == set(), "it waits for whoever may have it"
+        assert [row.id for row in await claim(store)] == ["lapses"]
 
     async def test_are_renewed_by_who_has_them_while_they_are_there(self, clock: Clock) -> None:
         store = make(clock)
@@ -236,26 +300,58 @@ class TestTasks:
         await store.add_task(task(clock, "ended", status="failed"))
         other = task(clock, "other")
         await store.add_task(other)
+        kept = []
         for number in range(1000):
             row = await store.change_task(row, deadline=clock() + 50 + number / 1000)
             assert row is not None
-        assert len(store._deadlines) <= 107
+            kept.append(len(store._deadlines))
+        assert max(kept) == 2 * 3 + 100, "more than twice as many as there are, and some, are too many"
         clock.advance(51)
         assert await store.overdue_tasks(most=10) == [other, row], "each is found at its own"
 
-    async def test_wake_who_waits_when_one_can_be_claimed_and_not_when_it_can_not(self, clock: Clock) -> None:
+    @pytest.mark.parametrize(
+        ("changes", "wakes"),
+        [({"message": "hello"}, False), ({"status": "working", "lease": "mine"}, False), ({"status": "working"}, True)],
+    )
+    async def test_that_change_wake_who_waits_when_they_can_be_claimed(
+        self, clock: Clock, changes: dict[str, Any], wakes: bool
+    ) -> None:
         store = make(clock)
-        row: TaskRow | None = task(clock, "one", status="input_required")
-        assert row is not None
+        row = task(clock, "one", status="input_required")
         await store.add_task(row)
-        await claim(store)
-        waiting = asyncio.create_task(store.wait_for_tasks(600, tools=["act"]))
-        for status, wakes in (("input_required", False), ("working", True)):
-            row = await store.change_task(row, status=status)
-            assert row is not None
-            for _ in range(5):  # turns of the loop
-                await asyncio.sleep(0)
-            assert waiting.done() is wakes
+        async with waiting(store) as ended:
+            assert await store.change_task(row, **changes)
+            assert await ended() is wakes
+
+    @pytest.mark.parametrize("lease", ["", "mine"])
+    async def test_that_come_wake_who_waits_unless_they_are_leased(self, clock: Clock, lease: str) -> None:
+        store = make(clock)
+        async with waiting(store) as ended:
+            await store.add_task(task(clock, "one", lease=lease), seconds=5)
+            assert await ended() is (lease == "")
+
+    async def test_that_have_been_claimed_wake_nobody(self, clock: Clock) -> None:
+        store = make(clock)
+        async with waiting(store):
+            pass  # so that the event loop is known
+        await store.add_task(task(clock, "one"))
+        await asyncio.sleep(0)
+        async with waiting(store) as ended:
+            assert not await ended()
+
+    @pytest.mark.parametrize(("most", "wakes"), [(0, False), (1, True), (2, True), (3, False)])
+    async def test_that_a_claim_of_as_many_as_it_may_take_has_left_wake_who_waits(
+        self, clock: Clock, most: int, wakes: bool
+    ) -> None:
+        store = make(clock)
+        for id in ("one", "two"):
+            await store.add_task(task(clock, id))
+        await claim(store, most)
+        await asyncio.sleep(0)  # the wake is called soon
+        waits = asyncio.create_task(store.wait_for_tasks(600, tools=["act"]))
+        await settled()
+        assert waits.done() is wakes
+        waits.cancel()
 
     async def test_are_listed_for_their_owner_newest_first_and_as_large_as_wanted(self, clock: Clock) -> None:
         store = make(clock)
@@ -268,7 +364,8 @@ class TestTasks:
         assert [row.id for row in everything] == ["of 3", "of 2", "of 1", "of 0"]
         assert {(row.call, row.journal) for row in everything} == {(b"", b"")}
         before = (start + 3, "of 3")
-        for most, most_bytes, ids in ((2, 99, ["of 2", "of 1"]), (9, 10, ["of 2", "of 1"]), (9, 0, ["of 2"])):
+        two = ["of 2", "of 1"]
+        for most, most_bytes, ids in ((2, 99, two), (9, 10, two), (9, 11, [*two, "of 0"]), (9, 0, ["of 2"])):
             rows = await listed("owner", before=before, most=most, most_bytes=most_bytes)
             assert [row.id for row in rows] == ids
         assert await listed("stranger", before=before, most=9, most_bytes=99) == []

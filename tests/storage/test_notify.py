@@ -64,23 +64,36 @@ class Table(Unused):
         super().__init__("sqlite", "the database")
         self.said: list[tuple[int, str, str]] = []
         """What others have written."""
+        self.earlier: list[tuple[int, str]] = []
+        """The last of what they had written before."""
+        self.given: dict[str, dict[str, Any]] = {}
+        """What each statement was given last."""
         self.asked: list[tuple[float, str]] = []
         self.written: list[tuple[float, list[str]]] = []
         self.swept: list[int] = []
         """How many notices the next sweeps remove."""
         self.error: Exception | None = None
+        self.failing: set[str] = set()
+        """The statements that fail; all of them where it is empty and there is an error."""
+        self.closed = 0
+
+    async def close(self) -> None:
+        self.closed += 1
 
     async def rows(self, statement: str, **given: Any) -> Sequence[Any]:
         self.asked.append((time.monotonic(), statement))
         if len(self.asked) > MOST:
             raise Restless
-        if self.error is not None:
+        if self.error is not None and statement in (self.failing or {statement}):
             raise self.error
+        self.given[statement] = given
         match statement:
             case "sweep_notices":
                 return [()] * (self.swept.pop(0) if self.swept else 0)
             case "write_notices":
                 self.written.append((time.monotonic(), given["notices"]))
+            case "last_notice_before":
+                return self.earlier
             case "read_notices":
                 return [each for each in self.said if each[0] > given["seen"]][: given["most"]]
         return []
@@ -100,14 +113,22 @@ class Connection:
     def __init__(self, *, answers: bool = True) -> None:
         self.executed: list[tuple[float, str, list[str]]] = []
         self.is_over = self.is_terminated = False
+        self.error: Exception | None = None
         self._answers = answers
         self._tell: Callable[[object], None] = lambda _: None
+        self._on_notify: Callable[[object, int, str, str], None] | None = None
 
     def add_termination_listener(self, tell: Callable[[object], None]) -> None:
         self._tell = tell
 
-    async def add_listener(self, channel: str, on_notify: object) -> None:
+    async def add_listener(self, channel: str, on_notify: Callable[[object, int, str, str], None]) -> None:
         assert channel == module.CHANNEL
+        self._on_notify = on_notify
+
+    def say(self, said: str) -> None:
+        """Bring a notice."""
+        assert self._on_notify is not None
+        self._on_notify(self, 1, module.CHANNEL, said)
 
     def is_closed(self) -> bool:
         return self.is_over
@@ -118,6 +139,8 @@ class Connection:
         self._tell(self)
 
     async def execute(self, sql: str, *given: Any) -> None:
+        if self.error is not None:
+            raise self.error
         notices = next((each for each in given if isinstance(each, list)), [])
         self.executed.append((time.monotonic(), sql, notices))
 
@@ -205,8 +228,91 @@ class TestWhatWaitsToBeSent:
         notices.drain()
         assert not notices.urgent
 
+    def test_is_sent_before_what_came_after_it_if_it_could_not_be_sent(self, notices: Notices) -> None:
+        for notice in ("a", "b"):
+            notices.publish(notice)
+        taken = notices.drain()
+        for notice in ("c", "b"):
+            notices.publish(notice)
+        notices.requeue(taken)
+        assert notices.drain() == ["a", "b", "c"]
+
+
+class Thread:
+    """Stands in for the thread that carries notices."""
+
+    made: list["Thread"]
+
+    def __init__(self, notices: Notices) -> None:
+        self.made.append(self)
+        self.connected = False
+        self.lives = True
+        self.done: list[str] = []
+
+    def is_alive(self) -> bool:
+        return self.lives
+
+    def start(self) -> None:
+        self.done.append("start")
+
+    def wake(self) -> None:
+        self.done.append("wake")
+
+    def end(self) -> None:
+        self.done.append("end")
+
+
+class TestTheThread:
+    @pytest.fixture
+    def made(self, monkeypatch: pytest.MonkeyPatch) -> list[Thread]:
+        """The threads that are made."""
+        made: list[Thread] = []
+        monkeypatch.setattr(Thread, "made", made, raising=False)
+        monkeypatch.setattr(module, "_Carrier", Thread)
+        return made
+
+    def test_starts_with_the_first_notice_and_is_woken_by_the_next(self, made: list[Thread]) -> None:
+        notices = Notices(Table())
+        assert not notices.connected
+        for number in range(3):
+            notices.publish(f"notice {number}")
+        notices.start()
+        assert [each.done for each in made] == [["start", "wake", "wake", "wake"]]
+        assert not notices.connected
+        made[0].connected = True
+        assert notices.connected
+
+    def test_starts_anew_where_it_does_not_live_as_in_a_process_that_was_forked(self, made: list[Thread]) -> None:
+        notices = Notices(Table())
+        notices.publish("a")
+        made[0].lives = False
+        notices.publish("b")
+        notices.publish("c")
+        assert [each.done for each in made] == [["start"], ["start", "wake"]]
+
+    def test_is_ended_once_and_starts_anew_when_it_is_needed(self, made: list[Thread]) -> None:
+        notices = Notices(Table())
+        notices.close()
+        notices.publish("a")
+        notices.close()
+        notices.close()
+        notices.publish("b")
+        assert [each.done for each in made] == [["start", "end"], ["start"]]
+
     def test_keeps_no_process_from_ending(self) -> None:
-        assert module._Carrier(Notices(Table())).daemon
+        carrier = module._Carrier(Notices(Table()))
+        assert carrier.daemon
+        assert (carrier.name, carrier.connected) == ("mrtr-notices", False)
+
+    @pytest.mark.parametrize("lives", [True, False])
+    def test_is_waited_for_for_five_seconds_when_it_is_to_end(
+        self, monkeypatch: pytest.MonkeyPatch, lives: bool
+    ) -> None:
+        carrier, waited = module._Carrier(Notices(Table())), list[float]()
+        monkeypatch.setattr(carrier, "is_alive", lambda: lives)
+        monkeypatch.setattr(carrier, "join", waited.append)
+        carrier.end()
+        assert waited == ([5] if lives else [])
 
 
 class TestATable:
@@ -254,6 +360,37 @@ class TestATable:
         assert {at for at, _ in notices.heard} == {began}
         assert [each for _, heard in notices.heard for each in heard] == said
 
+    async def test_is_read_from_the_notice_on_that_was_the_last_when_the_process_began(
+        self, table: Table, notices: Driven
+    ) -> None:
+        began = time.time()
+        table.earlier = [(7, "its text")]
+        table.said = [(7, "another", "old"), (8, "another", "new"), (9, notices.writer, "its own")]
+        async with notices.carried():
+            await asyncio.sleep(1)
+            assert table.closed == 0
+        assert [heard for _, heard in notices.heard] == [["new"]]
+        assert table.given["last_notice_before"] == {"before": began}
+        assert table.given["read_notices"] == {"seen": 9, "most": module.BATCH}
+        assert table.closed == 1
+
+    async def test_gets_what_could_not_be_written_when_it_can_be(
+        self, table: Table, notices: Driven, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        table.error, table.failing = ConnectionError("the disk is full"), {"write_notices"}
+        async with notices.carried():
+            notices.publish("a")
+            await asyncio.sleep(1)
+            assert not notices.connected
+            notices.publish("b")
+            table.error = None
+            await asyncio.sleep(3)
+            assert notices.connected
+        assert [written for _, written in table.written] == [["a", "b"]]
+        assert table.given["write_notices"] == {"writer": notices.writer, "notices": ["a", "b"], "keep": module.KEEP}
+        assert table.given["sweep_notices"] == {"most": module.SWEEP_BATCH}
+        assert len(caplog.messages) == 2
+
     async def test_is_swept_twice_a_minute_and_without_a_rest_while_there_is_more(
         self, table: Table, notices: Driven
     ) -> None:
@@ -285,9 +422,9 @@ class TestATable:
             table.error = None
             await asyncio.sleep(2)
             assert notices.connected
-        assert min(waited) >= module.RETRY / 2
-        assert max(waited) <= module.RETRY * 1.5
-        assert min(waited) < module.RETRY < max(waited), "not all processes come back at once"
+        assert min(waited) >= 0.5
+        assert max(waited) <= 1.5
+        assert min(waited) < 1 < max(waited), "not all processes come back at once"
         assert caplog.messages == [
             "Changes do not reach other replicas for now: the database: can't connect: no route",
             "Changes reach other replicas again",
@@ -318,6 +455,24 @@ class TestAConnection:
             await asyncio.sleep(1)
         ((_, _, sent),) = connection.executed
         assert sent == [f"{notices.writer}a", f"{notices.writer}b"]
+
+    async def test_brings_the_notices_of_others_and_its_own_are_known_already(self) -> None:
+        connection = Connection()
+        notices = Driven(Server(connection))
+        async with notices.carried():
+            connection.say(f"{'0' * len(notices.writer)}a")
+            connection.say(f"{notices.writer}b")
+        assert [heard for _, heard in notices.heard] == [["a"]]
+
+    async def test_that_fails_takes_nothing_with_it_that_was_to_be_sent(self) -> None:
+        first, second = Connection(), Connection()
+        first.error = ConnectionError("reset")
+        notices = Driven(Server(first, second))
+        async with notices.carried():
+            for notice in ("a", "b"):
+                notices.publish(notice)
+            await asyncio.sleep(2 * module.RETRY)
+        assert [sent for _, _, sent in second.executed] == [[f"{notices.writer}a", f"{notices.writer}b"]]
 
     @pytest.mark.parametrize("answers", [True, False])
     async def test_is_closed_at_once_or_given_up_after_a_second(self, answers: bool) -> None:

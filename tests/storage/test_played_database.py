@@ -163,6 +163,22 @@ async def test_a_change_that_leaves_a_task_to_be_claimed_tells_all_who_wait(
     assert (played.passed == 0) is tells
 
 
+@pytest.mark.parametrize("lease", ["", "mine"])
+@pytest.mark.parametrize(("url", "notifies"), [("postgresql://host/name", True), ("sqlite:///tasks.db", False)])
+async def test_a_task_that_comes_tells_all_who_wait_unless_it_is_leased(
+    virtual_time: VirtualTime, monkeypatch: pytest.MonkeyPatch, lease: str, url: str, notifies: bool
+) -> None:
+    """Other processes of a file look by themselves."""
+    played = Played(monkeypatch, url)
+    played.returned = {"add_task": [(1,)]}
+    waiting = asyncio.create_task(played.wait(1))
+    await asyncio.sleep(0)
+    assert await played.store.add_task(task_row(lease=lease), seconds=5)
+    assert played.store.notices.drain() == ([WORK] if notifies and not lease else [])
+    await waiting
+    assert (played.passed == 0) is (not lease)
+
+
 Storing = Callable[[SQLStore], Coroutine[Any, Any, object]]
 """Something that is stored."""
 

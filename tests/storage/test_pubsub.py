@@ -226,6 +226,67 @@ asyncio.run(main())
         assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
+class TestWhatIsGivenToTheNotices:
+    """Without a database."""
+
+    @pytest.fixture
+    def given(self, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, bool]]:
+        """What is published, and whether somebody waits for it."""
+        given: list[tuple[str, bool]] = []
+        monkeypatch.setattr(
+            module.Notices, "publish", lambda _, notice, *, urgent=False: given.append((notice, urgent))
+        )
+        return given
+
+    @pytest.fixture
+    def starts(self, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+        """Notes each start of the thread."""
+        starts: list[str] = []
+        monkeypatch.setattr(module.Notices, "start", lambda _: starts.append("started"))
+        return starts
+
+    def test_is_urgent_where_a_call_that_is_open_waits_for_it(
+        self, tmp_path: Path, given: list[tuple[str, bool]]
+    ) -> None:
+        fanout = SQLStore(f"sqlite:///{tmp_path}/changes.db").fanout()
+        for change in (Change("answer", "id"), Change("cancelled", "id"), Change("piece", "id"), TOOLS):
+            fanout.publish(change)
+        assert given == [
+            ('changed ["answer", "id", ""]', True),
+            ('changed ["cancelled", "id", ""]', True),
+            ('changed ["piece", "id", ""]', False),
+            ('changed ["tools", "", ""]', False),
+        ]
+
+    @pytest.mark.parametrize(("more", "fits"), [(0, True), (1, False)])
+    def test_is_as_long_as_a_notice_may_be_and_no_longer(
+        self, tmp_path: Path, given: list[tuple[str, bool]], more: int, fits: bool
+    ) -> None:
+        fanout = SQLStore(f"sqlite:///{tmp_path}/changes.db").fanout()
+        note = "x" * (module.LONGEST - len('carried ["answer", "id", ""]') + more)
+        fanout.publish(Change("answer", "id", note=note))
+        uri = "x" * (module.LONGEST - len('["resource", "", ""]') + more)
+        fanout.publish(Change("resource", uri))
+        whole = [f'carried ["answer", "id", "{note}"]', f'changed ["resource", "{uri}", ""]']
+        assert [notice == each for (notice, _), each in zip(given, whole, strict=True)] == [fits, fits]
+        assert given[0][0] == (whole[0] if fits else 'changed ["answer", "id", ""]')
+        assert len(given[1][0]) < (9_000 if fits else 100)
+
+    async def test_that_may_be_missing_are_taken_to_have_come(self, tmp_path: Path, starts: list[str]) -> None:
+        fanout = SQLStore(f"sqlite:///{tmp_path}/changes.db").fanout()
+        first, second = (fanout.subscribe(frozenset(wanted)) for wanted in ({TOOLS, PROMPTS}, {TOOLS}))
+        fanout._notices.report_gap()
+        assert set(await first.next()) == {TOOLS, PROMPTS}
+        assert await second.next() == [TOOLS]
+
+    async def test_starts_with_the_first_listener_that_wants_anything(self, tmp_path: Path, starts: list[str]) -> None:
+        fanout = SQLStore(f"sqlite:///{tmp_path}/changes.db").fanout()
+        fanout.subscribe(frozenset())
+        assert starts == []
+        fanout.subscribe(frozenset({TOOLS}))
+        assert starts == ["started"]
+
+
 class TestSQLite:
     @pytest.fixture
     async def url(self, tmp_path: Path) -> str:

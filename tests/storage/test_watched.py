@@ -23,7 +23,7 @@ from mrtr_server.storage.pubsub import InProcessFanout
 from mrtr_server.storage.slowness import Slowness
 from mrtr_server.storage.tasks import TaskRow
 from mrtr_server.storage.watched import Outage, WatchedStore
-from mrtr_server.tally import TAKEOVERS, Tally
+from mrtr_server.tally import DROPPED, TAKEOVERS, Tally
 from mrtr_server.testing import AsyncClient, Reply, yes
 
 from ..support.databases import PostgreSQL, task_row
@@ -218,7 +218,7 @@ class TestReadiness:
     async def test_does_not_wait_for_a_store_that_does_not_answer(self) -> None:
         store = Hanging()
         served = Served(store=store)
-        async with asyncio.timeout(TIMEOUT):
+        async with asyncio.timeout(1.0):  # as long as Kubernetes waits for its probe
             replies = await asyncio.gather(*(served.ready() for _ in range(20)))
         assert replies == [(200, {"status": "ok", "store": "away"})] * 20
         assert store.asked == 1, "who asks at once looks once"
@@ -332,16 +332,20 @@ class Seen:
 
     def __init__(self) -> None:
         self.methods: list[str] = []
+        self.took_seconds: list[float] = []
 
     def took(self, method: str, seconds: float, error: Exception | None) -> None:
-        self.methods.append(method)
+        self.methods.append(method if error is None else f"{method} failed")
+        self.took_seconds.append(seconds)
 
     def added(self, row: TaskRow) -> None:
         self.methods.append(f"added {row.id}")
 
-    def changed(self, row: TaskRow, to: TaskRow) -> None: ...
+    def changed(self, row: TaskRow, to: TaskRow) -> None:
+        self.methods.append(f"changed {row.id} to {to.id}")
 
 
+CHANGED = task_row()
 RETURNED: dict[str, object] = {
     "redeem": Redemption("running"),
     "renew": True,
@@ -354,7 +358,7 @@ RETURNED: dict[str, object] = {
     "find_task": task_row(),
     "find_tasks": [task_row()],
     "list_owned_tasks": [task_row()],
-    "change_task": task_row(),
+    "change_task": CHANGED,
     "claim_tasks": [task_row()],
     "renew_tasks": {"id"},
     "holds_task": True,
@@ -464,15 +468,24 @@ class TestEachMethod:
         assert await getattr(watched, method)(**given, **more) == RETURNED[method]
         (got,) = store.got
         assert got == {**given, **({"changes": more} if more else {})}
-        methods = {"wait_for_tasks": [], "add_task": ["add_task", f"added {given.get('row', task_row()).id}"]}
-        assert seen.methods == methods.get(method, [method])  # to wait takes as long as it takes
+        methods: dict[str, list[str]] = {"wait_for_tasks": []}  # to wait takes as long as it takes
+        if method == "add_task":
+            methods[method] = [method, f"added {given['row'].id}"]
+        elif method == "change_task":
+            methods[method] = [method, f"changed {given['row'].id} to {CHANGED.id}"]
+        assert seen.methods == methods.get(method, [method])
 
-    async def test_that_adds_no_task_tells_of_none(self) -> None:
+    @pytest.mark.parametrize(("method", "returned"), [("add_task", False), ("change_task", None)])
+    async def test_that_adds_or_changes_no_task_tells_of_none(self, method: str, returned: object) -> None:
         seen = Seen()
-        watched = WatchedStore(Noted("add_task", False), Outage("it"), lease=LEASE)
+        watched = WatchedStore(Noted(method, returned), Outage("it"), lease=LEASE)
         watched.observe(seen)
-        assert await watched.add_task(task_row()) is False
-        assert seen.methods == ["add_task"]
+        assert await getattr(watched, method)(task_row()) is returned
+        assert seen.methods == [method]
+
+    async def test_works_as_before_where_nobody_observes(self) -> None:
+        watched = WatchedStore(Noted("change_task", CHANGED), Outage("it"), lease=LEASE)
+        assert await watched.change_task(task_row()) is CHANGED
 
     @pytest.mark.parametrize("method", RETURNED)
     async def test_that_fails_begins_an_outage(self, method: str) -> None:
@@ -498,14 +511,39 @@ class TestEachMethod:
         await called(watched, "redeem")
         assert tally.count_of(TAKEOVERS, "round").value == counts
 
+    @pytest.mark.parametrize(("recorded", "counts"), [(True, 0), (False, 1)])
+    async def test_that_records_nothing_is_counted_as_an_outcome_that_is_dropped(
+        self, recorded: bool, counts: int
+    ) -> None:
+        tally = Tally()
+        watched = WatchedStore(Noted("record", recorded), Outage("it"), lease=LEASE, tally=tally)
+        await called(watched, "record")
+        assert tally.count_of(DROPPED, "round").value == counts
+
+    @pytest.mark.parametrize("said", [True, False])
+    async def test_is_of_a_store_that_says_of_itself_what_the_watched_one_says(self, said: bool) -> None:
+        class Saying(InProcessStore):
+            shared = keeps_tasks = in_memory = one_machine = said
+
+            async def close(self) -> None:
+                self.is_closed = True
+
+        store = Saying()
+        watched = WatchedStore(store, Outage("it"), lease=LEASE)
+        assert {watched.shared, watched.keeps_tasks, watched.in_memory, watched.one_machine} == {said}
+        await watched.close()
+        assert store.is_closed
+
     async def test_is_timed_where_it_works_and_is_not_there_to_wait(self) -> None:
-        outage, timed = Outage("it"), list[str]()
-        outage.slowness = Timed(timed)
+        outage, timed, seen = Outage("it"), list[str](), Seen()
+        outage.slowness, outage.observer = Timed(timed), seen
         began = time.monotonic()
         await asyncio.sleep(0.5)
         for method, error in (("get", None), ("put", StoreUnavailable("away")), ("wait_for_tasks", None)):
             outage.ended(method, began, error)
         assert timed == ["get 0.5"]
+        assert seen.methods == ["get", "put failed"]
+        assert seen.took_seconds == pytest.approx([0.5, 0.5])
 
 
 class TestTheLog:
@@ -590,6 +628,7 @@ class TestAnOutage:
                 f"bank: the store is back (reference {reference}), after {2 * failures} s in which it failed "
                 f"{failures} times"
             )
+            assert began.__dict__["fields"] == {"event": "store_away", "reference": reference}
             fields = {"event": "store_back", "reference": reference, "failures": failures}
             assert ended.__dict__["fields"] == fields
         assert len(set(references)) == 2
@@ -602,6 +641,11 @@ class TestAnOutage:
         assert self.outage.is_on is not ends
         assert len(self.looks) == (0 if ends else 1)
 
+    def test_of_reads_ends_with_one_that_works(self) -> None:
+        self.fail("get")
+        self.outage.worked("get", wrote=False)
+        assert not self.outage.is_on
+
     def test_lasts_while_only_other_methods_read(self, virtual_time: VirtualTime) -> None:
         self.fail("put")
         for _ in range(3):
@@ -612,10 +656,10 @@ class TestAnOutage:
 
     def test_ends_when_others_write_and_what_failed_has_not_failed_for_a_while(self, virtual_time: VirtualTime) -> None:
         self.fail("put")
-        virtual_time.compute(watched_store.QUIET - 1)
+        virtual_time.compute(watched_store.QUIET * 0.9)
         self.outage.worked("record", wrote=True)
         assert self.outage.is_on
-        virtual_time.compute(1)
+        virtual_time.compute(watched_store.QUIET * 0.1)
         self.outage.worked("record", wrote=True)
         assert not self.outage.is_on
 
@@ -773,6 +817,22 @@ class TestTakingTasksOver:
 
     async def test_a_short_lease_leaves_time_to_connect_again(self, store: Shared) -> None:
         assert await self.waited(WatchedStore(store, Outage("it"), lease=0.1), store) >= GRACE
+
+    @pytest.mark.parametrize("shared", [True, False])
+    async def test_one_that_has_only_read_writes_something_short_lived_where_others_may_be_cut_off(
+        self, watched: WatchedStore, store: Shared, monkeypatch: pytest.MonkeyPatch, shared: bool
+    ) -> None:
+        looks: list[tuple[bytes, float]] = []
+
+        async def noted(key: str, value: bytes, *, keep: float, **more: Any) -> bool:
+            looks.append((value, keep))
+            return True
+
+        monkeypatch.setattr(store, "put", noted)
+        watched.shared = shared
+        await self.claim(watched)
+        await asyncio.sleep(0)
+        assert looks == ([(b"", 1.0)] if shared else [])
 
     async def test_in_a_store_of_this_process_nobody_can_be_cut_off(self) -> None:
         store = Shared()

@@ -47,10 +47,10 @@ def open_database(
 
 def _kind(url: str) -> tuple[str, str]:
     """Return the kind of the database, and what comes after the scheme."""
-    scheme, colon, rest = url.partition(":")
+    scheme, _, rest = url.partition(":")
     kind, _, driver = scheme.lower().partition("+")
     kind = "postgresql" if kind == "postgres" else kind
-    if not colon or not rest.startswith("//"):
+    if not rest.startswith("//"):
         raise _unreadable() from None
     if kind not in DRIVERS:
         raise SetupError(f"The database must be sqlite:///… or postgresql://…, and not {kind}")
