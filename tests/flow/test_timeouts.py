@@ -4,11 +4,13 @@ import asyncio
 import threading
 import time
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Annotated, Any
 
 import pytest
 
 from mrtr_server import Context, Depends, InProcessStore, Limits, MRTRServer, SetupError
+from mrtr_server.flow import runner
 from mrtr_server.testing import AsyncClient
 
 from ..support.serving import TIMEOUT
@@ -180,6 +182,16 @@ async def test_a_timeout_of_the_functions_own_is_an_error_like_any(
 
     assert "Internal error" in (await AsyncClient(app).call("fails")).failure
     assert "timed out" not in caplog.text
+
+
+async def test_one_of_what_the_server_does_beside_the_function_is_a_fault_and_not_told_as_its_own() -> None:
+    handler: Any = SimpleNamespace(name="slow", is_async=True)
+
+    async def publish() -> Any:
+        raise TimeoutError("the store took too long")
+
+    with pytest.raises(TimeoutError, match="the store took too long"):
+        await runner._in_time(handler, TIMEOUT, publish())
 
 
 async def test_what_ends_in_time_is_as_ever(app: MRTRServer, caplog: pytest.LogCaptureFixture) -> None:
