@@ -202,7 +202,7 @@ class Admission:
             with self.on_drain(turn_away):
                 end = await turn
         except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled() and turn.result() is TurnEnd.RUNS:  # just as the client left
+            if not turn.cancelled() and turn.result() is TurnEnd.RUNS:  # just as the client left
                 self._pass_on()
             raise
         finally:

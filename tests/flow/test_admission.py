@@ -173,6 +173,17 @@ class TestShedding:
         assert calls.begun == ["a", "b", "e"]
         await calls.all_end()
 
+    async def test_new_calls_are_handed_back_above_the_limit_however_few_have_run_where_nobody_waits(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        calls = Calls(max_concurrency=1, shed_above=1)
+        await calls.come("a")
+        assert caplog.messages == []
+        await calls.come("bcd")
+        assert calls.handed_back == ["b", "c", "d"]
+        assert [message.partition(":")[0] for message in caplog.messages] == ["Overloaded"]
+        await calls.all_end()
+
     async def test_those_who_wait_count_too(self) -> None:
         calls = Calls(max_concurrency=1, shed_above=2)
         await calls.come("abc")
@@ -299,6 +310,17 @@ class TestTheQueue:
         await calls.all_end()
         assert calls.admission._line._spread > 0
 
+    async def test_new_calls_are_refused_sooner_after_one_was_turned_away(self) -> None:
+        calls = Calls(max_concurrency=1, queue_seconds=10)
+        await calls.come("ab")
+        calls.admission._line._pace = 2.0  # so the next one would wait for four seconds
+        calls.admission.note_turned_away()
+        await calls.come("c", may_leave=False)
+        await calls.come("d", may_leave=False, has_begun=True)
+        assert calls.refused == ["c"]
+        await calls.all_end()
+        assert calls.begun == ["a", "b", "d"]
+
     async def test_whose_turn_comes_too_late_does_not_run(self, virtual_time: VirtualTime) -> None:
         calls = Calls(max_concurrency=1, queue_seconds=0.2)
         await calls.come("ab")
@@ -339,6 +361,33 @@ class TestTheQueue:
             assert told == ["b is refused"], "a is the next one anyway"
             end.set()
         assert told == ["b is refused", "a runs"]
+
+    async def test_what_came_while_a_call_computed_that_had_waited_itself_has_waited_since(
+        self, virtual_time: VirtualTime
+    ) -> None:
+        queue, told = Admission(Limits(max_concurrency=1, queue_seconds=0.4)), list[str]()
+
+        async def compute() -> None:
+            await queue.enter(lambda: False)
+            virtual_time.compute(0.5)
+
+        async def come(name: str) -> None:
+            try:
+                await queue.enter(lambda: False)
+            except Overloaded:
+                told.append(f"{name} is refused")
+
+        await queue.enter(lambda: False)
+        computing = asyncio.create_task(compute())
+        await settled()
+        queue.leave()
+        await computing
+        async with asyncio.TaskGroup() as tasks:
+            for name in "ab":
+                tasks.create_task(come(name))
+            await settled()
+            assert told == ["b is refused"], "a is the next one anyway"
+            queue.leave()
 
     async def test_what_comes_later_has_not_waited_for_it(self) -> None:
         blocked = admission._Blocked()
