@@ -18,7 +18,7 @@ from mrtr_server import Context, Depends, Elicit, MRTRServer
 from mrtr_server.callbacks.callback_service import Callbacks, Reports
 from mrtr_server.concurrency.threads import Threads
 from mrtr_server.errors import CallEnded, MisplacedCall, StoreUnavailable
-from mrtr_server.flow.endings import Asking, Completed, Failed, RoundEnd, Yielded, YieldReason
+from mrtr_server.flow.endings import Asking, Backgrounded, Completed, Failed, RoundEnd, Yielded, YieldReason
 from mrtr_server.flow.journal import Journal
 from mrtr_server.flow.runner import WIND_DOWN_SECONDS, run
 from mrtr_server.flow.steps import step_watcher
@@ -232,6 +232,7 @@ class TestAQuestion:
         assert isinstance(end, Failed)
         assert isinstance(end.error, MisplacedCall)
         assert "ctx.elicit() was called but never awaited" in str(end.error)
+        assert str(end.error).endswith("in forgets")
 
     @pytest.mark.parametrize("beside", [False, True], ids=["by the handler", "by a task beside it"])
     async def test_has_the_key_of_one_that_was_answered_only_where_all_come_in_order(
@@ -948,6 +949,19 @@ class TestAHandlerThatIsStopped:
         ]
         await asyncio.sleep(30)
 
+    async def test_since_its_flow_becomes_a_task_is_not_to_be_continued_elsewhere(self, foreground: Bench) -> None:
+        async def moves(ctx: Context) -> None:
+            await asyncio.gather(ctx.step(foreground.slow), ctx.background(), leaves(ctx))
+
+        async def leaves(ctx: Context) -> None:
+            await asyncio.sleep(1)
+            foreground.leaves = YieldReason.FULL
+            foreground.gate.set()
+            await ctx.checkpoint()
+
+        foreground.round._may_become_task = True
+        assert isinstance(await foreground.run(moves), Backgrounded)
+
     async def test_does_not_go_on_after_a_checkpoint_that_its_own_timeout_cuts(self, bench: Bench) -> None:
         async def hurries(ctx: Context) -> str:
             running = asyncio.create_task(ctx.step(bench.slow))
@@ -1069,6 +1083,7 @@ class TestAHandlerThatIsStopped:
         await settle()
         bench.gate.set()
         await asyncio.wait([running])
+        vars(bench).clear()  # all that holds the step
         gc.collect()
         assert (running.cancelled(), caplog.messages) == (True, [])
 
