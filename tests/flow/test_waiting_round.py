@@ -59,6 +59,8 @@ class Task:
         """How often it was asked whether a step may begin."""
         self.check: Callable[[], Awaitable[object]] | None = None
         """What that takes."""
+        self.store: Callable[[], Awaitable[object]] | None = None
+        """What keeping takes."""
 
     async def may_begin(self) -> bool:
         self.checks += 1
@@ -67,6 +69,8 @@ class Task:
         return not self.lost
 
     async def keep(self) -> None:
+        if self.store is not None:
+            await self.store()
         self._did.append("kept")
         if self.fails is not None:
             raise self.fails
@@ -550,6 +554,41 @@ class TestAStep:
         bench.gate.set()
         assert await bench.run(works) == Completed("done")
         assert bench.did == (["slow", "used"] if bench.round.task is None else ["slow", "kept", "used"])
+
+    async def test_of_a_task_is_used_by_no_branch_before_it_is_kept(self, background: Bench) -> None:
+        async def use(ctx: Context) -> None:
+            await ctx.step(background.work, "step", key="step")
+            background.did.append("used")
+
+        async def works(ctx: Context) -> None:
+            first = asyncio.create_task(use(ctx))
+            await settle()
+            asyncio.get_running_loop().call_later(1, background.gate.set)
+            await use(ctx)
+            await first
+
+        background.task.store = background.gate.wait
+        assert await background.run(works) == Completed(None)
+        assert background.did == ["step", "kept", "used", "used"]
+
+    @pytest.mark.parametrize(
+        ("name", "branch"),
+        [("pay", "pay"), (None, "beside"), ("None", "beside")],
+        ids=["its author named", "nobody named", "a task factory of Python 3.12 made"],
+    )
+    async def test_has_a_key_with_the_name_of_the_task_beside_the_handler_that(
+        self, bench: Bench, name: str | None, branch: str
+    ) -> None:
+        async def beside(ctx: Context) -> None:
+            await ctx.step(bench.work, "step")
+
+        async def works(ctx: Context) -> None:
+            await asyncio.create_task(beside(ctx), name=name)
+
+        assert await bench.run(works) == Completed(None)
+        (key,) = bench.round.journal.steps
+        task, _, step = key.partition("#")
+        assert (task.partition(":")[0], step) == (branch, "work")
 
     async def test_of_a_task_begins_unchecked_only_where_one_was_kept_just_now(self, background: Bench) -> None:
         checks: list[int] = []
