@@ -226,17 +226,26 @@ class TestAQuestion:
         assert await bench.run(asks) == Yielded(YieldReason.FULL)
         assert bench.did == []
 
-    async def test_that_nobody_awaits_is_a_mistake(self, bench: Bench) -> None:
+    @pytest.mark.parametrize("what", ["elicit", "ask", "step", "checkpoint", "background"])
+    async def test_or_any_other_boundary_that_nobody_awaits_is_a_mistake(self, bench: Bench, what: str) -> None:
         async def forgets(ctx: Context) -> str:
-            ctx.elicit("who?", Login)  # type: ignore[unused-coroutine]
+            calls: dict[str, Callable[[], Any]] = {
+                "elicit": lambda: ctx.elicit("who?", Login),
+                "ask": lambda: ctx.ask(Elicit("who?", Login)),
+                "step": lambda: ctx.step(bench.slow),
+                "checkpoint": ctx.checkpoint,
+                "background": ctx.background,
+            }
+            calls[what]()
             return "done"
 
-        with pytest.warns(RuntimeWarning, match="coroutine 'Context.elicit' was never awaited"):
+        with pytest.warns(RuntimeWarning, match=f"coroutine 'Context.{what}' was never awaited"):
             end = await bench.run(forgets)
         assert isinstance(end, Failed)
         assert isinstance(end.error, MisplacedCall)
-        assert "ctx.elicit() was called but never awaited" in str(end.error)
-        assert str(end.error).endswith("in forgets")
+        place = "forgets" if what in ("checkpoint", "background") else "<lambda>"
+        assert f"ctx.{what}() was called but never awaited; write `await ctx.{what}(...)`" in str(end.error)
+        assert str(end.error).endswith(f"in {place}")
 
     @pytest.mark.parametrize("beside", [False, True], ids=["by the handler", "by a task beside it"])
     async def test_has_the_key_of_one_that_was_answered_only_where_all_come_in_order(
