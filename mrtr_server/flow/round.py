@@ -145,7 +145,7 @@ class Round:
     def ask_nothing_more(self) -> None:
         """End the round with the questions that it has, if there are any."""
         if self.asked:
-            self._end_with(_Gravity.ASKING, self._required or Asking(self.asked))
+            self._end_with(_Gravity.ASKING, Asking(self.asked))
 
     def _end_with(self, gravity: _Gravity, end: RoundEnd) -> None:
         if gravity < self._gravity:

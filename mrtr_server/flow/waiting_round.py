@@ -240,12 +240,12 @@ class WaitingRound(Round):
         """Wake what is parked and whose answer the journal has by now."""
         if self.ending or self.stopped is not None:
             return
-        for parked in tuple(self.parked):
-            if parked.may_continue():
-                self.parked.remove(parked)
-                parked.continues = True
-                if not parked.waiter.done():
-                    parked.waiter.set_result(None)
+        for each in tuple(self.parked):
+            if each.may_continue():
+                self.parked.remove(each)
+                each.continues = True
+                if not each.waiter.done():
+                    each.waiter.set_result(None)
         self.wake()
 
     def _refuse_here(self, what: str) -> None:

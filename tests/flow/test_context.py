@@ -88,4 +88,5 @@ async def test_messages_go_to_a_client_that_wants_their_level(
 
     client = AsyncClient(app, log_level=wanted)
     for tool in ("talk", "talk_plainly"):
-        assert [message.level for message in (await client.call(tool)).messages] == levels
+        reply = await client.call(tool)
+        assert ([message.level for message in reply.messages], reply.failed) == (levels, False)

@@ -230,12 +230,14 @@ class TestWhatEndsARound:
                 await ctx.confirm("Go on?")
             except asyncio.CancelledError:
                 yield "not answered"
+                EFFECTS.append("went on")
             yield "after"
 
         flow = Client(app, stream=True).flow("tool")
         asked = flow.start()
         assert (pieces_of(asked), asked.questions) == (["before"], {"confirm": "Go on?"})
         assert "caught the cancellation" in caplog.text
+        assert EFFECTS == []
         assert flow.answer(confirm=yes).text == "beforeafter"
 
     def test_a_generator_that_catches_it_is_closed_at_its_next_yield(self) -> None:

@@ -645,8 +645,11 @@ class TestDependencies:
         class Price:
             __hash__ = None  # type: ignore[assignment]
 
+            def __init__(self, factor: int) -> None:
+                self.factor = factor
+
             async def __call__(self, title: str) -> int:
-                return len(title)
+                return len(title) * self.factor
 
         def tax(title: str, rate: int) -> int:
             return rate
@@ -655,13 +658,14 @@ class TestDependencies:
         def show(
             title: str,
             shop: Annotated[Shop, Depends(Shop)],
-            price: Annotated[int, Depends(Price())],
+            price: Annotated[int, Depends(Price(1))],
+            list_price: Annotated[int, Depends(Price(2))],
             tax: Annotated[int, Depends(partial(tax, rate=5))],
             model: Annotated[Stock, Depends(partial(Stock, left=1))],
         ) -> str:
-            return f"{shop.title} {price} {tax} {model.left}"
+            return f"{shop.title} {price} {list_price} {tax} {model.left}"
 
-        assert (await AsyncClient(app).flow("show", title="tea").start()).text == "tea 3 5 1"
+        assert (await AsyncClient(app).flow("show", title="tea").start()).text == "tea 3 6 5 1"
 
     async def test_what_they_note_reaches_the_client(self, app: MRTRServer) -> None:
         async def fetch(ctx: Context) -> str:

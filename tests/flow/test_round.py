@@ -7,7 +7,7 @@ import pytest
 
 from mrtr_server import Confirm, Elicit, Refusal
 from mrtr_server.callbacks.callback_service import Callbacks, Report, Reports
-from mrtr_server.errors import FlowError, KeyConflict
+from mrtr_server.errors import CallEnded, FlowError, KeyConflict
 from mrtr_server.flow.asks import Ask
 from mrtr_server.flow.endings import Asking, Completed, Failed, Refused, YieldReason
 from mrtr_server.flow.journal import Journal, Step
@@ -118,6 +118,13 @@ def test_a_no_ends_a_pure_function_where_it_reads_the_answer(begin: Begin) -> No
 def test_what_ends_the_process_is_no_end_of_a_round(begin: Begin) -> None:
     with pytest.raises(KeyboardInterrupt):
         conclude_error(begin(), KeyboardInterrupt())
+
+
+def test_whatever_a_handler_fails_with_its_open_questions_go_out(begin: Begin) -> None:
+    round_ = begin()
+    claim(round_, WHO)
+    for error in (ValueError(), CallEnded(), BaseExceptionGroup("several", [CallEnded()])):
+        assert conclude_error(round_, error) == Asking({"login": WHO.question()})
 
 
 class TestKeys:

@@ -18,7 +18,7 @@ from mrtr_server import Context, Depends, Elicit, MRTRServer
 from mrtr_server.callbacks.callback_service import Callbacks, Reports
 from mrtr_server.concurrency.threads import Threads
 from mrtr_server.errors import CallEnded, MisplacedCall, StoreUnavailable
-from mrtr_server.flow.endings import Asking, Completed, Failed, RoundEnd, Yielded, YieldReason
+from mrtr_server.flow.endings import Asking, Backgrounded, Completed, Failed, RoundEnd, Yielded, YieldReason
 from mrtr_server.flow.journal import Journal
 from mrtr_server.flow.runner import WIND_DOWN_SECONDS, run
 from mrtr_server.flow.steps import step_watcher
@@ -59,6 +59,8 @@ class Task:
         """How often it was asked whether a step may begin."""
         self.check: Callable[[], Awaitable[object]] | None = None
         """What that takes."""
+        self.store: Callable[[], Awaitable[object]] | None = None
+        """What keeping takes."""
 
     async def may_begin(self) -> bool:
         self.checks += 1
@@ -67,6 +69,8 @@ class Task:
         return not self.lost
 
     async def keep(self) -> None:
+        if self.store is not None:
+            await self.store()
         self._did.append("kept")
         if self.fails is not None:
             raise self.fails
@@ -222,16 +226,26 @@ class TestAQuestion:
         assert await bench.run(asks) == Yielded(YieldReason.FULL)
         assert bench.did == []
 
-    async def test_that_nobody_awaits_is_a_mistake(self, bench: Bench) -> None:
+    @pytest.mark.parametrize("what", ["elicit", "ask", "step", "checkpoint", "background"])
+    async def test_or_any_other_boundary_that_nobody_awaits_is_a_mistake(self, bench: Bench, what: str) -> None:
         async def forgets(ctx: Context) -> str:
-            ctx.elicit("who?", Login)  # type: ignore[unused-coroutine]
+            calls: dict[str, Callable[[], Any]] = {
+                "elicit": lambda: ctx.elicit("who?", Login),
+                "ask": lambda: ctx.ask(Elicit("who?", Login)),
+                "step": lambda: ctx.step(bench.slow),
+                "checkpoint": ctx.checkpoint,
+                "background": ctx.background,
+            }
+            calls[what]()
             return "done"
 
-        with pytest.warns(RuntimeWarning, match="coroutine 'Context.elicit' was never awaited"):
+        with pytest.warns(RuntimeWarning, match=f"coroutine 'Context.{what}' was never awaited"):
             end = await bench.run(forgets)
         assert isinstance(end, Failed)
         assert isinstance(end.error, MisplacedCall)
-        assert "ctx.elicit() was called but never awaited" in str(end.error)
+        place = "forgets" if what in ("checkpoint", "background") else "<lambda>"
+        assert f"ctx.{what}() was called but never awaited; write `await ctx.{what}(...)`" in str(end.error)
+        assert str(end.error).endswith(f"in {place}")
 
     @pytest.mark.parametrize("beside", [False, True], ids=["by the handler", "by a task beside it"])
     async def test_has_the_key_of_one_that_was_answered_only_where_all_come_in_order(
@@ -549,6 +563,41 @@ class TestAStep:
         bench.gate.set()
         assert await bench.run(works) == Completed("done")
         assert bench.did == (["slow", "used"] if bench.round.task is None else ["slow", "kept", "used"])
+
+    async def test_of_a_task_is_used_by_no_branch_before_it_is_kept(self, background: Bench) -> None:
+        async def use(ctx: Context) -> None:
+            await ctx.step(background.work, "step", key="step")
+            background.did.append("used")
+
+        async def works(ctx: Context) -> None:
+            first = asyncio.create_task(use(ctx))
+            await settle()
+            asyncio.get_running_loop().call_later(1, background.gate.set)
+            await use(ctx)
+            await first
+
+        background.task.store = background.gate.wait
+        assert await background.run(works) == Completed(None)
+        assert background.did == ["step", "kept", "used", "used"]
+
+    @pytest.mark.parametrize(
+        ("name", "branch"),
+        [("pay", "pay"), (None, "beside"), ("None", "beside")],
+        ids=["its author named", "nobody named", "a task factory of Python 3.12 made"],
+    )
+    async def test_has_a_key_with_the_name_of_the_task_beside_the_handler_that(
+        self, bench: Bench, name: str | None, branch: str
+    ) -> None:
+        async def beside(ctx: Context) -> None:
+            await ctx.step(bench.work, "step")
+
+        async def works(ctx: Context) -> None:
+            await asyncio.create_task(beside(ctx), name=name)
+
+        assert await bench.run(works) == Completed(None)
+        (key,) = bench.round.journal.steps
+        task, _, step = key.partition("#")
+        assert (task.partition(":")[0], step) == (branch, "work")
 
     async def test_of_a_task_begins_unchecked_only_where_one_was_kept_just_now(self, background: Bench) -> None:
         checks: list[int] = []
@@ -948,6 +997,19 @@ class TestAHandlerThatIsStopped:
         ]
         await asyncio.sleep(30)
 
+    async def test_since_its_flow_becomes_a_task_is_not_to_be_continued_elsewhere(self, foreground: Bench) -> None:
+        async def moves(ctx: Context) -> None:
+            await asyncio.gather(ctx.step(foreground.slow), ctx.background(), leaves(ctx))
+
+        async def leaves(ctx: Context) -> None:
+            await asyncio.sleep(1)
+            foreground.leaves = YieldReason.FULL
+            foreground.gate.set()
+            await ctx.checkpoint()
+
+        foreground.round._may_become_task = True
+        assert isinstance(await foreground.run(moves), Backgrounded)
+
     async def test_does_not_go_on_after_a_checkpoint_that_its_own_timeout_cuts(self, bench: Bench) -> None:
         async def hurries(ctx: Context) -> str:
             running = asyncio.create_task(ctx.step(bench.slow))
@@ -977,9 +1039,11 @@ class TestAHandlerThatIsStopped:
         await settle()
         bench.gate.set()
         await asyncio.wait([running])
-        bench.round.parked.clear()
+        assert running.cancelled()
+        del running  # and all else that holds the task
+        vars(bench).clear()
         gc.collect()
-        assert (running.cancelled(), caplog.messages) == (True, [])
+        assert caplog.messages == []
 
     async def test_winds_down_though_its_client_leaves_then(self, bench: Bench) -> None:
         async def winds_down(ctx: Context) -> None:
@@ -1022,9 +1086,8 @@ class TestAHandlerThatIsStopped:
             finally:
                 await asyncio.Future()
 
-        assert isinstance(await bench.run(stays), Asking)
-        bench.round.main = None
-        bench.round.parked.clear()
+        await asyncio.wait([bench.begin(stays)])
+        vars(bench).clear()  # all that holds the handler
         gc.collect()
         assert caplog.messages == ["'tested' does not end when it is cancelled, and is abandoned"]
 
@@ -1069,8 +1132,11 @@ class TestAHandlerThatIsStopped:
         await settle()
         bench.gate.set()
         await asyncio.wait([running])
+        assert running.cancelled()
+        del running  # and all else that holds the step
+        vars(bench).clear()
         gc.collect()
-        assert (running.cancelled(), caplog.messages) == (True, [])
+        assert caplog.messages == []
 
     @pytest.mark.parametrize("leaves", [False, True], ids=["by its round", "by a client that leaves"])
     async def test_ends_though_a_timeout_of_its_own_has_cancelled_its_ask_before(

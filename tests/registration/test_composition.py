@@ -237,6 +237,30 @@ class TestInclude:
         with other.override(its_life, life):
             assert await call(app, "o_use") == "resources of other"
 
+    @pytest.mark.parametrize("kind", ["around", "on_error"])
+    async def test_hooks_of_one_kind_alone_come_with_the_included(self, kind: str) -> None:
+        other, app = server("other"), server("site")
+        names: list[str] = []
+
+        async def around(call: CallInfo, call_next: CallNext) -> None:
+            names.append(call.name)
+            await call_next(call)
+
+        def on_error(failure: Failure) -> None:
+            names.append(failure.call.name)
+
+        @other.tool
+        def fail() -> str:
+            raise ValueError
+
+        if kind == "around":
+            other.around(around)
+        else:
+            other.on_error(on_error)
+        app.include(other, prefix="o")
+        await AsyncClient(app).flow("o_fail").start()
+        assert names == ["o_fail"]
+
     async def test_either_may_override_the_lifespan_of_the_included(self) -> None:
         @asynccontextmanager
         async def real(app: MRTRServer) -> AsyncIterator[str]:
