@@ -132,7 +132,7 @@ class PieceWriter:
         return TURN
 
     async def _keep_on(self) -> None:
-        while self._waiting and not self._is_over():
+        while self._waiting:
             await self.flush()
             await asyncio.sleep(KEEP_INTERVAL)
 

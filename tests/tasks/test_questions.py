@@ -158,6 +158,9 @@ class TestAnAnswerWithoutAName:
         assert questions.to_the_only_one({"": ANN}) == {names[0]: ANN}
         assert questions.to_the_only_one({"": {"result": ANN}}) == {}
 
+    def test_is_none_where_it_has_a_name(self) -> None:
+        assert asking(login=LOGIN, size=LOGIN).to_the_only_one({"size": ANN}) == {"size": ANN}
+
     def test_is_refused_where_there_are_several(self) -> None:
         with pytest.raises(InvalidParams, match="2 questions open"):
             asking(login=LOGIN, size=LOGIN).to_the_only_one({"": ANN})

@@ -6,14 +6,15 @@ from typing import Any
 
 import pytest
 
-from mrtr_server import InProcessStore
+from mrtr_server import InProcessStore, StoreUnavailable
+from mrtr_server.errors import InvalidRequestState, UnknownTarget
 from mrtr_server.flow.handler import TaskTerms
 from mrtr_server.flow.journal import Journal
 from mrtr_server.flow.waiting_round import ShouldYield
 from mrtr_server.protocol.messages import Call, Complete, YieldReason
 from mrtr_server.storage.tasks import TaskRow
 from mrtr_server.tasks.round_executor import RoundExecutor, TaskEnd
-from mrtr_server.tasks.task_run import TaskRun
+from mrtr_server.tasks.task_run import AGAIN_AFTER, TaskRun
 
 from .test_task_run import TaskRunBench, answered, question, stored
 
@@ -132,3 +133,25 @@ async def test_a_round_does_not_begin_where_its_worker_is_to_run_no_more(bench: 
     await executor.execute(run, asyncio.Semaphore(), lambda: YieldReason.DRAINING)
     row = await stored(bench, run)
     assert (row.status, row.lease, row.leased_until) == ("working", "", 0.0)
+
+
+@pytest.mark.parametrize(
+    ("error", "left"),
+    [
+        (StoreUnavailable("it is away"), (AGAIN_AFTER,)),
+        (UnknownTarget("tool", "act"), ()),
+        (InvalidRequestState("sealed under another key"), ()),
+    ],
+    ids=["soon again", "to who has the tool", "to who has the key"],
+)
+async def test_a_task_that_can_not_be_run_here_is_handed_back_and_left_to_others_for_a_while(
+    bench: TaskRunBench, error: Exception, left: tuple[float, ...]
+) -> None:
+    def failing(journal: Journal) -> TaskEnd:
+        raise error
+
+    run, told = await bench.run("worker"), list[tuple[Any, ...]]()
+    executor = RoundExecutor(bench.records, Tools(failing), lambda *given: told.append(given))
+    await executor.execute(run, asyncio.Semaphore(), lambda: None)
+    assert [(row.id, *seconds) for row, *seconds in told] == [(run.row.id, *left)]
+    assert (await stored(bench, run)).lease == ""

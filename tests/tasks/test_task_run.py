@@ -1,7 +1,9 @@
 """A task while a worker runs it: what it keeps, and that it never writes over what another worker has recorded."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -16,7 +18,7 @@ from mrtr_server.storage.lease import Lease
 from mrtr_server.storage.pubsub import InProcessFanout
 from mrtr_server.storage.tasks import TaskRow
 from mrtr_server.tasks.records import TaskRecords
-from mrtr_server.tasks.task_run import REPORT_INTERVAL, TaskRun
+from mrtr_server.tasks.task_run import AGAIN_AFTER, REPORT_INTERVAL, TaskRun
 from mrtr_server.tasks.task_service import Tasks
 
 pytestmark = pytest.mark.anyio
@@ -354,6 +356,15 @@ async def finished(run: TaskRun, how: str) -> None:
 
 
 class TestARunThatIsOver:
+    async def test_is_cancelled_once_so_that_its_running_step_ends(self, bench: TaskRunBench) -> None:
+        run = await bench.run("worker")
+        running = run.start(asyncio.sleep(60))
+        for _ in range(2):
+            run.stop()
+        assert running.cancelling() == 1
+        with pytest.raises(asyncio.CancelledError):
+            await running
+
     async def test_is_not_begun_anew_where_its_task_is_found_again(self, bench: TaskRunBench) -> None:
         run = await bench.run("worker")
         run.stop()
@@ -410,6 +421,40 @@ class TestARunThatIsOver:
         [record] = caplog.records
         named = {"event": "result_dropped", "work": "task", "tool": "act", "task": run.row.reference}
         assert vars(record)["fields"] == named
+
+
+class TestStepsThatBegin:
+    @pytest.mark.parametrize("held", [True, False])
+    async def test_at_the_same_time_share_a_look_at_the_task_and_later_ones_take_another(
+        self, bench: TaskRunBench, monkeypatch: pytest.MonkeyPatch, held: bool
+    ) -> None:
+        looks: list[tuple[str, str]] = []
+
+        async def holds(lease: str, id: str) -> bool:
+            looks.append((lease, id))
+            await asyncio.sleep(0.1)
+            return held
+
+        monkeypatch.setattr(bench.store, "holds_task", holds)
+        run = await bench.run("worker")
+        assert [*await asyncio.gather(run.may_begin(), run.may_begin())] == [held, held]
+        assert looks == [("worker", run.row.id)]
+        assert await run.may_begin() is held
+        assert len(looks) == (2 if held else 1), "a task that is lost need not be looked at"
+
+    async def test_wait_for_a_store_that_is_away(self, bench: TaskRunBench, monkeypatch: pytest.MonkeyPatch) -> None:
+        looks: list[float] = []
+
+        async def holds(lease: str, id: str) -> bool:
+            looks.append(time.monotonic())
+            if len(looks) < 3:
+                raise StoreUnavailable("it is away")
+            return True
+
+        monkeypatch.setattr(bench.store, "holds_task", holds)
+        run = await bench.run("worker")
+        assert await run.may_begin()
+        assert [later - earlier for earlier, later in pairwise(looks)] == pytest.approx([AGAIN_AFTER] * 2)
 
 
 class TestARunThatIsLeft:

@@ -546,6 +546,32 @@ class TestTasksThatBeginHere:
         assert tools.ran.count("first") == 1
         await tools.app._parts.worker.close()
 
+    async def test_have_their_place_before_one_that_was_being_claimed_which_is_handed_back(self) -> None:
+        claimed = asyncio.Event()
+
+        class Late(Flaky):
+            async def claim_tasks(self, *args: Any, **given: Any) -> list[TaskRow]:
+                rows = await super().claim_tasks(*args, **given)
+                if rows:
+                    claimed.set()
+                    await asyncio.sleep(0.01)  # the reply of a database takes its time
+                return rows
+
+        tools = Tools(Late(), limits=Limits(tasks=1))
+        tools.app.tool(task="optional")(tools.waits)
+        tools.app._parts.worker.start()
+        await asyncio.sleep(1)
+        other = await tools.start("at_once", replica(tools.app, run_tasks=False))
+        await claimed.wait()
+        flow = await tools.start("waits")
+        await asyncio.sleep(1)
+        rows = [await tools.row(each) for each in (flow, other)]
+        assert [(row.lease != "", row.attempts) for row in rows] == [(True, 1), (False, 0)]
+        assert tools.ran == []
+        tools.gate.set()
+        assert [(await each.wait()).text for each in (flow, other)] == ["waits", "at once"]
+        await tools.app._parts.worker.close()
+
     async def test_are_stored_by_others_wake_a_worker_that_rests(self, tools: Tools, monkeypatch: Any) -> None:
         monkeypatch.setattr(worker, "POLL_INTERVAL", 600.0)
         tools.app._parts.worker.start()
@@ -1002,7 +1028,7 @@ class TestALease:
             running.append(None)
             seen.append(len(running))
             leased.append(sum(row.lease != "" for row in tools.store._tasks.values()))
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(4 * worker.SKIP_TASK_SECONDS)  # until the others are claimed again
             running.pop()
             return "done"
 
@@ -1374,7 +1400,8 @@ class TestServersThatEnd:
         row = await slow.row(flow)
         assert (row.lease, row.attempts, slow.ran) == ("", 0, [])
 
-    async def test_claim_no_tasks_of_another_tool_after_a_claim_that_was_under_way(self) -> None:
+    async def test_claim_no_tasks_of_another_tool_after_a_claim_that_was_under_way(self, monkeypatch: Any) -> None:
+        monkeypatch.setattr(worker, "POLL_INTERVAL", 3600.0)
         claimed: list[Sequence[str]] = []
 
         class Late(Flaky):
@@ -1387,8 +1414,10 @@ class TestServersThatEnd:
         late.app.tool(task="optional", concurrency=1)(late.waits)  # of its own, so it is claimed by itself
         late.app._parts.worker.start()
         await late.until(lambda: claimed, "the claim")
+        before = time.monotonic()
         await late.app._parts.worker.close()
         assert len(claimed) == 1
+        assert time.monotonic() - before <= 0.1, "and they wait for none"
 
     async def test_end_in_their_time_though_a_claim_does_not(self, tools: Tools) -> None:
         tools.store.slow = 3600.0
