@@ -4,7 +4,7 @@ import asyncio
 import threading
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,8 @@ from starlette.requests import Request
 
 from mrtr_server import Context, KeyRing, Limits, MRTRServer, SQLStore, StoreUnavailable
 from mrtr_server.cli import main
+from mrtr_server.crypto.place_codec import PlaceCodec
+from mrtr_server.crypto.purposes import REPORT
 from mrtr_server.flow.admission import Admission
 from mrtr_server.live.answers import Asked
 from mrtr_server.live.events import Event, Origin
@@ -251,6 +253,71 @@ async def test_the_only_row_that_changes_meanwhile_is_looked_at_again(
         monkeypatch.setattr(module, "open_database", lambda url: Scripted(open_database(url), "reseal_task", change))
         done = {each.table: each for each in await reseal(url, KeyRing([NEW, OLD]))}
     assert done["mrtr_tasks"] == Resealed("mrtr_tasks", rows=1, sealed=1)
+
+
+class Values:
+    """A database of values alone, to which servers write while it is sealed anew.
+
+    Args:
+        values: what is there.
+        come: what a server writes just before each row that is changed.
+    """
+
+    name = "the database"
+
+    def __init__(self, values: dict[str, bytes], come: Sequence[dict[str, bytes]] = ()) -> None:
+        self.values = values
+        self.come = list(come)
+        self.passes = 0
+        self.asked: list[int] = []
+
+    async def found_version(self) -> str:
+        return "1"
+
+    async def close(self) -> None:
+        pass
+
+    async def rows(self, statement: str, **given: Any) -> list[tuple[Any, ...]]:
+        match statement:
+            case "sealed_values":
+                self.passes += given["after"] == ""
+                rows = sorted(item for item in self.values.items() if item[0] > given["after"])[: given["most"]]
+                self.asked.append(len(rows))
+                return list(rows)
+            case "reseal_value":
+                self.values |= self.come.pop(0) if self.come else {}
+                if self.values[given["key"]] != given["value_before"]:
+                    return []
+                self.values[given["key"]] = given["value"]
+                return [(given["key"],)]
+        return []
+
+
+class TestRowsThatServersWriteMeanwhile:
+    OLD_ROW = PlaceCodec(KeyRing([OLD]), REPORT).seal(b"place ", b"value").encode()
+
+    async def done(self, values: Values, monkeypatch: pytest.MonkeyPatch) -> Resealed:
+        """Seal the values anew; return what was done."""
+        monkeypatch.setattr(module, "open_database", lambda url: values)
+        (done,) = (each for each in await reseal("", KeyRing([NEW, OLD])) if each.table == "mrtr_kept")
+        return done
+
+    async def test_are_sealed_until_there_are_none(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        values = Values({"b": self.OLD_ROW}, [{"a": self.OLD_ROW}])
+        assert await self.done(values, monkeypatch) == Resealed("mrtr_kept", rows=2, sealed=2)
+        assert values.passes == 3, "the last one finds that nothing was left"
+        codec = PlaceCodec(KeyRing([NEW]), REPORT)
+        assert {codec.unseal(b"place ", value, "moved") for value in values.values.values()} == {b"value"}
+
+    async def test_are_left_to_do_where_there_is_no_end_of_them(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        values = Values({"z": self.OLD_ROW}, [{f"{9 - number}": self.OLD_ROW} for number in range(9)])
+        assert await self.done(values, monkeypatch) == Resealed("mrtr_kept", rows=5, sealed=5, left=1)
+        assert values.passes == 5
+
+    async def test_are_read_in_batches(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        values = Values({f"{number:03}": self.OLD_ROW for number in range(51)})
+        assert await self.done(values, monkeypatch) == Resealed("mrtr_kept", rows=51, sealed=51)
+        assert values.asked == [50, 1, 0] * 2
 
 
 def test_a_row_that_does_not_open_is_left_to_do() -> None:
