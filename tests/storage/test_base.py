@@ -154,6 +154,17 @@ class TestWithMore:
         assert len(own) == 10
         assert TaskStore.keeps_tasks is True
 
+    async def test_one_that_finds_tasks_one_by_one_leaves_out_none_before_the_last_that_it_returns(self) -> None:
+        """Who asks again asks for those after the last one."""
+        store = InProcessStore()
+        sizes = [10, 10, 100, 10]
+        rows = [task_row(id=f"of {number}", outcome=bytes(size)) for number, size in enumerate(sizes)]
+        for row in rows:
+            await store.add_task(row)
+        ids = ["missing", *(row.id for row in rows)]
+        for most_bytes, expected in ((1, 1), (19, 1), (20, 2), (40, 2), (119, 2), (120, 3), (130, 4)):
+            assert await store.find_tasks(ids, most_bytes=most_bytes) == rows[:expected]
+
     async def test_one_that_does_not_say_what_it_holds_looks_the_task_up(self) -> None:
         class Plain(InProcessStore):
             holds_task = Store.holds_task

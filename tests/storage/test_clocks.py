@@ -24,6 +24,7 @@ def test_before_it_was_read_it_is_taken_to_be_this_machine_s(clocks: ClockCompar
 def test_it_goes_on_from_the_middle_of_the_time_that_its_answer_took(
     clocks: ClockComparison, virtual_time: VirtualTime
 ) -> None:
+    virtual_time.compute(7)
     clocks.note(500.0, before=HERE, took=2.0)
     assert clocks.time() == 501.0
     virtual_time.compute(3)

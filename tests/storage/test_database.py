@@ -403,6 +403,14 @@ class TestEventLoops:
         assert await postgresql.fetch(count) == module.CONNECTIONS
         await store.close()
 
+    def test_those_that_have_ended_use_a_file_no_longer_when_it_is_closed(self, tmp_path: Path) -> None:
+        database = SQLiteDatabase(str(tmp_path / "store.db"))
+        for number in range(2):
+            asyncio.run(database.check())
+            assert len(database._users) == number + 1
+        asyncio.run(database.close())
+        assert database._users == set()
+
     async def test_what_a_loop_that_has_ended_left_is_forgotten(self, postgresql: PostgreSQL) -> None:
         database = PostgreSQLDatabase(postgresql.url(), "name")
         ended = asyncio.new_event_loop()

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from mrtr_server import Redemption, SQLStore, StoreUnavailable
+from mrtr_server.errors import ClocksApart
 from mrtr_server.storage.sql.tasks import POLL, QUIET, WORK
 
 from ..support.databases import TOOLS, task_row
@@ -41,6 +42,8 @@ class Played:
         self.returned: dict[str, list[Any]] = {}
         """The rows of statements that have any."""
         self.starts = 0
+        self.compared: list[float] = []
+        """When its clock was compared with that of this machine."""
         patch.setattr(self.store.database, "rows", self._rows)
         patch.setattr(self.store.database, "execute", self._execute)
         patch.setattr(self.store.database, "compare_clocks", self._compare_clocks)
@@ -69,7 +72,7 @@ class Played:
         return [(given["leased_until"],)]
 
     async def _compare_clocks(self) -> None:
-        pass
+        self.compared.append(self.passed)
 
     def _start(self) -> None:
         self.starts += 1
@@ -163,6 +166,15 @@ async def test_a_change_that_leaves_a_task_to_be_claimed_tells_all_who_wait(
     assert (played.passed == 0) is tells
 
 
+@pytest.mark.parametrize("id", ["ä", "a\0b", "\ud800", "a\nb"])
+async def test_what_is_no_id_is_asked_for_in_no_database(played: Played, id: str) -> None:
+    """Some could not even compare it with one."""
+    assert await played.store.find_task(id) is None
+    assert played.asked == []
+    assert await played.store.find_task("id") is None
+    assert played.asked == [(0, "find_tasks")]
+
+
 @pytest.mark.parametrize("lease", ["", "mine"])
 @pytest.mark.parametrize(("url", "notifies"), [("postgresql://host/name", True), ("sqlite:///tasks.db", False)])
 async def test_a_task_that_comes_tells_all_who_wait_unless_it_is_leased(
@@ -205,6 +217,27 @@ async def test_what_is_stored_has_what_expired_removed_first(played: Played, sto
     await storing(played.store)
     sweeps = {name for _, name in played.asked[:-1]}
     assert sweeps == {name for name in played.store.database.statements if name.startswith("sweep_")}
+
+
+async def test_what_expired_is_removed_twice_a_minute_and_clocks_are_compared_as_often(played: Played) -> None:
+    """A connection, whose clock is compared at its begin, may live for days."""
+    played.returned = {"put_value": [(1,)]}
+    for _ in range(4):
+        await put(played.store)
+        await asyncio.sleep(16)
+    assert played.compared == [0, 32]
+    (a_sweep, *_) = played.store._sweeps
+    assert [at for at, name in played.asked if name == a_sweep] == [0, 32]
+
+
+async def test_nothing_is_granted_while_clocks_are_apart(played: Played, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def apart() -> None:
+        raise ClocksApart("they are apart")
+
+    monkeypatch.setattr(played.store.database, "check_clock", apart)
+    with pytest.raises(ClocksApart):
+        await redeem(played.store)
+    assert "grant" not in [name for _, name in played.asked]
 
 
 @pytest.mark.parametrize("storing", [put, replace, add])

@@ -4,7 +4,7 @@ import asyncio
 import threading
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,10 @@ import pytest
 from click.testing import CliRunner
 from starlette.requests import Request
 
-from mrtr_server import Context, KeyRing, Limits, MRTRServer, SQLStore, StoreUnavailable
+from mrtr_server import Context, KeyRing, Limits, MRTRServer, SetupError, SQLStore, StoreUnavailable
 from mrtr_server.cli import main
+from mrtr_server.crypto.place_codec import PlaceCodec
+from mrtr_server.crypto.purposes import REPORT
 from mrtr_server.flow.admission import Admission
 from mrtr_server.live.answers import Asked
 from mrtr_server.live.events import Event, Origin
@@ -251,6 +253,100 @@ async def test_the_only_row_that_changes_meanwhile_is_looked_at_again(
         monkeypatch.setattr(module, "open_database", lambda url: Scripted(open_database(url), "reseal_task", change))
         done = {each.table: each for each in await reseal(url, KeyRing([NEW, OLD]))}
     assert done["mrtr_tasks"] == Resealed("mrtr_tasks", rows=1, sealed=1)
+
+
+class Values:
+    """A database of values alone, to which servers write while it is sealed anew.
+
+    Args:
+        values: what is there.
+        come: what a server writes just before each row that is changed.
+    """
+
+    name = "the database"
+
+    def __init__(self, values: dict[str, bytes], come: Sequence[dict[str, bytes]] = ()) -> None:
+        self.values = values
+        self.come = list(come)
+        self.passes = 0
+        self.asked: list[int] = []
+        self.version: str | None = "1"
+        self.tasks: list[tuple[Any, ...]] = []
+
+    async def found_version(self) -> str | None:
+        return self.version
+
+    async def close(self) -> None:
+        pass
+
+    async def rows(self, statement: str, **given: Any) -> list[tuple[Any, ...]]:
+        match statement:
+            case "sealed_values":
+                self.passes += given["after"] == ""
+                rows = sorted(item for item in self.values.items() if item[0] > given["after"])[: given["most"]]
+                self.asked.append(len(rows))
+                return list(rows)
+            case "sealed_tasks":
+                return [row for row in self.tasks if row[0] > given["after"]]
+            case "reseal_value":
+                self.values |= self.come.pop(0) if self.come else {}
+                if self.values[given["key"]] != given["value_before"]:
+                    return []
+                self.values[given["key"]] = given["value"]
+                return [(given["key"],)]
+        return []
+
+
+class TestRows:
+    """What servers write meanwhile is sealed as well, and what does not open is left."""
+
+    OLD_ROW = PlaceCodec(KeyRing([OLD]), REPORT).seal(b"place ", b"value").encode()
+
+    async def done(self, values: Values, monkeypatch: pytest.MonkeyPatch) -> Resealed:
+        """Seal the values anew; return what was done."""
+        monkeypatch.setattr(module, "open_database", lambda url: values)
+        (done,) = (each for each in await reseal("", KeyRing([NEW, OLD])) if each.table == "mrtr_kept")
+        return done
+
+    async def test_are_sealed_until_there_are_none(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        values = Values({"b": self.OLD_ROW}, [{"a": self.OLD_ROW}])
+        assert await self.done(values, monkeypatch) == Resealed("mrtr_kept", rows=2, sealed=2)
+        assert values.passes == 3, "the last one finds that nothing was left"
+        codec = PlaceCodec(KeyRing([NEW]), REPORT)
+        assert {codec.unseal(b"place ", value, "moved") for value in values.values.values()} == {b"value"}
+
+    async def test_are_left_to_do_where_there_is_no_end_of_them(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        values = Values({"z": self.OLD_ROW}, [{f"{9 - number}": self.OLD_ROW} for number in range(9)])
+        assert await self.done(values, monkeypatch) == Resealed("mrtr_kept", rows=5, sealed=5, left=1)
+        assert values.passes == 5
+
+    async def test_are_left_to_do_where_they_change_each_time(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        others = [PlaceCodec(KeyRing([OLD]), REPORT).seal(b"place ", b"%d" % number).encode() for number in range(9)]
+        values = Values({"a": self.OLD_ROW}, [{"a": other} for other in others])
+        assert await self.done(values, monkeypatch) == Resealed("mrtr_kept", rows=1, left=1)
+        assert values.values == {"a": others[4]}
+
+    async def test_that_do_not_open_are_counted_by_the_reason_and_stay(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        strange = PlaceCodec(KeyRing([OTHER]), REPORT).seal(b"place ", b"value").encode()
+        values = Values({"a": b"garbage!", "b": strange, "c": strange, "d": self.OLD_ROW})
+        values.tasks = [("id", strange, b"", b"", None)]
+        monkeypatch.setattr(module, "open_database", lambda url: values)
+        unknown = "sealed under a key that is not in the ring. Give every replica all keys of the ring"
+        _, kept, tasks = await reseal("", KeyRing([NEW, OLD]))
+        assert kept == Resealed("mrtr_kept", rows=4, sealed=1, unopened=Counter({unknown: 2, "not Base64": 1}))
+        assert tasks == Resealed("mrtr_tasks", rows=1, unopened=Counter({unknown: 1}))
+        assert [values.values[key] for key in "abc"] == [b"garbage!", strange, strange]
+
+    async def test_are_in_a_database_that_has_tables(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        values = Values({})
+        values.version = None
+        with pytest.raises(SetupError, match=r"^the database: there are no tables, so nothing to seal"):
+            await self.done(values, monkeypatch)
+
+    async def test_are_read_in_batches(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        values = Values({f"{number:03}": self.OLD_ROW for number in range(51)})
+        assert await self.done(values, monkeypatch) == Resealed("mrtr_kept", rows=51, sealed=51)
+        assert values.asked == [50, 1, 0] * 2
 
 
 def test_a_row_that_does_not_open_is_left_to_do() -> None:
