@@ -486,6 +486,31 @@ class TestServers:
                     pass
 
 
+class TestAListenerInAnotherThread:
+    """Its event loop is told by whoever publishes, or closes it."""
+
+    async def test_is_woken_by_a_change_and_by_its_end(self) -> None:
+        fanout = InProcessFanout()
+        subscription = fanout.subscribe(frozenset({TOOLS}))
+        for end, expected in ((lambda: fanout.publish(TOOLS), [TOOLS]), (subscription.close, [])):
+            waiting = asyncio.ensure_future(subscription.next())
+            await asyncio.sleep(0)
+            await asyncio.to_thread(end)
+            async with asyncio.timeout(TIMEOUT):
+                assert await waiting == expected
+
+    def test_whose_event_loop_has_ended_is_forgotten_with_the_next_change(self) -> None:
+        fanout = InProcessFanout()
+
+        async def leave() -> None:
+            fanout.subscribe(frozenset({TOOLS}))
+
+        asyncio.run(leave())
+        assert len(fanout._listeners) == 1
+        fanout.publish(TOOLS)
+        assert (fanout._listeners, fanout._listeners_to) == (set(), {})
+
+
 class TestWhichOne:
     async def test_a_database_carries_changes_and_a_process_its_own(self, tmp_path: Path) -> None:
         assert type(InProcessStore().fanout()) is InProcessFanout
