@@ -5,6 +5,7 @@ import os
 import sqlite3
 import subprocess
 import sys
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from click.testing import CliRunner
 from mrtr_server import SQLStore, StoreUnavailable
 from mrtr_server.cli import main
 from mrtr_server.errors import WrongVersion
+from mrtr_server.storage.sql import migrate
 from mrtr_server.storage.sql.database import Database
 from mrtr_server.storage.sql.migrate import upgrade
 from mrtr_server.storage.sql.sqlite_mode import make_private
@@ -160,6 +162,22 @@ class TestUpgrade:
         assert await store.get("key") == b"kept"
         await store.close()
         assert await works(url)
+
+    @pytest.mark.parametrize("work", [migrate.upgrade, migrate.script])
+    async def test_and_its_script_close_the_database(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, work: Callable[[str], Awaitable[str]]
+    ) -> None:
+        database = open_database(f"sqlite:///{tmp_path}/rows.db")
+        close, closed = database.close, list[str]()
+
+        async def note_and_close() -> None:
+            closed.append("closed")
+            await close()
+
+        monkeypatch.setattr(database, "close", note_and_close)
+        monkeypatch.setattr(migrate, "open_database", lambda _: database)
+        assert await work("sqlite:///rows.db")
+        assert closed == ["closed"]
 
     async def test_may_be_run_again(self, url: str) -> None:
         await old(url)

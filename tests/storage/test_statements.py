@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import mrtr_server
+from mrtr_server.storage.sql import statements
 from mrtr_server.storage.sql.statements import number_parameters, read_migrations, read_statements
 
 PACKAGE = Path(mrtr_server.__file__).parent
@@ -39,12 +40,20 @@ def test_they_differ_in_lists_and_in_locks_only() -> None:
     }
 
 
-@pytest.mark.parametrize("statements", [SQLITE, POSTGRESQL], ids=["sqlite", "postgresql"])
-def test_each_is_one_statement_without_comments(statements: dict[str, str]) -> None:
-    for name, statement in statements.items():
+@pytest.mark.parametrize("read", [SQLITE, POSTGRESQL], ids=["sqlite", "postgresql"])
+def test_each_is_one_statement_without_comments(read: dict[str, str]) -> None:
+    for name, statement in read.items():
         assert SQL.match(statement), name
         assert ";" not in statement, name
         assert "--" not in statement, name
+
+
+def test_migrations_come_in_the_order_of_their_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(statements, "_HERE", tmp_path)
+    (tmp_path / "migrations").mkdir()
+    for number in (10, 9, 2):
+        (tmp_path / "migrations" / f"{number}.sqlite.sql").write_text(f"SELECT {number};\n")
+    assert list(read_migrations("sqlite")) == ["2", "9", "10"]
 
 
 def test_each_is_used() -> None:
