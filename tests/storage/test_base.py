@@ -4,6 +4,7 @@ import ast
 import inspect
 import json
 import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from mrtr_server import (
     SetupError,
     SQLStore,
     Store,
+    StoreUnavailable,
     TaskStore,
 )
 from mrtr_server.errors import WrongVersion
@@ -136,6 +138,15 @@ class TestWithWhatIsRequired:
         await store.wait_for_tasks(0.0, tools=["tool"])
         with pytest.raises(NotImplementedError, match="SmallestStore keeps no tasks"):
             await store.add_task(row)
+
+    async def test_who_waits_for_its_tasks_waits_for_the_whole_time(self) -> None:
+        began = time.monotonic()
+        await SmallestStore().wait_for_tasks(0.05, tools=["tool"])
+        assert time.monotonic() >= began + 0.05
+
+    async def test_it_replaces_no_value_and_says_what_to_implement(self) -> None:
+        with pytest.raises(StoreUnavailable, match="SmallestStore can't replace values; implement its method replace"):
+            await SmallestStore().replace("key", b"value", keep=5)
 
     def test_a_tool_with_tasks_is_refused_with_the_way_out(self) -> None:
         app = MRTRServer("own", keys=[bytes(32)], store=SmallestStore())

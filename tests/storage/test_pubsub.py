@@ -499,6 +499,19 @@ class TestAListenerInAnotherThread:
             async with asyncio.timeout(TIMEOUT):
                 assert await waiting == expected
 
+    async def test_on_the_same_one_is_woken_as_well(self) -> None:
+        fanout = InProcessFanout()
+        subscription = fanout.subscribe(frozenset({TOOLS}))
+        waiting = asyncio.ensure_future(subscription.next())
+        await asyncio.sleep(0)
+        fanout.publish(TOOLS)
+        assert await waiting == [TOOLS]
+        waiting = asyncio.ensure_future(subscription.next())
+        await asyncio.sleep(0)
+        subscription.close()
+        async with asyncio.timeout(TIMEOUT):
+            assert await waiting == []
+
     def test_whose_event_loop_has_ended_is_forgotten_with_the_next_change(self) -> None:
         fanout = InProcessFanout()
 

@@ -103,3 +103,4 @@ def test_each_caller_has_a_quota_under_a_digest_of_its_own() -> None:
 def test_a_caller_has_its_share_when_it_runs_as_many_and_nobody_ever_has_it() -> None:
     places = Places({"ann": 2, "bob": 1, NOBODY: 5}, share=2, spare=0)
     assert [places.has_share(caller) for caller in ("ann", "bob", "cem", NOBODY)] == [True, False, False, False]
+    assert not Places({}, share=1, spare=0).has_share("dan"), "who runs nothing has nothing"
