@@ -262,6 +262,25 @@ class TestAsks:
         assert "reference" in (await AsyncClient(app).flow("leaving").start()).failure
         assert EFFECTS == []
 
+    @pytest.mark.parametrize("error", [ToolError("no"), SystemExit(), None], ids=["error", "exit", "no text"])
+    async def test_after_one_that_failed_no_other_message_function_is_called(
+        self, app: MRTRServer, error: BaseException | None
+    ) -> None:
+        def fail() -> Any:
+            if error is not None:
+                raise error
+            return 5
+
+        def who() -> str:
+            return effect("who?")
+
+        @app.tool
+        def ask(first: Annotated[Login, Elicit(fail)], second: Annotated[Login, Elicit(who, key="who")]) -> str:
+            return effect("ran")
+
+        assert (await AsyncClient(app).flow("ask").start()).failure
+        assert EFFECTS == []
+
 
 class TestNo:
     """A no ends the call, unless the parameter says what it is then."""

@@ -168,6 +168,9 @@ class TestAround:
         assert call.name == "books://{isbn}"
         assert ARGUMENT.replace(" ", "") not in repr(call)
 
+    def test_that_ends_a_call_in_its_own_way_ends_its_first_round_unless_it_says_another(self) -> None:
+        assert Ended("completed") == Ended("completed", reference="", flow="", round=1)
+
     async def test_several_nest_in_the_order_of_their_registration(self, app: MRTRServer) -> None:
         happened: list[str] = []
 
