@@ -97,7 +97,8 @@ class PostgreSQL:
         try:
             yield
         finally:
-            for process in processes:
+            # The parent last: it would collect a child that was ending, of which there is nothing left to continue.
+            for process in reversed(processes):
                 os.kill(process, signal.SIGCONT)
 
 
