@@ -402,6 +402,7 @@ print("served")
         # What is installed is compiled.
         monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
         monkeypatch.setenv("PYTHONPYCACHEPREFIX", str(tmp_path))
+        monkeypatch.delenv("COVERAGE_PROCESS_CONFIG", raising=False)  # it would trace ours alone
         libraries = (
             "asyncio, cryptography.hazmat.primitives.ciphers.aead, pydantic.json_schema, starlette.authentication"
         )
