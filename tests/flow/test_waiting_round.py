@@ -227,7 +227,7 @@ class TestAQuestion:
         assert bench.did == []
 
     @pytest.mark.parametrize("what", ["elicit", "ask", "step", "checkpoint", "background"])
-    async def test_or_any_other_boundary_that_nobody_awaits_is_a_mistake(self, bench: Bench, what: str) -> None:
+    async def test_and_any_other_boundary_is_a_mistake_where_nobody_awaits_it(self, bench: Bench, what: str) -> None:
         async def forgets(ctx: Context) -> str:
             calls: dict[str, Callable[[], Any]] = {
                 "elicit": lambda: ctx.elicit("who?", Login),
@@ -1025,7 +1025,7 @@ class TestAHandlerThatIsStopped:
         assert await bench.run(hurries) == Yielded(YieldReason.FULL)
         assert [what for what in bench.did if what != "kept"] == ["slow"]
 
-    async def test_leaves_no_error_of_asyncios_for_a_task_that_waits_for_the_client(
+    async def test_gives_asyncio_nothing_to_report_of_a_task_that_waits_for_the_client(
         self, bench: Bench, caplog: pytest.LogCaptureFixture
     ) -> None:
         async def works(ctx: Context) -> None:
@@ -1077,7 +1077,7 @@ class TestAHandlerThatIsStopped:
         branches[0].cancel()
         await asyncio.wait(branches)
 
-    async def test_is_no_error_of_asyncios_where_it_never_ends(
+    async def test_that_never_ends_gives_asyncio_nothing_to_report(
         self, bench: Bench, caplog: pytest.LogCaptureFixture
     ) -> None:
         async def stays(ctx: Context) -> None:
@@ -1092,7 +1092,7 @@ class TestAHandlerThatIsStopped:
         assert caplog.messages == ["'tested' does not end when it is cancelled, and is abandoned"]
 
     @pytest.mark.parametrize("seconds", [0, 30], ids=["in time", "after it was abandoned"])
-    async def test_is_no_error_of_asyncios_where_it_fails_for_nobody(
+    async def test_that_fails_for_nobody_gives_asyncio_nothing_to_report(
         self, bench: Bench, seconds: float, caplog: pytest.LogCaptureFixture
     ) -> None:
         async def session() -> AsyncIterator[None]:
@@ -1120,7 +1120,7 @@ class TestAHandlerThatIsStopped:
         abandoned = ["'tested' does not end when it is cancelled, and is abandoned"] if seconds else []
         assert caplog.messages == abandoned
 
-    async def test_leaves_no_error_of_asyncios_where_its_step_fails_for_nobody(
+    async def test_whose_step_fails_for_nobody_gives_asyncio_nothing_to_report(
         self, bench: Bench, caplog: pytest.LogCaptureFixture
     ) -> None:
         async def works(ctx: Context) -> None:

@@ -164,7 +164,7 @@ class TestUpgrade:
         assert await works(url)
 
     @pytest.mark.parametrize("work", [migrate.upgrade, migrate.script])
-    async def test_and_its_script_close_the_database(
+    async def test_closes_the_database_as_its_script_does(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, work: Callable[[str], Awaitable[str]]
     ) -> None:
         database = open_database(f"sqlite:///{tmp_path}/rows.db")

@@ -407,14 +407,14 @@ class TestARequestLooksAtItsTask:
         virtual_time.run(wait())
         return looked, sent
 
-    def test_when_a_piece_comes_that_it_is_to_send(self, virtual_time: VirtualTime) -> None:
+    def test_looks_when_a_piece_comes_that_it_is_to_send(self, virtual_time: VirtualTime) -> None:
         assert self.looks(virtual_time, task_row(), sends_pieces=True) == ([0, 0.25, 0.5], [0, 0.25, 0.5])
 
-    def test_not_for_pieces_that_its_client_does_not_want(self, virtual_time: VirtualTime) -> None:
+    def test_does_not_look_for_pieces_that_its_client_does_not_want(self, virtual_time: VirtualTime) -> None:
         assert self.looks(virtual_time, task_row(), sends_pieces=False) == ([0, 0.5], [])
 
     @pytest.mark.parametrize("status", ["input_required", "completed", "failed", "cancelled"])
-    def test_not_again_where_it_asks_or_has_ended(self, virtual_time: VirtualTime, status: str) -> None:
+    def test_does_not_look_again_where_it_asks_or_has_ended(self, virtual_time: VirtualTime, status: str) -> None:
         assert self.looks(virtual_time, task_row(status=status), sends_pieces=True) == ([], [])
 
 
