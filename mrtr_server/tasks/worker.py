@@ -207,8 +207,9 @@ class _LoopWorker:
 
     def _has_place(self, row: TaskRow) -> bool:
         """Check that the place of a claimed task was not given, meanwhile, to one that was stored for this worker."""
-        was_removed = not self._places.at_once(row.name)  # its tool, so it ends at once, and the log says why
-        return was_removed or row.id in self._running or self._places.has_room_for(row)
+        # The task of a tool that was removed needs no place: it ends at once, and the log says why.
+        is_without_tool = self._places.at_once(row.name) == 0
+        return is_without_tool or row.id in self._running or self._places.has_room_for(row)
 
     async def _wait_for_more(self, tools: list[str], *, full: bool) -> None:
         """Wait until there may be tasks of these tools, or room for others."""

@@ -99,6 +99,26 @@ class Flaky(InProcessStore):
         return await super().overdue_tasks(most=most)
 
 
+class LateReplies(Flaky):
+    """A store whose reply to a claim that found tasks takes its time.
+
+    Args:
+        seconds: how long.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        self.claimed = asyncio.Event()
+        self._seconds = seconds
+
+    async def claim_tasks(self, *args: Any, **given: Any) -> list[TaskRow]:
+        rows = await super().claim_tasks(*args, **given)
+        if rows:
+            self.claimed.set()
+            await asyncio.sleep(self._seconds)
+        return rows
+
+
 class Tools:
     """A server with tools that wait to be let go on, and what they did."""
 
@@ -517,17 +537,8 @@ class TestTasksThatBeginHere:
 
     async def test_are_not_handed_back_where_one_that_ran_is_claimed_again_and_finds_no_place_free(self) -> None:
         """It has its place: its lease had ended for a moment."""
-        claimed = asyncio.Event()
-
-        class Late(Flaky):
-            async def claim_tasks(self, *args: Any, **given: Any) -> list[TaskRow]:
-                rows = await super().claim_tasks(*args, **given)
-                if rows:
-                    claimed.set()
-                    await asyncio.sleep(0.01)  # the reply of a database takes its time
-                return rows
-
-        tools = Tools(Late(), limits=Limits(tasks=2))
+        store = LateReplies(0.01)
+        tools = Tools(store, limits=Limits(tasks=2))
         tools.app.tool(task="optional")(tools.waits)
         flow = await tools.start("steps")
         await tools.began.wait()
@@ -535,7 +546,7 @@ class TestTasksThatBeginHere:
         ((run, _),) = here._running.values()
         tools.store.away = {"renew"}
         await tools.store.change_task(await tools.row(flow), leased_until=0.0)
-        await claimed.wait()
+        await store.claimed.wait()
         other = await tools.start("waits")
         assert len(here._running) == 2
         await asyncio.sleep(0.02)
@@ -547,22 +558,13 @@ class TestTasksThatBeginHere:
         await tools.app._parts.worker.close()
 
     async def test_have_their_place_before_one_that_was_being_claimed_which_is_handed_back(self) -> None:
-        claimed = asyncio.Event()
-
-        class Late(Flaky):
-            async def claim_tasks(self, *args: Any, **given: Any) -> list[TaskRow]:
-                rows = await super().claim_tasks(*args, **given)
-                if rows:
-                    claimed.set()
-                    await asyncio.sleep(0.01)  # the reply of a database takes its time
-                return rows
-
-        tools = Tools(Late(), limits=Limits(tasks=1))
+        store = LateReplies(0.01)
+        tools = Tools(store, limits=Limits(tasks=1))
         tools.app.tool(task="optional")(tools.waits)
         tools.app._parts.worker.start()
         await asyncio.sleep(1)
         other = await tools.start("at_once", replica(tools.app, run_tasks=False))
-        await claimed.wait()
+        await store.claimed.wait()
         flow = await tools.start("waits")
         await asyncio.sleep(1)
         rows = [await tools.row(each) for each in (flow, other)]
@@ -1380,20 +1382,11 @@ class TestServersThatEnd:
 
     @pytest.mark.parametrize("late", [False, True], ids=["in time", "after the cut-off"])
     async def test_hand_back_what_a_claim_brings_that_was_under_way(self, late: bool) -> None:
-        claimed = asyncio.Event()
-
-        class Late(Flaky):
-            async def claim_tasks(self, *args: Any, **given: Any) -> list[TaskRow]:
-                rows = await super().claim_tasks(*args, **given)
-                if rows:
-                    claimed.set()
-                    await asyncio.sleep(0.1)  # the reply of a database takes its time
-                return rows
-
-        slow = Tools(Late())
+        store = LateReplies(0.1)
+        slow = Tools(store)
         flow = await slow.start("at_once", replica(slow.app, run_tasks=False))
         slow.app._parts.worker.start()
-        await claimed.wait()
+        await store.claimed.wait()
         if late:
             begin_to_end(slow.app)
         await slow.app._parts.worker.close()
