@@ -94,12 +94,14 @@ class Step:
         arguments: a digest for each of its arguments, by name.
         result: what it returned, as JSON.
         failed: the arguments of the attempts that had failed before, in the same place.
+        exact: what JSON does not hold of the result; see `Written` in `schema/stored.py`. None for nothing.
     """
 
     function: str
     arguments: dict[str, str]
     result: Any
     failed: list[dict[str, str]] = field(default_factory=list)
+    exact: Any = None
 
 
 @dataclass(slots=True)
@@ -123,6 +125,7 @@ class Journal:
             does.
         origin: where the first round was traced; empty if it was not.
         pieces: how many pieces of the result its client has been sent.
+        exact_state: what JSON does not hold of the handler's own state, as for a step.
     """
 
     started: float
@@ -139,6 +142,7 @@ class Journal:
     expires: float = field(default=math.inf, compare=False)
     origin: str = ""
     pieces: int = 0
+    exact_state: Any = None
 
     @property
     def flow(self) -> str:
@@ -270,7 +274,8 @@ class Journal:
         # time of the start, rounds, state-only rounds ("o"), questions asked ("q"), answers, steps, the handler's own
         # state ("h"), digest of what was last handed over ("d"), a confirmation was asked ("c"), earlier answers,
         # handed over for too much load ("l"), where the first round was traced ("w"), pieces of the result that were
-        # sent ("p"). A release ignores what it does not know of these.
+        # sent ("p"), what JSON does not hold of results ("y") and of the handler's own state ("z"). A release ignores
+        # what it does not know of these.
         self.expires = min(now + seconds, self.started + limits.flow_seconds)
         fields: JSON = {
             "v": _FORMAT,
@@ -296,6 +301,7 @@ class Journal:
             fields["w"] = self.origin
         if self.pieces:
             fields["p"] = self.pieces
+        fields.update(self._exact())
         earlier = self._earlier() if self.answers else _NOTHING
         if earlier:
             fields["e"] = earlier
@@ -351,6 +357,9 @@ class Journal:
                 journal.origin = fields.get("w", "")
                 journal.pieces = fields.get("p", 0)
                 journal.single_use = "c" in fields
+                journal.exact_state = fields.get("z")
+                for key, exact in fields.get("y", _NOTHING).items():
+                    journal.steps[key].exact = exact
             if _CONFIRMS in payload and journal._has_confirmation():
                 journal.single_use = True  # what an earlier release sealed does not say so
         except (ValueError, KeyError, TypeError, AttributeError):
@@ -375,6 +384,12 @@ class Journal:
 
     def _steps(self) -> dict[str, tuple[str, dict[str, str], Any, list[dict[str, str]]]]:
         return {key: (step.function, step.arguments, step.result, step.failed) for key, step in self.steps.items()}
+
+    def _exact(self) -> JSON:
+        """Return what JSON does not hold of results and of the handler's own state, as in a payload."""
+        results = {key: step.exact for key, step in self.steps.items() if step.exact is not None}
+        found = {"y": results or None, "z": self.exact_state}
+        return {name: exact for name, exact in found.items() if exact is not None}
 
     def _largest(self) -> str:
         sizes = {f"the answer {key!r}": len(to_json(raw)) for key, (_, raw) in self._answers().items()}

@@ -9,7 +9,7 @@ from typing import Any, assert_never
 
 from ..concurrency.running import running_loop, running_task
 from ..concurrency.threads import Threads, call_function
-from ..errors import CallEnded, Refusal, ToolError
+from ..errors import CallEnded, Refusal, RoundOver, ToolError
 from ..protocol.messages import JSON, Outlet
 from .context import Context
 from .endings import Asking, Backgrounded, Completed, Failed, Refused, RoundEnd, Yielded
@@ -233,10 +233,9 @@ async def _end(task: asyncio.Task[RoundEnd], round_: WaitingRound) -> None:
     left pending: its owner would take a cancellation for a result.
     """
     if not task.done():
-        for _ in range(END_TICKS):
-            if task.done() or round_.in_teardown:
-                break
-            await asyncio.sleep(0)
+        await _give_turns(task, round_)
+        while any(each.was_cancelled for each in round_.parked) and not round_.in_teardown and _throw(task):
+            await _give_turns(task, round_)  # once for each task group that is left
         if not task.done() and all(each.task is None or each.task.done() for each in round_.parked):
             with suppress(TimeoutError):
                 async with asyncio.timeout(WIND_DOWN_SECONDS):
@@ -253,6 +252,27 @@ async def _end(task: asyncio.Task[RoundEnd], round_: WaitingRound) -> None:
     else:
         task.add_done_callback(_retrieve)
     _leave(round_)
+
+
+async def _give_turns(task: asyncio.Task[RoundEnd], round_: WaitingRound) -> None:
+    for _ in range(END_TICKS):
+        if task.done() or round_.in_teardown:
+            return
+        await asyncio.sleep(0)
+
+
+def _throw(task: asyncio.Task[RoundEnd]) -> bool:
+    """Raise `RoundOver` where a handler waits; return whether that is possible.
+
+    A task group that is ending, since one of its tasks has failed, takes no cancellation while it waits for the others.
+    """
+    waits_for: Any = task._fut_waiter  # type: ignore[attr-defined]  # noqa: SLF001  nothing public says it
+    if waits_for is None or waits_for.done() or isinstance(waits_for, asyncio.Task):
+        return False
+    if len(waits_for._callbacks or ()) != 1:  # noqa: SLF001  others wait for the same
+        return False
+    waits_for.set_exception(RoundOver())
+    return True
 
 
 def _retrieve(task: asyncio.Task[RoundEnd]) -> None:

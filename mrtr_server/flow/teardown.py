@@ -5,13 +5,12 @@ import logging
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, AsyncExitStack
 from contextvars import copy_context
-from dataclasses import dataclass
 from functools import partial
 from inspect import isasyncgen, isawaitable, isgenerator
 from types import TracebackType
 from typing import Any
 
-from ..concurrency.threads import Callee, Threads, call_function
+from ..concurrency.threads import Called, Callee, Threads, call_function
 from ..errors import FlowError, MissingCapability
 from .waiting_round import Stop, WaitingRound
 
@@ -62,7 +61,7 @@ class Teardown:
         entered = _Async(dependency.name, make) if dependency.is_async else _Plain(dependency.name, make)
         # First, since a cancellation may come when the generator has been entered, in its thread.
         self._entered.push_async_exit(partial(self._leave, entered))
-        await call_function(_Call(entered.enter, entered.name, dependency.is_async), {}, self.in_thread)
+        await call_function(Called(entered.enter, entered.name, dependency.is_async), {}, self.in_thread)
         return entered.value
 
     async def leave(self, error: BaseException | None) -> None:
@@ -89,9 +88,11 @@ class Teardown:
     ) -> bool:
         leave = partial(entered.leave, error)
         try:
-            await call_function(_Call(leave, entered.name, isinstance(entered, _Async)), {}, self.in_thread)
-        except Exception as failure:
-            if error is None or self._may_be_replaced(error):
+            await call_function(Called(leave, entered.name, isinstance(entered, _Async)), {}, self.in_thread)
+        except BaseException as failure:
+            if failure is error:  # which came back in a group, as from a task group around the `yield`
+                return False
+            if error is None or not isinstance(failure, Exception) or self._may_be_replaced(error):
                 raise
             message = "The teardown of %s failed, after %r had ended with %s"
             logger.error(message, entered.name, self._round.name, type(error).__name__, exc_info=failure)
@@ -101,15 +102,6 @@ class Teardown:
         if isinstance(error, asyncio.CancelledError):  # a timeout of a generator's is no cancellation of the round
             return self._round.stopped is not Stop.CANCELLED
         return isinstance(error, Exception) and not isinstance(error, FlowError | MissingCapability)
-
-
-@dataclass(frozen=True, slots=True)
-class _Call:
-    """A part of a generator, to be called as the function of an author is."""
-
-    function: Callable[..., Any]
-    name: str
-    is_async: bool
 
 
 class _Plain:

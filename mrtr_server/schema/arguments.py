@@ -1,7 +1,6 @@
 """From a signature to JSON Schema, and from JSON back to arguments and results."""
 
-from collections.abc import Collection, Iterable, Mapping
-from copy import deepcopy
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from inspect import Parameter
 from typing import Annotated, Any, NotRequired, Protocol, get_args, get_origin
@@ -14,6 +13,7 @@ from typing_extensions import TypedDict
 
 from ..errors import ArgumentsMisfit, FlowError, SetupError
 from ..protocol.header_params import HEADER_KEYWORD
+from ..well_formed import well_formed
 from .defaults import copier_of, refuse_misfit
 from .patterns import refuse_backtracking
 
@@ -28,6 +28,9 @@ MOST_CHARACTERS = 200
 
 _TELLING = frozenset({"value_error", "assertion_error", "union_tag_invalid"})
 """Errors of pydantic's whose message may hold the value."""
+
+_NO_TEXT = "string_unicode"
+"""The error of pydantic's for halves of characters."""
 
 _NO_SCHEMA = (PydanticInvalidForJsonSchema, PydanticUserError, SchemaError)
 
@@ -175,7 +178,7 @@ class SignatureArguments:
         # With the parameters that have an alias: what comes under their own name would take the place of their value.
         self.reserved = frozenset(own) | (named.keys() - self.names)
         """The names of parameters that no argument reaches."""
-        self._validate = self._adapter.validator.validate_python
+        self._validate = json_validator(self._adapter)
 
     def validate(self, raw: Mapping[str, Any]) -> dict[str, Any]:
         """Validate raw arguments. Arguments that the signature does not name are dropped, unless it takes the rest."""
@@ -204,6 +207,33 @@ class SignatureArguments:
             if count:
                 found.append(problem((name,), "1 problem" if count == 1 else f"{count} problems"))
         return shortened(found[:MOST_PROBLEMS], len(found[MOST_PROBLEMS:])) or problems_of(error)
+
+
+def json_validator(adapter: TypeAdapter[Any]) -> Callable[[Any], Any]:
+    """Return what validates values that came as JSON.
+
+    A strict type takes text for a date, and a list for a tuple, from JSON alone. So if it refuses a value that was read
+    already, it is given the JSON.
+    """
+    validator = adapter.validator
+    if not _is_strict(adapter.core_schema):
+        return validator.validate_python
+
+    def validate(value: Any) -> Any:
+        try:
+            return validator.validate_python(value)
+        except ValidationError:
+            return validator.validate_json(to_json(value))
+
+    return validate
+
+
+def _is_strict(schema: Any) -> bool:
+    if isinstance(schema, Mapping):
+        if schema.get("strict") is True:
+            return True
+        schema = [part for name, part in schema.items() if name not in ("metadata", "serialization", "default")]
+    return isinstance(schema, list | tuple) and any(map(_is_strict, schema))
 
 
 def _takes_the_rest(where: str, parameter: Parameter) -> bool:
@@ -315,31 +345,17 @@ class Structured:
     def dump(self, value: Any) -> Any:
         """Validate a result against its type, and return it as plain JSON. Raises `FlowError`, without the value."""
         try:
+            return self._dump(value)
+        except UnicodeEncodeError:
+            return self._dump(well_formed(value))
+
+    def _dump(self, value: Any, *, is_mended: bool = False) -> Any:
+        try:
             return self._to_python(self._validate(value), mode="json", by_alias=True)
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
-            where = ".".join(map(str, first["loc"]))
-            why = f"a validator refuses it ({first['type']})" if first["type"] in _TELLING else first["msg"]
-            raise FlowError(f"The result does not fit its annotation: {where and f'{where}: '}{why}") from None
-
-
-class Stored:
-    """Values that are dumped to JSON and loaded as their declared type: step results, and handlers' own state.
-
-    Args:
-        annotation: the declared type; `Any` for plain JSON.
-    """
-
-    def __init__(self, annotation: Any) -> None:
-        self._adapter: TypeAdapter[Any] = TypeAdapter(annotation)
-
-    def dump(self, value: Any) -> Any:
-        """Return a value as plain JSON. Raises pydantic's `PydanticSerializationError` for a value that is not JSON."""
-        return self._adapter.dump_python(value, mode="json", warnings="error", round_trip=True)
-
-    def load(self, stored: Any) -> Any:
-        """Return a stored value as its type. Raises pydantic's `ValidationError`.
-
-        It shares nothing with what is stored, so a handler can change it.
-        """
-        return self._adapter.validate_python(deepcopy(stored))
+        if first["type"] == _NO_TEXT and not is_mended:
+            return self._dump(well_formed(value), is_mended=True)
+        where = ".".join(map(str, first["loc"]))
+        why = f"a validator refuses it ({first['type']})" if first["type"] in _TELLING else first["msg"]
+        raise FlowError(f"The result does not fit its annotation: {where and f'{where}: '}{why}")

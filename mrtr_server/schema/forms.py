@@ -12,7 +12,8 @@ from pydantic.alias_generators import to_snake
 from ..crypto.digests import digest
 from ..errors import InvalidAnswer, SetupError
 from ..protocol.messages import NamedChoices
-from .arguments import TitleFreeSchema, problems_of
+from ..well_formed import refuse_halves
+from .arguments import TitleFreeSchema, json_validator, problems_of
 from .patterns import refuse_backtracking
 
 logger = logging.getLogger("mrtr_server")
@@ -61,7 +62,7 @@ class Form:
             raise SetupError(f"{model.__name__} can't be a form: {error}") from error
         adapter = TypeAdapter(model)
         refuse_backtracking(model.__name__, adapter.core_schema)
-        self._validate = adapter.validator.validate_python
+        self._validate = json_validator(adapter)
         definitions = schema.get("$defs", {})
         schema = _resolve(schema, definitions)  # a model that refers to itself is among the definitions, too
         if schema.get("type") != "object":
@@ -77,6 +78,7 @@ class Form:
         self.schema: dict[str, Any] = {"type": "object", "properties": properties}
         if required:
             self.schema["required"] = [name for name in properties if name in required]
+        refuse_halves(model.__name__, {f"the form of {model.__name__}": self.schema})
         self.shape = digest({"requestedSchema": self.schema})
         self._names = frozenset(properties)
         self._needs_nulls = always - required

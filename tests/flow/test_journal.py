@@ -39,7 +39,9 @@ values = st.recursive(scalars, lambda inner: st.lists(inner, max_size=3) | st.di
 objects = st.dictionaries(keys, values, max_size=3)
 digests = st.text("abcdefghijklmnopqrstuvwxyz-_.", max_size=45)
 digested = st.dictionaries(keys, digests, max_size=2)
-steps = st.builds(Step, function=keys, arguments=digested, result=values, failed=st.lists(digested, max_size=2))
+steps = st.builds(
+    Step, function=keys, arguments=digested, result=values, failed=st.lists(digested, max_size=2), exact=values
+)
 answers = st.dictionaries(digests, objects, min_size=1, max_size=ANSWERS_OF_A_KEY)
 journals = st.builds(
     Journal,
@@ -53,6 +55,7 @@ journals = st.builds(
     state=st.just(UNSET) | values,
     handed_over=digests,
     single_use=st.booleans(),
+    exact_state=values,
 )
 calls = st.builds(
     Call,
@@ -198,6 +201,17 @@ class TestBinding:
         assert (again.origin, again.pieces, again.shed) == ("00-ab-cd-01", 3, True)
         again = Journal.load(dump(Journal(NOW)), HERE, NOW)
         assert (again.origin, again.pieces, again.shed) == ("", 0, False)
+
+    def test_what_json_does_not_hold_is_beside_what_earlier_releases_read(self) -> None:
+        journal = Journal(NOW, state="s")
+        journal.steps["a"] = Step("m.a", {"x": "1"}, "****", [], ["validated", "secret"])
+        journal.steps["b"] = Step("m.b", {}, 1)
+        fields = json.loads(dump(journal))
+        assert fields["s"] == {"a": ["m.a", {"x": "1"}, "****", []], "b": ["m.b", {}, 1, []]}
+        assert (fields["y"], "z" in fields) == ({"a": ["validated", "secret"]}, False)
+        journal.steps["a"].exact, journal.exact_state = None, ["validated", "s"]
+        fields = json.loads(dump(journal))
+        assert ("y" in fields, fields["h"], fields["z"]) == (False, "s", ["validated", "s"])
 
     def test_earlier_answers_are_in_a_payload_only_where_there_are_any(self) -> None:
         journal = Journal(NOW)

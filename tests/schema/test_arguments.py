@@ -21,14 +21,14 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 from typing_extensions import TypedDict
 
 from mrtr_server import Context, Header, MRTRServer, SetupError
 from mrtr_server.errors import ArgumentsMisfit
 from mrtr_server.protocol.header_params import HeaderParameter, header_parameters
 from mrtr_server.registration.handlers import compile_handler
-from mrtr_server.schema.arguments import MOST_PROBLEMS, SignatureArguments, Stored, Structured
+from mrtr_server.schema.arguments import MOST_PROBLEMS, SignatureArguments, Structured
 
 
 class Color(Enum):
@@ -794,32 +794,6 @@ class TestHeaders:
     def test_a_name_in_a_raw_schema_is_text(self, wrong: Any) -> None:
         with pytest.raises(SetupError, match="can't be the name of a header"):
             header_parameters("tool", {"properties": {"it": {"type": "string", "x-mcp-header": wrong}}})
-
-
-class TestStored:
-    """Step results and handlers' own state go to JSON and come back as their type."""
-
-    @given(st.sampled_from(list(TYPES)), st.data())
-    def test_a_value_comes_back_as_its_declared_type(self, annotation: Any, data: st.DataObject) -> None:
-        value = TypeAdapter[Any](annotation).validate_python(data.draw(TYPES[annotation]))
-        stored = Stored(annotation)
-        written = stored.dump(value)
-        assert json.loads(json.dumps(written, allow_nan=False)) == written
-        assert stored.load(written) == value
-        assert type(stored.load(written)) is type(value)
-
-    def test_what_does_not_fit_any_more_is_found(self) -> None:
-        with pytest.raises(ValidationError):
-            Stored(Point).load({"x": "not a number"})
-
-    @pytest.mark.parametrize("value", [object(), Point, lambda: None])
-    def test_what_is_no_json_is_not_stored(self, value: Any) -> None:
-        with pytest.raises(ValueError, match="serialize"):
-            Stored(Any).dump(value)
-
-    def test_a_value_of_another_type_than_declared_is_not_stored(self) -> None:
-        with pytest.raises(ValueError, match="Expected `int`"):
-            Stored(int).dump("five")
 
 
 class TestStructured:

@@ -1,0 +1,63 @@
+"""Exception groups, as task groups raise them: which one of several errors counts."""
+
+import asyncio
+from collections.abc import Iterator
+
+from ..errors import (
+    CallEnded,
+    FlowError,
+    MissingCapability,
+    NotAnswered,
+    Refusal,
+    RequestError,
+    StoreUnavailable,
+    ToolError,
+)
+from ..logs.failures import report_failure
+
+_RANKS: tuple[tuple[type[BaseException], ...], ...] = (
+    (Refusal,),
+    (FlowError,),
+    (MissingCapability,),
+    (RequestError, ToolError),
+    (StoreUnavailable, NotAnswered, CallEnded),
+)
+"""What ends a call in a way of its own. Of several, those of the first row count: a person's no before all. The other
+rows are in the order in which the events of a round count."""
+
+
+def ending_in(error: BaseException, where: str) -> BaseException:
+    """Return the error that counts: of a group with errors that end a call in a way of their own, the first of these.
+
+    What else is in the group is logged under a reference, unless it only says that the call has ended.
+
+    Args:
+        error: what was raised.
+        where: what raised it, for the log.
+
+    Returns:
+        The error itself, if it is no group, or a group without such an error.
+    """
+    if not isinstance(error, BaseExceptionGroup):
+        return error
+    counts = min(_leaves(error), key=_rank)  # of equals the first
+    if _rank(counts) == len(_RANKS):
+        return error
+    _, others = error.split(lambda each: each is counts or isinstance(each, CallEnded | asyncio.CancelledError))
+    if others is not None:
+        report_failure("%r raised more than the %s that it ended with", where, type(counts).__name__, error=others)
+    return counts
+
+
+def _leaves(group: BaseException) -> Iterator[BaseException]:
+    left = [group]
+    while left:
+        each = left.pop()
+        if isinstance(each, BaseExceptionGroup):
+            left.extend(reversed(each.exceptions))
+        else:
+            yield each
+
+
+def _rank(error: BaseException) -> int:
+    return next((rank for rank, kinds in enumerate(_RANKS) if isinstance(error, kinds)), len(_RANKS))
