@@ -1,6 +1,7 @@
 """Exception groups, as task groups raise them: which one of several errors counts."""
 
 import asyncio
+import logging
 from collections.abc import Iterator
 
 from ..errors import (
@@ -14,6 +15,8 @@ from ..errors import (
     ToolError,
 )
 from ..logs.failures import report_failure
+
+logger = logging.getLogger("mrtr_server")
 
 _RANKS: tuple[tuple[type[BaseException], ...], ...] = (
     (Refusal,),
@@ -29,7 +32,7 @@ rows are in the order in which the events of a round count."""
 def ending_in(error: BaseException, where: str) -> BaseException:
     """Return the error that counts: of a group with errors that end a call in a way of their own, the first of these.
 
-    What else is in the group is logged under a reference, unless it only says that the call has ended.
+    What else is in the group is logged, unless it only says that the call has ended: a failure under a reference.
 
     Args:
         error: what was raised.
@@ -45,7 +48,13 @@ def ending_in(error: BaseException, where: str) -> BaseException:
         return error
     _, others = error.split(lambda each: each is counts or isinstance(each, CallEnded | asyncio.CancelledError))
     if others is not None:
-        report_failure("%r raised more than the %s that it ended with", where, type(counts).__name__, error=others)
+        messages, failures = others.split(lambda each: isinstance(each, ToolError | RequestError))
+        if messages is not None:
+            said = "; ".join(map(str, _leaves(messages)))
+            logger.warning("%r ended with one error of several. Nobody is told of the others: %s", where, said)
+        if failures is not None:
+            kind = type(counts).__name__
+            report_failure("%r raised more than the %s that it ended with", where, kind, error=failures)
     return counts
 
 

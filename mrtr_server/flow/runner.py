@@ -5,6 +5,7 @@ import logging
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from functools import partial
+from types import CoroutineType
 from typing import Any, assert_never
 
 from ..concurrency.running import running_loop, running_task
@@ -234,9 +235,12 @@ async def _end(task: asyncio.Task[RoundEnd], round_: WaitingRound) -> None:
     """
     if not task.done():
         await _give_turns(task, round_)
-        while any(each.was_cancelled for each in round_.parked) and not round_.in_teardown and _throw(task):
-            await _give_turns(task, round_)  # once for each task group that is left
-        if not task.done() and all(each.task is None or each.task.done() for each in round_.parked):
+        has_left = False
+        while any(each.was_cancelled for each in round_.parked) and _leave_group(task):
+            has_left = True
+            await _give_turns(task, round_)
+        beside = [each.task for each in round_.parked if each.task is not None and each.task is not task]
+        if not task.done() and (has_left or all(each.done() for each in beside)):
             with suppress(TimeoutError):
                 async with asyncio.timeout(WIND_DOWN_SECONDS):
                     while not (task.done() or round_.in_teardown):
@@ -261,17 +265,20 @@ async def _give_turns(task: asyncio.Task[RoundEnd], round_: WaitingRound) -> Non
         await asyncio.sleep(0)
 
 
-def _throw(task: asyncio.Task[RoundEnd]) -> bool:
-    """Raise `RoundOver` where a handler waits; return whether that is possible.
+def _leave_group(task: asyncio.Task[RoundEnd]) -> bool:
+    """Raise `RoundOver` in a task group at whose end a handler waits; return False if it waits for anything else.
 
-    A task group that is ending, since one of its tasks has failed, takes no cancellation while it waits for the others.
+    A group that is ending, since one of its tasks has failed, takes no cancellation while it waits for the others.
     """
-    waits_for: Any = task._fut_waiter  # type: ignore[attr-defined]  # noqa: SLF001  nothing public says it
-    if waits_for is None or waits_for.done() or isinstance(waits_for, asyncio.Task):
+    innermost: Any = task.get_coro()
+    while isinstance(within := getattr(innermost, "cr_await", None), CoroutineType):
+        innermost = within
+    frame = getattr(innermost, "cr_frame", None)
+    group = None if frame is None else frame.f_locals.get("self")
+    ended: asyncio.Future[bool] | None = getattr(group, "_on_completed_fut", None)  # of asyncio's groups and of AnyIO's
+    if task.done() or ended is None or ended.done():
         return False
-    if len(waits_for._callbacks or ()) != 1:  # noqa: SLF001  others wait for the same
-        return False
-    waits_for.set_exception(RoundOver())
+    ended.set_exception(RoundOver())
     return True
 
 

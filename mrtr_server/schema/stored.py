@@ -3,15 +3,17 @@
 import logging
 from collections.abc import Iterable, Iterator, Mapping
 from copy import deepcopy
-from functools import lru_cache
+from dataclasses import is_dataclass
+from enum import Enum
+from functools import cached_property, lru_cache
 from typing import Any, Literal, NamedTuple
 
-from pydantic import PydanticUserError, TypeAdapter, ValidationError
+from pydantic import BaseModel, PydanticUserError, TypeAdapter, ValidationError
 from pydantic_core import SchemaError, from_json, to_json
 
 from ..errors import SetupError
 from ..well_formed import well_formed
-from .exact import classes_in, decode, encode, encode_beside, hides, with_derived
+from .exact import Classes, classes_in, decode, encode, encode_beside, hides, with_derived
 
 logger = logging.getLogger("mrtr_server")
 
@@ -58,6 +60,7 @@ class Stored:
             raise SetupError(f"JSON has no form of {what}")
         self._declared = tuple(classes_in(schema))
         self._is_open = _is_open(schema)
+        self._has_own_equality = not all(map(_compares_all, self._declared))
 
     def keep(self, value: Any, what: str) -> tuple[Written, Any]:
         """Return a value as it is stored, and as it comes back from there.
@@ -97,7 +100,10 @@ class Stored:
                 failure = failure or error
                 continue
             # What declares nothing is plain JSON, and an iterator can't be read once more.
-            if self._annotation is Any or isinstance(value, Iterator) or (form != _LOOSE and parts.are_in(back)):
+            if self._annotation is Any or isinstance(value, Iterator):
+                return written, back, True
+            is_equal = not self._has_own_equality and _are_equal(value, back)  # which is found sooner
+            if form != _LOOSE and (is_equal or parts.are_in(back)):
                 return written, back, True
             if kept is None:
                 kept, base = (written, back, False), written.json
@@ -147,9 +153,13 @@ class _Parts:
 
     def __init__(self, value: Any, declared: Iterable[type], *, is_open: bool) -> None:
         self._value = value
-        self._classes = with_derived(declared)
+        self._declared = declared
         self._is_open = is_open
         self._tree: Any = None
+
+    @cached_property
+    def _classes(self) -> Classes:
+        return with_derived(self._declared)
 
     def tree(self) -> Any:
         """Return the value by its parts. Raises `PydanticSerializationError` for what has none."""
@@ -166,6 +176,13 @@ class _Parts:
         except Exception:  # a part that only the type's own code knows
             return _are_equal(self._value, back)
         return bool(mine == its)
+
+
+def _compares_all(cls: Any) -> bool:
+    """Return whether two objects of a class are equal only if all that they are made of is."""
+    if is_dataclass(cls):
+        return False  # a field may be left out
+    return cls.__eq__ is BaseModel.__eq__ if issubclass(cls, BaseModel) else issubclass(cls, Enum)
 
 
 def _are_equal(value: Any, back: Any) -> bool:

@@ -65,7 +65,11 @@ def test_the_others_are_logged_in_full_and_alone(caplog: pytest.LogCaptureFixtur
         False,
     )
     caplog.clear()
-    ending_in(ExceptionGroup("one", [ToolError("shown")]), "it")
+    ending_in(ExceptionGroup("several", [ToolError("shown"), ProtocolError("one"), ToolError("two")]), "it")
+    assert [record.levelname for record in caplog.records] == ["WARNING"], "a message for the model is no failure"
+    assert caplog.messages[0].endswith("Nobody is told of the others: one; two")
+    caplog.clear()
+    ending_in(BaseExceptionGroup("one", [ToolError("shown"), CallEnded("over"), asyncio.CancelledError()]), "it")
     assert caplog.records == []
 
 
