@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any, Generic, Protocol, TypeVar
 
-from pydantic_core import from_json
+from pydantic_core import from_json, to_json
 
 from ..crypto.digests import digest
 from ..crypto.keys import KeyRing
@@ -26,7 +26,6 @@ from ..schema.stored import Stored
 from ..storage.base import Store
 from ..storage.pubsub import Fanout
 from ..storage.quotas import Quotas
-from ..well_formed import write_json
 from .base_url import BaseUrl
 
 logger = logging.getLogger("mrtr_server")
@@ -289,7 +288,7 @@ class Callbacks:
             Full: too much is stored, by all callers or (`OverShare`) for this person.
             StoreUnavailable: it could not be stored.
         """
-        payload = write_json(report)
+        payload = to_json(report)
         if len(payload) > self._limits.state_bytes:
             raise FlowError(
                 f"The callback returned {len(payload)} bytes; Limits(state_bytes=...) allows {self._limits.state_bytes}"

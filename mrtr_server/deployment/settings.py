@@ -88,7 +88,7 @@ class Settings(KnowsGiven, Generic[Server]):
         check_types(self, SETTING_TYPES)
         if not self.name:
             raise SetupError("MRTRServer needs a name")
-        texts = ("name", "version", "title", "description", "instructions", "website_url")
+        texts = ("name", "version", "title", "description", "instructions", "website_url", "icons")
         refuse_halves("MRTRServer", {text: getattr(self, text) for text in texts})
         if not self.path.startswith("/"):
             raise SetupError(f"path={self.path!r} must start with a slash")

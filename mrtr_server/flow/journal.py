@@ -254,7 +254,8 @@ class Journal:
         return digest_bytes(self._held()) == self.handed_over
 
     def _held(self) -> bytes:
-        return to_json([self._answers(), self._steps(), None if self.state is UNSET else [self.state]])
+        held = [self._answers(), self._steps(), None if self.state is UNSET else [self.state]]
+        return to_json([*held, exact] if (exact := self._exact()) else held)
 
     # To and from a payload
 
@@ -393,9 +394,9 @@ class Journal:
 
     def _largest(self) -> str:
         sizes = {f"the answer {key!r}": len(to_json(raw)) for key, (_, raw) in self._answers().items()}
-        sizes |= {f"the step {key!r}": len(to_json(step.result)) for key, step in self.steps.items()}
+        sizes |= {f"the step {key!r}": len(to_json([step.result, step.exact])) for key, step in self.steps.items()}
         if self.state is not UNSET:
-            sizes["the handler's own state"] = len(to_json(self.state))
+            sizes["the handler's own state"] = len(to_json([self.state, self.exact_state]))
         return max(sizes, key=lambda name: sizes[name], default="the questions")
 
 

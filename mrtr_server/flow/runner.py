@@ -236,7 +236,7 @@ async def _end(task: asyncio.Task[RoundEnd], round_: WaitingRound) -> None:
     if not task.done():
         await _give_turns(task, round_)
         has_left = False
-        while any(each.was_cancelled for each in round_.parked) and _leave_group(task):
+        while not round_.in_teardown and any(each.was_cancelled for each in round_.parked) and _leave_group(task):
             has_left = True
             await _give_turns(task, round_)
         beside = [each.task for each in round_.parked if each.task is not None and each.task is not task]

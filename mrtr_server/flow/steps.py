@@ -2,12 +2,12 @@
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Container
+from collections.abc import Awaitable, Callable, Container, Coroutine
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
-from typing import Any, get_type_hints
+from typing import Any, Self, get_args, get_origin, get_type_hints
 
 from pydantic import ValidationError
 
@@ -327,6 +327,11 @@ def _declared_by(function: Callable[..., Any]) -> Any:
             annotation = get_type_hints(target).get("return", Any)
         except (NameError, TypeError):
             annotation = Any
+    if get_origin(annotation) in (Awaitable, Coroutine):  # of a plain function, whose result is awaited
+        annotation = get_args(annotation)[-1]
+    if annotation is Self:
+        owner = getattr(function, "__self__", None)
+        annotation = owner if inspect.isclass(owner) else type(owner)
     return annotation
 
 

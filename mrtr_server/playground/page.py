@@ -11,7 +11,6 @@ from ..crypto.keys import KeyRing
 from ..errors import InvalidRequestState
 from ..flow.inspection import inspect_state
 from ..transport.response_writer import respond
-from ..well_formed import write_json
 from .local import why_not_local
 from .observed_tasks import ObservedTasks
 
@@ -115,7 +114,7 @@ class Page:
                 found = {"error": f'Send {{"{what.removeprefix("/")}": "..."}}'}
             else:
                 found = self._tasks.describe(asked) if what == "/task" else self._describe(asked)
-            await respond(send, 200, write_json(found), _NO_STORE)
+            await respond(send, 200, to_json(found), _NO_STORE)
 
     def _describe(self, state: str) -> Mapping[str, object]:
         if self._own_codec:

@@ -357,6 +357,14 @@ class TestBudgets:
         with pytest.raises(OverBudget, match="without progress in between"):
             journal.count_round({}, LIMITS, keeps_state=True)
 
+    def test_a_state_whose_json_looks_the_same_is_another_one(self) -> None:
+        journal = Journal(NOW, state="****", exact_state=["validated", "one"])
+        journal.count_round({}, LIMITS, keeps_state=True)
+        journal.exact_state = ["validated", "two"]
+        journal.count_round({}, LIMITS, keeps_state=True)
+        with pytest.raises(OverBudget):
+            journal.count_round({}, LIMITS, keeps_state=True)
+
     def test_what_a_handler_kept_is_not_handed_over_with_nothing_done_since(self) -> None:
         journal = Journal(NOW, state=1)
         assert journal.may_hand_over(LIMITS)
@@ -388,6 +396,12 @@ class TestBudgets:
         assert largest(journal) == "the step 'build'"
         journal.state = "x" * 1000
         assert largest(journal) == "the handler's own state"
+
+    def test_the_error_counts_what_lies_beside_the_json_of_an_entry(self) -> None:
+        journal = Journal(NOW, state="s" * 100)
+        journal.steps["image"] = Step("m.image", {}, None, [], ["validated", {"bytes": "A" * 2000}])
+        with pytest.raises(OverBudget, match="its largest entry is the step 'image'"):
+            dump(journal, limits=Limits(state_bytes=1024))
 
     def test_the_error_does_not_repeat_what_is_in_it(self) -> None:
         journal = Journal(NOW)

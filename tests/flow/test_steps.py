@@ -1,7 +1,7 @@
 """Rule 4 of a flow: a step runs once, is told apart from every other, and its result stands."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date
@@ -9,7 +9,7 @@ from decimal import Decimal
 from enum import KEEP, Enum, Flag
 from functools import partial
 from ipaddress import ip_network
-from typing import Any, cast
+from typing import Any, Self, cast
 from uuid import UUID
 
 import pytest
@@ -377,6 +377,32 @@ class TestRule4Steps:
             await AsyncClient(app).call("use", answers={"confirm": yes})
         ).text == r"1 s3cret excluded 2026-05-01 b'\xff'"
         assert EFFECTS == ["made"]
+
+    async def test_a_result_has_the_type_that_awaiting_it_or_the_class_gives(self, app: MRTRServer) -> None:
+        class Account(BaseModel):
+            opened: date
+
+            @classmethod
+            def open(cls) -> Self:
+                return cls(opened=date(2026, 5, 1))
+
+            def again(self) -> Self:
+                return self
+
+        def later() -> Coroutine[Any, Any, Account]:
+            async def made() -> Account:
+                return Account.open()
+
+            return made()
+
+        @app.tool
+        async def run(ctx: Context) -> str:
+            account = await ctx.step(Account.open)
+            others = [await ctx.step(account.again), await ctx.step(later)]
+            await ctx.confirm("Go on?")
+            return str([each == account for each in others])
+
+        assert (await AsyncClient(app).call("run", answers={"confirm": yes})).text == "[True, True]"
 
     @pytest.mark.parametrize("catches", [False, True], ids=["let through", "caught"])
     async def test_a_result_whose_type_has_no_json_is_refused_before_the_step_runs(
