@@ -136,7 +136,7 @@ ONLY_IMPORTERS = {
         "cli.calling",
         "client.results",
         "deployment.environment",
-        *(f"flow.{each}" for each in ("asks", "inputs", "pure", "step_arguments", "steps", "url_asks")),
+        *(f"flow.{each}" for each in ("asks", "inputs", "pure", "step_arguments", "steps", "undone", "url_asks")),
         *(f"protocol.{each}" for each in ("content", "draft_answers")),
         *(f"registration.{each}" for each in ("callbacks", "dependencies")),
         *(f"schema.{each}" for each in ("annotations", "arguments", "defaults", "forms", "results", "values")),

@@ -123,10 +123,8 @@ def _is_answered(
     """Whether the function has the answer to a question, or finds it when it is run again."""
     if question.digest in round_.journal.answers.get(key, ()):
         return True
-    if inputs is not None and key in inputs.reasons:  # it did not fit
-        return False
-    if inputs is not None and not handler.single_use and inputs.found(key, question):
-        return True
+    if inputs is not None and any(key == name for name, _ in inputs.read):
+        return not handler.single_use and inputs.found(key, question)
     # One that came without a state, and that the function has not come to read.
     return round_.take_early(key, question.digest, ask.needs_state) is not None
 
