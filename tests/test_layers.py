@@ -83,7 +83,7 @@ ONLY_IMPORTERS = {
         *(f"cli.{each}" for each in ("check", "database", "dev", "keys", "loading", "log_options", "run", "states")),
         *(f"cli.{each}" for each in ("calling", "new", "stdio", "tasks", "variables", "worker")),
     },
-    "sqlite3": {"storage.sql.sqlite", "storage.sql.sqlite_file"},
+    "sqlite3": {"dev.effects", "storage.sql.sqlite", "storage.sql.sqlite_file"},
     "asyncpg": {"storage.sql.postgresql"},
     "starlette": {
         *(
