@@ -217,8 +217,8 @@ class MRTRServer(Composition, ASGIServer):
     def resource_metadata(self) -> ASGIApp:
         """The application that serves the metadata of the protected resource (RFC 9728).
 
-        The server serves it below its own root, which a site with a `Route` to the server does not pass on. A client that
-        looks for it by itself looks below the root of the host. So mount this there, in either case, as
+        The server serves it below its own root, but a site with a `Route` to the server does not pass that on. A client
+        that looks for it by itself looks below the root of the host. So mount this there, in either case, as
         `Mount("/.well-known/oauth-protected-resource", server.resource_metadata)`.
 
         Raises:

@@ -273,7 +273,7 @@ class Tenant:
         self._control("revoke")
 
     def set(self, **wanted: Any) -> None:
-        """Set `is_down`, `lifetime`, `names_keys`, `published` in place of keys, or `before`: the number of other keys."""
+        """Set `is_down`, `lifetime`, `names_keys`, `before` (how many other keys are listed) or `published` (what is)."""
         self._control("set", **wanted)
 
     @property
