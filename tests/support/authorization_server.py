@@ -273,7 +273,10 @@ class Tenant:
         self._control("revoke")
 
     def set(self, **wanted: Any) -> None:
-        """Set `is_down`, `lifetime`, `names_keys`, `before` (how many other keys are listed) or `published` (what is)."""
+        """Set `is_down`, `lifetime`, `names_keys`, or `published`, in place of keys.
+
+        `before` is how many other keys are listed before its own.
+        """
         self._control("set", **wanted)
 
     @property
