@@ -82,7 +82,11 @@ class ModernDialect(Dialect):
         header = envelope.headers.get(VERSION_HEADER)
         if header == _VERSION_VALUE or (header is not None and header.strip(b" \t") not in HANDSHAKE_HEADERS):
             return True
-        return names_version(envelope)
+        if not names_version(envelope):
+            return False
+        # A client that began with a handshake may describe itself in each call, and name its version in both places.
+        named: object = envelope.params["_meta"][VERSION_FIELD]
+        return header is None or named != header.strip(b" \t").decode("latin-1")
 
     def load_call(self, envelope: Envelope, principal: Principal | None, user: Any) -> Call:
         """Check a request in the order that the specification implies: header, `_meta`, both, version, the rest."""
