@@ -9,7 +9,7 @@ from typing import Any, cast
 from ..callbacks.callback_service import KIND, Callback, Callbacks, Reports
 from ..errors import FlowError, InvalidAnswer, KeyConflict, MissingCapability, Refusal, SetupError
 from ..logs.tracebacks import format_stack
-from ..protocol.callers import nested
+from ..protocol.callers import lacking, nested
 from ..protocol.messages import JSON, Call, Question
 from .asks import Ask
 from .endings import Asking, Backgrounded, Failed, Refused, RoundEnd, Yielded, YieldReason
@@ -261,8 +261,8 @@ class Round:
         self._send(key, ask, question.because(reason) if reason else question)
 
     def _send(self, key: str, ask: Ask[Any], question: Question) -> None:
-        if lacking := self.call.client.lacking(question.needs):
-            self._lack(lacking)
+        if missing := lacking(self.call.client, question.needs):
+            self._lack(missing)
         elif question.kind == KIND:  # so it is one with a callback
             self.asked[key] = self._leading_back(key, cast(ElicitUrl[Any], ask), question)
         else:

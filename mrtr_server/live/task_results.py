@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 from ..errors import AnswerNotShared, Busy, InvalidRequest, MissingCapability, RequestError, UnknownTarget
-from ..protocol.callers import Principal, nested
+from ..protocol.callers import Principal, lacking, nested
 from ..protocol.messages import (
     JSON,
     NOTHING,
@@ -215,8 +215,8 @@ class _Stream:
         for key, question in task.questions.items():
             if key in seen:
                 continue
-            if lacking := self.call.client.lacking(question.needs):
-                raise MissingCapability(nested(lacking))
+            if missing := lacking(self.call.client, question.needs):
+                raise MissingCapability(nested(missing))
             if not self.channel.can_stream:
                 raise InvalidRequest("This task asks a question, which needs Accept: text/event-stream")
             self._event = replace(self._event, seen={**self._event.seen, key: question.page})

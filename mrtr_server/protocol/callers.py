@@ -88,9 +88,10 @@ class Client:
             found = found.get(part) if isinstance(found, dict) else None
         return found is not None
 
-    def lacking(self, needs: Iterable[str]) -> list[str]:
-        """Return those of some capabilities that the client did not declare; see `supports`."""
-        return [need for need in needs if not self.supports(need)]
+
+def lacking(client: Client, needs: Iterable[str]) -> list[str]:
+    """Return those of some capabilities that a client did not declare; see `Client.supports`."""
+    return [need for need in needs if not client.supports(need)]
 
 
 def nested(paths: Iterable[str]) -> dict[str, Any]:
