@@ -103,6 +103,7 @@ ONLY_IMPORTERS = {
                 "resource_metadata",
                 "response_writer",
                 "routing",
+                "site",
             )
         ),
         *(
