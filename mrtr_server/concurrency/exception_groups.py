@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from ..errors import (
     CallEnded,
+    FlowContinues,
     FlowError,
     MissingCapability,
     NotAnswered,
@@ -29,6 +30,10 @@ _RANKS: tuple[tuple[type[BaseException], ...], ...] = (
 rows are in the order in which the events of a round count."""
 
 
+_ENDED = (CallEnded, FlowContinues, asyncio.CancelledError)
+"""What only says that something has ended."""
+
+
 def ending_in(error: BaseException, where: str) -> BaseException:
     """Return the error that counts: of a group with errors that end a call in a way of their own, the first of these.
 
@@ -46,7 +51,7 @@ def ending_in(error: BaseException, where: str) -> BaseException:
     counts = min(_leaves(error), key=_rank)  # of equals the first
     if _rank(counts) == len(_RANKS):
         return error
-    _, others = error.split(lambda each: each is counts or isinstance(each, CallEnded | asyncio.CancelledError))
+    _, others = error.split(lambda each: each is counts or isinstance(each, _ENDED))
     if others is not None:
         messages, failures = others.split(lambda each: isinstance(each, ToolError | RequestError))
         if messages is not None:
