@@ -8,23 +8,23 @@ is an object of one member, which names its kind.
 import dataclasses
 from base64 import b64decode, b64encode
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
 from functools import lru_cache
 from pathlib import PurePath
-from typing import Any
+from typing import Any, get_type_hints
 from uuid import UUID
 
-from pydantic import BaseModel, RootModel, TypeAdapter
+from pydantic import BaseModel, RootModel, Secret, SecretBytes, SecretStr, TypeAdapter
 from pydantic_core import to_json, to_jsonable_python
 
 from ..well_formed import is_well_formed
 
 _TEXTS: Mapping[str, type] = {each.__name__.lower(): each for each in (datetime, date, time, timedelta, Decimal, UUID)}
 _NAMES = {kind: name for name, kind in _TEXTS.items()}
-_COLLECTIONS: Mapping[str, Any] = {each.__name__: each for each in (tuple, set, frozenset)}
 _JSON = (str, int, float, list, dict)
 _LOST = "lost"
 """The kind of what plain JSON does not hold all of, so that nothing that comes back is equal to it."""
@@ -55,10 +55,11 @@ def encode(value: Any, classes: Classes) -> Any:
         return {"dict": [[encode(key, classes), encode(item, classes)] for key, item in value.items()]}
     if isinstance(value, list | deque):
         return [encode(item, classes) for item in value]
-    for name, kind in _COLLECTIONS.items():
-        if isinstance(value, kind):
-            items = [encode(item, classes) for item in value]
-            return {name: items if kind is tuple else sorted(items, key=to_json)}
+    if isinstance(value, tuple):
+        return {"tuple": [encode(item, classes) for item in value]}
+    if isinstance(value, set | frozenset):
+        items = sorted((encode(item, classes) for item in value), key=to_json)
+        return {"set" if isinstance(value, set) else "frozenset": items}
     return _encode_object(value, classes)
 
 
@@ -68,10 +69,12 @@ def _encode_object(value: Any, classes: Classes) -> Any:
     if (name := _NAMES.get(type(value))) is not None:
         return {name: to_jsonable_python(value)}
     if (reveal := getattr(value, "get_secret_value", None)) is not None:
-        return encode(reveal(), classes)
+        return {"secret": encode(reveal(), classes)}
     if isinstance(value, RootModel):
         return _of_class(value, encode(value.root, classes), classes)
     if (fields := _fields_of(value)) is not None:
+        if full_name(type(value)) not in classes:  # so it comes back as JSON, which may go to others
+            fields = {name: item for name, item in fields.items() if not _is_excluded(value, name)}
         return _of_class(value, encode(fields, classes), classes)
     if isinstance(value, PurePath):  # which the next one refuses with halves of characters
         return encode(str(value), classes)
@@ -108,9 +111,9 @@ def hides(value: Any) -> bool:
     """Return whether a value has parts that its own JSON does not show: secrets, and fields that are left out of it."""
     if hasattr(value, "get_secret_value"):
         return True
-    if isinstance(value, BaseModel) and any(field.exclude for field in type(value).model_fields.values()):
-        return True
     parts = _fields_of(value) or value
+    if isinstance(value, BaseModel) and any(_is_excluded(value, name) for name in parts):
+        return True
     if isinstance(parts, Mapping):
         parts = parts.values()
     elif not isinstance(parts, list | tuple | set | frozenset):
@@ -120,7 +123,25 @@ def hides(value: Any) -> bool:
 
 def _of_class(value: Any, written: Any, classes: Classes) -> Any:
     name = full_name(type(value))
-    return {"class": [name, written]} if name in classes else written
+    if name not in classes:
+        return written
+    private = {}
+    for attribute, item in (getattr(value, "__pydantic_private__", None) or {}).items():
+        with suppress(Exception):  # a connection or the like, of which each object makes its own
+            private[attribute] = encode(item, classes)
+    return {"class": [name, written, *([{"dict": [list(pair) for pair in private.items()]}] if private else [])]}
+
+
+def are_alike(value: Any, back: Any) -> bool:
+    """Return whether two values that are written alike are of the same classes, too, in all their parts."""
+    if type(value) is not type(back):
+        return False
+    mine, its = _fields_of(value) or value, _fields_of(back) or back
+    if isinstance(mine, Mapping):
+        mine, its = mine.values(), its.values()
+    elif not isinstance(mine, list | tuple | deque):
+        return True
+    return all(are_alike(*pair) for pair in zip(mine, its, strict=True))
 
 
 def _fields_of(value: Any) -> dict[str, Any] | None:
@@ -132,13 +153,19 @@ def _fields_of(value: Any) -> dict[str, Any] | None:
     return None
 
 
+def _is_excluded(value: Any, name: str) -> bool:
+    field = type(value).model_fields.get(name) if isinstance(value, BaseModel) else None
+    return field is not None and bool(field.exclude)
+
+
 def decode(tree: Any, classes: Classes, *, validates: bool) -> Any:
     """Return the value that `encode` has written.
 
     Args:
         tree: what it returned.
         classes: those whose objects it may make. An object of another one comes back as its fields.
-        validates: whether a class validates its fields; otherwise they are put in as they were.
+        validates: whether a class validates its fields together; otherwise each is validated by its type alone, so that
+            what a validator or `__post_init__` has computed stays as it was.
 
     Raises:
         ValueError: it does not fit the classes as they are now.
@@ -148,21 +175,29 @@ def decode(tree: Any, classes: Classes, *, validates: bool) -> Any:
     if not isinstance(tree, dict):
         return tree
     ((kind, held),) = tree.items()
-    if kind == "str":
-        return b64decode(held).decode(errors="surrogatepass")
-    if kind == "bytes":
-        return b64decode(held)
-    if kind == "float":
-        return float(held)
-    if kind in _TEXTS:
-        return _adapter(_TEXTS[kind]).validate_python(held)
+    if kind in _READERS:
+        return _READERS[kind](held)
     parts = decode(held, classes, validates=validates)
-    if kind == _LOST:
-        return parts
     if kind == "class":
-        name, fields = parts
-        return _object(classes[name], fields, validates=validates) if name in classes else fields
-    return dict(parts) if kind == "dict" else _COLLECTIONS[kind](parts)
+        name, fields, *private = parts
+        if name not in classes:
+            return fields
+        made = _object(classes[name], fields, validates=validates)
+        for attribute, item in dict(*private).items():
+            setattr(made, attribute, item)
+        return made
+    if kind == "secret":  # which stays one where its type is left open, too
+        return (SecretStr if isinstance(parts, str) else SecretBytes if isinstance(parts, bytes) else Secret)(parts)
+    return parts if kind == _LOST else _COLLECTIONS[kind](parts)
+
+
+_READERS: Mapping[str, Callable[[Any], Any]] = {
+    "str": lambda held: b64decode(held).decode(errors="surrogatepass"),
+    "bytes": b64decode,
+    "float": float,
+    **{name: TypeAdapter(kind).validate_python for name, kind in _TEXTS.items()},
+}
+_COLLECTIONS: Mapping[str, Any] = {each.__name__: each for each in (tuple, set, frozenset, dict)}
 
 
 def _object(cls: Any, fields: Any, *, validates: bool) -> Any:
@@ -175,15 +210,33 @@ def _object(cls: Any, fields: Any, *, validates: bool) -> Any:
             fields = {name: value for name, value in fields.items() if name not in computed}
         return _adapter(cls).validate_python(fields, strict=False, by_alias=False, by_name=True)
     if issubclass(cls, RootModel):
-        return cls.model_construct(fields)
+        return cls.model_construct(*_validated(cls, {"root": fields}).values())
     if not fields.keys() >= ({field.name for field in own} if own is not None else cls.model_fields.keys()):
         raise ValueError("the class has more fields now")
+    fields = _validated(cls, fields)
     if own is None:
         return cls.model_construct(**fields)
     made = object.__new__(cls)
     for field in own:
         object.__setattr__(made, field.name, fields[field.name])
     return made
+
+
+def _validated(cls: type, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Validate each field by its type alone."""
+    types = _types_of(cls)
+    return {
+        name: types[name].validate_python(value, strict=False, by_alias=True, by_name=True) if name in types else value
+        for name, value in fields.items()
+    }
+
+
+@lru_cache(maxsize=256)
+def _types_of(cls: type) -> Mapping[str, TypeAdapter[Any]]:
+    if issubclass(cls, BaseModel):
+        return {name: TypeAdapter(field.rebuild_annotation()) for name, field in cls.model_fields.items()}
+    hints, fields = get_type_hints(cls, include_extras=True), dataclasses.fields(cls)  # type: ignore[arg-type]
+    return {field.name: TypeAdapter(hints[field.name]) for field in fields}
 
 
 def classes_in(schema: Any) -> Iterator[type]:
@@ -195,6 +248,8 @@ def classes_in(schema: Any) -> Iterator[type]:
     if isinstance(schema, Mapping):
         if schema.get("type") in ("model", "dataclass", "enum") and "cls" in schema:
             yield schema["cls"]
+        elif schema.get("type") == "literal":
+            yield from (type(each) for each in schema["expected"] if isinstance(each, Enum))
         for name, part in schema.items():
             if name not in ("metadata", "serialization", "default"):
                 yield from classes_in(part)

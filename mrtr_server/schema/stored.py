@@ -13,14 +13,14 @@ from pydantic_core import SchemaError, from_json, to_json
 
 from ..errors import SetupError
 from ..well_formed import well_formed
-from .exact import Classes, classes_in, decode, encode, encode_beside, hides, with_derived
+from .exact import Classes, are_alike, classes_in, decode, encode, encode_beside, hides, with_derived
 
 logger = logging.getLogger("mrtr_server")
 
 _NAMES, _ALIASES, _VALIDATED, _AS_IT_WAS, _LOOSE = "names", "aliases", "validated", "as it was", "loose"
 """How a value may be written, in the order in which that is tried: by its type's own JSON, under the names of fields
-or under their aliases; by its parts, which are validated again where they are read, or put in as they were; and by
-the JSON of what is not quite of the type."""
+or under their aliases; by its parts, which are validated again where they are read, or put together as they were; and
+by the JSON of what is not quite of the type."""
 
 _UNREADABLE = [{"mrtr_server": "a newer release recorded this"}]
 """Stands for a value that its type has no JSON for. Few types take it, so an earlier release ends the flow there."""
@@ -77,7 +77,7 @@ class Stored:
         written, back, is_same = self._keep(value)
         if not is_same:
             _note_change(what, type(value).__qualname__, self._annotation)
-        elif self._annotation is Any and hides(value):
+        elif self._annotation is Any and written.exact is None and hides(value):
             _note_loss(what, type(value).__qualname__)
         return written, back
 
@@ -89,6 +89,8 @@ class Stored:
         base: Any = _UNREADABLE
         for form in (_NAMES, _ALIASES, _VALIDATED, _AS_IT_WAS, _LOOSE):
             try:
+                if form == _AS_IT_WAS:  # for what is of the type, since nothing checks that where it is read
+                    self._adapter.dump_python(value, warnings="error")
                 if form in (_VALIDATED, _AS_IT_WAS):
                     written = Written(well_formed(base), [form, parts.tree()])
                 else:
@@ -103,9 +105,10 @@ class Stored:
             if self._annotation is Any or isinstance(value, Iterator):
                 return written, back, True
             is_equal = not self._has_own_equality and _are_equal(value, back)  # which is found sooner
-            if form != _LOOSE and (is_equal or parts.are_in(back)):
+            is_same = form != _LOOSE and (is_equal or parts.are_in(back))
+            if is_same and (form != _AS_IT_WAS or are_alike(value, back)):
                 return written, back, True
-            if kept is None:
+            if kept is None and form != _AS_IT_WAS:
                 kept, base = (written, back, False), written.json
         if kept is None:
             assert failure is not None  # noqa: S101  or one form would have been kept
@@ -139,6 +142,8 @@ class Stored:
                     raise misfit from None
         form, tree = exact
         value = decode(tree, with_derived(self._declared), validates=form == _VALIDATED)
+        if form == _AS_IT_WAS:
+            return value
         return validator.validate_python(value, strict=False, by_alias=True, by_name=True)
 
 

@@ -39,6 +39,7 @@ from pydantic import (
     field_serializer,
     field_validator,
     model_serializer,
+    model_validator,
 )
 from pydantic.alias_generators import to_camel
 from pydantic.dataclasses import dataclass as pydantic_dataclass
@@ -163,6 +164,24 @@ class Grown(BaseModel):
 class Private(BaseModel):
     a: int
     _cache: dict[str, int] = PrivateAttr(default_factory=dict)
+    _session: Any = PrivateAttr(default_factory=object)
+
+
+class Total(BaseModel):
+    at: Path
+    key: SecretStr
+    count: int = 0
+
+    @model_validator(mode="after")
+    def _add(self) -> "Total":
+        self.count += 1
+        return self
+
+
+def private() -> Private:
+    value = Private(a=1)
+    value._cache["a"] = 1
+    return value
 
 
 class Open(BaseModel):
@@ -219,6 +238,7 @@ class Counted:
 @dataclass
 class Made:
     a: int
+    at: Path
     factor: InitVar[int]
 
     def __post_init__(self, factor: int) -> None:
@@ -274,7 +294,6 @@ COMES_BACK: list[tuple[Any, Any]] = [
     (StrictOrder, StrictOrder(day=DAY, id=UUID(int=1), tags=frozenset("ab"), pages=(1,))),
     (Annotated[date, Field(strict=True)], DAY),
     (Grown, Grown(n=1)),
-    (Private, Private(a=1)),
     (Open, Open(a=1, b="c")),
     (Node, Node(name="a", below=[Node(name="b", secret=SecretStr("s"))])),
     (Box[Paid], Box[Paid](content=PaidByCard(amount=1, card=SecretStr("4111")))),
@@ -286,7 +305,10 @@ COMES_BACK: list[tuple[Any, Any]] = [
     (Level, Level.LOW),
     (Rights, Rights.READ | Rights.WRITE),
     (Counted, Counted(1)),
-    (Made, Made(1, 3)),
+    (Made, Made(1, Path("a"), 3)),
+    (Total, Total(at=Path("a"), key=SecretStr("k"))),
+    (tuple[Total, bytes], (Total(at=Path("a"), key=SecretStr("k")), b"\xff")),
+    (Literal[Colour.RED, Colour.PLAIN], Colour.RED),
     (Slotted, Slotted(day=DAY, raw=b"\xff")),
     (Pair, Pair(1, DAY)),
     (date | str, DAY),
@@ -370,6 +392,18 @@ class TestWhatComesBack:
     def test_open_parts_stay_json_beside_those_that_are_kept_exactly(self) -> None:
         value = Noted(key=SecretStr("k"), notes={"day": DAY})
         assert Stored(Noted).keep(value, "It")[1] == Noted(key=SecretStr("k"), notes={"day": "2026-05-01"})
+
+    def test_private_attributes_come_back_but_for_what_each_object_makes_itself(self) -> None:
+        value = private()
+        back = Stored(Private).keep(value, "It")[1]
+        assert (back.a, back._cache) == (1, {"a": 1})
+        assert back._session is not value._session
+
+    def test_a_function_that_returns_none_in_place_of_its_model_gives_none(self) -> None:
+        written, back = Stored(Point).keep(None, "It")
+        assert back is None
+        with pytest.raises(ValidationError):
+            TypeAdapter(Point).validate_python(written.json)
 
     def test_nothing_is_shared_with_what_is_stored(self) -> None:
         stored = Stored(list[list[int]])
@@ -538,6 +572,13 @@ class TestTheLog:
         assert (
             f"{what}, a {type(value).__name__}, comes back as plain JSON, which does not hold all of it" in caplog.text
         )
+
+    def test_what_is_left_open_shows_no_secret_to_whoever_gets_its_json(self) -> None:
+        value = {"raw": b"\xff", "key": SecretStr("s3cret"), "of": Hidden(name="a", token="s3cret")}
+        for annotation in (Any, dict[str, Any]):
+            written, back = Stored(annotation).keep(value, "It")
+            assert back == {**value, "of": {"name": "a"}}
+            assert "s3cret" not in json.dumps(written.json) + repr(back)
 
     def test_an_iterator_is_read_once(self, caplog: pytest.LogCaptureFixture) -> None:
         def numbers() -> Iterator[int]:
