@@ -104,7 +104,7 @@ class Form:
         try:
             valid: BaseModel = self._validator.validate(known)
         except ValidationError as error:
-            raise InvalidAnswer(_in_words(self._validator.problems(known, error))) from None
+            raise InvalidAnswer(in_words(self._validator.problems(known, error))) from None
         except Exception as error:  # a validator of the author's; its message and traceback may hold the answer
             logger.error("A validator of %s failed on an answer with %s", self.model.__name__, type(error).__name__)
             raise InvalidAnswer("The answer can't be used.") from None
@@ -113,10 +113,11 @@ class Form:
 
 def describe(error: ValidationError) -> str:
     """Describe what is wrong with each field, without repeating the values."""
-    return _in_words(problems_of(error))
+    return in_words(problems_of(error))
 
 
-def _in_words(problems: list[tuple[str, str]]) -> str:
+def in_words(problems: list[tuple[str, str]]) -> str:
+    """Return problems as one line of text."""
     return "; ".join(f"{where}: {what}" if where else what for where, what in problems)
 
 

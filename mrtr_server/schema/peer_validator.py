@@ -3,12 +3,12 @@
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from fractions import Fraction
-from functools import partial
+from functools import lru_cache, partial
 from ipaddress import IPv4Interface, IPv4Network, IPv6Interface, IPv6Network
 from itertools import islice
 from typing import Any, cast
 
-from pydantic import IPvAnyInterface, IPvAnyNetwork, TypeAdapter, ValidationError
+from pydantic import BaseModel, IPvAnyInterface, IPvAnyNetwork, TypeAdapter, ValidationError
 from pydantic_core import PydanticCustomError, SchemaValidator
 
 from ..protocol.json_size import has_more_values, most_values
@@ -98,6 +98,12 @@ class PeerValidator:
 
     def _with_texts(self, validate: Callable[[Any], Any]) -> Callable[[Any], Any]:
         return partial(_validate_texts, validate) if self._has_texts else validate
+
+
+@lru_cache(maxsize=64)
+def validator_of(model: type[BaseModel]) -> PeerValidator:
+    """Return the validator of a model of our own, compiled once."""
+    return PeerValidator(model.__name__, TypeAdapter(model))
 
 
 def compiled(schema: Node) -> Callable[[Any], Any]:
