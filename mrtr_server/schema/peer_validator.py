@@ -6,6 +6,7 @@ from fractions import Fraction
 from functools import lru_cache, partial
 from ipaddress import IPv4Interface, IPv4Network, IPv6Interface, IPv6Network
 from itertools import islice
+from re import Pattern
 from typing import Any, cast
 
 from pydantic import BaseModel, IPvAnyInterface, IPvAnyNetwork, TypeAdapter, ValidationError
@@ -30,7 +31,8 @@ LONGEST_PREFIX = 40
 LONGEST_EXPONENT = 5
 """How long the exponent of a fraction may be, with its sign: Python writes out as many zeros."""
 
-_NETWORKS = (IPv4Network, IPv6Network, IPv4Interface, IPv6Interface, IPvAnyNetwork, IPvAnyInterface)
+LONGEST_PATTERN = 250
+"""How long a pattern may be that is compiled: seven characters may take milliseconds."""
 
 _FIELDS = frozenset({"model-field", "typed-dict-field", "dataclass-field", "named-tuple-field"})
 
@@ -279,31 +281,48 @@ def _count_values(value: Any) -> Any:
 
 
 def _short_text(node: Node) -> Node:
-    """Refuse texts of which Python would make very large numbers, or keep very many for ever."""
+    """Bound the length of a text of which Python makes much, or keeps something for ever."""
     kind = node["type"]
     if kind == "lax-or-strict":
         classes = {each["cls"] for each in walk(node["strict_schema"]) if each["type"] == "is-instance"}
+    elif kind == "function-plain":
+        function = node["function"]["function"]
+        classes = {getattr(function, "__self__", None), _COMPILERS.get(getattr(function, "__qualname__", ""))}
     else:
-        classes = {getattr(node["function"]["function"], "__self__", None)} if kind == "function-plain" else set()
-    if not classes.isdisjoint(_NETWORKS):
-        return _before(_check_prefix, node)
-    return node if classes.isdisjoint((Fraction,)) else _before(_check_exponent, node)
+        return node
+    checks = [check for cls, check in _TEXTS.items() if cls in classes]
+    return _before(checks[0], node) if checks else node
 
 
 def _check_prefix(value: Any) -> Any:
-    if isinstance(value, str) and len(value.partition("/")[2]) > LONGEST_PREFIX:
-        raise PydanticCustomError(
-            "too_long", "The prefix should have at most {most} characters", {"most": LONGEST_PREFIX}
-        )
-    return value
+    return _check_length(value, str(value).partition("/")[2], LONGEST_PREFIX)
 
 
 def _check_exponent(value: Any) -> Any:
-    if isinstance(value, str) and len(value.lower().partition("e")[2].strip()) > LONGEST_EXPONENT:
+    return _check_length(value, str(value).lower().partition("e")[2].strip(), LONGEST_EXPONENT)
+
+
+def _check_pattern(value: Any) -> Any:
+    return _check_length(value, value, LONGEST_PATTERN)
+
+
+def _check_length(value: Any, part: Any, longest: int) -> Any:
+    if isinstance(value, str) and len(part) > longest:
         raise PydanticCustomError(
-            "too_long", "The exponent should have at most {most} characters", {"most": LONGEST_EXPONENT}
+            "too_long", "Input has a part of more than {longest} characters", {"longest": longest}
         )
     return value
+
+
+_TEXTS: Mapping[Any, Callable[[Any], Any]] = {
+    **dict.fromkeys((IPv4Network, IPv6Network, IPv4Interface, IPv6Interface), _check_prefix),
+    **dict.fromkeys((IPvAnyNetwork, IPvAnyInterface), _check_prefix),
+    Fraction: _check_exponent,
+    Pattern: _check_pattern,
+}
+
+_COMPILERS = dict.fromkeys(("pattern_either_validator", "pattern_str_validator", "pattern_bytes_validator"), Pattern)
+"""The functions by which pydantic compiles what a peer sends."""
 
 
 def _before(check: Callable[[Any], Any], node: Node) -> Node:

@@ -1,8 +1,10 @@
 """What a peer sends is validated as pydantic does it, at a cost that its size bounds."""
 
+import re
 import time
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
 from inspect import Parameter
 from ipaddress import IPv4Interface, IPv6Network
 from typing import Annotated, Any, Literal, NamedTuple
@@ -238,7 +240,23 @@ def test_python_is_given_no_prefix_of_a_network_to_keep_that_is_longer_than_any(
     arguments.validate({"it": {"short": address.format(""), "long": address.format("0" * 30)}})
     with pytest.raises(ArgumentsMisfit) as caught:
         arguments.validate({"it": {"longest": address.format("0" * 4000)}})
-    assert caught.value.problems == [("it.longest", "The prefix should have at most 40 characters")]
+    assert caught.value.problems == [("it.longest", "Input has a part of more than 40 characters")]
+
+
+@pytest.mark.parametrize(
+    ("annotation", "good", "bad"),
+    [
+        (Fraction, "1e-30", "1e3000000"),
+        (re.Pattern, "(?i)[a-z]+", "(?i)" + "[\0-\U0010ffff]" * 1000),
+        (re.Pattern[str] | None, None, "|".join("a" * each for each in range(500))),
+    ],
+)
+def test_no_text_makes_python_compute_for_long(annotation: Any, good: Any, bad: str) -> None:
+    arguments, began = arguments_of(annotation), time.process_time()
+    arguments.validate({"it": good})
+    with pytest.raises(ArgumentsMisfit):
+        arguments.validate({"it": bad})
+    assert time.process_time() - began < 0.5
 
 
 def test_what_no_longer_fits_is_loaded_at_the_same_cost() -> None:
