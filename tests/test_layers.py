@@ -141,7 +141,7 @@ ONLY_IMPORTERS = {
         *(f"protocol.{each}" for each in ("content", "draft_answers")),
         *(f"registration.{each}" for each in ("callbacks", "dependencies")),
         *(f"schema.{each}" for each in ("annotations", "arguments", "defaults", "forms", "peer_validator", "problems")),
-        *(f"schema.{each}" for each in ("results", "values")),
+        *(f"schema.{each}" for each in ("results", "texts", "values")),
         "testing.answers",
     },
     "rich": {"cli.terminal_client", "cli.terminal_form"},

@@ -2,45 +2,24 @@
 
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
-from fractions import Fraction
 from functools import lru_cache, partial
-from ipaddress import IPv4Interface, IPv4Network, IPv6Interface, IPv6Network
 from itertools import islice
-from re import Pattern
 from typing import Any, cast
 
-from pydantic import BaseModel, IPvAnyInterface, IPvAnyNetwork, TypeAdapter, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import PydanticCustomError, SchemaValidator
 
-from ..protocol.json_size import has_more_values, most_values
 from .core_schema import ARRAYS, TABLES, Node, definitions_of, is_compound, parts, rebuilt, walk
 from .hashed import scattered
 from .patterns import refuse_backtracking
 from .problems import MOST_PROBLEMS, UNREAD, problems_of
+from .texts import has_json_texts, short_text, validate_together
 from .unions import refuse_many_ways
-
-MOST_IN_TEXTS = 100_000
-"""How many values the JSON texts of one input, which `Json[...]` parses, may hold: as many as a request by default."""
 
 MOST_KEYS = 1000
 """How many keys of an object are looked at to find out what is wrong with it."""
 
-LONGEST_PREFIX = 40
-"""How long the prefix of a network may be: Python keeps each that it has read, and reads any number of zeros first."""
-
-LONGEST_EXPONENT = 5
-"""How long the exponent of a fraction may be, with its sign: Python writes out as many zeros."""
-
-LONGEST_PATTERN = 250
-"""How long a pattern may be that is compiled: seven characters may take milliseconds."""
-
 _FIELDS = frozenset({"model-field", "typed-dict-field", "dataclass-field", "named-tuple-field"})
-
-_to_name: ContextVar[list[int]] = ContextVar("_to_name")
-"""How many more problems are to be named."""
-
-_in_texts: ContextVar[list[int] | None] = ContextVar("_in_texts", default=None)
-"""How many more values JSON texts may hold."""
 
 
 class PeerValidator:
@@ -67,7 +46,7 @@ class PeerValidator:
         quick = without_floods(self._bounded)
         self._names_all = quick is self._bounded
         self._has_tables = any(each.get("fail_fast") and each["type"] in TABLES for each in walk(quick))
-        self._has_texts = any(each["type"] == "json" for each in walk(schema))
+        self._has_texts = has_json_texts(schema)
         self._explain: Callable[[Any], Any] | None = None
         self.validate = self._with_texts(adapter.validator.validate_python if quick is schema else compiled(quick))
         """Return a value as its type. Raises pydantic's `ValidationError`."""
@@ -99,7 +78,7 @@ class PeerValidator:
         return None
 
     def _with_texts(self, validate: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        return partial(_validate_texts, validate) if self._has_texts else validate
+        return partial(validate_together, validate) if self._has_texts else validate
 
 
 @lru_cache(maxsize=64)
@@ -109,7 +88,7 @@ def validator_of(model: type[BaseModel]) -> PeerValidator:
 
 
 def compiled(schema: Node) -> Callable[[Any], Any]:
-    """Return the function that validates by a core schema, whose models have validators of their own no longer."""
+    """Return the function that validates by a core schema, also the models within it, whatever their classes have."""
     return SchemaValidator(cast(Any, schema), _use_prebuilt=False).validate_python
 
 
@@ -124,9 +103,7 @@ def without_floods(schema: Node) -> Node:
         schema: is left as it is.
     """
     ends = rebuilt(schema, _ending)
-    definitions = definitions_of(ends)
-    recursive = {name for name in definitions if name in _led_to(definitions[name], definitions)}
-    recursive -= {name for name in recursive if definitions[name]["type"] == "default"}  # a field reads it through it
+    recursive = _recursive(definitions_of(ends))
 
     def change(node: Node) -> Node:
         if node["type"] == "definition-ref" and node["schema_ref"] in recursive:
@@ -152,7 +129,7 @@ def _bounded(node: Node) -> Node:
 
 def _checked(node: Node) -> Node:
     """Check what only a function can."""
-    return _short_text(_counted_text(scattered(node)))
+    return short_text(scattered(node))
 
 
 def _ending(node: Node) -> Node:
@@ -178,14 +155,19 @@ def _title(node: Node, definitions: Mapping[str, Node]) -> str:
     return SchemaValidator(alone).title
 
 
-def _led_to(node: Node, definitions: Mapping[str, Node]) -> set[str]:
-    """Return the names of the definitions that a node leads to."""
-    found: set[str] = set()
-    nodes = [node]
-    while nodes:
-        names = {each["schema_ref"] for each in walk(nodes.pop()) if each["type"] == "definition-ref"}
-        nodes += [definitions[name] for name in names - found]
-        found |= names
+def _recursive(definitions: Mapping[str, Node]) -> set[str]:
+    """Return the names of definitions that lead back to themselves; without those that are the default of a field."""
+    leads = {
+        name: {each["schema_ref"] for each in walk(node) if "schema_ref" in each} for name, node in definitions.items()
+    }
+    found = set()
+    for name, to in leads.items():
+        reached: set[str] = set()
+        while new := to - reached:
+            reached |= new
+            to = {each for one in new for each in leads[one]}
+        if name in reached and definitions[name]["type"] != "default":
+            found.add(name)
     return found
 
 
@@ -249,81 +231,3 @@ def _with_fewer_keys(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _with_fewer_keys(each) for key, each in islice(value.items(), MOST_KEYS)}
     return [_with_fewer_keys(each) for each in value] if isinstance(value, list) else value
-
-
-# Texts: of JSON, networks and fractions
-
-
-def _counted_text(node: Node) -> Node:
-    """Count the values of a JSON text before it is parsed."""
-    return _before(_count_values, node) if node["type"] == "json" else node
-
-
-def _validate_texts(validate: Callable[[Any], Any], value: Any) -> Any:
-    """Validate a value whose JSON texts are counted together."""
-    token = _in_texts.set([MOST_IN_TEXTS])
-    try:
-        return validate(value)
-    finally:
-        _in_texts.reset(token)
-
-
-def _count_values(value: Any) -> Any:
-    if isinstance(value, str | bytes):
-        text = value.encode(errors="surrogatepass") if isinstance(value, str) else value
-        left = _in_texts.get() or [MOST_IN_TEXTS]
-        if has_more_values(text, left[0]):
-            raise PydanticCustomError(
-                "json_values", "JSON texts should have at most {most} values", {"most": MOST_IN_TEXTS}
-            )
-        left[0] = max(0, left[0] - most_values(text))
-    return value
-
-
-def _short_text(node: Node) -> Node:
-    """Bound the length of a text of which Python makes much, or keeps something for ever."""
-    kind = node["type"]
-    if kind == "lax-or-strict":
-        classes = {each["cls"] for each in walk(node["strict_schema"]) if each["type"] == "is-instance"}
-    elif kind == "function-plain":
-        function = node["function"]["function"]
-        classes = {getattr(function, "__self__", None), _COMPILERS.get(getattr(function, "__qualname__", ""))}
-    else:
-        return node
-    checks = [check for cls, check in _TEXTS.items() if cls in classes]
-    return _before(checks[0], node) if checks else node
-
-
-def _check_prefix(value: Any) -> Any:
-    return _check_length(value, str(value).partition("/")[2], LONGEST_PREFIX)
-
-
-def _check_exponent(value: Any) -> Any:
-    return _check_length(value, str(value).lower().partition("e")[2].strip(), LONGEST_EXPONENT)
-
-
-def _check_pattern(value: Any) -> Any:
-    return _check_length(value, value, LONGEST_PATTERN)
-
-
-def _check_length(value: Any, part: Any, longest: int) -> Any:
-    if isinstance(value, str) and len(part) > longest:
-        raise PydanticCustomError(
-            "too_long", "Input has a part of more than {longest} characters", {"longest": longest}
-        )
-    return value
-
-
-_TEXTS: Mapping[Any, Callable[[Any], Any]] = {
-    **dict.fromkeys((IPv4Network, IPv6Network, IPv4Interface, IPv6Interface), _check_prefix),
-    **dict.fromkeys((IPvAnyNetwork, IPvAnyInterface), _check_prefix),
-    Fraction: _check_exponent,
-    Pattern: _check_pattern,
-}
-
-_COMPILERS = dict.fromkeys(("pattern_either_validator", "pattern_str_validator", "pattern_bytes_validator"), Pattern)
-"""The functions by which pydantic compiles what a peer sends."""
-
-
-def _before(check: Callable[[Any], Any], node: Node) -> Node:
-    return {"type": "function-before", "function": {"type": "no-info", "function": check}, "schema": node}

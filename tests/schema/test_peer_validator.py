@@ -28,8 +28,9 @@ from typing_extensions import TypedDict
 
 from mrtr_server.errors import ArgumentsMisfit
 from mrtr_server.schema.arguments import SignatureArguments, Stored
-from mrtr_server.schema.peer_validator import MOST_IN_TEXTS, PeerValidator
+from mrtr_server.schema.peer_validator import PeerValidator
 from mrtr_server.schema.problems import MOST_PROBLEMS
+from mrtr_server.schema.texts import MOST_IN_TEXTS
 
 FIELDS: dict[str, Any] = {f"field{each}": (int, ...) for each in range(18)}
 """Each is a problem of an empty object."""
