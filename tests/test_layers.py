@@ -141,8 +141,8 @@ ONLY_IMPORTERS = {
         *(f"flow.{each}" for each in ("asks", "inputs", "pure", "step_arguments", "steps", "undone", "url_asks")),
         *(f"protocol.{each}" for each in ("content", "draft_answers")),
         "registration.dependencies",
-        *(f"schema.{each}" for each in ("annotations", "arguments", "defaults", "exact", "forms", "results", "stored")),
-        "schema.values",
+        *(f"schema.{each}" for each in ("annotations", "arguments", "defaults", "exact", "forms", "peer_validator")),
+        *(f"schema.{each}" for each in ("problems", "results", "stored", "texts", "values")),
         "testing.answers",
         "well_formed",
     },
@@ -320,7 +320,7 @@ class TestNeutrality:
     @pytest.mark.parametrize("module", NEUTRAL)
     def test_no_status_and_no_code_is_there(self, module: str) -> None:
         statuses = {status.value for status in HTTPStatus} - {100}  # a hundred is also just a number
-        if module in ("limits", "schema.arguments"):
+        if module in ("limits", "schema.problems"):
             statuses -= {200}  # and this one a depth, and a length
         assert self.numbers(module) & statuses == set()
         assert [number for number in self.numbers(module) if number <= -31_000] == []

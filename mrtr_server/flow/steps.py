@@ -322,13 +322,15 @@ def _stored(planned: Planned) -> Stored:
     """Return how the result of a step is stored. Raises `FlowError` for a type whose values can't be read back."""
     annotation = _declared_by(planned.function.func)
     try:
-        return stored_as(annotation)
+        stored = stored_as(annotation)
+        stored.compile()
     except SetupError as error:
         raise FlowError(
             f"The step {planned.key!r} was not run, since its result could not be read again as its declared type, "
             f"{annotation}: {error}. Return a model, a dataclass or plain JSON, and make what can't be stored where it "
             "is used, such as in a dependency"
         ) from None
+    return stored
 
 
 def _declared_by(function: Callable[..., Any]) -> Any:

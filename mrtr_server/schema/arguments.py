@@ -1,6 +1,6 @@
 """From a signature to JSON Schema, and from JSON back to arguments and results."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from inspect import Parameter
 from typing import Annotated, Any, NotRequired, Protocol, get_args, get_origin
@@ -15,16 +15,8 @@ from ..errors import ArgumentsMisfit, FlowError, SetupError
 from ..protocol.header_params import HEADER_KEYWORD
 from ..well_formed import well_formed
 from .defaults import copier_of, refuse_misfit
-from .patterns import refuse_backtracking
-
-MOST_PROBLEMS = 20
-"""How many problems an error names, so that a long list of wrong items does not make an even longer error."""
-
-MOST_READ = 2000
-"""How many problems there may be for the first to be named: pydantic returns all or none, and 100,000 take a second."""
-
-MOST_CHARACTERS = 200
-"""How long each of them, and the path to it, may be."""
+from .peer_validator import PeerValidator
+from .problems import MOST_PROBLEMS as MOST_PROBLEMS
 
 _TELLING = frozenset({"value_error", "assertion_error", "union_tag_invalid"})
 """Errors of pydantic's whose message may hold the value."""
@@ -96,32 +88,6 @@ class Header:
         return {**handler(schema), HEADER_KEYWORD: self.name}
 
 
-def problem(path: Iterable[Any], message: str) -> tuple[str, str]:
-    """Return one problem as (where, what), both shortened: clients choose names, and authors list choices."""
-    return _cut(".".join(map(str, path))), _cut(message)
-
-
-def problems_of(error: ValidationError) -> list[tuple[str, str]]:
-    """Return the first problems of an input as (where, what), without its values, and how many more there are."""
-    count = error.error_count()
-    if count > MOST_READ:
-        return [("", f"{count} problems")]
-    found = error.errors(include_url=False, include_context=False, include_input=False)[:MOST_PROBLEMS]
-    return shortened([problem(each["loc"], each["msg"]) for each in found], count - len(found))
-
-
-def shortened(problems: list[tuple[str, str]], left_out: int) -> list[tuple[str, str]]:
-    """Append to the last problem how many were left out."""
-    if left_out:
-        where, what = problems[-1]
-        problems[-1] = where, f"{what} (and {left_out} more)"
-    return problems
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= MOST_CHARACTERS else text[: MOST_CHARACTERS - 1] + "…"
-
-
 class Arguments(Protocol):
     """The arguments of a handler: their schema, and their validation."""
 
@@ -164,21 +130,21 @@ class SignatureArguments:
             described.__pydantic_config__ = ConfigDict(extra="allow")
         # One validator for all arguments, and it gives the dictionary that the handler is called with.
         try:
-            self._adapter: TypeAdapter[dict[str, Any]] = TypeAdapter(described)
-            schema = self._adapter.json_schema(schema_generator=TitleFreeSchema)
+            adapter: TypeAdapter[dict[str, Any]] = TypeAdapter(described)
+            schema = adapter.json_schema(schema_generator=TitleFreeSchema)
         except _NO_SCHEMA as error:
             raise SetupError(_without_schema(where, fields, error)) from error
-        refuse_backtracking(where, self._adapter.core_schema)
+        self._validator = PeerValidator(where, adapter)
         for name, parameter in named.items():
             _check_default(where, name, parameter)
         schema.setdefault("properties", {})
         self.schema = schema
-        self.names = frozenset(schema["properties"]) | _aliases(self._adapter.core_schema)
+        self.names = frozenset(schema["properties"]) | _aliases(adapter.core_schema)
         """The names of the arguments, with all that pydantic takes for one of them."""
         # With the parameters that have an alias: what comes under their own name would take the place of their value.
         self.reserved = frozenset(own) | (named.keys() - self.names)
         """The names of parameters that no argument reaches."""
-        self._validate = json_validator(self._adapter)
+        self._validate = self._validator.validate
 
     def validate(self, raw: Mapping[str, Any]) -> dict[str, Any]:
         """Validate raw arguments. Arguments that the signature does not name are dropped, unless it takes the rest."""
@@ -187,53 +153,8 @@ class SignatureArguments:
         try:
             arguments: dict[str, Any] = self._validate(raw)
         except ValidationError as error:
-            few = error.error_count() <= MOST_READ
-            raise ArgumentsMisfit(problems_of(error) if few else self._by_parameter(raw, error)) from None
+            raise ArgumentsMisfit(self._validator.problems(raw, error)) from None
         return arguments
-
-    def _by_parameter(self, raw: Mapping[str, Any], error: ValidationError) -> list[tuple[str, str]]:
-        """Count how many problems each parameter has."""
-        required = self.schema.get("required", ())
-        found = []
-        for name in self.schema["properties"]:
-            count = int(name in required and name not in raw)
-            if name in raw:
-                try:
-                    self._validate({name: raw[name]})
-                except ValidationError as own:  # with one problem for each of the others that is missing
-                    count = own.error_count() - len(required) + (name in required)
-                except Exception:  # a factory of a default that needs the others
-                    return problems_of(error)
-            if count:
-                found.append(problem((name,), "1 problem" if count == 1 else f"{count} problems"))
-        return shortened(found[:MOST_PROBLEMS], len(found[MOST_PROBLEMS:])) or problems_of(error)
-
-
-def json_validator(adapter: TypeAdapter[Any]) -> Callable[[Any], Any]:
-    """Return what validates values that came as JSON.
-
-    A strict type takes text for a date, and a list for a tuple, from JSON alone. So if it refuses a value that was read
-    already, it is given the JSON.
-    """
-    validator = adapter.validator
-    if not _is_strict(adapter.core_schema):
-        return validator.validate_python
-
-    def validate(value: Any) -> Any:
-        try:
-            return validator.validate_python(value)
-        except ValidationError:
-            return validator.validate_json(to_json(value))
-
-    return validate
-
-
-def _is_strict(schema: Any) -> bool:
-    if isinstance(schema, Mapping):
-        if schema.get("strict") is True:
-            return True
-        schema = [part for name, part in schema.items() if name not in ("metadata", "serialization", "default")]
-    return isinstance(schema, list | tuple) and any(map(_is_strict, schema))
 
 
 def _takes_the_rest(where: str, parameter: Parameter) -> bool:

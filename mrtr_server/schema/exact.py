@@ -22,6 +22,7 @@ from pydantic import BaseModel, RootModel, Secret, SecretBytes, SecretStr, TypeA
 from pydantic_core import to_json, to_jsonable_python
 
 from ..well_formed import is_well_formed
+from .core_schema import Node, walk
 
 _TEXTS: Mapping[str, type] = {each.__name__.lower(): each for each in (datetime, date, time, timedelta, Decimal, UUID)}
 _NAMES = {kind: name for name, kind in _TEXTS.items()}
@@ -239,23 +240,17 @@ def _types_of(cls: type) -> Mapping[str, TypeAdapter[Any]]:
     return {field.name: TypeAdapter(hints[field.name]) for field in fields}
 
 
-def classes_in(schema: Any) -> Iterator[type]:
+def classes_in(schema: Node) -> Iterator[type]:
     """Yield the classes that a type is made of.
 
     Args:
         schema: pydantic's core schema of the type.
     """
-    if isinstance(schema, Mapping):
-        if schema.get("type") in ("model", "dataclass", "enum") and "cls" in schema:
-            yield schema["cls"]
-        elif schema.get("type") == "literal":
-            yield from (type(each) for each in schema["expected"] if isinstance(each, Enum))
-        for name, part in schema.items():
-            if name not in ("metadata", "serialization", "default"):
-                yield from classes_in(part)
-    elif isinstance(schema, list | tuple):
-        for part in schema:
-            yield from classes_in(part)
+    for node in walk(schema):
+        if node["type"] in ("model", "dataclass", "enum"):
+            yield node["cls"]
+        elif node["type"] == "literal":
+            yield from (type(each) for each in node["expected"] if isinstance(each, Enum))
 
 
 def with_derived(declared: Iterable[type]) -> Classes:

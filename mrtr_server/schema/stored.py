@@ -1,7 +1,7 @@
 """Values that are stored and read again as their declared type: results of steps, handlers' state, reports of pages."""
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from dataclasses import is_dataclass
 from enum import Enum
@@ -13,7 +13,10 @@ from pydantic_core import SchemaError, from_json, to_json
 
 from ..errors import SetupError
 from ..well_formed import well_formed
+from .core_schema import Node, definitions_of, walk
 from .exact import Classes, are_alike, classes_in, decode, encode, encode_beside, hides, with_derived
+from .peer_validator import compiled, without_floods
+from .unions import refuse_many_ways
 
 logger = logging.getLogger("mrtr_server")
 
@@ -24,6 +27,14 @@ by the JSON of what is not quite of the type."""
 
 _UNREADABLE = [{"mrtr_server": "a newer release recorded this"}]
 """Stands for a value that its type has no JSON for. Few types take it, so an earlier release ends the flow there."""
+
+
+_NO_TYPE = (PydanticUserError, SchemaError, NameError)
+
+
+def _unknown(error: Exception) -> SetupError:
+    """Return the error for what pydantic says of a type, without what it says could be done about it."""
+    return SetupError(str(error).partition("\n")[0].partition(". ")[0].partition("; ")[0])
 
 
 class Written(NamedTuple):
@@ -45,22 +56,29 @@ class Stored:
         annotation: the declared type; `Any` for plain JSON.
 
     Raises:
-        SetupError: none of its values could be read back.
+        SetupError: none of its values could be read back, or a small one could take very long to load, because of
+            unions. Of a type that refers to classes which are not there yet, its methods raise it.
     """
 
     def __init__(self, annotation: Any) -> None:
         self._annotation = annotation
         try:
             self._adapter: TypeAdapter[Any] = TypeAdapter(annotation)
-            schema = self._adapter.core_schema
-            what = _never_stored(schema, _definitions(schema))
-        except (PydanticUserError, SchemaError, NameError) as error:
-            raise SetupError(str(error).partition("\n")[0].partition(". ")[0].partition("; ")[0]) from None
-        if what:
-            raise SetupError(f"JSON has no form of {what}")
-        self._declared = tuple(classes_in(schema))
-        self._is_open = _is_open(schema)
-        self._has_own_equality = not all(map(_compares_all, self._declared))
+        except _NO_TYPE as error:
+            raise _unknown(error) from None
+        if self._adapter.pydantic_complete:
+            self.compile()
+
+    def compile(self) -> None:
+        """Compile how its values are read, unless that is done. Raises `SetupError` as the class does."""
+        self._type  # noqa: B018
+
+    @cached_property
+    def _type(self) -> "_Type":
+        try:
+            return _Type(self._annotation, self._adapter)
+        except _NO_TYPE as error:
+            raise _unknown(error) from None
 
     def keep(self, value: Any, what: str) -> tuple[Written, Any]:
         """Return a value as it is stored, and as it comes back from there.
@@ -85,7 +103,7 @@ class Stored:
         """Return a value as it is stored, as it comes back, and whether it is the same then."""
         kept: tuple[Written, Any, bool] | None = None
         failure: Exception | None = None
-        parts = _Parts(value, self._declared, is_open=self._is_open)
+        parts = _Parts(value, self._type)
         base: Any = _UNREADABLE
         for form in (_NAMES, _ALIASES, _VALIDATED, _AS_IT_WAS, _LOOSE):
             try:
@@ -104,7 +122,7 @@ class Stored:
             # What declares nothing is plain JSON, and an iterator can't be read once more.
             if self._annotation is Any or isinstance(value, Iterator):
                 return written, back, True
-            is_equal = not self._has_own_equality and _are_equal(value, back)  # which is found sooner
+            is_equal = not self._type.has_own_equality and _are_equal(value, back)  # which is found sooner
             is_same = form != _LOOSE and (is_equal or parts.are_in(back))
             if is_same and (form != _AS_IT_WAS or are_alike(value, back)):
                 return written, back, True
@@ -131,7 +149,7 @@ class Stored:
             ValidationError: it does not fit the type as it is now.
             Exception: likewise, by the type's own code.
         """
-        validator = self._adapter.validator
+        validator = self._type.validator
         if exact is None:
             try:
                 return validator.validate_python(deepcopy(json))
@@ -141,10 +159,36 @@ class Stored:
                 except ValidationError:
                     raise misfit from None
         form, tree = exact
-        value = decode(tree, with_derived(self._declared), validates=form == _VALIDATED)
+        value = decode(tree, with_derived(self._type.declared), validates=form == _VALIDATED)
         if form == _AS_IT_WAS:
             return value
         return validator.validate_python(value, strict=False, by_alias=True, by_name=True)
+
+
+class _Type:
+    """A declared type, compiled.
+
+    Args:
+        annotation: the type.
+        adapter: of the type.
+
+    Raises:
+        SetupError: as `Stored`.
+    """
+
+    def __init__(self, annotation: Any, adapter: TypeAdapter[Any]) -> None:
+        schema: Node = adapter.core_schema
+        if what := _never_stored(schema, definitions_of(schema)):
+            raise SetupError(f"JSON has no form of {what}")
+        refuse_many_ways(repr(annotation), schema)
+        bounded = without_floods(schema)
+        self.validator = adapter.validator if bounded is schema else compiled(bounded)
+        self.declared = tuple(classes_in(schema))
+        """The classes that it names."""
+        self.is_open = any(map(_leaves_open, walk(schema)))
+        """Whether it leaves parts open, with `Any` or more fields, which come back as plain JSON."""
+        self.has_own_equality = not all(map(_compares_all, self.declared))
+        """Whether one of its classes may find two values equal that are not made of the same."""
 
 
 class _Parts:
@@ -152,19 +196,17 @@ class _Parts:
 
     Args:
         value: the value.
-        declared: the classes that its type names.
-        is_open: whether its type leaves parts open, which come back as plain JSON.
+        type: its declared type.
     """
 
-    def __init__(self, value: Any, declared: Iterable[type], *, is_open: bool) -> None:
+    def __init__(self, value: Any, type: _Type) -> None:
         self._value = value
-        self._declared = declared
-        self._is_open = is_open
+        self._type = type
         self._tree: Any = None
 
     @cached_property
     def _classes(self) -> Classes:
-        return with_derived(self._declared)
+        return with_derived(self._type.declared)
 
     def tree(self) -> Any:
         """Return the value by its parts. Raises `PydanticSerializationError` for what has none."""
@@ -175,7 +217,7 @@ class _Parts:
     def are_in(self, back: Any) -> bool:
         """Check whether the value has come back as it was."""
         try:
-            if self._is_open:
+            if self._type.is_open:
                 self._tree = encode_beside(self._value, back, self._classes)
             mine, its = self.tree(), encode(back, self._classes)
         except Exception:  # a part that only the type's own code knows
@@ -230,26 +272,15 @@ def _note_loss(what: str, kind: str) -> None:
 # What pydantic's core schemas say of a type.
 
 
-def _parts_of(schema: Any) -> Iterator[Any]:
-    if isinstance(schema, Mapping):
-        yield from (part for name, part in schema.items() if name not in ("metadata", "serialization", "default"))
-    elif isinstance(schema, list | tuple):
-        yield from schema
-
-
 _ITEMS = {"list": "items_schema", "set": "items_schema", "frozenset": "items_schema", "dict": "values_schema"}
 """What collections name the type of their items by; without that, it is left open."""
 
 
-def _is_open(schema: Any) -> bool:
-    """Return whether a type leaves something open, with `Any` or more fields, so that it is plain JSON."""
-    if isinstance(schema, Mapping):
-        kind = schema.get("type")
-        if kind == "any" or (kind in _ITEMS and _ITEMS[kind] not in schema):
-            return True
-        if "allow" in (schema.get("extra_behavior"), schema.get("extra_fields_behavior")):
-            return True
-    return any(map(_is_open, _parts_of(schema)))
+def _leaves_open(node: Node) -> bool:
+    kind = node["type"]
+    if kind == "any" or (kind in _ITEMS and _ITEMS[kind] not in node):
+        return True
+    return "allow" in (node.get("extra_behavior"), (node.get("config") or {}).get("extra_fields_behavior"))
 
 
 _WITHOUT_JSON = {"callable": "functions", "is-subclass": "classes"}
@@ -294,7 +325,3 @@ def _never_stored(schema: Any, known: Mapping[str, Any], seen: frozenset[str] = 
         case _:  # what may be None, has a default, or is made by a function of the author's
             needed = []
     return next(filter(None, (_never_stored(each, known, seen) for each in needed)), "")
-
-
-def _definitions(schema: Any) -> dict[str, Any]:
-    return {each["ref"]: each for each in schema.get("definitions", ())}
