@@ -60,6 +60,15 @@ async def failure(store: Store) -> str:
     return str(caught.value)
 
 
+async def failure_at(url: str) -> str:
+    """What an operator is told when a delivery fails at a database that is used for nothing else."""
+    store = SQLStore(url)
+    try:
+        return await failure(store)
+    finally:
+        await store.close()
+
+
 class TestTheModeOfASQLiteFile:
     """What it keeps is sealed, and its rows still say who did what and when."""
 
@@ -298,7 +307,7 @@ class TestSSLMode:
     ) -> None:
         monkeypatch.setenv("HOME", str(tmp_path))
         monkeypatch.delenv("PGSSLROOTCERT", raising=False)
-        message = await failure(SQLStore("postgresql://me:secret@127.0.0.1:1/name?sslmode=verify-full"))
+        message = await failure_at("postgresql://me:secret@127.0.0.1:1/name?sslmode=verify-full")
         assert f'root certificate file "{tmp_path}/.postgresql/root.crt" does not exist' in message
 
 
@@ -376,6 +385,16 @@ class TestEventLoops:
 
             assert asyncio.run(use())
             gc.collect()
+
+    def test_one_that_nobody_knows_any_more_is_closed_by_its_loop_and_not_by_the_garbage_collector(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """The collector can only ask for that, and a loop that is about to end does not do it to its end."""
+        with asyncio.Runner() as runner:
+            runner.run(failure(SQLStore("postgresql://me:secret@127.0.0.1:1/name")))
+            gc.collect()
+        gc.collect()
+        assert [record.message for record in caplog.records if record.name == "asyncio"] == []
 
     async def test_a_closed_one_has_no_connections_until_it_is_used_again(self, store: SQLStore) -> None:
         assert await works(store)
@@ -758,16 +777,15 @@ class TestAPoolerOfTransactions:
 
 class TestPostgreSQLTrouble:
     async def test_one_that_is_not_there(self, tmp_path: Path) -> None:
-        store = SQLStore(f"postgresql://me:secret@/name?host={tmp_path}")
-        message = await failure(store)
+        message = await failure_at(f"postgresql://me:secret@/name?host={tmp_path}")
         assert message.startswith(f"postgresql://me@/name at {tmp_path}: can't connect: ")
         assert "secret" not in message
 
     async def test_a_database_that_is_not_there(self, postgresql: PostgreSQL) -> None:
-        assert 'database "missing" does not exist' in await failure(SQLStore(postgresql.url("missing")))
+        assert 'database "missing" does not exist' in await failure_at(postgresql.url("missing"))
 
     async def test_a_user_who_is_not_there(self, postgresql: PostgreSQL) -> None:
-        assert 'role "missing" does not exist' in await failure(SQLStore(postgresql.url(user="missing")))
+        assert 'role "missing" does not exist' in await failure_at(postgresql.url(user="missing"))
 
     async def test_a_statement_that_fails_is_not_run_again(self, postgresql: PostgreSQL) -> None:
         database = PostgreSQLDatabase(postgresql.url(), "name")
@@ -794,8 +812,8 @@ class TestPostgreSQLTrouble:
 
         server = await asyncio.start_server(silent, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
-        store = SQLStore(f"postgresql://me:secret@127.0.0.1:{port}/name")
-        assert await failure(store) == f"postgresql://me@127.0.0.1:{port}/name: no answer in time"
+        message = await failure_at(f"postgresql://me:secret@127.0.0.1:{port}/name")
+        assert message == f"postgresql://me@127.0.0.1:{port}/name: no answer in time"
         await left.wait()
         server.close()
         await server.wait_closed()

@@ -46,6 +46,11 @@ class _Connected:
     idle: asyncio.Event = field(default_factory=asyncio.Event)
 
 
+_CONNECTED: dict[_Connected, asyncio.AbstractEventLoop] = {}
+"""What is connected, of all databases. An event loop knows its generators weakly: the garbage collector ends one that
+nobody else knows, and a loop that is about to end does not wait for that."""
+
+
 class PostgreSQLDatabase(Database):
     """A PostgreSQL database, for a fleet; see `Database`.
 
@@ -181,6 +186,8 @@ class PostgreSQLDatabase(Database):
     async def _connect(self) -> _Connected:
         for loop in [loop for loop in list(self._connected) if loop.is_closed()]:
             self._connected.pop(loop, None)
+        for left in [left for left, loop in list(_CONNECTED.items()) if loop.is_closed()]:
+            _CONNECTED.pop(left, None)
         # asyncpg reads a plain URL as libpq does: sslmode, sockets, several hosts.
         options: dict[str, Any] = {} if self._direct is None else {"statement_cache_size": 0}
         pool = asyncpg.create_pool(
@@ -199,6 +206,7 @@ class PostgreSQLDatabase(Database):
         connected.idle.set()
         connected.life = self._life(connected, asyncio.get_running_loop())
         self._connected[asyncio.get_running_loop()] = connected
+        _CONNECTED[connected] = asyncio.get_running_loop()
         await anext(connected.life)
         return connected
 
@@ -207,6 +215,7 @@ class PostgreSQLDatabase(Database):
         try:
             yield
         finally:
+            _CONNECTED.pop(connected, None)
             if self._connected.get(loop) is connected:
                 del self._connected[loop]
             await connected.idle.wait()
