@@ -14,6 +14,9 @@ from .environment import unknown_variables
 from .settings import Settings
 from .shared_resources import SharedResources
 
+LEVELS = ("error", "warning", "advice")
+"""How bad a finding is, the worst first."""
+
 
 @dataclass(frozen=True, slots=True)
 class Finding:
@@ -61,8 +64,7 @@ def review(
         *_review_end(settings, host),
         *_review_descriptions(registry),
     ]
-    order = ("error", "warning", "advice")
-    return sorted(found, key=lambda finding: order.index(finding.level))
+    return sorted(found, key=lambda finding: LEVELS.index(finding.level))
 
 
 def _review_deployment(

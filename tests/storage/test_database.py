@@ -25,6 +25,7 @@ from mrtr_server.errors import WrongVersion
 from mrtr_server.storage.factory import store_of
 from mrtr_server.storage.sql import postgresql as module
 from mrtr_server.storage.sql import sqlite
+from mrtr_server.storage.sql.database import Version
 from mrtr_server.storage.sql.postgresql import PostgreSQLDatabase
 from mrtr_server.storage.sql.sqlite import SQLiteDatabase
 from mrtr_server.storage.sql.urls import open_database
@@ -381,7 +382,8 @@ class TestEventLoops:
         for url in (f"sqlite:///{tmp_path}/store.db", postgresql.url()):
 
             async def use(url: str = url) -> bool:
-                return await works(SQLStore(url))
+                store = SQLStore(url)
+                return await works(store) and await works(store)  # the second one is looked up
 
             assert asyncio.run(use())
             gc.collect()
@@ -443,7 +445,7 @@ class TestEventLoops:
         database = PostgreSQLDatabase(postgresql.url(await postgresql.new_database()), "name")
         await database.check()
         (before,) = database._connected.values()
-        assert await database.upgrade() == await database.found_version() == database.version
+        assert await database.upgrade() == await database.found_version() == (database.version, "")
         assert list(database._connected.values()) == [before]
         await database.close()
 
@@ -471,10 +473,11 @@ class TestSchema:
         stores = [SQLStore(url) for _ in range(8)]
         assert all(await asyncio.gather(*(works(store) for store in stores)))
         (versions,) = {
-            str([tuple(row) for row in await store.database.execute("SELECT * FROM mrtr_schema", {})])
+            str([tuple(row) for row in await store.database.execute("SELECT version_num FROM mrtr_schema", {})])
             for store in stores
         }
-        assert versions == "[('4',)]"
+        assert versions == "[('5',)]"
+        assert len({await store.epoch() for store in stores}) == 1
         for store in stores:
             await store.close()
 
@@ -559,15 +562,15 @@ class TestSQLiteTrouble:
         naps: list[float] = []
         errors: list[str] = []
 
-        def upgrade(steps: object) -> str:
+        def upgrade(steps: object) -> Version:
             if errors:
                 raise sqlite3.OperationalError(errors.pop(0))
-            return "4"
+            return Version("5")
 
         monkeypatch.setattr(time, "sleep", naps.append)
         monkeypatch.setattr(database, "_try_to_upgrade", upgrade)
         errors[:] = ["disk I/O error"]
-        assert database._run_steps(database.steps_from) == "4"
+        assert database._run_steps(database.steps_from) == Version("5")
         assert naps == [0.1]
         errors[:] = ["disk I/O error"] * 2
         with pytest.raises(sqlite3.OperationalError, match="disk I/O error"):
@@ -749,7 +752,7 @@ class TestAPoolerOfTransactions:
             return connection.is_in_transaction(), prepared
 
         assert await store.database.run(look) == (True, 0)
-        assert await store.database.upgrade() == await store.database.found_version() == store.database.version
+        assert await store.database.upgrade() == await store.database.found_version() == (store.database.version, "")
 
     async def test_that_is_not_there_costs_no_transaction(self, postgresql: PostgreSQL) -> None:
         database = open_database(postgresql.url(), environment={})
@@ -1009,9 +1012,9 @@ def test_an_error_without_a_text_is_called_by_its_kind() -> None:
 @pytest.mark.parametrize("found", ["1", "999"])
 def test_tables_of_another_version_are_refused(found: str) -> None:
     database = open_database("sqlite:///store.db")
-    database.check_version(database.version)
+    database.check_version(Version(database.version))
     with pytest.raises(WrongVersion, match=f"its tables are of version {found}, "):
-        database.check_version(found)
+        database.check_version(Version(found))
 
 
 @pytest.mark.parametrize(("url", "one_machine"), [("sqlite:///store.db", True), ("postgresql://host/name", False)])
