@@ -83,7 +83,7 @@ ONLY_IMPORTERS = {
         *(f"cli.{each}" for each in ("check", "database", "dev", "keys", "loading", "log_options", "run", "states")),
         *(f"cli.{each}" for each in ("calling", "new", "stdio", "tasks", "variables", "worker")),
     },
-    "sqlite3": {"storage.sql.sqlite", "storage.sql.sqlite_file"},
+    "sqlite3": {"dev.effects", "storage.sql.sqlite", "storage.sql.sqlite_file"},
     "asyncpg": {"storage.sql.postgresql"},
     "starlette": {
         *(
@@ -103,6 +103,7 @@ ONLY_IMPORTERS = {
                 "resource_metadata",
                 "response_writer",
                 "routing",
+                "site",
             )
         ),
         *(
@@ -136,7 +137,7 @@ ONLY_IMPORTERS = {
         "cli.calling",
         "client.results",
         "deployment.environment",
-        *(f"flow.{each}" for each in ("asks", "inputs", "pure", "step_arguments", "steps", "url_asks")),
+        *(f"flow.{each}" for each in ("asks", "inputs", "pure", "step_arguments", "steps", "undone", "url_asks")),
         *(f"protocol.{each}" for each in ("content", "draft_answers")),
         *(f"registration.{each}" for each in ("callbacks", "dependencies")),
         *(f"schema.{each}" for each in ("annotations", "arguments", "defaults", "forms", "results", "values")),

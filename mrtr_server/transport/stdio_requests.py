@@ -199,9 +199,9 @@ class OpenRequest(OpenCallNotes, StdioRequest):
     def origin(self) -> Origin:
         """Return the request that opened the call, as it was sent."""
         message = from_json(self._line)
-        session = self._session
-        named = Session(self.form.form.name, session.client, session.issued, session.key)
-        return Origin(message["method"], message.get("params", {}), message["id"], named)
+        client = self._session.client if self.call is None else self.call.client
+        session = self._session.of(self.form.form.name, client)
+        return Origin(message["method"], message.get("params", {}), message["id"], session)
 
     def load(self, origin: Origin) -> Call:
         """Return the call of a request. Raises `RequestError`."""
