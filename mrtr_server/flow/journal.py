@@ -289,8 +289,8 @@ class Journal:
         }
         if self.state is not UNSET:
             fields["h"] = self.state
-        seldom = (("d", self.handed_over), ("c", self.single_use), ("l", self.shed), ("w", self.origin))
-        for name, value in (*seldom, ("p", self.pieces), ("y", self.epoch)):
+        more = (("d", self.handed_over), ("c", self.single_use), ("l", self.shed), ("w", self.origin))
+        for name, value in (*more, ("p", self.pieces), ("y", self.epoch)):
             if value:
                 fields[name] = value
         earlier = self._earlier() if self.answers else _NOTHING

@@ -433,6 +433,18 @@ class TestIndexes:
             await asyncio.gather(*(upgrade(url) for _ in range(4)))
             assert await self.indexes(url) == dict.fromkeys(INDEXES, True)
 
+    async def test_take_as_long_as_they_take_whatever_a_role_may_wait(self, url: str) -> None:
+        await upgrade(url)
+        await on(url, *(f"DROP INDEX {name}" for name in INDEXES))
+        impatient = f"{url}&options=-c%20statement_timeout%3D100%20-c%20lock_timeout%3D100"
+        async with in_transaction(url, "LOCK TABLE mrtr_tasks IN ROW EXCLUSIVE MODE"):
+            upgrading = asyncio.create_task(upgrade(impatient))
+            await self.is_waiting(url, "CREATE INDEX CONCURRENTLY%")
+            await asyncio.sleep(0.3)
+            assert not upgrading.done()
+        await upgrading
+        assert await self.indexes(url) == dict.fromkeys(INDEXES, True)
+
     async def test_of_new_tables_are_made_with_them(self, url: str) -> None:
         assert "CONCURRENTLY" not in await migrate.script(url)
         assert await works(url)

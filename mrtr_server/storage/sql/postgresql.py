@@ -238,7 +238,7 @@ class PostgreSQLDatabase(Database):
         try:
             connection = await self.connect_alone()
             try:
-                await connection.execute("SET statement_timeout = 0")
+                await connection.execute("SET statement_timeout = 0; SET lock_timeout = 0")  # a role may have some
                 return await work(connection)
             finally:
                 await connection.close()
