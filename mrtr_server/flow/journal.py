@@ -126,6 +126,8 @@ class Journal:
         origin: where the first round was traced; empty if it was not.
         pieces: how many pieces of the result its client has been sent.
         exact_state: what JSON does not hold of the handler's own state, as for a step.
+        epoch: the epoch of the store in which its states are redeemed once; empty where they are not, or the store has
+            none.
     """
 
     started: float
@@ -143,6 +145,7 @@ class Journal:
     origin: str = ""
     pieces: int = 0
     exact_state: Any = None
+    epoch: str = ""
 
     @property
     def flow(self) -> str:
@@ -275,8 +278,8 @@ class Journal:
         # time of the start, rounds, state-only rounds ("o"), questions asked ("q"), answers, steps, the handler's own
         # state ("h"), digest of what was last handed over ("d"), a confirmation was asked ("c"), earlier answers,
         # handed over for too much load ("l"), where the first round was traced ("w"), pieces of the result that were
-        # sent ("p"), what JSON does not hold of results ("y") and of the handler's own state ("z"). A release ignores
-        # what it does not know of these.
+        # sent ("p"), the epoch of the store ("y"), what JSON does not hold of results ("j") and of the handler's own
+        # state ("z"). A release ignores what it does not know of these.
         self.expires = min(now + seconds, self.started + limits.flow_seconds)
         fields: JSON = {
             "v": _FORMAT,
@@ -292,16 +295,10 @@ class Journal:
         }
         if self.state is not UNSET:
             fields["h"] = self.state
-        if self.handed_over:
-            fields["d"] = self.handed_over
-        if self.single_use:
-            fields["c"] = True
-        if self.shed:
-            fields["l"] = True
-        if self.origin:
-            fields["w"] = self.origin
-        if self.pieces:
-            fields["p"] = self.pieces
+        more = (("d", self.handed_over), ("c", self.single_use), ("l", self.shed), ("w", self.origin))
+        for name, value in (*more, ("p", self.pieces), ("y", self.epoch)):
+            if value:
+                fields[name] = value
         fields.update(self._exact())
         earlier = self._earlier() if self.answers else _NOTHING
         if earlier:
@@ -357,9 +354,10 @@ class Journal:
                 journal.shed = "l" in fields
                 journal.origin = fields.get("w", "")
                 journal.pieces = fields.get("p", 0)
+                journal.epoch = fields.get("y", "")
                 journal.single_use = "c" in fields
                 journal.exact_state = fields.get("z")
-                for key, exact in fields.get("y", _NOTHING).items():
+                for key, exact in fields.get("j", _NOTHING).items():
                     journal.steps[key].exact = exact
             if _CONFIRMS in payload and journal._has_confirmation():
                 journal.single_use = True  # what an earlier release sealed does not say so
@@ -389,7 +387,7 @@ class Journal:
     def _exact(self) -> JSON:
         """Return what JSON does not hold of results and of the handler's own state, as in a payload."""
         results = {key: step.exact for key, step in self.steps.items() if step.exact is not None}
-        found = {"y": results or None, "z": self.exact_state}
+        found = {"j": results or None, "z": self.exact_state}
         return {name: exact for name, exact in found.items() if exact is not None}
 
     def _largest(self) -> str:
