@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from typing import Literal
 
 import click
 
@@ -39,10 +40,9 @@ def check(app: str, app_dir: str, host: str, workers: int, strict: bool) -> None
         logging.disable(before)
     lines = [f"{finding.level:8} {finding.about}: {finding.message}" for finding in findings]
     levels = {finding.level for finding in findings}
-    unusable = _try_database()
-    if unusable:
-        lines.insert(0, f"{'error':8} database: {unusable}")
-        levels.add("error")
+    for level, message in _try_database():
+        lines.insert(0, f"{level:8} database: {message}")
+        levels.add(level)
     for line in lines:
         click.echo(line)
     if "error" in levels or (strict and "warning" in levels):
@@ -61,19 +61,25 @@ def _summary(server: MRTRServer) -> str:
     return f"{server.name!r} can be served: {listed}"
 
 
-def _try_database() -> str:
-    """Return why the database that the environment names can't be used; empty if it can, or none is named."""
+def _try_database() -> list[tuple[Literal["error", "warning"], str]]:
+    """Return what is wrong with the database that the environment names; nothing if it is all right, or none is."""
 
-    async def connect() -> None:
+    async def connect() -> str:
         store = store_of()
-        if store is not None:
-            try:
-                await store.check()
-            finally:
-                await store.close()
+        if store is None:
+            return ""
+        try:
+            await store.check()
+        finally:
+            await store.close()
+        return store.advice
 
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)  # what it logs is its advice
     try:
-        asyncio.run(connect())
+        advice = asyncio.run(connect())
     except (SetupError, StoreUnavailable) as error:
-        return str(error)
-    return ""
+        return [("error", str(error))]
+    finally:
+        logging.disable(before)
+    return [("warning", advice)] if advice else []

@@ -59,6 +59,11 @@ class Store(ABC):
     keeps_tasks: bool = False
     """Whether it keeps tasks; see `TaskStore`."""
 
+    @property
+    def advice(self) -> str:
+        """What its operator should change, as far as its connections have shown; empty for nothing."""
+        return ""
+
     # Redeemed states
 
     @abstractmethod

