@@ -26,6 +26,9 @@ logger = logging.getLogger("mrtr_server")
 POLL_INTERVAL = 1.0
 """How long a look is good enough for readiness, in seconds."""
 
+BESIDE = frozenset({"renew", "renew_tasks"})
+"""What has a way of its own to the store: that it works proves nothing of the others."""
+
 QUIET = 2.0
 """How long a method must not have failed, in seconds, when another one has written."""
 
@@ -126,7 +129,7 @@ class Outage:
         """
         if wrote or method != "claim_tasks":  # which writes nothing where it finds nothing, as on a full disk
             self._failing.pop(method, None)
-        if wrote:
+        if wrote and method not in BESIDE:
             since = time.monotonic() - QUIET
             self._failing = {each: at for each, at in self._failing.items() if at > since}
         if self._failing:

@@ -26,6 +26,7 @@ from mrtr_server.storage.factory import store_of
 from mrtr_server.storage.sql import postgresql as module
 from mrtr_server.storage.sql import sqlite
 from mrtr_server.storage.sql.postgresql import PostgreSQLDatabase
+from mrtr_server.storage.sql.servers import names_in, servers_in
 from mrtr_server.storage.sql.sqlite import SQLiteDatabase
 from mrtr_server.storage.sql.urls import open_database
 from mrtr_server.testing import Client, Clock, yes
@@ -957,7 +958,7 @@ def test_a_name_server_that_does_not_answer_holds_no_process() -> None:
 
 
 @pytest.mark.parametrize(
-    ("url", "hosts"),
+    ("url", "names"),
     [
         ("postgresql://u@db.example/x", ["db.example"]),
         ("postgresql://u@10.0.0.1:5433/x", ["10.0.0.1"]),
@@ -968,14 +969,40 @@ def test_a_name_server_that_does_not_answer_holds_no_process() -> None:
         ("postgresql://u@/x?host=one,two", ["one", "two"]),
     ],
 )
-def test_the_names_to_look_up_are_those_of_the_url(url: str, hosts: list[str]) -> None:
-    assert module._hosts(url) == hosts
+def test_the_names_to_look_up_are_those_of_the_url(url: str, names: list[str]) -> None:
+    assert names_in(url) == names
 
 
 def test_the_name_to_look_up_is_that_of_the_environment_when_the_url_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PGHOST", "db.example")
-    assert module._hosts("postgresql://u@/x") == ["db.example"]
-    assert module._hosts("postgresql://u@other.example/x") == ["other.example"]
+    assert names_in("postgresql://u@/x") == ["db.example"]
+    assert names_in("postgresql://u@other.example/x") == ["other.example"]
+
+
+@pytest.mark.parametrize(
+    ("url", "servers"),
+    [
+        ("postgresql://u@one/x", []),
+        ("postgresql://u@one,two/x", [("one", 5432), ("two", 5432)]),
+        ("postgresql://u@one:5433,two:5434/x", [("one", 5433), ("two", 5434)]),
+        ("postgresql://u@one,two/x?port=5433", [("one", 5433), ("two", 5433)]),
+        ("postgresql://u@/x?host=one,two&port=5433,5434", [("one", 5433), ("two", 5434)]),
+        ("postgresql://u@/x?host=/run/a&host=/run/b", [("/run/a", 5432), ("/run/b", 5432)]),
+        ("postgresql://u@%2Frun%2Fa,[::1]:5433,10.0.0.1/x", [("/run/a", 5432), ("::1", 5433), ("10.0.0.1", 5432)]),
+        ("postgresql://u@one,two/x?target_session_attrs=read-write", [("one", 5432), ("two", 5432)]),
+        ("postgresql://u@one,two/x?target_session_attrs=any", []),
+    ],
+)
+def test_several_servers_of_a_url_are_as_libpq_reads_it(url: str, servers: list[tuple[str, int]]) -> None:
+    assert servers_in(url) == servers
+
+
+def test_several_servers_may_be_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PGHOST", "one,two")
+    monkeypatch.setenv("PGPORT", "5433")
+    assert servers_in("postgresql://u@/x") == [("one", 5433), ("two", 5433)]
+    monkeypatch.setenv("PGTARGETSESSIONATTRS", "any")
+    assert servers_in("postgresql://u@/x") == []
 
 
 def test_an_error_without_a_text_is_called_by_its_kind() -> None:

@@ -158,6 +158,28 @@ class TestAFailover:
         assert await works(store, "state")
         await store.close()
 
+    async def test_is_followed_from_a_primary_that_answers_nothing_any_more(self, pair: Pair) -> None:
+        """As where its machine is gone: nobody refuses a connection to it."""
+        with pair.primary.frozen():
+            await pair.fail_over()
+            store = SQLStore(pair.url(pair.primary, pair.standby))
+            began = time.monotonic()
+            assert await works(store, "after")
+            assert time.monotonic() - began < TIMEOUT, "not only for as long as it takes to give a server up"
+            began = time.monotonic()
+            assert all(await asyncio.gather(*(works(store, f"after {number}") for number in range(20))))
+            assert time.monotonic() - began < 5, "the next connection begins with the other one"
+            await store.close()
+
+    async def test_where_no_server_is_left_names_each_with_what_is_wrong(self, pair: Pair) -> None:
+        store = SQLStore(pair.url(pair.primary, pair.standby))
+        await asyncio.to_thread(pair.primary.stop)
+        message = await failure(store)
+        assert "none of its servers can be used" in message
+        assert "can't connect: " in message
+        assert "can't be written" in message
+        await store.close()
+
     async def test_of_a_standby_that_is_named_alone_is_waited_for_and_said(self, pair: Pair) -> None:
         owner = SQLStore(pair.primary.url())
         assert await works(owner, "makes the tables")
@@ -175,8 +197,9 @@ class TestAFailover:
         assert await owner.put("key", b"value", keep=600)
         await owner.close()
         reader = SQLStore(f"{pair.standby.url()}&target_session_attrs=any")
+        count = "SELECT count(*) FROM pg_class WHERE relname = 'mrtr_kept'"
         async with asyncio.timeout(TIMEOUT):
-            while await reader.get("key") != b"value":  # noqa: ASYNC110  another process writes it
+            while not await pair.standby.fetch(count) or await reader.get("key") != b"value":  # noqa: ASYNC110  it follows
                 await asyncio.sleep(0.01)
         assert "read-only transaction; it is a standby" in await failure(reader)
         await reader.close()

@@ -48,7 +48,6 @@ HINTS = {
     "remaining connection slots": "count seven for each process; raise max_connections, or put a pooler in front",
     "read-only transaction": READ_ONLY_HINT,
     "during recovery": READ_ONLY_HINT,
-    "None of the hosts match": READ_ONLY_HINT,
     "transaction blocks not allowed": "let the pooler pool transactions, or make the tables past it: set " + DIRECT,
     "permission denied": "the user needs CREATE once, and then SELECT, INSERT, UPDATE and DELETE on the tables",
 }

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import os
 import socket
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
@@ -11,7 +10,6 @@ from contextvars import Context
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
-from urllib.parse import parse_qs, urlsplit
 
 from ...concurrency.threads import in_own_thread
 from ...errors import StoreUnavailable
@@ -19,6 +17,7 @@ from ...extras import lacking
 from ..patience import note_wait, time_left
 from .clocks import ClockComparison
 from .database import CONNECT_TIMEOUT, DIRECT, READ_ONLY_HINT, TIMEOUT, Database, Way
+from .servers import Server, may_read_only, names_in, servers_in
 from .statements import number_parameters
 
 try:
@@ -102,6 +101,8 @@ class PostgreSQLDatabase(Database):
         """Whether statements may come to another server each time, so that none is kept prepared."""
         self._numbered: dict[str, tuple[str, tuple[str, ...]]] = {}
         self._connected: dict[asyncio.AbstractEventLoop, _Connected] = {}
+        self._servers: dict[str, list[Server]] = {}
+        """Several servers of a URL, first the one that was written last."""
         self._listening: dict[Any, asyncio.AbstractEventLoop] = {}
         """The connections beside the pools, each with its event loop."""
 
@@ -280,7 +281,7 @@ class PostgreSQLDatabase(Database):
         )
 
     async def _open(self, url: str, *, is_to_listen: bool = False, **options: Any) -> Any:
-        """Connect, and look at what answers: a pooler, or a server that can't be written.
+        """Connect to the first of the servers in a URL that can be written.
 
         Args:
             url: where to.
@@ -291,8 +292,26 @@ class PostgreSQLDatabase(Database):
             The connection; None if it is of no use.
 
         Raises:
-            StoreUnavailable: nothing can be written there.
+            StoreUnavailable: there is none.
         """
+        servers = self._servers.setdefault(url, servers_in(url))
+        if len(servers) < 2:
+            return await self._open_at(url, is_to_listen=is_to_listen, **options)
+        failed: list[str] = []
+        for server in tuple(servers):
+            try:
+                given = {"host": server.host, "port": server.port, "timeout": CONNECT_TIMEOUT / len(servers)}
+                connection = await self._open_at(url, is_to_listen=is_to_listen, **options | given)
+            except Exception as error:  # whatever it is, another one may do
+                failed.append(f"{server.host}: {self.unavailable(error).args[0].removeprefix(f'{self.name}: ')}")
+            else:
+                servers.remove(server)  # and begin with it from now on: one that is gone may take its time to say so
+                servers.insert(0, server)
+                return connection
+        raise StoreUnavailable(f"{self.name}: none of its servers can be used ({'; '.join(failed)})")
+
+    async def _open_at(self, url: str, *, is_to_listen: bool, **options: Any) -> Any:
+        """Connect, and look at what answers: a pooler, or a server that can't be written; see `_open`."""
         while True:
             prepares = is_to_listen or not self._is_pooled
             connection = await _connect(url, statement_cache_size=STATEMENTS if prepares else 0, **options)
@@ -303,7 +322,7 @@ class PostgreSQLDatabase(Database):
                     if is_to_listen:
                         return None
                     continue
-                if _may_read_only(url) or await self._finds(connection, "is_writable"):
+                if may_read_only(url) or await self._finds(connection, "is_writable"):
                     await self._read_clock(connection)
                     return connection
                 raise StoreUnavailable(f"{self.name}: the server can't be written; {READ_ONLY_HINT}")
@@ -373,38 +392,15 @@ class PostgreSQLDatabase(Database):
 
 
 async def _connect(url: str, **options: Any) -> Any:
-    """Connect as asyncpg does, with names looked up before; where there are several servers, to one that is written."""
-    async with asyncio.timeout(CONNECT_TIMEOUT):
-        for name in _hosts(url):
-            with suppress(OSError):  # which asyncpg meets, too, and says where
-                # Where asyncpg does it, a name server that does not answer holds the end of the event loop.
-                await in_own_thread(partial(socket.getaddrinfo, name, None))
-    if len(_addresses(url)) > 1 and not _session_attributes(url):
-        options["target_session_attrs"] = "read-write"
-    return await asyncpg.connect(url, timeout=CONNECT_TIMEOUT, command_timeout=TIMEOUT, **options)
-
-
-def _addresses(url: str) -> list[str]:
-    """Return where the servers are that may be connected to, as the URL or the environment has it."""
-    split = urlsplit(url)
-    given = parse_qs(split.query).get("host") or [split.netloc.rpartition("@")[2] or os.environ.get("PGHOST", "")]
-    return [address for address in ",".join(given).split(",") if address]
-
-
-def _hosts(url: str) -> list[str]:
-    """Return the names of the servers that may be connected to; none for a socket's directory or an address of IPv6."""
-    return [each.partition(":")[0] for each in _addresses(url) if each[0] not in "/@[" and each.count(":") < 2]
-
-
-def _session_attributes(url: str) -> str:
-    """Return libpq's `target_session_attrs`, as the URL or the environment has it; empty where neither does."""
-    given = parse_qs(urlsplit(url).query).get("target_session_attrs")
-    return given[-1] if given else os.environ.get("PGTARGETSESSIONATTRS", "")
-
-
-def _may_read_only(url: str) -> bool:
-    """Return whether the operator has asked for a server that can't be written."""
-    return _session_attributes(url) in ("any", "standby", "read-only", "prefer-standby")
+    """Connect as asyncpg does, with the names of servers looked up before."""
+    given = {"timeout": CONNECT_TIMEOUT, "command_timeout": TIMEOUT, **options}
+    async with asyncio.timeout(given["timeout"]):
+        for name in names_in(url):
+            if options.get("host", name) == name:
+                with suppress(OSError):  # which asyncpg meets, too, and says where
+                    # Where asyncpg does it, a name server that does not answer holds the end of the event loop.
+                    await in_own_thread(partial(socket.getaddrinfo, name, None))
+    return await asyncpg.connect(url, **given)
 
 
 async def _give_back(pool: Any, connection: Any) -> None:

@@ -24,9 +24,6 @@ STATEMENTS_IN_TRANSACTION = 64
 IDLE = 5.0
 """After how many seconds without work a thread closes its connection, and ends. The next call starts a new one."""
 
-OF_THE_FILE = frozenset({sqlite3.SQLITE_READONLY, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN})
-"""The errors after which the file is opened again: a connection that was opened to read only never writes."""
-
 Rows = list[tuple[Any, ...]]
 
 
@@ -109,7 +106,7 @@ class SQLiteFile:
         self._inline.close()
 
     def _close_all(self) -> None:
-        """Open the file anew for what comes next: SQLite takes it for what the first of its connections found."""
+        """Open the file anew for what comes next, by all connections: they share what the first one found."""
         self._reader.end()
         self._writer.end()
         self._inline.close()
@@ -118,11 +115,11 @@ class SQLiteFile:
 class _Worker:
     """A thread that runs jobs in their order, while there are any."""
 
-    def __init__(self, path: str, busy_timeout: float, on_trouble: Callable[[], object], *, writes: bool) -> None:
+    def __init__(self, path: str, busy_timeout: float, close_all: Callable[[], object], *, writes: bool) -> None:
         self._path = path
         self._file = _identity(path)
         self._busy_timeout = busy_timeout
-        self._on_trouble = on_trouble
+        self._close_all = close_all
         self._writes = writes
         self._jobs = _Jobs()
         self._guard = threading.Lock()
@@ -159,8 +156,8 @@ class _Worker:
                     outcomes = self._outcomes(connection, group)
                 except Exception as error:
                     outcomes = [error] * len(group)
-                if any(map(_is_of_the_file, outcomes)):
-                    self._on_trouble()
+                if any(map(_is_read_only, outcomes)):  # and so would it be for this connection for ever
+                    self._close_all()
                     if connection is not None:
                         connection.close()
                         connection = None
@@ -270,9 +267,10 @@ def _outcome(connection: sqlite3.Connection, job: _Job) -> Rows | Exception:
         return error
 
 
-def _is_of_the_file(outcome: Rows | Exception) -> bool:
-    """Return whether an outcome is an error that the same connection may meet for ever."""
-    return isinstance(outcome, sqlite3.Error) and getattr(outcome, "sqlite_errorcode", 0) & 0xFF in OF_THE_FILE
+def _is_read_only(outcome: Rows | Exception) -> bool:
+    """Return whether an outcome is the error that the file can't be written."""
+    code = getattr(outcome, "sqlite_errorcode", 0)  # an extended one, whose first byte is the error
+    return isinstance(outcome, sqlite3.Error) and code & 0xFF == sqlite3.SQLITE_READONLY
 
 
 def _tell(group: list[_Job], outcomes: Sequence[Rows | Exception]) -> None:
