@@ -358,7 +358,8 @@ class Redeemer:
 
     async def _renew(self, delivery: _Delivery, token: str, lease: Lease) -> None:
         while not lease.lost:
-            asked, pause = time.monotonic(), lease.seconds / 3
+            asked = time.monotonic()
+            pause = lease.seconds / 3
             try:
                 lease.lost = not await self._store.renew(delivery.state, token, lease=lease.seconds)
                 lease.hold(asked)

@@ -144,7 +144,7 @@ class TestAFailover:
         store = SQLStore(pair.url(pair.primary, pair.standby))
         assert all(await asyncio.gather(*(works(store, f"before {number}") for number in range(20))))
         async with pair.primary.read_only():
-            assert HINT in await failure(store)
+            assert "none of its servers can be used" in await failure(store)
             await pair.fail_over()
             began = time.monotonic()
             assert await works(store, "after")
@@ -177,7 +177,7 @@ class TestAFailover:
         message = await failure(store)
         assert "none of its servers can be used" in message
         assert "can't connect: " in message
-        assert "can't be written" in message
+        assert message.endswith("the server can't be written)"), "that all are to be named is not said again"
         await store.close()
 
     async def test_of_a_standby_that_is_named_alone_is_waited_for_and_said(self, pair: Pair) -> None:

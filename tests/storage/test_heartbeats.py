@@ -161,7 +161,7 @@ class TestPostgreSQL:
         async with asyncio.timeout(SOON):
             await holder.renew_tasks()
 
-    async def test_one_that_gets_no_answer_ends_within_a_quarter_of_the_lease(
+    async def test_one_that_gets_no_answer_ends_within_a_quarter_of_the_lease_and_a_record_in_its_time(
         self, store: SQLStore, postgresql: PostgreSQL
     ) -> None:
         holder = Holder(store)
@@ -174,7 +174,8 @@ class TestPostgreSQL:
                 began = time.monotonic()
                 with pytest.raises(StoreUnavailable, match="no answer in time"):
                     await asyncio.wait_for(beat(), TIMEOUT)
-                assert 0.9 < time.monotonic() - began < 4
+                least = 5 if beat == holder.record else 1  # it may be large, and the lease is renewed meanwhile
+                assert least * 0.9 < time.monotonic() - began < least + 3
 
     async def test_a_row_that_somebody_has_locked_holds_up_no_other_lease(
         self, store: SQLStore, url: str, postgresql: PostgreSQL

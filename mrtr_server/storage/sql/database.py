@@ -9,8 +9,8 @@ from .statements import read_migrations, read_statements
 
 TIMEOUT = 10.0
 """How long one operation may take in all, in seconds."""
-SHORTEST_TIMEOUT = 0.5
-"""How long a heartbeat may take at least, in seconds."""
+SHORTEST_TIMEOUTS: dict[str, float] = {"heartbeat": 0.5, "record": 5.0}
+"""How long each may take at least, in seconds: an outcome may be large, and the lease is renewed meanwhile."""
 CONNECT_TIMEOUT = 5.0
 """How long connecting, or waiting for another process's write to a SQLite file, may take, in seconds."""
 
@@ -73,8 +73,7 @@ class Database(ABC):
 
     def __init__(self, kind: str, name: str) -> None:
         self.name = name
-        self.heartbeat_timeout = TIMEOUT
-        """How long what the holder of a lease asks may take, in seconds: then it is asked again, in time."""
+        self._quarter_of_lease = TIMEOUT
         self.statements = read_statements(kind)
         self.ways = {self.statements[name]: way for name, way in WAYS.items() if name in self.statements}
         """How statements come to it that are no client's."""
@@ -86,9 +85,12 @@ class Database(ABC):
         return False
 
     def grants(self, lease: float) -> None:
-        """Note that leases of so many seconds are granted: a heartbeat takes a quarter of the shortest at most."""
-        if lease < 4 * self.heartbeat_timeout:
-            self.heartbeat_timeout = max(lease / 4, SHORTEST_TIMEOUT)
+        """Note that leases of so many seconds are granted."""
+        self._quarter_of_lease = min(self._quarter_of_lease, lease / 4)
+
+    def timeout_of(self, way: Way) -> float:
+        """Return how long what the holder of a lease asks may take, in seconds: it is asked again, in time."""
+        return max(self._quarter_of_lease, SHORTEST_TIMEOUTS[way])
 
     @property
     def version(self) -> str:

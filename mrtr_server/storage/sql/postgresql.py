@@ -133,7 +133,7 @@ class PostgreSQLDatabase(Database):
         connected.busy += 1
         connected.idle.clear()
         try:
-            async with asyncio.timeout(time_left(TIMEOUT) if way == "client" else self.heartbeat_timeout):
+            async with asyncio.timeout(time_left(TIMEOUT) if way == "client" else self.timeout_of(way)):
                 if not connected.prepared:
                     await self._prepare(connected)
                 if way == "heartbeat":
@@ -325,7 +325,8 @@ class PostgreSQLDatabase(Database):
                 if may_read_only(url) or await self._finds(connection, "is_writable"):
                     await self._read_clock(connection)
                     return connection
-                raise StoreUnavailable(f"{self.name}: the server can't be written; {READ_ONLY_HINT}")
+                hint = "" if "host" in options else f"; {READ_ONLY_HINT}"
+                raise StoreUnavailable(f"{self.name}: the server can't be written{hint}")
             except BaseException:
                 connection.terminate()
                 raise

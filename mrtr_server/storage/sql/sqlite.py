@@ -81,7 +81,7 @@ class SQLiteDatabase(Database):
         self._users.add(asyncio.get_running_loop())
         way, began = self.ways.get(sql, "client"), time.monotonic()
         try:
-            async with asyncio.timeout(time_left(TIMEOUT) if way == "client" else self.heartbeat_timeout):
+            async with asyncio.timeout(time_left(TIMEOUT) if way == "client" else self.timeout_of(way)):
                 file = self._file or await self._opened()
                 return await file.run(sql, given, is_urgent=way != "client")
         except StoreUnavailable:
