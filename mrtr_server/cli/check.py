@@ -2,14 +2,17 @@
 
 import asyncio
 import logging
-from typing import Literal
+import os
+import sys
+from typing import Any
 
 import click
 
+from ..deployment.review import LEVELS, Finding
 from ..deployment.web_workers import ENVIRONMENT as WORKERS
 from ..errors import SetupError, StoreUnavailable
 from ..server import MRTRServer
-from ..storage.factory import store_of
+from ..storage.factory import ENVIRONMENT as DATABASE
 from .loading import load, takes_app
 from .variables import CommandOfVariables
 
@@ -31,20 +34,21 @@ def check(app: str, app_dir: str, host: str, workers: int, strict: bool) -> None
     It looks at the settings, keys, tools and prompts, and connects to the database of MRTR_DATABASE_URL if that is set.
     The exit code is 1 if there is an error; with --strict, also if there is a warning.
     """
+    from ..transport.site import sites_in  # loads the routes of Starlette
+
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)  # what the server logs of its setup is among the findings
     try:
         server = load(app, app_dir)
-        findings = server.check(host=host, workers=workers)
+        sites: list[Any] = [*sites_in(vars(sys.modules[app.partition(":")[0]]).values(), server)] or [None]
+        found = [server.check(host=host, workers=workers, site=site) for site in sites]
+        findings = min(found, key=len)  # of a site that is mounted in another one, the outer one counts
     finally:
         logging.disable(before)
-    lines = [f"{finding.level:8} {finding.about}: {finding.message}" for finding in findings]
+    findings = sorted([*asyncio.run(_review_database()), *findings], key=lambda finding: LEVELS.index(finding.level))
+    for finding in findings:
+        click.echo(f"{finding.level:8} {finding.about}: {finding.message}")
     levels = {finding.level for finding in findings}
-    for level, message in _try_database():
-        lines.insert(0, f"{level:8} database: {message}")
-        levels.add(level)
-    for line in lines:
-        click.echo(line)
     if "error" in levels or (strict and "warning" in levels):
         raise SystemExit(1)
     click.echo(_summary(server))
@@ -61,25 +65,16 @@ def _summary(server: MRTRServer) -> str:
     return f"{server.name!r} can be served: {listed}"
 
 
-def _try_database() -> list[tuple[Literal["error", "warning"], str]]:
-    """Return what is wrong with the database that the environment names; nothing if it is all right, or none is."""
-
-    async def connect() -> str:
-        store = store_of()
-        if store is None:
-            return ""
-        try:
-            await store.check()
-        finally:
-            await store.close()
-        return store.advice
-
-    before = logging.root.manager.disable
-    logging.disable(logging.WARNING)  # what it logs is its advice
+async def _review_database() -> list[Finding]:
+    """Return what is wrong or risky about the database that the environment names; nothing if it names none."""
+    url = os.environ.get(DATABASE, "").strip()
+    if not url:
+        return []
     try:
-        advice = asyncio.run(connect())
-    except (SetupError, StoreUnavailable) as error:
-        return [("error", str(error))]
-    finally:
-        logging.disable(before)
-    return [("warning", advice)] if advice else []
+        from ..storage.sql.migrate import review
+
+        return [Finding(level, "database", message) for level, message in await review(url)]
+    except SetupError as error:
+        return [Finding("error", "database", f"{DATABASE}: {error}")]
+    except StoreUnavailable as error:
+        return [Finding("error", "database", str(error))]

@@ -16,7 +16,7 @@ from ...errors import StoreUnavailable
 from ...extras import lacking
 from ..patience import note_wait, time_left
 from .clocks import ClockComparison
-from .database import CONNECT_TIMEOUT, DIRECT, READ_ONLY_HINT, TIMEOUT, Database, Way
+from .database import CONNECT_TIMEOUT, DIRECT, READ_ONLY_HINT, TIMEOUT, Advice, Database, Version, Way
 from .servers import Server, may_read_only, names_in, servers_in
 from .statements import number_parameters
 
@@ -45,8 +45,20 @@ FATAL = ("FATAL", "PANIC")
 READ_ONLY = "25006"
 """The SQLSTATE of a statement that would write where nothing can be written."""
 
+UNHURRIED = 24 * 3600.0
+"""How long a statement may take that upgrades tables or makes an index, in seconds."""
+LOCK_WITHIN = 3_000
+"""How long an upgrade waits for a table that a transaction of others holds, in milliseconds."""
+LOOK_AGAIN = 0.5
+"""How often to look whether another process has made the indexes, in seconds."""
+
 CLOCK = "CAST(extract(epoch FROM now()) AS double precision)"
 """The database's own clock, in seconds since the epoch."""
+
+_LOSES = "may lose what was committed last, and what was redeemed in it could be redeemed again"
+
+_UNTOLD = (asyncpg.InsufficientPrivilegeError, asyncpg.UndefinedFunctionError, asyncpg.FeatureNotSupportedError)
+"""What asking for the timeline comes to in a service that has none, or does not tell everybody."""
 
 T = TypeVar("T")
 
@@ -78,6 +90,11 @@ class _Connected:
         return self.busy > CONNECTIONS and time.monotonic() > self.moved + STUCK
 
 
+_CONNECTED: dict[_Connected, asyncio.AbstractEventLoop] = {}
+"""What is connected, of all databases. An event loop knows its generators weakly: the garbage collector ends one that
+nobody else knows, and a loop that is about to end does not wait for that."""
+
+
 class PostgreSQLDatabase(Database):
     """A PostgreSQL database, for a fleet; see `Database`.
 
@@ -99,11 +116,14 @@ class PostgreSQLDatabase(Database):
         self._direct = direct
         self._is_pooled = direct is not None
         """Whether statements may come to another server each time, so that none is kept prepared."""
+        self._advice = ""
+        """What is to be said of a pooler; empty where none was noticed that nobody has named."""
+        self._has_timelines = True
         self._numbered: dict[str, tuple[str, tuple[str, ...]]] = {}
         self._connected: dict[asyncio.AbstractEventLoop, _Connected] = {}
         self._servers: dict[str, list[Server]] = {}
         """Several servers of a URL, first the one that was written last."""
-        self._listening: dict[Any, asyncio.AbstractEventLoop] = {}
+        self._beside: dict[Any, asyncio.AbstractEventLoop] = {}
         """The connections beside the pools, each with its event loop."""
 
     async def rows(self, statement: str, **given: Any) -> Sequence[Any]:
@@ -195,7 +215,7 @@ class PostgreSQLDatabase(Database):
         """
         await connected.pool.expire_connections()
         await connected.lane.expire_connections()
-        for connection, loop in list(self._listening.items()):
+        for connection, loop in list(self._beside.items()):
             with suppress(RuntimeError):  # its loop has ended
                 loop.call_soon_threadsafe(connection.terminate)
 
@@ -221,27 +241,91 @@ class PostgreSQLDatabase(Database):
         """Return the database's time, as far as it is known here; see `Database.time`."""
         return self._clocks.time()
 
+    async def _begin(self, connection: Any) -> None:
+        """Look at what may have changed since there was a connection before."""
+        await self._read_clock(connection)
+        connected = self._connected.get(asyncio.get_running_loop())
+        if connected is not None and connected.prepared:  # so there are tables
+            await self._look_where(connection)
+
     async def _read_clock(self, connection: Any) -> None:
         statement, _ = number_parameters(self.statements["read_clock"], CLOCK)
         before, began = self._clocks.clock(), time.monotonic()
         theirs = await connection.fetchval(statement)
         self._clocks.note(theirs, before, time.monotonic() - began)
 
-    async def upgrade(self) -> str | None:
+    async def upgrade(self) -> Version | None:
         """Upgrade older tables to the present version; see `Database.upgrade`."""
+        found = await super().upgrade()
+        if (found is None or found.number in self.migrations) and await self.missing_indexes():
+            try:
+                await self._alone(self._make_indexes)
+            except StoreUnavailable as error:
+                raise StoreUnavailable(f"{error}; not all indexes are made; run it again") from error
+        return found
+
+    async def _change(self, steps: Callable[[Version | None], Sequence[str]]) -> Version | None:
+        return await self._alone(lambda connection: self._run_steps(connection, steps))
+
+    async def _make_indexes(self, connection: Any) -> None:
+        """Make the indexes that are not there, while others write."""
+        # Another process that makes them would wait for this one, if this one waited within a statement.
+        lock = self.statements["try_to_lock_indexes"]  # for the session, which a pooler would give to others with it
+        while connection in self._beside and not await connection.fetchval(lock):  # noqa: ASYNC110  it is elsewhere
+            await asyncio.sleep(LOOK_AGAIN)
+        for step in await self.missing_indexes():
+            await connection.execute(step, timeout=UNHURRIED)
+
+    async def found_version(self) -> Version | None:
+        """Return the version of the tables that are there; see `Database.found_version`."""
+        return await self._look(self._find_version)
+
+    async def missing_indexes(self) -> list[str]:
+        """Return the statements that make the indexes which are not there; see `Database.missing_indexes`."""
+        found = await self._look(lambda connection: connection.fetch(self.statements["find_indexes"]))
+        there = {name for (name,) in found}
+        missing = {name: make for name, make in self.later_indexes.items() if name not in there}
+        drop = self.statements["drop_index"]
+        return [step for name, make in missing.items() for step in (drop.format(index=name), make)]
+
+    async def review(self) -> list[Advice]:
+        """Return what an operator should know before servers use it; see `Database.review`."""
+        found: list[Advice] = [("warning", self._advice)] if self._advice else []
+        if await self.missing_indexes():
+            found.append(("warning", "an index is missing, or unfinished: run `mrtr-server db upgrade` again"))
+        ((standbys, waited_for, commit, may_see, user),) = await self.rows("find_standbys")
+        if commit == "off" or (commit == "local" and standbys):
+            found.append(("warning", f"synchronous_commit is {commit}, so a failure {_LOSES}. Set it to on"))
+        elif standbys and not may_see:
+            why = "it has standbys, and this user may not see whether commits wait for them"
+            found.append(("advice", f"{why}: GRANT pg_monitor TO {user}"))
+        elif standbys and not waited_for:
+            way = "Set synchronous_standby_names, or run `mrtr-server db new-epoch` after each failover"
+            found.append(("warning", f"its standbys are asynchronous, so a failover {_LOSES}. {way}"))
+        return found
+
+    async def _look(self, work: Callable[[Any], Awaitable[T]]) -> T:
+        """Run work on a connection, whatever the version of the tables."""
         connected = self._connected.get(asyncio.get_running_loop()) or await self._connect()
         try:
             async with connected.pool.acquire() as connection:
-                return await self._run_steps(connection, self.steps_from)
+                return await work(connection)
         except Exception as error:
             raise self.unavailable(error) from error
 
-    async def found_version(self) -> str | None:
-        """Return the version of the tables that are there; see `Database.found_version`."""
-        connected = self._connected.get(asyncio.get_running_loop()) or await self._connect()
+    async def _alone(self, work: Callable[[Any], Awaitable[T]]) -> T:
+        """Run work, which may take long, on a connection of its own, past a pooler where there is one."""
         try:
-            async with connected.pool.acquire() as connection:
-                return await self._find_version(connection)
+            connection = await self.connect_alone()
+            is_pooled = connection is None
+            if is_pooled:
+                connection = await self._open(self._url)
+            try:
+                if not is_pooled:  # or others would have the session next
+                    await connection.execute("SET statement_timeout = 0; SET lock_timeout = 0")  # a role may have some
+                return await work(connection)
+            finally:
+                await connection.close()
         except Exception as error:
             raise self.unavailable(error) from error
 
@@ -256,17 +340,20 @@ class PostgreSQLDatabase(Database):
         async with asyncio.timeout(TIMEOUT):
             connection = await self._open(self._direct or self._url, is_to_listen=True)
         if connection is not None:
-            self._listening[connection] = asyncio.get_running_loop()
-            connection.add_termination_listener(lambda _: self._listening.pop(connection, None))
+            self._beside[connection] = asyncio.get_running_loop()
+            connection.add_termination_listener(lambda _: self._beside.pop(connection, None))
         return connection
 
     async def _connect(self) -> _Connected:
         for loop in [loop for loop in list(self._connected) if loop.is_closed()]:
             self._connected.pop(loop, None)
+        for left in [left for left, loop in list(_CONNECTED.items()) if loop.is_closed()]:
+            _CONNECTED.pop(left, None)
         connected = _Connected(self._pool(CONNECTIONS), self._pool(1))
         connected.idle.set()
         connected.life = self._life(connected, asyncio.get_running_loop())
         self._connected[asyncio.get_running_loop()] = connected
+        _CONNECTED[connected] = asyncio.get_running_loop()
         await anext(connected.life)
         return connected
 
@@ -323,7 +410,8 @@ class PostgreSQLDatabase(Database):
                         return None
                     continue
                 if may_read_only(url) or await self._finds(connection, "is_writable"):
-                    await self._read_clock(connection)
+                    if not is_to_listen:
+                        await self._begin(connection)
                     return connection
                 hint = "" if "host" in options else f"; {READ_ONLY_HINT}"
                 raise StoreUnavailable(f"{self.name}: the server can't be written{hint}")
@@ -339,13 +427,13 @@ class PostgreSQLDatabase(Database):
     def _note_pooler(self, variable: str) -> None:
         """Note that a pooler answers in place of the database: prepare nothing there, and log that once."""
         self._is_pooled = True
-        if not self.advice:
+        if not self._advice:
             what = f"{variable} leads to a pooler, too" if variable else "a pooler answers in its place"
-            self.advice = (
+            self._advice = (
                 f"{what}, such as PgBouncer. So processes look for each other's changes instead of hearing of them, "
                 f"and no statement is kept prepared. Set {DIRECT} to the address of the database itself"
             )
-            logger.warning("%s: %s", self.name, self.advice)
+            logger.warning("%s: %s", self.name, self._advice)
 
     async def _life(self, connected: _Connected, loop: asyncio.AbstractEventLoop) -> AsyncGenerator[None, None]:
         pools = (connected.pool, connected.lane)
@@ -354,6 +442,7 @@ class PostgreSQLDatabase(Database):
         try:
             yield
         finally:
+            _CONNECTED.pop(connected, None)
             if self._connected.get(loop) is connected:
                 del self._connected[loop]
             await connected.idle.wait()
@@ -366,30 +455,66 @@ class PostgreSQLDatabase(Database):
         async with connected.preparing:
             if connected.prepared:
                 return
-            found = await self._run_on(connected, connected.pool, self._make_tables)
-            self.check_version(found or self.version)
+            await self._run_on(connected, connected.pool, self._look_at_tables)
             connected.prepared = True
 
-    async def _make_tables(self, connection: Any) -> str | None:
-        return await self._run_steps(connection, lambda found: self.steps_from(None) if found is None else [])
+    async def _look_at_tables(self, connection: Any) -> None:
+        found = await self._run_steps(connection, lambda found: self.steps_from(None) if found is None else [])
+        if found is not None:
+            self.check_version(found)
+        await self._look_where(connection)
 
-    async def _find_version(self, connection: Any) -> str | None:
+    async def _find_version(self, connection: Any) -> Version | None:
         if not await connection.fetchval(self.statements["has_version_table"]):
             return None
-        found: str | None = await connection.fetchval(self.statements["find_version"])
-        return found
+        found = await connection.fetchrow(self.statements["find_version"])
+        return None if found is None else Version(*found)
 
-    async def _run_steps(self, connection: Any, steps: Callable[[str | None], Sequence[str]]) -> str | None:
+    async def _run_steps(self, connection: Any, steps: Callable[[Version | None], Sequence[str]]) -> Version | None:
         """Run the steps that upgrade the version that is found, and return the found version."""
         found = await self._find_version(connection)
         if not steps(found):
             return found
         async with connection.transaction():
-            await connection.execute(self.statements["lock_version"])
+            await connection.execute(self.statements["lock_version"], timeout=UNHURRIED)
             now = await self._find_version(connection)  # another process may have been faster
+            await connection.execute(f"SET LOCAL lock_timeout = {LOCK_WITHIN}")  # writers queue behind one who waits
             for step in steps(now):
-                await connection.execute(step)
+                await connection.execute(step, timeout=UNHURRIED)
             return now if found is None else found
+
+    # Where its writes go
+
+    async def _look_where(self, connection: Any) -> None:
+        """Read which life of the database a new connection leads to."""
+        self._note_epoch(await connection.fetchval(self.statements["find_epoch"]))
+        await self._note_timeline(connection)
+
+    async def _note_timeline(self, connection: Any) -> None:
+        """Log that the database's writes continue elsewhere than they were last seen to go: once in the fleet."""
+        if not self._has_timelines:
+            return
+        try:
+            before, now = await connection.fetchrow(self.statements["find_timeline"])
+            if not now or now == before:
+                return
+            sql, _ = number_parameters(self.statements["note_timeline"], CLOCK)
+            noted = await connection.fetchval(sql, now, before)
+        except _UNTOLD:
+            self._has_timelines = False
+            return
+        except asyncpg.PostgresError:  # the next connection looks again
+            return
+        if noted and before:
+            logger.warning(
+                "%s: its writes are on timeline %s of cluster %s, and were on timeline %s of cluster %s before. So a "
+                "standby was promoted, or a backup was restored. If writes were lost, or may have been, run "
+                "`mrtr-server db new-epoch` now: otherwise what was redeemed in them can be redeemed again",
+                self.name,
+                *reversed(now.split("/")),
+                *reversed(before.split("/")),
+                extra={"fields": {"event": "timeline_changed"}},
+            )
 
 
 async def _connect(url: str, **options: Any) -> Any:
