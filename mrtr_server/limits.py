@@ -79,7 +79,7 @@ class Limits(KnowsGiven):
         state_seconds: how long a sealed state can be used, in seconds; a tool's `answer_within` overrides it.
         flow_seconds: how long a whole flow may take in rounds, and how long an answer in a task, in seconds.
         lease_seconds: how long a replica that runs a single-use round or a task may be silent before another one may
-            run it, in seconds. While it runs, it renews its lease every third of that.
+            run it, in seconds; at least 3. While it runs, it renews its lease every third of that.
         write_seconds: how long a client may read nothing of what is sent to it, in seconds, before it is disconnected.
         hold_seconds: how long a client is held that retries before a page has reported, in seconds. Keep it below the
             timeouts of the proxies in between.
@@ -119,8 +119,10 @@ class Limits(KnowsGiven):
 
     Raises:
         SetupError: a limit is no number, not positive or over 10**15, `json_depth` is over what the parser accepts,
-            `caller_share` is over 1, or there is a queue without `max_concurrency`.
+            `lease_seconds` is below 3, `caller_share` is over 1, or there is a queue without `max_concurrency`.
     """
+
+    _SHORTEST_LEASE = 3.0
 
     body_bytes: int = 4 * 1024 * 1024
     json_depth: int = 64
@@ -161,6 +163,12 @@ class Limits(KnowsGiven):
             _check(name, getattr(self, name), optional=field.default is None or name == "unanswered_asks")
         if self.json_depth > 200:
             raise SetupError("Limits(json_depth=...) can be 200 at most: the JSON parser stops there")
+        if self.lease_seconds < self._SHORTEST_LEASE:
+            raise SetupError(
+                f"Limits(lease_seconds={self.lease_seconds:g}) must be at least {self._SHORTEST_LEASE:g}: otherwise a "
+                "process that is busy for a moment, or whose database is slow, loses its leases, and others run its "
+                "tasks and rounds again. For tests, there is short_lease() in mrtr_server.testing"
+            )
         if self.caller_share > 1:
             raise SetupError("Limits(caller_share=...) can be 1 at most: the whole")
         for name in ("max_queue", "queue_seconds"):

@@ -25,6 +25,7 @@ from .registration.prompts import build_prompt
 from .registration.registry import Registry
 from .registration.resources import build_resource
 from .registration.tools import build_tool
+from .storage.patience import begin_request
 from .transport.asgi_server import ASGIServer
 from .transport.response_writer import closing
 
@@ -155,6 +156,8 @@ class MRTRServer(Composition, ASGIServer):
             parts.observe()
         if parts.admission.draining:
             send = closing(scope, send)
+        if parts.shared.store.shared:
+            begin_request()
         return parts.router.find(scope, parts.shared.refusal)(scope, receive, send)
 
     async def _serve_lifespan(self, receive: Receive, send: Send) -> None:

@@ -80,7 +80,8 @@ GROUPS = [
         "Testing",
         "The test kit, `mrtr_server.testing`.",
         "Client AsyncClient Flow Reply Asked Answer Answerable Answers accept decline cancel yes no sampled roots "
-        "slowly Event Progress Error Task Notifications Log Clock SharedStore replica replicas Unexpected EVERYTHING",
+        "slowly Event Progress Error Task Notifications Log Clock SharedStore replica replicas short_lease Unexpected "
+        "EVERYTHING",
         "mrtr_server.testing",
     ),
 ]

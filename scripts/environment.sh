@@ -42,11 +42,12 @@ make_environment() {
     printf '%s\n' "$recipe" >"$directory/made-from"
 }
 
-# install_programs: install the web server and the browser that the tests run, from the packages of Debian or Ubuntu, where
-# this may be done.
+# install_programs: install the web server, the pooler and the browser that the tests run, from the packages of Debian or
+# Ubuntu, where this may be done.
 install_programs() {
     missing=""
     [ -x /usr/sbin/nginx ] || command -v nginx >/dev/null || missing="nginx-light"
+    [ -x /usr/sbin/pgbouncer ] || command -v pgbouncer >/dev/null || missing="$missing pgbouncer"
     command -v chromium >/dev/null || missing="$missing chromium"
     if [ -z "$missing" ] || ! command -v apt-get >/dev/null || [ "$(id -u)" -ne 0 ]; then
         return 0

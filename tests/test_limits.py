@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from mrtr_server import Limits, SetupError
+from mrtr_server import Limits, MRTRServer, SetupError
+from mrtr_server.testing import short_lease
 
 
 def test_the_defaults_are_those_of_the_design() -> None:
@@ -100,3 +101,25 @@ def test_who_never_waits_has_no_queue(name: str) -> None:
     with pytest.raises(SetupError, match=rf"Limits\({name}=...\) needs max_concurrency"):
         Limits(**wrong)
     assert Limits(max_concurrency=1, **wrong).max_concurrency == 1
+
+
+class TestALease:
+    @pytest.mark.parametrize("seconds", [0.2, 2, 2.99])
+    def test_below_three_seconds_is_refused_with_what_a_test_takes(self, seconds: float) -> None:
+        with pytest.raises(
+            SetupError, match=rf"Limits\(lease_seconds={seconds}\) must be at least 3: .*short_lease\(\)"
+        ):
+            Limits(lease_seconds=seconds)
+        assert Limits(lease_seconds=3).lease_seconds == 3
+
+    def test_from_the_environment_is_refused_likewise(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("MRTR_LIMITS_LEASE_SECONDS", "2")
+        with pytest.raises(SetupError, match=r"MRTR_LIMITS_LEASE_SECONDS.* must be at least 3"):
+            MRTRServer("short", keys=[bytes(32)])
+
+    def test_of_the_kit_is_as_short_as_a_test_wants_and_leaves_the_other_limits(self) -> None:
+        limits = short_lease(0.2, Limits(rounds=3))
+        assert (limits.lease_seconds, limits.rounds, limits.answers) == (0.2, 3, Limits().answers)
+        assert limits.given == {"lease_seconds", "rounds"}
+        with pytest.raises(SetupError, match="must be positive"):
+            short_lease(0)

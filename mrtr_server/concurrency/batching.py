@@ -1,7 +1,9 @@
 """Batched lookups: what is asked for at the same time is looked up together, in one round trip."""
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Mapping
+from contextvars import Context
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -16,9 +18,18 @@ BATCH_SIZE = 64
 class _Asked(Generic[K, V]):
     """What an event loop waits for."""
 
-    waiting: list[tuple[K, "asyncio.Future[V | None]"]] = field(default_factory=list)
+    waiting: list[tuple[K, "asyncio.Future[V | None]", float]] = field(default_factory=list)
+    """Each with the time when it was asked for, by the monotonic clock."""
     is_busy: bool = False
     task: "asyncio.Task[None] | None" = None
+
+    def take(self) -> list[tuple[K, "asyncio.Future[V | None]", float]]:
+        """Return the next batch, of those for which somebody still waits."""
+        taken: list[tuple[K, asyncio.Future[V | None], float]] = []
+        while self.waiting and not taken:
+            taken = [each for each in self.waiting[:BATCH_SIZE] if not each[1].done()]
+            self.waiting = self.waiting[BATCH_SIZE:]
+        return taken
 
 
 class BatchLoader(Generic[K, V]):
@@ -28,10 +39,17 @@ class BatchLoader(Generic[K, V]):
 
     Args:
         look_up: returns the values of some keys, without those that have none.
+        begin: is called before a batch is looked up, with the time since when somebody waits for it, by the monotonic
+            clock. A batch has a context of its own, and not that of a caller.
     """
 
-    def __init__(self, look_up: Callable[[list[K]], Awaitable[Mapping[K, V]]]) -> None:
+    def __init__(
+        self,
+        look_up: Callable[[list[K]], Awaitable[Mapping[K, V]]],
+        begin: Callable[[float], object] = lambda _: None,
+    ) -> None:
         self._look_up = look_up
+        self._begin = begin
         self._asked: dict[asyncio.AbstractEventLoop, _Asked[K, V]] = {}
 
     async def get(self, key: K) -> V | None:
@@ -50,7 +68,7 @@ class BatchLoader(Generic[K, V]):
         asked = self._asked.get(loop) or self._first(loop)
         if asked.is_busy:
             future: asyncio.Future[V | None] = loop.create_future()
-            asked.waiting.append((key, future))
+            asked.waiting.append((key, future, time.monotonic()))
             return await future
         asked.is_busy = True
         try:
@@ -58,7 +76,7 @@ class BatchLoader(Generic[K, V]):
         finally:
             asked.waiting = [each for each in asked.waiting if not each[1].done()]  # all are, where the loop ends
             if asked.waiting:
-                asked.task = loop.create_task(self._go_on(asked))
+                asked.task = loop.create_task(self._go_on(asked), context=Context())
             else:
                 asked.is_busy = False
 
@@ -69,24 +87,23 @@ class BatchLoader(Generic[K, V]):
 
     async def _go_on(self, asked: _Asked[K, V]) -> None:
         try:
-            while asked.waiting:
-                now, asked.waiting = asked.waiting[:BATCH_SIZE], asked.waiting[BATCH_SIZE:]
-                now = [(key, future) for key, future in now if not future.done()]  # or nobody waits any more
+            while now := asked.take():
+                self._begin(now[0][2])
                 try:
-                    found = await self._look_up(list({key for key, _ in now}))
+                    found = await self._look_up(list({key for key, _, _ in now}))
                 except BaseException as error:
-                    for _, future in now:
+                    for _, future, _ in now:
                         if not future.done():
                             future.set_exception(error) if isinstance(error, Exception) else future.cancel()
                     if not isinstance(error, Exception):
                         raise
                 else:
-                    for key, future in now:
+                    for key, future, _ in now:
                         if not future.done():
                             future.set_result(found.get(key))
         finally:
             asked.is_busy = False
             asked.task = None
-            for _, future in asked.waiting:  # the event loop ends
+            for _, future, _ in asked.waiting:  # the event loop ends
                 future.cancel()
             asked.waiting = []

@@ -8,6 +8,7 @@ from ..auth.fixed_tokens import BearerTokens
 from ..callbacks.callback_service import PATH
 from ..crypto.keys import ENVIRONMENT as KEYS
 from ..crypto.signing import SignedCodec
+from ..limits import Limits
 from ..loopback import is_loopback_address
 from ..registration.registry import Registry
 from ..storage.factory import ENVIRONMENT as DATABASE
@@ -15,6 +16,9 @@ from ..transport.resource_metadata import NOT_SERVED, WELL_KNOWN, is_served
 from .environment import unknown_variables
 from .settings import Settings
 from .shared_resources import SharedResources
+
+SHORT_LEASE = 10.0
+"""A lease below that is one to think about, in seconds."""
 
 LEVELS = ("error", "warning", "advice")
 """How bad a finding is, the worst first."""
@@ -72,6 +76,7 @@ def review(
         *_review_tokens(settings, host),
         *_review_site(settings, server, site),
         *_review_end(settings, host),
+        *_review_lease((settings.limits or Limits()).lease_seconds),
         *_review_descriptions(registry),
     ]
     return sorted(found, key=lambda finding: LEVELS.index(finding.level))
@@ -217,6 +222,16 @@ def _review_end(settings: Settings[Any], host: str) -> Iterator[Finding]:
             "lame_duck",
             "with 0 the socket closes before a load balancer has seen that the server is not ready, and requests are "
             "lost at each restart; set it longer than the balancer's probe interval",
+        )
+
+
+def _review_lease(seconds: float) -> Iterator[Finding]:
+    if seconds < SHORT_LEASE:
+        yield Finding(
+            "warning",
+            "limits",
+            f"lease_seconds={seconds:g} is short: a process that stands still for that long, or can't reach its "
+            f"database, counts as dead, and others run its tasks and rounds again; take {SHORT_LEASE:g} or more",
         )
 
 

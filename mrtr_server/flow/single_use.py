@@ -17,7 +17,8 @@ from ..logs.failures import report_failure
 from ..logs.refusals import RefusalLog
 from ..protocol.messages import Call, Outcome
 from ..storage.base import Redemption, Store
-from ..storage.lease import GRACE_SECONDS, Lease
+from ..storage.lease import GRACE_SECONDS, RECONNECT_SECONDS, Lease
+from ..storage.patience import end_request, seconds_left
 from ..storage.quotas import Quotas
 from ..storage.watched import not_executed
 from .journal import REDEEMED_FOR
@@ -31,7 +32,10 @@ LONGEST_WAIT = 0.5
 
 RECORD_AGAIN = (0.1, 0.4, 1.5)
 """How long to wait before an outcome that the store did not take is offered again, in seconds; its client waits for so
-long in all, and for the attempt that is under way then."""
+long in all, and a little for the attempt that is under way then."""
+
+LAST_ATTEMPT = 0.5
+"""How long its client waits for that attempt, in seconds."""
 
 RECORD_INTERVAL = 0.5
 """How often it is offered from then on, in seconds, until the state has expired."""
@@ -71,6 +75,7 @@ class _Delivery:
         renewal: renews its lease, where it runs for long.
         waiter: what the client's request waits for, where it does not run the delivery itself.
         is_told: whether there is a reply for the client, which may have left.
+        error: why the store did not take it last.
     """
 
     call: Call
@@ -87,6 +92,7 @@ class _Delivery:
     renewal: "asyncio.Task[None] | None" = None
     waiter: "asyncio.Future[RoundResult] | None" = None
     is_told: bool = False
+    error: StoreUnavailable | None = None
 
     def runs_by(self, redemption: Redemption) -> bool:
         """Return whether a redemption lets it run without a further look, as nearly always."""
@@ -285,7 +291,9 @@ class Redeemer:
             return not_executed(error, f"{delivery.call.target!r} was not run without its store")
         if _was_not_run(delivery.result) or self._has_expired(delivery):
             return delivery.result
-        self._keep(delivery, error, patient=False)
+        self._keep(delivery)
+        self._reply_unrecorded(delivery, error)
+        end_request()  # which is the client's, and nobody waits any more
         await asyncio.sleep(RECORD_INTERVAL)
         return None
 
@@ -379,33 +387,47 @@ class Redeemer:
     async def _renew(self, delivery: _Delivery, token: str, lease: Lease) -> None:
         while not lease.lost:
             asked = time.monotonic()
-            with suppress(StoreUnavailable):  # then it runs out
+            pause = lease.seconds / 3
+            try:
                 lease.lost = not await self._store.renew(delivery.state, token, lease=lease.seconds)
                 lease.hold(asked)
-            await asyncio.sleep(lease.seconds / 3)
+            except StoreUnavailable:  # of which the log has a line
+                pause = min(RECONNECT_SECONDS, lease.seconds / 12)
+            await asyncio.sleep(pause)
 
     async def _record(self, delivery: _Delivery, token: str, lease: Lease) -> bool:
-        """Offer the outcome to the store until it has it; False if another replica has taken over."""
-        end_of_patience = time.monotonic() + sum(RECORD_AGAIN)
-        for pause in chain(RECORD_AGAIN, repeat(RECORD_INTERVAL)):
-            try:
-                if lease.lost or not await self._store.record(delivery.state, token, delivery.sealed):
-                    break
-            except StoreUnavailable as error:
-                self._keep(delivery, error, patient=time.monotonic() < end_of_patience)
-                if self._has_expired(delivery):
-                    _warn(delivery, "unrecorded", "its outcome was never recorded, and its state has expired")
+        """Offer the outcome to the store until it has it; False if another replica has taken over.
+
+        Its client waits for that no longer than `RECORD_AGAIN`, however long an attempt takes.
+        """
+        patience = seconds_left(sum(RECORD_AGAIN))
+        end_of_patience = time.monotonic() + patience
+        timer = running_loop().call_later(patience + LAST_ATTEMPT, self._lose_patience, delivery)
+        try:
+            for pause in chain(RECORD_AGAIN, repeat(RECORD_INTERVAL)):
+                try:
+                    if lease.lost or not await self._store.record(delivery.state, token, delivery.sealed):
+                        break
+                except StoreUnavailable as error:
+                    delivery.error = error
+                    self._keep(delivery)
+                    if time.monotonic() >= end_of_patience:
+                        self._reply_unrecorded(delivery, error)
+                    if self._has_expired(delivery):
+                        _warn(delivery, "unrecorded", "its outcome was never recorded, and its state has expired")
+                        return True
+                    await asyncio.sleep(pause)
+                else:
+                    if delivery.is_told and delivery.unrecorded_since is not None:
+                        seconds = time.monotonic() - delivery.unrecorded_since
+                        _warn(
+                            delivery,
+                            "recorded_late",
+                            f"its outcome has been recorded, {seconds:.0f} s after the store failed",
+                        )
                     return True
-                await asyncio.sleep(pause)
-            else:
-                if delivery.is_told and delivery.unrecorded_since is not None:
-                    seconds = time.monotonic() - delivery.unrecorded_since
-                    _warn(
-                        delivery,
-                        "recorded_late",
-                        f"its outcome has been recorded, {seconds:.0f} s after the store failed",
-                    )
-                return True
+        finally:
+            timer.cancel()
         if delivery.unrecorded_since is None:
             why = f"this replica was silent for longer than its lease of {lease.seconds:g} s"
         else:
@@ -417,12 +439,19 @@ class Redeemer:
         )
         return False
 
-    def _keep(self, delivery: _Delivery, error: StoreUnavailable, *, patient: bool) -> None:
-        """Log that the store did not take an outcome. Its effects have happened, and the client should know."""
+    def _keep(self, delivery: _Delivery) -> None:
+        """Note that the store did not take an outcome."""
         if delivery.unrecorded_since is None:
             delivery.unrecorded_since = time.monotonic()
             self._unrecorded[delivery.state] = delivery
-        if not patient and not delivery.is_told:
+
+    def _lose_patience(self, delivery: _Delivery) -> None:
+        self._keep(delivery)
+        self._reply_unrecorded(delivery, delivery.error or StoreUnavailable("the store has not answered yet"))
+
+    def _reply_unrecorded(self, delivery: _Delivery, error: StoreUnavailable) -> None:
+        """Reply, and log that the store did not take the outcome. Its effects have happened: the client should know."""
+        if not delivery.is_told:
             assert delivery.result is not None  # noqa: S101  for the type checker
             delivery.reply(delivery.result)
             _warn(

@@ -22,6 +22,7 @@ from ..logs.refusals import RefusalLog
 from ..protocol.callers import Principal
 from ..protocol.messages import JSON, TASK_RESULT, Call, Change, HandedOver, NeedsInput, Outcome, Outlet, Unfinished
 from ..storage.lease import Lease
+from ..storage.patience import begin_request
 from ..tasks.task_service import Tasks
 from .channel import Channel
 from .events import KEPT_AFTER, Event
@@ -161,16 +162,17 @@ class LiveCalls:
         Raises:
             RequestError: the answer could not be kept.
         """
-        ends, pause = time.monotonic() + ANSWER_TIMEOUT, LONGEST_PAUSE / 16
+        began, pause = time.monotonic(), LONGEST_PAUSE / 16
         with store_needed():
             while True:
                 try:
                     return await self._take(id, read, principal)
                 except (StoreUnavailable, Unavailable):
-                    if time.monotonic() + pause > ends or self._admission.draining:
+                    if time.monotonic() + pause > began + ANSWER_TIMEOUT or self._admission.draining:
                         raise
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, LONGEST_PAUSE)
+                begin_request(began)  # the pauses count, too
 
     async def _take(self, id: str, read: Callable[[], JSON], principal: Principal | None) -> bool:
         answers = self._parts.answers

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from contextvars import Context
 from secrets import token_hex
 from typing import Any, Protocol, TypeVar
 
@@ -24,6 +25,9 @@ logger = logging.getLogger("mrtr_server")
 
 POLL_INTERVAL = 1.0
 """How long a look is good enough for readiness, in seconds."""
+
+BESIDE = frozenset({"renew", "renew_tasks"})
+"""What has a way of its own to the store: that it works proves nothing of the others."""
 
 QUIET = 2.0
 """How long a method must not have failed, in seconds, when another one has written."""
@@ -125,7 +129,7 @@ class Outage:
         """
         if wrote or method != "claim_tasks":  # which writes nothing where it finds nothing, as on a full disk
             self._failing.pop(method, None)
-        if wrote:
+        if wrote and method not in BESIDE:
             since = time.monotonic() - QUIET
             self._failing = {each: at for each, at in self._failing.items() if at > since}
         if self._failing:
@@ -391,7 +395,8 @@ class WatchedStore(Store):
             looking = self._looking = None
             if time.monotonic() >= self._looked + POLL_INTERVAL:
                 self._looked = time.monotonic()
-                looking = self._looking = asyncio.create_task(self._look(writes=writes))
+                # What a request has waited is no reason to look for less long.
+                looking = self._looking = asyncio.create_task(self._look(writes=writes), context=Context())
         return looking
 
     async def _look(self, *, writes: bool) -> None:

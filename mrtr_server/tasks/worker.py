@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractContextManager, nullcontext, suppress
 from contextvars import Context
 from functools import partial
-from math import inf
 from secrets import token_hex
 from typing import Any
 
@@ -113,12 +112,12 @@ class _LoopWorker:
         self._claiming = False
         self._left: dict[str, float] = {}
         """The tasks that are left to others, until when by the monotonic clock."""
-        self._looked = -inf
         # Not in the context of the request that happened to come first.
         loop, context = asyncio.get_running_loop(), Context()
         self._from_clients = ClientChanges(records, self._look)
         self._claims = loop.create_task(self._again_and_again(self._claim, "claimed"), context=context)
         self._heard = loop.create_task(self._again_and_again(self._heartbeat, "renewed"), context=context)
+        self._tended = loop.create_task(self._again_and_again(self._tend, "looked after"), context=context)
 
     async def close(self) -> None:
         """See `Worker.close`."""
@@ -136,9 +135,10 @@ class _LoopWorker:
             if late:
                 _, late = await asyncio.wait(late, timeout=self._shutdown.left() * SHUTDOWN_WAIT_FRACTION)
         self._from_clients.follow(set())
-        self._claims.cancel()
-        self._heard.cancel()
-        await asyncio.wait((self._claims, self._heard), timeout=self._shutdown.left() * SHUTDOWN_WAIT_FRACTION)
+        loops = (self._claims, self._heard, self._tended)
+        for task in loops:
+            task.cancel()
+        await asyncio.wait(loops, timeout=self._shutdown.left() * SHUTDOWN_WAIT_FRACTION)
 
     def _time_to_end(self) -> float:
         return self._shutdown.until_cut_off() or self._shutdown.left() * SHUTDOWN_WAIT_FRACTION
@@ -319,24 +319,18 @@ class _LoopWorker:
         ids = list(self._running)
         if ids:
             await self._renew(ids)
-        if time.monotonic() - self._looked >= POLL_INTERVAL:
-            self._looked = time.monotonic()
-            for run, _ in self._running.values():
-                if run.has_asked:  # a notice of an answer may have been lost
-                    run.look_soon()
-            if not await self._fail_overdue():
-                self._looked = -inf
 
-    async def _fail_overdue(self) -> bool:
-        """Fail tasks whose time has expired, for half a second at most; return whether that was all of them."""
-        until = time.monotonic() + HEARTBEAT_INTERVAL
-        while True:
+    async def _tend(self) -> None:
+        """Look for what no notice tells of. That waits for the store as clients do, and no heartbeat waits for it."""
+        for run, _ in self._running.values():
+            if run.has_asked:  # a notice of an answer may have been lost
+                run.look_soon()
+        is_all = False
+        while not is_all:  # fail tasks whose time has expired
             overdue = await self._records.store.overdue_tasks(most=_MOST_OVERDUE)
             await asyncio.gather(*map(self._records.expire, overdue))  # at once, or a cancelled task waits for them
-            if len(overdue) < _MOST_OVERDUE:
-                return True
-            if time.monotonic() > until:
-                return False
+            is_all = len(overdue) < _MOST_OVERDUE
+        await asyncio.sleep(POLL_INTERVAL)
 
     async def _renew(self, ids: list[str]) -> None:
         since = time.monotonic()

@@ -37,4 +37,5 @@ from .servers import Clock as Clock
 from .servers import SharedStore as SharedStore
 from .servers import replica as replica
 from .servers import replicas as replicas
+from .servers import short_lease as short_lease
 from .wire import EVERYTHING as EVERYTHING

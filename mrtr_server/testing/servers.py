@@ -5,6 +5,7 @@ from typing import Any, TypeVar
 
 from typing_extensions import override
 
+from ..limits import Limits
 from ..server import MRTRServer
 from ..storage.memory import InProcessStore
 from ..storage.pubsub import Fanout, InProcessFanout
@@ -81,3 +82,23 @@ def replicas(app: S, count: int, /, **settings: Any) -> list[S]:
         The replicas.
     """
     return [replica(app, **settings) for _ in range(count)]
+
+
+class _LooseLimits(Limits):
+    _SHORTEST_LEASE = 0.0
+
+
+def short_lease(seconds: float, limits: Limits | None = None) -> Limits:
+    """Return limits with a lease that a server refuses elsewhere: `replica(app, limits=short_lease(0.2))`.
+
+    So a test of what happens when a lease ends takes no three seconds.
+
+    Args:
+        seconds: the lease, in seconds.
+        limits: the other limits; the defaults if left out.
+
+    Returns:
+        The limits, for `limits=`.
+    """
+    given = {} if limits is None else {name: getattr(limits, name) for name in limits.given}
+    return _LooseLimits(**{**given, "lease_seconds": seconds})

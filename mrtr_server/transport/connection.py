@@ -15,6 +15,7 @@ from ..errors import InvalidRequest, RequestError
 from ..flow.admission import Admission
 from ..protocol.all_dialects import Dialect
 from ..protocol.messages import NOTHING, Call, Change, Listening, Note, Piece, Progress, Subscription
+from ..storage.patience import end_request
 from .response_writer import NO_HEADERS, Headers, ResponseWriter
 from .sse import EventStream
 
@@ -182,6 +183,7 @@ class Connection(ResponseWriter):
             refusal = self.dialect.error(call.request_id, error)
             await self.respond(refusal.status, refusal.body)
             return
+        end_request()
         heard = _Heard(changes)
         ending = self._end_on_expiry(heard)
         watcher = self.loop.create_task(self._wait_until_gone(changes.close))

@@ -30,6 +30,7 @@ from ..protocol.headers import SESSION_HEADER
 from ..protocol.messages import OPEN_METHODS, Call, Discovery, Listening
 from ..protocol.served_dialects import ServedDialects
 from ..protocol.users import principal_of
+from ..storage.patience import begin_request, end_request
 from ..well_formed import read_json
 from .connection import CLOSE_WITHIN
 from .in_flight import InFlight
@@ -286,6 +287,7 @@ class StdioServer:
 
     async def _serve(self, request: StdioRequest, envelope: Envelope, write: Callable[[bytes], object] | None) -> None:
         """Serve a request, and write its response."""
+        begin_request()
         body = await self._answer(request, envelope)
         if not body or request.is_cancelled:
             return
@@ -343,6 +345,7 @@ class StdioServer:
         """Send changes until either side ends the subscription; return its last message."""
         changes = listening.changes
         call.params = {}
+        end_request()
         try:
             messages = request.dialect.listening(call, changes)
             request.listen(changes)

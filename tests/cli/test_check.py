@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 from pydantic import Field
 from starlette.requests import Request
 
-from mrtr_server import BearerTokens, JWTAuth, KeyRing, MRTRServer, SignedCodec, SQLStore
+from mrtr_server import BearerTokens, JWTAuth, KeyRing, Limits, MRTRServer, SignedCodec, SQLStore
 from mrtr_server.cli import main
 from mrtr_server.deployment.review import Finding
 
@@ -52,6 +52,11 @@ class TestFindings:
             return "Review it."
 
         assert server.check() == []
+
+    @pytest.mark.parametrize(("lease", "warns"), [(3, True), (9.9, True), (10, False)])
+    def test_a_lease_is_short_below_ten_seconds(self, lease: float, warns: bool) -> None:
+        found = make(limits=Limits(lease_seconds=lease)).check()
+        assert said(found) == [("warning", "limits")] * warns
 
     def test_a_sqlite_file_is_for_one_machine(self, tmp_path: Path) -> None:
         server = make(store=SQLStore(f"sqlite:///{tmp_path}/store.db"))

@@ -16,6 +16,7 @@ from mrtr_server.cli import main
 from mrtr_server.deployment import environment
 from mrtr_server.deployment.environment import ELSEWHERE, Variable, unknown_variables, variables
 from mrtr_server.deployment.settings import Settings
+from mrtr_server.testing import short_lease
 
 RING = [bytes(32)]
 
@@ -57,6 +58,7 @@ EXAMPLES: dict[str, tuple[str, Any]] = {
     "registers_later": ("tools", ["tools"]),
     "allowed_origins": ("https://a.example.com", ["https://a.example.com"]),
     "cors_origins": ("https://a.example.com", ["https://a.example.com"]),
+    "lease_seconds": ("4.5", 4.5),
     "allowed_hosts": ("a.example.com, b.example.com,", ["a.example.com", "b.example.com"]),
 }
 
@@ -86,6 +88,12 @@ class TestTheCodeCountsMore:
         limits = made(monkeypatch, variables, limits=Limits(rounds=10, tasks=2)).limits
         assert limits is not None
         assert (limits.rounds, limits.answers, limits.tasks) == (10, 5, 2)
+
+    def test_a_lease_of_the_test_kit_stays_as_short_as_it_is(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        variables = {"MRTR_LIMITS_LEASE_SECONDS": "30", "MRTR_LIMITS_ANSWERS": "5"}
+        limits = made(monkeypatch, variables, limits=short_lease(0.2)).limits
+        assert limits is not None
+        assert (limits.lease_seconds, limits.answers) == (0.2, 5)
 
     def test_a_wrong_value_of_what_is_given_does_no_harm(self, monkeypatch: pytest.MonkeyPatch) -> None:
         assert made(monkeypatch, {"MRTR_LAME_DUCK": "soon"}, lame_duck=1.0).lame_duck == 1.0

@@ -11,9 +11,9 @@ from typing import Annotated, Any
 
 import pytest
 
-from mrtr_server import Confirm, Context, Depends, InputRequired, Inputs, Limits, MRTRServer
+from mrtr_server import Confirm, Context, Depends, InputRequired, Inputs, MRTRServer
 from mrtr_server.errors import InvalidRequestState
-from mrtr_server.testing import AsyncClient, Client, Flow, Reply, decline, no, replicas, yes
+from mrtr_server.testing import AsyncClient, Client, Flow, Reply, decline, no, replicas, short_lease, yes
 
 from ..support.direct import Exchange, headers_for, scope_of
 from ..support.effects import EFFECTS, effect
@@ -342,7 +342,7 @@ class TestTheRound:
         assert EFFECTS == ["paid"]
 
     async def test_begins_nothing_new_while_its_lease_is_in_doubt(self, store: WatchedStore) -> None:
-        app = MRTRServer("bank", keys=[bytes(32)], store=store, limits=Limits(lease_seconds=0.3))
+        app = MRTRServer("bank", keys=[bytes(32)], store=store, limits=short_lease(0.3))
         hold = asyncio.Event()
 
         async def charge() -> str:

@@ -41,7 +41,7 @@ from mrtr_server.storage.lease import Lease
 from mrtr_server.storage.memory import InProcessStore
 from mrtr_server.storage.quotas import Quotas
 from mrtr_server.storage.tasks import TaskRow
-from mrtr_server.testing import EVERYTHING, Answer, AsyncClient, Clock, Reply, accept, decline, no, yes
+from mrtr_server.testing import EVERYTHING, Answer, AsyncClient, Clock, Reply, accept, decline, no, short_lease, yes
 
 from ..support.databases import freeze
 from ..support.direct import Exchange, headers_for, scope_of
@@ -141,7 +141,7 @@ def store(virtual_time: VirtualTime) -> WatchedStore:
 
 @pytest.fixture
 def app(store: WatchedStore) -> MRTRServer:
-    return MRTRServer("bank", keys=[KEY], store=store, limits=Limits(lease_seconds=0.3))
+    return MRTRServer("bank", keys=[KEY], store=store, limits=short_lease(0.3))
 
 
 def again(

@@ -27,6 +27,7 @@ from mrtr_server.storage.sql import postgresql as module
 from mrtr_server.storage.sql import sqlite
 from mrtr_server.storage.sql.database import Version
 from mrtr_server.storage.sql.postgresql import PostgreSQLDatabase
+from mrtr_server.storage.sql.servers import names_in, servers_in
 from mrtr_server.storage.sql.sqlite import SQLiteDatabase
 from mrtr_server.storage.sql.urls import open_database
 from mrtr_server.testing import Client, Clock, yes
@@ -436,7 +437,7 @@ class TestEventLoops:
         database = PostgreSQLDatabase(postgresql.url(), "name")
         ended = asyncio.new_event_loop()
         ended.close()
-        database._connected[ended] = module._Connected(None)
+        database._connected[ended] = module._Connected(None, None)
         await database.check()
         assert list(database._connected) == [asyncio.get_running_loop()]
         await database.close()
@@ -631,6 +632,10 @@ class TestSQLiteTrouble:
         allow(folder / "store.db", 0o444)
         with nobody():
             assert "readonly database; this process must be allowed to write" in await failure(store)
+        for file in sorted(os.listdir(folder)):
+            allow(folder / file, 0o666)
+        with nobody():
+            assert await works(store), "the connection that could only read is not used again"
             await store.close()
 
     async def test_a_disk_that_is_full_loses_nothing_and_has_room_again(
@@ -732,8 +737,8 @@ class TestSQLiteTrouble:
             error = error.__cause__ or error.__context__
 
 
-class TestAPoolerOfTransactions:
-    """As PgBouncer can be one: it may send what comes next on a connection to another server."""
+class TestADirectURL:
+    """Where it is given, there is a pooler: it may send what comes next on a connection to another server."""
 
     @pytest.fixture
     async def store(self, postgresql: PostgreSQL, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[SQLStore]:
@@ -743,35 +748,25 @@ class TestAPoolerOfTransactions:
         yield store
         await store.close()
 
-    async def test_gets_every_statement_within_a_transaction_and_none_prepared(self, store: SQLStore) -> None:
+    async def test_lets_nothing_be_kept_prepared(self, store: SQLStore) -> None:
         assert await works(store)
         assert isinstance(store.database, PostgreSQLDatabase)
 
-        async def look(connection: Any) -> tuple[bool, int]:
-            prepared = await connection.fetchval("SELECT count(*) FROM pg_prepared_statements WHERE name <> ''")
-            return connection.is_in_transaction(), prepared
+        async def look(connection: Any) -> int:
+            prepared: int = await connection.fetchval("SELECT count(*) FROM pg_prepared_statements WHERE name <> ''")
+            return prepared
 
-        assert await store.database.run(look) == (True, 0)
+        assert await store.database.run(look) == 0
         assert await store.database.upgrade() == await store.database.found_version() == (store.database.version, "")
 
-    async def test_that_is_not_there_costs_no_transaction(self, postgresql: PostgreSQL) -> None:
-        database = open_database(postgresql.url(), environment={})
-        assert isinstance(database, PostgreSQLDatabase)
-
-        async def look(connection: Any) -> bool:
-            return bool(connection.is_in_transaction())
-
-        assert await database.run(look) is False
-        await database.close()
-
-    async def test_is_passed_by_for_a_connection_that_listens(self, store: SQLStore) -> None:
+    async def test_is_that_of_the_connection_that_listens(self, store: SQLStore) -> None:
         connection = await store.database.connect_alone()
         assert await connection.fetchval("SHOW application_name") == "direct"
         await connection.close()
         assert [tuple(row) for row in await store.database.execute("SHOW application_name", {})] == [("pooled",)]
 
     @pytest.mark.parametrize("direct", ["sqlite:///file.db", "postgresql://me:top@secret@host/name", "nothing"])
-    def test_with_a_wrong_direct_url_is_refused(self, direct: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_that_is_wrong_is_refused(self, direct: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("MRTR_DATABASE_DIRECT_URL", direct)
         with pytest.raises(SetupError) as caught:
             SQLStore("postgresql://me@host/name")
@@ -860,10 +855,12 @@ class TestPostgreSQLTrouble:
 
         async def connect(url: str, **options: Any) -> None:
             asked.append(options)
+            raise ConnectionRefusedError
 
         monkeypatch.setattr(asyncpg, "connect", connect)
-        await PostgreSQLDatabase("postgresql://127.0.0.1/name", "name").connect_alone()
-        assert asked == [{"timeout": 4.0, "command_timeout": 7.0}]
+        with pytest.raises(ConnectionRefusedError):
+            await PostgreSQLDatabase("postgresql://127.0.0.1/name", "name").connect_alone()
+        assert asked == [{"timeout": 4.0, "command_timeout": 7.0, "statement_cache_size": module.STATEMENTS}]
 
     async def test_a_restart_between_two_calls_is_not_even_noticed(self, postgresql: PostgreSQL) -> None:
         store = SQLStore(postgresql.url())
@@ -982,7 +979,7 @@ def test_a_name_server_that_does_not_answer_holds_no_process() -> None:
 
 
 @pytest.mark.parametrize(
-    ("url", "hosts"),
+    ("url", "names"),
     [
         ("postgresql://u@db.example/x", ["db.example"]),
         ("postgresql://u@10.0.0.1:5433/x", ["10.0.0.1"]),
@@ -993,14 +990,40 @@ def test_a_name_server_that_does_not_answer_holds_no_process() -> None:
         ("postgresql://u@/x?host=one,two", ["one", "two"]),
     ],
 )
-def test_the_names_to_look_up_are_those_of_the_url(url: str, hosts: list[str]) -> None:
-    assert module._hosts(url) == hosts
+def test_the_names_to_look_up_are_those_of_the_url(url: str, names: list[str]) -> None:
+    assert names_in(url) == names
 
 
 def test_the_name_to_look_up_is_that_of_the_environment_when_the_url_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PGHOST", "db.example")
-    assert module._hosts("postgresql://u@/x") == ["db.example"]
-    assert module._hosts("postgresql://u@other.example/x") == ["other.example"]
+    assert names_in("postgresql://u@/x") == ["db.example"]
+    assert names_in("postgresql://u@other.example/x") == ["other.example"]
+
+
+@pytest.mark.parametrize(
+    ("url", "servers"),
+    [
+        ("postgresql://u@one/x", []),
+        ("postgresql://u@one,two/x", [("one", 5432), ("two", 5432)]),
+        ("postgresql://u@one:5433,two:5434/x", [("one", 5433), ("two", 5434)]),
+        ("postgresql://u@one,two/x?port=5433", [("one", 5433), ("two", 5433)]),
+        ("postgresql://u@/x?host=one,two&port=5433,5434", [("one", 5433), ("two", 5434)]),
+        ("postgresql://u@/x?host=/run/a&host=/run/b", [("/run/a", 5432), ("/run/b", 5432)]),
+        ("postgresql://u@%2Frun%2Fa,[::1]:5433,10.0.0.1/x", [("/run/a", 5432), ("::1", 5433), ("10.0.0.1", 5432)]),
+        ("postgresql://u@one,two/x?target_session_attrs=read-write", [("one", 5432), ("two", 5432)]),
+        ("postgresql://u@one,two/x?target_session_attrs=any", []),
+    ],
+)
+def test_several_servers_of_a_url_are_as_libpq_reads_it(url: str, servers: list[tuple[str, int]]) -> None:
+    assert servers_in(url) == servers
+
+
+def test_several_servers_may_be_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PGHOST", "one,two")
+    monkeypatch.setenv("PGPORT", "5433")
+    assert servers_in("postgresql://u@/x") == [("one", 5433), ("two", 5433)]
+    monkeypatch.setenv("PGTARGETSESSIONATTRS", "any")
+    assert servers_in("postgresql://u@/x") == []
 
 
 def test_an_error_without_a_text_is_called_by_its_kind() -> None:

@@ -80,6 +80,9 @@ class Table(Unused):
     async def close(self) -> None:
         self.closed += 1
 
+    def time(self) -> float:
+        return time.time()
+
     async def rows(self, statement: str, **given: Any) -> Sequence[Any]:
         self.asked.append((time.monotonic(), statement))
         if len(self.asked) > MOST:
@@ -387,7 +390,8 @@ class TestATable:
             await asyncio.sleep(3)
             assert notices.connected
         assert [written for _, written in table.written] == [["a", "b"]]
-        assert table.given["write_notices"] == {"writer": notices.writer, "notices": ["a", "b"], "keep": module.KEEP}
+        written = {"channel": module.CHANNEL, "writer": notices.writer, "notices": ["a", "b"], "keep": module.KEEP}
+        assert table.given["write_notices"] == written
         assert table.given["sweep_notices"] == {"most": module.SWEEP_BATCH}
         assert len(caplog.messages) == 2
 

@@ -33,7 +33,7 @@ from mrtr_server.storage.sql import reseal as module
 from mrtr_server.storage.sql.database import Database
 from mrtr_server.storage.sql.reseal import TABLES, Resealed, reseal
 from mrtr_server.storage.sql.urls import open_database
-from mrtr_server.testing import AsyncClient, accept, yes
+from mrtr_server.testing import AsyncClient, accept, short_lease, yes
 
 pytestmark = pytest.mark.anyio
 
@@ -44,9 +44,7 @@ class Bank:
     """A server whose tools leave sealed rows of every kind."""
 
     def __init__(self, url: str, *keys: bytes, run_tasks: bool = True) -> None:
-        self.app = MRTRServer(
-            "bank", keys=keys, store=SQLStore(url), run_tasks=run_tasks, limits=Limits(lease_seconds=2)
-        )
+        self.app = MRTRServer("bank", keys=keys, store=SQLStore(url), run_tasks=run_tasks, limits=short_lease(2))
         self.began, self.gate = asyncio.Event(), asyncio.Event()
         self.ran: list[str] = []
 

@@ -221,6 +221,24 @@ async def test_no_more_than_some_share_a_transaction(
     assert groups == [1, 3, 3, 1]
 
 
+async def test_what_is_urgent_goes_before_all_that_waits(file: SQLiteFile, gate: Gate) -> None:
+    done: list[int] = []
+
+    async def note(number: int, *, is_urgent: bool) -> None:
+        await file.run(ADD, {"number": number}, is_urgent=is_urgent)
+        done.append(number)
+
+    slow = asyncio.create_task(file.run(HOLD, {}))
+    await gate.is_held()
+    others = [asyncio.create_task(note(number, is_urgent=False)) for number in range(1000, 1300)]
+    await asyncio.sleep(0)
+    urgent = [asyncio.create_task(note(number, is_urgent=True)) for number in (1, 2)]
+    await asyncio.sleep(0)
+    gate.open()
+    await asyncio.gather(slow, *others, *urgent)
+    assert done == [1, 2, *range(1000, 1300)]
+
+
 async def test_what_nobody_waits_for_any_more_is_left_out(file: SQLiteFile, gate: Gate) -> None:
     slow = asyncio.create_task(file.run(HOLD, {}))
     await gate.is_held()

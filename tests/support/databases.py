@@ -15,6 +15,7 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, closing, contextmanager, suppress
@@ -71,6 +72,27 @@ class PostgreSQL:
         """Run one statement, past every store; return the first value."""
         async with self.connection(database) as connection:
             return await connection.fetchval(statement)
+
+    @asynccontextmanager
+    async def read_only(self) -> AsyncIterator[None]:
+        """Let it take no writes, on the connections that there are, either, for as long as the block lasts."""
+        await self.fetch("ALTER SYSTEM SET default_transaction_read_only = on")
+        await self._reload("on")
+        try:
+            yield
+        finally:
+            async with self.connection() as connection:
+                await connection.execute("SET default_transaction_read_only = off")
+                await connection.execute("ALTER SYSTEM RESET default_transaction_read_only")
+            await self._reload("off")
+
+    async def _reload(self, setting: str) -> None:
+        """Read the configuration again, and wait until the setting above is so on connections that there are."""
+        async with self.connection() as connection:
+            await connection.fetchval("SELECT pg_reload_conf()")
+            async with asyncio.timeout(TIMEOUT):
+                while await connection.fetchval("SHOW default_transaction_read_only") != setting:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
 
     async def new_database(self) -> str:
         """Make an empty database; return its name."""
@@ -178,6 +200,38 @@ def _running(fill: Callable[[Path], object] = lambda data: None) -> Iterator[Pos
             yield PostgreSQL(server)
         finally:
             server.cleanup()
+
+
+@contextmanager
+def table_locks(url: str, *tables: str) -> Iterator[None]:
+    """Lock tables of a PostgreSQL, as a change of them does, for as long as the block lasts."""
+    locked, over = threading.Event(), threading.Event()
+
+    async def lock() -> None:
+        connection = await asyncpg.connect(url)
+        async with connection.transaction():
+            await connection.execute(f"LOCK TABLE {', '.join(tables)} IN ACCESS EXCLUSIVE MODE")
+            locked.set()
+            await asyncio.to_thread(over.wait)
+        await connection.close()
+
+    thread = threading.Thread(target=lambda: asyncio.run(lock()))
+    thread.start()
+    assert locked.wait(TIMEOUT)
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+@contextmanager
+def write_lock(file: Path) -> Iterator[None]:
+    """Keep everybody else from writing to a SQLite file."""
+    with closing(sqlite3.connect(file, isolation_level=None)) as connection:
+        connection.execute("BEGIN IMMEDIATE")
+        yield
+        connection.execute("ROLLBACK")
 
 
 def process(*arguments: str) -> "subprocess.Popen[str]":

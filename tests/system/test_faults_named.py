@@ -25,6 +25,7 @@ from mrtr_server.testing import Client, Reply
 
 from ..support.databases import PostgreSQL, freeze
 from ..support.fleet import fleet
+from ..support.pgbouncer import running_pgbouncer
 from ..support.serving import KEYS, TIMEOUT, Process, in_process, started, wait_until
 from ..support.wire import JSON
 
@@ -182,7 +183,30 @@ class TestTheDatabase:
         anyio.run(take_all)
         line = servers[0].line("the store can't be used")
         assert "too many connections for role" in line
-        assert "count five for each process" in line
+        assert "count seven for each process" in line
+
+    def test_takes_no_writes(self, start: Start, postgresql: PostgreSQL, url: str) -> None:
+        server = start(MRTR_DATABASE_URL=url)
+        assert server.pay().text == "paid"
+
+        async def meet() -> None:
+            async with postgresql.read_only():
+                replies = await anyio.to_thread.run_sync(lambda: [server.pay().status for _ in range(TIMES)])
+                assert set(replies) == {503}
+
+        anyio.run(meet)
+        line = server.line("the store can't be used")
+        assert "the server can't be written; it is a standby, was a primary before, or is kept from writing" in line
+        assert "Name all servers in the URL" in line
+        wait_until(lambda: server.pay().status == 200, "the database")
+        settle(server, "the store is back")
+
+    def test_has_a_pooler(self, start: Start, url: str) -> None:
+        with running_pgbouncer(url, "transaction") as pooler:
+            server = start(MRTR_DATABASE_URL=pooler.url(url))
+            assert {server.pay().text for _ in range(TIMES)} == {"paid"}
+            line = server.line("a pooler answers in its place")
+            assert "Set MRTR_DATABASE_DIRECT_URL to the address of the database itself" in line
 
     def test_is_full(self, start: Start, tmp_path: Path) -> None:
         server = start(MRTR_DATABASE_URL=f"sqlite:///{tmp_path}/shop.db")

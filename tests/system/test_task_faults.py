@@ -14,12 +14,12 @@ import anyio
 import asyncpg  # type: ignore[import-untyped]
 import pytest
 
-from mrtr_server import Context, Limits, MRTRServer, SQLStore
+from mrtr_server import Context, MRTRServer, SQLStore
 from mrtr_server.flow import single_use as redemption
 from mrtr_server.storage.tasks import TaskRow
-from mrtr_server.testing import yes
+from mrtr_server.testing import short_lease, yes
 
-from ..support.databases import PostgreSQL, freeze
+from ..support.databases import PostgreSQL, freeze, write_lock
 from ..support.fleet import ATTEMPTS, Client, Fleet, fleet
 from ..support.serving import in_thread, is_ready, wait_until
 
@@ -218,7 +218,7 @@ class TestStartingAgain:
     ) -> None:
         monkeypatch.setattr(redemption, "GRACE_SECONDS", 0.0)  # nobody comes back
         store = kind(f"sqlite:///{tmp_path}/tasks.db")
-        app = MRTRServer("a", keys=[bytes(32)], store=store, limits=Limits(lease_seconds=0.2))
+        app = MRTRServer("a", keys=[bytes(32)], store=store, limits=short_lease(0.2))
 
         @app.tool(task="required", single_use=True)
         async def pay(ctx: Context) -> str:
@@ -373,15 +373,6 @@ def outage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Outage]:
             yield Outage(
                 f"sqlite:///{files}/tasks.db", lambda: files.rename(elsewhere), lambda: elsewhere.rename(files)
             )
-
-
-@contextmanager
-def write_lock(file: Path) -> Iterator[None]:
-    """Keep everybody else from writing to a SQLite file."""
-    with closing(sqlite3.connect(file, isolation_level=None)) as connection:
-        connection.execute("BEGIN IMMEDIATE")
-        yield
-        connection.execute("ROLLBACK")
 
 
 AWAY = 13.0

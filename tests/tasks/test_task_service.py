@@ -30,7 +30,7 @@ from mrtr_server import (
 )
 from mrtr_server.storage.tasks import epoch_of
 from mrtr_server.tasks import worker
-from mrtr_server.testing import Answers, AsyncClient, Clock, accept, no, replica, yes
+from mrtr_server.testing import Answers, AsyncClient, Clock, accept, no, replica, short_lease, yes
 
 from ..support.direct import Exchange, headers_for, scope_of
 from ..support.effects import EFFECTS, effect
@@ -790,7 +790,7 @@ class TestCancellation:
         self, client: AsyncClient, server: MRTRServer, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(worker, "HEARTBEAT_INTERVAL", 0.05)
-        limited = replica(server, limits=Limits(lease_seconds=0.3))
+        limited = replica(server, limits=short_lease(0.3))
         flow = await started(AsyncClient(limited, tasks=True, log_level=None), "patient", name="slow")
         await began("slow")
         await flow.cancel()

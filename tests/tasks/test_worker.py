@@ -26,7 +26,7 @@ from mrtr_server.protocol.messages import Call, Change
 from mrtr_server.storage.lease import Lease
 from mrtr_server.storage.tasks import TaskRow
 from mrtr_server.tasks import task_run, worker, worker_places
-from mrtr_server.testing import AsyncClient, Client, Clock, accept, replica
+from mrtr_server.testing import AsyncClient, Client, Clock, accept, replica, short_lease
 
 from ..support.databases import task_row
 from ..support.models import Login
@@ -251,7 +251,7 @@ class TestAStoreThatIsAway:
         assert (await flow.answer(login={"name": "Ann"})).text == "Ann"
 
     async def test_begins_nothing_new_once_another_worker_may_run_the_task(self) -> None:
-        tools = Tools(Flaky(), limits=Limits(lease_seconds=0.2))
+        tools = Tools(Flaky(), limits=short_lease(0.2))
         flow = await tools.start("steps")
         await tools.began.wait()
         tools.store.away = {"renew", "claim"}
@@ -839,7 +839,7 @@ class TestALease:
 
     async def test_that_was_found_again_holds_anew(self) -> None:
         """The run need not be given up, and its code not be run again, for an outage that is over."""
-        tools = Tools(Flaky(), limits=Limits(lease_seconds=1))
+        tools = Tools(Flaky(), limits=short_lease(1))
         flow = await tools.start("steps")
         await tools.began.wait()
         tools.store.away = {"renew"}
@@ -1046,7 +1046,7 @@ class TestALease:
     async def test_is_nobody_s_where_the_loop_was_blocked_while_nothing_ran(
         self, caplog: pytest.LogCaptureFixture, virtual_time: VirtualTime
     ) -> None:
-        tools = Tools(InProcessStore(), limits=Limits(lease_seconds=0.2))
+        tools = Tools(InProcessStore(), limits=short_lease(0.2))
         await (await tools.start("at_once")).wait()
         virtual_time.compute(0.5)
         await tools.until(lambda: "stood still" in caplog.text, "the worker to say so")
@@ -1056,7 +1056,7 @@ class TestALease:
     async def test_that_a_block_of_the_loop_did_not_outlast_is_said_to_nobody(
         self, caplog: pytest.LogCaptureFixture, virtual_time: VirtualTime
     ) -> None:
-        tools = Tools(InProcessStore(), limits=Limits(lease_seconds=0.2))
+        tools = Tools(InProcessStore(), limits=short_lease(0.2))
         await (await tools.start("at_once")).wait()
         virtual_time.compute(0.18)
         await asyncio.sleep(0.3)
@@ -1068,7 +1068,7 @@ class TestALease:
         self, caplog: pytest.LogCaptureFixture, virtual_time: VirtualTime, monkeypatch: Any, most: int, named: str
     ) -> None:
         monkeypatch.setattr(worker, "_MOST_NAMED", most)
-        tools = Tools(InProcessStore(), limits=Limits(lease_seconds=0.2))
+        tools = Tools(InProcessStore(), limits=short_lease(0.2))
         tools.app.tool(task="optional")(tools.waits)
         flows = [await tools.start("waits") for _ in range(2)]
         await tools.began.wait()
@@ -1081,7 +1081,7 @@ class TestALease:
     async def test_because_the_loop_was_blocked_is_said_by_whose_it_is(
         self, caplog: pytest.LogCaptureFixture, virtual_time: VirtualTime
     ) -> None:
-        tools = Tools(InProcessStore(), limits=Limits(lease_seconds=0.2))
+        tools = Tools(InProcessStore(), limits=short_lease(0.2))
         await (await tools.start("greet")).wait()
         running = await tools.start("steps")
         await tools.began.wait()
@@ -1297,7 +1297,7 @@ class TestServersThatEnd:
         assert running.cancelling() == 2, "its handler, and then the wait for its steps"
 
     async def test_hold_the_leases_of_their_tasks_for_as_long_as_they_wait_for_them(self) -> None:
-        tools = Tools(Flaky(), limits=Limits(lease_seconds=0.2))
+        tools = Tools(Flaky(), limits=short_lease(0.2))
         flow = await tools.start("steps")
         await tools.began.wait()
         closing = asyncio.create_task(tools.app._parts.worker.close())

@@ -10,6 +10,7 @@ from mrtr_server import Limits, TaskRow
 from mrtr_server.flow.handler import TaskTerms
 from mrtr_server.storage.tasks import Places
 from mrtr_server.tasks.worker_places import RESERVED_LEASE_SECONDS, WorkerPlaces
+from mrtr_server.testing import short_lease
 
 
 def task_of(tool: str) -> TaskRow:
@@ -100,7 +101,7 @@ def test_a_reserved_place_holds_for_its_lease_and_no_longer_than_that_of_the_wor
     began: list[tuple[TaskRow, float]] = []
     terms = {"a": TaskTerms(required=False, rounds_first=False)}
     for lease, seconds in ((30.0, RESERVED_LEASE_SECONDS), (2.0, 2.0)):
-        worker = WorkerPlaces(lambda: terms, Limits(lease_seconds=lease), list)
+        worker = WorkerPlaces(lambda: terms, short_lease(lease), list)
         before = time.monotonic()
         with worker.reserve(task_of("a"), "mine", lambda row, until: began.append((row, until))) as place:
             assert place is not None

@@ -7,13 +7,17 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from contextvars import Context
 from typing import Any, Literal, NamedTuple
 
 from ...errors import StoreUnavailable, WrongVersion
+from ..patience import note_wait
 from .statements import read_migrations, read_statements
 
 TIMEOUT = 10.0
 """How long one operation may take in all, in seconds."""
+SHORTEST_TIMEOUTS: dict[str, float] = {"heartbeat": 0.5, "record": 5.0}
+"""How long each may take at least, in seconds: an outcome may be large, and the lease is renewed meanwhile."""
 CONNECT_TIMEOUT = 5.0
 """How long connecting, or waiting for another process's write to a SQLite file, may take, in seconds."""
 EPOCH_AGE = 30.0
@@ -21,6 +25,27 @@ EPOCH_AGE = 30.0
 EPOCH_WITHIN = 1.0
 """How long that is waited for, in seconds: the one that is known is nearly always right."""
 
+Way = Literal["client", "record", "heartbeat"]
+"""How a statement comes to the database. A heartbeat, by which the holder of a lease keeps it or learns whether it has,
+never waits behind clients; the record of what it has done waits behind one other at most."""
+
+WAYS: dict[str, Way] = {
+    "renew_grant": "heartbeat",
+    "renew_grants": "heartbeat",
+    "renew_tasks": "heartbeat",
+    "holds_task": "heartbeat",
+    "find_leases": "heartbeat",
+    "record_outcome": "record",
+}
+"""Those of statements that are no client's."""
+
+DIRECT = "MRTR_DATABASE_DIRECT_URL"
+"""Names the URL that leads past a pooler, where `MRTR_DATABASE_URL` leads to one."""
+
+READ_ONLY_HINT = (
+    "it is a standby, was a primary before, or is kept from writing. Name all servers in the URL "
+    "(postgresql://user@one,two/name), so that each connection finds the one that can be written"
+)
 HINTS = {
     "unable to open database file": "its folder must exist, and this process must be allowed to write there",
     "readonly database": "this process must be allowed to write to the file and to its folder",
@@ -29,9 +54,12 @@ HINTS = {
     "disk I/O error": "the disk can't be written, because of a quota or a fault; the system's log may say why",
     "disk is full": "free some space; the server removes what has expired",
     "No space left": "free some space; the server removes what has expired",
-    "too many connections": "count five for each process, and one more; raise the limit, or put a pooler in front",
-    "too many clients": "count five for each process, and one more; raise max_connections, or put a pooler in front",
-    "remaining connection slots": "count five for each process, and one more; raise max_connections, or use a pooler",
+    "too many connections": "count seven for each process; raise the limit, or put a pooler in front",
+    "too many clients": "count seven for each process; raise max_connections, or put a pooler in front",
+    "remaining connection slots": "count seven for each process; raise max_connections, or put a pooler in front",
+    "read-only transaction": READ_ONLY_HINT,
+    "during recovery": READ_ONLY_HINT,
+    "transaction blocks not allowed": "let the pooler pool transactions, or make the tables past it: set " + DIRECT,
     "lock timeout": "another session, in a transaction, holds a table; end it, or run the command again",
     "permission denied": "the user needs CREATE once, and then SELECT, INSERT, UPDATE and DELETE on the tables",
 }
@@ -73,15 +101,26 @@ class Database(ABC):
 
     def __init__(self, kind: str, name: str) -> None:
         self.name = name
+        self._quarter_of_lease = TIMEOUT
         self._epoch, self._epoch_read = "", -math.inf
         self._reading: set[asyncio.Task[None]] = set()
         self.statements = read_statements(kind)
+        self.ways = {self.statements[name]: way for name, way in WAYS.items() if name in self.statements}
+        """How statements come to it that are no client's."""
         self.migrations = read_migrations(kind)
 
     @property
     def is_new(self) -> bool:
         """Whether it is known without a connection that nothing was ever stored: there is no SQLite file."""
         return False
+
+    def grants(self, lease: float) -> None:
+        """Note that leases of so many seconds are granted."""
+        self._quarter_of_lease = min(self._quarter_of_lease, lease / 4)
+
+    def timeout_of(self, way: Way) -> float:
+        """Return how long what the holder of a lease asks may take, in seconds: it is asked again, in time."""
+        return max(self._quarter_of_lease, SHORTEST_TIMEOUTS[way])
 
     @property
     def version(self) -> str:
@@ -186,11 +225,12 @@ class Database(ABC):
             return await self.read_epoch()
         if time.monotonic() >= self._epoch_read + EPOCH_AGE:
             self._epoch_read = time.monotonic()  # whatever comes of it: an outage is not to hold each request
-            reading = asyncio.create_task(self._read_again())
+            began = time.monotonic()
+            reading = asyncio.create_task(self._read_again(), context=Context())  # which is no request's alone
             self._reading.add(reading)
             reading.add_done_callback(self._reading.discard)
-            # Not cancelled: a driver may wait for the end of what it has cancelled, and longer.
             await asyncio.wait((reading,), timeout=EPOCH_WITHIN)
+            note_wait(began)
         return self._epoch
 
     async def _read_again(self) -> None:

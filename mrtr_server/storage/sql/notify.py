@@ -1,4 +1,7 @@
-"""Short notices between the processes that share a database: by LISTEN and NOTIFY, or by a table that is polled."""
+"""Short notices between the processes that share a database: by LISTEN and NOTIFY, or by a table that is polled.
+
+PostgreSQL has both: behind a pooler nobody can listen.
+"""
 
 import asyncio
 import logging
@@ -24,17 +27,17 @@ MAX_WAITING_NOTICES = 10_000
 LONGEST = 7_500
 """Bytes of a notice. PostgreSQL takes 8,000."""
 POLL = 0.2
-"""How often a SQLite file is polled, in seconds."""
+"""How often the table is polled, in seconds."""
 GATHER = 0.05
 """How long to wait for more notices before they are written there, in seconds: each write waits for the disk."""
 HURRIED_POLL = 0.02
-"""The polling interval while a call is open that waits for a person, in seconds."""
+"""The polling interval of a SQLite file while a call is open that waits for a person, in seconds."""
 HURRIED_GATHER = 0.002
 """How long to wait for more before what somebody waits for is written, in seconds."""
 GATHER_NOTIFY = 0.01
 """How long to wait for more before they are sent to PostgreSQL, in seconds."""
 KEEP = 600.0
-"""How long a notice stays in a SQLite file, for processes that were suspended, in seconds."""
+"""How long a notice stays in the table, for processes that were suspended, in seconds."""
 RETRY = 1.0
 """How long to wait before connecting again, in seconds, about."""
 PULSE = 15.0
@@ -163,8 +166,9 @@ class _Carrier(threading.Thread):
         self._ending = False
         self._is_away = False
         self.connected = False
-        # Of a SQLite file:
-        self._began = self._looked = time.time()
+        # Of a table:
+        self._began = time.monotonic()
+        self._looked = time.time()
         self._swept = 0.0
         self._seen: int | None = None
 
@@ -186,10 +190,10 @@ class _Carrier(threading.Thread):
 
     async def _live(self) -> None:
         self._loop = asyncio.get_running_loop()
-        carry = self._carry_by_notify if self._database.notifies else self._carry_by_table
         while True:
             try:
-                await carry()
+                connection = await self._database.connect_alone()
+                await (self._carry_by_table() if connection is None else self._carry_by_notify(connection))
                 return
             except Exception as error:
                 if self._ending:
@@ -215,8 +219,7 @@ class _Carrier(threading.Thread):
                 await self._woken.wait()
         self._woken.clear()
 
-    async def _carry_by_notify(self) -> None:
-        connection = await self._database.connect_alone()
+    async def _carry_by_notify(self, connection: Any) -> None:
         try:
             connection.add_termination_listener(lambda _: self._woken.set())
             await connection.add_listener(CHANNEL, self._on_notify)
@@ -258,6 +261,7 @@ class _Carrier(threading.Thread):
             self._notices.dispatch([said[len(writer) :]])
 
     async def _carry_by_table(self) -> None:
+        hurried = POLL / 2 if self._database.notifies else HURRIED_POLL  # to ask a server is more than to read a file
         try:
             while True:
                 is_clean = await self._sweep()
@@ -269,7 +273,7 @@ class _Carrier(threading.Thread):
                 is_all = await self._look()
                 self._is_there()
                 if is_all and is_clean and not self._ending:
-                    await self._rest(HURRIED_POLL if self._notices.hurried else POLL)
+                    await self._rest(hurried if self._notices.hurried else POLL)
                     await asyncio.sleep(HURRIED_GATHER if self._notices.hurried or self._notices.urgent else GATHER)
         finally:
             await self._database.close()
@@ -290,7 +294,8 @@ class _Carrier(threading.Thread):
 
     async def _write(self, notices: list[str]) -> None:
         try:
-            await self._database.rows("write_notices", writer=self._notices.writer, notices=notices, keep=KEEP)
+            given = {"channel": CHANNEL, "writer": self._notices.writer, "notices": notices, "keep": KEEP}
+            await self._database.rows("write_notices", **given)
         except BaseException:
             self._notices.requeue(notices)
             raise
@@ -298,7 +303,8 @@ class _Carrier(threading.Thread):
     async def _look(self) -> bool:
         """Dispatch what the others have written, and return whether that was all."""
         if self._seen is None:
-            before = await self._database.rows("last_notice_before", before=self._began)
+            began = self._database.time() - (time.monotonic() - self._began)
+            before = await self._database.rows("last_notice_before", before=began)
             self._seen = before[0][0] if before else 0
         rows = await self._database.rows("read_notices", seen=self._seen, most=BATCH)
         now = time.time()

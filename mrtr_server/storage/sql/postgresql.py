@@ -1,22 +1,23 @@
-"""A PostgreSQL database by its URL: a pool of connections for each event loop."""
+"""A PostgreSQL database by its URL: a pool of connections for each event loop, and one for who holds a lease."""
 
 import asyncio
 import logging
-import os
 import socket
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from contextvars import Context
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
-from urllib.parse import parse_qs, urlsplit
 
 from ...concurrency.threads import in_own_thread
 from ...errors import StoreUnavailable
 from ...extras import lacking
+from ..patience import note_wait, time_left
 from .clocks import ClockComparison
-from .database import CONNECT_TIMEOUT, TIMEOUT, Advice, Database, Version
+from .database import CONNECT_TIMEOUT, DIRECT, READ_ONLY_HINT, TIMEOUT, Advice, Database, Version, Way
+from .servers import Server, may_read_only, names_in, servers_in
 from .statements import number_parameters
 
 try:
@@ -27,9 +28,22 @@ except ImportError as error:
 logger = logging.getLogger("mrtr_server")
 
 CONNECTIONS = 5
-"""Connections that a process keeps, at most."""
+"""Connections that a process keeps for what clients do, at most."""
 IDLE_LIFE = 5 * 60.0
 """After how many seconds without use a connection is closed: firewalls drop old ones without a word."""
+STATEMENTS = 100
+"""How many statements a connection keeps prepared."""
+CANCEL_WITHIN = 0.5
+"""How long a server may take to end a statement that nobody waits for, in seconds; then its connection is closed."""
+STUCK = 0.1
+"""How long no connection must have become free where all are taken before records go beside them, in seconds."""
+CLOSE_WITHIN = 1.0
+"""How long the server may take to say goodbye, in seconds."""
+
+FATAL = ("FATAL", "PANIC")
+"""What the server's last words on a connection are."""
+READ_ONLY = "25006"
+"""The SQLSTATE of a statement that would write where nothing can be written."""
 
 UNHURRIED = 24 * 3600.0
 """How long a statement may take that upgrades tables or makes an index, in seconds."""
@@ -54,12 +68,26 @@ class _Connected:
     """What one event loop has of the database."""
 
     pool: Any
+    """For what clients do."""
+    lane: Any
+    """One connection, for who holds a lease: it never waits behind clients."""
     life: AsyncGenerator[None, None] | None = None
     """Ends the connections when it is closed. An event loop closes every generator before it ends itself."""
     preparing: asyncio.Lock = field(default_factory=asyncio.Lock)
     prepared: bool = False
+    recording: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held by the one record that may go by the lane."""
+    endings: set["asyncio.Task[None]"] = field(default_factory=set)
+    """What gives connections back on which a statement was cancelled."""
     busy: int = 0
+    moved: float = 0.0
+    """When something of a client's was last done, by the monotonic clock."""
     idle: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether clients hold all connections, and have done so for a while."""
+        return self.busy > CONNECTIONS and time.monotonic() > self.moved + STUCK
 
 
 _CONNECTED: dict[_Connected, asyncio.AbstractEventLoop] = {}
@@ -73,9 +101,9 @@ class PostgreSQLDatabase(Database):
     Args:
         url: `postgresql://user:password@host/name`, with the options of libpq.
         name: the same for an operator, without password and options.
-        direct: the URL that leads past a pooler of transactions, as PgBouncer can be one: LISTEN needs a connection of
-            its own. Where it is given, no statement is kept prepared on a connection, and each is sent within a
-            transaction. None where there is no such pooler.
+        direct: the URL that leads past a pooler, such as PgBouncer: LISTEN needs a connection of its own. Where it is
+            given, no statement is kept prepared on a connection. None where there is no pooler; one that there is
+            nevertheless is noticed.
         clock: returns the time of this machine, in seconds since the epoch, which the database's is compared with.
     """
 
@@ -86,9 +114,17 @@ class PostgreSQLDatabase(Database):
         self._clocks = ClockComparison(name, clock)
         self._url = url
         self._direct = direct
+        self._is_pooled = direct is not None
+        """Whether statements may come to another server each time, so that none is kept prepared."""
+        self._advice = ""
+        """What is to be said of a pooler; empty where none was noticed that nobody has named."""
         self._has_timelines = True
         self._numbered: dict[str, tuple[str, tuple[str, ...]]] = {}
         self._connected: dict[asyncio.AbstractEventLoop, _Connected] = {}
+        self._servers: dict[str, list[Server]] = {}
+        """Several servers of a URL, first the one that was written last."""
+        self._beside: dict[Any, asyncio.AbstractEventLoop] = {}
+        """The connections beside the pools, each with its event loop."""
 
     async def rows(self, statement: str, **given: Any) -> Sequence[Any]:
         """Run one statement, and return its rows; see `Database.rows`."""
@@ -99,46 +135,89 @@ class PostgreSQLDatabase(Database):
         found = self._numbered.get(sql)
         numbered, names = found or self._numbered.setdefault(sql, number_parameters(sql, CLOCK))
         values = [given[name] for name in names]
-        return await self.run(lambda connection: connection.fetch(numbered, *values))
+        return await self.run(lambda connection: connection.fetch(numbered, *values), self.ways.get(sql, "client"))
 
-    async def run(self, work: Callable[[Any], Awaitable[T]]) -> T:
+    async def run(self, work: Callable[[Any], Awaitable[T]], way: Way = "client") -> T:
         """Run work on a connection of asyncpg's.
 
         Args:
-            work: what to do. When the connection turns out to be dead it is done again, once, on a new one.
+            work: what to do. When the connection turns out to be dead, or can't write any more, it is done again, once,
+                on a new one.
+            way: on which connection. Heartbeats have one of their own, which a record may use where no other is free.
 
         Raises:
             StoreUnavailable: it could not be done. The message is for the operator.
         """
         connected = self._connected.get(asyncio.get_running_loop()) or await self._connect()
+        began = time.monotonic()
         connected.busy += 1
         connected.idle.clear()
         try:
-            async with asyncio.timeout(TIMEOUT):
+            async with asyncio.timeout(time_left(TIMEOUT) if way == "client" else self.timeout_of(way)):
                 if not connected.prepared:
                     await self._prepare(connected)
-                async with connected.pool.acquire() as connection:
-                    try:
-                        return await self._work(connection, work)
-                    except asyncpg.InternalClientError:  # it is about to die, and nothing was sent
-                        connection.terminate()
-                    except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
-                        if not _is_dead(connection):
-                            raise
-                async with connected.pool.acquire() as connection:
-                    return await self._work(connection, work)
+                if way == "heartbeat":
+                    return await self._run_on(connected, connected.lane, work)
+                if way == "record" and connected.is_stuck:
+                    async with connected.recording:  # one at a time, so that they hold up no heartbeat
+                        return await self._run_on(connected, connected.lane, work)
+                done = await self._run_on(connected, connected.pool, work)
+                connected.moved = time.monotonic()
+                return done
+        except StoreUnavailable:
+            raise
         except Exception as error:  # whatever the driver raises: nothing else runs here
             raise self.unavailable(error) from error
         finally:
+            if way != "heartbeat":  # which is beside the request
+                note_wait(began)
             connected.busy -= 1
             if not connected.busy:
                 connected.idle.set()
 
-    async def _work(self, connection: Any, work: Callable[[Any], Awaitable[T]]) -> T:
-        if self._direct is None:
-            return await work(connection)
-        async with connection.transaction():  # or a pooler may send the parts of one statement to several servers
-            return await work(connection)
+    async def _run_on(self, connected: _Connected, pool: Any, work: Callable[[Any], Awaitable[T]]) -> T:
+        is_again = False
+        while True:
+            connection, is_late = await pool.acquire(), False
+            try:
+                return await work(connection)
+            except (asyncio.CancelledError, TimeoutError):
+                is_late = True
+                raise
+            except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError) as error:
+                if not await self._is_of_no_more_use(connected, connection, error) or is_again:
+                    raise
+                is_again = True
+            finally:
+                if is_late:  # who waits for the server no more does not wait until it has seen that either
+                    ending = asyncio.create_task(_give_back(pool, connection), context=Context())
+                    connected.endings.add(ending)
+                    ending.add_done_callback(connected.endings.discard)
+                else:
+                    await pool.release(connection)
+
+    async def _is_of_no_more_use(self, connected: _Connected, connection: Any, error: Exception) -> bool:
+        """Return whether a connection has ended; end it if it is about to, or if its server can't write."""
+        if _is_dead(connection):
+            return True
+        if getattr(error, "sqlstate", "") == READ_ONLY:
+            await self._leave_server(connected)
+        elif not isinstance(error, asyncpg.InternalClientError) and getattr(error, "severity_en", "") not in FATAL:
+            return False
+        connection.terminate()
+        return True
+
+    async def _leave_server(self, connected: _Connected) -> None:
+        """Use no connection of this event loop again, and none that listens: each may be one to that server.
+
+        It was the primary once, or is no longer what the name in the URL stands for. The next connection finds the
+        right one, or says why not.
+        """
+        await connected.pool.expire_connections()
+        await connected.lane.expire_connections()
+        for connection, loop in list(self._beside.items()):
+            with suppress(RuntimeError):  # its loop has ended
+                loop.call_soon_threadsafe(connection.terminate)
 
     async def check(self) -> None:
         """Connect, make the tables if they are not there, and check their version; see `Database.check`."""
@@ -164,7 +243,7 @@ class PostgreSQLDatabase(Database):
 
     async def _begin(self, connection: Any) -> None:
         """Look at what may have changed since there was a connection before."""
-        await self._work(connection, self._read_clock)
+        await self._read_clock(connection)
         connected = self._connected.get(asyncio.get_running_loop())
         if connected is not None and connected.prepared:  # so there are tables
             await self._look_where(connection)
@@ -191,7 +270,8 @@ class PostgreSQLDatabase(Database):
     async def _make_indexes(self, connection: Any) -> None:
         """Make the indexes that are not there, while others write."""
         # Another process that makes them would wait for this one, if this one waited within a statement.
-        while not await connection.fetchval(self.statements["try_to_lock_indexes"]):  # noqa: ASYNC110  it is elsewhere
+        lock = self.statements["try_to_lock_indexes"]  # for the session, which a pooler would give to others with it
+        while connection in self._beside and not await connection.fetchval(lock):  # noqa: ASYNC110  it is elsewhere
             await asyncio.sleep(LOOK_AGAIN)
         for step in await self.missing_indexes():
             await connection.execute(step, timeout=UNHURRIED)
@@ -210,7 +290,7 @@ class PostgreSQLDatabase(Database):
 
     async def review(self) -> list[Advice]:
         """Return what an operator should know before servers use it; see `Database.review`."""
-        found: list[Advice] = []
+        found: list[Advice] = [("warning", self._advice)] if self._advice else []
         if await self.missing_indexes():
             found.append(("warning", "an index is missing, or unfinished: run `mrtr-server db upgrade` again"))
         ((standbys, waited_for, commit, may_see, user),) = await self.rows("find_standbys")
@@ -229,7 +309,7 @@ class PostgreSQLDatabase(Database):
         connected = self._connected.get(asyncio.get_running_loop()) or await self._connect()
         try:
             async with connected.pool.acquire() as connection:
-                return await self._work(connection, work)
+                return await work(connection)
         except Exception as error:
             raise self.unavailable(error) from error
 
@@ -237,8 +317,12 @@ class PostgreSQLDatabase(Database):
         """Run work, which may take long, on a connection of its own, past a pooler where there is one."""
         try:
             connection = await self.connect_alone()
+            is_pooled = connection is None
+            if is_pooled:
+                connection = await self._open(self._url)
             try:
-                await connection.execute("SET statement_timeout = 0; SET lock_timeout = 0")  # a role may have some
+                if not is_pooled:  # or others would have the session next
+                    await connection.execute("SET statement_timeout = 0; SET lock_timeout = 0")  # a role may have some
                 return await work(connection)
             finally:
                 await connection.close()
@@ -252,30 +336,20 @@ class PostgreSQLDatabase(Database):
             await connected.life.aclose()
 
     async def connect_alone(self) -> Any:
-        """Return a connection of asyncpg's beside the pool, past a pooler where there is one: one that listens."""
-        url = self._direct or self._url
-        return await _connect(url, timeout=CONNECT_TIMEOUT, command_timeout=TIMEOUT)
+        """Return a connection of asyncpg's that listens, beside the pools; None where only a pooler answers."""
+        async with asyncio.timeout(TIMEOUT):
+            connection = await self._open(self._direct or self._url, is_to_listen=True)
+        if connection is not None:
+            self._beside[connection] = asyncio.get_running_loop()
+            connection.add_termination_listener(lambda _: self._beside.pop(connection, None))
+        return connection
 
     async def _connect(self) -> _Connected:
         for loop in [loop for loop in list(self._connected) if loop.is_closed()]:
             self._connected.pop(loop, None)
         for left in [left for left, loop in list(_CONNECTED.items()) if loop.is_closed()]:
             _CONNECTED.pop(left, None)
-        # asyncpg reads a plain URL as libpq does: sslmode, sockets, several hosts.
-        options: dict[str, Any] = {} if self._direct is None else {"statement_cache_size": 0}
-        pool = asyncpg.create_pool(
-            self._url,
-            min_size=0,
-            max_size=CONNECTIONS,
-            max_inactive_connection_lifetime=IDLE_LIFE,
-            timeout=CONNECT_TIMEOUT,
-            command_timeout=TIMEOUT,
-            reset=_nothing_to_reset,
-            connect=_connect,
-            init=self._begin,
-            **options,
-        )
-        connected = _Connected(pool)
+        connected = _Connected(self._pool(CONNECTIONS), self._pool(1))
         connected.idle.set()
         connected.life = self._life(connected, asyncio.get_running_loop())
         self._connected[asyncio.get_running_loop()] = connected
@@ -283,8 +357,88 @@ class PostgreSQLDatabase(Database):
         await anext(connected.life)
         return connected
 
+    def _pool(self, size: int) -> Any:
+        return asyncpg.create_pool(
+            self._url,
+            min_size=0,
+            max_size=size,
+            max_inactive_connection_lifetime=IDLE_LIFE,
+            reset=_nothing_to_reset,
+            connect=self._open,
+        )
+
+    async def _open(self, url: str, *, is_to_listen: bool = False, **options: Any) -> Any:
+        """Connect to the first of the servers in a URL that can be written.
+
+        Args:
+            url: where to.
+            is_to_listen: whether the connection is of no use behind a pooler.
+            options: more for asyncpg.
+
+        Returns:
+            The connection; None if it is of no use.
+
+        Raises:
+            StoreUnavailable: there is none.
+        """
+        servers = self._servers.setdefault(url, servers_in(url))
+        if len(servers) < 2:
+            return await self._open_at(url, is_to_listen=is_to_listen, **options)
+        failed: list[str] = []
+        for server in tuple(servers):
+            try:
+                given = {"host": server.host, "port": server.port, "timeout": CONNECT_TIMEOUT / len(servers)}
+                connection = await self._open_at(url, is_to_listen=is_to_listen, **options | given)
+            except Exception as error:  # whatever it is, another one may do
+                failed.append(f"{server.host}: {self.unavailable(error).args[0].removeprefix(f'{self.name}: ')}")
+            else:
+                servers.remove(server)  # and begin with it from now on: one that is gone may take its time to say so
+                servers.insert(0, server)
+                return connection
+        raise StoreUnavailable(f"{self.name}: none of its servers can be used ({'; '.join(failed)})")
+
+    async def _open_at(self, url: str, *, is_to_listen: bool, **options: Any) -> Any:
+        """Connect, and look at what answers: a pooler, or a server that can't be written; see `_open`."""
+        while True:
+            prepares = is_to_listen or not self._is_pooled
+            connection = await _connect(url, statement_cache_size=STATEMENTS if prepares else 0, **options)
+            try:
+                if prepares and not await self._finds(connection, "answers_itself", pid=connection.get_server_pid()):
+                    connection.terminate()
+                    self._note_pooler(DIRECT if is_to_listen and self._direct else "")
+                    if is_to_listen:
+                        return None
+                    continue
+                if may_read_only(url) or await self._finds(connection, "is_writable"):
+                    if not is_to_listen:
+                        await self._begin(connection)
+                    return connection
+                hint = "" if "host" in options else f"; {READ_ONLY_HINT}"
+                raise StoreUnavailable(f"{self.name}: the server can't be written{hint}")
+            except BaseException:
+                connection.terminate()
+                raise
+
+    async def _finds(self, connection: Any, statement: str, **given: int) -> bool:
+        """Return whether a statement finds a row, and prepare nothing for it."""
+        status: str = await connection.execute(self.statements[statement].format(**given))
+        return status.endswith(" 1")
+
+    def _note_pooler(self, variable: str) -> None:
+        """Note that a pooler answers in place of the database: prepare nothing there, and log that once."""
+        self._is_pooled = True
+        if not self._advice:
+            what = f"{variable} leads to a pooler, too" if variable else "a pooler answers in its place"
+            self._advice = (
+                f"{what}, such as PgBouncer. So processes look for each other's changes instead of hearing of them, "
+                f"and no statement is kept prepared. Set {DIRECT} to the address of the database itself"
+            )
+            logger.warning("%s: %s", self.name, self._advice)
+
     async def _life(self, connected: _Connected, loop: asyncio.AbstractEventLoop) -> AsyncGenerator[None, None]:
-        await connected.pool  # which connects to nothing yet
+        pools = (connected.pool, connected.lane)
+        for pool in pools:
+            await pool  # which connects to nothing yet
         try:
             yield
         finally:
@@ -292,22 +446,23 @@ class PostgreSQLDatabase(Database):
             if self._connected.get(loop) is connected:
                 del self._connected[loop]
             await connected.idle.wait()
-            await connected.pool.close()
+            with suppress(TimeoutError):  # and those that are left are cut off
+                async with asyncio.timeout(CLOSE_WITHIN):
+                    await asyncio.gather(*(pool.close() for pool in pools))
 
     async def _prepare(self, connected: _Connected) -> None:
         """Make the tables if they are not there, and check that they are of the right version."""
         async with connected.preparing:
             if connected.prepared:
                 return
-            async with connected.pool.acquire() as connection:
-                found = await self._work(connection, self._make_tables)
-                if found is not None:
-                    self.check_version(found)
-                await self._look_where(connection)
+            await self._run_on(connected, connected.pool, self._look_at_tables)
             connected.prepared = True
 
-    async def _make_tables(self, connection: Any) -> Version | None:
-        return await self._run_steps(connection, lambda found: self.steps_from(None) if found is None else [])
+    async def _look_at_tables(self, connection: Any) -> None:
+        found = await self._run_steps(connection, lambda found: self.steps_from(None) if found is None else [])
+        if found is not None:
+            self.check_version(found)
+        await self._look_where(connection)
 
     async def _find_version(self, connection: Any) -> Version | None:
         if not await connection.fetchval(self.statements["has_version_table"]):
@@ -332,7 +487,7 @@ class PostgreSQLDatabase(Database):
 
     async def _look_where(self, connection: Any) -> None:
         """Read which life of the database a new connection leads to."""
-        self._note_epoch(await self._work(connection, lambda each: each.fetchval(self.statements["find_epoch"])))
+        self._note_epoch(await connection.fetchval(self.statements["find_epoch"]))
         await self._note_timeline(connection)
 
     async def _note_timeline(self, connection: Any) -> None:
@@ -340,12 +495,11 @@ class PostgreSQLDatabase(Database):
         if not self._has_timelines:
             return
         try:
-            row = await self._work(connection, lambda each: each.fetchrow(self.statements["find_timeline"]))
-            before, now = row
+            before, now = await connection.fetchrow(self.statements["find_timeline"])
             if not now or now == before:
                 return
             sql, _ = number_parameters(self.statements["note_timeline"], CLOCK)
-            noted = await self._work(connection, lambda each: each.fetchval(sql, now, before))
+            noted = await connection.fetchval(sql, now, before)
         except _UNTOLD:
             self._has_timelines = False
             return
@@ -365,20 +519,20 @@ class PostgreSQLDatabase(Database):
 
 async def _connect(url: str, **options: Any) -> Any:
     """Connect as asyncpg does, with the names of servers looked up before."""
-    async with asyncio.timeout(CONNECT_TIMEOUT):
-        for name in _hosts(url):
-            with suppress(OSError):  # which asyncpg meets, too, and says where
-                # Where asyncpg does it, a name server that does not answer holds the end of the event loop.
-                await in_own_thread(partial(socket.getaddrinfo, name, None))
-    return await asyncpg.connect(url, **options)
+    given = {"timeout": CONNECT_TIMEOUT, "command_timeout": TIMEOUT, **options}
+    async with asyncio.timeout(given["timeout"]):
+        for name in names_in(url):
+            if options.get("host", name) == name:
+                with suppress(OSError):  # which asyncpg meets, too, and says where
+                    # Where asyncpg does it, a name server that does not answer holds the end of the event loop.
+                    await in_own_thread(partial(socket.getaddrinfo, name, None))
+    return await asyncpg.connect(url, **given)
 
 
-def _hosts(url: str) -> list[str]:
-    """Return the names of the servers that may be connected to; none for a socket's directory or an address of IPv6."""
-    split = urlsplit(url)
-    given = parse_qs(split.query).get("host") or [split.netloc.rpartition("@")[2] or os.environ.get("PGHOST", "")]
-    listed = ",".join(given).split(",")
-    return [host.partition(":")[0] for host in listed if host and host[0] not in "/@[" and host.count(":") < 2]
+async def _give_back(pool: Any, connection: Any) -> None:
+    """Return a connection to its pool when its server has ended the statement that was cancelled; or close it."""
+    with suppress(Exception):
+        await pool.release(connection, timeout=CANCEL_WITHIN)
 
 
 def _is_dead(connection: Any) -> bool:

@@ -41,10 +41,22 @@ RETURNING attempt;
 -- name: find_redemption
 SELECT answers, token, attempt, outcome, (SELECT epoch FROM mrtr_schema) FROM mrtr_redemptions WHERE state = :state AND expires > :now;
 
--- name: renew_grant
-UPDATE mrtr_redemptions SET leased_until = :now + :lease
-WHERE state = :state AND token = :token AND expires > :now AND outcome IS NULL
-RETURNING state;
+-- name: renew_grants
+-- A row that somebody has locked holds up no other: it is returned, and whether it was renewed.
+WITH free AS (
+    SELECT found.state, given.lease
+    FROM unnest(:states::text[], :tokens::text[], :leases::double precision[]) AS given (state, token, lease)
+    JOIN mrtr_redemptions AS found ON found.state = given.state AND found.token = given.token
+    WHERE found.expires > :now AND found.outcome IS NULL
+    FOR UPDATE OF found SKIP LOCKED
+),
+renewed AS (
+    UPDATE mrtr_redemptions SET leased_until = :now + free.lease FROM free WHERE mrtr_redemptions.state = free.state
+    RETURNING mrtr_redemptions.state
+)
+SELECT found.state, found.token, renewed.state IS NOT NULL
+FROM mrtr_redemptions AS found LEFT JOIN renewed ON renewed.state = found.state
+WHERE found.state = ANY(:states::text[]) AND found.expires > :now AND found.outcome IS NULL;
 
 -- name: record_outcome
 UPDATE mrtr_redemptions SET outcome = :outcome
@@ -298,12 +310,20 @@ SELECT id FROM (
 LIMIT 1;
 
 -- name: renew_tasks
-UPDATE mrtr_tasks SET leased_until = :now + :seconds
-WHERE id = ANY(:ids::text[]) AND lease = :lease AND status IN ('working', 'cancelled') AND expires > :now
-RETURNING id, status;
+-- A row that somebody has locked holds up no other: nobody can claim it either, and the next renewal finds it.
+WITH free AS (
+    SELECT id FROM mrtr_tasks
+    WHERE id = ANY(:ids::text[]) AND lease = :lease AND status IN ('working', 'cancelled') AND expires > :now
+    FOR UPDATE SKIP LOCKED
+),
+renewed AS (
+    UPDATE mrtr_tasks SET leased_until = :now + :seconds WHERE id IN (SELECT id FROM free)
+)
+SELECT id, status FROM mrtr_tasks
+WHERE id = ANY(:ids::text[]) AND lease = :lease AND status IN ('working', 'cancelled') AND expires > :now;
 
--- name: holds_task
-SELECT id FROM mrtr_tasks WHERE id = :id AND lease = :lease AND status = 'working' AND expires > :now;
+-- name: find_leases
+SELECT id, lease FROM mrtr_tasks WHERE id = ANY(:ids::text[]) AND status = 'working' AND expires > :now;
 
 -- name: overdue_tasks
 SELECT
@@ -323,6 +343,32 @@ SELECT caller, sum(tasks), sum(states), sum(blocks) FROM mrtr_usage WHERE caller
 
 -- name: notify
 SELECT pg_notify(:channel, said) FROM unnest(:notices::text[]) AS said;
+
+-- name: write_notices
+-- Behind a pooler; those who listen hear of it. Who reads the numbers in their order misses none: they are given and
+-- committed one transaction after the other. The number is "mrtn" in ASCII.
+WITH turn AS MATERIALIZED (SELECT pg_advisory_xact_lock(1836217454)),
+written AS (
+    INSERT INTO mrtr_changes (writer, written, expires, said)
+    SELECT :writer, :now, :now + :keep, said FROM turn, unnest(:notices::text[]) AS said
+    RETURNING writer, said
+)
+SELECT pg_notify(:channel, writer || said) FROM written;
+
+-- name: read_notices
+SELECT number, writer, said FROM mrtr_changes WHERE number > :seen ORDER BY number LIMIT :most;
+
+-- name: last_notice_before
+SELECT number FROM mrtr_changes WHERE written < :before ORDER BY number DESC LIMIT 1;
+
+-- What answers
+
+-- name: answers_itself
+-- Whether the process that has accepted the connection runs its statements: one of a pooler never does.
+SELECT WHERE pg_backend_pid() = {pid};
+
+-- name: is_writable
+SELECT WHERE current_setting('transaction_read_only') = 'off';
 
 -- The clock
 
@@ -348,6 +394,12 @@ WITH removed AS (
     SELECT id FROM mrtr_tasks WHERE expires <= :now ORDER BY expires LIMIT :most FOR UPDATE SKIP LOCKED
 )
 DELETE FROM mrtr_tasks WHERE id IN (SELECT id FROM removed) RETURNING id;
+
+-- name: sweep_notices
+WITH removed AS (
+    SELECT number FROM mrtr_changes WHERE expires <= :now ORDER BY expires LIMIT :most FOR UPDATE SKIP LOCKED
+)
+DELETE FROM mrtr_changes WHERE number IN (SELECT number FROM removed) RETURNING number;
 
 -- Sealing anew: what is sealed, after a key; and each row, unless it was changed since it was read
 

@@ -13,7 +13,8 @@ from typing import Any, TypeVar
 from typing_extensions import override
 
 from ...concurrency.threads import in_own_thread
-from ...errors import SetupError
+from ...errors import SetupError, StoreUnavailable
+from ..patience import note_wait, time_left
 from .database import CONNECT_TIMEOUT, TIMEOUT, Database, Version
 from .sqlite_file import SQLiteFile
 from .sqlite_mode import make_private, open_to_others
@@ -78,12 +79,18 @@ class SQLiteDatabase(Database):
         given = {name: json.dumps(value) if isinstance(value, list) else value for name, value in given.items()}
         given["now"] = self._clock()
         self._users.add(asyncio.get_running_loop())
-        file = self._file or await self._opened()
+        way, began = self.ways.get(sql, "client"), time.monotonic()
         try:
-            async with asyncio.timeout(TIMEOUT):
-                return await file.run(sql, given)
+            async with asyncio.timeout(time_left(TIMEOUT) if way == "client" else self.timeout_of(way)):
+                file = self._file or await self._opened()
+                return await file.run(sql, given, is_urgent=way != "client")
+        except StoreUnavailable:
+            raise
         except Exception as error:
             raise self.unavailable(error) from error
+        finally:
+            if way != "heartbeat":  # which is beside the request
+                note_wait(began)
 
     async def check(self) -> None:
         """Open the file, make the tables if they are not there, and check their version; see `Database.check`."""

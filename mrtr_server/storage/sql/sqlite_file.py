@@ -13,9 +13,10 @@ import os
 import queue
 import sqlite3
 import threading
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 STATEMENTS_IN_TRANSACTION = 64
@@ -24,8 +25,6 @@ IDLE = 5.0
 """After how many seconds without work a thread closes its connection, and ends. The next call starts a new one."""
 
 Rows = list[tuple[Any, ...]]
-_Jobs = queue.SimpleQueue["_Job | None"]
-"""What a thread has to do; nothing comes after None."""
 
 
 @dataclass(slots=True, eq=False)
@@ -36,6 +35,24 @@ class _Job:
     given: Mapping[str, Any]
     loop: asyncio.AbstractEventLoop
     future: "asyncio.Future[Rows]"
+
+
+@dataclass(slots=True, eq=False)
+class _Jobs:
+    """What a thread has to do: what is urgent first, and all else in its order."""
+
+    urgent: deque[_Job] = field(default_factory=deque)
+    others: deque[_Job] = field(default_factory=deque)
+    tokens: "queue.SimpleQueue[bool]" = field(default_factory=queue.SimpleQueue)
+    """A true one for each job. Nothing comes after a false one."""
+
+    def put(self, job: _Job, *, is_urgent: bool) -> None:
+        (self.urgent if is_urgent else self.others).append(job)
+        self.tokens.put(True)
+
+    def next(self) -> _Job:
+        """Return the next job, for a token that was taken."""
+        return self.urgent.popleft() if self.urgent else self.others.popleft()
 
 
 class SQLiteFile:
@@ -49,16 +66,17 @@ class SQLiteFile:
     """
 
     def __init__(self, path: str, busy_timeout: float) -> None:
-        self._reader = _Worker(path, busy_timeout, writes=False)
-        self._writer = _Worker(path, busy_timeout, writes=True)
+        self._reader = _Worker(path, busy_timeout, self._close_all, writes=False)
+        self._writer = _Worker(path, busy_timeout, self._close_all, writes=True)
         self._inline = _InlineReader(path)
 
-    async def run(self, sql: str, given: Mapping[str, Any]) -> Rows:
+    async def run(self, sql: str, given: Mapping[str, Any], *, is_urgent: bool = False) -> Rows:
         """Run a statement, and return its rows. Its changes are on the disk then.
 
         Args:
             sql: the statement; one that begins with SELECT only reads.
             given: its parameters by name, in types that SQLite knows.
+            is_urgent: whether it goes before all that waits and is not.
 
         Raises:
             sqlite3.Error: it could not be run; it has changed nothing then.
@@ -66,7 +84,7 @@ class SQLiteFile:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Rows] = loop.create_future()
         worker = self._reader if sql.startswith("SELECT") else self._writer
-        worker.put(_Job(sql, given, loop, future))
+        worker.put(_Job(sql, given, loop, future), is_urgent=is_urgent)
         return await future
 
     def find(self, sql: str, given: Mapping[str, Any]) -> Rows | None:
@@ -87,33 +105,45 @@ class SQLiteFile:
         self._writer.close()
         self._inline.close()
 
+    def _close_all(self) -> None:
+        """Open the file anew for what comes next, by all connections: they share what the first one found."""
+        self._reader.end()
+        self._writer.end()
+        self._inline.close()
+
 
 class _Worker:
     """A thread that runs jobs in their order, while there are any."""
 
-    def __init__(self, path: str, busy_timeout: float, *, writes: bool) -> None:
+    def __init__(self, path: str, busy_timeout: float, close_all: Callable[[], object], *, writes: bool) -> None:
         self._path = path
         self._file = _identity(path)
         self._busy_timeout = busy_timeout
+        self._close_all = close_all
         self._writes = writes
-        self._jobs: _Jobs = queue.SimpleQueue()
+        self._jobs = _Jobs()
         self._guard = threading.Lock()
         self._thread: threading.Thread | None = None
 
-    def put(self, job: _Job) -> None:
+    def put(self, job: _Job, *, is_urgent: bool) -> None:
         with self._guard:
             if self._thread is None or not self._thread.is_alive():  # a process that was forked has no threads
-                self._jobs = queue.SimpleQueue()  # and what waits is its parent's
+                self._jobs = _Jobs()  # and what waits is its parent's
                 self._thread = threading.Thread(target=self._run, args=(self._jobs,), name="mrtr-sqlite", daemon=True)
                 self._thread.start()
-            self._jobs.put(job)
+            self._jobs.put(job, is_urgent=is_urgent)
 
     def close(self) -> None:
-        with self._guard:
-            thread, self._thread = self._thread, None  # what comes from now on is for the next one
-            self._jobs.put(None)
+        thread = self.end()
         if thread is not None:
             thread.join()
+
+    def end(self) -> threading.Thread | None:
+        """Let the thread end when it has done what came before, and close its connection; return it."""
+        with self._guard:
+            thread, self._thread = self._thread, None  # what comes from now on is for the next one
+            self._jobs.tokens.put(False)
+        return thread
 
     def _run(self, jobs: _Jobs) -> None:
         connection: sqlite3.Connection | None = None
@@ -126,6 +156,11 @@ class _Worker:
                     outcomes = self._outcomes(connection, group)
                 except Exception as error:
                     outcomes = [error] * len(group)
+                if any(map(_is_read_only, outcomes)):  # and so would it be for this connection for ever
+                    self._close_all()
+                    if connection is not None:
+                        connection.close()
+                        connection = None
                 _tell(group, outcomes)
         finally:
             if connection is not None:
@@ -136,20 +171,20 @@ class _Worker:
         group: list[_Job] = []
         while len(group) < STATEMENTS_IN_TRANSACTION:
             try:
-                job = jobs.get(timeout=0 if group else IDLE)
+                has_job = jobs.tokens.get(timeout=0 if group else IDLE)
             except queue.Empty:
                 if group:
                     break
                 with self._guard:
-                    if jobs.empty():
+                    if jobs.tokens.empty():
                         self._thread = None
                         break
             else:
-                if job is None:  # nothing comes after it
+                if not has_job:
                     if group:
-                        jobs.put(None)
+                        jobs.tokens.put(False)
                     break
-                group.append(job)
+                group.append(jobs.next())
         return group
 
     def _open(self) -> sqlite3.Connection:
@@ -233,6 +268,12 @@ def _outcome(connection: sqlite3.Connection, job: _Job) -> Rows | Exception:
             return cursor.fetchall()
     except Exception as error:
         return error
+
+
+def _is_read_only(outcome: Rows | Exception) -> bool:
+    """Return whether an outcome is the error that the file can't be written."""
+    code = getattr(outcome, "sqlite_errorcode", 0)  # an extended one, whose first byte is the error
+    return isinstance(outcome, sqlite3.Error) and code & 0xFF == sqlite3.SQLITE_READONLY
 
 
 def _tell(group: list[_Job], outcomes: Sequence[Rows | Exception]) -> None:

@@ -1,5 +1,6 @@
 """The store that a fleet shares: SQLite in a file on one machine, PostgreSQL on many."""
 
+import asyncio
 import time
 from collections.abc import Callable
 from secrets import token_hex
@@ -7,6 +8,7 @@ from typing import Any
 
 from typing_extensions import override
 
+from ...concurrency.batching import BatchLoader
 from ...concurrency.threads import in_own_thread
 from ...errors import StoreUnavailable
 from ..base import Redemption
@@ -17,6 +19,8 @@ from .urls import open_database
 
 SWEEP_INTERVAL = 30.0
 """How often a process removes what has expired, in seconds."""
+LOCKED_PAUSE = 0.05
+"""How long to wait before a row is looked at again that something else has locked, in seconds."""
 SWEEP_BATCH = 1_000
 """How much of it is removed at once; when there is more, the next call continues."""
 
@@ -44,6 +48,7 @@ class SQLStore(SQLTasks):
     def __init__(self, url: str = "sqlite:///mrtr_server.db", *, clock: Callable[[], float] = time.time) -> None:
         super().__init__(open_database(url, clock))
         self.one_machine = not self.database.notifies
+        self._renewals = BatchLoader(self._renew_grants)
         self._fanout = SQLFanout(self.notices)
         self._swept = -SWEEP_INTERVAL
         self._sweeps = [name for name in self.database.statements if name.startswith("sweep_")]
@@ -68,6 +73,7 @@ class SQLStore(SQLTasks):
         token = token_hex(16)
         given = {"state": state, "answers": answers, "token": token, "lease": lease, "keep": keep, "lapsed": lapsed}
         given |= budget(quota, quota.states) | {"epoch": epoch}
+        self.database.grants(lease)
         await self._sweep()
         await self.database.check_clock()
         for _ in range(LOOKS):
@@ -88,7 +94,14 @@ class SQLStore(SQLTasks):
 
     @override
     async def renew(self, state: str, token: str, *, lease: float) -> bool:
-        return await self._changed("renew_grant", state=state, token=token, lease=lease)
+        if not self.database.notifies:
+            return await self._changed("renew_grant", state=state, token=token, lease=lease)
+        for _ in range(LOOKS):
+            is_renewed = await self._renewals.get((state, token, lease))
+            if is_renewed is not False:
+                return is_renewed is not None
+            await asyncio.sleep(LOCKED_PAUSE)
+        raise StoreUnavailable(f"{self.database.name}: something else has locked the row of a lease")
 
     @override
     async def record(self, state: str, token: str, outcome: bytes) -> bool:
@@ -146,6 +159,13 @@ class SQLStore(SQLTasks):
         """End this event loop's connections. The store may be used again afterwards."""
         await in_own_thread(self.notices.close)
         await self.database.close()
+
+    async def _renew_grants(self, grants: list[tuple[str, str, float]]) -> dict[tuple[str, str, float], bool]:
+        """Renew grants, by state, token and lease; return those that are theirs, and whether they were renewed."""
+        states, tokens, leases = zip(*grants, strict=True)
+        given = {"states": list(states), "tokens": list(tokens), "leases": list(leases)}
+        found = {(state, token): new for state, token, new in await self.database.rows("renew_grants", **given)}
+        return {each: found[each[:2]] for each in grants if each[:2] in found}
 
     async def _changed(self, statement: str, **given: Any) -> bool:
         return len(await self.database.rows(statement, **given)) > 0

@@ -14,6 +14,7 @@ from ...concurrency.wakes import Wakes
 from ...errors import StoreUnavailable
 from ...well_formed import well_formed
 from ..base import TaskStore
+from ..patience import begin_request, has_waited
 from ..quotas import ANY, ENDLESS, Quota, Usage, UsageByCaller
 from ..tasks import FREE, Places, TaskRow
 from .database import Database
@@ -51,7 +52,8 @@ class SQLTasks(TaskStore):
     def __init__(self, database: Database) -> None:
         self.database = database
         self._changes: dict[tuple[frozenset[str], bool], str] = {}
-        self._finding = BatchLoader(self._find_tasks)
+        self._finding = BatchLoader(self._find_tasks, begin_request)
+        self._leases = BatchLoader(self._find_leases)
         self._wakes = Wakes()
         self.notices = Notices(database)
         self.notices.subscribe(self._on_notice, self._on_gap)
@@ -89,7 +91,7 @@ class SQLTasks(TaskStore):
     async def find_task(self, id: str) -> TaskRow | None:
         if not _may_be_id(id):
             return None
-        if self.database.notifies:
+        if self.database.notifies and not has_waited():
             return await self._finding.get(id)
         found = await self.database.find("find_task", id=id)
         return TaskRow(*found[0]) if found else None
@@ -168,6 +170,7 @@ class SQLTasks(TaskStore):
         places: Places = FREE,
     ) -> list[TaskRow]:
         self._wakes.clear()
+        self.database.grants(seconds)
         found = await self.database.rows(
             "claim_tasks",
             lease=lease,
@@ -195,6 +198,8 @@ class SQLTasks(TaskStore):
 
     @override
     async def holds_task(self, lease: str, id: str) -> bool:
+        if self.database.notifies:
+            return await self._leases.get(id) == lease
         return bool(await self.database.find("holds_task", lease=lease, id=id))
 
     @override
@@ -228,6 +233,9 @@ class SQLTasks(TaskStore):
     async def _find_tasks(self, ids: list[str]) -> dict[str, TaskRow]:
         found = await self.database.rows("find_tasks", ids=ids)
         return {each[0]: TaskRow(*each) for each in found}
+
+    async def _find_leases(self, ids: list[str]) -> dict[str, str]:
+        return dict(await self.database.rows("find_leases", ids=ids))
 
     def _wake(self) -> None:
         self._wakes.set()

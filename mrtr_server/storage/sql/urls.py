@@ -6,11 +6,8 @@ from collections.abc import Callable, Mapping
 from urllib.parse import SplitResult, parse_qs, unquote, urlsplit
 
 from ...errors import SetupError
-from .database import Database
+from .database import DIRECT, Database
 from .sqlite import SQLiteDatabase
-
-DIRECT = "MRTR_DATABASE_DIRECT_URL"
-"""Names the URL that leads past a pooler, where `MRTR_DATABASE_URL` leads to one."""
 
 DRIVERS = {"sqlite": ("", "aiosqlite"), "postgresql": ("", "asyncpg")}
 """What a URL may name as its driver: nothing, or what other tools need to see there."""
