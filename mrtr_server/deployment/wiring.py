@@ -163,7 +163,7 @@ class ServerParts:
             clock,
             is_shared=self.shared.reaches_all_workers,
         )
-        subscriptions = Subscriptions(registry, self.tasks, self.fanout, errors, authorizer, limits)
+        subscriptions = Subscriptions(registry, self.tasks, self.fanout, errors, authorizer, limits, live.holds)
         discoverer = Discoverer(
             registry,
             instructions=settings.instructions,

@@ -127,6 +127,7 @@ class _Worker:
                 except Exception as error:
                     outcomes = [error] * len(group)
                 _tell(group, outcomes)
+                group, outcomes = [], []  # which are not held while the next ones are waited for
         finally:
             if connection is not None:
                 connection.close()
