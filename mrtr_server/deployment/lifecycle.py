@@ -14,6 +14,7 @@ from ..concurrency.threads import Threads
 from ..errors import SetupError
 from ..flow.admission import Admission
 from ..flow.single_use import Redeemer
+from ..logs.refusals import SERVERS, bound_lines_of
 from ..logs.text import plain
 from ..rates.rate_limiter import RateLimiter
 from ..tasks.worker import Worker
@@ -71,6 +72,8 @@ class Lifecycle:
         self._lame_duck = lame_duck
         self._told_draining = False
         self._runs = 0
+        self._unbound: Callable[[], None]
+        """Takes what the web server logs from under the bound of its lines, once it is there."""
         self.hears_sigterm = False
         """Whether SIGTERM is heard: from the startup on; or from the first request, where the server is mounted."""
 
@@ -100,8 +103,7 @@ class Lifecycle:
         else:
             await send({"type": "lifespan.shutdown.complete"})
         finally:
-            forget_sigterm(self._admission)
-            self.hears_sigterm = False
+            self._leave_server()
 
     @property
     def is_running(self) -> bool:
@@ -122,8 +124,7 @@ class Lifecycle:
             async with self.run(run_tasks=run_tasks):
                 yield
         finally:
-            forget_sigterm(self._admission)
-            self.hears_sigterm = False
+            self._leave_server()
 
     @asynccontextmanager
     async def run(self, *, run_tasks: bool) -> AsyncIterator[None]:
@@ -173,9 +174,16 @@ class Lifecycle:
     def hear_sigterm(self) -> None:
         """Begin to drain on SIGTERM; see `drain_on_sigterm`. From now on, clients come by a network."""
         self.hears_sigterm = True
+        self._unbound = bound_lines_of(*SERVERS)
         self._shared.serve_many()
         watch_loop()
         drain_on_sigterm(self._admission, self._lame_duck)
+
+    def _leave_server(self) -> None:
+        """Undo what concerns more of the process than this server."""
+        forget_sigterm(self._admission)
+        self.hears_sigterm = False
+        self._unbound()
 
     def _log_draining(self) -> None:
         """Log that the server drains, unless it shuts down, which is logged with the signal."""
