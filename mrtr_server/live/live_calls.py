@@ -394,7 +394,7 @@ class LiveCalls:
         return running
 
     def _leave(self, running: "_Running") -> None:
-        running.end()
+        running.leave()
         key = _key(running.call)
         if (others := self._open.get(key)) is not None:
             others.remove(running)
@@ -437,11 +437,20 @@ class _Running:
         if self.portion is not None:
             self.portion.end()
 
+    def leave(self) -> None:
+        """Note that the call has ended: a cancellation that comes too late must not end the writing of its response."""
+        self.end()
+        self._task = None
+
     def cancel(self) -> None:
         """Cancel what runs. Safe to call twice, and on any thread."""
         if not self.is_cancelled and self._task is not None:
             self.is_cancelled = True
-            self._task.get_loop().call_soon_threadsafe(self._task.cancel)
+            self._task.get_loop().call_soon_threadsafe(self._cancel)
+
+    def _cancel(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
 
     def has_cancelled(self) -> bool:
         """Return whether its client has cancelled it, and undo that for its own task, which has to end in peace."""
