@@ -55,6 +55,7 @@
     │       │       └── NotExecuted  since before anything was done, so the same request may be sent again
     │       ├── CutOff              the server had to end before the request did
     │       └── InternalFault       a mistake on our side; the client sees a reference into the log
+    ├── FlowContinues               a round ends without a result: what a dependency gets at its `yield`
     └── CallEnded                   the call has ended; no `Exception`, so that no handler stops it by accident
         └── Refusal                 the user said no, and the handler does not branch on that
 
@@ -726,6 +727,18 @@ class InternalFault(RequestError):
 
     def __init__(self, reference: str, detail: str = "") -> None:
         super().__init__(detail or f"Internal error (reference {reference})", {"reference": reference})
+
+
+class FlowContinues(BaseException):
+    """A round ends without a result: it asks, is handed over or becomes a task, so its flow continues in another one.
+
+    Raised at the `yield` of a dependency, so that a transaction around it is rolled back: the handler is run again from
+    the top. `Depends(..., on_ask="commit")` continues the generator normally instead. No `Exception`, since nothing has
+    failed. Let it pass: whatever a generator makes of it, the round ends as it does.
+    """
+
+    def __init__(self) -> None:
+        super().__init__("the round ends without a result, and its flow continues in another round")
 
 
 class CallEnded(BaseException):

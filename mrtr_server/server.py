@@ -164,7 +164,7 @@ class MRTRServer(Composition, ASGIServer):
 
     # Before it is deployed
 
-    def check(self, *, host: str = "127.0.0.1", workers: int = 1) -> "list[Finding]":
+    def check(self, *, host: str = "127.0.0.1", workers: int = 1, site: ASGIApp | None = None) -> "list[Finding]":
         """Return what is wrong or risky about this server; `mrtr-server check` prints it.
 
         It looks at the settings and at all that is registered. It connects to nothing.
@@ -172,6 +172,7 @@ class MRTRServer(Composition, ASGIServer):
         Args:
             host: the address that it is to listen on.
             workers: how many processes are to serve it, on all machines.
+            site: the application of Starlette or FastAPI that routes to this server, if there is one.
 
         Returns:
             The findings, the worst first. A test can assert that there are none.
@@ -186,6 +187,8 @@ class MRTRServer(Composition, ASGIServer):
             experiments=parts.experiments,
             host=host,
             workers=workers,
+            server=self,
+            site=site,
         )
 
     # Standard input and output
@@ -214,8 +217,8 @@ class MRTRServer(Composition, ASGIServer):
     def resource_metadata(self) -> ASGIApp:
         """The application that serves the metadata of the protected resource (RFC 9728).
 
-        The server serves it below its own root. A client that looks for it by itself looks below the root of the host:
-        where the server is mounted elsewhere, mount this there, as
+        The server serves it below its own root, but a site with a `Route` to the server does not pass that on. A client
+        that looks for it by itself looks below the root of the host. So mount this there, in either case, as
         `Mount("/.well-known/oauth-protected-resource", server.resource_metadata)`.
 
         Raises:

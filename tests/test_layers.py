@@ -83,7 +83,7 @@ ONLY_IMPORTERS = {
         *(f"cli.{each}" for each in ("check", "database", "dev", "keys", "loading", "log_options", "run", "states")),
         *(f"cli.{each}" for each in ("calling", "new", "stdio", "tasks", "variables", "worker")),
     },
-    "sqlite3": {"storage.sql.sqlite", "storage.sql.sqlite_file"},
+    "sqlite3": {"dev.effects", "storage.sql.sqlite", "storage.sql.sqlite_file"},
     "asyncpg": {"storage.sql.postgresql"},
     "starlette": {
         *(
@@ -103,6 +103,7 @@ ONLY_IMPORTERS = {
                 "resource_metadata",
                 "response_writer",
                 "routing",
+                "site",
             )
         ),
         *(
@@ -136,10 +137,11 @@ ONLY_IMPORTERS = {
         "cli.calling",
         "client.results",
         "deployment.environment",
-        *(f"flow.{each}" for each in ("asks", "inputs", "pure", "step_arguments", "steps", "url_asks")),
+        *(f"flow.{each}" for each in ("asks", "inputs", "pure", "step_arguments", "steps", "undone", "url_asks")),
         *(f"protocol.{each}" for each in ("content", "draft_answers")),
         *(f"registration.{each}" for each in ("callbacks", "dependencies")),
-        *(f"schema.{each}" for each in ("annotations", "arguments", "defaults", "forms", "results", "values")),
+        *(f"schema.{each}" for each in ("annotations", "arguments", "defaults", "forms", "peer_validator", "problems")),
+        *(f"schema.{each}" for each in ("results", "texts", "values")),
         "testing.answers",
     },
     "rich": {"cli.terminal_client", "cli.terminal_form"},
@@ -316,7 +318,7 @@ class TestNeutrality:
     @pytest.mark.parametrize("module", NEUTRAL)
     def test_no_status_and_no_code_is_there(self, module: str) -> None:
         statuses = {status.value for status in HTTPStatus} - {100}  # a hundred is also just a number
-        if module in ("limits", "schema.arguments"):
+        if module in ("limits", "schema.problems"):
             statuses -= {200}  # and this one a depth, and a length
         assert self.numbers(module) & statuses == set()
         assert [number for number in self.numbers(module) if number <= -31_000] == []

@@ -1,9 +1,9 @@
-"""The keys of an issuer: discovered, kept, and refreshed when a token names another."""
+"""The keys of an issuer: discovered, kept, and fetched again by age, or when none of them verifies a token."""
 
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from ..errors import IssuerUnavailable
 from .discovery import discover
@@ -13,10 +13,16 @@ from .jwt_keys import MOST_KEYS, VerifyingKey, read_keys
 logger = logging.getLogger("mrtr_server")
 
 FLOOR = 10.0
-"""How often the issuer is asked at most, in seconds: once in that time, however many tokens name unknown keys."""
+"""How often the issuer is asked at most, in seconds: once in that time, however many tokens no known key verifies."""
+
+RENEW = 300.0
+"""After how long keys are fetched again beside the requests, in seconds, so that hardly any request waits for that."""
 
 FRESH = 600.0
-"""After how long keys are fetched again, in seconds, so that a key that the issuer has withdrawn is not used on."""
+"""After how long no key counts before the issuer was asked again, in seconds: it may have withdrawn the key."""
+
+MOST_TRIED = 10
+"""How many keys of an issuer are tried for one token, if it does not name one."""
 
 
 class IssuerKeys:
@@ -49,32 +55,37 @@ class IssuerKeys:
         self._is_away = self._told_of_more = False
         self._fetching: asyncio.Task[None] | None = None
 
-    async def find(self, id: str, algorithm: str) -> VerifyingKey | None:
-        """Return the key that a token names.
+    async def find(self, id: str, algorithm: str, tried: Collection[VerifyingKey] = ()) -> list[VerifyingKey]:
+        """Return the keys that a token may be signed with, at most `MOST_TRIED`.
 
         Args:
-            id: of the key; empty if the token names none. The issuer must then have one key alone for the algorithm.
+            id: of the key that the token names; empty if it names none.
             algorithm: that the token is signed with.
-
-        Returns:
-            The key; None if the issuer has no such key.
+            tried: keys that do not verify the token. Others may have come since, so the issuer is asked for them.
 
         Raises:
             IssuerUnavailable: no such key is known, and the issuer can't be asked now.
         """
-        key = self._lookup(id, algorithm)
-        if key is None:
+        keys, age = self._lookup(id, algorithm, tried), self._clock() - self._fetched
+        if not keys or (age >= FRESH and not self._is_away):
             await self._refresh()
-            key = self._lookup(id, algorithm)
-            if key is None and (self._is_away or self._fetched == float("-inf")):
+            keys = self._lookup(id, algorithm, tried)
+            if not (keys or tried) and (self._is_away or self._fetched == float("-inf")):
                 raise IssuerUnavailable(f"{self._issuer} may have a key that is not known here")
-        elif self._clock() - self._fetched > FRESH:
+        elif age >= RENEW:
             self._start()  # beside the request, which has its key
-        return key
+        return keys
 
-    def _lookup(self, id: str, algorithm: str) -> VerifyingKey | None:
-        fitting = [key for key in self._keys if algorithm in key.algorithms and (not id or key.id == id)]
-        return fitting[0] if len(fitting) == 1 or (id and fitting) else None
+    @property
+    def trusted_for(self) -> float:
+        """For how long a token may count as verified by these keys, in seconds; then they may have to be renewed."""
+        return max(self._fetched + RENEW - self._clock(), FLOOR)
+
+    def _lookup(self, id: str, algorithm: str, tried: Collection[VerifyingKey]) -> list[VerifyingKey]:
+        fitting = [key for key in self._keys if algorithm in key.algorithms and (key.id == id or not (key.id and id))]
+        fitting.sort(key=lambda key: key.id != id)  # those of its name first
+        known = {key.thumbprint for key in tried}
+        return [key for key in fitting[:MOST_TRIED] if key.thumbprint not in known]
 
     async def _refresh(self) -> None:
         fetching = self._start()
@@ -106,6 +117,9 @@ class IssuerKeys:
         if self._is_away:
             logger.warning("The keys of %s can be fetched again", self._issuer)
         self._is_away, self._fetched = False, self._clock()
+        self._take(keys)
+
+    def _take(self, keys: list[VerifyingKey]) -> None:
         if {key.thumbprint for key in keys} != {key.thumbprint for key in self._keys}:
             self._keys = keys
             self._on_change()
@@ -124,6 +138,10 @@ class IssuerKeys:
                 MOST_KEYS,
             )
         if not keys:
+            if isinstance(
+                listed, list
+            ):  # the issuer has withdrawn those that are known; anything else is no set of keys
+                self._take([])
             raise IssuerUnavailable(f"{self._found_at} has no key for {', '.join(self._algorithms)}")
         return keys
 

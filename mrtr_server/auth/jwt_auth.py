@@ -1,20 +1,23 @@
 """Access tokens that are signed by their issuer."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from starlette.authentication import AuthenticationError
 
 from ..errors import SetupError
 from .token_backend import LEEWAY, TokenBackend, expires_at
 
+if TYPE_CHECKING:  # loads PyJWT
+    from .jwt_keys import VerifyingKey
+
 
 class JWTAuth(TokenBackend):
     """A Starlette authentication backend that verifies JSON Web Tokens of an authorization server. Extra: `auth`.
 
     The server is then a resource server of OAuth: it says in its metadata where clients get tokens, and challenges
-    requests without a valid one (Authorization). The issuer's keys are found through its metadata, kept, and fetched
-    again when a token names an unknown one, every ten seconds at most.
+    requests without a valid one (Authorization). The issuer's keys are found through its metadata and kept. They are
+    fetched again before they are ten minutes old, and when none of them verifies a token, every ten seconds at most.
 
     Args:
         issuer: the authorization server, exactly as its tokens name it in `iss`.
@@ -65,8 +68,17 @@ class JWTAuth(TokenBackend):
     async def _read_claims(self, token: bytes, digest: bytes) -> tuple[Mapping[str, Any], float]:
         """Return the claims of a token; see `TokenBackend`."""
         id, algorithm = self._jwt.read_header(token, self._algorithms)
-        key = await self._keys.find(id, algorithm)
-        if key is None:
+        keys = await self._keys.find(id, algorithm)
+        if not keys:
             raise AuthenticationError(f"the issuer has no key {id[:100]!r} for {algorithm}")
-        claims = self._jwt.verify(token, key, algorithm, issuer=self.issuer, audience=self.audience, leeway=LEEWAY)
-        return claims, expires_at(claims)
+        claims = self._verified(token, keys, algorithm)
+        if claims is None:  # the issuer may have another key by that name now
+            claims = self._verified(token, await self._keys.find(id, algorithm, keys), algorithm)
+        if claims is None:
+            raise AuthenticationError("the token's signature does not fit the issuer's key")
+        # No longer than the keys count: the issuer may withdraw the one that has signed it.
+        return claims, min(expires_at(claims), self._clock() + self._keys.trusted_for)
+
+    def _verified(self, token: bytes, keys: "Iterable[VerifyingKey]", algorithm: str) -> Mapping[str, Any] | None:
+        verify = self._jwt.verify
+        return verify(token, keys, algorithm, issuer=self.issuer, audience=self.audience, leeway=LEEWAY)

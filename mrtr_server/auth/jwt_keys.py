@@ -112,14 +112,20 @@ def read_header(token: bytes, allowed: Collection[str]) -> tuple[str, str]:
 
 
 def verify(
-    token: bytes, key: VerifyingKey, algorithm: str, *, issuer: str, audience: Iterable[str], leeway: float
-) -> dict[str, Any]:
-    """Return the claims of a token.
+    token: bytes,
+    keys: Iterable[VerifyingKey],
+    algorithm: str,
+    *,
+    issuer: str,
+    audience: Iterable[str],
+    leeway: float,
+) -> dict[str, Any] | None:
+    """Return the claims of a token; None if none of the keys has signed it.
 
     Args:
         token: the token.
-        key: of the issuer.
-        algorithm: one that the key is for.
+        keys: of the issuer, any of which may have signed it.
+        algorithm: one that the keys are for.
         issuer: must be its `iss`.
         audience: one of these must be in its `aud`; without any, `aud` is not looked at.
         leeway: by how much clocks may be apart, in seconds.
@@ -129,20 +135,24 @@ def verify(
     """
     audience = list(audience)
     required = ["exp", "iss", "sub", *(["aud"] if audience else [])]
-    try:
-        return jwt.decode(
-            token,
-            key.key,
-            algorithms=[algorithm],
-            audience=audience or None,
-            issuer=issuer,
-            leeway=leeway,
-            options={"require": required, "verify_aud": bool(audience)},
-        )
-    except jwt.InvalidTokenError as error:
-        raise AuthenticationError(_reason(error)) from None
-    except Exception as error:  # such as nesting that no parser takes
-        raise AuthenticationError(f"the token can't be read: {type(error).__name__}") from None
+    for key in keys:
+        try:
+            return jwt.decode(
+                token,
+                key.key,
+                algorithms=[algorithm],
+                audience=audience or None,
+                issuer=issuer,
+                leeway=leeway,
+                options={"require": required, "verify_aud": bool(audience)},
+            )
+        except jwt.InvalidSignatureError:
+            continue
+        except jwt.InvalidTokenError as error:
+            raise AuthenticationError(_reason(error)) from None
+        except Exception as error:  # such as nesting that no parser takes
+            raise AuthenticationError(f"the token can't be read: {type(error).__name__}") from None
+    return None
 
 
 def _reason(error: Exception) -> str:
@@ -155,8 +165,6 @@ def _reason(error: Exception) -> str:
             return "the token is for another audience than audience="
         case jwt.InvalidIssuerError():
             return "the token is of another issuer than issuer="
-        case jwt.InvalidSignatureError():
-            return "the token's signature does not fit the issuer's key"
         case jwt.MissingRequiredClaimError(claim=claim):
             return f"the token has no {claim!r}" + ("; see client_ids=" if claim == "aud" else "")
         case _:

@@ -31,8 +31,22 @@ _CLIENT_CLAIMS = ("client_id", "azp", "cid", "appid")
 _SCOPE_CLAIMS = ("scope", "scp")
 """Where issuers name the scopes: RFC 9068; Okta and Entra."""
 
-_NOT_FOR_ACCESS = {"token_use": ("id",), "typ": ("ID", "Refresh", "Offline", "Logout")}
-"""Claims by which Cognito and Keycloak tell their other tokens apart."""
+_KIND_CLAIMS = ("token_use", "typ", "token_type")
+"""Where issuers say what a token is for: Cognito and Hydra; Keycloak; replies to an introspection (RFC 7662)."""
+
+_ACCESS_KINDS = frozenset(
+    {
+        "access",
+        "access_token",
+        "urn:ietf:params:oauth:token-type:access_token",
+        "bearer",
+        "jwt",
+        "application/jwt",
+        "at+jwt",
+        "application/at+jwt",
+    }
+)
+"""What these say of an access token that its bearer may use, in lower case. A refresh token or an ID token is none."""
 
 
 class IssuedUser(BaseUser):
@@ -161,9 +175,7 @@ class TokenBackend(AuthenticationBackend):
         """
 
     def _found(self, claims: Mapping[str, Any]) -> Found:
-        for claim, values in _NOT_FOR_ACCESS.items():
-            if claims.get(claim) in values:
-                raise AuthenticationError(f"the token is no access token: its {claim!r} is {claims[claim]!r}")
+        _check_kind(claims)
         subject = claims.get("sub")
         if not isinstance(subject, str) or not subject:
             raise AuthenticationError("the token has no 'sub'")
@@ -187,6 +199,23 @@ class TokenBackend(AuthenticationBackend):
                     scopes[scope] = None
                     waiting += self._implied.get(scope, ())
         return list(scopes)
+
+
+def _check_kind(claims: Mapping[str, Any]) -> None:
+    """Check that a token is an access token, and that whoever brings it may use it. Raises `AuthenticationError`."""
+    for claim in _KIND_CLAIMS:
+        kind = claims.get(claim)
+        if kind is not None and not (isinstance(kind, str) and kind.lower() in _ACCESS_KINDS):
+            raise AuthenticationError(
+                f"the token is no access token for its bearer: its {claim!r} is {str(kind)[:50]!r}"
+            )
+    if bound := claims.get("cnf"):
+        # Such as to a key (`jkt`, RFC 9449, section 7.2) or to a certificate (`x5t#S256`, RFC 8705, section 3).
+        named = ", ".join(map(str, bound))[:50] if isinstance(bound, dict) else type(bound).__name__
+        raise AuthenticationError(
+            f"the token is bound to a key of its client, by 'cnf' ({named}), and no proof of that key is checked here. "
+            "Let the issuer make bearer tokens for this server"
+        )
 
 
 def _listed(option: str, given: Iterable[str]) -> tuple[str, ...]:

@@ -2,6 +2,8 @@
 
 import asyncio
 import logging
+import sys
+from typing import Any
 
 import click
 
@@ -30,11 +32,15 @@ def check(app: str, app_dir: str, host: str, workers: int, strict: bool) -> None
     It looks at the settings, keys, tools and prompts, and connects to the database of MRTR_DATABASE_URL if that is set.
     The exit code is 1 if there is an error; with --strict, also if there is a warning.
     """
+    from ..transport.site import sites_in  # loads the routes of Starlette
+
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)  # what the server logs of its setup is among the findings
     try:
         server = load(app, app_dir)
-        findings = server.check(host=host, workers=workers)
+        sites: list[Any] = [*sites_in(vars(sys.modules[app.partition(":")[0]]).values(), server)] or [None]
+        found = [server.check(host=host, workers=workers, site=site) for site in sites]
+        findings = min(found, key=len)  # of a site that is mounted in another one, the outer one counts
     finally:
         logging.disable(before)
     lines = [f"{finding.level:8} {finding.about}: {finding.message}" for finding in findings]

@@ -5,14 +5,19 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ..auth.fixed_tokens import BearerTokens
+from ..callbacks.callback_service import PATH
 from ..crypto.keys import ENVIRONMENT as KEYS
 from ..crypto.signing import SignedCodec
 from ..loopback import is_loopback_address
 from ..registration.registry import Registry
 from ..storage.factory import ENVIRONMENT as DATABASE
+from ..transport.resource_metadata import NOT_SERVED, WELL_KNOWN, is_served
 from .environment import unknown_variables
 from .settings import Settings
 from .shared_resources import SharedResources
+
+_OF_SERVER = (WELL_KNOWN, PATH, "/health", "/ready")
+"""Paths at which a `Route` leads to something else of a server than its endpoint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +47,8 @@ def review(
     experiments: Collection[str],
     host: str,
     workers: int,
+    server: object,
+    site: object,
 ) -> list[Finding]:
     """Return what is wrong or risky about a server, the worst first.
 
@@ -52,12 +59,15 @@ def review(
         experiments: the dialects that it serves and no ratified version of the protocol has.
         host: the address that it is to listen on.
         workers: how many processes are to serve it, on all machines.
+        server: the server itself, as the routes of a site know it.
+        site: the application around it; None if there is none.
     """
     found = [
         *(Finding("warning", "environment", advice) for advice in unknown_variables().values()),
         *_review_deployment(settings, registry, shared, workers),
         *_review_access(settings, registry, host, experiments),
         *_review_tokens(settings, host),
+        *_review_site(settings, server, site),
         *_review_end(settings, host),
         *_review_descriptions(registry),
     ]
@@ -184,6 +194,18 @@ def _review_tokens(settings: Settings[Any], host: str) -> Iterator[Finding]:
             "challenges name the address in the Host header of each request, which a proxy may have changed; "
             "pass base_url=",
         )
+
+
+def _review_site(settings: Settings[Any], server: object, site: object) -> Iterator[Finding]:
+    if site is None or not getattr(settings.auth, "authorization_servers", ()):
+        return
+    from ..transport.site import paths_of, routes_of  # loads the routes of Starlette; the site has done that
+
+    for mount, path in paths_of(routes_of(site), server):
+        places = (mount + WELL_KNOWN + path, WELL_KNOWN + mount + path)
+        request = {"type": "http", "router": site, "endpoint": server, "headers": []}
+        if not path.startswith(_OF_SERVER) and not any(is_served(request, place) for place in places):
+            yield Finding("warning", "auth", f"at {mount + path}, {NOT_SERVED.format(path=places[-1])}")
 
 
 def _review_end(settings: Settings[Any], host: str) -> Iterator[Finding]:

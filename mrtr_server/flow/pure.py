@@ -8,7 +8,7 @@ from pydantic_core import PydanticSerializationError
 
 from ..concurrency.threads import Threads, call_function
 from ..errors import CallEnded, FlowError, InvalidAnswer, Refusal, SetupError
-from ..protocol.messages import JSON
+from ..protocol.messages import JSON, Question
 from .asks import CONFIRMATION_SHAPE, Ask
 from .endings import Completed, Failed, Refused, RoundEnd, YieldReason
 from .handler import Handler
@@ -96,24 +96,37 @@ def _require(handler: Handler, required: InputRequired, round_: Round, inputs: "
         round_.fail(FlowError("InputRequired() has neither an ask nor a state, so nothing would change"))
         return
     try:
-        _ask(required, round_, inputs)
+        _ask(handler, required, round_, inputs)
     except FlowError as error:
         round_.fail(error)
     except SetupError as mistake:
         round_.fail(FlowError(str(mistake)))
 
 
-def _ask(required: InputRequired, round_: Round, inputs: "JournalInputs | None") -> None:
-    """Ask what is not answered yet."""
-    asks, answers = required.asks, round_.journal.answers
-    if answers:
-        # A function that asks only what has been answered saw the answers and wants others.
-        asks = {key: ask for key, ask in asks.items() if ask.question().digest not in answers.get(key, ())} or asks
-    for key, ask in asks.items():
+def _ask(handler: Handler, required: InputRequired, round_: Round, inputs: "JournalInputs | None") -> None:
+    """Ask what is not answered yet.
+
+    A function that asks only what has been answered saw the answers and wants others, so all of it is asked again.
+    """
+    asked = {key: (ask, ask.question()) for key, ask in required.asks.items()}
+    open_ = {key: each for key, each in asked.items() if not _is_answered(handler, key, *each, round_, inputs)}
+    for key, (ask, question) in (open_ or asked).items():
         if inputs is None:
-            round_.require(key, ask, ask.question())
+            round_.require(key, ask, question)
         else:
-            round_.require(key, ask, ask.question(), inputs.read, inputs.reasons.get(key, ""))
+            round_.require(key, ask, question, inputs.read, inputs.reasons.get(key, ""))
+
+
+def _is_answered(
+    handler: Handler, key: str, ask: Ask[Any], question: Question, round_: Round, inputs: "JournalInputs | None"
+) -> bool:
+    """Whether the function has the answer to a question, or finds it when it is run again."""
+    if question.digest in round_.journal.answers.get(key, ()):
+        return True
+    if inputs is not None and any(key == name for name, _ in inputs.read):
+        return not handler.single_use and inputs.found(key, question)
+    # One that came without a state, and that the function has not come to read.
+    return round_.take_early(key, question.digest, ask.needs_state) is not None
 
 
 class JournalInputs(Inputs):
@@ -123,10 +136,12 @@ class JournalInputs(Inputs):
         round_: the round that reads them.
     """
 
-    __slots__ = ("_round", "read", "reasons")
+    __slots__ = ("_found", "_round", "read", "reasons")
 
     def __init__(self, round_: Round) -> None:
         self._round = round_
+        self._found: set[tuple[str, str, str | None]] = set()
+        """The answers that were read by their model alone: key, kind and shape of each; the shape is None for any."""
         self.read: list[tuple[str, str]] = []
         """The questions whose answers were read, each as its key and its digest; some may be there twice."""
         self.reasons: dict[str, str] = {}
@@ -140,7 +155,10 @@ class JournalInputs(Inputs):
             if raw is None:
                 return None
             self.read.append((key, question))
-            return read(raw)
+            answer = read(raw)
+            if not isinstance(asked, Ask):
+                self._found.add((key, *reader(asked)[:2]))
+            return answer
         except Refusal as refusal:
             self._round.refuse(refusal)
             raise
@@ -152,6 +170,11 @@ class JournalInputs(Inputs):
             detail = str(error) if isinstance(error, SetupError | FlowError) else type(error).__name__
             failure = FlowError(f"inputs.get({key!r}, ...) failed: {detail}")
             raise CallEnded(str(self._round.fail(failure))) from None
+
+    def found(self, key: str, question: Question) -> bool:
+        """Whether an answer was read by its model that is one to this question, whatever the message."""
+        kind = question.kind
+        return (key, kind, question.shape) in self._found or (key, kind, None) in self._found
 
     def _find(self, key: str, asked: Any) -> tuple[str, JSON | None, Any]:
         """Find the answer for a key: the digest of its question, the answer if there is one, and what reads it."""

@@ -9,6 +9,7 @@ from typing import Any, cast
 from ..callbacks.callback_service import KIND, Callback, Callbacks, Reports
 from ..errors import FlowError, InvalidAnswer, KeyConflict, MissingCapability, Refusal, SetupError
 from ..logs.tracebacks import format_stack
+from ..protocol.callers import lacking, nested
 from ..protocol.messages import JSON, Call, Question
 from .asks import Ask
 from .endings import Asking, Backgrounded, Failed, Refused, RoundEnd, Yielded, YieldReason
@@ -155,7 +156,7 @@ class Round:
         """End the call, since the client can't be asked; the error names all that it lacks."""
         self._lacking += tuple(capabilities)
         if self._gravity >= _Gravity.LACKING:
-            self._gravity, self._end = _Gravity.LACKING, Failed(MissingCapability(_capabilities(self._lacking)))
+            self._gravity, self._end = _Gravity.LACKING, Failed(MissingCapability(nested(self._lacking)))
 
     def conclude(self, own: RoundEnd) -> RoundEnd:
         """Return how the round ends.
@@ -260,9 +261,8 @@ class Round:
         self._send(key, ask, question.because(reason) if reason else question)
 
     def _send(self, key: str, ask: Ask[Any], question: Question) -> None:
-        lacking = [need for need in question.needs if not self.call.client.supports(need)]
-        if lacking:
-            self._lack(lacking)
+        if missing := lacking(self.call.client, question.needs):
+            self._lack(missing)
         elif question.kind == KIND:  # so it is one with a callback
             self.asked[key] = self._leading_back(key, cast(ElicitUrl[Any], ask), question)
         else:
@@ -313,13 +313,3 @@ class Round:
                     if not known:
                         return free
             count += 1
-
-
-def _capabilities(missing: Iterable[str]) -> JSON:
-    """Return dotted paths in the shape of `ClientCapabilities`."""
-    required: JSON = {}
-    for path in missing:
-        level = required
-        for part in path.split("."):
-            level = level.setdefault(part, {})
-    return required

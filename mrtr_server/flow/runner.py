@@ -10,7 +10,7 @@ from typing import Any, assert_never
 
 from ..concurrency.running import running_loop, running_task
 from ..concurrency.threads import Threads, call_function
-from ..errors import CallEnded, Refusal, ToolError
+from ..errors import CallEnded, FlowContinues, Refusal, ToolError
 from ..protocol.messages import JSON, Outlet
 from .context import Context
 from .endings import Asking, Backgrounded, Completed, Failed, Refused, RoundEnd, Yielded
@@ -155,7 +155,8 @@ async def _torn_down(
         if round_.task is not None and round_.task.lost:  # it runs elsewhere, and nothing more may happen here
             await _leave_dependencies(round_, teardown, asyncio.CancelledError("the task runs elsewhere"))
             return end
-        await _leave_dependencies(round_, teardown, None)
+        continues = isinstance(end, Asking | Yielded | Backgrounded)
+        await _leave_dependencies(round_, teardown, FlowContinues() if continues else None)
         return round_.conclude(end)  # a dependency may have asked after its yield
     except Refusal as refusal:
         return Refused(refusal)

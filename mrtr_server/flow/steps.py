@@ -20,6 +20,7 @@ from ..schema.forms import describe
 from .idempotency_keys import idempotency_key, key_parameter
 from .journal import Journal, Step
 from .step_arguments import argument_digests, full_name, plain
+from .undone import Undone
 
 current_step: ContextVar[str] = ContextVar("mrtr_server_step", default="")
 """The key of the step that the code runs in; empty outside of steps."""
@@ -90,6 +91,7 @@ class Steps:
         main: the handler's own task.
         asked: the keys of the asks made in this round.
         wake: tells the runner that a step has begun or ended.
+        undone: what no step may take.
         keep: keeps the journal when a step has run, before its result is used; None if that waits for the round's end.
         may_begin: asked before a step begins, unless nothing was awaited since the last one was kept; None where every
             step may.
@@ -105,9 +107,11 @@ class Steps:
         main: asyncio.Task[Any] | None,
         asked: Container[str],
         wake: Callable[[], None],
+        undone: Undone,
         keep: Callable[[], Awaitable[None]] | None = None,
         may_begin: Callable[[], Awaitable[bool]] | None = None,
     ) -> None:
+        self._undone = undone
         self._keep = keep
         self._may_begin = may_begin
         self._journal = journal
@@ -181,8 +185,19 @@ class Steps:
                     _notify_watcher(planned, runs=False)
                 return result
         if task is None:
+            self._refuse_undone(planned)
             task = self._start(planned, stored)
         return await self._result(planned, task)
+
+    def _refuse_undone(self, planned: Planned) -> None:
+        """Refuse a step whose record would say that it ran, although what it did may be rolled back."""
+        if dependency := self._undone.reached_by(planned.function):
+            raise FlowError(
+                f"The step {planned.key!r} was given a value of {dependency}. A round that asks rolls back what is "
+                "done with it, but the record of the step would say that it was done. Let the step open what it needs "
+                f"itself, and pass it plain data; or, if {dependency} has nothing to roll back, declare it with "
+                'on_ask="commit"'
+            )
 
     async def _result(self, planned: Planned, task: asyncio.Task[Any]) -> Any:
         has_ended = task.done()

@@ -28,6 +28,7 @@ from .endings import RoundEnd, Yielded, YieldReason
 from .journal import UNSET, Journal
 from .round import NO_REPORTS, OPEN, Claim, Round
 from .steps import Planned, Steps, current_step
+from .undone import Undone
 
 logger = logging.getLogger("mrtr_server")
 
@@ -128,6 +129,7 @@ class WaitingRound(Round):
         self._should_yield = should_yield
         self._may_become_task = may_become_task
         self.opened = opened
+        self.undone = Undone(opened)
         self._unawaited: dict[int, CallSite] = {}
         if task is not None:
             task.on_answers(self._continue_answered)
@@ -381,7 +383,9 @@ class WaitingRound(Round):
         """Run a function once in the flow, or return what it returned when it ran; see `Steps`."""
         if self._steps is None:
             keep, may_begin = (None, None) if self.task is None else (self._keep, self._may_begin)
-            self._steps = Steps(self.journal, self._threads, self.main, self._claimed, self.wake, keep, may_begin)
+            self._steps = Steps(
+                self.journal, self._threads, self.main, self._claimed, self.wake, self.undone, keep, may_begin
+            )
             self._started, self.running = self._steps.started, self._steps.running
         steps = self._steps
         planned = steps.plan(function, args, kwargs, key, rerun)

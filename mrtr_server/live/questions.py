@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from ..errors import MissingCapability, ProtocolError
+from ..protocol.callers import nested
 from ..protocol.messages import JSON, Question
 
 DISMISSED: JSON = {"result": {"action": "cancel"}}
@@ -51,14 +52,7 @@ def read_answer(question: Question, answer: JSON) -> JSON:
         result = answer["result"]
         return result if isinstance(result, dict) else {}  # which is no answer, so the question comes again
     if "lacks" in answer:
-        raise MissingCapability(_nested(question.needs[0]))
+        raise MissingCapability(nested(question.needs[:1]))
     if question.method == "elicitation/create":
         return dict(DISMISSED["result"])
     raise ProtocolError(f"The client did not fulfil {question.method}: {answer.get('failed')}")
-
-
-def _nested(path: str) -> JSON:
-    nested: JSON = {}
-    for part in reversed(path.split(".")):
-        nested = {part: nested}
-    return nested

@@ -8,8 +8,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
-from ..errors import AnswerNotShared, Busy, InvalidRequest, RequestError, UnknownTarget
-from ..protocol.callers import Principal
+from ..errors import AnswerNotShared, Busy, InvalidRequest, MissingCapability, RequestError, UnknownTarget
+from ..protocol.callers import Principal, lacking, nested
 from ..protocol.messages import (
     JSON,
     NOTHING,
@@ -202,7 +202,12 @@ class _Stream:
             self.channel.prime(await self._id(), retry)
 
     async def ask(self, task: Task) -> None:
-        """Send the questions that are open, without those that were sent before."""
+        """Send the questions that are open, without those that were sent before.
+
+        Raises:
+            MissingCapability: this client can't be asked that, though the one that began the task could.
+            InvalidRequest: it takes no stream.
+        """
         seen = {key: page for key, page in self._event.seen.items() if page or key in task.questions}
         self._event = replace(self._event, seen=seen)
         self._requests = {key: id for key, id in self._requests.items() if key in task.questions}
@@ -210,6 +215,8 @@ class _Stream:
         for key, question in task.questions.items():
             if key in seen:
                 continue
+            if missing := lacking(self.call.client, question.needs):
+                raise MissingCapability(nested(missing))
             if not self.channel.can_stream:
                 raise InvalidRequest("This task asks a question, which needs Accept: text/event-stream")
             self._event = replace(self._event, seen={**self._event.seen, key: question.page})

@@ -29,6 +29,11 @@ _LACKING = (
     'ctx.client.supports(...) in the tool, and do without it (for tasks: register the tool with task="optional")'
 )
 
+_UNDECLARED = (
+    "%r was refused: it needs %r, and has neither the Mcp-Session-Id that initialize returned nor capabilities in "
+    "_meta. Use a client that sends one of them; or check ctx.client.supports(...) in the tool, and do without it"
+)
+
 
 @dataclass(slots=True)
 class _Window:
@@ -164,13 +169,17 @@ class RefusalLog:
         if more is not None:
             logger.warning(message + more, *shown, extra=fields and {"fields": fields})
 
-    def note_lacking(self, what: str, client: str, error: MissingCapability) -> None:
+    def note_lacking(self, what: str, client: str, error: MissingCapability, *, has_declared: bool = True) -> None:
         """Log that a client lacks a capability that a request needs.
 
         Args:
             what: the request.
             client: what the client calls itself; empty if it is not known.
             error: has the capabilities.
+            has_declared: whether the client has said what it can do, in this request or before.
         """
-        required = (error.data or {}).get("requiredCapabilities")
-        self.note(_LACKING, what, client, json.dumps(required))
+        required = json.dumps((error.data or {}).get("requiredCapabilities"))
+        if has_declared:
+            self.note(_LACKING, what, client, required)
+        else:
+            self.note(_UNDECLARED, what, required)

@@ -1,5 +1,6 @@
 """Who calls: the principal, what authorize= receives of it, and the client."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -86,6 +87,21 @@ class Client:
         for part in capability.split("."):
             found = found.get(part) if isinstance(found, dict) else None
         return found is not None
+
+
+def lacking(client: Client, needs: Iterable[str]) -> list[str]:
+    """Return those of some capabilities that a client did not declare; see `Client.supports`."""
+    return [need for need in needs if not client.supports(need)]
+
+
+def nested(paths: Iterable[str]) -> dict[str, Any]:
+    """Return capabilities, each a dotted path, in the shape of `ClientCapabilities`."""
+    capabilities: dict[str, Any] = {}
+    for path in paths:
+        level = capabilities
+        for part in path.split("."):
+            level = level.setdefault(part, {})
+    return capabilities
 
 
 def _text(value: Any) -> str:

@@ -72,6 +72,8 @@ WITH_ARGUMENTS = frozenset({"tools/call", "prompts/get"})
 
 
 VERSION_FIELD = "io.modelcontextprotocol/protocolVersion"
+CLIENT_FIELD = "io.modelcontextprotocol/clientInfo"
+CAPABILITIES_FIELD = "io.modelcontextprotocol/clientCapabilities"
 
 RELATED_TASK = "io.modelcontextprotocol/related-task"
 """The member of `_meta` that names the task which a message is about."""

@@ -25,6 +25,8 @@ from ..errors import (
 from ..limits import LONGEST_NAME, check_length
 from .callers import Client, Principal
 from .dialect import (
+    CAPABILITIES_FIELD,
+    CLIENT_FIELD,
     METHODS,
     WITH_ARGUMENTS,
     Dialect,
@@ -84,7 +86,7 @@ from .messages import (
     TaskResult,
     TaskStatusResult,
 )
-from .sessions import NO_SESSION, Session
+from .sessions import NO_SESSION, Session, remembered
 
 CANCELLED = "notifications/cancelled"
 """The notification that ends a request."""
@@ -174,7 +176,7 @@ class HandshakeDialect(Dialect):
         return self.claims(Envelope({}, "", None, {}, headers))
 
     def session_of(self, headers: Mapping[bytes, bytes], principal: Principal | None) -> Session:
-        """Return the session that the headers of a request name; `NO_SESSION` if they name none."""
+        """Return the session that the headers of a request name; see `Sessions.unseal`."""
         return NO_SESSION if self._sessions is None else self._sessions.unseal(headers.get(SESSION_HEADER), principal)
 
     def speaking(self, headers: Mapping[bytes, bytes], session: Session) -> "HandshakeDialect":
@@ -229,13 +231,15 @@ class HandshakeDialect(Dialect):
         if method not in _METHODS and (offer is None or method not in TASK_METHODS):
             raise UnknownMethod(method)
         params = envelope.params
-        meta = params.get("_meta")
+        meta, client = params.get("_meta"), session.client
+        if isinstance(meta, dict) and CAPABILITIES_FIELD in meta:
+            client = _read_declared(meta, self.form, client)
         call = Call(
             method,
             params,
             read_target(method, params),
             read_arguments(params) if method in WITH_ARGUMENTS else {},
-            client=session.client,
+            client=client,
             principal=principal,
             user=user,
             progress_token=read_progress_token(meta) if isinstance(meta, dict) else None,
@@ -464,6 +468,15 @@ def _read_client(params: Mapping[str, Any]) -> Client:
     if not isinstance(info, dict) or not isinstance(capabilities, dict):
         raise InvalidParams("initialize needs clientInfo and capabilities, two objects")
     return Client(info, capabilities)
+
+
+def _read_declared(meta: JSON, version: HandshakeVersion, client: Client) -> Client:
+    """Return the client as a request describes it, which counts before its session; the same of it as there is kept."""
+    capabilities, info = meta[CAPABILITIES_FIELD], meta.get(CLIENT_FIELD, client.info)
+    for field, value in ((CAPABILITIES_FIELD, capabilities), (CLIENT_FIELD, info)):
+        if not isinstance(value, dict):
+            raise InvalidParams(f"params._meta.{field} must be an object")
+    return remembered(Client(info, known_capabilities(version, capabilities)))
 
 
 def _read_uri(params: Mapping[str, Any]) -> str:

@@ -49,6 +49,12 @@ class Session:
     key: str = ""
     _dumped: list[bytes] = field(default_factory=list, init=False, repr=False, compare=False)
 
+    def of(self, version: str, client: Client) -> "Session":
+        """Return the session as one of its requests has it, which may name a version or describe its client itself."""
+        if version == self.version and client is self.client:
+            return self
+        return Session(version, client, self.issued, self.key)
+
     def dump(self) -> bytes:
         """Return the session as JSON; `load` reads it. A client has one for all of its calls."""
         if not self._dumped:
@@ -63,7 +69,11 @@ class Session:
         return cls(version, Client(*client), issued, key)
 
 
-NO_SESSION = Session()
+NO_SESSION = Session(client=Client())
+"""The session of a request that names none: its client has declared nothing, unless the request does."""
+
+UNOPENED = Session()
+"""The session of an id that does not open. Its client has declared what it can do, and nobody knows what."""
 
 
 def owner_of(principal: Principal | None) -> str:
@@ -90,7 +100,7 @@ class OwnerPlaces:
 class Sessions:
     """Makes session ids, and unseals them.
 
-    An id grants nothing and never expires. One that does not open is as good as none.
+    An id grants nothing and never expires. One that does not open tells no more than that its client has begun.
 
     Args:
         ring: the first key seals, every key opens.
@@ -113,10 +123,7 @@ class Sessions:
             client: as it describes itself; its known capabilities, name and version are kept.
             principal: whose session it is.
         """
-        kept = Client(
-            {"name": client.name[:_LONGEST_NAME], "version": client.version[:_LONGEST_NAME]},
-            _known_capabilities(client.capabilities or {}),
-        )
+        kept = remembered(client)
         payload = to_json([version, kept.capabilities, kept.info, self._clock()])
         id = self._codec.seal(self._places.of(principal), payload).encode()
         if len(id) > _LONGEST_ID:  # of a name in an alphabet whose characters take many bytes
@@ -132,10 +139,12 @@ class Sessions:
             principal: on whose behalf it came.
 
         Returns:
-            The session; `NO_SESSION` if there is no id, or it does not open for this principal.
+            The session; `NO_SESSION` if there is no id, `UNOPENED` if it does not open for this principal.
         """
-        if id is None or len(id) > _LONGEST_ID:
+        if not id:
             return NO_SESSION
+        if len(id) > _LONGEST_ID:
+            return UNOPENED
         known = self._opened.get((id, principal))
         if isinstance(known, Session):
             return known
@@ -143,7 +152,7 @@ class Sessions:
             try:
                 known = self._codec.unseal(self._places.of(principal), id, "belongs to another principal")
             except InvalidRequestState:
-                return NO_SESSION
+                return UNOPENED
         version, capabilities, info, issued = from_json(known)
         session = Session(version, Client(info, capabilities), issued, digest_bytes(id))
         self._remember(id, principal, session)
@@ -154,6 +163,12 @@ class Sessions:
         if len(self._opened) > _REMEMBERED:
             with suppress(KeyError):  # other threads have dropped as many
                 self._opened.popitem(last=False)
+
+
+def remembered(client: Client) -> Client:
+    """Return what is kept of how a client describes itself: its known capabilities, its name and its version."""
+    info = {"name": client.name[:_LONGEST_NAME], "version": client.version[:_LONGEST_NAME]}
+    return Client(info, _known_capabilities(client.capabilities or {}))
 
 
 def _known_capabilities(declared: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,6 +8,8 @@ from pydantic_core import to_json
 from ..errors import HeaderMismatch, InvalidParams, InvalidRequest, MissingCapability, UnknownMethod, UnsupportedVersion
 from .callers import Client, Principal
 from .dialect import (
+    CAPABILITIES_FIELD,
+    CLIENT_FIELD,
     METHODS,
     VERSION_FIELD,
     WITH_ARGUMENTS,
@@ -53,8 +55,6 @@ from .messages import (
 VERSION = "2026-07-28"
 _VERSION_VALUE = VERSION.encode()
 _PREFIX = "io.modelcontextprotocol/"
-_CLIENT = _PREFIX + "clientInfo"
-_CAPABILITIES = _PREFIX + "clientCapabilities"
 _LOG_LEVEL = _PREFIX + "logLevel"
 _SERVER = _PREFIX + "serverInfo"
 _SUBSCRIPTION = _PREFIX + "subscriptionId"
@@ -82,23 +82,31 @@ class ModernDialect(Dialect):
         header = envelope.headers.get(VERSION_HEADER)
         if header == _VERSION_VALUE or (header is not None and header.strip(b" \t") not in HANDSHAKE_HEADERS):
             return True
-        return names_version(envelope)
+        if not names_version(envelope):
+            return False
+        # A client that began with a handshake may describe itself in each call, and name its version in both places.
+        named: object = envelope.params["_meta"][VERSION_FIELD]
+        return header is None or named != header.strip(b" \t").decode("latin-1")
 
     def load_call(self, envelope: Envelope, principal: Principal | None, user: Any) -> Call:
         """Check a request in the order that the specification implies: header, `_meta`, both, version, the rest."""
         method, params, headers = envelope.method, envelope.params, envelope.headers
         meta: Any = params.get("_meta")
         is_usual = method and type(meta) is dict and meta.get(VERSION_FIELD) == VERSION
-        if not is_usual or headers.get(VERSION_HEADER) != _VERSION_VALUE or type(meta.get(_CAPABILITIES)) is not dict:
+        if (
+            not is_usual
+            or headers.get(VERSION_HEADER) != _VERSION_VALUE
+            or type(meta.get(CAPABILITIES_FIELD)) is not dict
+        ):
             meta = self._check_version(method, params, headers, envelope)
-        capabilities = meta[_CAPABILITIES]
+        capabilities = meta[CAPABILITIES_FIELD]
         mismatch = check_headers(envelope, self.surface.mirrored, required=envelope.has_headers)
         if method not in _METHODS:
             raise UnknownMethod(method)
-        info = meta.get(_CLIENT, _NOBODY)
+        info = meta.get(CLIENT_FIELD, _NOBODY)
         level = meta.get(_LOG_LEVEL)
         if not isinstance(info, dict):
-            raise InvalidParams(f"params._meta.{_CLIENT} must be an object")
+            raise InvalidParams(f"params._meta.{CLIENT_FIELD} must be an object")
         if level is not None and level not in LOG_LEVELS:
             raise InvalidParams(f"params._meta.{_LOG_LEVEL} must be one of {', '.join(LOG_LEVELS)}")
         offer = _offer_in(capabilities["extensions"]) if "extensions" in capabilities else None
@@ -141,12 +149,12 @@ class ModernDialect(Dialect):
             raise HeaderMismatch("Header mismatch: MCP-Protocol-Version is missing")
         meta = params.get("_meta")
         if not isinstance(meta, dict):
-            raise InvalidParams(f"params._meta must be an object with {VERSION_FIELD} and {_CAPABILITIES}")
+            raise InvalidParams(f"params._meta must be an object with {VERSION_FIELD} and {CAPABILITIES_FIELD}")
         version = meta.get(VERSION_FIELD)
         if not isinstance(version, str):
             raise InvalidParams(f"params._meta must have {VERSION_FIELD}, a string")
-        if not isinstance(meta.get(_CAPABILITIES), dict):
-            raise InvalidParams(f"params._meta must have {_CAPABILITIES}, an object")
+        if not isinstance(meta.get(CAPABILITIES_FIELD), dict):
+            raise InvalidParams(f"params._meta must have {CAPABILITIES_FIELD}, an object")
         if version == VERSION and header == _VERSION_VALUE:
             return meta
         if header is not None and header.strip(b" \t") != version.encode():

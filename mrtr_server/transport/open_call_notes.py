@@ -33,10 +33,9 @@ class OpenCallNotes:
     def origin(self) -> Origin:
         """Return the request that opened the call, as it was sent."""
         if self._origin is None:
-            message = from_json(self._body)
-            version, session = self.form.form.name, self.session
-            if session.version != version:
-                session = Session(version, session.client, session.issued, session.key)
+            message, session = from_json(self._body), self.session
+            client = session.client if self.call is None else self.call.client
+            session = session.of(self.form.form.name, client)
             self._origin = Origin(message["method"], message.get("params", {}), message["id"], session)
             self._body = b""
         return self._origin

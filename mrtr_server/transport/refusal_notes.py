@@ -21,7 +21,9 @@ from ..errors import (
     RequestError,
 )
 from ..logs.refusals import RefusalLog
+from ..protocol.callers import Client
 from ..protocol.messages import Call
+from ..protocol.sessions import NO_SESSION
 from ..telemetry.names import reason_of
 
 logger = logging.getLogger("mrtr_server")
@@ -43,9 +45,9 @@ def note_refusal(refusals: RefusalLog, call: Call | None, error: RequestError) -
             "gets its answer. Set MRTR_DATABASE_URL for all replicas"
         )
     elif isinstance(error, MissingCapability):
-        what = f"{call.method} {call.target}" if call is not None else "a request about tasks"
-        client = str(call.client.info.get("name") or "") if call is not None else ""
-        refusals.note_lacking(what, client, error)
+        what = f"{call.method} {_shown(call)}" if call is not None else "a request about tasks"
+        client = call.client if call is not None else Client()
+        refusals.note_lacking(what, client.name, error, has_declared=client is not NO_SESSION.client)
     elif isinstance(error, Full):
         one = isinstance(error, OverShare)
         whose = "a caller has used up its share" if one else "all callers together have used up all"
@@ -77,4 +79,9 @@ def note_cancellation(params: Mapping[str, Any]) -> None:
 
 def named(call: Call | None) -> str:
     """Return how the log calls a request."""
-    return f"{call.method} {call.target[:200]!r}" if call is not None else "A request that was still coming in"
+    return f"{call.method} {_shown(call)!r}" if call is not None else "A request that was still coming in"
+
+
+def _shown(call: Call) -> str:
+    """Return what the log shows of what a request is about: not the whole id of a task, which may protect it alone."""
+    return call.target[: 8 if call.method.startswith("tasks/") else 200]

@@ -1,5 +1,6 @@
 """The metadata of the protected resource: where clients get tokens for this server (RFC 9728)."""
 
+import logging
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -10,7 +11,20 @@ from starlette.types import Receive, Scope, Send
 
 from ..callbacks.base_url import escape_path
 
+logger = logging.getLogger("mrtr_server")
+
 WELL_KNOWN = "/.well-known/oauth-protected-resource"
+
+NOT_SERVED = (
+    "clients can't find out where to get a token: the site around this server does not serve {path!r}. Add "
+    f'Mount("{WELL_KNOWN}", server.resource_metadata) to its routes'
+)
+"""What is wrong where a site passes on the path of the endpoint alone, and what to do."""
+
+_SHOWN = 200
+"""Characters that are shown of a path, which its client may have chosen."""
+
+_DOCUMENT = WELL_KNOWN.rpartition("/")[2]
 
 _HOST = re.compile(r"[A-Za-z0-9._-]{1,255}(:[0-9]{1,5})?|\[[0-9A-Fa-f:.]{2,45}\](:[0-9]{1,5})?")
 
@@ -43,7 +57,9 @@ class ResourceMetadata:
         documentation: str | None,
     ) -> None:
         self._path = path
+        self._has_warned = False
         self._base_url = None if base_url is None else base_url.rstrip("/")
+        self._base_path = "/".join(["", *(self._base_url or "").split("/", 3)[3:]])
         self._resource = next((each for each in audience if each.startswith(("https://", "http://"))), None)
         more = {"scopes_supported": list(scopes), "resource_documentation": documentation}
         self._document = {
@@ -66,7 +82,20 @@ class ResourceMetadata:
         root = scope.get("root_path", "")
         base = self._base(scope, root)
         below = scope["path"].removeprefix(root).rstrip("/")
-        return base and base + WELL_KNOWN + escape_path(below)
+        own = base and base + WELL_KNOWN + escape_path(below)
+        if not own or "router" not in scope or is_served(scope, root + WELL_KNOWN + below):
+            return own
+        # A Route passes on the path of the endpoint alone, so the site has to serve the metadata: at its root
+        # (RFC 9728, section 3.1), which is another place if the Route itself is below a Mount.
+        site = scope.get("app_root_path", root)
+        mount = root.removeprefix(site)
+        path = site + WELL_KNOWN + mount + below
+        if is_served(scope, path):
+            return base.removesuffix(escape_path(mount)) + WELL_KNOWN + escape_path(mount + below)
+        if not self._has_warned:
+            self._has_warned = True
+            logger.warning("With auth=, %s", NOT_SERVED.format(path=path[:_SHOWN]))
+        return own
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request for the metadata."""
@@ -92,9 +121,10 @@ class ResourceMetadata:
         about = escape_path(after) if found else ""
         root = scope.get("root_path", "")
         if root.endswith(WELL_KNOWN):  # mounted there by an outer application, so the path is that of a whole address
-            base = self._base(scope, "")
-            origin = base and "/".join(base.split("/", 3)[:3])
-            return origin and origin + (about or self._path)
+            base = self._base(scope, root.removesuffix(WELL_KNOWN))
+            if f"{about}/".startswith(f"{self._base_path}/"):
+                base = base.removesuffix(self._base_path)
+            return base and base + (about or self._path)
         base = self._base(scope, root)
         return base and base + (about if about or root else self._path)
 
@@ -103,3 +133,22 @@ class ResourceMetadata:
             return self._base_url
         host = Headers(scope=scope).get("host", "")
         return f"{scope['scheme']}://{host}{escape_path(root.rstrip('/'))}" if _HOST.fullmatch(host) else ""
+
+
+def is_served(scope: Scope, path: str) -> bool:
+    """Return whether the site that passes a request on would serve the metadata at a path.
+
+    Args:
+        scope: of the request, with what Starlette adds: the router of the site, and where that leads.
+        path: with that of whatever is in front of the site.
+
+    Returns:
+        Whether it would; True if nothing is known of its routes.
+    """
+    from .site import routes_of, serves  # loads the routes of Starlette; the site has done that
+
+    outside = {key: value for key, value in scope.items() if key not in ("app_root_path", "raw_path", "path_params")}
+    root = scope.get("app_root_path", scope.get("root_path", ""))
+    asked = {**outside, "method": "GET", "path": path, "root_path": root}
+    routes = routes_of(scope["router"])
+    return not routes or serves(routes, asked, scope.get("endpoint"), _DOCUMENT)

@@ -81,10 +81,11 @@ class Router:
         raw = scope.get("raw_path") or None
         if scope["path"] == self._path and (raw == self._raw_path or raw is None) and not scope.get("root_path"):
             return self._endpoint
-        if self._is_endpoint(scope, raw):
-            return self._endpoint
+        # Before what is routed here: a Host of Starlette, which passes on all paths, can't be told from a Route.
         if self._metadata is not None and self._metadata.claims(_below(scope)):
             return self._metadata.app
+        if self._is_endpoint(scope, raw):
+            return self._endpoint
         if self._metrics is not None and self._metrics.claims(_below(scope)):
             return self._metrics.app
         if self._docs is not None and self._docs.claims(_below(scope)):

@@ -7,12 +7,13 @@ from typing import Any
 from urllib.parse import unquote
 
 import pytest
+from fastapi import FastAPI
 from starlette.applications import Starlette
 from starlette.authentication import AuthCredentials, AuthenticationBackend, BaseUser
 from starlette.middleware import Middleware
 from starlette.middleware.authentication import AuthenticationMiddleware
 from starlette.requests import HTTPConnection
-from starlette.routing import Mount, Route
+from starlette.routing import BaseRoute, Host, Mount, Route, Router
 
 from mrtr_server import BearerTokens, Caller, InsufficientScope, JWTAuth, MRTRServer, SetupError
 from mrtr_server.auth.fixed_tokens import TokenUser
@@ -208,6 +209,147 @@ class TestMounted:
         assert f'resource_metadata="http://tools.example.com{WELL_KNOWN}/a%22b"' in reply.headers["www-authenticate"]
         found = await get(site, f'{WELL_KNOWN}/a"b')
         assert found.message["resource"] == "http://tools.example.com/a%22b"
+
+
+def bare() -> tuple[MRTRServer, Any]:
+    app = make(Named())
+    return app, app
+
+
+def around(*routes: Any, metadata: bool = False) -> Any:
+    """Return what makes a site of functions from a server to a route."""
+
+    def build() -> tuple[MRTRServer, Any]:
+        app = make(Named())
+        more = [Mount(WELL_KNOWN, app.resource_metadata)] if metadata else []
+        return app, Starlette(routes=[*more, *(make_route(app) for make_route in routes)])
+
+    return build
+
+
+def fastapi(path: str, *, below: str = "") -> Any:
+    def build() -> tuple[MRTRServer, Any]:
+        app, outer = make(Named()), FastAPI()
+        inner = FastAPI() if below else outer
+        inner.router.routes.append(Route(path, app))
+        if below:
+            outer.mount(below, inner)
+        return app, outer
+
+    return build
+
+
+class Around:
+    """A middleware of an author's own, in front of a server."""
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+
+    async def __call__(self, *given: Any) -> None:
+        await self._app(*given)
+
+
+def route(app: Any) -> BaseRoute:
+    return Route("/mcp", app)
+
+
+def pages(app: Any) -> BaseRoute:
+    """Return what serves all that is left, such as static files."""
+    return Mount("/", Around(Starlette()))
+
+
+SITES: dict[str, tuple[Any, str, bool]] = {
+    "none": (bare, "/mcp", True),
+    "route": (around(route), "/mcp", False),
+    "route of POST": (around(lambda app: Route("/mcp", app, methods=["POST"])), "/mcp", False),
+    "route elsewhere": (around(lambda app: Route("/a/b", app)), "/a/b", False),
+    "route with a slash": (around(lambda app: Route("/a/", app)), "/a/", False),
+    "route before pages": (around(route, pages), "/mcp", False),
+    "route with a middleware": (around(lambda app: Route("/mcp", Around(app))), "/mcp", False),
+    "route of many": (around(lambda app: Route("/{path:path}", app)), "/mcp", True),
+    "route, metadata": (around(route, metadata=True), "/mcp", True),
+    "route, route of metadata": (around(route, lambda app: Route(f"{WELL_KNOWN}/mcp", app)), "/mcp", True),
+    "route, mount": (around(route, lambda app: Mount("/", app)), "/mcp", True),
+    "mount": (around(lambda app: Mount("/app", app)), "/app/mcp", True),
+    "mount with a middleware": (around(lambda app: Mount("/app", Around(app))), "/app/mcp", True),
+    "mount of the endpoint": (around(lambda app: Mount("/mcp", app)), "/mcp/", True),
+    "mounts": (around(lambda app: Mount("/a", routes=[Mount("/b", app)])), "/a/b/mcp", True),
+    "mounted route": (around(lambda app: Mount("/api", routes=[route(app)])), "/api/mcp", False),
+    "mounted route, metadata": (
+        around(lambda app: Mount("/api", routes=[route(app)]), metadata=True),
+        "/api/mcp",
+        True,
+    ),
+    "host": (around(lambda app: Host("tools.example.com", app)), "/mcp", True),
+    "host, route": (around(lambda app: Host("tools.example.com", Router([route(app)]))), "/mcp", False),
+    "fastapi": (fastapi("/mcp"), "/mcp", False),
+    "fastapi in fastapi": (fastapi("/mcp", below="/api"), "/api/mcp", False),
+}
+"""Sites; where the endpoint is; and whether the metadata is there, too."""
+
+
+class TestWhereTheMetadataIs:
+    """A challenge leads to metadata that names the address that was called, or the log and `check` say what to add."""
+
+    @pytest.mark.parametrize("root", ["", "/prefix"])
+    @pytest.mark.parametrize("site", SITES)
+    async def test_it_is_there_or_the_log_says_how_it_gets_there(
+        self, site: str, root: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        build, path, is_there = SITES[site]
+        _, app = build()
+        for _ in range(2):
+            reply = await send(app, None, path=root + path, root_path=root)
+            assert reply.status == 401
+        url = reply.headers["www-authenticate"].partition('resource_metadata="http://tools.example.com')[2].rstrip('"')
+        found = await get(app, url, root_path=root)
+        warned = [line for line in caplog.messages if "does not serve" in line]
+        if is_there:
+            assert (found.status, warned) == (200, [])
+            assert found.message["resource"] == f"http://tools.example.com{root}{path}".rstrip("/")
+        else:
+            assert found.status == 404
+            assert len(warned) == 1
+            assert f'Add Mount("{WELL_KNOWN}", server.resource_metadata) to its routes' in warned[0]
+
+    @pytest.mark.parametrize("site", SITES)
+    def test_check_says_the_same_of_routes_that_lead_to_the_server(self, site: str) -> None:
+        build, _, is_there = SITES[site]
+        server, app = build()
+        found = [str(each) for each in server.check(site=app) if "does not serve" in each.message]
+        assert len(found) == (not is_there and site != "route with a middleware")
+        assert all(each.startswith("warning: auth: at /") for each in found)
+
+    async def test_what_the_log_says_to_add_is_all_that_was_missing(self, caplog: pytest.LogCaptureFixture) -> None:
+        app = make(Named())
+        site = Starlette(routes=[Mount("/api", routes=[Route("/mcp", app)])])
+        assert (await send(site, None, path="/api/mcp")).status == 401
+        assert f"does not serve '{WELL_KNOWN}/api/mcp'. Add" in caplog.text
+        site.router.routes.append(Mount(WELL_KNOWN, app.resource_metadata))
+        challenged = (await send(site, None, path="/api/mcp")).headers["www-authenticate"]
+        assert f'resource_metadata="http://tools.example.com{WELL_KNOWN}/api/mcp"' in challenged
+
+    @pytest.mark.parametrize(
+        ("base", "mount", "expected"),
+        [
+            ("https://tools.example.com", "", "/mcp"),
+            ("https://tools.example.com/api", "/api", "/api/mcp"),
+            ("https://tools.example.com/x", "", "/x/mcp"),  # a proxy takes its prefix away
+        ],
+    )
+    async def test_it_names_the_endpoint_below_the_base_url(self, base: str, mount: str, expected: str) -> None:
+        app = make(Named(), base_url=base)
+        route = Route("/mcp", app)
+        routes = [Mount(WELL_KNOWN, app.resource_metadata), Mount(mount, routes=[route]) if mount else route]
+        reply = await get(Starlette(routes=routes), f"{WELL_KNOWN}{mount}/mcp")
+        assert reply.message["resource"] == f"https://tools.example.com{expected}"
+
+    async def test_a_backend_without_servers_needs_none(self, caplog: pytest.LogCaptureFixture) -> None:
+        app = make(Scoped())
+        site = Starlette(routes=[Route("/mcp", app)])
+        assert (await send(site, None)).headers["www-authenticate"] == 'Bearer realm="mcp"'
+        assert "does not serve" not in caplog.text
+        assert not [each for each in app.check(site=site) if "does not serve" in each.message]
 
 
 class TestScopesOfTheServer:

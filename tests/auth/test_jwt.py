@@ -23,7 +23,7 @@ from starlette.middleware import Middleware
 from starlette.middleware.authentication import AuthenticationMiddleware
 from starlette.routing import Mount
 
-from mrtr_server import JWTAuth, MRTRServer, SetupError
+from mrtr_server import IntrospectionAuth, JWTAuth, MRTRServer, SetupError
 from mrtr_server.auth import fetching, issuer_keys
 from mrtr_server.auth.bearer import LONGEST_TOKEN
 from mrtr_server.auth.discovery import metadata_urls
@@ -31,7 +31,7 @@ from mrtr_server.auth.jwt_keys import read_keys
 from mrtr_server.auth.token_backend import MOST_KNOWN
 from mrtr_server.auth.verified import VerifiedTokens
 
-from ..support.authorization_server import AuthorizationServer, Tenant
+from ..support.authorization_server import RESOURCE_SERVER, AuthorizationServer, Tenant
 from ..support.serving import TIMEOUT
 from .callers import AUDIENCE, make, send
 
@@ -119,6 +119,45 @@ class TestATokenThatHolds:
         assert token not in repr(vars(user)) + repr(vars(auth)) + repr(auth._known._known)
 
 
+KINDS: list[tuple[JSON, bool]] = [
+    ({"token_use": "access"}, True),  # Cognito
+    ({"token_use": "access_token", "token_type": "Bearer"}, True),  # Hydra
+    ({"typ": "Bearer", "token_type": "bearer"}, True),  # Keycloak
+    ({"typ": "at+JWT"}, True),
+    ({"typ": "application/at+jwt"}, True),
+    ({"typ": "JWT"}, True),
+    ({"typ": None, "token_use": None, "token_type": None, "cnf": {}}, True),
+    ({"token_use": "refresh_token", "token_type": "Bearer"}, False),  # Hydra
+    ({"token_use": "refresh"}, False),
+    ({"token_use": "id"}, False),  # Cognito
+    ({"token_use": ["access"]}, False),
+    ({"token_use": ""}, False),
+    *(({"typ": kind}, False) for kind in ("Refresh", "Offline", "ID", "Logout", "DPoP", "logout+jwt")),  # Keycloak
+    *(({"token_type": kind}, False) for kind in ("refresh_token", "refresh", "DPoP", "N_A", 5)),
+    *(({"cnf": {member: "x"}}, False) for member in ("jkt", "x5t#S256", "jwk", "kid", "new")),
+    *(({"cnf": wrong}, False) for wrong in ("jkt", ["jkt"], 5, True)),
+]
+"""What issuers say of their tokens, and whether it is an access token of its bearer."""
+
+
+@pytest.mark.parametrize("opaque", [False, True])
+@pytest.mark.parametrize(("claims", "counts"), KINDS, ids=str)
+async def test_only_an_access_token_of_its_bearer_lets_in(
+    issuer: Tenant, claims: JSON, counts: bool, opaque: bool
+) -> None:
+    asking = IntrospectionAuth(
+        issuer.url, client_id=RESOURCE_SERVER[0], client_secret=RESOURCE_SERVER[1], audience=AUDIENCE
+    )
+    app = make(asking if opaque else JWTAuth(issuer.url, audience=AUDIENCE))
+    token = issuer.mint(AUDIENCE, opaque=opaque)
+    assert (await send(app, token)).status == 200
+    token = issuer.mint(AUDIENCE, opaque=opaque, claims=claims)
+    if counts:
+        assert (await send(app, token)).status == 200
+    else:
+        await refused(app, token)
+
+
 class TestATokenThatDoesNotHold:
     @pytest.mark.parametrize(
         ("claims", "reason"),
@@ -144,6 +183,8 @@ class TestATokenThatDoesNotHold:
             ({"iat": "then"}, "can't be read"),
             ({"token_use": "id"}, "no access token"),
             ({"typ": "Refresh"}, "no access token"),
+            ({"cnf": {"jkt": "0ZcOCORZNYy-DWpqq30jZyJGHTN0d2HglBV3uiguA4I"}}, "by 'cnf' (jkt)"),
+            ({"cnf": {"x5t#S256": "bwcK0esc3ACC3DB2Y5_lESsXE8o9ltc05O89jdN-dg2"}}, "by 'cnf' (x5t#S256)"),
             ({"sub": "\ud800"}, "that can't be written"),
             ({"iss": "\udfff"}, "another issuer"),
             ({"client_id": "a\udc00"}, "that can't be written"),
@@ -336,10 +377,86 @@ class TestTheKeysOfTheIssuer:
         assert (await send(app, issuer.mint(AUDIENCE))).status == 200
         assert (await send(app, before)).status == 401, "the key that it was signed with is gone"
 
+    async def test_are_fetched_again_when_one_of_the_same_name_does_not_fit(
+        self, app: MRTRServer, issuer: Tenant, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        before = issuer.mint(AUDIENCE)
+        assert (await send(app, before)).status == 200
+        issuer.rotate(renames=False)
+        token = issuer.mint(AUDIENCE)
+        await refused(app, token)
+        assert issuer.count("/jwks") == 1, "it was asked a moment ago"
+        monkeypatch.setattr(issuer_keys, "FLOOR", 0.0)
+        assert (await send(app, token)).status == 200
+        await refused(app, before)
+
+    async def test_that_is_withdrawn_counts_for_ten_minutes_at_most_also_for_a_token_that_is_known(
+        self, issuer: Tenant
+    ) -> None:
+        auth = JWTAuth(issuer.url, audience=AUDIENCE)
+        app, now = make(auth), [0.0]
+        auth._keys._clock = lambda: now[0]
+        auth._clock = lambda: time.time() + now[0]
+        token = issuer.mint(AUDIENCE, claims={"exp": 10**10})
+        assert (await send(app, token)).status == 200
+        issuer.rotate()
+        now[0] = 599.0
+        assert (await send(app, token)).status == 200, "beside which the keys are fetched"
+        fetching: Any = auth._keys._fetching
+        async with asyncio.timeout(TIMEOUT):
+            await fetching
+        await refused(app, token)
+
+    @pytest.mark.parametrize("seconds", [600.0, 1e6])
+    async def test_that_is_withdrawn_does_not_count_for_the_first_request_after_a_pause(
+        self, issuer: Tenant, seconds: float
+    ) -> None:
+        auth = JWTAuth(issuer.url, audience=AUDIENCE)
+        app, now = make(auth), [0.0]
+        auth._keys._clock = lambda: now[0]
+        auth._clock = lambda: time.time() + now[0]
+        tokens = [issuer.mint(AUDIENCE, subject=name, claims={"exp": 10**10}) for name in ("known", "new")]
+        assert (await send(app, tokens[0])).status == 200
+        now[0] = seconds
+        assert (await send(app, tokens[0])).status == 200, "the issuer still has the key"
+        issuer.rotate()
+        now[0] += seconds
+        for token in tokens:
+            await refused(app, token)
+
+    @pytest.mark.parametrize(("published", "status"), [({"keys": []}, 503), ({"error": "busy"}, 200)])
+    async def test_that_are_all_withdrawn_do_not_count_either(
+        self, app: MRTRServer, issuer: Tenant, monkeypatch: pytest.MonkeyPatch, published: JSON, status: int
+    ) -> None:
+        monkeypatch.setattr(issuer_keys, "FLOOR", 0.0)
+        token = issuer.mint(AUDIENCE)
+        assert (await send(app, token)).status == 200
+        issuer.set(published=published)
+        assert (await send(app, issuer.mint(AUDIENCE, headers={"kid": "other"}))).status == 503
+        assert (await send(app, token)).status == status, "they are kept where there is no list of keys at all"
+
+    async def test_are_tried_where_a_token_names_none(self, issuer: Tenant) -> None:
+        issuer.set(before=9)
+        app = make(JWTAuth(issuer.url, audience=AUDIENCE))
+        assert (await send(app, issuer.mint(AUDIENCE, headers={"kid": None}))).status == 200
+
+    async def test_are_not_tried_without_end(self, issuer: Tenant) -> None:
+        issuer.set(before=10)
+        app = make(JWTAuth(issuer.url, audience=AUDIENCE))
+        await refused(app, issuer.mint(AUDIENCE, headers={"kid": None}))
+        assert (await send(app, issuer.mint(AUDIENCE))).status == 200, "it names the key"
+
+    async def test_may_have_no_names(self, issuer: Tenant) -> None:
+        issuer.set(before=2, names_keys=False)
+        app = make(JWTAuth(issuer.url, audience=AUDIENCE))
+        for kid in ("key-1", None):
+            assert (await send(app, issuer.mint(AUDIENCE, headers={"kid": kid}))).status == 200
+
     async def test_are_asked_for_once_in_a_while_whatever_floods_in(self, app: MRTRServer, issuer: Tenant) -> None:
         assert (await send(app, issuer.mint(AUDIENCE))).status == 200
         kids = ["../../admin", "http://169.254.169.254/", "' OR 1=1", "\x00", "k" * 500, *map(str, range(40))]
         tokens = [issuer.mint(AUDIENCE, headers={"kid": kid}) for kid in kids]
+        tokens += [f"{token[:-8]}AAAAAAAA" for token in (issuer.mint(AUDIENCE) for _ in range(5))]
         for token in tokens:
             await refused(app, token)
         assert issuer.count("/jwks") == 1

@@ -202,6 +202,31 @@ class TestCommand:
         assert result.exit_code == 1
         assert "MRTRServer needs a name" in result.output
 
+    @pytest.mark.parametrize("metadata", [False, True])
+    @pytest.mark.parametrize("mounted", [False, True])
+    def test_a_site_of_the_module_that_lacks_the_metadata_is_named(
+        self, tmp_path: Path, metadata: bool, mounted: bool
+    ) -> None:
+        """A `Route` passes on the path of the endpoint alone, so a client could not find out where to get a token."""
+        text = f"""
+from starlette.applications import Starlette
+from starlette.routing import Mount, Route
+from mrtr_server import JWTAuth, MRTRServer
+
+auth = JWTAuth("https://login.example.com", audience="tools")
+app = MRTRServer("routed", auth=auth, dialects=["2026-07-28"])
+site = Starlette(routes=[Route("/mcp", app), Route("/health", app), Route("/callbacks/{{name}}", app)])
+if {mounted}:
+    outer = Starlette(routes=[Mount("/api", site)])
+if {metadata}:
+    whole = outer if {mounted} else site
+    whole.routes.append(Mount("/.well-known/oauth-protected-resource", app.resource_metadata))
+"""
+        result = self.run(tmp_path, f"site_{mounted}_{metadata}", text, "--strict", MRTR_KEYS="ab" * 32)
+        assert result.exit_code == (not metadata)
+        assert result.output.count("warning  auth: at ") == (not metadata)
+        assert ('Mount("/.well-known/oauth-protected-resource", server.resource_metadata)' in result.output) != metadata
+
     def test_what_is_no_server_is_an_error(self, tmp_path: Path) -> None:
         result = self.run(tmp_path, "other", "app = 1")
         assert result.exit_code == 1

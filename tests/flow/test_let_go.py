@@ -3,13 +3,13 @@
 import asyncio
 import gc
 import weakref
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Annotated, Any
 
 import pytest
 from pydantic import BaseModel
 
-from mrtr_server import Context, Elicit, InputRequired, Inputs, MRTRServer, ToolError
+from mrtr_server import Context, Depends, Elicit, InputRequired, Inputs, MRTRServer, ToolError
 from mrtr_server.testing import AsyncClient
 
 from ..support.models import Login
@@ -73,6 +73,30 @@ async def asks_after_a_step(ctx: Context, note: Note) -> str:
         return str(error)
 
 
+async def session(note: Note) -> AsyncIterator[Note]:
+    """Yield what is rolled back with a round that asks."""
+    yield note
+
+
+def plain_session(note: Note) -> Iterator[Note]:
+    """Yield it, as a plain function."""
+    yield note
+
+
+async def asks_with_dependencies(
+    ctx: Context,
+    note: Note,
+    one: Annotated[Note, Depends(session)],
+    other: Annotated[Note, Depends(plain_session)],
+) -> str:
+    """Ask while dependencies are open, after a step."""
+    HELD.see(one)
+    HELD.see(other)
+    text = note.text
+    await ctx.step(lambda: text, key="step")
+    return (await ctx.elicit("Who?", Login)).name
+
+
 def asks_purely(inputs: Inputs, note: Note) -> str | InputRequired:
     """Ask, as a pure function."""
     HELD.see(note)
@@ -100,6 +124,7 @@ ROUNDS: dict[str, Callable[..., Any]] = {
         asks_side_by_side,
         asks_in_a_group,
         asks_after_a_step,
+        asks_with_dependencies,
         asks_purely,
         tells_the_model,
     )

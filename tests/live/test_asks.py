@@ -10,8 +10,8 @@ import pytest
 from mrtr_server import AudioContent, Context, Limits, MRTRServer, Sample
 
 from ..support.effects import EFFECTS
-from ..support.handshake import JSON, NEWEST, Handshake, Stream
-from ..support.wire import request, text_of
+from ..support.handshake import JSON, NEWEST, OLDER, Handshake, Stream
+from ..support.wire import PREFIX, request, text_of
 from .conftest import Connect
 
 TEXT = {"type": "text", "text": "hello"}
@@ -206,7 +206,100 @@ class TestErrors:
         assert "sampling" in error["message"]
 
 
+CAPABILITIES = PREFIX + "clientCapabilities"
+ASKING: dict[str, tuple[str, JSON, str]] = {
+    "form": ("tools/call", {"name": "greet"}, "form elicitation"),
+    "form of a pure function": ("tools/call", {"name": "greet_purely"}, "form elicitation"),
+    "confirmation": ("tools/call", {"name": "pay", "arguments": {"amount": 5}}, "form elicitation"),
+    "page": ("tools/call", {"name": "open_page"}, "URL elicitation"),
+    "sampling": ("tools/call", {"name": "say_hello"}, "sampling"),
+    "roots": ("tools/call", {"name": "count_roots"}, "roots"),
+    "prompt": ("prompts/get", {"name": "greeting"}, "form elicitation"),
+    "resource": ("resources/read", {"uri": "notes://mine"}, "form elicitation"),
+}
+
+
 class TestCapabilities:
+    """They are those that the call declares, or else those of its session."""
+
+    @pytest.mark.parametrize("session", [None, ""])
+    @pytest.mark.parametrize("asks", ASKING)
+    def test_a_call_that_declares_none_and_names_no_session_fails_at_once(
+        self, connect: Connect, asks: str, session: str | None, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        client = connect()
+        method, params, missing = ASKING[asks]
+        reply = client.send(method, params, Mcp_Session_Id=session)
+        assert (reply.status, reply.code) == (200, -32021)
+        assert reply.error.message.endswith(f": {missing}")
+        assert "has neither the Mcp-Session-Id that initialize returned nor capabilities in _meta" in caplog.text
+        assert client.send("tools/call", {"name": "add", "arguments": {"a": 1, "b": 2}}, Mcp_Session_Id=session).result
+
+    @pytest.mark.parametrize("version", OLDER)
+    def test_so_it_does_in_every_version(self, connect: Connect, version: str) -> None:
+        client = connect(version=version)
+        reply = client.send("tools/call", {"name": "say_hello"}, Mcp_Session_Id=None)
+        assert (reply.status, reply.code) == (200, -32021)
+
+    @pytest.mark.parametrize("session", ["its own", "forged", None])
+    def test_what_a_call_declares_counts_before_its_session(self, connect: Connect, session: str | None) -> None:
+        declares_none, declares_all = connect(capabilities={}), connect()
+        params = {"name": "greet", "_meta": {CAPABILITIES: {"elicitation": {}}}}
+        for client in (declares_none, declares_all):
+            given = {} if session == "its own" else {"Mcp_Session_Id": session}
+            with client.open("tools/call", params, **given) as stream:
+                client.accept(stream.ask(), name="octocat")
+                assert text_of(stream.end()) == "Hello, octocat!"
+            others: list[JSON] = [{}, {"roots": {}}, {"elicitation": None}, {"elicitation": []}]
+            for nothing in others:
+                reply = client.send("tools/call", {**params, "_meta": {CAPABILITIES: nothing}}, **given)
+                assert reply.code == -32021
+            assert client.send("tools/call", {**params, "name": "open_page"}, **given).code == -32021, "forms alone"
+
+    def test_what_a_call_declares_counts_as_its_version_has_it(self, connect: Connect) -> None:
+        client = connect(version="2025-03-26")
+        reply = client.send("tools/call", {"name": "greet", "_meta": {CAPABILITIES: {"elicitation": {}}}})
+        assert reply.code == -32021
+
+    def test_what_a_call_declares_counts_wherever_its_client_comes_back(self, connect: Connect) -> None:
+        client = connect(servers=2)
+        params = {"name": "order", "arguments": {"title": "Emma"}, "_meta": {CAPABILITIES: {"elicitation": {}}}}
+        with client.open("tools/call", params, Mcp_Session_Id=None) as stream:
+            client.accept(stream.ask(), name="Jane")
+            asked = stream.ask()
+        with client.resume(stream.last_id, Mcp_Session_Id=None) as again:
+            client.accept(asked, confirm=True)
+            for name in ("a", "b"):
+                client.accept(again.ask(), name=name)
+            assert "Emma of Jane" in text_of(again.end())
+
+    @pytest.mark.parametrize("given", [None, 7, "elicitation", [], ["elicitation"], True])
+    @pytest.mark.parametrize("field", [CAPABILITIES, PREFIX + "clientInfo"])
+    def test_what_can_t_be_a_declaration_is_refused(self, connect: Connect, field: str, given: Any) -> None:
+        client = connect()
+        reply = client.send("tools/call", {"name": "greet", "_meta": {CAPABILITIES: {}, field: given}})
+        assert (reply.status, reply.code) == (200, -32602)
+        assert field in reply.error.message
+        assert client.send("tools/call", {"name": "pair", "_meta": 7}).result, "as before"
+
+    def test_a_large_declaration_is_not_kept(self, connect: Connect) -> None:
+        """Nothing but what a session would remember of it."""
+
+        def register(app: MRTRServer) -> MRTRServer:
+            @app.tool
+            async def whose(ctx: Context) -> str:
+                return json.dumps([ctx.client.name, ctx.client.capabilities])
+
+            return app
+
+        client = connect(register=register)
+        meta = {
+            CAPABILITIES: {"elicitation": {"form": {"a": "b" * 50_000}}, "experimental": {"c": {}}},
+            PREFIX + "clientInfo": {"name": "n" * 50_000, "version": "1"},
+        }
+        told = json.loads(text_of(client.send("tools/call", {"name": "whose", "_meta": meta}).message))
+        assert told == ["n" * 128, {"elicitation": {"form": {}}}]
+
     def test_what_the_client_did_not_declare_is_not_asked(self, connect: Connect) -> None:
         client = connect(capabilities={"elicitation": {}})
         reply = client.call("say_hello")

@@ -18,7 +18,7 @@ from mrtr_server.live.events import Event, Origin
 from mrtr_server.live.parts import LiveParts
 from mrtr_server.protocol.callers import Client, Principal
 from mrtr_server.protocol.messages import Question
-from mrtr_server.protocol.sessions import NO_SESSION, Session
+from mrtr_server.protocol.sessions import Session
 from mrtr_server.storage.base import Store
 from mrtr_server.storage.quotas import Quotas
 
@@ -159,7 +159,7 @@ SEALED = {
 def opened(id: str, principal: Principal | None, by: LiveParts) -> set[str]:
     """Return as what an id opens."""
     found: dict[str, Any] = {
-        "session": by.sessions.unseal(id.encode("utf-8", "replace"), principal) is not NO_SESSION,
+        "session": by.sessions.unseal(id.encode("utf-8", "replace"), principal).key != "",
         "question": by.answers.unseal(id, principal) is not None,
         "event": asyncio.run(by.events.unseal(id, principal)) is not None,
     }

@@ -590,7 +590,7 @@ class TestCancelled:
                 await asyncio.sleep(0.01)
                 await super()._send(message)
 
-        def post(message: dict[str, Any]) -> Slowly:
+        def post(message: dict[str, Any]) -> Exchange:
             return Slowly(app, scope_of(headers)).body(json.dumps(message).encode())
 
         @app.tool

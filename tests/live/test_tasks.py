@@ -21,6 +21,7 @@ from .test_asks import SAMPLED
 
 JSON = dict[str, Any]
 RELATED, IMMEDIATE = PREFIX + "related-task", PREFIX + "model-immediate-response"
+CAPABILITIES = PREFIX + "clientCapabilities"
 METHODS = ["tasks/get", "tasks/result", "tasks/list", "tasks/cancel"]
 OPEN = {"working", "input_required"}
 
@@ -361,6 +362,48 @@ class TestQuestions:
         assert EFFECTS == ["paid 5"]
 
 
+class TestWhatAClientCanBeAsked:
+    """By what its call declares, or else by its session: neither is asked what it did not declare."""
+
+    def test_a_task_of_a_call_that_declares_nothing_fails_when_it_asks(self, studio: Callable[..., Handshake]) -> None:
+        client = studio()
+        client.session, client.headers = "", {"MCP-Protocol-Version": client.version}
+        task = client.task("greet")
+        assert ended(client, task)["status"] == "failed"
+        reply = client.about("tasks/result", task)
+        assert error_of(reply) == (200, -32021)
+        assert "form elicitation" in reply.message["error"]["message"]
+
+    def test_nor_is_a_task_shown_to_a_client_that_can_t_answer_it(self, studio: Callable[..., Handshake]) -> None:
+        ann = studio(servers=2, app={"auth": Bearer()}, headers={"Authorization": "ann"})
+        task = ann.task("greet")
+        until(ann, task, "input_required")
+        wanted = {"taskId": task["taskId"]}
+        without = {"Mcp_Session_Id": None}
+        others: list[JSON] = [{}, {"_meta": {CAPABILITIES: {"sampling": {}}}}]
+        for declared in others:
+            assert error_of(ann.send("tasks/result", {**wanted, **declared}, **without)) == (200, -32021)
+        declares = {**wanted, "_meta": {CAPABILITIES: {"elicitation": {}}}}
+        with ann.open("tasks/result", declares, **without) as stream:
+            stream.ask()
+        with ann.resume(stream.last_id, **without) as again, ann.open("tasks/result", wanted) as other:
+            ann.accept(other.ask(), name="Ann")
+            assert text_of(again.end()) == text_of(other.end()) == "Hello, Ann!"
+
+    def test_a_client_that_comes_back_is_asked_what_its_request_declared(
+        self, studio: Callable[..., Handshake], gate: threading.Event
+    ) -> None:
+        ann = studio(servers=2, app={"auth": Bearer()}, headers={"Authorization": "ann"})
+        task = ann.task("wait_and_greet")
+        declares = {"taskId": task["taskId"], "_meta": {CAPABILITIES: {"elicitation": {}}}}
+        with ann.open("tasks/result", declares, Mcp_Session_Id=None) as stream:
+            next(stream.events())
+        gate.set()
+        with ann.resume(stream.last_id, Mcp_Session_Id=None) as again:
+            ann.accept(again.ask(), name="Ann")
+            assert text_of(again.end()) == "Hello, Ann!"
+
+
 class TestWaiting:
     def test_a_task_that_works_holds_the_request_and_has_its_progress(
         self, studio: Callable[..., Handshake], gate: threading.Event
@@ -535,10 +578,14 @@ class TestWhoseTheyAre:
         client = studio()
         with caplog.at_level(logging.DEBUG, "mrtr_server"):
             task = client.task("greet")
+            until(client, task, "input_required")
+            declares_nothing = {"taskId": task["taskId"], "_meta": {CAPABILITIES: {}}}
+            assert error_of(client.send("tasks/result", declares_nothing)) == (200, -32021)
             with client.result_of(task) as stream:
                 client.accept(stream.ask(), name="Ann")
                 stream.end()
             client.about("tasks/cancel", task)
+        assert f"tasks/result {task['taskId'][:8]}" in caplog.text
         assert task["taskId"] not in caplog.text
 
 

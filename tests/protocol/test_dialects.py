@@ -116,6 +116,9 @@ CHOICES = [
     ("tools/call", OLD, None, False, "handshake"),
     ("tools/call", OLD, None, True, "handshake"),
     ("tools/call", OLD, VERSION, False, -32020),  # `_meta` says modern, the header does not
+    ("tools/call", OLD, OLD, False, "handshake"),
+    ("tools/call", OLD, "2025-06-18", False, -32020),
+    ("tools/call", None, OLD, False, -32020),
     ("tools/call", None, None, True, "handshake"),  # a session that does not open is one all the same
     ("initialize", None, None, False, "handshake"),
     ("initialize", None, None, True, "handshake"),

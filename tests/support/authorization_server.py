@@ -45,12 +45,14 @@ class Issuer:
         self.counts: Counter[str] = Counter()
         self.is_down = False
         self.lifetime = 300.0
-        self.kids = 0
+        self.kids = self.before = 0
+        self.names_keys = True
+        self.published: JSON | None = None
         self.rotate()
 
-    def rotate(self) -> None:
-        """Take another key; the one before is not valid any more."""
-        self.kids += 1
+    def rotate(self, *, renames: bool = True) -> None:
+        """Take another key; the one before is not valid any more, and maybe has its name."""
+        self.kids += renames
         self.key = ec.generate_private_key(ec.SECP256R1())
         self.kid = f"key-{self.kids}"
 
@@ -73,9 +75,16 @@ class Issuer:
         }
 
     def keys(self) -> JSON:
-        """Its public keys."""
-        public = jwt.algorithms.ECAlgorithm.to_jwk(self.key.public_key(), as_dict=True)
-        return {"keys": [{**public, "kid": self.kid, "alg": "ES256", "use": "sig"}]}
+        """Its public keys; or what it publishes in their place."""
+        if self.published is not None:
+            return self.published
+        others = [ec.generate_private_key(ec.SECP256R1()) for _ in range(self.before)]
+        listed = [jwt.algorithms.ECAlgorithm.to_jwk(each.public_key(), as_dict=True) for each in (*others, self.key)]
+        for number, each in enumerate(listed, 1 - len(listed)):
+            each |= {"alg": "ES256", "use": "sig"}
+            if self.names_keys:
+                each["kid"] = f"other-{-number}" if number else self.kid
+        return {"keys": listed}
 
     def claims(self, subject: str, client: str, scope: str, audience: str) -> JSON:
         """The claims of a token."""
@@ -84,8 +93,10 @@ class Issuer:
         return {**given, "iat": now, "exp": now + self.lifetime, "jti": secrets.token_hex(8)}
 
     def sign(self, claims: JSON, headers: JSON | None = None) -> str:
-        """A token, signed."""
-        return jwt.encode(claims, self.key, "ES256", headers={"kid": self.kid, "typ": "at+jwt", **(headers or {})})
+        """A token, signed. A header that is None is left out."""
+        given = {"kid": self.kid, "typ": "at+jwt", **(headers or {})}
+        named = {name: value for name, value in given.items() if value is not None}
+        return jwt.encode(claims, self.key, "ES256", headers=named)
 
     def answer(self, grant: JSON) -> JSON:
         """What a client gets for a grant."""
@@ -187,10 +198,9 @@ async def control(request: Request) -> Response:
                 token = issuer.sign(claims, wanted["headers"])
             return JSONResponse({"token": token})
         case "rotate":
-            issuer.rotate()
+            issuer.rotate(**wanted)
         case "set":
-            issuer.is_down = wanted.get("is_down", issuer.is_down)
-            issuer.lifetime = wanted.get("lifetime", issuer.lifetime)
+            vars(issuer).update(wanted)
         case "revoke":
             issuer.opaque.clear()
             issuer.refresh.clear()
@@ -242,7 +252,7 @@ class Tenant:
         Args:
             audience: its `aud`.
             opaque: whether it is one that must be introspected.
-            headers: of its header, besides `kid` and `typ`.
+            headers: of its header, besides `kid` and `typ`, or others; None leaves one out.
             claims: further ones, or others; None leaves one out.
             about: its `subject`, `client` and `scope`.
         """
@@ -250,16 +260,23 @@ class Tenant:
         minted = self._control("mint", about=about, opaque=opaque, headers=headers or {}, claims=claims or {})
         return str(minted["token"])
 
-    def rotate(self) -> None:
-        """Let the issuer sign with another key, and forget the one before."""
-        self._control("rotate")
+    def rotate(self, *, renames: bool = True) -> None:
+        """Let the issuer sign with another key, and forget the one before.
+
+        Args:
+            renames: whether the key has another name than the one before.
+        """
+        self._control("rotate", renames=renames)
 
     def revoke(self) -> None:
         """Let opaque tokens and refresh tokens end."""
         self._control("revoke")
 
     def set(self, **wanted: Any) -> None:
-        """Set `is_down` or `lifetime`."""
+        """Set `is_down`, `lifetime`, `names_keys`, or `published`, in place of keys.
+
+        `before` is how many other keys are listed before its own.
+        """
         self._control("set", **wanted)
 
     @property

@@ -51,6 +51,12 @@ def register(app: MRTRServer) -> MRTRServer:
         return await ctx.step(effect, f"{greeting}, {login.name}!")
 
     @app.tool(task="optional")
+    async def wait_and_greet(ctx: Context) -> str:
+        """Wait for the gate, and ask for a name."""
+        await opened()
+        return f"Hello, {(await ctx.elicit('Who are you?', Login)).name}!"
+
+    @app.tool(task="optional")
     def greet_purely(inputs: Inputs) -> str | InputRequired:
         """Ask for a name, as a pure function."""
         login = inputs.get("login", Login)

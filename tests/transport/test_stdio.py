@@ -253,6 +253,15 @@ class TestTheHandshakeEra:
         client.initialize(capabilities={})
         assert "form elicitation" in client.call("greet")["error"]["message"]
 
+    def test_what_a_call_declares_counts_before_what_the_session_began_with(self, client: StdioClient) -> None:
+        client.initialize(capabilities={"sampling": {}})
+        field = PREFIX + "clientCapabilities"
+        client.begin_call("greet", meta={field: {"elicitation": {}}})
+        client.send(id=client.next()["id"], result=ADA)
+        assert text_of(client.next()) == "Hello, ada!"
+        client.begin_call("say_hello", meta={field: {}})
+        assert "sampling" in client.next()["error"]["message"]
+
     def test_a_single_use_tool_has_one_effect(self, session: StdioClient) -> None:
         session.begin_call("pay", {"amount": 5})
         asked = session.next()
