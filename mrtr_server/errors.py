@@ -342,6 +342,7 @@ class StateFault(StrEnum):
     OF_ANOTHER = "state_of_another"
     KEY_UNKNOWN = "state_key_unknown"
     REDEEMED = "state_redeemed"
+    OTHER_EPOCH = "state_of_other_epoch"
     FROM_THE_FUTURE = "state_from_the_future"
 
 

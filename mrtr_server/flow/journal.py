@@ -123,6 +123,8 @@ class Journal:
             does.
         origin: where the first round was traced; empty if it was not.
         pieces: how many pieces of the result its client has been sent.
+        epoch: the epoch of the store in which its states are redeemed once; empty where they are not, or the store has
+            none.
     """
 
     started: float
@@ -139,6 +141,7 @@ class Journal:
     expires: float = field(default=math.inf, compare=False)
     origin: str = ""
     pieces: int = 0
+    epoch: str = ""
 
     @property
     def flow(self) -> str:
@@ -270,7 +273,7 @@ class Journal:
         # time of the start, rounds, state-only rounds ("o"), questions asked ("q"), answers, steps, the handler's own
         # state ("h"), digest of what was last handed over ("d"), a confirmation was asked ("c"), earlier answers,
         # handed over for too much load ("l"), where the first round was traced ("w"), pieces of the result that were
-        # sent ("p"). A release ignores what it does not know of these.
+        # sent ("p"), the epoch of the store ("y"). A release ignores what it does not know of these.
         self.expires = min(now + seconds, self.started + limits.flow_seconds)
         fields: JSON = {
             "v": _FORMAT,
@@ -286,16 +289,10 @@ class Journal:
         }
         if self.state is not UNSET:
             fields["h"] = self.state
-        if self.handed_over:
-            fields["d"] = self.handed_over
-        if self.single_use:
-            fields["c"] = True
-        if self.shed:
-            fields["l"] = True
-        if self.origin:
-            fields["w"] = self.origin
-        if self.pieces:
-            fields["p"] = self.pieces
+        more = (("d", self.handed_over), ("c", self.single_use), ("l", self.shed), ("w", self.origin))
+        for name, value in (*more, ("p", self.pieces), ("y", self.epoch)):
+            if value:
+                fields[name] = value
         earlier = self._earlier() if self.answers else _NOTHING
         if earlier:
             fields["e"] = earlier
@@ -350,6 +347,7 @@ class Journal:
                 journal.shed = "l" in fields
                 journal.origin = fields.get("w", "")
                 journal.pieces = fields.get("p", 0)
+                journal.epoch = fields.get("y", "")
                 journal.single_use = "c" in fields
             if _CONFIRMS in payload and journal._has_confirmation():
                 journal.single_use = True  # what an earlier release sealed does not say so

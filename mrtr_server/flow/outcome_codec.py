@@ -33,8 +33,9 @@ def load_outcome(written: bytes) -> Outcome | RequestError:
         if kind == "complete":
             return Complete(*rest)
         if kind == "input":
-            asked = _questions(rest[0])  # earlier releases wrote no expiry
-            return NeedsInput(asked, *rest[1:]) if asked else HandedOver(*rest[1:])
+            asked = _questions(rest[0])
+            given = dict(zip(("state", "expires", "epoch"), rest[1:], strict=False))  # earlier releases wrote no expiry
+            return NeedsInput(asked, **given) if asked else HandedOver(**given)
         if kind == "task":
             questions = _questions(rest[0].pop("questions"))
             return TaskCreated(Task(**rest[0], questions=questions))
@@ -45,10 +46,10 @@ def load_outcome(written: bytes) -> Outcome | RequestError:
 
 def _fields(outcome: Outcome | RequestError) -> list[Any]:
     match outcome:
-        case NeedsInput(questions, state, expires):
-            return ["input", _parts(questions), state, expires]
+        case NeedsInput(questions, state, expires, epoch):
+            return ["input", _parts(questions), state, expires, *([epoch] if epoch else [])]
         case HandedOver(state, expires):
-            return ["input", {}, state, expires]
+            return ["input", {}, state, expires, *([outcome.epoch] if outcome.epoch else [])]
         case TaskCreated(task):
             # As it was when it began; a client that asks for the task gets its outcome.
             # Its tool is that of the call.

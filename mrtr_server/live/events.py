@@ -89,6 +89,7 @@ class Event:
             not reported yet: the name of that page, or nothing, by their keys.
         size: how large it is, in bytes, once it was sealed or read from its id.
         is_lost: whether the store has it no more, so that only the method, the id and the version are known.
+        epoch: the epoch of the store that the state names; empty where it names none.
     """
 
     origin: Origin
@@ -101,6 +102,7 @@ class Event:
     is_lost: bool = False
     seen: Mapping[str, str] = field(default_factory=dict)
     size: int = 0
+    epoch: str = ""
 
     def move_on(self, outcome: NeedsInput | HandedOver, progress: float) -> None:
         """Stand where a round has ended.
@@ -110,7 +112,7 @@ class Event:
             progress: the progress that was sent last.
         """
         self.run, self.sent, self.progress = "", 0, progress
-        self.state, self.expires = outcome.state, outcome.expires
+        self.state, self.expires, self.epoch = outcome.state, outcome.expires, outcome.epoch
         self.questions = outcome.questions if isinstance(outcome, NeedsInput) else {}
 
     def let_go(self) -> None:
@@ -290,7 +292,8 @@ def dump_event(event: Event) -> bytes:
     began = to_json(["event", [origin.method, origin.params, origin.request_id]], inf_nan_mode="constants")
     ran = to_json((event.run, event.state))
     asked = b",".join([_dump_question(key, question) for key, question in event.questions.items()])
-    rest = to_json((event.expires, event.progress, event.seen), inf_nan_mode="constants")
+    named = (event.epoch,) if event.epoch else ()
+    rest = to_json((event.expires, event.progress, event.seen, *named), inf_nan_mode="constants")
     # The first part has the request, which may be large: it is not copied once more without its last bracket.
     return b",".join((memoryview(began)[:-1], origin.session.dump(), ran[1:-1], b"[%b]" % asked, rest[1:]))
 
@@ -303,7 +306,7 @@ def _dump_question(key: str, question: Question) -> bytes:
 
 def load_event(parts: list[Any]) -> Event:
     """Read what `dump_event` wrote."""
-    (method, params, request_id), session, run, state, asked, expires, progress, seen = parts
+    (method, params, request_id), session, run, state, asked, expires, progress, seen, *named = parts
     origin = Origin(method, params, request_id, Session.load(session))
     questions = {key: Question.load(*rest) for key, *rest in asked}
-    return Event(origin, run, state, questions, expires, progress, seen=seen)
+    return Event(origin, run, state, questions, expires, progress, seen=seen, epoch=named[0] if named else "")

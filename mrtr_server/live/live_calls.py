@@ -18,7 +18,9 @@ from ..concurrency.places import Portion
 from ..concurrency.running import running_task
 from ..crypto.digests import digest_parts
 from ..errors import InvalidRequest, NoSharedStore, ProtocolError, StoreUnavailable, Unavailable
+from ..flow.single_use import OTHER_EPOCH
 from ..logs.failures import report_outage
+from ..logs.refusals import RefusalLog
 from ..protocol.callers import Principal
 from ..protocol.messages import JSON, TASK_RESULT, Call, Change, Outcome, Outlet, Unfinished
 from ..storage.lease import Lease
@@ -65,6 +67,7 @@ class LiveCalls:
         self._task_results = TaskResults(dispatch, tasks, parts)
         self._admission = parts.admission
         self._first_rounds = FirstRounds(parts)
+        self._refusals = RefusalLog()
         self._open: dict[tuple[str, str | int], list[_Running]] = {}
         """Calls that are open here, by session and request; several where a client has come back to one."""
 
@@ -150,6 +153,9 @@ class LiveCalls:
                 event.move_on(outcome, channel.progress)
                 del outcome
                 return await self._follow(event, running, channel, is_new=True)
+            if event.epoch and event.epoch != await self._parts.store.epoch():  # nobody is to answer in vain
+                self._refusals.note("%s %r: an open call was not continued: %s", call.method, call.target, OTHER_EPOCH)
+                raise ProtocolError("This call can't be continued here; call again")
         if event.ends <= self._parts.clock():
             raise ProtocolError(TOO_LATE_TO_CONTINUE)
         return await self._follow(event, running, channel, is_new=False)
@@ -244,7 +250,8 @@ class LiveCalls:
 
         # Under a key of its own: where the tool is single-use, the state itself is redeemed within.
         # All of its deliveries have the answers as they are stored, in one order.
-        return await self._parts.redeemer.once(call, event.ends, run, b"live ", to_json(call.answers))
+        answers = to_json(call.answers)
+        return await self._parts.redeemer.once(call, event.ends, run, b"live ", answers, epoch=event.epoch)
 
     async def _end_with_pages(self, event: Event, channel: Channel) -> None:
         """End a call that can't stay open with the pages that it asks for, if that is all it asks.

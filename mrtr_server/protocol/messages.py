@@ -255,11 +255,13 @@ class NeedsInput:
         questions: what the client is to fulfil first, by key; at least one.
         state: the sealed journal; of a call that stays open, the journal as it is: it leaves sealed with the call.
         expires: how long the state can be used, in seconds since the epoch.
+        epoch: of a call that stays open, the epoch of the store that the state names; empty where it names none.
     """
 
     questions: dict[str, Question]
     state: str = field(repr=False)
     expires: float = math.inf
+    epoch: str = ""
 
 
 @dataclass(slots=True)
@@ -267,13 +269,14 @@ class HandedOver:
     """The request is to be sent again at once: its flow continues in another round, here or elsewhere.
 
     Args:
-        state, expires: as of `NeedsInput`.
+        state, expires, epoch: as of `NeedsInput`.
         why: why it continues in another round; None of one that was recorded, or comes from the event of a stream.
     """
 
     state: str = field(repr=False)
     expires: float = math.inf
     why: YieldReason | None = None
+    epoch: str = ""
 
 
 Unfinished = NeedsInput | HandedOver

@@ -27,6 +27,7 @@ from mrtr_server import (
     Store,
     ToolError,
 )
+from mrtr_server.storage.tasks import epoch_of
 from mrtr_server.tasks import worker
 from mrtr_server.testing import Answers, AsyncClient, Clock, accept, no, replica, yes
 
@@ -348,10 +349,14 @@ class TestACall:
         flow.move_to(replica(server))
         assert (await flow.wait()).task.status == "input_required"
 
-    async def test_gives_ids_that_nobody_can_guess(self, client: AsyncClient) -> None:
+    async def test_gives_ids_that_nobody_can_guess_and_that_name_the_epoch_of_its_store(
+        self, client: AsyncClient, store: Store
+    ) -> None:
         ids = {(await client.flow("greet").start()).task.id for _ in range(20)}
-        assert len(ids) == 20
-        assert all(len(id) == 48 for id in ids)
+        assert len({id[:8] for id in ids}) == 20, "what the log calls them"
+        epoch = await store.epoch()
+        assert {len(id.replace(f"-{epoch}-", "")) for id in ids} == {48}
+        assert {epoch_of(id) for id in ids} == {epoch}
 
     async def test_has_the_limits_of_the_server_unless_its_tool_has_some(self, server: MRTRServer) -> None:
         limited = replica(server, limits=Limits(task_seconds=50, poll_seconds=0.5))
@@ -560,7 +565,7 @@ class TestSingleUse:
 
         async def deliver_again() -> tuple[str, str]:
             # The same tasks, and redemptions that never were.
-            forgetful = replica(server, store=InProcessStore())
+            forgetful = replica(server, store=Forgetful())
             forgetful._parts.tasks.store = server._parts.tasks.store
             reply = await AsyncClient(forgetful, tasks=True).request("tools/call", params)
             await forgetful._parts.worker.close()
@@ -572,6 +577,12 @@ class TestSingleUse:
         await flow.wait()
         assert await deliver_again() == (first.task.id, "completed")
         assert ran == ["once"]
+
+
+class Forgetful(InProcessStore):
+    """Knows of no redemption, in whichever epoch."""
+
+    has_epochs = True
 
 
 class TestWhatATaskSaysOfItself:
