@@ -57,6 +57,7 @@
     │       └── InternalFault       a mistake on our side; the client sees a reference into the log
     ├── FlowContinues               a round ends without a result: what a dependency gets at its `yield`
     └── CallEnded                   the call has ended; no `Exception`, so that no handler stops it by accident
+        ├── RoundOver               the round has ended; task groups let it through, whatever has failed in them
         └── Refusal                 the user said no, and the handler does not branch on that
 
 Errors carry meaning; `Dialect.codes` has their HTTP statuses and JSON-RPC codes. The test kit's `Unexpected` is the one
@@ -744,6 +745,14 @@ class FlowContinues(BaseException):
 
 class CallEnded(BaseException):
     """The call can't continue, and has been noted as ended. No `Exception`, so that no handler stops it by accident."""
+
+
+class RoundOver(CallEnded, SystemExit):
+    """The round has ended, where a task group would hand on the failure of another task in place of a cancellation.
+
+    Whoever handles that failure, by `except*`, would continue without an answer that is still to come. A task group
+    raises a `SystemExit` as it is. This one never leaves the task of the handler, or the event loop would end.
+    """
 
 
 class Refusal(CallEnded):

@@ -14,6 +14,7 @@ from ..extras import lacking
 from ..loopback import is_loopback_address
 from ..protocol.header_params import HeaderParameter
 from ..protocol.messages import JSON, PIECE
+from ..well_formed import read_json
 from ..wire.events import Event, EventReader
 from ..wire.requests import About, write_modern
 from .bounds import Bounds
@@ -323,7 +324,7 @@ def refusal_of(error: Mapping[str, Any], status: int = 0) -> RequestRefused:
 
 def _message(text: str | bytes) -> JSON:
     try:
-        message = from_json(text, allow_inf_nan=False)
+        message = read_json(text, allow_inf_nan=False)
     except ValueError:
         message = None
     if not isinstance(message, dict) or message.get("jsonrpc") != "2.0":

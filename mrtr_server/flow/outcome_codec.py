@@ -3,11 +3,12 @@
 import dataclasses
 from typing import Any
 
-from pydantic_core import from_json, to_json
+from pydantic_core import from_json
 
 from .. import errors
 from ..errors import RequestError
 from ..protocol.messages import JSON, Complete, HandedOver, NeedsInput, Outcome, Question, Task, TaskCreated
+from ..well_formed import write_json
 
 
 def dump_outcome(outcome: Outcome | RequestError) -> bytes:
@@ -17,8 +18,8 @@ def dump_outcome(outcome: Outcome | RequestError) -> bytes:
         ValueError: there is something in it that is not JSON, so that no reply can be made of it either.
     """
     if type(outcome) is Complete:  # as nearly always
-        return to_json(["complete", outcome.body, outcome.ttl, outcome.scope], inf_nan_mode="null")
-    return to_json(_fields(outcome), inf_nan_mode="null")
+        return write_json(["complete", outcome.body, outcome.ttl, outcome.scope], inf_nan_mode="null")
+    return write_json(_fields(outcome), inf_nan_mode="null")
 
 
 def load_outcome(written: bytes) -> Outcome | RequestError:

@@ -4,11 +4,11 @@ import logging
 from typing import Any
 
 from pydantic import ValidationError
-from pydantic_core import PydanticSerializationError
 
 from ..concurrency.threads import Threads, call_function
 from ..errors import CallEnded, FlowError, InvalidAnswer, Refusal, SetupError
 from ..protocol.messages import JSON, Question
+from ..well_formed import escape_halves
 from .asks import CONFIRMATION_SHAPE, Ask
 from .endings import Completed, Failed, Refused, RoundEnd, YieldReason
 from .handler import Handler
@@ -88,8 +88,9 @@ def conclude_error(round_: Round, error: BaseException) -> RoundEnd:
 def _require(handler: Handler, required: InputRequired, round_: Round, inputs: "JournalInputs | None") -> None:
     if required.state is not UNSET:
         try:
-            round_.journal.state = handler.stored_state.dump(required.state)
-        except PydanticSerializationError:
+            what = f"The state of {handler.name!r}"
+            (round_.journal.state, round_.journal.exact_state), _ = handler.stored_state.keep(required.state, what)
+        except Exception:  # of the type's own code, too
             round_.fail(FlowError("InputRequired(state=...) can't be kept as its declared type"))
             return
     elif not required.asks:
@@ -149,7 +150,7 @@ class JournalInputs(Inputs):
 
     def get(self, key: str, asked: Any, /) -> Any:
         """Return the answer for a key, or None; see `Inputs.get`."""
-        question = ""
+        key, question = escape_halves(key), ""
         try:
             question, raw, read = self._find(key, asked)
             if raw is None:
@@ -197,7 +198,7 @@ def _own_state(handler: Handler, round_: Round) -> State[Any]:
     if stored is UNSET:
         return State()
     try:
-        return State(handler.stored_state.load(stored))
+        return State(handler.stored_state.load(stored, round_.journal.exact_state))
     except Exception as error:
         # Another version of the handler kept it; should that continue the flow, it finds it unless we keep another.
         logger.warning(

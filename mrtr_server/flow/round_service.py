@@ -159,7 +159,7 @@ class RoundService:
             # Most calls have nothing to remember.
             try:
                 result = await call_function(handler, arguments, self._threads)
-            except Exception as error:
+            except (Exception, Refusal) as error:
                 return Refused(error) if isinstance(error, Refusal) else Failed(error)
             if not isinstance(result, InputRequired):
                 return Completed(result)

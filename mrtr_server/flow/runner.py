@@ -6,11 +6,12 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from functools import partial
 from traceback import clear_frames
+from types import CoroutineType
 from typing import Any, assert_never
 
 from ..concurrency.running import running_loop, running_task
 from ..concurrency.threads import Threads, call_function
-from ..errors import CallEnded, FlowContinues, Refusal, ToolError
+from ..errors import CallEnded, FlowContinues, Refusal, RoundOver, ToolError
 from ..protocol.messages import JSON, Outlet
 from .context import Context
 from .endings import Asking, Backgrounded, Completed, Failed, Refused, RoundEnd, Yielded
@@ -107,11 +108,10 @@ async def _concluded(handler: Handler, round_: WaitingRound, work: Work, inputs:
             )
         else:
             round_.check_awaited()
-    except asyncio.CancelledError as ended:
+    except asyncio.CancelledError as error:
         if round_.stopped is not Stop.PARKED:
             raise
-        if round_.has_branches:  # asyncio.TaskGroup holds the exception, and so all that the handler held
-            clear_frames(ended.__traceback__)
+        raised = error
     except (Exception, CallEnded, BaseExceptionGroup) as error:
         raised = error
     finally:
@@ -125,6 +125,8 @@ async def _concluded(handler: Handler, round_: WaitingRound, work: Work, inputs:
                 raise asyncio.CancelledError("the round has ended")
             case Stop.PARKED:
                 running_task().uncancel()
+                if raised is not None and round_.has_branches:  # a task group has it, and so all that the handler held
+                    clear_frames(raised.__traceback__)
                 return round_.conclude(Completed(None))
             case Stop.RETURNED:
                 return (
@@ -240,11 +242,13 @@ async def _end(task: asyncio.Task[RoundEnd], round_: WaitingRound) -> None:
     left pending: its owner would take a cancellation for a result.
     """
     if not task.done():
-        for _ in range(END_TICKS):
-            if task.done() or round_.in_teardown:
-                break
-            await asyncio.sleep(0)
-        if not task.done() and all(each.task is None or each.task.done() for each in round_.parked):
+        await _give_turns(task, round_)
+        has_left = False
+        while not round_.in_teardown and any(each.was_cancelled for each in round_.parked) and _leave_group(task):
+            has_left = True
+            await _give_turns(task, round_)
+        beside = [each.task for each in round_.parked if each.task is not None and each.task is not task]
+        if not task.done() and (has_left or all(each.done() for each in beside)):
             with suppress(TimeoutError):
                 async with asyncio.timeout(WIND_DOWN_SECONDS):
                     while not (task.done() or round_.in_teardown):
@@ -260,6 +264,30 @@ async def _end(task: asyncio.Task[RoundEnd], round_: WaitingRound) -> None:
     else:
         task.add_done_callback(_retrieve)
     _leave(round_)
+
+
+async def _give_turns(task: asyncio.Task[RoundEnd], round_: WaitingRound) -> None:
+    for _ in range(END_TICKS):
+        if task.done() or round_.in_teardown:
+            return
+        await asyncio.sleep(0)
+
+
+def _leave_group(task: asyncio.Task[RoundEnd]) -> bool:
+    """Raise `RoundOver` in a task group at whose end a handler waits; return False if it waits for anything else.
+
+    A group that is ending, since one of its tasks has failed, takes no cancellation while it waits for the others.
+    """
+    innermost: Any = task.get_coro()
+    while isinstance(within := getattr(innermost, "cr_await", None), CoroutineType):
+        innermost = within
+    frame = getattr(innermost, "cr_frame", None)
+    group = None if frame is None else frame.f_locals.get("self")
+    ended: asyncio.Future[bool] | None = getattr(group, "_on_completed_fut", None)  # of asyncio's groups and of AnyIO's
+    if task.done() or ended is None or ended.done():
+        return False
+    ended.set_exception(RoundOver())
+    return True
 
 
 def _retrieve(task: asyncio.Task[RoundEnd]) -> None:

@@ -2,21 +2,22 @@
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Container
+from collections.abc import Awaitable, Callable, Container, Coroutine
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import partial
 from itertools import count
-from typing import Any, cast, get_type_hints
+from typing import Any, Self, get_args, get_origin, get_type_hints
 
 from pydantic import ValidationError
 
 from ..concurrency.threads import Threads
 from ..crypto.digests import digest
-from ..errors import FlowError, KeyConflict, NotBegun, StepChanged
+from ..errors import FlowError, KeyConflict, NotBegun, SetupError, StepChanged
 from ..protocol.messages import JSON
-from ..schema.arguments import Stored
 from ..schema.forms import describe
+from ..schema.stored import Stored, stored_as
+from ..well_formed import escape_halves
 from .idempotency_keys import idempotency_key, key_parameter
 from .journal import Journal, Step
 from .step_arguments import argument_digests, full_name, plain
@@ -138,7 +139,7 @@ class Steps:
             elif MARK in key:
                 raise FlowError(f"key={key!r}: {MARK!r} is reserved for generated keys; choose another key")
             else:
-                planned.key = key
+                planned.key = escape_halves(key)
             self._hand_key(planned)
         except FlowError as error:
             planned.error = error
@@ -175,7 +176,7 @@ class Steps:
                 f"The key {key!r} is used for two different steps, {other.named} and {planned.named}; give one of "
                 "them another key="
             )
-        stored = _stored(planned.function.func)
+        stored = _stored(planned)
         record = self._journal.steps.get(key)
         if record is not None and task is None:
             result = _replay(planned, record, stored)
@@ -244,12 +245,12 @@ class Steps:
         except SystemExit as error:  # would end the whole server
             raise RuntimeError(f"The step {key!r} called sys.exit()") from error
         try:
-            written = stored.dump(value)
-            value = stored.load(written)
+            (result, exact), value = stored.keep(value, f"The result of the step {key!r}")
         except Exception as error:  # of the type's own code, too; the step is no failed one, to be tried again
             message = f"The step {key!r} returned a value that can't be stored as its declared type: {_why(error)}"
             raise FlowError(message) from None
-        self._journal.steps[key] = Step(planned.named, planned.digests, written, self._failed.pop(key, []))
+        failed = self._failed.pop(key, [])
+        self._journal.steps[key] = Step(planned.named, planned.digests, result, failed, exact)
         if self._keep is not None:
             await self._keep()
         return value
@@ -280,7 +281,7 @@ class Steps:
         So the order in which branches come to their first step, which the outside decides, does not matter. Those
         that are alike in all that is numbered as they come.
         """
-        name = task.get_name().replace(MARK, "_").replace(ALIKE, "_")
+        name = escape_halves(task.get_name()).replace(MARK, "_").replace(ALIKE, "_")
         if name.startswith("Task-") or name == "None":  # which Python 3.12 calls the tasks of a task factory
             coroutine: Any = task.get_coro()
             name, frame = getattr(coroutine, "__name__", "task"), getattr(coroutine, "cr_frame", None)
@@ -303,7 +304,7 @@ def _replay(planned: Planned, record: Step, stored: Stored) -> Any:
         )
     if record.arguments == planned.digests:
         try:
-            return stored.load(record.result)
+            return stored.load(record.result, record.exact)
         except Exception as error:  # another version of the handler recorded it
             if not planned.rerun:
                 raise _misfit(planned.key, error) from None
@@ -317,10 +318,25 @@ def _notify_watcher(planned: Planned, *, runs: bool) -> None:
         watcher(planned.function.func.__name__ if MARK in planned.key else planned.key, runs)
 
 
-def _stored(function: Callable[..., Any]) -> Stored:
+def _stored(planned: Planned) -> Stored:
+    """Return how the result of a step is stored. Raises `FlowError` for a type whose values can't be read back."""
+    annotation = _declared_by(planned.function.func)
+    try:
+        stored = stored_as(annotation)
+        stored.compile()
+    except SetupError as error:
+        raise FlowError(
+            f"The step {planned.key!r} was not run, since its result could not be read again as its declared type, "
+            f"{annotation}: {error}. Return a model, a dataclass or plain JSON, and make what can't be stored where it "
+            "is used, such as in a dependency"
+        ) from None
+    return stored
+
+
+def _declared_by(function: Callable[..., Any]) -> Any:
     """Find the declared type of a step's result. A class is its own type; what declares nothing gives plain JSON."""
     if inspect.isclass(function):
-        return _stored_as(cast(Any, function))
+        return function
     target = getattr(function, "__func__", function)
     annotation = getattr(target, "__annotations__", {}).get("return", Any)
     if isinstance(annotation, str):
@@ -328,12 +344,12 @@ def _stored(function: Callable[..., Any]) -> Stored:
             annotation = get_type_hints(target).get("return", Any)
         except (NameError, TypeError):
             annotation = Any
-    return _stored_as(annotation)
-
-
-@lru_cache(maxsize=256)
-def _stored_as(annotation: Any) -> Stored:
-    return Stored(annotation)
+    if get_origin(annotation) in (Awaitable, Coroutine):  # of a plain function, whose result is awaited
+        annotation = get_args(annotation)[-1]
+    if annotation is Self:
+        owner = getattr(function, "__self__", None)
+        annotation = owner if inspect.isclass(owner) else type(owner)
+    return annotation
 
 
 def _why(error: Exception) -> str:

@@ -5,13 +5,12 @@ import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, AsyncExitStack
 from contextvars import ContextVar, copy_context
-from dataclasses import dataclass
 from functools import partial
 from inspect import isasyncgen, isawaitable, isgenerator
 from types import TracebackType
 from typing import Any
 
-from ..concurrency.threads import Callee, Threads, call_function
+from ..concurrency.threads import Called, Callee, Threads, call_function
 from ..errors import CallEnded, FlowContinues, FlowError, MissingCapability
 from .steps import current_dependency
 from .waiting_round import Stop, WaitingRound
@@ -70,7 +69,7 @@ class Teardown:
         entered = _Async(dependency.name, make) if dependency.is_async else _Plain(dependency.name, make)
         # First, since a cancellation may come when the generator has been entered, in its thread.
         self._entered.push_async_exit(partial(self._leave, entered, commits))
-        await call_function(_Call(entered.enter, entered.name, dependency.is_async), {}, self.in_thread)
+        await call_function(Called(entered.enter, entered.name, dependency.is_async), {}, self.in_thread)
         return entered.value
 
     async def leave(self, error: BaseException | None) -> None:
@@ -103,7 +102,7 @@ class Teardown:
             watcher(entered.name)
         leave = partial(entered.leave, error)
         try:
-            await call_function(_Call(leave, entered.name, isinstance(entered, _Async)), {}, self.in_thread)
+            await call_function(Called(leave, entered.name, isinstance(entered, _Async)), {}, self.in_thread)
         except (Exception, CallEnded, BaseExceptionGroup) as failure:
             if error is None or self._may_be_replaced(error):
                 raise
@@ -123,15 +122,6 @@ async def _ended(work: Awaitable[Any]) -> tuple[Any, SystemExit | None]:
         return await work, None
     except SystemExit as error:
         return None, error
-
-
-@dataclass(frozen=True, slots=True)
-class _Call:
-    """A part of a generator, to be called as the function of an author is."""
-
-    function: Callable[..., Any]
-    name: str
-    is_async: bool
 
 
 class _Plain:

@@ -19,7 +19,7 @@ from typing_extensions import override
 from ..callbacks.callback_service import KIND, Callbacks, Reports
 from ..concurrency.running import running_loop
 from ..concurrency.threads import Threads
-from ..errors import CallEnded, FlowError, MisplacedCall, NotBegun, StoreUnavailable
+from ..errors import CallEnded, FlowError, MisplacedCall, NotBegun, RoundOver, StoreUnavailable
 from ..logs.tracebacks import CallSite, call_site, format_call_site
 from ..protocol.messages import JSON, Call, Question
 from .asks import Ask
@@ -70,12 +70,15 @@ class Parked:
 
     Args:
         may_continue: whether it can.
+        was_cancelled: whether its owner has cancelled it before, and may wait for its end: a task group does, of which
+            another task has failed.
     """
 
-    __slots__ = ("continues", "may_continue", "task", "waiter")
+    __slots__ = ("continues", "may_continue", "task", "waiter", "was_cancelled")
 
-    def __init__(self, may_continue: Callable[[], bool]) -> None:
+    def __init__(self, may_continue: Callable[[], bool], *, was_cancelled: bool = False) -> None:
         self.may_continue = may_continue
+        self.was_cancelled = was_cancelled
         self.task = asyncio.current_task(loop := running_loop())
         self.continues = False
         self.waiter: asyncio.Future[None] = loop.create_future()
@@ -197,8 +200,6 @@ class WaitingRound(Round):
 
     def let_go(self) -> None:
         """Break the circles of a round that has ended: they would hold its call until the next garbage collection."""
-        for parked in self.parked:
-            parked.task = None
         self.parked.clear()
         self._steps = self.main = None
         if self.task is not None:
@@ -236,10 +237,12 @@ class WaitingRound(Round):
             try:
                 await parked.waiter
             except asyncio.CancelledError:
+                if self.stopped is not None and parked.was_cancelled and parked.task is self.main:
+                    raise RoundOver from None
                 self._end_if_cancelled(continues=parked.continues)
                 if not parked.continues:
                     self.parked.remove(parked)
-                parked = Parked(may_continue)
+                parked = Parked(may_continue, was_cancelled=True)
 
     def _end_if_cancelled(self, *, continues: bool = False) -> None:
         """End the round when a coroutine with an open question is cancelled, as by a timeout or a sibling that failed.

@@ -21,6 +21,7 @@ from ..protocol.messages import JSON, HandedOver, NeedsInput, Question
 from ..protocol.sessions import OwnerPlaces, Session
 from ..storage.base import Store
 from ..storage.quotas import ANY, Quota, Quotas
+from ..well_formed import write_json
 
 LONGEST_ID = 2_500
 """Characters of a sealed event id. nginx refuses headers of more than 8 KB, so what is longer goes to the store."""
@@ -300,7 +301,7 @@ def dump_event(event: Event) -> bytes:
 
 def _dump_question(key: str, question: Question) -> bytes:
     if not question.dumped:
-        question.dumped = to_json(question.dump(), inf_nan_mode="constants")
+        question.dumped = write_json(question.dump(), inf_nan_mode="constants")
     return b"[%b,%b" % (to_json(key), question.dumped[1:])
 
 

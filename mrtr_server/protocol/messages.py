@@ -9,6 +9,7 @@ from typing import Any, Literal, Protocol
 
 from ..crypto.digests import digest, digest_bytes
 from ..errors import RequestError
+from ..well_formed import is_well_formed, well_formed
 from .call_facts import CallFacts
 from .callers import NO_SCOPES, Caller, Client, Principal
 
@@ -126,6 +127,9 @@ class Question:
         if not self.shape:
             self.shape = digest({name: value for name, value in self.params.items() if name != "message"})
         message = self.params.get("message", "")
+        if not is_well_formed(message):  # mended now, since the digest is of what the person reads
+            message = well_formed(message)
+            self.params = {**self.params, "message": message}
         read = _message_digest(message) if len(message) <= SHORT_MESSAGE else digest_bytes(message.encode())
         self.digest = f"{self.kind}.{read}.{self.shape}"
 

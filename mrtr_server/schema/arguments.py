@@ -1,9 +1,7 @@
 """From a signature to JSON Schema, and from JSON back to arguments and results."""
 
-from collections.abc import Callable, Collection, Mapping
-from copy import deepcopy
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from inspect import Parameter
 from typing import Annotated, Any, NotRequired, Protocol, get_args, get_origin
 
@@ -15,14 +13,16 @@ from typing_extensions import TypedDict
 
 from ..errors import ArgumentsMisfit, FlowError, SetupError
 from ..protocol.header_params import HEADER_KEYWORD
-from .core_schema import Node
+from ..well_formed import well_formed
 from .defaults import copier_of, refuse_misfit
-from .peer_validator import PeerValidator, compiled, without_floods
+from .peer_validator import PeerValidator
 from .problems import MOST_PROBLEMS as MOST_PROBLEMS
-from .unions import refuse_many_ways
 
 _TELLING = frozenset({"value_error", "assertion_error", "union_tag_invalid"})
 """Errors of pydantic's whose message may hold the value."""
+
+_NO_TEXT = "string_unicode"
+"""The error of pydantic's for halves of characters."""
 
 _NO_SCHEMA = (PydanticInvalidForJsonSchema, PydanticUserError, SchemaError)
 
@@ -266,45 +266,17 @@ class Structured:
     def dump(self, value: Any) -> Any:
         """Validate a result against its type, and return it as plain JSON. Raises `FlowError`, without the value."""
         try:
+            return self._dump(value)
+        except UnicodeEncodeError:
+            return self._dump(well_formed(value))
+
+    def _dump(self, value: Any, *, is_mended: bool = False) -> Any:
+        try:
             return self._to_python(self._validate(value), mode="json", by_alias=True)
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
-            where = ".".join(map(str, first["loc"]))
-            why = f"a validator refuses it ({first['type']})" if first["type"] in _TELLING else first["msg"]
-            raise FlowError(f"The result does not fit its annotation: {where and f'{where}: '}{why}") from None
-
-
-class Stored:
-    """Values that are dumped to JSON and loaded as their declared type: step results, and handlers' own state.
-
-    Args:
-        annotation: the declared type; `Any` for plain JSON.
-
-    Raises:
-        SetupError: a small value could take very long to load, because of unions. Of a type that refers to classes
-            which are not there yet, `load` raises it.
-    """
-
-    def __init__(self, annotation: Any) -> None:
-        self._annotation = annotation
-        self._adapter: TypeAdapter[Any] = TypeAdapter(annotation)
-        if self._adapter.pydantic_complete:
-            self._validate  # noqa: B018  compiled now
-
-    @cached_property
-    def _validate(self) -> Callable[[Any], Any]:
-        schema: Node = self._adapter.core_schema
-        refuse_many_ways(repr(self._annotation), schema)
-        bounded = without_floods(schema)
-        return self._adapter.validator.validate_python if bounded is schema else compiled(bounded)
-
-    def dump(self, value: Any) -> Any:
-        """Return a value as plain JSON. Raises pydantic's `PydanticSerializationError` for a value that is not JSON."""
-        return self._adapter.dump_python(value, mode="json", warnings="error", round_trip=True)
-
-    def load(self, stored: Any) -> Any:
-        """Return a stored value as its type. Raises pydantic's `ValidationError`.
-
-        It shares nothing with what is stored, so a handler can change it.
-        """
-        return self._validate(deepcopy(stored))
+        if first["type"] == _NO_TEXT and not is_mended:
+            return self._dump(well_formed(value), is_mended=True)
+        where = ".".join(map(str, first["loc"]))
+        why = f"a validator refuses it ({first['type']})" if first["type"] in _TELLING else first["msg"]
+        raise FlowError(f"The result does not fit its annotation: {where and f'{where}: '}{why}")

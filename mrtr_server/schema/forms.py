@@ -12,6 +12,7 @@ from pydantic.alias_generators import to_snake
 from ..crypto.digests import digest
 from ..errors import InvalidAnswer, SetupError
 from ..protocol.messages import NamedChoices
+from ..well_formed import refuse_halves
 from .arguments import TitleFreeSchema
 from .peer_validator import PeerValidator
 from .problems import problems_of
@@ -76,6 +77,7 @@ class Form:
         self.schema: dict[str, Any] = {"type": "object", "properties": properties}
         if required:
             self.schema["required"] = [name for name in properties if name in required]
+        refuse_halves(model.__name__, {f"the form of {model.__name__}": self.schema})
         self.shape = digest({"requestedSchema": self.schema})
         self._names = frozenset(properties)
         self._needs_nulls = always - required

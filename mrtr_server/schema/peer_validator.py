@@ -7,7 +7,7 @@ from itertools import islice
 from typing import Any, cast
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
-from pydantic_core import PydanticCustomError, SchemaValidator
+from pydantic_core import PydanticCustomError, SchemaValidator, to_json
 
 from .core_schema import ARRAYS, TABLES, Node, definitions_of, is_compound, parts, rebuilt, walk
 from .hashed import scattered
@@ -20,6 +20,10 @@ MOST_KEYS = 1000
 """How many keys of an object are looked at to find out what is wrong with it."""
 
 _FIELDS = frozenset({"model-field", "typed-dict-field", "dataclass-field", "named-tuple-field"})
+
+
+_PLAIN = frozenset({"str", "int", "float", "bool"})
+"""What JSON has itself, so that strict types of it take the same from JSON and from what was read of it."""
 
 
 class PeerValidator:
@@ -47,8 +51,10 @@ class PeerValidator:
         self._names_all = quick is self._bounded
         self._has_tables = any(each.get("fail_fast") and each["type"] in TABLES for each in walk(quick))
         self._has_texts = has_json_texts(schema)
+        self._is_strict = is_strict(schema)
         self._explain: Callable[[Any], Any] | None = None
-        self.validate = self._with_texts(adapter.validator.validate_python if quick is schema else compiled(quick))
+        validator = adapter.validator if quick is schema else compiled(quick)
+        self.validate = self._with_texts(partial(_of_json, validator) if self._is_strict else validator.validate_python)
         """Return a value as its type. Raises pydantic's `ValidationError`."""
 
     def problems(self, value: Any, error: ValidationError) -> list[tuple[str, str]]:
@@ -65,7 +71,9 @@ class PeerValidator:
     def _explained(self, value: Any) -> ValidationError | None:
         """Find what is wrong with a value that was refused; None if it can't be found."""
         if self._explain is None:
-            self._explain = self._with_texts(compiled(rebuilt(self._bounded, _read_in_part)))
+            validator = compiled(rebuilt(self._bounded, _read_in_part))
+            explain = partial(_as_json, validator) if self._is_strict else validator.validate_python
+            self._explain = self._with_texts(explain)
         token = _to_find.set([MOST_PROBLEMS])
         try:
             self._explain(_with_fewer_keys(value))
@@ -87,9 +95,29 @@ def validator_of(model: type[BaseModel]) -> PeerValidator:
     return PeerValidator(model.__name__, TypeAdapter(model))
 
 
-def compiled(schema: Node) -> Callable[[Any], Any]:
-    """Return the function that validates by a core schema, also the models within it, whatever their classes have."""
-    return SchemaValidator(cast(Any, schema), _use_prebuilt=False).validate_python
+def compiled(schema: Node) -> SchemaValidator:
+    """Return what validates by a core schema, also the models within it, whatever their classes have."""
+    return SchemaValidator(cast(Any, schema), _use_prebuilt=False)
+
+
+def is_strict(schema: Node) -> bool:
+    """Return whether a part of a type is strict: that takes text for a date, or a list for a set, from JSON alone."""
+    return any(
+        (each.get("strict") and each["type"] not in _PLAIN) or (each.get("config") or {}).get("strict")
+        for each in walk(schema)
+    )
+
+
+def _of_json(validator: Any, value: Any) -> Any:
+    """Validate a value that was read from JSON already, and once more as JSON if it does not fit."""
+    try:
+        return validator.validate_python(value)
+    except ValidationError:
+        return _as_json(validator, value)
+
+
+def _as_json(validator: Any, value: Any) -> Any:
+    return validator.validate_json(to_json(value))
 
 
 def without_floods(schema: Node) -> Node:

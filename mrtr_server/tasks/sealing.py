@@ -17,6 +17,7 @@ from ..protocol.callers import Client, Principal
 from ..protocol.messages import JSON, Call, Complete, Progress
 from ..protocol.users import dump_user, load_user
 from ..storage.tasks import TaskRow, in_epoch
+from ..well_formed import write_json
 from .questions import Questions
 
 ID_BYTES = 24
@@ -122,8 +123,9 @@ class SealedTasks:
 
     def seal_progress(self, binding: RowBinding, progress: Progress) -> str:
         """Seal how far a task has come."""
-        fields = [progress.token, progress.progress, progress.total, progress.message]
-        return self._codec.seal(_bound(binding, "progress"), to_json(fields))  # any float: it is compared with others
+        # Any float may be in it: it is compared with others.
+        fields = write_json([progress.token, progress.progress, progress.total, progress.message])
+        return self._codec.seal(_bound(binding, "progress"), fields)
 
     def unseal_progress(self, binding: RowBinding, sealed: str) -> Progress:
         """Return how far a task has come, as `seal_progress` sealed it."""
@@ -183,10 +185,10 @@ def _dump_call(call: Call, audience: str) -> bytes:
     }
     if call.task is not None and call.task.at_once and call.progress_token is not None:
         about["progress"] = call.progress_token  # it stays valid (Tasks, Task Progress Notifications)
-    if len(to_json(about)) > LARGEST_META:
+    if len(write_json(about)) > LARGEST_META:
         message = f"Besides the arguments, a task keeps at most {LARGEST_META} bytes of its request"
         raise OverBudget(message, "_meta", LARGEST_META)
-    return to_json({**about, "arguments": call.arguments})
+    return write_json({**about, "arguments": call.arguments})
 
 
 def _named_by(who: list[str] | None) -> list[Any] | None:

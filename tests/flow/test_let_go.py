@@ -63,6 +63,29 @@ async def asks_in_a_group(ctx: Context, note: Note) -> str:
     return "done"
 
 
+async def fails_in_a_group(ctx: Context, note: Note) -> str:
+    """Fail in a task group."""
+    HELD.see(note)
+    async with asyncio.TaskGroup() as group:
+        group.create_task(fail())
+    return "done"
+
+
+async def fails_beside_a_question(ctx: Context, note: Note) -> str:
+    """Fail in a task group in which somebody is asked."""
+    HELD.see(note)
+    async with asyncio.TaskGroup() as group:
+        group.create_task(ctx.elicit("Who?", Login))
+        group.create_task(fail())
+    return "done"
+
+
+async def fail() -> None:
+    """Fail for the model."""
+    await asyncio.sleep(0)
+    raise ToolError("It is not there")
+
+
 async def asks_after_a_step(ctx: Context, note: Note) -> str:
     """Ask after a step, and catch what comes."""
     HELD.see(note)
@@ -123,6 +146,8 @@ ROUNDS: dict[str, Callable[..., Any]] = {
         asks,
         asks_side_by_side,
         asks_in_a_group,
+        fails_in_a_group,
+        fails_beside_a_question,
         asks_after_a_step,
         asks_with_dependencies,
         asks_purely,

@@ -27,9 +27,10 @@ from pydantic_core import PydanticOmit, PydanticUseDefault, to_json
 from typing_extensions import TypedDict
 
 from mrtr_server.errors import ArgumentsMisfit
-from mrtr_server.schema.arguments import SignatureArguments, Stored
+from mrtr_server.schema.arguments import SignatureArguments
 from mrtr_server.schema.peer_validator import PeerValidator
 from mrtr_server.schema.problems import MOST_PROBLEMS
+from mrtr_server.schema.stored import Stored
 from mrtr_server.schema.texts import MOST_IN_TEXTS
 
 FIELDS: dict[str, Any] = {f"field{each}": (int, ...) for each in range(18)}

@@ -4,10 +4,11 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
+from secrets import token_hex
 from typing import Annotated, Any
 
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, Field, SecretStr
 from starlette.authentication import AuthCredentials, AuthenticationBackend, SimpleUser
 from starlette.requests import HTTPConnection
 
@@ -32,6 +33,7 @@ from mrtr_server.tasks import worker
 from mrtr_server.testing import Answers, AsyncClient, Clock, accept, no, replica, yes
 
 from ..support.direct import Exchange, headers_for, scope_of
+from ..support.effects import EFFECTS, effect
 from ..support.flows import update
 from ..support.models import Login
 from ..support.serving import TIMEOUT
@@ -588,7 +590,7 @@ class Forgetful(InProcessStore):
 class TestWhatATaskSaysOfItself:
     async def test_is_what_every_database_and_client_can_read(self, client: AsyncClient) -> None:
         reply = await (await started(client, "mumbles")).wait()
-        assert reply.task.message == "Around\N{REPLACEMENT CHARACTER} ?"
+        assert reply.task.message == "Around\N{REPLACEMENT CHARACTER} \N{REPLACEMENT CHARACTER}"
 
     async def test_is_said_no_more_once_it_has_ended(self, client: AsyncClient, server: MRTRServer) -> None:
         """It was about work that goes on no more; a failure says what failed."""
@@ -873,6 +875,31 @@ class TestPrincipals:
 
 
 class TestWhatIsStored:
+    async def test_comes_back_as_it_was(self, client: AsyncClient, server: MRTRServer) -> None:
+        class Key(BaseModel):
+            id: str = Field(alias="_id")
+            value: SecretStr
+            raw: bytes = Field(exclude=True)
+
+        def make() -> Key:
+            return Key(_id=effect("made"), value=SecretStr("s3cret"), raw=b"\xff")
+
+        name = f"keyed_{token_hex(4)}"  # the server is that of all stores
+
+        @server.tool(name=name, task="required")
+        async def keyed(ctx: Context) -> str:
+            key = await ctx.step(make)
+            await ctx.confirm("Use it?")
+            return f"{key.id} {key.value.get_secret_value()} {key.raw!r}"
+
+        flow = await started(client, name)
+        await flow.wait()
+        row = await server._parts.tasks.store.find_task(flow.task)
+        assert row is not None
+        assert b"s3cret" not in row.journal
+        assert (await flow.answer(confirm=yes)).text == r"made s3cret b'\xff'"
+        assert EFFECTS == ["made"]
+
     async def test_can_be_read_by_nobody_without_the_keys(self, client: AsyncClient, server: MRTRServer) -> None:
         flow = await started(client, "both")
         await flow.wait()

@@ -12,6 +12,7 @@ from typing_extensions import override
 from ...concurrency.batching import BatchLoader
 from ...concurrency.wakes import Wakes
 from ...errors import StoreUnavailable
+from ...well_formed import well_formed
 from ..base import TaskStore
 from ..quotas import ANY, ENDLESS, Quota, Usage, UsageByCaller
 from ..tasks import FREE, Places, TaskRow
@@ -289,4 +290,4 @@ def _may_be_id(id: str) -> bool:
 
 def _storable(text: str) -> str:
     """Replace what PostgreSQL can't keep in a text."""
-    return text.replace("\0", "\N{REPLACEMENT CHARACTER}").encode(errors="replace").decode()
+    return well_formed(text.replace("\0", "\N{REPLACEMENT CHARACTER}"))
