@@ -19,6 +19,9 @@ from ..crypto.digests import canonical, digest
 from ..errors import FlowError
 from ..protocol.messages import JSON
 
+MOST_PARTS = 500_000
+"""Of how many collections and objects an argument may consist. Objects that refer to each other have no end of them."""
+
 
 def full_name(function: Callable[..., Any]) -> str:
     """Return the name of a function with that of its module."""
@@ -64,36 +67,42 @@ def _digest_argument(name: str, value: Any) -> str:
     return digest(plain(value))[:16]
 
 
-def plain(value: Any, depth: int = 16) -> Any:
+def plain(value: Any, depth: int = 16, left: Iterator[int] | None = None) -> Any:
     """Return what a value is made of as JSON. An object whose data are not all plain, say a connection, is its type."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if depth == 0:
         return _type(value)
+    left = iter(range(MOST_PARTS)) if left is None else left
+    if next(left, None) is None:
+        raise FlowError(
+            f"What a step is called with refers to its own parts again and again, or has more than {MOST_PARTS:,} of "
+            "them; pass the plain data that the step needs"
+        )
     if isinstance(value, Enum):
         return [_type(value), value.name or value.value]
     if isinstance(value, bytes | bytearray):
         return ["bytes", b64encode(value).decode()]
     if isinstance(value, Mapping):
         items = ((key if isinstance(key, str) else f"{_type(key)}{key!r}", item) for key, item in value.items())
-        return {key: plain(item, depth - 1) for key, item in items}
+        return {key: plain(item, depth - 1, left) for key, item in items}
     if isinstance(value, list | tuple):
-        return [plain(item, depth - 1) for item in value]
+        return [plain(item, depth - 1, left) for item in value]
     if isinstance(value, set | frozenset):
-        return sorted((plain(item, depth - 1) for item in value), key=canonical)
-    return _plain_object(value, depth)
+        return sorted((plain(item, depth - 1, left) for item in value), key=canonical)
+    return _plain_object(value, depth, left)
 
 
-def _plain_object(value: Any, depth: int) -> Any:
+def _plain_object(value: Any, depth: int, left: Iterator[int]) -> Any:
     if isinstance(value, BaseModel):
-        return plain(dict(value), depth - 1)
+        return plain(dict(value), depth - 1, left)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: plain(getattr(value, field.name), depth - 1) for field in dataclasses.fields(value)}
+        return {field.name: plain(getattr(value, field.name), depth - 1, left) for field in dataclasses.fields(value)}
     if callable(value):
         return full_name(value)
     data = getattr(value, "__dict__", None)
     if data and all(_is_data(item) for item in data.values()):
-        return [_type(value), plain(data, depth - 1)]
+        return [_type(value), plain(data, depth - 1, left)]
     if isinstance(value, PurePath):  # which the next one refuses with halves of characters
         return str(value)
     try:

@@ -13,7 +13,7 @@ from .core_schema import ARRAYS, TABLES, Node, definitions_of, is_compound, part
 from .hashed import scattered
 from .patterns import refuse_backtracking
 from .problems import MOST_PROBLEMS, UNREAD, problems_of
-from .texts import has_json_texts, short_text, validate_together
+from .texts import has_json_texts, refuse_imports, short_text, validate_together
 from .unions import refuse_many_ways
 
 MOST_KEYS = 1000
@@ -39,11 +39,12 @@ class PeerValidator:
         adapter: of the type.
 
     Raises:
-        SetupError: a small value could take very long, because of a pattern or of unions.
+        SetupError: a small value could take very long, because of a pattern or of unions; or it could run code.
     """
 
     def __init__(self, where: str, adapter: TypeAdapter[Any]) -> None:
         schema: Node = adapter.core_schema
+        refuse_imports(where, schema)
         refuse_backtracking(where, schema)
         refuse_many_ways(where, schema)
         self._bounded = rebuilt(rebuilt(schema, partial(_labelled, definitions_of(schema))), _bounded)

@@ -1,4 +1,4 @@
-"""Texts that grow when they are read: JSON within a string, networks, fractions and patterns."""
+"""Texts that grow when they are read: JSON within a string, networks, fractions and patterns. And names to import."""
 
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import IPvAnyInterface, IPvAnyNetwork
 from pydantic_core import PydanticCustomError
 
+from ..errors import SetupError
 from ..protocol.json_size import has_more_values, most_values
 from .core_schema import Node, walk
 
@@ -27,6 +28,25 @@ LONGEST_PATTERN = 250
 
 _left: ContextVar[list[int] | None] = ContextVar("_left", default=None)
 """How many more values JSON texts may hold."""
+
+
+def refuse_imports(where: str, schema: Node) -> None:
+    """Check that a type imports nothing, as pydantic's `ImportString` does: a client could run any code that is there.
+
+    Args:
+        where: what the type is of, for errors.
+        schema: pydantic's core schema of the type.
+
+    Raises:
+        SetupError: it does.
+    """
+    for each in walk(schema):
+        function = (each.get("function") or {}).get("function")
+        if getattr(function, "__name__", "") == "import_string" and function.__module__.startswith("pydantic."):
+            raise SetupError(
+                f"{where}: an ImportString imports whatever the client names, and so runs code. Take a str or a "
+                "Literal, and look it up in a dictionary of your own"
+            )
 
 
 def has_json_texts(schema: Node) -> bool:

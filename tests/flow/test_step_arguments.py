@@ -152,6 +152,19 @@ class TestArguments:
             argument_digests(buy, (value,), {})
 
 
+class Node:
+    def __init__(self) -> None:
+        self.all: list[Node] = []
+
+
+def test_objects_that_refer_to_each_other_in_many_ways_are_refused() -> None:
+    nodes = [Node() for _ in range(1000)]
+    for node in nodes:
+        node.all = nodes
+    with pytest.raises(FlowError, match="refers to its own parts again and again"):
+        argument_digests(buy, (nodes[0],), {})
+
+
 class TestPlain:
     @pytest.mark.parametrize("value", [None, True, 1, 0.5, "tea"])
     def test_data_of_json_stay_as_they_are_at_any_depth(self, value: Any) -> None:

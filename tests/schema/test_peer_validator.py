@@ -16,6 +16,7 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    ImportString,
     IPvAnyNetwork,
     Json,
     TypeAdapter,
@@ -26,7 +27,7 @@ from pydantic import (
 from pydantic_core import PydanticOmit, PydanticUseDefault, to_json
 from typing_extensions import TypedDict
 
-from mrtr_server.errors import ArgumentsMisfit
+from mrtr_server.errors import ArgumentsMisfit, SetupError
 from mrtr_server.schema.arguments import SignatureArguments
 from mrtr_server.schema.peer_validator import PeerValidator
 from mrtr_server.schema.problems import MOST_PROBLEMS
@@ -38,6 +39,9 @@ FIELDS: dict[str, Any] = {f"field{each}": (int, ...) for each in range(18)}
 
 Row: Any = create_model("Row", **FIELDS)
 Other: Any = create_model("Other", **{f"other{each}": (int, ...) for each in range(18)})  # type: ignore[call-overload]
+
+
+Imported: Any = ImportString
 
 
 class Strict(BaseModel):
@@ -136,6 +140,7 @@ FLOODS: list[tuple[Any, Any]] = [
 ]
 
 
+@pytest.mark.alone  # measures time
 @pytest.mark.parametrize(("annotation", "value"), FLOODS)
 def test_of_very_many_problems_the_first_are_named_and_the_others_never_made(annotation: Any, value: Any) -> None:
     make: Any = TypedDict
@@ -245,6 +250,7 @@ def test_python_is_given_no_prefix_of_a_network_to_keep_that_is_longer_than_any(
     assert caught.value.problems == [("it.longest", "Input has a part of more than 40 characters")]
 
 
+@pytest.mark.alone  # measures time
 @pytest.mark.parametrize(
     ("annotation", "good", "bad"),
     [
@@ -261,6 +267,13 @@ def test_no_text_makes_python_compute_for_long(annotation: Any, good: Any, bad: 
     assert time.process_time() - began < 0.5
 
 
+@pytest.mark.parametrize("annotation", [Imported, list[Imported], dict[str, Imported | None]])
+def test_a_type_that_imports_what_a_client_names_is_refused(annotation: Any) -> None:
+    with pytest.raises(SetupError, match="ImportString imports whatever the client names"):
+        arguments_of(annotation)
+
+
+@pytest.mark.alone  # measures time
 def test_what_no_longer_fits_is_loaded_at_the_same_cost() -> None:
     began = time.process_time()
     with pytest.raises(ValidationError) as caught:
