@@ -646,14 +646,18 @@ class Full(Busy):
         "listeners": "subscriptions are open",
         "task_waits": "requests wait for tasks",
         "held_streams": "streams are held open",
+        "held_bytes": "bytes of requests are held in memory",
     }
     """What is counted by each limit, for the message."""
+
+    _FREE_SOON = frozenset({"held_bytes"})
+    """The limits of what ends with its request."""
 
     _SAYS = "The server is full: {value} {what}, and no more are taken. Nothing was done; send the request again later"
 
     def __init__(self, limit: str, value: int) -> None:
         message = self._SAYS.format(value=value, what=self.WHAT[limit])
-        super().__init__(None, message, {"limit": limit, "value": value})
+        super().__init__(1.0 if limit in self._FREE_SOON else None, message, {"limit": limit, "value": value})
         self.limit = limit
 
 

@@ -85,6 +85,9 @@ class Limits(KnowsGiven):
             timeouts of the proxies in between.
         held_streams: how many streams a process holds open at once for clients of the handshake era: of calls that wait
             for a person, and of notifications.
+        held_bytes: how large the requests may be together that a process holds in memory, in bytes: those that come in,
+            run or wait, and what listeners listen to. A call that waits for a person is not held, since the store has
+            it. Requests of up to 4 KiB do not count, nor does the first one of a caller, however large it is.
         open_requests: how many requests of a client on standard input are served at once, without those that wait for a
             person; no more is read meanwhile.
         threads: how many plain `def` handlers and steps run at once.
@@ -102,9 +105,9 @@ class Limits(KnowsGiven):
             are stored at once. They are never removed before they expire, so new ones are refused.
         stored_bytes: how large tasks, outcomes and reports may be together for new ones to be stored, in bytes.
         listeners: how many `subscriptions/listen` streams are open at once in a process.
-        caller_share: which part of `stored_tasks`, `stored_states`, `stored_bytes`, `listeners`, `task_waits` and
-            `held_streams` one authenticated caller may use, above 0 and at most 1; and which part of `tasks` is kept
-            for callers that use less than it. Callers without authentication may use all.
+        caller_share: which part of `stored_tasks`, `stored_states`, `stored_bytes`, `listeners`, `task_waits`,
+            `held_streams` and `held_bytes` one authenticated caller may use, above 0 and at most 1; and which part of
+            `tasks` is kept for callers that use less than it. Callers without authentication may use all.
         max_concurrency: how many calls of tools, prompts and resources run at once in a process; the others wait their
             turn. None for any number.
         max_queue: how many calls wait at most, for `max_concurrency`. A call above that is handed to another replica;
@@ -139,6 +142,7 @@ class Limits(KnowsGiven):
     write_seconds: float = 30.0
     hold_seconds: float = 25.0
     held_streams: int = 10_000
+    held_bytes: int = 256 * 1024 * 1024
     open_requests: int = 1000
     threads: int = 40
     task_seconds: float = 3600.0

@@ -8,6 +8,21 @@ _HOST_HEADER = re.compile(_HOST, re.IGNORECASE)
 _ORIGIN = re.compile(f"https?://{_HOST}")
 
 
+_EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104  compared with, not bound
+
+
+def root_url(host: str, port: int, scheme: str = "http") -> str:
+    """Return the URL at which somebody on this machine reaches what listens on an address.
+
+    Args:
+        host: the address; of all addresses, it is that of loopback.
+        port: the port.
+        scheme: `http` or `https`.
+    """
+    shown = "127.0.0.1" if host in _EVERYWHERE else f"[{host}]" if ":" in host else host
+    return f"{scheme}://{shown}:{port}"
+
+
 def is_loopback_address(host: str) -> bool:
     """Return whether a host is `localhost`, or an address of loopback, such as `127.0.0.2` or `::1`.
 

@@ -1,5 +1,6 @@
 """What scripts/screenshots runs: the page at /docs, used as a person would use it, and pictures of it."""
 
+import re
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -63,13 +64,16 @@ def main() -> None:
         in_process("tests.support.page_app:app", log=Path(folder) / "log", environment=ENVIRONMENT) as server,
         chromium() as browser,
     ):
-        address = f"http://127.0.0.1:{server.port}/docs"
-        with opened(browser, f"{address}#tool/book_trip", "light", 1140, 720) as page:
+        found = re.search(r"/docs#token=[\w-]+", server.text)
+        if found is None:
+            raise SystemExit(f"The server has not said where its page is:\n{server.text}")
+        address = f"http://127.0.0.1:{server.port}{found[0]}"
+        with opened(browser, f"{address}&tool/book_trip", "light", 1140, 720) as page:
             call(page, town="Oslo")
             page.locator("form.question").get_by_label("name").fill("Ada Lovelace")
             page.locator("article.flow").evaluate("flow => scrollTo(0, flow.offsetTop - 12)")
             save(page, "page-question")
-        with opened(browser, f"{address}#tool/refund", "dark", 1140, 720) as page:
+        with opened(browser, f"{address}&tool/refund", "dark", 1140, 720) as page:
             call(page)
             page.locator("form.question").wait_for()
             page.get_by_role("button", name="Lose the next reply").click()
@@ -77,7 +81,7 @@ def main() -> None:
             page.locator(".second").wait_for()
             page.locator("li.round").last.evaluate("round => scrollTo(0, round.offsetTop - 12)")
             save(page, "page-lost-reply")
-        with opened(browser, f"{address}#tool/charter", "light", 360, 720) as page:
+        with opened(browser, f"{address}&tool/charter", "light", 360, 720) as page:
             call(page)
             page.locator("form.question").wait_for()
             page.locator(".task").evaluate("task => scrollTo(0, task.offsetTop - 12)")

@@ -13,6 +13,7 @@ from hypothesis import settings
 from starlette.types import ASGIApp
 
 from mrtr_server.concurrency import loop_watch
+from mrtr_server.logs.refusals import SERVERS
 from mrtr_server.storage import patience, slowness
 from mrtr_server.storage.sql import postgresql as postgresql_module
 from mrtr_server.storage.sql import sqlite as sqlite_module
@@ -80,12 +81,20 @@ def nothing_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "CONNECT_TIMEOUT", TIMEOUT / 2)
 
 
+def unbound() -> None:
+    """Take what web servers log from under the bound of its lines, also where a server runs for several tests."""
+    for name in SERVERS:
+        logging.getLogger(name).filters.clear()
+
+
 @pytest.fixture(autouse=True)
 def logging_as_it_was() -> Iterator[None]:
     """Undo how a test, or a command that it runs, configures the log."""
     loggers = [logging.getLogger(name) for name in (None, "mrtr_server", "uvicorn", "uvicorn.access", "_granian")]
     before = [(each.level, list(each.handlers), each.propagate) for each in loggers]
+    unbound()
     yield
+    unbound()
     for each, (level, handlers, propagate) in zip(loggers, before, strict=True):
         each.setLevel(level)
         each.handlers[:] = handlers

@@ -26,6 +26,7 @@ def test_the_defaults_are_those_of_the_design() -> None:
         "write_seconds": 30,
         "hold_seconds": 25,
         "held_streams": 10_000,
+        "held_bytes": 256 * 1024 * 1024,
         "threads": 40,
         "task_seconds": 3600,
         "poll_seconds": 1,

@@ -29,7 +29,7 @@ def new(folder: Path) -> None:
         click.echo(f"  cd {folder}")
     click.echo(
         f"  pip install -e '.[dev]'\n  pytest\n  mrtr-server dev {package}.server:app\n\n"
-        "Then open http://127.0.0.1:8000/docs, call the tool, and answer its questions."
+        "Then open the address of the page that it prints, call the tool, and answer its questions."
     )
     if checkout := installed_from():
         click.echo(

@@ -7,7 +7,7 @@ from ..errors import Full, OverShare
 
 
 class PlacesByCaller:
-    """Counts who holds places, so that no caller takes those of all others.
+    """Counts who holds places, so that no caller takes those of all others. A place may be a byte.
 
     Args:
         limit: what is counted, by its name in `Limits`.
@@ -23,9 +23,37 @@ class PlacesByCaller:
         self.taken = 0
         """How many places are taken."""
 
-    def has_room(self, caller: Hashable) -> bool:
-        """Return whether a caller may take one more place."""
-        return self.taken < self._total and (caller is None or self._held[caller] < self._share)
+    def has_room(self, caller: Hashable, own: int = 0) -> bool:
+        """Return whether a caller may take more.
+
+        Args:
+            caller: who takes it.
+            own: how many of its places do not count, since what they are for is to grow.
+        """
+        return self.taken - own < self._total and not self._has_share(caller, own)
+
+    def _has_share(self, caller: Hashable, own: int) -> bool:
+        return caller is not None and self._held[caller] - own >= self._share
+
+    def check(self, caller: Hashable, own: int = 0) -> None:
+        """Check that a caller may take more; see `has_room`.
+
+        Raises:
+            OverShare: the caller holds as many as it may.
+            Full: all are taken.
+        """
+        if self._has_share(caller, own):
+            raise OverShare(self._limit, self._share)
+        if self.taken - own >= self._total:
+            raise Full(self._limit, self._total)
+
+    def add(self, caller: Hashable, more: int) -> None:
+        """Count what a caller has taken, or with a negative number what it has given back."""
+        self.taken += more
+        if caller is not None:
+            self._held[caller] += more
+            if not self._held[caller]:
+                del self._held[caller]
 
     def take(self, caller: Hashable) -> Callable[[], None]:
         """Reserve a place.
@@ -37,28 +65,52 @@ class PlacesByCaller:
             A function that gives it back; it may be called again, and does nothing then.
 
         Raises:
-            OverShare: the caller holds as many as it may.
-            Full: all are taken.
+            OverShare, Full: as for `check`.
         """
-        if caller is not None and self._held[caller] >= self._share:
-            raise OverShare(self._limit, self._share)
-        if self.taken >= self._total:
-            raise Full(self._limit, self._total)
-        self.taken += 1
-        if caller is not None:
-            self._held[caller] += 1
+        self.check(caller)
+        self.add(caller, 1)
         is_held = True
 
         def give_back() -> None:
             nonlocal is_held
-            if not is_held:
-                return
-            is_held = False
-            self.taken -= 1
-            if caller is None:
-                return
-            self._held[caller] -= 1
-            if not self._held[caller]:
-                del self._held[caller]
+            if is_held:
+                is_held = False
+                self.add(caller, -1)
 
         return give_back
+
+
+class Portion:
+    """The places that are held for one thing: more at one time, and fewer at another.
+
+    Args:
+        places: counts them.
+        caller: who holds them; None where nobody is authenticated.
+    """
+
+    __slots__ = ("_caller", "_places", "size")
+
+    def __init__(self, places: PlacesByCaller, caller: Hashable) -> None:
+        self._places = places
+        self._caller = caller
+        self.size = 0
+        """How many there are."""
+
+    def has_room(self) -> bool:
+        """Return whether it may grow. All that a caller holds for this one thing is no obstacle."""
+        return self._places.has_room(self._caller, self.size)
+
+    def grow(self, size: int) -> None:
+        """Hold so many from now on, if it may grow. Raises `OverShare` and `Full`, as `PlacesByCaller.check`."""
+        self._places.check(self._caller, self.size)
+        self.set(size)
+
+    def set(self, size: int) -> None:
+        """Hold so many from now on, whatever others hold."""
+        self._places.add(self._caller, size - self.size)
+        self.size = size
+
+    def end(self) -> None:
+        """Hold nothing from now on. Safe to call twice."""
+        if self.size:
+            self.set(0)

@@ -173,6 +173,12 @@ def _resolve(future: "asyncio.Future[Any]", result: Any, error: BaseException | 
         future.set_exception(error)
 
 
+def _is_cancelled() -> bool:
+    """Return whether somebody has cancelled what runs now. A task in a variable of a frame would hold that frame."""
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > 0
+
+
 class Callee(Protocol):
     """A function of the author's: a handler or a dependency."""
 
@@ -226,8 +232,7 @@ async def call_function(callee: Callee, keywords: Mapping[str, Any], threads: Ru
             result = await threads(partial(callee.function, **keywords))
         return await result if isawaitable(result) else result
     except asyncio.CancelledError as error:
-        task = asyncio.current_task()
-        if task is None or task.cancelling():
+        if _is_cancelled():
             raise
         raise RuntimeError(f"{callee.name!r} raised CancelledError, but was not cancelled") from error
     except CallEnded:
@@ -238,6 +243,8 @@ async def call_function(callee: Callee, keywords: Mapping[str, Any], threads: Ru
         raised = ending_in(group, callee.name)
         if raised is group and group.subgroup(SystemExit) is not None:
             raise RuntimeError(f"{callee.name!r} called sys.exit()") from group
+        if raised is not group:
+            group.__traceback__ = None  # a frame of asyncio's task group has the group, and so would hold itself
     try:
         raise raised
     finally:

@@ -155,8 +155,9 @@ class SealedCodec:
             URL-safe Base64 without padding: about 4/3 of the payload's length plus 60 characters.
         """
         nonce = os.urandom(NONCE_BYTES)
-        sealed = self._sealing.encrypt(nonce, payload, self._header)
-        return UrlSafe(_to_base64(self._header + nonce + sealed, mode="json").rstrip("="))
+        # Nothing is held by a name: a payload may be as large as a request.
+        sealed = _to_base64(self._header + nonce + self._sealing.encrypt(nonce, payload, self._header), mode="json")
+        return UrlSafe(sealed.rstrip("="))
 
     def unseal(self, token: str) -> bytes:
         """Return the payload of a token that this ring sealed for this purpose.

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import Any
@@ -14,7 +15,9 @@ from ..concurrency.threads import Threads
 from ..errors import SetupError
 from ..flow.admission import Admission
 from ..flow.single_use import Redeemer
+from ..logs.refusals import SERVERS, bound_lines_of
 from ..logs.text import plain
+from ..loopback import root_url
 from ..rates.rate_limiter import RateLimiter
 from ..tasks.worker import Worker
 from ..transport.signals import drain_on_sigterm, forget_sigterm
@@ -24,6 +27,15 @@ logger = logging.getLogger("mrtr_server")
 
 LIFESPAN = 2 / 3
 """What part of the seconds that are left at the end of a shutdown is for leaving `lifespan=`."""
+
+
+_page_is_shown = False
+
+
+def note_page_is_shown() -> None:
+    """Note that the address of the page is shown to the author in another way than by the log."""
+    global _page_is_shown
+    _page_is_shown = True
 
 
 class Lifecycle:
@@ -40,6 +52,7 @@ class Lifecycle:
         worker: hands back its tasks.
         rates: closes its connections.
         observe: lets calls be observed from now on, where that is wanted.
+        page: the path of the page that shows what is inside the server, with its token; empty where there is none.
         lame_duck: how long the server accepts connections after SIGTERM, in seconds.
     """
 
@@ -56,6 +69,7 @@ class Lifecycle:
         rates: RateLimiter,
         *,
         observe: Callable[[], None],
+        page: str,
         lame_duck: float,
     ) -> None:
         self._name = name
@@ -68,9 +82,12 @@ class Lifecycle:
         self._worker = worker
         self._rates = rates
         self._observe = observe
+        self._page = page
         self._lame_duck = lame_duck
         self._told_draining = False
         self._runs = 0
+        self._unbound: Callable[[], None]
+        """Takes what the web server logs from under the bound of its lines, once it is there."""
         self.hears_sigterm = False
         """Whether SIGTERM is heard: from the startup on; or from the first request, where the server is mounted."""
 
@@ -88,6 +105,7 @@ class Lifecycle:
             return
         phase = "startup"
         self.hear_sigterm()
+        self._show_page(_root_of(receive))
         try:
             async with self.run(run_tasks=run_tasks):
                 await send({"type": "lifespan.startup.complete"})
@@ -100,8 +118,7 @@ class Lifecycle:
         else:
             await send({"type": "lifespan.shutdown.complete"})
         finally:
-            forget_sigterm(self._admission)
-            self.hears_sigterm = False
+            self._leave_server()
 
     @property
     def is_running(self) -> bool:
@@ -118,12 +135,12 @@ class Lifecycle:
         if refusal := self._shared.refusal or await self._shared.check():
             raise SetupError(refusal)
         self.hear_sigterm()
+        self._show_page("")
         try:
             async with self.run(run_tasks=run_tasks):
                 yield
         finally:
-            forget_sigterm(self._admission)
-            self.hears_sigterm = False
+            self._leave_server()
 
     @asynccontextmanager
     async def run(self, *, run_tasks: bool) -> AsyncIterator[None]:
@@ -173,9 +190,31 @@ class Lifecycle:
     def hear_sigterm(self) -> None:
         """Begin to drain on SIGTERM; see `drain_on_sigterm`. From now on, clients come by a network."""
         self.hears_sigterm = True
+        self._unbound = bound_lines_of(*SERVERS)
         self._shared.serve_many()
         watch_loop()
         drain_on_sigterm(self._admission, self._lame_duck)
+
+    def _leave_server(self) -> None:
+        """Undo what concerns more of the process than this server."""
+        forget_sigterm(self._admission)
+        self.hears_sigterm = False
+        self._unbound()
+
+    def _show_page(self, root: str) -> None:
+        """Log the address of the page with its token, at a level at which its author sees it under any web server.
+
+        Args:
+            root: the address of the server; empty where that is not known.
+        """
+        if self._page and not _page_is_shown:
+            where = "" if root else " below where this server is mounted or served"
+            logger.warning(
+                "%s: debug=True, so the page to try it also shows what is inside. Open it with its token, at %s%s",
+                self._name,
+                f"{root}{self._page}",
+                where,
+            )
 
     def _log_draining(self) -> None:
         """Log that the server drains, unless it shuts down, which is logged with the signal."""
@@ -190,3 +229,13 @@ class Lifecycle:
         """Begin to drain. May be called from any thread, from a signal handler, and again."""
         self._admission.drain()
         self._callbacks.wake()
+
+
+def _root_of(receive: Receive) -> str:
+    """Return the URL of uvicorn, which starts this server; empty where another one does, or it is not known."""
+    config: Any = getattr(getattr(receive, "__self__", None), "config", None)
+    if type(config).__module__ != "uvicorn.config" or "gunicorn" in sys.modules or not config.port:
+        return ""
+    if config.uds is not None or config.fd is not None:
+        return ""
+    return root_url(config.host, config.port, "https" if config.is_ssl else "http")

@@ -163,7 +163,7 @@ class ServerParts:
             clock,
             is_shared=self.shared.reaches_all_workers,
         )
-        subscriptions = Subscriptions(registry, self.tasks, self.fanout, errors, authorizer, limits)
+        subscriptions = Subscriptions(registry, self.tasks, self.fanout, errors, authorizer, limits, live.holds)
         discoverer = Discoverer(
             registry,
             instructions=settings.instructions,
@@ -235,8 +235,10 @@ class ServerParts:
         auth, middleware = settings.auth, settings.middleware
         served: ASGIApp = endpoint
         docs = None
+        self.page = ""
+        """The path of the page for people, with its token if it has one; empty where there is no page."""
         if settings.docs:
-            served, docs = _with_page(settings, path, ring, served, background, refusals)
+            served, docs, self.page = _with_page(settings, path, ring, served, background, refusals)
         if auth is not None or settings.scopes:
             served = Authentication(served, auth, challenges, refusals, dialects.handshake, limits.body_bytes)
         if served is not endpoint or middleware:  # the endpoint looks at its headers itself where it stands alone
@@ -270,6 +272,7 @@ class ServerParts:
             self.worker,
             self.rates,
             observe=self.observe,
+            page=self.page if settings.debug else "",
             lame_duck=settings.lame_duck,
         )
         registry.serving.add(self)
@@ -371,19 +374,21 @@ def _with_page(
     endpoint: ASGIApp,
     background: BackgroundTools,
     refusals: RefusalLog,
-) -> tuple[ASGIApp, Metadata]:
-    """Return the endpoint as the page for people needs it, and the page."""
-    from ..playground.observed_rounds import ObservedRounds  # only where there is one
+) -> tuple[ASGIApp, Metadata, str]:
+    """Return the endpoint as the page for people needs it, the page, and its path, with its token if it has one."""
+    from ..playground.local import address_of, token_of  # only where there is one
+    from ..playground.observed_rounds import ObservedRounds
     from ..playground.observed_tasks import ObservedTasks
     from ..playground.page import Page
 
-    tasks = None
+    tasks, token = None, ""
     if settings.debug:
-        tasks = ObservedTasks()
+        tasks, token = ObservedTasks(), token_of(ring)
         background.observe(tasks.serve)
-    endpoint = ObservedRounds(endpoint, inside=settings.debug)
-    page = Page(path, ring, tasks, own_codec=settings.codec is not None, has_auth=settings.auth is not None)
-    return endpoint, Metadata(page.claims, build_middleware_stack(page, settings.middleware, refusals))
+    endpoint = ObservedRounds(endpoint, token)
+    page = Page(path, ring, tasks, token, own_codec=settings.codec is not None, has_auth=settings.auth is not None)
+    served = Metadata(page.claims, build_middleware_stack(page, settings.middleware, refusals))
+    return endpoint, served, address_of(page.path, token) if token else page.path
 
 
 def _list_scope(settings: Settings[Any]) -> Literal["public", "private"]:

@@ -6,6 +6,7 @@ import logging.config
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from ..logs.refusals import SERVERS, bound_lines_of
 from ..logs.text import PlainText, plain
 from ..logs.tracebacks import AuthorsFirst
 from ..telemetry.seen_rounds import SeenRound, current_round
@@ -120,6 +121,7 @@ def configure_log(terminal: Terminal, level: str, *, full_tracebacks: bool) -> N
     for name in _CHATTY:
         logging.getLogger(name).setLevel(max(logging.WARNING, root.level))
     logging.getLogger("uvicorn.access").setLevel(logging.CRITICAL)
+    bound_lines_of(*SERVERS, exceptions=False)  # an author wants to see each of those
 
 
 def plural(count: int, what: str) -> str:

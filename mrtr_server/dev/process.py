@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..concurrency.shutdown import read_seconds
+from ..deployment.lifecycle import note_page_is_shown
 from ..errors import SetupError
 from ..logs.tracebacks import format_import_failure, is_raised_by_author, origin_of
+from ..loopback import root_url
 from ..server import MRTRServer
 from ..telemetry.seen_rounds import set_round_observer
 from .console import Console, configure_log, list_counts
@@ -22,9 +24,6 @@ from .terminal import Terminal
 
 NOT_LOADED = 3
 """The exit code of a process whose application can't be imported, or can't start: it has said why."""
-
-_EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104  compared with, not bound
-
 
 Find = Callable[[str, str], Any]
 """Imports an application by its name, from a folder. Raises `SetupError` for none, or whatever its code raises."""
@@ -63,6 +62,7 @@ class DevProcess:
         effects = EffectWatch(_packages_of(self.app))
         set_round_observer(Console(terminal, effects))
         effects.install()
+        note_page_is_shown()
         try:
             found = self.find(self.app, self.app_dir)
         except Exception as error:
@@ -143,9 +143,8 @@ class DevProcess:
 
 
 def docs_page(server: MRTRServer) -> str | None:
-    """Return the path of the page to try a server, below where it is mounted; None where it has none."""
-    settings = server._parts.settings  # noqa: SLF001  the setting is nobody else's concern
-    return f"{server.path.rpartition('/')[0]}/docs" if getattr(settings, "docs", False) else None
+    """Return the path of the page to try a server, below where it is mounted, with its token; None for no page."""
+    return server._parts.page or None  # noqa: SLF001  nobody else shows it
 
 
 def servers_in(app: Any, path: str = "") -> Iterator[tuple[str, MRTRServer]]:
@@ -162,12 +161,6 @@ def servers_in(app: Any, path: str = "") -> Iterator[tuple[str, MRTRServer]]:
         inner = getattr(route, "app", None)
         if inner is not None:
             yield from servers_in(inner, f"{path}{getattr(route, 'path', '')}".rstrip("/"))
-
-
-def root_url(host: str, port: int) -> str:
-    """Return the URL at which an author reaches what listens on an address."""
-    shown = "127.0.0.1" if host in _EVERYWHERE else f"[{host}]" if ":" in host else host
-    return f"http://{shown}:{port}"
 
 
 def _packages_of(app: str) -> frozenset[str]:

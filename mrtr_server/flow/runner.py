@@ -5,6 +5,7 @@ import logging
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from functools import partial
+from traceback import clear_frames
 from types import CoroutineType
 from typing import Any, assert_never
 
@@ -107,9 +108,10 @@ async def _concluded(handler: Handler, round_: WaitingRound, work: Work, inputs:
             )
         else:
             round_.check_awaited()
-    except asyncio.CancelledError:
+    except asyncio.CancelledError as error:
         if round_.stopped is not Stop.PARKED:
             raise
+        raised = error
     except (Exception, CallEnded, BaseExceptionGroup) as error:
         raised = error
     finally:
@@ -117,20 +119,25 @@ async def _concluded(handler: Handler, round_: WaitingRound, work: Work, inputs:
             await _finish_steps(round_)
         round_.stopped = round_.stopped or Stop.RETURNED
         round_.wake()  # with what follows at once, or a teardown, the task ends
-    match round_.stopped:
-        case Stop.CANCELLED:
-            raise asyncio.CancelledError("the round has ended")
-        case Stop.PARKED:
-            running_task().uncancel()
-            return round_.conclude(Completed(None))
-        case Stop.RETURNED:
-            return (
-                conclude_error(round_, raised)
-                if raised is not None
-                else conclude_result(handler, round_, result, inputs)
-            )
-        case unknown:
-            assert_never(unknown)
+    try:
+        match round_.stopped:
+            case Stop.CANCELLED:
+                raise asyncio.CancelledError("the round has ended")
+            case Stop.PARKED:
+                running_task().uncancel()
+                if raised is not None and round_.has_branches:  # a task group has it, and so all that the handler held
+                    clear_frames(raised.__traceback__)
+                return round_.conclude(Completed(None))
+            case Stop.RETURNED:
+                return (
+                    conclude_error(round_, raised)
+                    if raised is not None
+                    else conclude_result(handler, round_, result, inputs)
+                )
+            case unknown:
+                assert_never(unknown)
+    finally:
+        del raised  # it knows this frame, and so would hold itself, and all that the handler held
 
 
 async def _torn_down(
@@ -302,3 +309,4 @@ def _leave(round_: WaitingRound) -> None:
     for parked in round_.parked:
         if parked.task is not None:
             parked.task._log_destroy_pending = False  # type: ignore[attr-defined]
+    round_.let_go()

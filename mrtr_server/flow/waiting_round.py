@@ -49,6 +49,10 @@ def _never() -> None:
     return None
 
 
+def _nothing() -> None:
+    """Do nothing with answers that come when a round has ended."""
+
+
 def _can_never() -> bool:
     return False
 
@@ -188,6 +192,18 @@ class WaitingRound(Round):
         self.stopped = Stop.PARKED
         self.main.cancel()  # whatever the handler has cancelled itself: its open ask has outlived that
         self.main.get_loop().call_soon(self.wake)  # by then it has ended, as a rule
+
+    @property
+    def has_branches(self) -> bool:
+        """Whether another task than the handler's own waits."""
+        return any(parked.task is not self.main for parked in self.parked)
+
+    def let_go(self) -> None:
+        """Break the circles of a round that has ended: they would hold its call until the next garbage collection."""
+        self.parked.clear()
+        self._steps = self.main = None
+        if self.task is not None:
+            self.task.on_answers(_nothing)
 
     def begin_teardown(self) -> None:
         """Note that the handler has ended, and that its dependencies are being torn down: that is waited for."""

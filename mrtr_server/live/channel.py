@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
+from ..concurrency.places import Portion
 from ..protocol.messages import Call, Outlet, Question
 from .events import Origin
 
@@ -33,6 +34,11 @@ class Channel(Outlet, Protocol):
     @property
     def progress(self) -> float:
         """The progress that was sent last."""
+        ...
+
+    @property
+    def portion(self) -> Portion | None:
+        """What counts the bytes of the request; None where it is small."""
         ...
 
     def origin(self) -> Origin:

@@ -4,18 +4,18 @@ import math
 import os
 from collections.abc import Callable, Mapping
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import count
 from secrets import token_hex
 from typing import Any
 
 from pydantic_core import from_json, to_json
 
-from ..crypto.digests import digest_bytes
+from ..crypto.digests import digest_bytes, digest_twice
 from ..crypto.keys import KeyRing
-from ..crypto.place_codec import PlaceCodec
+from ..crypto.place_codec import PlaceCodec, row_codec
 from ..crypto.purposes import LIVE_EVENT
-from ..errors import InvalidRequestState, StoreUnavailable
+from ..errors import InvalidRequestState, ProtocolError, StoreUnavailable
 from ..protocol.callers import Principal
 from ..protocol.messages import JSON, HandedOver, NeedsInput, Question
 from ..protocol.sessions import OwnerPlaces, Session
@@ -26,12 +26,17 @@ from ..well_formed import write_json
 LONGEST_ID = 2_500
 """Characters of a sealed event id. nginx refuses headers of more than 8 KB, so what is longer goes to the store."""
 
+MOST_PARTS = 64
+"""How many arrays and objects an event may have to be kept as it is: of few, none is much larger than its bytes."""
+
 KEPT_AFTER = 300.0
 """How long what belongs to a question is kept after it has expired, in seconds: for so long may the round run that its
 answer began, for a client that is away, or when replicas have died."""
 
 NONE_YET = -math.inf
 """The progress of what has sent none."""
+
+TOO_LATE_TO_CONTINUE = "It is too late to continue this call; call again"
 
 ENDED = "end."
 """How the id of a stream's last event begins: there is nothing after it."""
@@ -71,7 +76,7 @@ class Origin:
 
 @dataclass(slots=True)
 class Event:
-    """Where a stream stands.
+    """Where a stream stands. It moves on with the stream.
 
     Args:
         origin: the request that opened it.
@@ -83,6 +88,7 @@ class Event:
         sent: how many of the questions were sent before.
         seen: of a request for the result of a task, the questions that were sent before and are open, or whose page has
             not reported yet: the name of that page, or nothing, by their keys.
+        size: how large it is, in bytes, once it was sealed or read from its id.
         is_lost: whether the store has it no more, so that only the method, the id and the version are known.
         epoch: the epoch of the store that the state names; empty where it names none.
     """
@@ -96,14 +102,31 @@ class Event:
     sent: int = 0
     is_lost: bool = False
     seen: Mapping[str, str] = field(default_factory=dict)
+    size: int = 0
     epoch: str = ""
 
-    @property
-    def needs(self) -> NeedsInput | HandedOver:
-        """What the round needed that it stands for."""
-        if self.questions:
-            return NeedsInput(self.questions, self.state, self.expires, self.epoch)
-        return HandedOver(self.state, self.expires, epoch=self.epoch)
+    def move_on(self, outcome: NeedsInput | HandedOver, progress: float) -> None:
+        """Stand where a round has ended.
+
+        Args:
+            outcome: of the round.
+            progress: the progress that was sent last.
+        """
+        self.run, self.sent, self.progress = "", 0, progress
+        self.state, self.expires, self.epoch = outcome.state, outcome.expires, outcome.epoch
+        self.questions = outcome.questions if isinstance(outcome, NeedsInput) else {}
+
+    def let_go(self) -> None:
+        """Hold nothing of what the client sent, and of what the round has left: its id has that, see `take_back`."""
+        self.origin.params, self.state, self.questions = {}, "", {}
+
+    def take_back(self, kept: "Event") -> None:
+        """Hold again what `let_go` let go.
+
+        Args:
+            kept: the same event, read from its id.
+        """
+        self.origin.params, self.state, self.questions = kept.origin.params, kept.state, kept.questions
 
     @property
     def ends(self) -> float:
@@ -123,18 +146,25 @@ class SealedEvent:
     Args:
         id: the id.
         questions: how many the event has.
-        row: the key of the row that holds the event, if it is too long for a header; empty otherwise.
-        sealed: what that row holds.
+        payload: the event, if the id holds it.
+        row: the key of the row that holds it, if it is too long for a header; empty otherwise.
+        sealed: what that row is to hold, until it does.
         keep: how long it is kept, in seconds.
         quota: how much its caller may keep.
     """
 
     id: str
     questions: int = 0
+    payload: bytes = b""
     row: str = ""
     sealed: bytes = b""
     keep: float = 0.0
     quota: Quota = ANY
+
+    @property
+    def is_smaller(self) -> bool:
+        """Whether it takes less memory than the event: that has a row, or many arrays and objects."""
+        return bool(self.row) or self.payload.count(b"[") + self.payload.count(b"{") > MOST_PARTS
 
     def after(self, sent: int) -> str:
         """Return the id of the event after so many questions, of so many."""
@@ -154,7 +184,7 @@ class EventIds:
 
     def __init__(self, ring: KeyRing, audience: str, store: Store, quotas: Quotas, clock: Callable[[], float]) -> None:
         self._codec = PlaceCodec(ring, "live event")
-        self._rows = PlaceCodec(ring, LIVE_EVENT)
+        self._rows = row_codec(ring, LIVE_EVENT, in_memory=store.in_memory)
         self._places = OwnerPlaces(audience)
         self._store = store
         self._quotas = quotas
@@ -163,22 +193,51 @@ class EventIds:
     def seal(self, event: Event, principal: Principal | None) -> SealedEvent:
         """Return the id of an event. One that is too long for a header is valid when it is kept; see `keep`."""
         payload, place = dump_event(event), self._places.of(principal)
-        id = self._codec.seal(place, payload)
-        if len(id) <= LONGEST_ID:
-            return SealedEvent(id, len(event.questions))
+        event.size = len(payload)
+        asked, id = len(event.questions), self._codec.seal(place, payload) if len(payload) <= LONGEST_ID else ""
+        if 0 < len(id) <= LONGEST_ID:
+            return SealedEvent(id, asked, payload)
         # The same each time, so that a client that comes back to a stream often has only one row. Nobody else
         # can know it: a state is in it, or the name of a round.
-        row, origin = digest_bytes(place + payload), event.origin
+        (_, row), origin = digest_twice(place, payload), event.origin
         short = to_json(["row", row, origin.method, origin.request_id, origin.session.version])
         sealed = self._rows.seal(_row_place(place, row), payload).encode()
         keep = max(event.expires - self._clock(), 0.0) + KEPT_AFTER
-        id, asked = self._codec.seal(place, short), len(event.questions)
-        return SealedEvent(id, asked, row, sealed, keep, self._quotas.of(principal))
+        return SealedEvent(self._codec.seal(place, short), asked, b"", row, sealed, keep, self._quotas.of(principal))
 
     async def keep(self, event: SealedEvent) -> None:
-        """Keep what an id does not hold itself. Raises `StoreUnavailable` and `Full`."""
-        if event.row:
+        """Keep what an id does not hold itself; the store alone holds it then. Raises `StoreUnavailable` and `Full`."""
+        if event.sealed:
             await self._store.put(event.row, event.sealed, keep=event.keep, quota=event.quota)
+            event.sealed = b""
+
+    async def take_back(self, event: Event, sealed: SealedEvent, principal: Principal | None) -> None:
+        """Read again what an event has let go.
+
+        Args:
+            event: as `seal` took it.
+            sealed: what that returned, which is kept.
+            principal: on whose behalf.
+
+        Raises:
+            ProtocolError: the store has it no more.
+            StoreUnavailable: the store can't say.
+        """
+        payload = sealed.payload or await self._find(sealed.row, self._places.of(principal))
+        if payload is None:
+            raise ProtocolError(TOO_LATE_TO_CONTINUE)
+        _, *parts = from_json(payload)
+        event.take_back(load_event(parts))
+
+    async def _find(self, row: str, place: bytes) -> bytes | None:
+        """Return what a row holds; None if there is no such row any more. Raises `StoreUnavailable`."""
+        found = await self._store.get(row)
+        if found is None:
+            return None
+        try:
+            return self._rows.unseal(_row_place(place, row), found, "kept for another event")
+        except InvalidRequestState as refused:
+            raise StoreUnavailable(f"An event of a stream can't be unsealed: {refused.reason}") from None
 
     async def unseal(self, id: str, principal: Principal | None) -> Event | None:
         """Return the event of an id.
@@ -205,15 +264,14 @@ class EventIds:
         kind, *parts = from_json(payload)
         if kind == "row":
             row, method, request_id, version = parts
-            found = await self._store.get(row)
+            found = await self._find(row, place)
             if found is None:
                 return Event(Origin(method, {}, request_id, Session(version)), is_lost=True)
-            try:
-                payload = self._rows.unseal(_row_place(place, row), found, "kept for another event")
-            except InvalidRequestState as refused:
-                raise StoreUnavailable(f"An event of a stream can't be unsealed: {refused.reason}") from None
+            payload = found
             _, *parts = from_json(payload)
-        return replace(load_event(parts), sent=int(sent))
+        event = load_event(parts)
+        event.sent, event.size = int(sent), len(payload)
+        return event
 
 
 def last_id() -> str:
@@ -237,7 +295,8 @@ def dump_event(event: Event) -> bytes:
     asked = b",".join([_dump_question(key, question) for key, question in event.questions.items()])
     named = (event.epoch,) if event.epoch else ()
     rest = to_json((event.expires, event.progress, event.seen, *named), inf_nan_mode="constants")
-    return b"%b,%b,%b,[%b],%b" % (began[:-1], origin.session.dump(), ran[1:-1], asked, rest[1:])
+    # The first part has the request, which may be large: it is not copied once more without its last bracket.
+    return b",".join((memoryview(began)[:-1], origin.session.dump(), ran[1:-1], b"[%b]" % asked, rest[1:]))
 
 
 def _dump_question(key: str, question: Question) -> bytes:

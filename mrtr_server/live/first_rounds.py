@@ -9,7 +9,7 @@ from secrets import token_hex
 from typing import Any
 
 from ..errors import Full, NotExecuted, ProtocolError, RequestError, StoreUnavailable
-from ..protocol.messages import Call, Outcome, Outlet
+from ..protocol.messages import Call, Outcome, Outlet, Unfinished
 from ..storage.lease import Lease
 from .channel import Channel
 from .events import Event, SealedEvent
@@ -87,21 +87,32 @@ class FirstRounds:
     async def find(self, event: Event, call: Call, channel: Channel) -> Outcome:
         """Wait for the outcome of a first round that runs elsewhere, or ran.
 
+        Args:
+            event: names the round. While that is waited for, it has let go of its call.
+            call: the request that began it.
+            channel: the response to the client that came back.
+
         Raises:
             RequestError: its outcome is one; or nobody runs it any more.
         """
         sealed = self._events.seal(event, call.principal)
         await self._events.keep(sealed)
         channel.prime(sealed.after(0))
+        named = _named(call, event.run)
+        event.let_go()
         loop = asyncio.get_running_loop()
         seen = loop.time()
         while True:
             began = loop.time()
             try:
-                return await self._redeemer.once(_named(call, event.run), event.ends, _runs_nowhere)
+                outcome = await self._redeemer.once(named, event.ends, _runs_nowhere)
             except NotExecuted as error:
                 if error.data != {"reference": _NOBODY}:
                     raise
+            else:
+                if isinstance(outcome, Unfinished):
+                    await self._events.take_back(event, sealed, call.principal)
+                return outcome
             now = loop.time()
             if now - began > LOOK:  # somebody had it meanwhile
                 seen = now

@@ -1,5 +1,9 @@
 """A call that waits for answers: its questions are on its stream, and nothing of its handler runs."""
 
+from collections.abc import Callable
+
+from pydantic_core import to_json
+
 from ..concurrency.running import running_loop
 from ..flow.admission import Admission
 from ..protocol.callers import Principal
@@ -9,12 +13,17 @@ from .channel import Channel
 from .events import Event, SealedEvent
 from .questions import ANSWERED_ELSEWHERE, CALL_CANCELLED, TOO_LATE, WITHDRAWN, no_answer
 
+LARGE = 4096
+"""Bytes of an answer from which on the store alone holds it while others are waited for."""
+
 RETRY = 250
 """When the client of a stream that closes is to come back, in milliseconds."""
 
 
 class Hold:
     """The questions of one round, and the answers to them.
+
+    While it waits, it holds ids: neither the questions nor the call. A person may take their time.
 
     Args:
         event: has the questions.
@@ -26,6 +35,7 @@ class Hold:
         admission: says when the server drains.
         now: the time in seconds since the epoch.
         cancelled: tells that the call may have been cancelled; None if it can't be.
+        rest: lets go of the event and the call; called once the questions are out.
     """
 
     _has_sent = _has_come_back = False
@@ -43,8 +53,10 @@ class Hold:
         admission: Admission,
         now: float,
         cancelled: Change | None,
+        rest: Callable[[], None],
     ) -> None:
         self._event = event
+        self._rest = rest
         self._round = round
         self._id = id
         self._principal = principal
@@ -53,14 +65,19 @@ class Hold:
         self._admission = admission
         self._asked: dict[str, Asked] = {}
         self._rows: dict[str, Asked] = {}
+        self._in_vain: dict[str, JSON] = {}
+        """What counts as the answers if nobody answers in time, by key."""
         others = [] if cancelled is None else [cancelled]
         for key, question in event.questions.items():
             self._asked[key] = asked = answers.asked(round, key, event.expires)
             self._rows[asked.row] = asked
+            self._in_vain[key] = no_answer(question)
             if question.page:
                 others.append(Change("page", question.page))
         self._changes = answers.listen(self._rows, others)
         self._found: dict[str, JSON] = {}
+        self._left_out: set[str] = set()
+        """The keys of the answers that the store alone holds."""
         self._is_answered = not self._asked
         self._requests: dict[str, str] = {}
         """The ids of the requests that were sent, by key."""
@@ -77,8 +94,7 @@ class Hold:
         self._answers.begin_to_await(self._round)
         self._has_come_back = True
         for key, asked in self._asked.items():
-            if (answer := await self._answers.find(asked)) is not None:
-                self._take(key, answer)
+            self._take(key, await self._answers.find(asked))
 
     async def wait(self) -> dict[str, JSON] | None:
         """Send the questions that have not been sent, and wait for all answers.
@@ -94,7 +110,9 @@ class Hold:
             await self._give_up()
         if not self._is_answered:
             if not self._has_sent:
+                self._has_sent = True
                 self._send()
+                self._rest()
             self._channel.on_gone(self._changes.close)
             self._channel.waits(True)
             ending = self._loop.call_at(self._deadline, self._end_in_vain)
@@ -109,6 +127,8 @@ class Hold:
             if self._is_too_late and not self._is_answered:
                 await self._give_up()
         if self._is_answered:
+            if self._left_out:
+                await self._find_left_out()
             return self._found
         if not (self._channel.gone or self.heard_of_cancellation):  # it drains
             self._channel.prime("", RETRY)  # the client has the id of the last question
@@ -129,14 +149,23 @@ class Hold:
         if self._has_come_back:
             self._answers.end_to_await(self._round)
 
-    def _take(self, key: str, answer: JSON) -> None:
+    def _take(self, key: str, answer: JSON | None) -> None:
+        if answer is None:
+            return
         self._found[key] = answer
         if not self._answers.is_to(self._requests.get(key, ""), answer):
             self._notify(key, ANSWERED_ELSEWHERE)
         self._is_answered = len(self._found) == len(self._asked)
+        if not self._is_answered and len(to_json(answer)) > LARGE:  # others may take their time
+            self._found[key] = {}
+            self._left_out.add(key)
+
+    async def _find_left_out(self) -> None:
+        """Find the answers again that the store alone holds. Raises `StoreUnavailable`."""
+        for key in self._left_out:
+            self._found[key] = await self._answers.find(self._asked[key]) or self._in_vain[key]
 
     def _send(self) -> None:
-        self._has_sent = True
         event, answers = self._event, self._answers
         if event.sent >= len(event.questions):  # there will be no event with an id for a while
             self._channel.prime(self._id.after(event.sent))
@@ -169,15 +198,14 @@ class Hold:
                 elif change.kind == "cancelled":
                     self.heard_of_cancellation = True
                 elif (asked := self._rows.get(change.uri)) is not None:
-                    answer = self._answers.carried(change) or await self._answers.find(asked)
-                    if answer is not None:
-                        self._take(asked.key, answer)
+                    self._take(asked.key, self._answers.carried(change) or await self._answers.find(asked))
+            del heard, change  # an answer may be as large as a request, and the others be long in coming
 
     async def _give_up(self) -> None:
         """Answer what nobody has answered in time; an answer that came just before that counts."""
         for key, asked in self._asked.items():
             if key not in self._found:
-                given = no_answer(self._event.questions[key])
+                given = self._in_vain[key]
                 await self._answers.keep(asked, given, self._principal)
                 found = await self._answers.find(asked) or given
                 self._take(key, found)

@@ -9,10 +9,12 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 from pydantic_core import to_json
 
+from ..concurrency.places import Portion
 from ..concurrency.running import running_task
 from ..crypto.digests import digest_parts
 from ..errors import InvalidRequest, NoSharedStore, ProtocolError, StoreUnavailable, Unavailable
@@ -20,14 +22,15 @@ from ..flow.single_use import OTHER_EPOCH
 from ..logs.failures import report_outage
 from ..logs.refusals import RefusalLog
 from ..protocol.callers import Principal
-from ..protocol.messages import JSON, TASK_RESULT, Call, Change, HandedOver, NeedsInput, Outcome, Outlet, Unfinished
+from ..protocol.messages import JSON, TASK_RESULT, Call, Change, Outcome, Outlet, Unfinished
 from ..storage.lease import Lease
 from ..storage.patience import begin_request
 from ..tasks.task_service import Tasks
 from .channel import Channel
-from .events import KEPT_AFTER, Event
+from .events import KEPT_AFTER, TOO_LATE_TO_CONTINUE, Event, SealedEvent
 from .first_rounds import FirstRounds
 from .hold import RETRY, Hold
+from .open_streams import UNCOUNTED
 from .parts import LiveParts
 from .questions import read_answers
 from .task_results import TaskResults
@@ -39,6 +42,9 @@ CANCEL_KEPT = 3600.0
 
 ANSWER_TIMEOUT = 10.0
 """For how long the store is asked to keep an answer, in seconds: no client sends one again."""
+
+LOOK_FOR_ROOM = 0.05
+"""How often a call looks for room to run again, in seconds."""
 
 LONGEST_PAUSE = 1.0
 """How long it is left alone meanwhile, in seconds, at most."""
@@ -80,18 +86,24 @@ class LiveCalls:
         Raises:
             RequestError: why there is no outcome.
         """
-        running = self._enter(call)
+        running = self._enter(call, channel)
         try:
             if call.method == TASK_RESULT:
                 token = {} if call.progress_token is None else {"_meta": {"progressToken": call.progress_token}}
                 needed = {"taskId": call.target, **token, **({"stream": {}} if call.takes_pieces else {})}
-                origin = replace(channel.origin(), params=needed)
+                origin = channel.origin()
+                running.let_go()
+                running.end()
+                call.params = origin.params = needed
                 return await self._wait_for_task(call, channel, Event(origin))
             outcome = await self._begin(running, channel)
             if not isinstance(outcome, Unfinished):
                 return outcome
-            call.params, call.arguments = {}, {}  # a person may take their time
-            return await self._follow(outcome, running, channel)
+            running.let_go()
+            event = Event(channel.origin())
+            event.move_on(outcome, channel.progress)
+            del outcome  # which the event lets go of, too
+            return await self._follow(event, running, channel, is_new=True)
         except asyncio.CancelledError:
             if not running.has_cancelled():
                 raise
@@ -115,7 +127,7 @@ class LiveCalls:
 
     async def resume(self, event: Event, call: Call, channel: Channel) -> Outcome | None:
         """Continue a call from an event of its stream, wherever it began; see `serve`."""
-        running = self._enter(call)
+        running = self._enter(call, channel)
         try:
             return await self._resume(running, channel, event)
         except asyncio.CancelledError:
@@ -134,14 +146,20 @@ class LiveCalls:
                 return await self._wait_for_task(call, channel, event)
             if event.run:
                 with self._parts.holds.hold(call.principal):
+                    running.let_go()
+                    running.end()
                     outcome = await self._first_rounds.find(event, call, channel)
-                return await self._follow(outcome, running, channel) if isinstance(outcome, Unfinished) else outcome
+                if not isinstance(outcome, Unfinished):
+                    return outcome
+                event.move_on(outcome, channel.progress)
+                del outcome
+                return await self._follow(event, running, channel, is_new=True)
             if event.epoch and event.epoch != await self._parts.store.epoch():  # nobody is to answer in vain
                 self._refusals.note("%s %r: an open call was not continued: %s", call.method, call.target, OTHER_EPOCH)
                 raise ProtocolError("This call can't be continued here; call again")
         if event.ends <= self._parts.clock():
-            raise ProtocolError("It is too late to continue this call; call again")
-        return await self._follow(event.needs, running, channel, event)
+            raise ProtocolError(TOO_LATE_TO_CONTINUE)
+        return await self._follow(event, running, channel, is_new=False)
 
     async def _wait_for_task(self, call: Call, channel: Channel, event: Event) -> Outcome | None:
         cancelled = self._cancellation_of(call)
@@ -182,44 +200,45 @@ class LiveCalls:
             return True
         return await self._task_results.take(id, read, principal)
 
-    async def _follow(
-        self, outcome: Outcome, running: "_Running", channel: Channel, event: Event | None = None
-    ) -> Outcome | None:
+    async def _follow(self, event: Event, running: "_Running", channel: Channel, *, is_new: bool) -> Outcome | None:
         """Ask what a round needs, and run the next one, until there is a result.
 
+        While a person is asked, nobody holds the call: it is read again from where the event is kept.
+
         Args:
-            outcome: of the round.
+            event: where the round has ended. It moves on with the call.
             running: the call.
             channel: the response to the client.
-            event: where the client left, if it has come back.
+            is_new: whether its questions have never been sent.
         """
-        while isinstance(outcome, Unfinished):
-            is_new = event is None
-            if event is None:
-                asked = outcome.questions if isinstance(outcome, NeedsInput) else {}
-                event = Event(channel.origin(), "", outcome.state, asked, outcome.expires, channel.progress)
-                event.epoch = outcome.epoch
-            if self._is_to_move(outcome, channel, is_new=is_new):
+        while True:
+            if self._is_to_move(event, channel, is_new=is_new):
                 await self._move(event, running, channel)
                 return None
-            answers: dict[str, JSON] = {}
-            if isinstance(outcome, NeedsInput):
+            answers: JSON | None = {}
+            if event.questions:
                 if channel.takes_pages and not (channel.can_stream and self._parts.is_shared()):
                     await self._end_with_pages(event, channel)
-                found = await self._ask(event, running, channel, is_new=is_new)
-                if found is None:
+                answers = await self._ask(event, running, channel, is_new=is_new)
+                if answers is None:
                     return None
-                answers = read_answers(outcome.questions, found)
+            elif not await self._have_room(running, channel, event.size):
+                return None
             call = channel.load(event.origin)
             call.state, call.answers = event.state, answers
+            del answers
             outcome = await self._redeem(call, event, running, channel)
-            event = None
-        return outcome
+            if not isinstance(outcome, Unfinished):
+                return outcome
+            running.let_go()
+            event.move_on(outcome, channel.progress)
+            is_new = True
+            del outcome
 
-    def _is_to_move(self, outcome: NeedsInput | HandedOver, channel: Channel, *, is_new: bool) -> bool:
+    def _is_to_move(self, event: Event, channel: Channel, *, is_new: bool) -> bool:
         """Return whether a call continues at another replica."""
         draining = self._admission.draining
-        if isinstance(outcome, NeedsInput):
+        if event.questions:
             return draining
         # One that has come from another replica goes no further for want of room, or it would go round for ever.
         return channel.can_move and (draining or (is_new and self._admission.has_no_room))
@@ -257,6 +276,9 @@ class LiveCalls:
             running: the call.
             channel: the response to the client.
             is_new: whether they have never been sent, so that there can be no answer yet.
+
+        Returns:
+            The answers as a round takes them, by key; None if the round is not to run here.
         """
         parts, principal = self._parts, running.call.principal
         if channel.gone:
@@ -267,25 +289,56 @@ class LiveCalls:
             raise InvalidRequest("This call asks a question, which needs Accept: text/event-stream")
         id, round, call = parts.events.seal(event, principal), event.round, running.call
         with parts.holds.hold(principal), store_needed():
-            if id.row:
-                await parts.events.keep(id)
-            cancelled = self._cancellation_of(call)
-            hold = Hold(event, round, id, principal, parts.answers, channel, self._admission, parts.clock(), cancelled)
+            await parts.events.keep(id)
+            cancelled, now = self._cancellation_of(call), parts.clock()
+            rest = partial(_rest, event, id, running)
+            hold = Hold(event, round, id, principal, parts.answers, channel, self._admission, now, cancelled, rest)
             try:
                 if not is_new:
                     await hold.look()
-                while (found := await hold.wait()) is None and hold.heard_of_cancellation:
-                    hold.heard_of_cancellation = False  # unless that was a false alarm, as when notices were missed
-                    if await self._is_cancelled(call):
-                        await hold.withdraw()
-                        break
-                return found
+                found = await self._wait(hold, call)
+                if found is None or not await self._have_room(running, channel, event.size):
+                    return None
+                if not event.questions:  # it has let go
+                    await parts.events.take_back(event, id, principal)
+                return read_answers(event.questions, found)
             except asyncio.CancelledError:
                 if running.is_cancelled:
                     await hold.withdraw()
                 raise
             finally:
                 hold.close()
+
+    async def _wait(self, hold: Hold, call: Call) -> dict[str, JSON] | None:
+        """Wait for all answers, or the cancellation of the call; see `Hold.wait`."""
+        while (found := await hold.wait()) is None and hold.heard_of_cancellation:
+            hold.heard_of_cancellation = False  # unless that was a false alarm, as when notices were missed
+            if await self._is_cancelled(call):
+                await hold.withdraw()
+                break
+        return found
+
+    async def _have_room(self, running: "_Running", channel: Channel, size: int) -> bool:
+        """Wait until there is room for a call that is to run on. It is not refused: its person has answered.
+
+        Args:
+            running: the call.
+            channel: the response to the client.
+            size: of what is read of it, in bytes.
+
+        Returns:
+            Whether there is; False if the call is to continue elsewhere, or when its client comes back.
+        """
+        if size > UNCOUNTED:
+            portion = running.portion = running.portion or self._parts.holds.portion(running.call.principal)
+            while not portion.has_room():
+                if channel.gone or self._admission.draining:
+                    if not channel.gone:
+                        channel.prime("", RETRY)
+                    return False
+                await asyncio.sleep(LOOK_FOR_ROOM)
+            portion.set(size)
+        return True
 
     async def _move(self, event: Event, running: "_Running", channel: Channel) -> None:
         """Close the stream, so that its client continues at another replica."""
@@ -343,13 +396,14 @@ class LiveCalls:
         is_told = bool(call.session) and self._parts.store.shared  # here, `cancel` finds the call itself
         return _cancellation(call.session, call.request_id) if is_told else None
 
-    def _enter(self, call: Call) -> "_Running":
-        running = _Running(call)
+    def _enter(self, call: Call, channel: Channel) -> "_Running":
+        running = _Running(call, channel.portion)
         if call.session:
             self._open.setdefault(_key(call), []).append(running)
         return running
 
     def _leave(self, running: "_Running") -> None:
+        running.leave()
         key = _key(running.call)
         if (others := self._open.get(key)) is not None:
             others.remove(running)
@@ -357,26 +411,55 @@ class LiveCalls:
                 del self._open[key]
 
 
+def _rest(event: Event, id: SealedEvent, running: "_Running") -> None:
+    """Let go of a call, which waits now, and of where it stands."""
+    if id.is_smaller:
+        event.let_go()
+    running.let_go()
+    running.end()
+
+
 class _Running:
     """An open call, and what a cancellation of it cancels.
 
     Args:
         call: the call.
+        portion: counts the bytes of its request; None where it is small.
     """
 
-    __slots__ = ("_own", "_task", "call", "is_cancelled")
+    __slots__ = ("_own", "_task", "call", "is_cancelled", "portion")
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: Call, portion: Portion | None) -> None:
         self.call = call
+        self.portion = portion
         self.is_cancelled = False
         self._own = running_task()
         self._task: asyncio.Task[Any] | None = self._own
+
+    def let_go(self) -> None:
+        """Hold nothing of the request while nothing of the call runs; `Channel.load` reads it again."""
+        call = self.call
+        call.params, call.arguments, call.state, call.answers, call.facts = {}, {}, None, None, None
+
+    def end(self) -> None:
+        """Count no bytes of the request any more."""
+        if self.portion is not None:
+            self.portion.end()
+
+    def leave(self) -> None:
+        """Note that the call has ended: a cancellation that comes too late must not end the writing of its response."""
+        self.end()
+        self._task = None
 
     def cancel(self) -> None:
         """Cancel what runs. Safe to call twice, and on any thread."""
         if not self.is_cancelled and self._task is not None:
             self.is_cancelled = True
-            self._task.get_loop().call_soon_threadsafe(self._task.cancel)
+            self._task.get_loop().call_soon_threadsafe(self._cancel)
+
+    def _cancel(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
 
     def has_cancelled(self) -> bool:
         """Return whether its client has cancelled it, and undo that for its own task, which has to end in peace."""

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from pydantic_core import PydanticSerializationError, to_json
 
+from .refusals import SERVERS, BoundedLines
 from .text import plain, plain_lines
 
 Format = Literal["text", "json"]
@@ -87,15 +88,19 @@ def log_config(form: Format, level: str, *, access_log: bool = False) -> dict[st
     """
     formatter = JSONFormatter if form == "json" else TextFormatter
     own = {"level": level, "handlers": ["stderr"], "propagate": False}
+    bounded = {"filters": ["bounded"]}
     quiet = own | {"level": level if access_log else "CRITICAL"}
     return {
         "version": 1,
         "disable_existing_loggers": False,
         "formatters": {"line": {"()": f"{__name__}.{formatter.__name__}"}},
+        "filters": {"bounded": {"()": f"{BoundedLines.__module__}.{BoundedLines.__name__}"}},
         "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line", "stream": "ext://sys.stderr"}},
         "root": {"level": "WARNING", "handlers": ["stderr"]},
         "loggers": {
-            **dict.fromkeys(("mrtr_server", "uvicorn", "_granian"), own),
+            **dict.fromkeys(("mrtr_server", "uvicorn"), own),
+            **dict.fromkeys(SERVERS, bounded),
+            "_granian": own | bounded,
             **dict.fromkeys(("uvicorn.access", "granian.access"), quiet),
         },
     }

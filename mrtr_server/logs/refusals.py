@@ -1,15 +1,19 @@
-"""Log refused requests with the setting to change, at a limited rate."""
+"""Lines that clients cause come at a limited rate: those of refused requests, and those of the web server."""
 
 import json
 import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from traceback import format_exception_only
 
 from ..errors import MissingCapability
 from ..tally import REFUSALS, Tally
 
 logger = logging.getLogger("mrtr_server")
+
+SERVERS = ("uvicorn.error", "_granian", "asyncio")
+"""The loggers of what clients cause in a web server before an application has to do with it."""
 
 WINDOW = 60.0
 """How long a line is not repeated, in seconds."""
@@ -38,8 +42,101 @@ class _Window:
     left_out: int = 0
 
 
+class Bound:
+    """Bounds what is logged: each different line once a minute, at most 16 of a kind; the others are counted.
+
+    Args:
+        clock: returns the time in seconds, from any beginning.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._windows: dict[str, _Window] = {}
+
+    def take(self, kind: str, shown: tuple[str, ...]) -> str | None:
+        """Take one more line.
+
+        Args:
+            kind: what it has in common with others; nobody but our own code and libraries chooses it.
+            shown: what differs.
+
+        Returns:
+            What is to be added to it, of those before it that were left out; None if it is left out itself.
+        """
+        now, more = self._clock(), ""
+        window = self._windows.get(kind)
+        if window is None or now - window.began >= WINDOW:
+            left_out = window.left_out if window is not None else 0
+            window = self._windows[kind] = _Window(now)
+            more = f" ({left_out} more like it were not logged)" if left_out else ""
+        if shown in window.logged or len(window.logged) == LINES_IN_WINDOW:
+            window.left_out += 1
+            return None
+        window.logged.add(shown)
+        return more
+
+
+class BoundedLines(logging.Filter):
+    """Keeps warnings and errors of a web server within the bound of a line for each reason.
+
+    The reason is the line of code that logs, and of an exception where it was raised.
+
+    Args:
+        exceptions: whether lines with an exception come under the bound, too.
+        clock: returns the time in seconds, from any beginning.
+    """
+
+    def __init__(self, *, exceptions: bool = True, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._exceptions = exceptions
+        self._bound = Bound(clock)
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether a record is logged; it says how many of its kind were not."""
+        error = record.exc_info[1] if record.exc_info else None
+        if record.levelno < logging.WARNING or (error is not None and not self._exceptions):
+            return True
+        message, kind, raised = record.getMessage(), f"{record.pathname}:{record.lineno}", ""
+        if error is not None:
+            kind += f" {type(error).__qualname__} {_raised_at(error)}"
+            raised = "".join(format_exception_only(error))  # which may be one that str() fails for
+        more = self._bound.take(kind, (message[:CHARACTERS], raised[:CHARACTERS]))
+        if more:
+            record.msg, record.args = f"{message.rstrip()}{more}", ()
+        return more is not None
+
+
+def bound_lines_of(*names: str, exceptions: bool = True) -> Callable[[], None]:
+    """Put the lines of some loggers under the bound, unless they are.
+
+    Args:
+        names: of the loggers.
+        exceptions: whether lines with an exception come under it, too.
+
+    Returns:
+        A function that undoes it.
+    """
+    loggers, bounded = list(map(logging.getLogger, names)), BoundedLines(exceptions=exceptions)
+    for each in loggers:
+        if not any(isinstance(other, BoundedLines) for other in each.filters):
+            each.addFilter(bounded)
+
+    def undo() -> None:
+        for each in loggers:
+            each.removeFilter(bounded)
+
+    return undo
+
+
+def _raised_at(error: BaseException) -> str:
+    at = error.__traceback__
+    while at is not None and at.tb_next is not None:
+        at = at.tb_next
+    return "" if at is None else f"{at.tb_frame.f_code.co_filename}:{at.tb_lineno}"
+
+
 class RefusalLog:
-    """Logs refused requests: each different message once a minute, at most 16 of a kind; the others are counted.
+    """Logs refused requests, within the `Bound`.
 
     Args:
         clock: returns the time in seconds, from any beginning.
@@ -47,9 +144,8 @@ class RefusalLog:
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, tally: Tally | None = None) -> None:
-        self._clock = clock
         self._tally = Tally() if tally is None else tally
-        self._windows: dict[str, _Window] = {}
+        self._bound = Bound(clock)
 
     def count(self, reason: str, limit: str = "") -> None:
         """Count a refused request.
@@ -68,18 +164,10 @@ class RefusalLog:
             values: what the request had; they may be anything.
             fields: facts beside the message, for programs that read the log.
         """
-        now = self._clock()
-        window = self._windows.get(message)
-        if window is None or now - window.began >= WINDOW:
-            left_out = window.left_out if window is not None else 0
-            window = self._windows[message] = _Window(now)
-            message += f" ({left_out} more like it were not logged)" if left_out else ""
         shown = tuple(value[:CHARACTERS] for value in values)
-        if shown in window.logged or len(window.logged) == LINES_IN_WINDOW:
-            window.left_out += 1
-            return
-        window.logged.add(shown)
-        logger.warning(message, *shown, extra=fields and {"fields": fields})
+        more = self._bound.take(message, shown)
+        if more is not None:
+            logger.warning(message + more, *shown, extra=fields and {"fields": fields})
 
     def note_lacking(self, what: str, client: str, error: MissingCapability, *, has_declared: bool = True) -> None:
         """Log that a client lacks a capability that a request needs.

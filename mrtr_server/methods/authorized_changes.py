@@ -19,10 +19,14 @@ class AuthorizedChanges:
     """
 
     def __init__(self, changes: Subscription, select: Select) -> None:
-        self.wanted = changes.wanted
         self._changes = changes
         self._select = select
         self._asking: asyncio.Task[list[Change]] | None = None
+
+    @property
+    def wanted(self) -> frozenset[Change]:
+        """The changes that its listener asked for, and may hear of."""
+        return self._changes.wanted
 
     async def next(self) -> list[Change]:
         """Wait for changes. Return an empty list when the subscription has ended."""

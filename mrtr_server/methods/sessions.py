@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
-from ..errors import InvalidParams, OverBudget, StoreUnavailable, UnknownTarget
+from ..errors import Full, InvalidParams, OverBudget, StoreUnavailable, UnknownTarget
 from ..flow.authorization import Authorizer
 from ..live.session_states import LONGEST_RESOURCES, MOST_RESOURCES, SessionState, SessionStates, changed
 from ..protocol.messages import Call, Change, Complete, Listening, Outcome, Outlet, Subscription
@@ -152,11 +152,18 @@ class SessionChanges:
         wanted |= {Change("page", page) for page in state.pages}
         if self._stream is not None:
             wanted |= {changed(session), self._stream.topic}
-        self._changes = await self._subscriptions.subscribe(self._call, frozenset(wanted), challenges=False)
+        try:
+            self._changes = await self._subscriptions.subscribe(self._call, frozenset(wanted), challenges=False)
+        except Full:
+            if before is None:
+                raise
+            self._is_stale = False
+            self.close()  # its client opens another when there is room
+            return
         if self._told:
             owner = owner_of(self._call)
             look = partial(self._tasks.peek, owner=owner)
-            self._changes = TaskChanges(self._changes, self._changes.wanted, look, self._told)
+            self._changes = TaskChanges(self._changes, frozenset(self._told), look, self._told)
         if before is not None:
             await asyncio.sleep(0)  # until what other threads have told the former subscription has come
             before.close()

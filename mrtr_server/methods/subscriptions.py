@@ -1,12 +1,14 @@
 """`subscriptions/listen`."""
 
 from collections.abc import Callable, Iterable, Mapping
+from sys import getsizeof
 from typing import Any, Literal
 
 from ..concurrency.places import PlacesByCaller
 from ..errors import InvalidParams, MissingCapability, OverBudget, StoreUnavailable
 from ..flow.authorization import Authorizer
 from ..limits import LONGEST_NAME, Limits, check_length
+from ..live.open_streams import UNCOUNTED, Holds
 from ..protocol.messages import NEEDS_TASKS, Call, Change, Listening, Outcome, Outlet, Subscription
 from ..registration.registry import Registry
 from ..storage.pubsub import Fanout
@@ -23,6 +25,9 @@ _LISTENED: dict[str, Literal["tools", "prompts", "resources"]] = {
 _LISTENED_EACH: dict[str, Literal["resource", "task"]] = {"resourceSubscriptions": "resource", "taskIds": "task"}
 _READ = ("resources", "resourceTemplates")
 """The lists of what has URIs that can be listened to."""
+_FOR_NAME, _FOR_TASK = 64, 512
+"""Bytes that are held for what is listened to, besides its name; of a task, what was last reported is held, too."""
+
 _MOST_EACH = 1000
 """How many resources, and how many tasks, one listener may name."""
 
@@ -37,6 +42,7 @@ class Subscriptions:
         errors: logs what goes wrong on our side.
         authorizer: knows who may hear of what.
         limits: how many may listen.
+        holds: counts the bytes of what they listen to.
     """
 
     def __init__(
@@ -47,6 +53,7 @@ class Subscriptions:
         errors: ErrorReporter,
         authorizer: Authorizer,
         limits: Limits,
+        holds: Holds,
     ) -> None:
         self._places = PlacesByCaller("listeners", limits.listeners, limits.share_of(limits.listeners))
         self._registry = registry
@@ -54,6 +61,7 @@ class Subscriptions:
         self._fanout = fanout
         self._errors = errors
         self._authorizer = authorizer
+        self._holds = holds
 
     async def listen(self, call: Call, outlet: Outlet) -> Outcome:
         """Serve `subscriptions/listen` (Subscriptions, Listening). Raises `RequestError`."""
@@ -62,6 +70,9 @@ class Subscriptions:
         if has_tasks and call.task is None:
             raise MissingCapability(NEEDS_TASKS)
         principal, owner = call.principal, owner_of(call)
+        call.params = {}
+        if (portion := getattr(outlet, "portion", None)) is not None:
+            portion.end()  # what it listens to counts by itself
         give_back = self._places.take(None if principal is None else principal.person)
         changes: Subscription | None = None
         try:
@@ -87,7 +98,18 @@ class Subscriptions:
 
         Raises:
             InsufficientScope: scopes are missing.
+            Full: there is no room for so many names.
         """
+        portion, size = self._holds.portion(call.principal), sum(map(_size, wanted))
+        if size > UNCOUNTED:
+            portion.grow(size)
+        try:
+            return _Counted(await self._subscribe(call, wanted, challenges=challenges), portion.end)
+        except BaseException:
+            portion.end()
+            raise
+
+    async def _subscribe(self, call: Call, wanted: frozenset[Change], *, challenges: bool) -> Subscription:
         guarded = self._authorizer.guards(None) or not self._registry.guarded.isdisjoint(_READ)
         if not guarded or not any(change.kind == "resource" for change in wanted):
             return self._fanout.subscribe(wanted)
@@ -111,14 +133,22 @@ class _Counted:
     """A subscription that gives its place back when it is closed."""
 
     def __init__(self, changes: Subscription, give_back: Callable[[], None]) -> None:
-        self.wanted = changes.wanted
         self.next = changes.next
         self._changes = changes
         self._give_back = give_back
 
+    @property
+    def wanted(self) -> frozenset[Change]:
+        return self._changes.wanted
+
     def close(self) -> None:
         self._changes.close()
         self._give_back()
+
+
+def _size(change: Change) -> int:
+    """Return about how many bytes a listener takes for one thing that it listens to."""
+    return getsizeof(change.uri) + (_FOR_TASK if change.kind == "task" else _FOR_NAME)
 
 
 def _wanted(params: Mapping[str, Any]) -> frozenset[Change]:

@@ -27,6 +27,7 @@ _FILES: Mapping[str, str] = {
     "Dockerfile": "Dockerfile.txt",
     ".dockerignore": "dockerignore.txt",
     ".github/workflows/ci.yml": "ci.yml.txt",
+    ".github/dependabot.yml": "dependabot.yml.txt",
     ".gitignore": "gitignore.txt",
 }
 """The files of a project, each with the one that it is made of."""

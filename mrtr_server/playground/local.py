@@ -1,9 +1,12 @@
-"""Which requests come from the page itself, in a browser on this machine."""
+"""Which requests come from the page itself, in a browser on this machine, of somebody who was given its token."""
 
+from base64 import urlsafe_b64encode
 from collections.abc import Iterable
+from hmac import compare_digest
 
 from starlette.types import Scope
 
+from ..crypto.keys import KeyRing
 from ..loopback import is_loopback_address, is_loopback_host
 
 _FORWARDED = frozenset(
@@ -19,6 +22,43 @@ _FORWARDED = frozenset(
     }
 )
 """Headers that proxies and tunnels add: a request with one may come from anywhere, whatever address it has."""
+
+
+TOKEN = b"mrtr-page-token"
+"""The header in which the page sends its token."""
+
+_TOKEN_BYTES = 24
+_WITHOUT = "It lacks the token of the page, which the server printed with the address of the page when it started."
+
+
+def token_of(ring: KeyRing) -> str:
+    """Return the token of the page. All processes with the same keys have the same one.
+
+    Args:
+        ring: the keys of the server.
+    """
+    return urlsafe_b64encode(ring.derive("page")[0][1][:_TOKEN_BYTES]).decode()
+
+
+def address_of(path: str, token: str) -> str:
+    """Return the address of the page with its token, which a browser sends to nobody: it is in the fragment."""
+    return f"{path}#token={token}"
+
+
+def why_not_page(scope: Scope, token: str, *, reads: bool = False) -> str:
+    """Return why a request can't be from the page of somebody who was given its token; empty if it is.
+
+    Any program of this machine can send what a browser sends. Its token it can't know.
+
+    Args:
+        scope: of the request.
+        token: of the page.
+        reads: as for `why_not_local`.
+    """
+    if why_not := why_not_local(scope, reads=reads):
+        return why_not
+    given = [value for name, value in scope["headers"] if name == TOKEN]
+    return "" if len(given) == 1 and compare_digest(given[0], token.encode()) else _WITHOUT
 
 
 def why_not_local(scope: Scope, *, reads: bool = False) -> str:

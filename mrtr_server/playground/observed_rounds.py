@@ -12,7 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from ..flow.steps import step_watcher
 from ..protocol.users import RecordedUser
 from ..transport.response_writer import respond
-from .local import why_not_local
+from .local import TOKEN, why_not_page
 
 MARK = b"mrtr-page"
 """The header of a request that wants to know of its round: `who` answered, which anybody may, or what was `inside`."""
@@ -42,13 +42,14 @@ class ObservedRounds:
 
     Args:
         endpoint: serves MCP.
-        inside: whether the page on this machine gets the steps, and may send another user along. Otherwise it gets only
-            which of several replicas answered, by a name that says nothing of the machine.
+        token: of the page, where with it the page on this machine gets the steps, and may send another user along.
+            Otherwise, as where this is empty, it gets only which of several replicas answered, by a name that says
+            nothing of the machine.
     """
 
-    def __init__(self, endpoint: ASGIApp, *, inside: bool) -> None:
+    def __init__(self, endpoint: ASGIApp, token: str) -> None:
         self._endpoint = endpoint
-        self._inside = inside
+        self._token = token
         self._replica = f"replica {token_hex(3)}"
         self._process = f"process {os.getpid()} on {socket.gethostname()}"
 
@@ -58,12 +59,14 @@ class ObservedRounds:
         if wanted.get(MARK) == WHO and USER not in wanted:
             await self._endpoint(scope, receive, _Report({"process": self._replica}, send).send)
             return
-        if not wanted or not self._inside:
+        if not wanted or not self._token:
             await self._endpoint(scope, receive, send)
             return
-        if refusal := _refusal(scope, wanted.get(USER)):
+        if refusal := _refusal(scope, self._token, wanted.get(USER)):
             await respond(send, 403, to_json({"error": refusal}))
             return
+        # Whatever is behind this has no need of the token, and might log it.
+        scope = {**scope, "headers": [header for header in scope["headers"] if header[0] != TOKEN]}
         if USER in wanted:
             name = wanted[USER].decode("latin-1")
             scope = {**scope, "user": RecordedUser(name, name)}
@@ -75,8 +78,8 @@ class ObservedRounds:
             step_watcher.reset(token)
 
 
-def _refusal(scope: Scope, user: bytes | None) -> str:
-    if why_not := why_not_local(scope):
+def _refusal(scope: Scope, token: str, user: bytes | None) -> str:
+    if why_not := why_not_page(scope, token):
         return f"Only the page on this machine may ask for this. {why_not}"
     if user is None:
         return ""

@@ -11,7 +11,7 @@ from ..crypto.keys import KeyRing
 from ..errors import InvalidRequestState
 from ..flow.inspection import inspect_state
 from ..transport.response_writer import respond
-from .local import why_not_local
+from .local import why_not_local, why_not_page
 from .observed_tasks import ObservedTasks
 
 NAME = "docs"
@@ -55,15 +55,17 @@ class Page:
         ring: the keys of the server.
         tasks: what tasks did, where the page looks inside for requests from this machine: it opens states, and sends
             requests as other users; None where it does not.
+        token: what a request needs for that.
         own_codec: whether states are sealed with a codec of the author's own, which the keys do not open.
         has_auth: whether the server authenticates its callers.
     """
 
     def __init__(
-        self, path: str, ring: KeyRing, tasks: ObservedTasks | None, *, own_codec: bool, has_auth: bool
+        self, path: str, ring: KeyRing, tasks: ObservedTasks | None, token: str, *, own_codec: bool, has_auth: bool
     ) -> None:
         folder, _, endpoint = path.rpartition("/")
-        self._path = f"{folder}/{NAME}"
+        self.path = f"{folder}/{NAME}"
+        self._token = token
         self._endpoint = endpoint or "./"
         self._ring = ring
         self._tasks = tasks
@@ -73,7 +75,7 @@ class Page:
 
     def claims(self, path: str) -> bool:
         """Return whether a path within the application is the page's."""
-        return path == self._path or path.startswith(f"{self._path}/")
+        return path == self.path or path.startswith(f"{self.path}/")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -92,11 +94,12 @@ class Page:
             await respond(send, 404, b'{"error":"Not found"}')
 
     def _about(self, scope: Scope) -> dict[str, object]:
-        why_not = "Start the server with debug=True, or with `mrtr-server dev`."
+        why_not, wants_token = "Start the server with debug=True, or with `mrtr-server dev`.", False
         if self._tasks is not None:
-            why_not = why_not_local(scope, reads=True)
+            why_not = why_not_page(scope, self._token, reads=True)
+            wants_token = bool(why_not) and not why_not_local(scope, reads=True)
         users = why_not or ("A caller is who the token says." if self._has_auth else "")
-        return {"endpoint": self._endpoint, "inside": why_not, "users": users}
+        return {"endpoint": self._endpoint, "inside": why_not, "users": users, "wantsToken": wants_token}
 
     async def _look_inside(self, what: str, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer with what a state holds or a task did, for the page on this machine alone."""
@@ -104,7 +107,7 @@ class Page:
             await respond(send, 404, b'{"error":"Not found"}')
         elif scope["method"] != "POST":
             await respond(send, 405, b'{"error":"POST"}', (b"allow", b"POST"))
-        elif why_not := why_not_local(scope):
+        elif why_not := why_not_page(scope, self._token):
             await respond(send, 403, to_json({"error": f"Only the page on this machine may look inside. {why_not}"}))
         else:
             found: object

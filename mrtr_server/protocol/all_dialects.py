@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from .dialect import Dialect as Dialect
+from .dialect import ListenWriter as ListenWriter
 from .dialect import Reply as Reply
 from .dialect import Surface as Surface
 from .dialect import unclaimed as unclaimed

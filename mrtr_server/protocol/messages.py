@@ -538,7 +538,10 @@ class Change:
 class Subscription(Protocol):
     """The changes that one listener asked for."""
 
-    wanted: frozenset[Change]
+    @property
+    def wanted(self) -> frozenset[Change]:
+        """What it asked for."""
+        ...
 
     async def next(self) -> list[Change]:
         """Wait for changes; each change that happened since the last call is there once."""

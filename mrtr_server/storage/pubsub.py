@@ -1,10 +1,10 @@
 """Change notifications: from whoever publishes a change to whoever listens."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from threading import RLock
-from typing import Protocol
+from typing import Any, Protocol
 
 from ..concurrency.running import running_loop, runs_here
 from ..crypto.digests import digest_bytes
@@ -44,6 +44,9 @@ LONG_URI = 600
 Topic = tuple[str, str]
 """What a change is known by among listeners."""
 
+_DIGEST = "\0"
+"""How the digest of a URI begins, which no URI of a listener can be mistaken for."""
+
 
 def topic_of(change: Change) -> Topic:
     """Return what a change is known by among listeners: its kind, and its URI, or the digest of one that is long."""
@@ -53,7 +56,7 @@ def topic_of(change: Change) -> Topic:
 
 def digest_of(uri: str) -> str:
     """Return the digest of a URI, which no URI of a listener can be mistaken for."""
-    return "\0" + digest_bytes(uri.encode(errors="surrogatepass"))
+    return _DIGEST + digest_bytes(uri.encode(errors="surrogatepass"))
 
 
 class InProcessFanout:
@@ -61,8 +64,9 @@ class InProcessFanout:
 
     def __init__(self) -> None:
         self._listeners: set[Listener] = set()
-        self._listeners_to: dict[Topic, dict[Listener, Change]] = {}
-        """The same by topic, so that a change costs what its own listeners take, however many others wait."""
+        self._listeners_to: dict[str, dict[str, Listener | set[Listener]]] = {}
+        """The same by kind and topic, so that a change costs what its own listeners take, however many others wait.
+        Most topics have one listener, which costs no set."""
         self._guard = RLock()
 
     def publish(self, change: Change) -> None:
@@ -70,23 +74,26 @@ class InProcessFanout:
         self._publish_topic(topic_of(change), change.note)
 
     def _publish_topic(self, topic: Topic, note: str = "") -> None:
+        kind, name = topic
         with self._guard:  # so that who subscribes knows that what its earlier subscription lacks will come to this one
-            listeners = self._listeners_to.get(topic)
-            if listeners is not None:
-                for listener, change in tuple(listeners.items()):
-                    listener.notify(Change(change.kind, change.uri, change.task, note) if note else change)
+            found = self._listeners_to.get(kind, {}).get(name)
+            if found is not None:
+                for listener in tuple(found) if isinstance(found, set) else (found,):
+                    listener.notify(topic, note)
 
     def subscribe(self, wanted: frozenset[Change]) -> Subscription:
         """Start listening, on the event loop that waits for the changes; see `Fanout.subscribe`."""
         listener = Listener(wanted, self._forget)
         with self._guard:
             self._listeners.add(listener)
-            for topic, change in listener.topics.items():
-                listeners = self._listeners_to.get(topic)
-                if listeners is None:
-                    self._listeners_to[topic] = {listener: change}
-                else:
-                    listeners[listener] = change
+            for kind, names in listener.topics.items():
+                listeners = self._listeners_to.setdefault(kind, {})
+                for name in names:
+                    found = listeners.setdefault(name, listener)
+                    if isinstance(found, set):
+                        found.add(listener)
+                    elif found is not listener:
+                        listeners[name] = {found, listener}
         return listener
 
     def _forget(self, listener: "Listener") -> bool:
@@ -95,20 +102,36 @@ class InProcessFanout:
             if listener not in self._listeners:
                 return False
             self._listeners.remove(listener)
-            for topic in listener.topics:
-                listeners = self._listeners_to[topic]
-                del listeners[listener]
+            for kind, names in listener.topics.items():
+                listeners = self._listeners_to[kind]
+                for name in names:
+                    found = listeners[name]
+                    if isinstance(found, set) and len(found) > 1:
+                        found.remove(listener)
+                    else:
+                        del listeners[name]
                 if not listeners:
-                    del self._listeners_to[topic]
+                    del self._listeners_to[kind]
             return True
 
 
 class Listener:
-    """One subscription. It holds each change once, so a listener that never reads costs no more than its filter."""
+    """One subscription. It holds each change once, so a listener that never reads costs no more than its filter.
+
+    Of its filter, it holds the names: they are what takes memory, and the index of the fan-out shares them.
+    """
 
     def __init__(self, wanted: frozenset[Change], forget: "Callable[[Listener], object]") -> None:
-        self.wanted = wanted
-        self.topics = {topic_of(change): change for change in wanted}
+        topics: dict[str, dict[str, None]] = {}
+        self._long: dict[str, str] = {}
+        """The URIs that are known by their digests."""
+        for change in wanted:
+            kind, name = topic_of(change)
+            topics.setdefault(kind, {})[name] = None
+            if name is not change.uri:
+                self._long[name] = change.uri
+        self.topics: Mapping[str, Sequence[str]] = {kind: tuple(names) for kind, names in topics.items()}
+        """What it listens to: names by kind; see `topic_of`."""
         self._forget = forget
         self._loop = running_loop()
         self._changes: dict[Topic, Change] = {}
@@ -116,8 +139,19 @@ class Listener:
         """Made when there is nothing to return yet; a listener waits in one place at a time."""
         self._closed = False
 
-    def notify(self, change: Change) -> None:
-        """Note a change. May be called from any thread."""
+    @property
+    def wanted(self) -> frozenset[Change]:
+        """The changes that it listens to."""
+        return frozenset(self._change((kind, name)) for kind, names in self.topics.items() for name in names)
+
+    def _change(self, topic: Topic, note: str = "") -> Change:
+        kind: Any
+        kind, name = topic
+        return Change(kind, self._long.get(name, name) if self._long else name, note=note)
+
+    def notify(self, topic: Topic, note: str = "") -> None:
+        """Note that one of its topics has changed. May be called from any thread."""
+        change = self._change(topic, note)
         if runs_here(self._loop):  # without a wake-up through the kernel
             self._add(change)
             return
@@ -125,6 +159,12 @@ class Listener:
             self._loop.call_soon_threadsafe(self._add, change)
         except RuntimeError:  # its loop has ended without closing it
             self._forget(self)
+
+    def notify_of_all(self) -> None:
+        """Note that each of its topics may have changed. May be called from any thread."""
+        for kind, names in self.topics.items():
+            for name in names:
+                self.notify((kind, name))
 
     def _add(self, change: Change) -> None:
         self._changes[change.kind, change.uri] = change  # the newest note counts

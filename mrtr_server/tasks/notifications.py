@@ -1,7 +1,7 @@
 """Changes of tasks, each with what its client would see if it asked."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
 from typing import NamedTuple
 
 from ..errors import StoreUnavailable
@@ -48,8 +48,7 @@ async def with_tasks(changes: Subscription, look: Look) -> "TaskChanges":
     while left:
         tasks, left = await look(left)
         seen |= tasks.keys()
-    wanted = frozenset(each for each in changes.wanted if each.kind != "task" or each.uri in seen)
-    return TaskChanges(changes, wanted, look)
+    return TaskChanges(changes, seen, look)
 
 
 class TaskChanges:
@@ -57,21 +56,26 @@ class TaskChanges:
 
     Args:
         changes: the subscription.
-        wanted: which of its changes are reported.
+        ids: the tasks whose changes are reported.
         look: returns tasks.
         told: what was reported to the listener of each task, by id; new reports are added.
     """
 
-    def __init__(
-        self, changes: Subscription, wanted: frozenset[Change], look: Look, told: dict[str, Seen] | None = None
-    ) -> None:
-        self.wanted = wanted
+    def __init__(self, changes: Subscription, ids: Set[str], look: Look, told: dict[str, Seen] | None = None) -> None:
+        self._ids = ids
         self._changes = changes
         self._look = look
         self._known = {} if told is None else told
         # A task that has ended before its listener came would never change again, so each is reported at first.
-        tasks = sorted((change for change in wanted if change.kind == "task"), key=lambda change: change.uri)
-        self._waiting: dict[Change, None] = dict.fromkeys(tasks)
+        self._waiting: dict[Change, None] = dict.fromkeys(Change("task", id) for id in sorted(ids))
+
+    @property
+    def wanted(self) -> frozenset[Change]:
+        """The changes that are reported."""
+        return frozenset(filter(self._is_reported, self._changes.wanted))
+
+    def _is_reported(self, change: Change) -> bool:
+        return change.kind != "task" or change.uri in self._ids
 
     async def next(self) -> list[Change]:
         """Wait for changes. Return an empty list when the subscription has ended."""
@@ -80,7 +84,7 @@ class TaskChanges:
                 happened = await self._changes.next()
                 if not happened:
                     return []
-                self._waiting = dict.fromkeys(each for each in happened if each in self.wanted)
+                self._waiting = dict.fromkeys(filter(self._is_reported, happened))
             if told := await self._told():
                 return told
 

@@ -10,10 +10,11 @@ from weakref import WeakKeyDictionary
 
 from starlette.types import Receive, Scope, Send
 
+from ..concurrency.places import Portion
 from ..concurrency.running import runs_here
 from ..errors import InvalidRequest, RequestError
 from ..flow.admission import Admission
-from ..protocol.all_dialects import Dialect
+from ..protocol.all_dialects import Dialect, ListenWriter
 from ..protocol.messages import NOTHING, Call, Change, Listening, Note, Piece, Progress, Subscription
 from ..storage.patience import end_request
 from .response_writer import NO_HEADERS, Headers, ResponseWriter
@@ -50,6 +51,10 @@ class Connection(ResponseWriter):
     """Whether the last of the response is being sent."""
     listens = False
     """Whether the client listens to changes, until either side ends that."""
+    portion: Portion | None = None
+    """What counts the bytes of the request; None where it is small."""
+    is_unread = False
+    """Whether the body of the request was refused, so that the rest of it may be unread."""
     _stream: EventStream | None = None
     _watcher: "asyncio.Task[None] | None" = None
 
@@ -190,26 +195,35 @@ class Connection(ResponseWriter):
         try:
             self._start()
             await self.start_stream()
-            if first := writer.opened():
-                await self.write_event(first)
+            await self._write_if_any(writer.opened())
             with self._admission.on_drain(heard.end):
-                while not (self.gone or self.stalled):
-                    happened = await heard.next()
-                    if happened is None:
-                        await self.write(b":\n\n")
-                        continue
-                    if not happened:
-                        break
-                    for change in happened:
-                        await self.write_event(writer.changed(change))
-            if not self.gone and (last := writer.closed()):
-                await self.write_event(last)
+                while not (self.gone or self.stalled) and await self._write_next(heard, writer):
+                    pass
+            if not self.gone:
+                await self._write_if_any(writer.closed())
             await self.end()
         finally:
             watcher.cancel()
             if ending is not None:
                 ending.cancel()
             changes.close()
+
+    async def _write_next(self, heard: "_Heard", writer: ListenWriter) -> bool:
+        """Wait for changes, and write them; return False when there are no more.
+
+        Nothing of them is held here while the next ones are waited for: a task that has ended has its result in it.
+        """
+        happened = await heard.next()
+        if happened is None:
+            await self.write(b":\n\n")
+            return True
+        for change in happened:
+            await self.write_event(writer.changed(change))
+        return bool(happened)
+
+    async def _write_if_any(self, data: bytes) -> None:
+        if data:
+            await self.write_event(data)
 
     def _end_on_expiry(self, heard: "_Heard") -> asyncio.TimerHandle | None:
         """End a subscription when the credentials that it was begun with expire, where that is known."""

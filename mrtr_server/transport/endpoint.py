@@ -10,6 +10,7 @@ from starlette.types import Receive, Scope, Send
 from ..concurrency.running import running_task
 from ..errors import (
     CutOff,
+    Full,
     InsufficientScope,
     InternalFault,
     OverBudget,
@@ -19,6 +20,7 @@ from ..errors import (
 from ..flow.admission import Admission
 from ..limits import Limits
 from ..live.live_calls import LiveCalls
+from ..live.open_streams import UNCOUNTED
 from ..live.parts import LiveParts
 from ..logs.failures import report_failure
 from ..logs.refusals import RefusalLog
@@ -77,7 +79,10 @@ class Endpoint:
         self._dispatch = dialects.dispatching(dispatcher.dispatch)
         self._limits = limits
         self._longest_length = len(str(limits.body_bytes))
+        self._uncounted = min(UNCOUNTED, limits.body_bytes)
+        """Bytes of a body that neither count nor are too many."""
         self._admission = admission
+        self._holds = live.holds
         self._origins = allowed_origins
         self._hosts = None if allowed_hosts is None else frozenset(host.lower() for host in allowed_hosts)
         self._challenges = challenges
@@ -117,8 +122,10 @@ class Endpoint:
         self._in_flight.enter(request)
         try:
             if method == "POST":
-                body = None if shortcuts is None else shortcuts.take_body(server_request)
-                rest = await self._serve(connection, repeated, scope, body)
+                # The body is not kept here: a call may wait for a person, and a stream stay open for long.
+                rest = await self._serve(
+                    connection, repeated, scope, None if shortcuts is None else shortcuts.take_body(server_request)
+                )
                 if rest is not None:
                     await rest
             else:
@@ -127,7 +134,12 @@ class Endpoint:
             if not self._in_flight.forgive(request):  # not even its answer was taken in time
                 raise
         finally:
-            self._in_flight.leave(request)
+            self._leave(connection)
+
+    def _leave(self, connection: Connection) -> None:
+        self._in_flight.leave(connection.request)
+        if connection.portion is not None:
+            connection.portion.end()
 
     def _refuse(self, headers: Mapping[bytes, bytes], method: str) -> tuple[int, bytes] | None:
         origin = headers.get(b"origin")
@@ -166,7 +178,7 @@ class Endpoint:
         limit = self._limits.body_bytes
         length = connection.headers.get(b"content-length", b"")
         if len(length) >= self._longest_length and length.isdigit() and int(length[:32]) > limit:
-            raise await self._too_large(connection)
+            raise await self._refuse_body(connection, PayloadTooLarge(limit))
         parts: list[bytes] = []
         size = 0
         while True:
@@ -175,8 +187,8 @@ class Endpoint:
                 return None
             parts.append(message.get("body", b""))
             size += len(parts[-1])
-            if size > limit:
-                raise await self._too_large(connection, b"".join(parts), is_all=not message.get("more_body"))
+            if size > self._uncounted:
+                await self._hold(connection, size, parts, is_all=not message.get("more_body"))
             if not message.get("more_body"):
                 return parts[0] if len(parts) == 1 else b"".join(parts)
 
@@ -194,8 +206,8 @@ class Endpoint:
                 body = await self._read(connection)
                 if body is None:
                     return None
-            elif len(body) > limits.body_bytes:
-                raise await self._too_large(connection, body, is_all=True)
+            elif len(body) > self._uncounted:
+                await self._hold(connection, len(body), (body,), is_all=True)
             if body[:1] != b"{" and handshake is not None and handshake.takes_batch(body, connection):
                 return self._serve_handshake(handshake, connection, None, body)
             envelope = read_envelope(body, headers, repeated, limits.json_depth, limits.values)
@@ -219,7 +231,7 @@ class Endpoint:
             finally:
                 self._watch.leave(connection)
             if isinstance(outcome, Listening):
-                call.params, call.client = {}, Client()
+                call.client = Client()
                 await connection.listen(call, outcome)
                 return None
             written = dialect.dump_outcome(call, outcome)
@@ -232,10 +244,44 @@ class Endpoint:
             await ending
         return None
 
-    async def _too_large(self, connection: Connection, begun: bytes = b"", *, is_all: bool = False) -> PayloadTooLarge:
-        """Return the error for a body that is too large; it has the id of the request if its client needs that."""
-        error = PayloadTooLarge(self._limits.body_bytes)
-        if self._handshake is not None and self._handshake.dialect.is_of(connection.headers):
+    async def _hold(self, connection: Connection, size: int, begun: Sequence[bytes], *, is_all: bool) -> None:
+        """Count the bytes of a body that are held.
+
+        Args:
+            connection: the response.
+            size: of what has been read of the body, in bytes.
+            begun: what that is.
+            is_all: whether that is all.
+
+        Raises:
+            PayloadTooLarge: they are too many for one request.
+            Full: there is no room for them.
+        """
+        try:
+            if size > self._limits.body_bytes:
+                raise PayloadTooLarge(self._limits.body_bytes)
+            if connection.portion is None:
+                user = connection.scope.get("user")
+                connection.portion = self._holds.portion(None if user is None else principal_of(user))
+            connection.portion.grow(size)
+        except (Full, PayloadTooLarge) as error:
+            raise await self._refuse_body(connection, error, b"".join(begun), is_all=is_all) from None
+
+    async def _refuse_body(
+        self, connection: Connection, error: Full | PayloadTooLarge, begun: bytes = b"", *, is_all: bool = False
+    ) -> Full | PayloadTooLarge:
+        """Return the error for a body that is not taken; it has the id of the request if that is there or needed.
+
+        Args:
+            connection: the response.
+            error: why it is not taken.
+            begun: what has been read of the body.
+            is_all: whether that is all.
+        """
+        connection.is_unread = True
+        handshake = self._handshake
+        is_whole = is_all and isinstance(error, Full)  # of which the next requests of a connection may follow
+        if is_whole or (handshake is not None and handshake.dialect.is_of(connection.headers)):
             error.request_id = await drain_body(connection.receive, self._limits.body_bytes, begun, is_all=is_all)
         return error
 
@@ -302,11 +348,11 @@ class Endpoint:
         if isinstance(error, RequestError):
             note_refusal(self._refusals, call, error)
             handshake, found = self._handshake, error.request_id
-            if isinstance(error, PayloadTooLarge) and found is None:
-                # The rest of the body stays unread, so the connection can't be used again.
-                return dialect.refuse(error)._replace(headers=((b"connection", b"close"),))
-            is_unread = request_id is None and found is not None and isinstance(error, OverBudget | PayloadTooLarge)
-            if is_unread and handshake is not None and handshake.dialect.is_of(connection.headers):
+            if connection.is_unread and found is None:  # so the connection can't be used again
+                reply = dialect.refuse(error)
+                return reply._replace(headers=(*reply.headers, (b"connection", b"close")))
+            is_unread = request_id is None and (connection.is_unread or isinstance(error, OverBudget))
+            if is_unread and found and handshake is not None and handshake.dialect.is_of(connection.headers):
                 return handshake.dialect.error(found, error)  # at an HTTP error, its client would end its session
             reply = dialect.refuse(error) if request_id is None else dialect.error(request_id, error)
             if isinstance(error, InsufficientScope):

@@ -10,6 +10,7 @@ from pydantic_core import to_json
 
 from ..errors import (
     Busy,
+    Full,
     InternalFault,
     InvalidRequest,
     OverBudget,
@@ -20,7 +21,7 @@ from ..errors import (
 )
 from ..flow.admission import Admission
 from ..limits import MOST_IN_BATCH, Limits
-from ..live.events import ENDED, Event
+from ..live.events import ENDED, TOO_LATE_TO_CONTINUE, Event
 from ..live.live_calls import LiveCalls, store_needed
 from ..live.parts import LiveParts
 from ..logs.failures import report_failure
@@ -181,6 +182,7 @@ class HandshakeEndpoint:
         refusals: list[Reply] = []
         for message in messages:
             quiet = self._live_connection(connection, session)
+            quiet.portion = None  # the whole batch counts until all of it is served
             quiet.headers = {name: value for name, value in connection.headers.items() if name != b"accept"}
             part = to_json(message, inf_nan_mode="constants")
             request_id, reply = await self._serve_part(part, quiet)
@@ -253,7 +255,7 @@ class HandshakeEndpoint:
         call: Call | None = None
         try:
             if event.is_lost:
-                raise ProtocolError("It is too late to continue this call; call again")
+                raise ProtocolError(TOO_LATE_TO_CONTINUE)
             call = live.reopen(event)
             outcome = await self._calls.resume(event, call, live)
             reply = None if outcome is None else form.reply(call, outcome)
@@ -281,7 +283,12 @@ class HandshakeEndpoint:
         if (credentials := scope.get("auth")) is not None:
             call.scopes = scopes_of(credentials)
         with self._live.holds.hold(principal), self._counted(session):
-            listening = await self._dispatcher.dispatch(call, connection)
+            try:
+                listening = await self._dispatcher.dispatch(call, connection)
+            except Full as full:
+                note_refusal(self._refusals, None, full)
+                await self._refuse(connection)
+                return
             assert isinstance(listening, Listening)  # noqa: S101  the method has no other outcome
             await connection.listen(call, listening)
 

@@ -101,6 +101,7 @@ class LineReader:
                 lines = self._lines.feed(data) if data else self._lines.last()
             with suppress(RuntimeError):  # the loop has ended
                 wanted.get_loop().call_soon_threadsafe(_resolve, wanted, lines)
+            del wanted, lines  # the next ones may be long in coming
 
     def _read(self) -> bytes:
         try:

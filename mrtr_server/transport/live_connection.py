@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 
 from ..concurrency.running import runs_here
 from ..errors import StoreUnavailable
-from ..live.events import Event, Origin, last_id
+from ..live.events import Event, last_id
 from ..live.live_calls import LiveCalls
 from ..live.session_states import DEFAULT_LEVEL, SessionStates
 from ..protocol.all_dialects import Envelope, HandshakeDialect, Reply
@@ -24,7 +24,6 @@ from ..protocol.messages import (
 )
 from ..protocol.sessions import Session
 from ..protocol.users import principal_of, scopes_of
-from ..well_formed import read_json
 from . import connection
 from .connection import Connection
 from .open_call_notes import OpenCallNotes, is_wanted
@@ -48,9 +47,6 @@ class LiveConnection(OpenCallNotes, Connection):
         states: knows which log messages the session wants.
     """
 
-    _body = b""
-    _origin: Origin | None = None
-    _call: Call | None = None
     _first_id: Callable[[], str] | None = None
     _then: Callable[[], object] | None = None
     _ticking: asyncio.TimerHandle | None = None
@@ -72,6 +68,7 @@ class LiveConnection(OpenCallNotes, Connection):
     ) -> None:
         super().__init__(*connection.parts())
         self._request, self._shortcuts = connection.behind()
+        self.portion = connection.portion
         self.dialect = self.form = form
         self.session = session
         self._live = live
@@ -93,34 +90,17 @@ class LiveConnection(OpenCallNotes, Connection):
         """
         self._body = body
         self.dialect = self.form = self.form.answering(envelope)
-        self._call = self._load(envelope, self.session)
-        return self._call
+        self.call = self._load(envelope, self.session)
+        return self.call
 
     def reopen(self, event: Event) -> Call:
         """Return the call of a stream that the client comes back to."""
         self._resumes = True
-        self._origin, self.progress = event.origin, event.progress
-        self._call = self.load(event.origin)
-        return self._call
-
-    def origin(self) -> Origin:
-        """Return the request that opened the call, as it was sent."""
-        if self._origin is None:
-            message, session = read_json(self._body), self.session
-            client = session.client if self._call is None else self._call.client
-            session = session.of(self.form.form.name, client)
-            self._origin = Origin(message["method"], message.get("params", {}), message["id"], session)
-            self._body = b""
-        return self._origin
-
-    def load(self, origin: Origin) -> Call:
-        """Return the call of a request. Raises `RequestError`."""
-        call = self._call
-        if call is not None:  # and it is the call of this very request, so all else is as it was
-            self.form.load_again(call, origin.params_to_use())
-            return call
+        origin = self._origin = event.origin
+        self.progress = event.progress
         envelope = Envelope({}, origin.method, origin.request_id, origin.params_to_use(), self.headers)
-        return self._load(envelope, origin.session)
+        self.call = self._load(envelope, origin.session)
+        return self.call
 
     def _load(self, envelope: Envelope, session: Session) -> Call:
         call = self.form.load_call_of(envelope, self.principal, self._user, session)
@@ -236,7 +216,7 @@ class LiveConnection(OpenCallNotes, Connection):
         if id := self._take_first_id():
             self.prime(id)
         stream = self._stream or self._open_stream()
-        token = None if self._call is None else self._call.progress_token
+        token = None if self.call is None else self.call.progress_token
         if self._waiting and token is not None:
             stream.add_progress(self.form.note(self.take_step(token)))
         else:
@@ -388,8 +368,8 @@ class LiveConnection(OpenCallNotes, Connection):
             then()
 
     def _watch_cancellation(self) -> None:
-        if self._call is not None and self._call.session and not self._waiting and self._cancellation is None:
-            self._cancellation = self.loop.create_task(self._live.watch(self._call))
+        if self.call is not None and self.call.session and not self._waiting and self._cancellation is None:
+            self._cancellation = self.loop.create_task(self._live.watch(self.call))
 
     def _unwatch_cancellation(self) -> None:
         if self._cancellation is not None:

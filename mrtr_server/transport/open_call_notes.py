@@ -1,8 +1,10 @@
-"""Which notes of an open call go out: its rounds tell again what earlier ones have told."""
+"""What open calls have in common, whatever they write to: their request, and which of their notes go out."""
 
-from ..live.events import NONE_YET
+from ..live.events import NONE_YET, Origin
 from ..protocol.all_dialects import HandshakeDialect
-from ..protocol.messages import LOG_LEVELS, LogLevel, LogMessage, PageReported, Piece, Progress, Question
+from ..protocol.messages import LOG_LEVELS, Call, LogLevel, LogMessage, PageReported, Piece, Progress, Question
+from ..protocol.sessions import Session
+from ..well_formed import read_json
 
 STEP = 1e-6
 """By how much progress grows that only shows that the call is still open."""
@@ -13,10 +15,38 @@ class OpenCallNotes:
 
     form: HandshakeDialect
     """That of the version that the client speaks."""
+    session: Session
+    """That of the client."""
+    call: Call | None = None
+    """The call in the request."""
+    _body = b""
+    """The request as it came, until the origin is made of it."""
+    _origin: Origin | None = None
     progress = NONE_YET
     """The progress that was sent last."""
     _reported: frozenset[str] = frozenset()
     """The pages that the client knows to have reported."""
+
+    # The request
+
+    def origin(self) -> Origin:
+        """Return the request that opened the call, as it was sent."""
+        if self._origin is None:
+            message, session = read_json(self._body), self.session
+            client = session.client if self.call is None else self.call.client
+            session = session.of(self.form.form.name, client)
+            self._origin = Origin(message["method"], message.get("params", {}), message["id"], session)
+            self._body = b""
+        return self._origin
+
+    def load(self, origin: Origin) -> Call:
+        """Return the call of a request, as it was before any round of it."""
+        call = self.call
+        assert call is not None  # noqa: S101  it is that of this very request, so all else is as it was
+        self.form.load_again(call, origin.params_to_use())
+        return call
+
+    # Notes
 
     @property
     def takes_pages(self) -> bool:

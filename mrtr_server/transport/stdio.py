@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from pydantic_core import to_json
 
+from ..concurrency.places import Portion
 from ..concurrency.shutdown import Shutdown
 from ..errors import (
     Busy,
@@ -21,13 +22,14 @@ from ..errors import (
 )
 from ..limits import MOST_IN_BATCH, Limits
 from ..live.live_calls import LiveCalls
+from ..live.open_streams import UNCOUNTED
 from ..live.parts import LiveParts
 from ..logs.failures import report_failure
 from ..logs.refusals import RefusalLog
 from ..methods.dispatcher import Dispatcher
-from ..protocol.all_dialects import CANCELLED, Dialect, Envelope, HandshakeDialect, read_envelope
+from ..protocol.all_dialects import CANCELLED, Dialect, Envelope, HandshakeDialect, ListenWriter, read_envelope
 from ..protocol.headers import SESSION_HEADER
-from ..protocol.messages import OPEN_METHODS, Call, Discovery, Listening
+from ..protocol.messages import OPEN_METHODS, Call, Discovery, Listening, Subscription
 from ..protocol.served_dialects import ServedDialects
 from ..protocol.users import principal_of
 from ..storage.patience import begin_request, end_request
@@ -136,27 +138,41 @@ class StdioServer:
     # What comes in
 
     async def _read(self, reader: LineReader) -> None:
-        while lines := await reader.read():
-            for line in lines:
-                while not self._has_room() and not self._ends:
-                    self._changed.clear()
-                    await self._changed.wait()
-                if self._ends:
-                    return
-                try:
-                    await self._take(line)
-                except Exception as error:
-                    report_failure("A message could not be served", error=error)
-        self._has_read_all = True
-        if not self._ends:
+        while await self._take_all(reader):
+            pass
+        if self._has_read_all and not self._ends:
             self.end()
+
+    async def _take_all(self, reader: LineReader) -> bool:
+        """Handle the next lines; return False when no more are to be read."""
+        lines = await reader.read()  # nothing is held of the ones before
+        self._has_read_all = not lines
+        for line in lines:
+            while not self._has_room() and not self._ends:
+                self._changed.clear()
+                await self._changed.wait()
+            if self._ends:
+                return False
+            try:
+                await self._take(line)
+            except Exception as error:
+                report_failure("A message could not be served", error=error)
+        return bool(lines)
 
     def _has_room(self) -> bool:
         """Return whether one more message may be read. Requests that wait for a message of the client do not count."""
         if self._peer.writer.is_full:
             return False
+        if not self._portion(0).has_room():
+            return False
         most = self._limits.open_requests
         return len(self._open) < most or sum(not each.is_waiting for each in self._open.values()) < most
+
+    def _portion(self, size: int) -> Portion:
+        """Return what counts so many bytes of a message. No message is refused for them: it is read later."""
+        portion = self._live.holds.portion(self._peer.principal)
+        portion.set(size)
+        return portion
 
     async def _take(self, line: Line) -> None:
         """Handle one line: what needs no time is done when this returns, and for all else there is a task."""
@@ -234,13 +250,19 @@ class StdioServer:
             request = OpenRequest(self._peer, envelope, form, line, self._changed.set)
         else:
             request = StdioRequest(self._peer, envelope, dialect)
-        self._open[envelope.id] = request
-        if self._ends:
-            request.leave()
-        serving = self._keep(self._serve(request, envelope, write if is_part else None))
+        self._begin(request, len(line))
+        serving = self._keep(self._serve(request, write if is_part else None))
         if envelope.method in _SETTING:
             await asyncio.wait([serving])
         return serving
+
+    def _begin(self, request: StdioRequest, size: int) -> None:
+        """Note that a request of so many bytes is being served."""
+        if size > UNCOUNTED:
+            request.portion = self._portion(size)
+        self._open[request.id] = request
+        if self._ends:
+            request.leave()
 
     async def _heed(self, envelope: Envelope) -> None:
         """Do what a notification asks for. One that means nothing here is ignored."""
@@ -280,15 +302,15 @@ class StdioServer:
         with suppress(RequestError):
             dialect = self._dialects.choose(envelope)
             if not isinstance(dialect, HandshakeDialect):
-                return self._keep(self._answer(StdioRequest(self._peer, envelope, dialect), envelope))
+                return self._keep(self._answer(StdioRequest(self._peer, envelope, dialect)))
         return None
 
     # Requests
 
-    async def _serve(self, request: StdioRequest, envelope: Envelope, write: Callable[[bytes], object] | None) -> None:
+    async def _serve(self, request: StdioRequest, write: Callable[[bytes], object] | None) -> None:
         """Serve a request, and write its response."""
         begin_request()
-        body = await self._answer(request, envelope)
+        body = await self._answer(request)
         if not body or request.is_cancelled:
             return
         if write is not None:
@@ -296,7 +318,7 @@ class StdioServer:
         else:
             await self._peer.writer.write(request, body)
 
-    async def _answer(self, request: StdioRequest, envelope: Envelope) -> bytes:
+    async def _answer(self, request: StdioRequest) -> bytes:
         """Return the response to a request; empty for none."""
         if request.is_cancelled:
             self._open.pop(request.id, None)
@@ -305,7 +327,7 @@ class StdioServer:
         assert task is not None  # noqa: S101  there always is one
         self._in_flight.enter(task)
         try:
-            call = request.open(envelope)
+            call = request.open()
             if isinstance(request, OpenRequest):
                 return await self._call(call, request)
             outcome = await self._dispatch(call, request)
@@ -344,20 +366,28 @@ class StdioServer:
     async def _listen(self, call: Call, listening: Listening, request: StdioRequest) -> bytes:
         """Send changes until either side ends the subscription; return its last message."""
         changes = listening.changes
-        call.params = {}
         end_request()
         try:
             messages = request.dialect.listening(call, changes)
             request.listen(changes)
             self._changed.set()
-            if first := messages.opened():
-                await self._peer.writer.write(request, first)
-            while happened := await changes.next():
-                for change in happened:
-                    await self._peer.writer.write(request, messages.changed(change))
+            await self._write_first(request, messages.opened())
+            while await self._write_next(request, changes, messages):
+                pass
             return messages.closed()
         finally:
             changes.close()
+
+    async def _write_first(self, request: StdioRequest, data: bytes) -> None:
+        if data:
+            await self._peer.writer.write(request, data)
+
+    async def _write_next(self, request: StdioRequest, changes: Subscription, messages: ListenWriter) -> bool:
+        """Wait for changes, and write them; return False when there are no more. Nothing of them is held meanwhile."""
+        happened = await changes.next()
+        for change in happened:
+            await self._peer.writer.write(request, messages.changed(change))
+        return bool(happened)
 
     async def _notify(self) -> None:
         """Send the notifications of a session, for as long as it lasts."""

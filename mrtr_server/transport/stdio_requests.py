@@ -5,8 +5,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ..concurrency.places import Portion
 from ..concurrency.running import runs_here
-from ..live.events import Origin
 from ..live.session_states import DEFAULT_LEVEL
 from ..protocol.all_dialects import Dialect, Envelope, HandshakeDialect
 from ..protocol.callers import Principal
@@ -24,7 +24,6 @@ from ..protocol.messages import (
     Subscription,
 )
 from ..protocol.sessions import NO_SESSION, Session
-from ..well_formed import read_json
 from .lines import LineWriter
 from .open_call_notes import OpenCallNotes, is_wanted
 
@@ -85,9 +84,13 @@ class StdioRequest:
     task: "asyncio.Task[Any] | None" = None
     """What serves it, once that has begun."""
     call: Call | None = None
+    portion: Portion | None = None
+    """What counts the bytes of the message; None where it is small."""
 
     def __init__(self, peer: Peer, envelope: Envelope, dialect: Dialect) -> None:
         self.peer = peer
+        self._envelope: Envelope | None = envelope
+        """The message, until the call in it is opened."""
         self.id: str | int = envelope.id if envelope.id is not None else ""
         self.is_answered = bool(envelope.method)
         """Whether it is a request indeed: a dialect may have responses that are handled as one."""
@@ -95,15 +98,17 @@ class StdioRequest:
         self.loop = asyncio.get_running_loop()
         self._is_over = False
 
-    def open(self, envelope: Envelope) -> Call:
+    def open(self) -> Call:
         """Return the call in the message. Raises `RequestError`."""
-        self.call = self._complete(self.dialect.load_call(envelope, self.peer.principal, self.peer.user))
-        return self.call
-
-    def _complete(self, call: Call) -> Call:
+        envelope, self._envelope = self._envelope, None
+        assert envelope is not None  # noqa: S101  it is opened once
+        self.call = call = self._load(envelope)
         call.headers = {}
         call.scopes = self.peer.scopes
         return call
+
+    def _load(self, envelope: Envelope) -> Call:
+        return self.dialect.load_call(envelope, self.peer.principal, self.peer.user)
 
     def send(self, note: Note) -> Awaitable[None]:
         """Send a note; see `Outlet`."""
@@ -145,8 +150,11 @@ class StdioRequest:
             self.changes.close()
 
     def end(self) -> None:
-        """Send no more notes."""
+        """Send no more notes, and hold no more of the message."""
         self._is_over = True
+        self._envelope = None
+        if self.portion is not None:
+            self.portion.end()
 
 
 class OpenRequest(OpenCallNotes, StdioRequest):
@@ -170,19 +178,15 @@ class OpenRequest(OpenCallNotes, StdioRequest):
     ) -> None:
         super().__init__(peer, envelope, dialect)
         self.form = dialect
-        self._session = peer.session
-        self._line = line
+        self.session = peer.session
+        self._body = line
         self._on_wait = on_wait
 
-    def open(self, envelope: Envelope) -> Call:
-        """Return the call in the message. Raises `RequestError`."""
+    def _load(self, envelope: Envelope) -> Call:
         peer = self.peer
-        self.call = self._complete(self.form.load_call_of(envelope, peer.principal, peer.user, self._session))
-        return self.call
-
-    def _complete(self, call: Call) -> Call:
+        call = self.form.load_call_of(envelope, peer.principal, peer.user, self.session)
         call.can_retry = False
-        return super()._complete(call)
+        return call
 
     # Notes
 
@@ -194,18 +198,6 @@ class OpenRequest(OpenCallNotes, StdioRequest):
         return super().send(note) if is_sent else NOTHING
 
     # Questions
-
-    def origin(self) -> Origin:
-        """Return the request that opened the call, as it was sent."""
-        message = read_json(self._line)
-        client = self._session.client if self.call is None else self.call.client
-        session = self._session.of(self.form.form.name, client)
-        return Origin(message["method"], message.get("params", {}), message["id"], session)
-
-    def load(self, origin: Origin) -> Call:
-        """Return the call of a request. Raises `RequestError`."""
-        envelope = Envelope({}, origin.method, origin.request_id, origin.params, {}, has_headers=False)
-        return self.open(envelope)
 
     def on_start(self, id: Callable[[], str] | None) -> None:
         """Do nothing: no client comes back to standard output, so none needs an id for that."""

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -30,6 +31,7 @@ from ..support.serving import (
     Process,
     end,
     free_ports,
+    in_process,
     is_ready,
     wait_until,
     without_settings,
@@ -82,6 +84,44 @@ def test_it_serves_and_logs_json_from_info_on_and_drains(tmp_path: Path) -> None
     assert all(line.keys() >= {"time", "level", "logger", "message"} for line in lines)
     assert {line["level"] for line in lines} == {"INFO"}
     assert any(line["logger"] == "mrtr_server" and line["message"].startswith("Draining") for line in lines)
+
+
+FAILING = """
+from mrtr_server import MRTRServer
+server = MRTRServer("failing")
+
+async def app(scope, receive, send):
+    if scope["type"] == "lifespan" or scope["path"] == "/ready":
+        await server(scope, receive, send)
+    elif scope["path"] == "/raise":
+        raise ValueError("always the same")
+"""
+
+
+@pytest.mark.parametrize("command", ["run", "uvicorn"])
+def test_what_clients_cause_in_the_web_server_has_a_line_for_each_reason(tmp_path: Path, command: str) -> None:
+    """However often it happens: whoever can send bytes could fill a disk."""
+    (tmp_path / "failing.py").write_text(FAILING)
+    asked = {
+        b"nonsense\r\n\r\n": "Invalid HTTP request received.",
+        b"GET /upgrade HTTP/1.1\r\nHost: x\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n": "Unsupported upgrade",
+        b"GET /nothing HTTP/1.1\r\nHost: x\r\n\r\n": "ASGI callable returned without starting response.",
+        b"GET /raise HTTP/1.1\r\nHost: x\r\n\r\n": "Exception in ASGI application",
+    }
+    log, app = tmp_path / "log", "failing:app"
+    with (
+        running(log, app, "--app-dir", str(tmp_path))
+        if command == "run"
+        else in_process(app, "--app-dir", str(tmp_path), log=log, environment={"MRTR_KEYS": KEYS})
+    ) as server:
+        for request in asked:
+            for _ in range(20):
+                with closing(socket.create_connection(("127.0.0.1", server.port), TIMEOUT)) as connection:
+                    connection.sendall(request)
+                    connection.settimeout(TIMEOUT)
+                    assert connection.recv(100)
+        text = server.text
+    assert {said: text.count(said) for said in asked.values()} == dict.fromkeys(asked.values(), 1)
 
 
 def test_granian_serves_the_same(tmp_path: Path) -> None:

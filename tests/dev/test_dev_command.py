@@ -15,7 +15,8 @@ from click.testing import CliRunner
 
 from mrtr_server import MRTRServer
 from mrtr_server.cli import main
-from mrtr_server.dev.process import docs_page, root_url, servers_in
+from mrtr_server.dev.process import docs_page, servers_in
+from mrtr_server.loopback import root_url
 from mrtr_server.testing import Client, yes
 
 from ..support.serving import TIMEOUT, end, wait_until, without_settings
@@ -103,6 +104,13 @@ class Terminal:
         assert found is not None
         return found[1]
 
+    def looks_inside(self, token: str) -> bool:
+        """Return whether the page would be told what is inside the server, with a token."""
+        root = self.url.removesuffix("/mcp")
+        headers = {"Origin": root, "Mrtr-Page-Token": token}
+        sent = httpx.post(f"{root}/docs/task", json={"task": "x"}, headers=headers, trust_env=False, timeout=TIMEOUT)
+        return sent.status_code == 200
+
 
 @contextmanager
 def developing(folder: Path, *options: str, **variables: str) -> Iterator[Terminal]:
@@ -141,6 +149,10 @@ def test_a_session_of_an_author(project: Path) -> None:
         assert "serving   shop: 2 tools" in started
         assert re.fullmatch(r"http://127\.0\.0\.1:\d+/mcp", url)
         assert "MRTR_KEYS is not set, so this run has keys of its own" in started
+        page = re.search(r"page +(\S+)/docs#token=(\S+)", started)
+        assert page is not None
+        assert page[1] == url.removesuffix("/mcp")
+        assert (terminal.looks_inside(page[2]), terminal.looks_inside("another")) == (True, False)
 
         flow, task = Client(url).flow("order", title="Dune"), Client(url, tasks=True).flow("deploy")
         assert flow.start().questions == {"confirm": "Order for 1?"}
@@ -176,6 +188,8 @@ def test_a_session_of_an_author(project: Path) -> None:
         answered = task.answer(confirm=yes)
         assert (task.wait() if answered.is_under_way else answered).text == "live"
         assert 'answered confirm: yes · ran place · result "Dune ordered"' in terminal.wait('result "live"')
+        assert terminal.looks_inside(page[2]), "the page works on when the code has changed"
+        assert terminal.text.count(page[2]) == 1
         assert terminal.text.count("serving") == 1
 
         terminal.process.send_signal(signal.SIGINT)

@@ -1,22 +1,25 @@
 """A session is sealed and stored nowhere; what it sets is kept, its notifications come on a GET, and DELETE ends it."""
 
 import asyncio
+import json
 import threading
 from contextlib import ExitStack
 from typing import Any
 
 import pytest
+from starlette.types import Message
 
 from mrtr_server import Limits, MRTRServer
 from mrtr_server.methods.subscriptions import Subscriptions
 from mrtr_server.testing import EVERYTHING, Client
 from mrtr_server.transport.handshake_endpoint import MOST_LISTENING
 
+from ..support.direct import Exchange, scope_of
 from ..support.effects import EFFECTS
 from ..support.handshake import JSON, NEWEST, OLDER, Handshake, Stream
 from ..support.live_app import GATE
 from ..support.serving import TIMEOUT, wait_until
-from ..support.wire import request, text_of
+from ..support.wire import ACCEPT, request, text_of
 from .conftest import Connect
 
 
@@ -581,6 +584,36 @@ class TestCancelled:
         cancelling.join()
         other.close()
         assert (reply.status, reply.body) == (202, b"")
+
+    @pytest.mark.anyio
+    async def test_one_that_comes_just_when_the_call_ends_does_not_end_its_response(self) -> None:
+        app, gate = MRTRServer("ending", keys=[bytes(32)]), asyncio.Event()
+        headers = [(b"content-type", b"application/json"), (b"accept", ACCEPT.encode())]
+
+        class Slowly(Exchange):
+            async def _send(self, message: Message) -> None:
+                await asyncio.sleep(0.01)
+                await super()._send(message)
+
+        def post(message: dict[str, Any]) -> Exchange:
+            return Slowly(app, scope_of(headers)).body(json.dumps(message).encode())
+
+        @app.tool
+        async def end() -> str:
+            began.set()
+            await gate.wait()
+            return "ended"
+
+        began = asyncio.Event()
+        about = {"protocolVersion": NEWEST, "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
+        begun = await post(request("initialize", about)).end()
+        headers.append((b"mcp-session-id", begun.headers["mcp-session-id"].encode()))
+        call = post(request("tools/call", {"name": "end"}, id=7)).start()
+        await began.wait()
+        cancelling = post({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 7}}).start()
+        gate.set()  # so the call ends before the cancellation comes to it, and its response is being sent by then
+        assert text_of((await call.end()).message) == "ended"
+        assert (await cancelling.end()).status == 202
 
     def test_others_and_those_without_a_session_cancel_nothing(self, connect: Connect) -> None:
         client = connect()

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 import socket
 from typing import Any
 
@@ -10,10 +11,11 @@ from starlette.middleware import Middleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from mrtr_server import BearerTokens, Context, MRTRServer
-from mrtr_server.logs.refusals import CHARACTERS, LINES_IN_WINDOW, WINDOW, RefusalLog
+from mrtr_server.logs.refusals import CHARACTERS, LINES_IN_WINDOW, WINDOW, BoundedLines, RefusalLog
 
 from ..conftest import Serve
 from ..support.direct import exchange, headers_for
+from ..support.serving import in_thread
 from ..support.wire import Reply, modern, request
 
 TWICE = [
@@ -236,3 +238,88 @@ class TestAThousandOfThem:
             refusals.note("Refused %r", "x" * CHARACTERS + letter * 1_000_000)
         (line,) = lines(caplog)
         assert len(line) < CHARACTERS + 100
+
+
+class TestTheLinesOfAWebServer:
+    @pytest.fixture
+    def now(self) -> list[float]:
+        return [0.0]
+
+    @pytest.fixture
+    def server(self, now: list[float]) -> logging.Logger:
+        made = logging.getLogger("tests.web_server")
+        made.filters[:] = [BoundedLines(clock=lambda: now[0])]
+        made.setLevel(logging.INFO)
+        return made
+
+    def said(self, caplog: pytest.LogCaptureFixture) -> list[str]:
+        return [record.getMessage() for record in caplog.records]
+
+    def test_are_one_for_each_reason_and_say_how_many_there_were(
+        self, server: logging.Logger, now: list[float], caplog: pytest.LogCaptureFixture
+    ) -> None:
+        def warn() -> None:
+            server.warning("Invalid %s", "HTTP")
+
+        for _ in range(1000):
+            warn()
+        server.warning("Another reason")
+        assert self.said(caplog) == ["Invalid HTTP", "Another reason"]
+        now[0] = WINDOW
+        warn()
+        assert self.said(caplog)[2:] == ["Invalid HTTP (999 more like it were not logged)"]
+
+    def test_are_few_whatever_clients_put_into_them(
+        self, server: logging.Logger, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        for number in range(1000):
+            server.error(f"Invalid {number}")
+        assert len(self.said(caplog)) == LINES_IN_WINDOW
+
+    def test_are_one_for_each_exception_and_where_it_was_raised(
+        self, server: logging.Logger, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        class WithoutWords(Exception):
+            def __str__(self) -> str:
+                raise ValueError("no words")
+
+        def fail(error: Exception) -> None:
+            try:
+                raise error
+            except Exception as raised:
+                server.error("Exception in ASGI application", exc_info=raised)
+
+        for _ in range(10):
+            fail(ValueError("one"))
+            fail(ValueError("two"))
+            fail(KeyError("one"))
+            fail(WithoutWords())
+        errors = [repr(record.exc_info[1]) for record in caplog.records if record.exc_info]
+        assert errors == ["ValueError('one')", "ValueError('two')", "KeyError('one')", "WithoutWords()"]
+
+    def test_that_are_no_warning_are_all_there(self, server: logging.Logger, caplog: pytest.LogCaptureFixture) -> None:
+        for _ in range(3):
+            server.info("Application startup complete.")
+        assert len(self.said(caplog)) == 3
+
+    def test_with_an_exception_are_all_there_for_an_author(
+        self, server: logging.Logger, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        server.filters[:] = [BoundedLines(exceptions=False)]
+        for _ in range(3):
+            server.warning("Invalid HTTP")
+            server.error("Exception in ASGI application", exc_info=ValueError("one"))
+        assert self.said(caplog) == ["Invalid HTTP", *["Exception in ASGI application"] * 3]
+
+    def test_are_bounded_for_as_long_as_a_server_runs(self, caplog: pytest.LogCaptureFixture) -> None:
+        web_server = logging.getLogger("uvicorn.error")
+
+        def warn() -> int:
+            caplog.clear()
+            for _ in range(3):
+                web_server.warning("Invalid HTTP")
+            return self.said(caplog).count("Invalid HTTP")
+
+        with in_thread(MRTRServer("x", keys=[bytes(32)]), log_config=None):
+            assert warn() == 1
+        assert warn() == 3

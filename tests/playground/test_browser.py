@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import re
 import subprocess
 import threading
@@ -34,7 +35,9 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     environment = {"MRTR_KEYS": KEYS, "MRTR_DEBUG": "true"}
     with in_process("tests.support.page_app:app", log=log, environment=environment) as server:
         assert server.port, server.text
-        yield f"http://127.0.0.1:{server.port}/docs"
+        found = re.search(r"/docs#token=[\w-]+", server.text)
+        assert found, server.text
+        yield f"http://127.0.0.1:{server.port}{found[0]}"
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +59,7 @@ def page(window: Page, address: str) -> Iterator[Page]:
     errors: list[str] = []
 
     def note_request(sent: Request) -> None:
-        if not sent.url.startswith((address.removesuffix("docs"), "data:")):
+        if not sent.url.startswith((address.partition("docs")[0], "data:")):
             errors.append(sent.url)
 
     def note_message(message: ConsoleMessage) -> None:
@@ -511,10 +514,48 @@ def command_of(page: Page, flow: Locator) -> dict[str, Any]:
     flow.get_by_role("button", name="Copy this request as a curl command").last.click()
     expect(flow.get_by_role("button", name="Copy this request as a curl command").last).to_have_text("Copied")
     command = page.evaluate("navigator.clipboard.readText()")
-    replied = subprocess.run(["sh", "-c", command], check=True, capture_output=True, text=True, timeout=TIMEOUT).stdout
+    token = page.evaluate("sessionStorage.getItem('mrtr-page-token')")
+    assert token not in command
+    given = {**os.environ, "PAGE_TOKEN": token}
+    replied = subprocess.run(
+        ["sh", "-c", command], check=True, capture_output=True, text=True, timeout=TIMEOUT, env=given
+    ).stdout
     message = next((line[5:] for line in replied.splitlines() if line.startswith("data:")), replied)
     found: dict[str, Any] = json.loads(message)
     return found
+
+
+class TestItsToken:
+    def test_is_taken_out_of_the_address_and_kept_for_the_tab(self, page: Page, address: str) -> None:
+        assert page.url == address.partition("#")[0]
+        page.reload()
+        flow = call(page, "book_trip", town="Oslo")
+        expect(flow.locator(".journal").first).to_contain_text("search")
+        assert address.partition("=")[2] not in page.content()
+
+    def test_may_stand_before_the_entry_that_is_to_be_shown(self, page: Page, address: str) -> None:
+        page.goto("about:blank")
+        page.goto(f"{address}&tool/refund")
+        expect(page.locator("#entry h2")).to_have_text("refund")
+        assert page.url.endswith("/docs#tool/refund")
+
+    def test_is_asked_for_where_it_is_missing(self, browser: Browser, address: str) -> None:
+        page = browser.new_context().new_page()
+        where, _, token = address.partition("#token=")
+        page.goto(where)
+        locked = page.get_by_role("form", name="Token of the page")
+        expect(locked).to_contain_text("need the token that the server printed")
+        flow = call(page, "book_trip", town="Oslo")  # as any client may
+        expect(flow.locator(".journal").first).to_contain_text("It lacks the token of the page")
+        for given, left in (("wrong", 1), (token, 0)):
+            locked.get_by_label("Token of the page").fill(given)
+            press(locked, "Use it")
+            page.wait_for_load_state("load")
+            expect(page.locator("#entry h2")).to_be_visible()
+            expect(locked).to_have_count(left)
+        flow = call(page, "book_trip", town="Oslo")
+        expect(flow.locator(".journal").first).to_contain_text("search")
+        page.close()
 
 
 class TestReplicas:

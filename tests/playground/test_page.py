@@ -5,19 +5,27 @@ import re
 import subprocess
 import sys
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from mrtr_server import BearerTokens, Context, MRTRServer, SetupError
+from mrtr_server import BearerTokens, Context, KeyRing, MRTRServer, SetupError
+from mrtr_server.playground.local import token_of
 
 from ..support.direct import Headers, exchange, headers_for
+from ..support.serving import KEYS, free_ports, in_process
 from ..support.wire import Reply, modern
 
 pytestmark = pytest.mark.anyio
 
-HERE = [(b"host", b"localhost:8000"), (b"origin", b"http://localhost:8000")]
-"""The headers that a browser sends from the page on this machine."""
+TOKEN = (b"mrtr-page-token", token_of(KeyRing([bytes(32)])).encode())
+
+HERE = [(b"host", b"localhost:8000"), (b"origin", b"http://localhost:8000"), TOKEN]
+"""The headers that a browser sends from the page on this machine, with the token of the page."""
+
+LOCAL = HERE[:2]
+"""The same without the token, as any program of this machine can send them."""
 
 MOST_BYTES = 150_000
 
@@ -131,13 +139,21 @@ class TestItsPlace:
 
 
 REFUSED: dict[str, tuple[Headers, dict[str, Any], int]] = {
+    "a program that has no token": ([*LOCAL], {}, 403),
+    "a program with another token": ([*LOCAL, (TOKEN[0], b"x" * 32)], {}, 403),
+    "a program with a part of the token": ([*LOCAL, (TOKEN[0], TOKEN[1][:-1])], {}, 403),
+    "a program with two tokens": ([*LOCAL, (TOKEN[0], b"x" * 32), TOKEN], {}, 403),
     "another machine": ([*HERE], {"client": ("192.0.2.7", 5)}, 403),
     "a socket without an address": ([*HERE], {"client": None}, 403),
-    "a name that points here": ([(b"host", b"evil.example"), (b"origin", b"http://evil.example")], {}, 403),
-    "a name that begins like ours": ([(b"host", b"localhost.evil.example"), (b"origin", b"http://localhost")], {}, 403),
-    "another page of this machine": ([HERE[0], (b"origin", b"http://localhost:3000")], {}, 403),
-    "a page without an origin": ([HERE[0], (b"origin", b"null")], {}, 403),
-    "a program, which sends no origin": ([HERE[0]], {}, 403),
+    "a name that points here": ([(b"host", b"evil.example"), (b"origin", b"http://evil.example"), TOKEN], {}, 403),
+    "a name that begins like ours": (
+        [(b"host", b"localhost.evil.example"), (b"origin", b"http://localhost"), TOKEN],
+        {},
+        403,
+    ),
+    "another page of this machine": ([HERE[0], (b"origin", b"http://localhost:3000"), TOKEN], {}, 403),
+    "a page without an origin": ([HERE[0], (b"origin", b"null"), TOKEN], {}, 403),
+    "a program, which sends no origin": ([HERE[0], TOKEN], {}, 403),
     "two hosts": ([*HERE, (b"host", b"evil.example")], {}, 400),
     "two origins": ([*HERE, (b"origin", b"http://localhost:8000")], {}, 403),
     "a proxy": ([*HERE, (b"x-forwarded-for", b"192.0.2.7")], {}, 403),
@@ -159,7 +175,7 @@ class TestStates:
     @pytest.mark.parametrize("host", ["localhost:8000", "127.0.0.1:8000", "[::1]:8000", "localhost"])
     async def test_are_opened_on_this_machine(self, host: str) -> None:
         app = desk(docs=True, debug=True)
-        here = [(b"host", host.encode()), (b"origin", f"http://{host}".encode())]
+        here = [(b"host", host.encode()), (b"origin", f"http://{host}".encode()), TOKEN]
         held = json.loads((await self.opened(app, await self.state(app), here)).body)["held"]
         assert held["results of steps"] == {"pay": "secret receipt"}
         assert held["asked"] == {"confirm": "confirm"}
@@ -190,6 +206,58 @@ class TestStates:
             reply = await exchange(app, body, HERE, path="/docs/state")
             assert "error" in json.loads(reply.body)
         assert (await get(app, "/docs/state")).status == 405
+
+    async def test_are_promised_to_who_has_the_token(self) -> None:
+        app = desk(docs=True, debug=True)
+        without = json.loads((await get(app, "/docs/about", LOCAL)).body)
+        assert "lacks the token" in without["inside"]
+        assert without["wantsToken"]
+        elsewhere = json.loads((await get(app, "/docs/about", HERE, client=("192.0.2.7", 5))).body)
+        assert (elsewhere["inside"], elsewhere["wantsToken"]) == ("It came from another machine.", False)
+        assert json.loads((await get(app, "/docs/about", HERE)).body)["wantsToken"] is False
+
+
+class TestItsAddress:
+    """Whoever starts the server reads it, with the token; and nobody else."""
+
+    async def test_is_logged_where_the_server_debugs(self, caplog: pytest.LogCaptureFixture) -> None:
+        async with desk(docs=True, debug=True).lifespan():
+            pass
+        shown = f"/docs#token={TOKEN[1].decode()}"
+        assert [shown in record.getMessage() for record in caplog.records] == [True]
+
+    @pytest.mark.parametrize("settings", [{"docs": True}, {"debug": True}, {}])
+    async def test_is_in_no_log_elsewhere(self, settings: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
+        app = desk(**settings)
+        async with app.lifespan():
+            await call(app, "whoami", [*HERE, (b"mrtr-page", b"1")])
+            await get(app, "/docs/about", HERE)
+        assert "token" not in caplog.text
+
+    @pytest.mark.processes
+    def test_is_one_to_open_under_uvicorn(self, tmp_path: Path) -> None:
+        (port,) = free_ports(1)
+        environment = {"MRTR_KEYS": KEYS, "MRTR_DEBUG": "true"}
+        app, log = "tests.support.page_app:app", tmp_path / "log"
+        with in_process(app, "--port", str(port), log=log, environment=environment) as server:
+            assert f" http://127.0.0.1:{port}/docs#token=" in server.text
+
+    async def test_has_a_token_of_these_keys_alone(self) -> None:
+        assert token_of(KeyRing([bytes(32)])) == TOKEN[1].decode()
+        assert token_of(KeyRing([b"1" * 32])) != TOKEN[1].decode()
+        assert len(TOKEN[1]) == 32
+
+    async def test_s_token_goes_no_further_than_the_page(self) -> None:
+        app = desk(docs=True, debug=True)
+
+        @app.tool
+        async def headers(ctx: Context) -> list[str]:
+            assert ctx.request is not None
+            return list(ctx.request.headers)
+
+        seen = await call(app, "headers", [*HERE, (b"mrtr-page", b"1")])
+        assert "mrtr-page-token" not in str(seen.raw_result)
+        assert "mrtr-page" in str(seen.raw_result)
 
 
 class TestTasks:

@@ -49,7 +49,7 @@ class Known:
 
 def listen(fanout: InProcessFanout, look: Look, *ids: str) -> TaskChanges:
     wanted = frozenset({TOOLS, *(Change("task", id) for id in ids)})
-    return TaskChanges(fanout.subscribe(wanted), wanted, look)
+    return TaskChanges(fanout.subscribe(wanted), frozenset(ids), look)
 
 
 def told(changes: list[Change]) -> dict[str, str]:

@@ -4,6 +4,11 @@ import { mirrored, modern } from "./dialects.js";
 const SHOWN = ["content-type", "retry-after", "www-authenticate", "connection", "x-served-by"];
 const REPORT = "mrtr-round";
 
+/** Return the header with the token of the page; none without one. */
+export function tokenHeader(token) {
+  return token ? { "Mrtr-Page-Token": token } : {};
+}
+
 /** What one request and its reply were, for the page to show. */
 class Exchange {
   constructor(endpoint, method, headers, body, user) {
@@ -27,12 +32,14 @@ class Exchange {
 }
 
 export class Client {
-  constructor(endpoint, inside, users) {
+  constructor(endpoint, inside, users, pageToken) {
     this.endpoint = endpoint;
     /** Why the page can't look inside the server; empty if it can. */
     this.inside = inside;
     /** Why the page can't name other users; empty if it can. */
     this.users = users;
+    /** What the server printed with the address of the page. It is sent, and shown nowhere. */
+    this.pageToken = inside ? "" : pageToken;
     this.dialect = modern;
     this.user = "";
     this.token = "";
@@ -58,7 +65,7 @@ export class Client {
     try {
       const response = await fetch(this.endpoint, {
         method: "POST",
-        headers: exchange.headers,
+        headers: { ...exchange.headers, ...tokenHeader(this.pageToken) },
         body: JSON.stringify(exchange.body),
         credentials: "omit",
         cache: "no-store",
@@ -117,7 +124,7 @@ export class Client {
     try {
       const response = await fetch(`docs/${what}`, {
         method: "POST",
-        headers: { "Content-Type": "application/json" },
+        headers: { "Content-Type": "application/json", ...tokenHeader(this.pageToken) },
         body: JSON.stringify({ [what]: asked }),
         credentials: "omit",
       });

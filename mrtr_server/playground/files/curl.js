@@ -6,8 +6,8 @@ const OWN = new Set(["Mrtr-Page"]);
 export function curlOf({ headers, body }, endpoint) {
   const address = new URL(endpoint, location.href);
   const sent = Object.entries(headers).filter(([name]) => !OWN.has(name));
-  if ("Mrtr-Page-User" in headers) sent.push(["Origin", address.origin]);
   const lines = sent.map(([name, value]) => (name === "Authorization" ? '-H "Authorization: Bearer $TOKEN"' : `-H ${quoted(`${name}: ${value}`)}`));
+  if ("Mrtr-Page-User" in headers) lines.push(`-H ${quoted(`Origin: ${address.origin}`)}`, '-H "Mrtr-Page-Token: $PAGE_TOKEN"');
   return [`curl -sSN ${quoted(address.href)}`, ...lines, `--data-raw ${quoted(JSON.stringify(body))}`].join(" \\\n  ") + "\n";
 }
 

@@ -1,5 +1,5 @@
 // The page: what the server offers, the form of one entry, and the calls.
-import { Client } from "./client.js";
+import { Client, tokenHeader } from "./client.js";
 import { suggest } from "./completion.js";
 import { el, newId, prose } from "./dom.js";
 import { dialects, modern } from "./dialects.js";
@@ -23,12 +23,29 @@ const CAPABILITIES = {
   tasks: "Tasks",
 };
 
+const KEPT = "mrtr-page-token"; // under this name a tab keeps the token of the page
+
+/** Return the token of the page. It is taken out of the address, where others would see it. */
+function takeToken() {
+  const found = location.hash.match(/^#token=([\w-]+)(?:&(.*))?$/);
+  if (found) {
+    sessionStorage.setItem(KEPT, found[1]);
+    history.replaceState(null, "", found[2] ? `#${found[2]}` : location.pathname + location.search);
+  }
+  return sessionStorage.getItem(KEPT) ?? "";
+}
+
 async function begin() {
-  const about = await (await fetch("docs/about", { cache: "no-store" })).json();
-  client = new Client(about.endpoint, about.inside, about.users);
+  const token = takeToken();
+  const about = await (await fetch("docs/about", { cache: "no-store", headers: tokenHeader(token) })).json();
+  client = new Client(about.endpoint, about.inside, about.users, token);
+  if (about.wantsToken) askForToken(Boolean(token));
   showSettings();
   await load();
-  addEventListener("hashchange", () => showEntry({ focus: true }));
+  addEventListener("hashchange", () => {
+    if (location.hash.startsWith("#token=")) location.reload();
+    else showEntry({ focus: true });
+  });
   place("filter").addEventListener("input", showList);
   place("filter").addEventListener("keydown", (event) => {
     if (event.key === "Escape") {
@@ -36,6 +53,18 @@ async function begin() {
       showList();
     }
   });
+}
+
+function askForToken(isWrong) {
+  const token = el("input", { id: newId("set"), type: "password", autocomplete: "off", spellcheck: "false", required: true });
+  place("welcome").before(el("form", { class: "notice", id: "locked", "aria-label": "Token of the page", on: { submit(event) {
+    event.preventDefault();
+    sessionStorage.setItem(KEPT, token.value.trim());
+    location.reload();
+  } } },
+    el("p", {}, `${isWrong ? "That is not the token of this page. " : ""}Journals, steps and other users need the token that the server printed with the address of this page.`),
+    el("div", { class: "field" }, el("label", { for: token.id }, "Token of the page"), token),
+    el("div", { class: "actions" }, el("button", { type: "submit" }, "Use it"))));
 }
 
 /** Load what the server offers to this user. */

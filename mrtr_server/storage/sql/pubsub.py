@@ -47,7 +47,7 @@ class SQLFanout(InProcessFanout):
 
     def _forget(self, listener: Listener) -> bool:
         forgotten = super()._forget(listener)
-        if forgotten and any(change.kind in URGENT for change in listener.wanted):
+        if forgotten and not URGENT.isdisjoint(listener.topics):
             self._notices.hurry(-1)
         return forgotten
 
@@ -67,8 +67,7 @@ class SQLFanout(InProcessFanout):
 
     def _on_gap(self) -> None:
         for listener in tuple(self._listeners):
-            for change in listener.wanted:
-                listener.notify(change)
+            listener.notify_of_all()
 
 
 def _written(change: Change) -> str:

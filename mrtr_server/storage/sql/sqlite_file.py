@@ -162,6 +162,7 @@ class _Worker:
                         connection.close()
                         connection = None
                 _tell(group, outcomes)
+                group, outcomes = [], []  # which are not held while the next ones are waited for
         finally:
             if connection is not None:
                 connection.close()
