@@ -12,6 +12,7 @@ from .crypto.codec import Codec as Codec
 from .crypto.codec import SealedCodec as SealedCodec
 from .crypto.keys import KeyRing as KeyRing
 from .crypto.signing import SignedCodec as SignedCodec
+from .errors import FlowContinues as FlowContinues
 from .errors import InsufficientScope as InsufficientScope
 from .errors import MRTRError as MRTRError
 from .errors import NotFound as NotFound

@@ -55,7 +55,9 @@
     │       │       └── NotExecuted  since before anything was done, so the same request may be sent again
     │       ├── CutOff              the server had to end before the request did
     │       └── InternalFault       a mistake on our side; the client sees a reference into the log
+    ├── FlowContinues               a round ends without a result: what a dependency gets at its `yield`
     └── CallEnded                   the call has ended; no `Exception`, so that no handler stops it by accident
+        ├── RoundOver               the round has ended; task groups let it through, whatever has failed in them
         └── Refusal                 the user said no, and the handler does not branch on that
 
 Errors carry meaning; `Dialect.codes` has their HTTP statuses and JSON-RPC codes. The test kit's `Unexpected` is the one
@@ -341,6 +343,7 @@ class StateFault(StrEnum):
     OF_ANOTHER = "state_of_another"
     KEY_UNKNOWN = "state_key_unknown"
     REDEEMED = "state_redeemed"
+    OTHER_EPOCH = "state_of_other_epoch"
     FROM_THE_FUTURE = "state_from_the_future"
 
 
@@ -724,8 +727,28 @@ class InternalFault(RequestError):
         super().__init__(detail or f"Internal error (reference {reference})", {"reference": reference})
 
 
+class FlowContinues(BaseException):
+    """A round ends without a result: it asks, is handed over or becomes a task, so its flow continues in another one.
+
+    Raised at the `yield` of a dependency, so that a transaction around it is rolled back: the handler is run again from
+    the top. `Depends(..., on_ask="commit")` continues the generator normally instead. No `Exception`, since nothing has
+    failed. Let it pass: whatever a generator makes of it, the round ends as it does.
+    """
+
+    def __init__(self) -> None:
+        super().__init__("the round ends without a result, and its flow continues in another round")
+
+
 class CallEnded(BaseException):
     """The call can't continue, and has been noted as ended. No `Exception`, so that no handler stops it by accident."""
+
+
+class RoundOver(CallEnded, SystemExit):
+    """The round has ended, where a task group would hand on the failure of another task in place of a cancellation.
+
+    Whoever handles that failure, by `except*`, would continue without an answer that is still to come. A task group
+    raises a `SystemExit` as it is. This one never leaves the task of the handler, or the event loop would end.
+    """
 
 
 class Refusal(CallEnded):

@@ -57,7 +57,8 @@ GROUPS = [
         "errors",
         "Errors",
         "What handlers raise, and what the package raises.",
-        "MRTRError ToolError Refusal ProtocolError NotFound InsufficientScope SetupError StoreUnavailable",
+        "MRTRError ToolError FlowContinues Refusal ProtocolError NotFound InsufficientScope SetupError "
+        "StoreUnavailable",
     ),
     Group("authentication", "Authentication", "Who is calling.", "JWTAuth IntrospectionAuth BearerTokens"),
     Group(

@@ -47,6 +47,7 @@ PACKAGES = {
     "hints": "words of other frameworks",
     "extras": "optional libraries, and how to install them",
     "loopback": "what is on this machine",
+    "well_formed": "text without halves of characters",
     "given": "which fields of an object its author gave",
     "errors": "the one tree of exceptions",
     "_version": "the release",
@@ -83,7 +84,7 @@ ONLY_IMPORTERS = {
         *(f"cli.{each}" for each in ("check", "database", "dev", "keys", "loading", "log_options", "run", "states")),
         *(f"cli.{each}" for each in ("calling", "new", "stdio", "tasks", "variables", "worker")),
     },
-    "sqlite3": {"storage.sql.sqlite", "storage.sql.sqlite_file"},
+    "sqlite3": {"dev.effects", "storage.sql.sqlite", "storage.sql.sqlite_file"},
     "asyncpg": {"storage.sql.postgresql"},
     "starlette": {
         *(
@@ -137,11 +138,13 @@ ONLY_IMPORTERS = {
         "cli.calling",
         "client.results",
         "deployment.environment",
-        *(f"flow.{each}" for each in ("asks", "inputs", "pure", "step_arguments", "steps", "url_asks")),
+        *(f"flow.{each}" for each in ("asks", "inputs", "pure", "step_arguments", "steps", "undone", "url_asks")),
         *(f"protocol.{each}" for each in ("content", "draft_answers")),
-        *(f"registration.{each}" for each in ("callbacks", "dependencies")),
-        *(f"schema.{each}" for each in ("annotations", "arguments", "defaults", "forms", "results", "values")),
+        "registration.dependencies",
+        *(f"schema.{each}" for each in ("annotations", "arguments", "defaults", "exact", "forms", "peer_validator")),
+        *(f"schema.{each}" for each in ("problems", "results", "stored", "texts", "values")),
         "testing.answers",
+        "well_formed",
     },
     "rich": {"cli.terminal_client", "cli.terminal_form"},
     "questionary": {"cli.terminal_form"},
@@ -317,7 +320,7 @@ class TestNeutrality:
     @pytest.mark.parametrize("module", NEUTRAL)
     def test_no_status_and_no_code_is_there(self, module: str) -> None:
         statuses = {status.value for status in HTTPStatus} - {100}  # a hundred is also just a number
-        if module in ("limits", "schema.arguments"):
+        if module in ("limits", "schema.problems"):
             statuses -= {200}  # and this one a depth, and a length
         assert self.numbers(module) & statuses == set()
         assert [number for number in self.numbers(module) if number <= -31_000] == []

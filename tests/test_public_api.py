@@ -26,7 +26,8 @@ ROOT = Path(mrtr_server.__file__).parent
 NAMES = """
     Annotations AudioContent BearerTokens CallInfo CallNext Callback CallbackLink Caller Client Codec Completion Confirm
     Context Depends
-    Elicit Elicited ElicitUrl EmbeddedResource Ended Failure Fanout Header Icon IdempotencyKey ImageContent
+    Elicit Elicited ElicitUrl EmbeddedResource Ended Failure Fanout FlowContinues Header Icon IdempotencyKey
+    ImageContent
     InProcessStore InputRequired Inputs InsufficientScope IntrospectionAuth
     JWTAuth KeyRing Limits ListRoots Message MRTRError MRTRServer NotFound OpenTelemetry Principal
     PromptResult ProtocolError RateLimits Redemption Refusal ResourceContents ResourceLink Root Roots Sample Sampled

@@ -356,6 +356,8 @@ Elicit(lambda title: title, GitHubLogin)  # E
 Confirm(5)  # E
 Depends()  # E
 Depends("check_stock")  # E
+Depends(clean_up, on_ask="Commit")  # E
+Depends(clean_up, "commit")  # E
 app.tool(confirm=True)  # E
 app.prompt(confirm="sure?")  # E
 Confirm("?", keys="k")  # E

@@ -3,9 +3,10 @@
 import asyncio
 import json
 import ssl
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
 from functools import cache
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 from ..errors import IssuerUnavailable
@@ -90,10 +91,11 @@ async def _send(url: str, form: Mapping[str, str] | None, credentials: tuple[str
         if encoding.strip().lower() not in ("", "identity"):
             raise IssuerUnavailable(f"{url} answered compressed, which was not asked for", response.status_code)
         body = b""
-        async for part in response.aiter_raw():
-            body += part
-            if len(body) > LARGEST:
-                raise IssuerUnavailable(f"{url} answered with more than {LARGEST} bytes", response.status_code)
+        async with aclosing(cast("AsyncGenerator[bytes, None]", response.aiter_raw())) as parts:
+            async for part in parts:
+                body += part
+                if len(body) > LARGEST:
+                    raise IssuerUnavailable(f"{url} answered with more than {LARGEST} bytes", response.status_code)
         return response.status_code, body
 
 

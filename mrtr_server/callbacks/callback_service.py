@@ -22,7 +22,7 @@ from ..errors import FlowError, InvalidRequestState, LinkRefused, StoreUnavailab
 from ..limits import Limits
 from ..protocol.callers import Principal
 from ..protocol.messages import JSON, Call, Change
-from ..schema.arguments import Stored
+from ..schema.stored import Stored
 from ..storage.base import Store
 from ..storage.pubsub import Fanout
 from ..storage.quotas import Quotas

@@ -89,24 +89,31 @@ def _schema_of(name: str, schema: JSON) -> JSON:
     return found if isinstance(found, dict) else {}
 
 
-def _kinds(field: JSON, schema: JSON, depth: int = 0) -> list[str]:
+def _kinds(field: JSON, schema: JSON) -> list[str]:
     """Return the JSON types that a field can have; none if that can't be seen."""
-    if depth > 8:
-        return []
-    reference = field.get("$ref")
-    if isinstance(reference, str) and reference.startswith("#/$defs/"):
-        definitions = schema.get("$defs")
-        found = definitions.get(reference.removeprefix("#/$defs/")) if isinstance(definitions, dict) else None
-        return _kinds(found, schema, depth + 1) if isinstance(found, dict) else []
-    kind = field.get("type")
-    if isinstance(kind, str):
-        return [kind]
-    if isinstance(kind, list):
-        return [each for each in kind if isinstance(each, str)]
-    parts = field.get("anyOf") or field.get("oneOf")
-    if not isinstance(parts, list):
-        return []
-    return [found for part in parts if isinstance(part, dict) for found in _kinds(part, schema, depth + 1)]
+    kinds: list[str] = []
+    left, followed = [field], set()
+    while left:
+        field = left.pop()
+        reference, kind = field.get("$ref"), field.get("type")
+        if isinstance(reference, str):
+            if reference not in followed:  # a server may have any number of them lead back to one
+                followed.add(reference)
+                left += [found] if (found := _definition(reference, schema)) else []
+            continue
+        if kind is not None:
+            kinds += [each for each in (kind if isinstance(kind, list) else [kind]) if isinstance(each, str)]
+            continue
+        parts = field.get("anyOf") or field.get("oneOf")
+        left += [part for part in reversed(parts) if isinstance(part, dict)] if isinstance(parts, list) else []
+    return [*dict.fromkeys(kinds)]
+
+
+def _definition(reference: str, schema: JSON) -> JSON | None:
+    definitions = schema.get("$defs")
+    name = reference.removeprefix("#/$defs/")
+    found = definitions.get(name) if isinstance(definitions, dict) and name != reference else None
+    return found if isinstance(found, dict) else None
 
 
 def _value(name: str, text: str, kinds: list[str]) -> Any:

@@ -2,15 +2,17 @@
 
 import asyncio
 import logging
+import os
 import sys
 from typing import Any
 
 import click
 
+from ..deployment.review import LEVELS, Finding
 from ..deployment.web_workers import ENVIRONMENT as WORKERS
 from ..errors import SetupError, StoreUnavailable
 from ..server import MRTRServer
-from ..storage.factory import store_of
+from ..storage.factory import ENVIRONMENT as DATABASE
 from .loading import load, takes_app
 from .variables import CommandOfVariables
 
@@ -43,14 +45,10 @@ def check(app: str, app_dir: str, host: str, workers: int, strict: bool) -> None
         findings = min(found, key=len)  # of a site that is mounted in another one, the outer one counts
     finally:
         logging.disable(before)
-    lines = [f"{finding.level:8} {finding.about}: {finding.message}" for finding in findings]
+    findings = sorted([*asyncio.run(_review_database()), *findings], key=lambda finding: LEVELS.index(finding.level))
+    for finding in findings:
+        click.echo(f"{finding.level:8} {finding.about}: {finding.message}")
     levels = {finding.level for finding in findings}
-    unusable = _try_database()
-    if unusable:
-        lines.insert(0, f"{'error':8} database: {unusable}")
-        levels.add("error")
-    for line in lines:
-        click.echo(line)
     if "error" in levels or (strict and "warning" in levels):
         raise SystemExit(1)
     click.echo(_summary(server))
@@ -67,19 +65,16 @@ def _summary(server: MRTRServer) -> str:
     return f"{server.name!r} can be served: {listed}"
 
 
-def _try_database() -> str:
-    """Return why the database that the environment names can't be used; empty if it can, or none is named."""
-
-    async def connect() -> None:
-        store = store_of()
-        if store is not None:
-            try:
-                await store.check()
-            finally:
-                await store.close()
-
+async def _review_database() -> list[Finding]:
+    """Return what is wrong or risky about the database that the environment names; nothing if it names none."""
+    url = os.environ.get(DATABASE, "").strip()
+    if not url:
+        return []
     try:
-        asyncio.run(connect())
-    except (SetupError, StoreUnavailable) as error:
-        return str(error)
-    return ""
+        from ..storage.sql.migrate import review
+
+        return [Finding(level, "database", message) for level, message in await review(url)]
+    except SetupError as error:
+        return [Finding("error", "database", f"{DATABASE}: {error}")]
+    except StoreUnavailable as error:
+        return [Finding("error", "database", str(error))]

@@ -25,7 +25,9 @@ def db() -> None:
 def upgrade(database: str, sql: bool) -> None:
     """Upgrade the tables to the version of this release; create them if there are none.
 
-    It does everything or nothing, and may be run again. Running servers of the older release continue meanwhile.
+    It may be run again, and by several hosts at once. Running servers of the older release continue meanwhile. The
+    tables change in one transaction, or not at all. Indexes are made after it, and block nobody; the next run makes one
+    again that was interrupted.
     """
     try:
         from ..storage.sql import migrate
@@ -34,6 +36,25 @@ def upgrade(database: str, sql: bool) -> None:
             click.echo(asyncio.run(migrate.script(database.strip())), nl=False)
         else:
             click.echo(asyncio.run(migrate.upgrade(database.strip())))
+    except MRTRError as error:
+        raise click.ClickException(str(error)) from error
+
+
+@db.command("new-epoch")
+@takes_database
+def new_epoch(database: str) -> None:
+    """Begin another epoch, after the database was restored from a backup, or a failover has lost writes.
+
+    States that are redeemed once, and open calls, name the epoch in which they began. Those of before are refused from
+    now on, and their clients begin again: what was redeemed in the lost writes would otherwise be redeemed twice. Tasks
+    that had not ended fail, since they may have come further than is known; `mrtr-server tasks retry` continues one.
+
+    Run it before servers and workers use the database again, and once for each copy that is to be used beside this one.
+    """
+    try:
+        from ..storage.sql import migrate
+
+        click.echo(asyncio.run(migrate.new_epoch(database.strip())))
     except MRTRError as error:
         raise click.ClickException(str(error)) from error
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from inspect import isawaitable
 from typing import TypeVar
 
+from ..concurrency.exception_groups import ending_in
 from ..errors import BadReply, NotAnswered
 from ..protocol.messages import JSON, TASKS
 from .questions import (
@@ -73,7 +74,9 @@ class Callbacks:
         for key, question in questions.items():
             try:
                 answers[key] = await self._answer(question)
-            except NotAnswered:
+            except Exception as error:
+                if not isinstance(ending_in(error, key), NotAnswered):
+                    raise
                 open_[key] = requests[key]
         if open_:
             raise NotAnswered(open_)

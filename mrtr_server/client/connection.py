@@ -2,10 +2,10 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterable, Mapping
 from contextlib import aclosing
 from itertools import count
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 from pydantic_core import from_json
 
@@ -14,6 +14,7 @@ from ..extras import lacking
 from ..loopback import is_loopback_address
 from ..protocol.header_params import HeaderParameter
 from ..protocol.messages import JSON, PIECE
+from ..well_formed import read_json
 from ..wire.events import Event, EventReader
 from ..wire.requests import About, write_modern
 from .bounds import Bounds
@@ -220,7 +221,9 @@ class Connection:
                     return self._moved(url, response)
                 if response.headers.get("content-encoding", "identity") != "identity":
                     raise BadReply("The server compresses its reply, though this client does not ask for that")
-                async with aclosing(_messages(response, allowance)) as messages:
+                parts = cast("AsyncGenerator[bytes, None]", response.aiter_raw())
+                # The inner one would otherwise be left to the garbage collector when its reader is closed.
+                async with aclosing(parts), aclosing(_messages(response, parts, allowance)) as messages:
                     async for message in messages:
                         if (result := await self._take(message, response, number, noted)) is not None:
                             return result
@@ -259,14 +262,16 @@ class Connection:
         return result
 
 
-async def _messages(response: httpx.Response, allowance: Allowance) -> AsyncGenerator[JSON, None]:
-    """Return the JSON-RPC messages of a response as they come."""
+async def _messages(
+    response: httpx.Response, parts: AsyncIterable[bytes], allowance: Allowance
+) -> AsyncGenerator[JSON, None]:
+    """Return the JSON-RPC messages of a response, and of the parts of its body, as they come."""
     is_stream = _is_stream(response)
-    reader, parts = EventReader(Event), []
-    async for part in response.aiter_raw():
+    reader, whole = EventReader(Event), []
+    async for part in parts:
         allowance.take(len(part))
         if not is_stream:
-            parts.append(part)
+            whole.append(part)
             continue
         try:
             events = reader.feed(part)
@@ -275,10 +280,10 @@ async def _messages(response: httpx.Response, allowance: Allowance) -> AsyncGene
         for event in events:
             if event.data:
                 yield _message(event.data)
-    if not parts:
+    if not whole:
         return
     try:
-        message = _message(b"".join(parts))
+        message = _message(b"".join(whole))
     except BadReply:
         if response.status_code >= 400:
             return  # a gateway's page
@@ -319,7 +324,7 @@ def refusal_of(error: Mapping[str, Any], status: int = 0) -> RequestRefused:
 
 def _message(text: str | bytes) -> JSON:
     try:
-        message = from_json(text, allow_inf_nan=False)
+        message = read_json(text, allow_inf_nan=False)
     except ValueError:
         message = None
     if not isinstance(message, dict) or message.get("jsonrpc") != "2.0":

@@ -9,6 +9,7 @@ from pydantic.alias_generators import to_camel
 
 from ..errors import BadReply
 from ..protocol.messages import JSON, TaskStatus
+from ..schema.peer_validator import validator_of
 
 
 class _Read(BaseModel):
@@ -29,10 +30,11 @@ M = TypeVar("M", bound=BaseModel)
 def read(kind: type[M], value: Any) -> M:
     """Return a value as an instance of a model. Raises `BadReply` if it is none."""
     try:
-        return kind.model_validate(value)
+        found: M = validator_of(kind).validate(value)
     except ValidationError as error:
         where = "; ".join(".".join(map(str, each["loc"])) for each in error.errors()[:3])
         raise BadReply(f"The server sent what is no {kind.__name__}: {where}") from None
+    return found
 
 
 def text_of(blocks: Sequence[JSON]) -> str:

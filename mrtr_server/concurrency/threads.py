@@ -10,11 +10,15 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from contextvars import Context, copy_context
+from dataclasses import dataclass
 from functools import partial
 from inspect import isawaitable
 from queue import SimpleQueue
 from types import CoroutineType
 from typing import Any, NamedTuple, Protocol
+
+from ..errors import CallEnded
+from .exception_groups import ending_in
 
 
 class _Job(NamedTuple):
@@ -188,6 +192,15 @@ class Callee(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Called:
+    """A function of the author's with all its arguments; see `Callee`."""
+
+    function: Callable[..., Any]
+    name: str
+    is_async: bool
+
+
 async def call_function(callee: Callee, keywords: Mapping[str, Any], threads: RunInThread) -> Any:
     """Call a function of the author's: an `async def` on the event loop, any other in a thread.
 
@@ -201,7 +214,9 @@ async def call_function(callee: Callee, keywords: Mapping[str, Any], threads: Ru
 
     Raises:
         RuntimeError: it called `sys.exit()`, or raised `CancelledError` although nobody had cancelled it.
+        BaseException: what it raised; of a group of several, the one that counts, see `ending_in`.
     """
+    raised: BaseException
     try:
         if callee.is_async:
             result = callee.function(**keywords)
@@ -215,5 +230,15 @@ async def call_function(callee: Callee, keywords: Mapping[str, Any], threads: Ru
         if task is None or task.cancelling():
             raise
         raise RuntimeError(f"{callee.name!r} raised CancelledError, but was not cancelled") from error
+    except CallEnded:
+        raise
     except SystemExit as error:  # would end the whole server
         raise RuntimeError(f"{callee.name!r} called sys.exit()") from error
+    except BaseExceptionGroup as group:
+        raised = ending_in(group, callee.name)
+        if raised is group and group.subgroup(SystemExit) is not None:
+            raise RuntimeError(f"{callee.name!r} called sys.exit()") from group
+    try:
+        raise raised
+    finally:
+        del raised  # it knows this frame, and so would hold itself

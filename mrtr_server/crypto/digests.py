@@ -7,10 +7,13 @@ refuses whole numbers past 2**53 and is several times slower.
 The form of a value is about as long as the value itself: 1e308 is not written with all of its digits.
 """
 
+import json
 from hashlib import sha256
 from typing import Any
 
-from pydantic_core import to_json
+from pydantic_core import PydanticSerializationError, to_json
+
+from ..well_formed import has_halves
 
 
 def _normal(value: Any) -> Any:
@@ -49,7 +52,16 @@ def canonical(value: Any) -> bytes:
     Raises:
         ValueError: a part of it is not JSON.
     """
-    return to_json(_normal(value))
+    return _written(_normal(value))
+
+
+def _written(value: Any) -> bytes:
+    try:
+        return to_json(value)
+    except PydanticSerializationError as error:
+        if not has_halves(error):
+            raise
+        return json.dumps(value).encode()  # in ASCII, where halves of characters differ as the texts do
 
 
 def digest_bytes(data: bytes) -> str:
@@ -72,4 +84,4 @@ def digest(value: Any) -> str:
 
 def digest_parts(*parts: str | int) -> str:
     """Return a digest of texts and numbers, in which it counts where one ends and the next one begins."""
-    return digest_bytes(to_json(parts))
+    return digest_bytes(_written(parts))

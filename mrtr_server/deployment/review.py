@@ -16,6 +16,9 @@ from .environment import unknown_variables
 from .settings import Settings
 from .shared_resources import SharedResources
 
+LEVELS = ("error", "warning", "advice")
+"""How bad a finding is, the worst first."""
+
 _OF_SERVER = (WELL_KNOWN, PATH, "/health", "/ready")
 """Paths at which a `Route` leads to something else of a server than its endpoint."""
 
@@ -71,8 +74,7 @@ def review(
         *_review_end(settings, host),
         *_review_descriptions(registry),
     ]
-    order = ("error", "warning", "advice")
-    return sorted(found, key=lambda finding: order.index(finding.level))
+    return sorted(found, key=lambda finding: LEVELS.index(finding.level))
 
 
 def _review_deployment(

@@ -28,6 +28,7 @@ from ..telemetry.choice import OpenTelemetry
 from ..telemetry.choice import check as check_telemetry
 from ..transport.callback_pages import Identify
 from ..transport.cors import check_origins
+from ..well_formed import refuse_halves
 
 Server = TypeVar("Server")
 
@@ -87,6 +88,8 @@ class Settings(KnowsGiven, Generic[Server]):
         check_types(self, SETTING_TYPES)
         if not self.name:
             raise SetupError("MRTRServer needs a name")
+        texts = ("name", "version", "title", "description", "instructions", "website_url", "icons")
+        refuse_halves("MRTRServer", {text: getattr(self, text) for text in texts})
         if not self.path.startswith("/"):
             raise SetupError(f"path={self.path!r} must start with a slash")
         self._check_metrics()

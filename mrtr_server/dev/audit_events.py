@@ -1,6 +1,10 @@
-"""The audit events of Python that announce an effect, each in words for the author (Python's audit events table)."""
+"""The audit events of Python that announce an effect, each in words for the author (Python's audit events table).
+
+And the statements of databases that write.
+"""
 
 import os
+import re
 import socket
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -81,6 +85,21 @@ def _address(address: Any) -> str:
         host = f"[{address[0]}]" if ":" in str(address[0]) else address[0]
         return short(f"{host}:{address[1]}", _LONGEST_NAME)
     return short(os.fsdecode(address) if isinstance(address, str | bytes) else str(address), _LONGEST_NAME)
+
+
+_WRITES_ROWS = re.compile(
+    r"\s*(?:(?P<verb>INSERT|UPDATE|DELETE|REPLACE|MERGE|TRUNCATE|CREATE|ALTER|DROP)\b"
+    r"|WITH\b.*?\b(?P<later>INSERT\s+INTO|UPDATE|DELETE\s+FROM|MERGE\s+INTO)\b)",
+    re.IGNORECASE | re.DOTALL,
+)
+
+
+def describe_statement(statement: str) -> str:
+    """Return what a statement of SQL does to a database; empty if it only reads."""
+    found = _WRITES_ROWS.match(statement)
+    if found is None:
+        return ""
+    return f"writes to a database ({(found['verb'] or found['later']).split()[0].upper()})"
 
 
 DESCRIBED: Mapping[str, Describe] = {

@@ -1,16 +1,18 @@
-"""Effects outside of steps: what the operating system is asked for in the name of a line of the author's code.
+"""Effects outside of steps: what the system or a database is asked for, in the name of a line of the author's code.
 
-Python announces such requests to its audit hooks (PEP 578). A handler that asks runs again from the top in each round,
-so what it does outside of `ctx.step` happens again. What cannot be seen is in docs/dev.md.
+Python announces requests to the system to its audit hooks (PEP 578); SQLite and SQLAlchemy tell of statements. A
+handler that asks runs again from the top in each round, so what it does outside of `ctx.step` happens again. What
+cannot be seen is in docs/dev.md.
 """
 
 import asyncio
 import os
+import sqlite3
 import sys
-from collections.abc import Container, Iterator
+from collections.abc import Callable, Container, Iterator
 from contextlib import suppress
 from contextvars import ContextVar
-from functools import cache
+from functools import cache, wraps
 from gc import get_referents
 from pathlib import Path
 from types import AsyncGeneratorType, FrameType
@@ -20,7 +22,7 @@ from weakref import WeakSet
 from ..flow.steps import current_dependency, current_step
 from ..logs.tracebacks import origin_of
 from ..telemetry.seen_rounds import SeenRound, current_round
-from .audit_events import DESCRIBED
+from .audit_events import DESCRIBED, describe_statement
 
 EFFECTS = "effects"
 """The note of a round that has its effects outside of steps: what each is, by its source."""
@@ -38,8 +40,11 @@ _QUIET = frozenset(
 
 _OURS = "mrtr_server"
 _PACKAGE = Path(__file__).parent.parent
-_NO_HANDLERS = frozenset(str(_PACKAGE / "flow" / f"{each}.py") for each in ("authorization", "teardown"))
+_AUTHORIZATION, _TEARDOWN = (str(_PACKAGE / "flow" / f"{each}.py") for each in ("authorization", "teardown"))
+_NO_HANDLERS = frozenset((_AUTHORIZATION, _TEARDOWN))
 """What calls functions of the author's that may do in every round what they do."""
+_NO_WRITERS = frozenset((_AUTHORIZATION,))
+"""The same for statements: a teardown that commits writes what the handler has added to a session."""
 
 
 class SourceLine(NamedTuple):
@@ -77,13 +82,32 @@ class EffectWatch:
     def __init__(self, own: Container[str] = ()) -> None:
         self._own = own
         self._reported: set[SourceLine] = set()
+        self._knows_sqlalchemy = False
 
     def install(self) -> None:
         """Begin to listen. An audit hook stays for as long as the process lives."""
         sys.addaudithook(self.on_audit_event)
+        connect = sqlite3.connect
+
+        @wraps(connect)
+        def connect_and_listen(*args: Any, **options: Any) -> sqlite3.Connection:
+            connection: sqlite3.Connection = connect(*args, **options)
+            told_in = current_round.get() if _is_handler() else None  # that it was opened, which is enough
+
+            def listen(statement: str) -> None:
+                if told_in is None or current_round.get() is not told_in:
+                    self.on_statement(statement)
+
+            with suppress(Exception):  # of a class of the author's
+                connection.set_trace_callback(listen)
+            return connection
+
+        for module in (sqlite3, sqlite3.dbapi2):  # no hook has a connection that is ready
+            setattr(module, "connect", connect_and_listen)  # noqa: B010  it is a function to type checkers
 
     def begin(self, seen: SeenRound) -> None:
         """Note that a round begins, in the asyncio task that serves it."""
+        self._listen_to_sqlalchemy()
         seen.notes[EFFECTS] = {}
         seen.notes[_TASKS] = tasks = WeakSet[asyncio.Task[Any]]()
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
@@ -107,27 +131,43 @@ class EffectWatch:
             self._on_audit_event(event, args)
 
     def _on_audit_event(self, event: str, args: tuple[Any, ...]) -> None:
-        describe = DESCRIBED.get(event)
-        if describe is None:
-            return
+        if (describe := DESCRIBED.get(event)) is not None:
+            self._note(lambda: describe(*args), _NO_HANDLERS)
+
+    def on_statement(self, statement: str) -> None:
+        """Note a statement of SQL that is about to run."""
+        with suppress(Exception):
+            self._note(lambda: describe_statement(statement), _NO_WRITERS)
+
+    def _listen_to_sqlalchemy(self) -> None:
+        """Begin to listen to SQLAlchemy, whatever database it talks to, once the author's code has loaded it."""
+        event, engine = (sys.modules.get(f"sqlalchemy.{each}") for each in ("event", "engine"))
+        if event is not None and engine is not None and not self._knows_sqlalchemy:
+            self._knows_sqlalchemy = True
+            event.listen(engine.Engine, "before_cursor_execute", lambda _1, _2, sql, *_: self.on_statement(sql))
+
+    def _note(self, describe: Callable[[], str], no_handlers: Container[str]) -> None:
         seen = current_round.get()
-        if seen is None or EFFECTS not in seen.notes or current_step.get() or current_dependency.get():
+        if seen is None or EFFECTS not in seen.notes or not _is_handler():
             return
-        what = describe(*args)
-        source = self._find_source(seen) if what else None
+        what = describe()
+        source = self._find_source(seen, no_handlers) if what else None
         if source is not None:
             seen.notes[EFFECTS].setdefault(source, what)
 
     # Where
 
-    def _find_source(self, seen: SeenRound) -> SourceLine | None:
+    def _find_source(self, seen: SeenRound, no_handlers: Container[str]) -> SourceLine | None:
         """Return the author's line that an effect belongs to; None if it is nobody's, or can't be told."""
-        stack = self._read(sys._getframe(3))
+        frame: FrameType | None = sys._getframe()
+        while frame is not None and frame.f_code.co_filename == __file__:
+            frame = frame.f_back
+        stack = self._read(frame, no_handlers)
         if stack.source is not None or not stack.is_theirs:
             return stack.source
         return _spawned_at.get() or self._awaiting(seen)
 
-    def _read(self, frame: FrameType | None) -> _Stack:
+    def _read(self, frame: FrameType | None, no_handlers: Container[str] = _NO_HANDLERS) -> _Stack:
         source: SourceLine | None = None
         in_loop = False
         while frame is not None:
@@ -136,7 +176,7 @@ class EffectWatch:
             if file.startswith("<frozen importlib"):  # it happens once in the process
                 return _Stack(None, is_theirs=False)
             if origin == _OURS:
-                if file in _NO_HANDLERS:
+                if file in no_handlers:
                     return _Stack(None, is_theirs=False)
                 if source is None:
                     return _Stack(None, is_theirs=in_loop)
@@ -178,6 +218,11 @@ class EffectWatch:
                 _spawned_at.reset(token)
         seen.notes[_TASKS].add(task)
         return task
+
+
+def _is_handler() -> bool:
+    """Whether the code that runs is that of a handler, outside of steps, or of nobody's."""
+    return not (current_step.get() or current_dependency.get())
 
 
 def _awaited(coroutine: Any) -> Iterator[FrameType]:

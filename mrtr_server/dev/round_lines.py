@@ -4,12 +4,11 @@ import asyncio
 from collections.abc import Iterator
 from typing import Any
 
-from pydantic_core import to_json
-
 from ..errors import Declined, RequestError
 from ..flow.endings import Asking, Backgrounded, Yielded
 from ..protocol.messages import Acknowledged, Complete, HandedOver, NeedsInput, Question, TaskCreated
 from ..telemetry.seen_rounds import SeenRound
+from ..well_formed import write_json
 from .terminal import Terminal, quoted, short
 
 REASON = "reason"
@@ -145,7 +144,7 @@ def _summary(body: dict[str, Any]) -> str:
     if text:
         return quoted(text)
     if "structuredContent" in body:
-        return short(to_json(body["structuredContent"], fallback=str).decode())
+        return short(write_json(body["structuredContent"], fallback=str).decode())
     return _number_of(body.get("content", ()), "content")
 
 

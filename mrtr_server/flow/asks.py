@@ -13,7 +13,8 @@ from typing_extensions import override
 from ..errors import InvalidAnswer, Refusal, SetupError
 from ..protocol.content import blocks, parts_of, uses_tools
 from ..protocol.messages import FORM, JSON, SHORT_MESSAGE, Question
-from ..schema.forms import Form, describe, form
+from ..schema.forms import Form, form, in_words
+from ..schema.peer_validator import validator_of
 from ..schema.values import ValueForm, may_be_value
 from .journal import CONFIRMATION, UNSET
 
@@ -370,10 +371,12 @@ def read_form(elicited: Form, branches: bool, raw: JSON) -> Any:
 
 def read_model(model: type[M], raw: JSON) -> M:
     """Read an answer that is not a form. Raises `InvalidAnswer`."""
+    validator = validator_of(model)
     try:
-        return model.model_validate(raw)
+        valid: M = validator.validate(raw)
     except ValidationError as error:
-        raise InvalidAnswer(describe(error)) from None
+        raise InvalidAnswer(in_words(validator.problems(raw, error))) from None
+    return valid
 
 
 def written(text: Any) -> Any:

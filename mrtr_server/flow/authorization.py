@@ -9,7 +9,8 @@ from functools import partial
 from inspect import isawaitable
 from typing import Any
 
-from ..concurrency.threads import Threads, call_function
+from ..concurrency.exception_groups import ending_in
+from ..concurrency.threads import Called, Threads, call_function
 from ..errors import InsufficientScope, SetupError, StoreUnavailable, UnknownTarget, check_scopes
 from ..logs.failures import report_failure
 from ..logs.refusals import RefusalLog
@@ -251,18 +252,9 @@ class Authorizer:
     async def _awaited(self, hook: Hook, work: Any) -> Any:
         call = work if hook.is_async else lambda: work
         try:
-            return await call_function(_Awaited(call, hook.name), {}, self._threads)
+            return await call_function(Called(call, hook.name, is_async=True), {}, self._threads)
         except Exception as error:
             return error
-
-
-@dataclass(frozen=True, slots=True)
-class _Awaited:
-    """A call of a hook whose result is awaited on the event loop; see `call_function`."""
-
-    function: Callable[[], Any]
-    name: str
-    is_async: bool = True
 
 
 def _outer(hook: Hook | None, level: int) -> Hook | None:
@@ -288,4 +280,4 @@ def _attempt(call: Callable[[], Any]) -> Any:
     try:
         return call()
     except (Exception, SystemExit, asyncio.CancelledError) as error:
-        return error
+        return ending_in(error, "authorize=")

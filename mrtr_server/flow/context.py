@@ -272,7 +272,8 @@ class Context:
         handed the step's key.
 
         A step that can't be told apart from another one, that was given other arguments when it ran, or whose result is
-        not of its declared type, ends the flow with an error that the log explains.
+        not of its declared type, ends the flow with an error that the log explains. One whose declared type could not
+        be read again is not run.
 
         Args:
             function: sync (it runs in a thread) or async; it must not ask or run steps itself.
@@ -282,8 +283,8 @@ class Context:
             rerun: run the function again when its arguments have changed, since that does no harm.
 
         Returns:
-            What it returned, after a way through JSON by its declared type: the same in the round in which it ran and
-            in all later ones.
+            What it returned, after a way through its record by its declared type: the same in the round in which it
+            ran and in all later ones. Without a declared type, it is plain JSON.
 
         Raises:
             CallEnded: a plain `def` called it, which can't wait.

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from inspect import Parameter
 from typing import Any
 
-from ..schema.arguments import Stored
+from ..schema.stored import Stored
 from .asks import Confirm
 from .home import Home
 from .resolver import Asked, Declared

@@ -9,6 +9,7 @@ from pydantic import BaseModel
 
 from ..errors import Refusal, SetupError
 from ..protocol.messages import JSON
+from ..well_formed import escape_halves
 from .asks import Ask, Confirm, Elicit, Elicited, Roots, Sampled, form_of, read_form, read_model
 from .journal import UNSET
 from .url_asks import ElicitUrl
@@ -38,7 +39,7 @@ class InputRequired:
             if twice := asks.keys() & keywords.keys():
                 raise SetupError(f"InputRequired has the key {min(twice)!r} twice")
             keywords = {**asks, **keywords}
-        self.asks: dict[str, Ask[Any]] = keywords
+        self.asks: dict[str, Ask[Any]] = {escape_halves(key): ask for key, ask in keywords.items()}
         self.state = state
         for key, ask in keywords.items():
             if not isinstance(ask, Ask):

@@ -57,6 +57,8 @@ def describe_journal(journal: Journal, *, values: bool = False) -> JSON:
         "steps": {key: step.function for key, step in journal.steps.items()},
         "has state of the handler": journal.state is not UNSET,
     }
+    if journal.epoch:
+        described["epoch of the store"] = journal.epoch
     if values:
         described["answers"] = {key: list(answers.values()) for key, answers in journal.answers.items()}
         described["results of steps"] = {key: step.result for key, step in journal.steps.items()}

@@ -94,12 +94,14 @@ class Step:
         arguments: a digest for each of its arguments, by name.
         result: what it returned, as JSON.
         failed: the arguments of the attempts that had failed before, in the same place.
+        exact: what JSON does not hold of the result; see `Written` in `schema/stored.py`. None for nothing.
     """
 
     function: str
     arguments: dict[str, str]
     result: Any
     failed: list[dict[str, str]] = field(default_factory=list)
+    exact: Any = None
 
 
 @dataclass(slots=True)
@@ -123,6 +125,9 @@ class Journal:
             does.
         origin: where the first round was traced; empty if it was not.
         pieces: how many pieces of the result its client has been sent.
+        exact_state: what JSON does not hold of the handler's own state, as for a step.
+        epoch: the epoch of the store in which its states are redeemed once; empty where they are not, or the store has
+            none.
     """
 
     started: float
@@ -139,6 +144,8 @@ class Journal:
     expires: float = field(default=math.inf, compare=False)
     origin: str = ""
     pieces: int = 0
+    exact_state: Any = None
+    epoch: str = ""
 
     @property
     def flow(self) -> str:
@@ -250,7 +257,8 @@ class Journal:
         return digest_bytes(self._held()) == self.handed_over
 
     def _held(self) -> bytes:
-        return to_json([self._answers(), self._steps(), None if self.state is UNSET else [self.state]])
+        held = [self._answers(), self._steps(), None if self.state is UNSET else [self.state]]
+        return to_json([*held, exact] if (exact := self._exact()) else held)
 
     # To and from a payload
 
@@ -270,7 +278,8 @@ class Journal:
         # time of the start, rounds, state-only rounds ("o"), questions asked ("q"), answers, steps, the handler's own
         # state ("h"), digest of what was last handed over ("d"), a confirmation was asked ("c"), earlier answers,
         # handed over for too much load ("l"), where the first round was traced ("w"), pieces of the result that were
-        # sent ("p"). A release ignores what it does not know of these.
+        # sent ("p"), the epoch of the store ("y"), what JSON does not hold of results ("j") and of the handler's own
+        # state ("z"). A release ignores what it does not know of these.
         self.expires = min(now + seconds, self.started + limits.flow_seconds)
         fields: JSON = {
             "v": _FORMAT,
@@ -286,16 +295,11 @@ class Journal:
         }
         if self.state is not UNSET:
             fields["h"] = self.state
-        if self.handed_over:
-            fields["d"] = self.handed_over
-        if self.single_use:
-            fields["c"] = True
-        if self.shed:
-            fields["l"] = True
-        if self.origin:
-            fields["w"] = self.origin
-        if self.pieces:
-            fields["p"] = self.pieces
+        more = (("d", self.handed_over), ("c", self.single_use), ("l", self.shed), ("w", self.origin))
+        for name, value in (*more, ("p", self.pieces), ("y", self.epoch)):
+            if value:
+                fields[name] = value
+        fields.update(self._exact())
         earlier = self._earlier() if self.answers else _NOTHING
         if earlier:
             fields["e"] = earlier
@@ -350,7 +354,11 @@ class Journal:
                 journal.shed = "l" in fields
                 journal.origin = fields.get("w", "")
                 journal.pieces = fields.get("p", 0)
+                journal.epoch = fields.get("y", "")
                 journal.single_use = "c" in fields
+                journal.exact_state = fields.get("z")
+                for key, exact in fields.get("j", _NOTHING).items():
+                    journal.steps[key].exact = exact
             if _CONFIRMS in payload and journal._has_confirmation():
                 journal.single_use = True  # what an earlier release sealed does not say so
         except (ValueError, KeyError, TypeError, AttributeError):
@@ -376,11 +384,17 @@ class Journal:
     def _steps(self) -> dict[str, tuple[str, dict[str, str], Any, list[dict[str, str]]]]:
         return {key: (step.function, step.arguments, step.result, step.failed) for key, step in self.steps.items()}
 
+    def _exact(self) -> JSON:
+        """Return what JSON does not hold of results and of the handler's own state, as in a payload."""
+        results = {key: step.exact for key, step in self.steps.items() if step.exact is not None}
+        found = {"j": results or None, "z": self.exact_state}
+        return {name: exact for name, exact in found.items() if exact is not None}
+
     def _largest(self) -> str:
         sizes = {f"the answer {key!r}": len(to_json(raw)) for key, (_, raw) in self._answers().items()}
-        sizes |= {f"the step {key!r}": len(to_json(step.result)) for key, step in self.steps.items()}
+        sizes |= {f"the step {key!r}": len(to_json([step.result, step.exact])) for key, step in self.steps.items()}
         if self.state is not UNSET:
-            sizes["the handler's own state"] = len(to_json(self.state))
+            sizes["the handler's own state"] = len(to_json([self.state, self.exact_state]))
         return max(sizes, key=lambda name: sizes[name], default="the questions")
 
 

@@ -3,11 +3,12 @@
 import dataclasses
 from typing import Any
 
-from pydantic_core import from_json, to_json
+from pydantic_core import from_json
 
 from .. import errors
 from ..errors import RequestError
 from ..protocol.messages import JSON, Complete, HandedOver, NeedsInput, Outcome, Question, Task, TaskCreated
+from ..well_formed import write_json
 
 
 def dump_outcome(outcome: Outcome | RequestError) -> bytes:
@@ -17,8 +18,8 @@ def dump_outcome(outcome: Outcome | RequestError) -> bytes:
         ValueError: there is something in it that is not JSON, so that no reply can be made of it either.
     """
     if type(outcome) is Complete:  # as nearly always
-        return to_json(["complete", outcome.body, outcome.ttl, outcome.scope], inf_nan_mode="null")
-    return to_json(_fields(outcome), inf_nan_mode="null")
+        return write_json(["complete", outcome.body, outcome.ttl, outcome.scope], inf_nan_mode="null")
+    return write_json(_fields(outcome), inf_nan_mode="null")
 
 
 def load_outcome(written: bytes) -> Outcome | RequestError:
@@ -33,8 +34,9 @@ def load_outcome(written: bytes) -> Outcome | RequestError:
         if kind == "complete":
             return Complete(*rest)
         if kind == "input":
-            asked = _questions(rest[0])  # earlier releases wrote no expiry
-            return NeedsInput(asked, *rest[1:]) if asked else HandedOver(*rest[1:])
+            asked = _questions(rest[0])
+            given = dict(zip(("state", "expires", "epoch"), rest[1:], strict=False))  # earlier releases wrote no expiry
+            return NeedsInput(asked, **given) if asked else HandedOver(**given)
         if kind == "task":
             questions = _questions(rest[0].pop("questions"))
             return TaskCreated(Task(**rest[0], questions=questions))
@@ -45,10 +47,10 @@ def load_outcome(written: bytes) -> Outcome | RequestError:
 
 def _fields(outcome: Outcome | RequestError) -> list[Any]:
     match outcome:
-        case NeedsInput(questions, state, expires):
-            return ["input", _parts(questions), state, expires]
+        case NeedsInput(questions, state, expires, epoch):
+            return ["input", _parts(questions), state, expires, *([epoch] if epoch else [])]
         case HandedOver(state, expires):
-            return ["input", {}, state, expires]
+            return ["input", {}, state, expires, *([outcome.epoch] if outcome.epoch else [])]
         case TaskCreated(task):
             # As it was when it began; a client that asks for the task gets its outcome.
             # Its tool is that of the call.

@@ -9,12 +9,11 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
 
-from pydantic_core import to_json
-
 from ..errors import FlowError, OverBudget
 from ..limits import Limits
 from ..protocol.messages import JSON, NOTHING, Outlet, Piece, Progress
 from ..schema.results import piece_blocks
+from ..well_formed import write_json
 from .handler import Handler
 from .waiting_round import WaitingRound
 
@@ -73,7 +72,7 @@ class _Pieces:
         return self._content
 
     async def _take(self, block: JSON, *, is_text: bool) -> None:
-        self._size += len(to_json(block, inf_nan_mode="null"))
+        self._size += len(write_json(block, inf_nan_mode="null"))
         if self._size > self._most_bytes:
             message = f"The result is over {self._most_bytes} bytes"
             raise OverBudget(message, "streamed_bytes", self._most_bytes)

@@ -4,11 +4,11 @@ import logging
 from typing import Any
 
 from pydantic import ValidationError
-from pydantic_core import PydanticSerializationError
 
 from ..concurrency.threads import Threads, call_function
 from ..errors import CallEnded, FlowError, InvalidAnswer, Refusal, SetupError
-from ..protocol.messages import JSON
+from ..protocol.messages import JSON, Question
+from ..well_formed import escape_halves
 from .asks import CONFIRMATION_SHAPE, Ask
 from .endings import Completed, Failed, Refused, RoundEnd, YieldReason
 from .handler import Handler
@@ -88,32 +88,46 @@ def conclude_error(round_: Round, error: BaseException) -> RoundEnd:
 def _require(handler: Handler, required: InputRequired, round_: Round, inputs: "JournalInputs | None") -> None:
     if required.state is not UNSET:
         try:
-            round_.journal.state = handler.stored_state.dump(required.state)
-        except PydanticSerializationError:
+            what = f"The state of {handler.name!r}"
+            (round_.journal.state, round_.journal.exact_state), _ = handler.stored_state.keep(required.state, what)
+        except Exception:  # of the type's own code, too
             round_.fail(FlowError("InputRequired(state=...) can't be kept as its declared type"))
             return
     elif not required.asks:
         round_.fail(FlowError("InputRequired() has neither an ask nor a state, so nothing would change"))
         return
     try:
-        _ask(required, round_, inputs)
+        _ask(handler, required, round_, inputs)
     except FlowError as error:
         round_.fail(error)
     except SetupError as mistake:
         round_.fail(FlowError(str(mistake)))
 
 
-def _ask(required: InputRequired, round_: Round, inputs: "JournalInputs | None") -> None:
-    """Ask what is not answered yet."""
-    asks, answers = required.asks, round_.journal.answers
-    if answers:
-        # A function that asks only what has been answered saw the answers and wants others.
-        asks = {key: ask for key, ask in asks.items() if ask.question().digest not in answers.get(key, ())} or asks
-    for key, ask in asks.items():
+def _ask(handler: Handler, required: InputRequired, round_: Round, inputs: "JournalInputs | None") -> None:
+    """Ask what is not answered yet.
+
+    A function that asks only what has been answered saw the answers and wants others, so all of it is asked again.
+    """
+    asked = {key: (ask, ask.question()) for key, ask in required.asks.items()}
+    open_ = {key: each for key, each in asked.items() if not _is_answered(handler, key, *each, round_, inputs)}
+    for key, (ask, question) in (open_ or asked).items():
         if inputs is None:
-            round_.require(key, ask, ask.question())
+            round_.require(key, ask, question)
         else:
-            round_.require(key, ask, ask.question(), inputs.read, inputs.reasons.get(key, ""))
+            round_.require(key, ask, question, inputs.read, inputs.reasons.get(key, ""))
+
+
+def _is_answered(
+    handler: Handler, key: str, ask: Ask[Any], question: Question, round_: Round, inputs: "JournalInputs | None"
+) -> bool:
+    """Whether the function has the answer to a question, or finds it when it is run again."""
+    if question.digest in round_.journal.answers.get(key, ()):
+        return True
+    if inputs is not None and any(key == name for name, _ in inputs.read):
+        return not handler.single_use and inputs.found(key, question)
+    # One that came without a state, and that the function has not come to read.
+    return round_.take_early(key, question.digest, ask.needs_state) is not None
 
 
 class JournalInputs(Inputs):
@@ -123,10 +137,12 @@ class JournalInputs(Inputs):
         round_: the round that reads them.
     """
 
-    __slots__ = ("_round", "read", "reasons")
+    __slots__ = ("_found", "_round", "read", "reasons")
 
     def __init__(self, round_: Round) -> None:
         self._round = round_
+        self._found: set[tuple[str, str, str | None]] = set()
+        """The answers that were read by their model alone: key, kind and shape of each; the shape is None for any."""
         self.read: list[tuple[str, str]] = []
         """The questions whose answers were read, each as its key and its digest; some may be there twice."""
         self.reasons: dict[str, str] = {}
@@ -134,13 +150,16 @@ class JournalInputs(Inputs):
 
     def get(self, key: str, asked: Any, /) -> Any:
         """Return the answer for a key, or None; see `Inputs.get`."""
-        question = ""
+        key, question = escape_halves(key), ""
         try:
             question, raw, read = self._find(key, asked)
             if raw is None:
                 return None
             self.read.append((key, question))
-            return read(raw)
+            answer = read(raw)
+            if not isinstance(asked, Ask):
+                self._found.add((key, *reader(asked)[:2]))
+            return answer
         except Refusal as refusal:
             self._round.refuse(refusal)
             raise
@@ -152,6 +171,11 @@ class JournalInputs(Inputs):
             detail = str(error) if isinstance(error, SetupError | FlowError) else type(error).__name__
             failure = FlowError(f"inputs.get({key!r}, ...) failed: {detail}")
             raise CallEnded(str(self._round.fail(failure))) from None
+
+    def found(self, key: str, question: Question) -> bool:
+        """Whether an answer was read by its model that is one to this question, whatever the message."""
+        kind = question.kind
+        return (key, kind, question.shape) in self._found or (key, kind, None) in self._found
 
     def _find(self, key: str, asked: Any) -> tuple[str, JSON | None, Any]:
         """Find the answer for a key: the digest of its question, the answer if there is one, and what reads it."""
@@ -174,7 +198,7 @@ def _own_state(handler: Handler, round_: Round) -> State[Any]:
     if stored is UNSET:
         return State()
     try:
-        return State(handler.stored_state.load(stored))
+        return State(handler.stored_state.load(stored, round_.journal.exact_state))
     except Exception as error:
         # Another version of the handler kept it; should that continue the flow, it finds it unless we keep another.
         logger.warning(

@@ -51,6 +51,7 @@ class Dependency:
         context: the parameter that takes the `Context`, if there is one.
         sources: where its other parameters come from.
         needs: what must be there first.
+        commits: whether its teardown runs normally in a round without a result.
         name: tells it from the handler's other dependencies, in every round the same.
     """
 
@@ -60,6 +61,7 @@ class Dependency:
     context: str | None
     sources: "Sources"
     needs: tuple["Node", ...]
+    commits: bool = False
     name: str = ""
 
 
@@ -209,7 +211,7 @@ class _Resolution:
         outer = current_dependency.set(dependency.name)
         try:
             if dependency.yields and self._teardown is not None:
-                value = await self._teardown.enter(dependency, keywords)
+                value = await self._teardown.enter(dependency, keywords, commits=dependency.commits)
             else:
                 value = await call_function(dependency, keywords, self._threads)
         except Exception as error:
@@ -227,3 +229,5 @@ class _Resolution:
             )
             raise self._round.fail(FlowError(message))
         self._values[dependency] = value
+        rolled_back = dependency.name if dependency.yields and not dependency.commits else ""
+        self._round.undone.note(dependency, dependency.needs, value, rolled_back=rolled_back)

@@ -7,10 +7,12 @@ from types import MappingProxyType
 from typing import Any, cast
 
 from ..callbacks.callback_service import KIND, Callback, Callbacks, Reports
+from ..concurrency.exception_groups import ending_in
 from ..errors import FlowError, InvalidAnswer, KeyConflict, MissingCapability, Refusal, SetupError
 from ..logs.tracebacks import format_stack
 from ..protocol.callers import lacking, nested
 from ..protocol.messages import JSON, Call, Question
+from ..well_formed import escape_halves
 from .asks import Ask
 from .endings import Asking, Backgrounded, Failed, Refused, RoundEnd, Yielded, YieldReason
 from .journal import Journal
@@ -129,7 +131,8 @@ class Round:
 
     def fail_with(self, error: Exception) -> None:
         """End the call with an error that is no mistake in how asks and steps are used."""
-        self._end_with(_Gravity.FAILED, Failed(error))
+        counts = ending_in(error, self.name)
+        self._end_with(_Gravity.FAILED, Failed(counts if isinstance(counts, Exception) else error))
 
     def refuse(self, refusal: Refusal) -> None:
         """End the call, since the person said no."""
@@ -278,7 +281,7 @@ class Round:
 
     def _claim(self, given_key: str | None, default: str, question: Question) -> str:
         """Return the ask's key: its own, or the first of its default keys that is free and fits the journal best."""
-        key = self._default_key(default, question) if given_key is None else given_key
+        key = self._default_key(default, question) if given_key is None else escape_halves(given_key)
         self._refuse_taken(key, question)
         self._claimed[key] = question.digest
         return key

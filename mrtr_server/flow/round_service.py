@@ -1,7 +1,7 @@
 """One round of a flow, from the state that the client brought to the one that it takes with it."""
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, assert_never
 
@@ -10,7 +10,7 @@ from ..concurrency.threads import Threads, call_function
 from ..errors import Busy, NotExecuted, Refusal, StoreUnavailable
 from ..limits import Limits
 from ..logs.failures import report_failure
-from ..protocol.messages import JSON, Call, HandedOver, NeedsInput, Outcome, Outlet, PageReported
+from ..protocol.messages import JSON, Call, HandedOver, NeedsInput, Outcome, Outlet, PageReported, Question
 from ..rates.rate_limiter import RateLimiter
 from ..storage.lease import Lease
 from ..storage.watched import not_executed
@@ -29,7 +29,7 @@ from .endings import (
 )
 from .handler import Handler
 from .inputs import InputRequired
-from .journal import UNSET, Journal
+from .journal import CONFIRMATION, UNSET, Journal
 from .lifespans import Lifespans
 from .pieces import in_pieces
 from .pure import conclude_result, run_pure
@@ -123,7 +123,7 @@ class RoundService:
         journal, _ = opened
         if not (handler.single_use or journal.single_use):
             return run(opened, None)
-        return self._redeemer.once(call, journal.expires, lambda lease: run(opened, lease))
+        return self._redeemer.once(call, journal.expires, lambda lease: run(opened, lease), epoch=journal.epoch)
 
     async def run(
         self,
@@ -159,7 +159,7 @@ class RoundService:
             # Most calls have nothing to remember.
             try:
                 result = await call_function(handler, arguments, self._threads)
-            except Exception as error:
+            except (Exception, Refusal) as error:
                 return Refused(error) if isinstance(error, Refusal) else Failed(error)
             if not isinstance(result, InputRequired):
                 return Completed(result)
@@ -175,6 +175,7 @@ class RoundService:
                 end = await self._begin_in_turn(handler, arguments, call, journal, outlet, lease, may_become_task)
         match end:
             case Asking():
+                await self._name_epoch(handler, call, journal, end.questions)
                 return self._states.seal(handler, call, journal, bound_to, end.questions)
             case Completed() | Refused() | Failed():
                 if unsealed and isinstance(end, Completed):
@@ -182,11 +183,11 @@ class RoundService:
                 self._states.end(call, bound_to)
                 return end
             case Yielded(why):
-                return self._hand_over(handler, call, journal, bound_to, why)
+                return await self._hand_over(handler, call, journal, bound_to, why)
             case Backgrounded():
                 # A repetition of a request without a state would become a second task.
                 first = YieldReason.STATE_FIRST
-                return self._hand_over(handler, call, journal, bound_to, first) if unsealed else end
+                return await self._hand_over(handler, call, journal, bound_to, first) if unsealed else end
             case unknown:
                 assert_never(unknown)
 
@@ -311,12 +312,12 @@ class RoundService:
             raise Busy(RETRY_AFTER)
         return self._states.begin(call)
 
-    def hand_over(self, handler: Handler, call: Call) -> HandedOver:
+    async def hand_over(self, handler: Handler, call: Call) -> HandedOver:
         """End a round before anything has run, so that the flow has a state that a retry can name."""
         journal, bound_to = self.open_state(handler, call)
-        return self._states.hand_over(handler, call, journal, bound_to, YieldReason.STATE_FIRST)
+        return await self._hand_over(handler, call, journal, bound_to, YieldReason.STATE_FIRST)
 
-    def hand_over_round(self, handler: Handler, call: Call, opened: Opened) -> HandedOver | None:
+    async def hand_over_round(self, handler: Handler, call: Call, opened: Opened) -> HandedOver | None:
         """End a round, which could not become a task, with a state that holds what it has done.
 
         Args:
@@ -330,7 +331,7 @@ class RoundService:
         journal, bound_to = opened
         if not self._may_leave(call, journal):
             return None
-        return self._states.hand_over(handler, call, journal, bound_to, YieldReason.NO_TASK)
+        return await self._hand_over(handler, call, journal, bound_to, YieldReason.NO_TASK)
 
     async def run_task(
         self,
@@ -384,13 +385,23 @@ class RoundService:
             journal.hand_over(self._limits)
         return end
 
-    def _hand_over(
+    async def _hand_over(
         self, handler: Handler, call: Call, journal: Journal, bound_to: list[str], why: YieldReason
     ) -> HandedOver:
         """Seal a round that is to be continued elsewhere. Raises `NotExecuted` if it never began."""
         if why is YieldReason.LEASE_IN_DOUBT and journal.is_as_handed_over:
             raise NotExecuted(report_failure("%r did not begin, since its lease had expired", handler.name))
+        await self._name_epoch(handler, call, journal, {})
         return self._states.hand_over(handler, call, journal, bound_to, why)
+
+    async def _name_epoch(self, handler: Handler, call: Call, journal: Journal, asked: Mapping[str, Question]) -> None:
+        """Let the state with which a round ends name the epoch of the store, if it is redeemed once.
+
+        That of a call which stays open is, whatever it asks: its client may answer here, and come back elsewhere.
+        """
+        is_redeemed_once = handler.single_use or journal.single_use or call.stays_open
+        if not journal.epoch and (is_redeemed_once or CONFIRMATION in [question.kind for question in asked.values()]):
+            journal.epoch = await self._redeemer.epoch()
 
     def _warn_unsealed(self, handler: Handler) -> None:
         if handler.name not in self._warned:

@@ -5,11 +5,12 @@ import logging
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from functools import partial
+from types import CoroutineType
 from typing import Any, assert_never
 
 from ..concurrency.running import running_loop, running_task
 from ..concurrency.threads import Threads, call_function
-from ..errors import CallEnded, Refusal, ToolError
+from ..errors import CallEnded, FlowContinues, Refusal, RoundOver, ToolError
 from ..protocol.messages import JSON, Outlet
 from .context import Context
 from .endings import Asking, Backgrounded, Completed, Failed, Refused, RoundEnd, Yielded
@@ -149,7 +150,8 @@ async def _torn_down(
         if round_.task is not None and round_.task.lost:  # it runs elsewhere, and nothing more may happen here
             await _leave_dependencies(round_, teardown, asyncio.CancelledError("the task runs elsewhere"))
             return end
-        await _leave_dependencies(round_, teardown, None)
+        continues = isinstance(end, Asking | Yielded | Backgrounded)
+        await _leave_dependencies(round_, teardown, FlowContinues() if continues else None)
         return round_.conclude(end)  # a dependency may have asked after its yield
     except Refusal as refusal:
         return Refused(refusal)
@@ -233,11 +235,13 @@ async def _end(task: asyncio.Task[RoundEnd], round_: WaitingRound) -> None:
     left pending: its owner would take a cancellation for a result.
     """
     if not task.done():
-        for _ in range(END_TICKS):
-            if task.done() or round_.in_teardown:
-                break
-            await asyncio.sleep(0)
-        if not task.done() and all(each.task is None or each.task.done() for each in round_.parked):
+        await _give_turns(task, round_)
+        has_left = False
+        while not round_.in_teardown and any(each.was_cancelled for each in round_.parked) and _leave_group(task):
+            has_left = True
+            await _give_turns(task, round_)
+        beside = [each.task for each in round_.parked if each.task is not None and each.task is not task]
+        if not task.done() and (has_left or all(each.done() for each in beside)):
             with suppress(TimeoutError):
                 async with asyncio.timeout(WIND_DOWN_SECONDS):
                     while not (task.done() or round_.in_teardown):
@@ -253,6 +257,30 @@ async def _end(task: asyncio.Task[RoundEnd], round_: WaitingRound) -> None:
     else:
         task.add_done_callback(_retrieve)
     _leave(round_)
+
+
+async def _give_turns(task: asyncio.Task[RoundEnd], round_: WaitingRound) -> None:
+    for _ in range(END_TICKS):
+        if task.done() or round_.in_teardown:
+            return
+        await asyncio.sleep(0)
+
+
+def _leave_group(task: asyncio.Task[RoundEnd]) -> bool:
+    """Raise `RoundOver` in a task group at whose end a handler waits; return False if it waits for anything else.
+
+    A group that is ending, since one of its tasks has failed, takes no cancellation while it waits for the others.
+    """
+    innermost: Any = task.get_coro()
+    while isinstance(within := getattr(innermost, "cr_await", None), CoroutineType):
+        innermost = within
+    frame = getattr(innermost, "cr_frame", None)
+    group = None if frame is None else frame.f_locals.get("self")
+    ended: asyncio.Future[bool] | None = getattr(group, "_on_completed_fut", None)  # of asyncio's groups and of AnyIO's
+    if task.done() or ended is None or ended.done():
+        return False
+    ended.set_exception(RoundOver())
+    return True
 
 
 def _retrieve(task: asyncio.Task[RoundEnd]) -> None:

@@ -39,6 +39,12 @@ RECORD_INTERVAL = 0.5
 MOST_UNRECORDED_BYTES = 64 * 1024 * 1024
 """How large the outcomes may be together that wait to be recorded. Beyond that nothing begins that would add one."""
 
+OTHER_EPOCH = (
+    "it names another epoch of the store. So it is of another region's store, or of before `mrtr-server db new-epoch`, "
+    "and nobody here knows whether it was redeemed"
+)
+"""Why a state is refused that was sealed for another store, or in another life of this one."""
+
 RoundResult = Outcome | RequestError
 """What a client gets of a round: its outcome, or an error."""
 
@@ -57,6 +63,7 @@ class _Delivery:
         expires: when the state expires, in seconds since the epoch.
         is_late: whether it had expired when this delivery came.
         run: runs the handler.
+        epoch: the epoch of the store that the state names; empty where it names none.
         client_left: whether the client has gone.
         result: that of the round, once it has run here.
         sealed: the same, sealed for the store.
@@ -72,6 +79,7 @@ class _Delivery:
     expires: float
     is_late: bool
     run: Run
+    epoch: str = ""
     client_left: bool = False
     result: RoundResult | None = None
     sealed: bytes = b""
@@ -128,8 +136,22 @@ class Redeemer:
         self._unrecorded: dict[str, _Delivery] = {}
         """The deliveries that ran here and whose outcomes the store has not taken, by the digests of their states."""
 
+    async def epoch(self) -> str:
+        """Return the epoch of the store, which states that are redeemed once name; empty where it is not known."""
+        with suppress(StoreUnavailable):
+            if self._store.has_epochs:
+                return await self._store.epoch()
+        return ""
+
     async def once(
-        self, call: Call, expires: float, run: Run, purpose: bytes = b"", answers: bytes | None = None
+        self,
+        call: Call,
+        expires: float,
+        run: Run,
+        purpose: bytes = b"",
+        answers: bytes | None = None,
+        *,
+        epoch: str = "",
     ) -> Outcome:
         """Run a delivery, or return the outcome of an earlier one.
 
@@ -143,16 +165,17 @@ class Redeemer:
             run: runs the handler; called at most once.
             purpose: what is redeemed of the state: one state may be redeemed once for each.
             answers: the answers of the call, in one form for all deliveries; None where a client sent them in any.
+            epoch: the epoch of the store that the state names; empty where it names none.
 
         Raises:
-            RequestError: what `run` raised, now or earlier; or the state was redeemed with other answers, or the store
-                can't say whether it was, or remembers as many as it may.
+            RequestError: what `run` raised, now or earlier; or the state was redeemed with other answers, or names
+                another epoch, or the store can't say whether it was redeemed, or remembers as many as it may.
         """
         state = purpose + str(call.state).encode()
         # The state salts the digest of the answers: a reader of the store can't try out a yes and a no.
         given = canonical(dict(call.answers or {})) if answers is None else answers
         is_late = expires <= self._clock()
-        delivery = _Delivery(call, *digest_twice(state, b" " + given), expires, is_late, run)
+        delivery = _Delivery(call, *digest_twice(state, b" " + given), expires, is_late, run, epoch)
         if self._outlives:
             result = await self._wait_for(delivery)
         else:  # as part of its request
@@ -272,6 +295,8 @@ class Redeemer:
             return self._unseal(delivery, redemption.outcome)
         if redemption.verdict == "spent":
             return self._refused(delivery, "redeemed already, with other answers")
+        if redemption.verdict == "other_epoch":
+            return delivery.result or self._refused(delivery, OTHER_EPOCH, StateFault.OTHER_EPOCH)
         if delivery.client_left and delivery.result is None:  # nothing has begun
             await self._release(delivery, redemption)
             return InvalidRequestState("its client left")
@@ -281,6 +306,8 @@ class Redeemer:
         return None
 
     async def _redeem(self, delivery: _Delivery, *, lapsed: bool) -> Redemption:
+        if delivery.epoch and not self._store.has_epochs:
+            return Redemption("other_epoch")
         # Kept for as long as any replica may take the state for good.
         keep = max(delivery.expires - self._clock(), 0.0) + REDEEMED_FOR
         return await self._store.redeem(
@@ -290,6 +317,7 @@ class Redeemer:
             keep=keep,
             lapsed=lapsed,
             quota=self._quotas.of(delivery.call.principal),
+            epoch=delivery.epoch,
         )
 
     def _has_expired(self, delivery: _Delivery) -> bool:
@@ -420,10 +448,12 @@ class Redeemer:
                 report_failure("%r: a recorded outcome can't be unsealed", delivery.call.target, why=why)
             )
 
-    def _refused(self, delivery: _Delivery, reason: str) -> InvalidRequestState:
+    def _refused(
+        self, delivery: _Delivery, reason: str, fault: StateFault = StateFault.REDEEMED
+    ) -> InvalidRequestState:
         call = delivery.call
         self._refusals.note("%s %r: refused a requestState: %s", call.method, call.target, reason)
-        return InvalidRequestState(reason, StateFault.REDEEMED)
+        return InvalidRequestState(reason, fault)
 
 
 def _was_not_run(result: RoundResult | None) -> bool:

@@ -130,7 +130,8 @@ class States:
         Raises:
             OverBudget: it has used up its rounds, makes no progress, or remembers too much.
         """
-        return NeedsInput(questions, self._seal(handler, call, journal, bound_to, questions, None), journal.expires)
+        state = self._seal(handler, call, journal, bound_to, questions, None)
+        return NeedsInput(questions, state, journal.expires, journal.epoch if call.stays_open else "")
 
     def hand_over(
         self, handler: Handler, call: Call, journal: Journal, bound_to: list[str], why: YieldReason
@@ -144,7 +145,8 @@ class States:
             bound_to: what `begin` or `unseal` returned with it.
             why: why it is continued in another round.
         """
-        return HandedOver(self._seal(handler, call, journal, bound_to, {}, why), journal.expires, why)
+        state = self._seal(handler, call, journal, bound_to, {}, why)
+        return HandedOver(state, journal.expires, why, journal.epoch if call.stays_open else "")
 
     def _seal(
         self,

@@ -94,8 +94,10 @@ def _plain_object(value: Any, depth: int) -> Any:
     data = getattr(value, "__dict__", None)
     if data and all(_is_data(item) for item in data.values()):
         return [_type(value), plain(data, depth - 1)]
+    if isinstance(value, PurePath):  # which the next one refuses with halves of characters
+        return str(value)
     try:
-        return to_jsonable_python(value)  # dates, decimals, paths, URLs and the like
+        return to_jsonable_python(value)  # dates, decimals, URLs and the like
     except (PydanticSerializationError, ValueError):
         return _type(value)
 

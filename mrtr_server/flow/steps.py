@@ -2,24 +2,26 @@
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Container
+from collections.abc import Awaitable, Callable, Container, Coroutine
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import partial
 from itertools import count
-from typing import Any, cast, get_type_hints
+from typing import Any, Self, get_args, get_origin, get_type_hints
 
 from pydantic import ValidationError
 
 from ..concurrency.threads import Threads
 from ..crypto.digests import digest
-from ..errors import FlowError, KeyConflict, NotBegun, StepChanged
+from ..errors import FlowError, KeyConflict, NotBegun, SetupError, StepChanged
 from ..protocol.messages import JSON
-from ..schema.arguments import Stored
 from ..schema.forms import describe
+from ..schema.stored import Stored, stored_as
+from ..well_formed import escape_halves
 from .idempotency_keys import idempotency_key, key_parameter
 from .journal import Journal, Step
 from .step_arguments import argument_digests, full_name, plain
+from .undone import Undone
 
 current_step: ContextVar[str] = ContextVar("mrtr_server_step", default="")
 """The key of the step that the code runs in; empty outside of steps."""
@@ -90,6 +92,7 @@ class Steps:
         main: the handler's own task.
         asked: the keys of the asks made in this round.
         wake: tells the runner that a step has begun or ended.
+        undone: what no step may take.
         keep: keeps the journal when a step has run, before its result is used; None if that waits for the round's end.
         may_begin: asked before a step begins, unless nothing was awaited since the last one was kept; None where every
             step may.
@@ -105,9 +108,11 @@ class Steps:
         main: asyncio.Task[Any] | None,
         asked: Container[str],
         wake: Callable[[], None],
+        undone: Undone,
         keep: Callable[[], Awaitable[None]] | None = None,
         may_begin: Callable[[], Awaitable[bool]] | None = None,
     ) -> None:
+        self._undone = undone
         self._keep = keep
         self._may_begin = may_begin
         self._journal = journal
@@ -134,7 +139,7 @@ class Steps:
             elif MARK in key:
                 raise FlowError(f"key={key!r}: {MARK!r} is reserved for generated keys; choose another key")
             else:
-                planned.key = key
+                planned.key = escape_halves(key)
             self._hand_key(planned)
         except FlowError as error:
             planned.error = error
@@ -171,7 +176,7 @@ class Steps:
                 f"The key {key!r} is used for two different steps, {other.named} and {planned.named}; give one of "
                 "them another key="
             )
-        stored = _stored(planned.function.func)
+        stored = _stored(planned)
         record = self._journal.steps.get(key)
         if record is not None and task is None:
             result = _replay(planned, record, stored)
@@ -181,8 +186,19 @@ class Steps:
                     _notify_watcher(planned, runs=False)
                 return result
         if task is None:
+            self._refuse_undone(planned)
             task = self._start(planned, stored)
         return await self._result(planned, task)
+
+    def _refuse_undone(self, planned: Planned) -> None:
+        """Refuse a step whose record would say that it ran, although what it did may be rolled back."""
+        if dependency := self._undone.reached_by(planned.function):
+            raise FlowError(
+                f"The step {planned.key!r} was given a value of {dependency}. A round that asks rolls back what is "
+                "done with it, but the record of the step would say that it was done. Let the step open what it needs "
+                f"itself, and pass it plain data; or, if {dependency} has nothing to roll back, declare it with "
+                'on_ask="commit"'
+            )
 
     async def _result(self, planned: Planned, task: asyncio.Task[Any]) -> Any:
         has_ended = task.done()
@@ -229,12 +245,12 @@ class Steps:
         except SystemExit as error:  # would end the whole server
             raise RuntimeError(f"The step {key!r} called sys.exit()") from error
         try:
-            written = stored.dump(value)
-            value = stored.load(written)
+            (result, exact), value = stored.keep(value, f"The result of the step {key!r}")
         except Exception as error:  # of the type's own code, too; the step is no failed one, to be tried again
             message = f"The step {key!r} returned a value that can't be stored as its declared type: {_why(error)}"
             raise FlowError(message) from None
-        self._journal.steps[key] = Step(planned.named, planned.digests, written, self._failed.pop(key, []))
+        failed = self._failed.pop(key, [])
+        self._journal.steps[key] = Step(planned.named, planned.digests, result, failed, exact)
         if self._keep is not None:
             await self._keep()
         return value
@@ -265,7 +281,7 @@ class Steps:
         So the order in which branches come to their first step, which the outside decides, does not matter. Those
         that are alike in all that is numbered as they come.
         """
-        name = task.get_name().replace(MARK, "_").replace(ALIKE, "_")
+        name = escape_halves(task.get_name()).replace(MARK, "_").replace(ALIKE, "_")
         if name.startswith("Task-") or name == "None":  # which Python 3.12 calls the tasks of a task factory
             coroutine: Any = task.get_coro()
             name, frame = getattr(coroutine, "__name__", "task"), getattr(coroutine, "cr_frame", None)
@@ -288,7 +304,7 @@ def _replay(planned: Planned, record: Step, stored: Stored) -> Any:
         )
     if record.arguments == planned.digests:
         try:
-            return stored.load(record.result)
+            return stored.load(record.result, record.exact)
         except Exception as error:  # another version of the handler recorded it
             if not planned.rerun:
                 raise _misfit(planned.key, error) from None
@@ -302,10 +318,25 @@ def _notify_watcher(planned: Planned, *, runs: bool) -> None:
         watcher(planned.function.func.__name__ if MARK in planned.key else planned.key, runs)
 
 
-def _stored(function: Callable[..., Any]) -> Stored:
+def _stored(planned: Planned) -> Stored:
+    """Return how the result of a step is stored. Raises `FlowError` for a type whose values can't be read back."""
+    annotation = _declared_by(planned.function.func)
+    try:
+        stored = stored_as(annotation)
+        stored.compile()
+    except SetupError as error:
+        raise FlowError(
+            f"The step {planned.key!r} was not run, since its result could not be read again as its declared type, "
+            f"{annotation}: {error}. Return a model, a dataclass or plain JSON, and make what can't be stored where it "
+            "is used, such as in a dependency"
+        ) from None
+    return stored
+
+
+def _declared_by(function: Callable[..., Any]) -> Any:
     """Find the declared type of a step's result. A class is its own type; what declares nothing gives plain JSON."""
     if inspect.isclass(function):
-        return _stored_as(cast(Any, function))
+        return function
     target = getattr(function, "__func__", function)
     annotation = getattr(target, "__annotations__", {}).get("return", Any)
     if isinstance(annotation, str):
@@ -313,12 +344,12 @@ def _stored(function: Callable[..., Any]) -> Stored:
             annotation = get_type_hints(target).get("return", Any)
         except (NameError, TypeError):
             annotation = Any
-    return _stored_as(annotation)
-
-
-@lru_cache(maxsize=256)
-def _stored_as(annotation: Any) -> Stored:
-    return Stored(annotation)
+    if get_origin(annotation) in (Awaitable, Coroutine):  # of a plain function, whose result is awaited
+        annotation = get_args(annotation)[-1]
+    if annotation is Self:
+        owner = getattr(function, "__self__", None)
+        annotation = owner if inspect.isclass(owner) else type(owner)
+    return annotation
 
 
 def _why(error: Exception) -> str:

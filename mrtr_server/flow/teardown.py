@@ -2,20 +2,23 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Generator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, AsyncExitStack
-from contextvars import copy_context
-from dataclasses import dataclass
+from contextvars import ContextVar, copy_context
 from functools import partial
 from inspect import isasyncgen, isawaitable, isgenerator
 from types import TracebackType
 from typing import Any
 
-from ..concurrency.threads import Callee, Threads, call_function
-from ..errors import FlowError, MissingCapability
+from ..concurrency.threads import Called, Callee, Threads, call_function
+from ..errors import CallEnded, FlowContinues, FlowError, MissingCapability
+from .steps import current_dependency
 from .waiting_round import Stop, WaitingRound
 
 logger = logging.getLogger("mrtr_server")
+
+rollback_watcher: ContextVar[Callable[[str], object] | None] = ContextVar("mrtr_server_rollback_watcher", default=None)
+"""Is told of each dependency by name that was left by `FlowContinues`; for tests."""
 
 
 class Teardown:
@@ -36,9 +39,12 @@ class Teardown:
 
     async def in_thread(self, function: Callable[..., Any]) -> Any:
         """Run a plain function in a thread, to its end even if it is cancelled: it may use what is left afterwards."""
-        running = asyncio.ensure_future(self._threads(function))
+        running = asyncio.ensure_future(_ended(self._threads(function)))
         try:
-            return await asyncio.shield(running)
+            result, exited = await asyncio.shield(running)
+            if exited is not None:
+                raise exited
+            return result
         except asyncio.CancelledError:
             if not running.done():
                 self._round.begin_teardown()
@@ -47,12 +53,13 @@ class Teardown:
                 running.exception()  # taken here, so that it is not reported as lost
             raise
 
-    async def enter(self, dependency: Callee, keywords: Mapping[str, Any]) -> Any:
+    async def enter(self, dependency: Callee, keywords: Mapping[str, Any], *, commits: bool) -> Any:
         """Call a function that yields, and return the value that it yields; or what else it has been wrapped to return.
 
         Args:
             dependency: the function.
             keywords: its arguments.
+            commits: whether it continues normally where others get `FlowContinues`.
 
         Raises:
             FlowError: it yields nothing.
@@ -61,19 +68,19 @@ class Teardown:
         make = partial(dependency.function, **keywords)
         entered = _Async(dependency.name, make) if dependency.is_async else _Plain(dependency.name, make)
         # First, since a cancellation may come when the generator has been entered, in its thread.
-        self._entered.push_async_exit(partial(self._leave, entered))
-        await call_function(_Call(entered.enter, entered.name, dependency.is_async), {}, self.in_thread)
+        self._entered.push_async_exit(partial(self._leave, entered, commits))
+        await call_function(Called(entered.enter, entered.name, dependency.is_async), {}, self.in_thread)
         return entered.value
 
     async def leave(self, error: BaseException | None) -> None:
         """Resume all that was entered, in reverse order.
 
         Args:
-            error: what the round ended with, which is thrown in; None if it ended normally.
+            error: what the round ended with, which is thrown in; None if it ended with a result.
 
         Raises:
             Exception: the teardown failed. An error that a generator raises instead of the handler's takes its place; a
-                no, a cancellation and a mistake of the author's stand.
+                no, a question, a cancellation and a mistake of the author's stand.
         """
         traceback = None if error is None else error.__traceback__
         await self._entered.__aexit__(None if error is None else type(error), error, traceback)
@@ -83,14 +90,20 @@ class Teardown:
     async def _leave(
         self,
         entered: "_Plain | _Async",
+        commits: bool,
         _kind: type[BaseException] | None,
         error: BaseException | None,
         _traceback: TracebackType | None,
     ) -> bool:
+        continues = isinstance(error, FlowContinues)
+        if continues and commits:
+            error = None
+        elif continues and entered.generator is not None and (watcher := rollback_watcher.get()) is not None:
+            watcher(entered.name)
         leave = partial(entered.leave, error)
         try:
-            await call_function(_Call(leave, entered.name, isinstance(entered, _Async)), {}, self.in_thread)
-        except Exception as failure:
+            await call_function(Called(leave, entered.name, isinstance(entered, _Async)), {}, self.in_thread)
+        except (Exception, CallEnded, BaseExceptionGroup) as failure:
             if error is None or self._may_be_replaced(error):
                 raise
             message = "The teardown of %s failed, after %r had ended with %s"
@@ -103,13 +116,12 @@ class Teardown:
         return isinstance(error, Exception) and not isinstance(error, FlowError | MissingCapability)
 
 
-@dataclass(frozen=True, slots=True)
-class _Call:
-    """A part of a generator, to be called as the function of an author is."""
-
-    function: Callable[..., Any]
-    name: str
-    is_async: bool
+async def _ended(work: Awaitable[Any]) -> tuple[Any, SystemExit | None]:
+    """Return what work returns, or its `SystemExit`: raised in a task of asyncio, that would end the event loop."""
+    try:
+        return await work, None
+    except SystemExit as error:
+        return None, error
 
 
 class _Plain:
@@ -119,7 +131,7 @@ class _Plain:
         self.name = name
         self._make = make
         self._context = copy_context()  # one for all of it, or a token of a context variable could not be reset
-        self._generator: Generator[Any, Any, Any] | None = None
+        self.generator: Generator[Any, Any, Any] | None = None
         self.value: Any = None
 
     def enter(self) -> None:
@@ -133,21 +145,21 @@ class _Plain:
                 self.value = next(generator)
             except StopIteration:
                 raise _never_yields(self.name) from None
-            self._generator = generator
+            self.generator = generator
 
     def leave(self, error: BaseException | None) -> None:
-        if self._generator is not None:
-            self._context.run(self._leave, self._generator, error)
+        if self.generator is not None:
+            self._context.run(self._leave, self.generator, error)
 
     def _leave(self, generator: Generator[Any, Any, Any], error: BaseException | None) -> None:
+        current_dependency.set("")  # as it is for those on the loop
         try:
             next(generator) if error is None else generator.throw(error)
         except StopIteration:
             return
         except BaseException as raised:
-            if raised is error:
-                return
-            raise
+            _raise_rest(raised, error)
+            return
         generator.close()
         raise _yields_again(self.name)
 
@@ -158,7 +170,7 @@ class _Async:
     def __init__(self, name: str, make: Callable[[], Any]) -> None:
         self.name = name
         self._make = make
-        self._generator: AsyncGenerator[Any, Any] | None = None
+        self.generator: AsyncGenerator[Any, Any] | None = None
         self.value: Any = None
 
     async def enter(self) -> None:
@@ -170,10 +182,10 @@ class _Async:
                 self.value = await anext(generator)
             except StopAsyncIteration:
                 raise _never_yields(self.name) from None
-            self._generator = generator
+            self.generator = generator
 
     async def leave(self, error: BaseException | None) -> None:
-        generator = self._generator
+        generator = self.generator
         if generator is None:
             return
         try:
@@ -181,11 +193,19 @@ class _Async:
         except StopAsyncIteration:
             return
         except BaseException as raised:
-            if raised is error:
-                return
-            raise
+            _raise_rest(raised, error)
+            return
         await generator.aclose()
         raise _yields_again(self.name)
+
+
+def _raise_rest(raised: BaseException, error: BaseException | None) -> None:
+    """Raise what a generator raised besides the error that was thrown in, which a task group puts into a group."""
+    rest: BaseException | None = raised
+    if isinstance(raised, BaseExceptionGroup):
+        _, rest = raised.split(lambda each: each is error)
+    if rest is not None and rest is not error:
+        raise rest
 
 
 def _generator_of(made: Any) -> Any:

@@ -126,7 +126,7 @@ class ElicitUrl(Ask[T]):
         if not isinstance(raw, Report):  # the client's word is not enough
             raise InvalidAnswer(UNFINISHED)
         try:
-            return cast(T, self.callback.stored.load(content))
+            return cast(T, self.callback.stored.load(content, raw.get("exact")))
         except ValidationError as error:  # another version of the callback reported it
             raise FlowError(
                 f"What the callback {self.callback.name!r} reported no longer fits its declared type: "

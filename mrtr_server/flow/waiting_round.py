@@ -19,7 +19,7 @@ from typing_extensions import override
 from ..callbacks.callback_service import KIND, Callbacks, Reports
 from ..concurrency.running import running_loop
 from ..concurrency.threads import Threads
-from ..errors import CallEnded, FlowError, MisplacedCall, NotBegun, StoreUnavailable
+from ..errors import CallEnded, FlowError, MisplacedCall, NotBegun, RoundOver, StoreUnavailable
 from ..logs.tracebacks import CallSite, call_site, format_call_site
 from ..protocol.messages import JSON, Call, Question
 from .asks import Ask
@@ -28,6 +28,7 @@ from .endings import RoundEnd, Yielded, YieldReason
 from .journal import UNSET, Journal
 from .round import NO_REPORTS, OPEN, Claim, Round
 from .steps import Planned, Steps, current_step
+from .undone import Undone
 
 logger = logging.getLogger("mrtr_server")
 
@@ -65,12 +66,15 @@ class Parked:
 
     Args:
         may_continue: whether it can.
+        was_cancelled: whether its owner has cancelled it before, and may wait for its end: a task group does, of which
+            another task has failed.
     """
 
-    __slots__ = ("continues", "may_continue", "task", "waiter")
+    __slots__ = ("continues", "may_continue", "task", "waiter", "was_cancelled")
 
-    def __init__(self, may_continue: Callable[[], bool]) -> None:
+    def __init__(self, may_continue: Callable[[], bool], *, was_cancelled: bool = False) -> None:
         self.may_continue = may_continue
+        self.was_cancelled = was_cancelled
         self.task = asyncio.current_task(loop := running_loop())
         self.continues = False
         self.waiter: asyncio.Future[None] = loop.create_future()
@@ -124,6 +128,7 @@ class WaitingRound(Round):
         self._should_yield = should_yield
         self._may_become_task = may_become_task
         self.opened = opened
+        self.undone = Undone(opened)
         self._unawaited: dict[int, CallSite] = {}
         if task is not None:
             task.on_answers(self._continue_answered)
@@ -216,10 +221,12 @@ class WaitingRound(Round):
             try:
                 await parked.waiter
             except asyncio.CancelledError:
+                if self.stopped is not None and parked.was_cancelled and parked.task is self.main:
+                    raise RoundOver from None
                 self._end_if_cancelled(continues=parked.continues)
                 if not parked.continues:
                     self.parked.remove(parked)
-                parked = Parked(may_continue)
+                parked = Parked(may_continue, was_cancelled=True)
 
     def _end_if_cancelled(self, *, continues: bool = False) -> None:
         """End the round when a coroutine with an open question is cancelled, as by a timeout or a sibling that failed.
@@ -363,7 +370,9 @@ class WaitingRound(Round):
         """Run a function once in the flow, or return what it returned when it ran; see `Steps`."""
         if self._steps is None:
             keep, may_begin = (None, None) if self.task is None else (self._keep, self._may_begin)
-            self._steps = Steps(self.journal, self._threads, self.main, self._claimed, self.wake, keep, may_begin)
+            self._steps = Steps(
+                self.journal, self._threads, self.main, self._claimed, self.wake, self.undone, keep, may_begin
+            )
             self._started, self.running = self._steps.started, self._steps.running
         steps = self._steps
         planned = steps.plan(function, args, kwargs, key, rerun)

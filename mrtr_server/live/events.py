@@ -21,6 +21,7 @@ from ..protocol.messages import JSON, HandedOver, NeedsInput, Question
 from ..protocol.sessions import OwnerPlaces, Session
 from ..storage.base import Store
 from ..storage.quotas import ANY, Quota, Quotas
+from ..well_formed import write_json
 
 LONGEST_ID = 2_500
 """Characters of a sealed event id. nginx refuses headers of more than 8 KB, so what is longer goes to the store."""
@@ -83,6 +84,7 @@ class Event:
         seen: of a request for the result of a task, the questions that were sent before and are open, or whose page has
             not reported yet: the name of that page, or nothing, by their keys.
         is_lost: whether the store has it no more, so that only the method, the id and the version are known.
+        epoch: the epoch of the store that the state names; empty where it names none.
     """
 
     origin: Origin
@@ -94,13 +96,14 @@ class Event:
     sent: int = 0
     is_lost: bool = False
     seen: Mapping[str, str] = field(default_factory=dict)
+    epoch: str = ""
 
     @property
     def needs(self) -> NeedsInput | HandedOver:
         """What the round needed that it stands for."""
         if self.questions:
-            return NeedsInput(self.questions, self.state, self.expires)
-        return HandedOver(self.state, self.expires)
+            return NeedsInput(self.questions, self.state, self.expires, self.epoch)
+        return HandedOver(self.state, self.expires, epoch=self.epoch)
 
     @property
     def ends(self) -> float:
@@ -232,19 +235,20 @@ def dump_event(event: Event) -> bytes:
     began = to_json(["event", [origin.method, origin.params, origin.request_id]], inf_nan_mode="constants")
     ran = to_json((event.run, event.state))
     asked = b",".join([_dump_question(key, question) for key, question in event.questions.items()])
-    rest = to_json((event.expires, event.progress, event.seen), inf_nan_mode="constants")
+    named = (event.epoch,) if event.epoch else ()
+    rest = to_json((event.expires, event.progress, event.seen, *named), inf_nan_mode="constants")
     return b"%b,%b,%b,[%b],%b" % (began[:-1], origin.session.dump(), ran[1:-1], asked, rest[1:])
 
 
 def _dump_question(key: str, question: Question) -> bytes:
     if not question.dumped:
-        question.dumped = to_json(question.dump(), inf_nan_mode="constants")
+        question.dumped = write_json(question.dump(), inf_nan_mode="constants")
     return b"[%b,%b" % (to_json(key), question.dumped[1:])
 
 
 def load_event(parts: list[Any]) -> Event:
     """Read what `dump_event` wrote."""
-    (method, params, request_id), session, run, state, asked, expires, progress, seen = parts
+    (method, params, request_id), session, run, state, asked, expires, progress, seen, *named = parts
     origin = Origin(method, params, request_id, Session.load(session))
     questions = {key: Question.load(*rest) for key, *rest in asked}
-    return Event(origin, run, state, questions, expires, progress, seen=seen)
+    return Event(origin, run, state, questions, expires, progress, seen=seen, epoch=named[0] if named else "")

@@ -16,7 +16,9 @@ from pydantic_core import to_json
 from ..concurrency.running import running_task
 from ..crypto.digests import digest_parts
 from ..errors import InvalidRequest, NoSharedStore, ProtocolError, StoreUnavailable, Unavailable
+from ..flow.single_use import OTHER_EPOCH
 from ..logs.failures import report_outage
+from ..logs.refusals import RefusalLog
 from ..protocol.callers import Principal
 from ..protocol.messages import JSON, TASK_RESULT, Call, Change, HandedOver, NeedsInput, Outcome, Outlet, Unfinished
 from ..storage.lease import Lease
@@ -59,6 +61,7 @@ class LiveCalls:
         self._task_results = TaskResults(dispatch, tasks, parts)
         self._admission = parts.admission
         self._first_rounds = FirstRounds(parts)
+        self._refusals = RefusalLog()
         self._open: dict[tuple[str, str | int], list[_Running]] = {}
         """Calls that are open here, by session and request; several where a client has come back to one."""
 
@@ -132,6 +135,9 @@ class LiveCalls:
                 with self._parts.holds.hold(call.principal):
                     outcome = await self._first_rounds.find(event, call, channel)
                 return await self._follow(outcome, running, channel) if isinstance(outcome, Unfinished) else outcome
+            if event.epoch and event.epoch != await self._parts.store.epoch():  # nobody is to answer in vain
+                self._refusals.note("%s %r: an open call was not continued: %s", call.method, call.target, OTHER_EPOCH)
+                raise ProtocolError("This call can't be continued here; call again")
         if event.ends <= self._parts.clock():
             raise ProtocolError("It is too late to continue this call; call again")
         return await self._follow(event.needs, running, channel, event)
@@ -190,6 +196,7 @@ class LiveCalls:
             if event is None:
                 asked = outcome.questions if isinstance(outcome, NeedsInput) else {}
                 event = Event(channel.origin(), "", outcome.state, asked, outcome.expires, channel.progress)
+                event.epoch = outcome.epoch
             if self._is_to_move(outcome, channel, is_new=is_new):
                 await self._move(event, running, channel)
                 return None
@@ -224,7 +231,8 @@ class LiveCalls:
 
         # Under a key of its own: where the tool is single-use, the state itself is redeemed within.
         # All of its deliveries have the answers as they are stored, in one order.
-        return await self._parts.redeemer.once(call, event.ends, run, b"live ", to_json(call.answers))
+        answers = to_json(call.answers)
+        return await self._parts.redeemer.once(call, event.ends, run, b"live ", answers, epoch=event.epoch)
 
     async def _end_with_pages(self, event: Event, channel: Channel) -> None:
         """End a call that can't stay open with the pages that it asks for, if that is all it asks.

@@ -112,6 +112,8 @@ class RequiredPages:
         event = load_event(parts[1:]) if parts else None
         if event is None or event.ends <= now or (event.expires <= now and not await self._have_reported(event)):
             return None
+        if event.epoch and event.epoch != await self._store.epoch():  # it would be refused, and the call starts again
+            return None
         return event
 
     async def _have_reported(self, event: Event) -> bool:

@@ -4,13 +4,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..concurrency.threads import Threads
-from ..errors import InvalidParams, ProtocolError, ToolError, UnknownMethod, UnknownTarget
+from ..errors import InvalidParams, UnknownMethod, UnknownTarget
 from ..flow.authorization import Authorizer
 from ..limits import LONGEST_KEY, LONGEST_NAME, check_length
 from ..protocol.messages import Call, Complete, Outcome, Outlet
 from ..registration.registry import Record, Registry
 from ..schema.results import completion_body
-from .failures import ErrorReporter
+from .failures import ErrorReporter, request_failure
 
 
 class Completions:
@@ -57,10 +57,8 @@ class Completions:
             return Complete({"completion": {"values": [], "total": 0, "hasMore": False}})
         try:
             return Complete(completion_body(await completer.suggest(value, known, self._threads)))
-        except ToolError as error:
-            raise ProtocolError(str(error) or "The request failed.") from None
         except Exception as error:
-            raise self._errors.report(call, error) from None
+            raise request_failure(call, error, self._errors) from None
 
 
 def _completion_params(params: Mapping[str, Any]) -> tuple[str, str, str, str, dict[str, str]]:

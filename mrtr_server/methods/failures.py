@@ -6,6 +6,7 @@ from ..errors import (
     ArgumentsMisfit,
     InternalFault,
     InvalidRequestState,
+    ProtocolError,
     Refusal,
     RequestError,
     StoreUnavailable,
@@ -123,6 +124,15 @@ def problems(target: str, misfit: ArgumentsMisfit) -> str:
 def refused(refusal: Refusal) -> str:
     """Return the message for the model that the person said no."""
     return (_NOT_CONFIRMED if refusal.confirming else _REFUSED)[refusal.action]
+
+
+def request_failure(call: Call, error: Exception, errors: ErrorReporter) -> RequestError:
+    """Return the error of a request that has failed, and whose result can't say so."""
+    if isinstance(error, RequestError):
+        return error
+    if isinstance(error, ToolError):
+        return ProtocolError(str(error) or "The request failed.")
+    return errors.report(call, error)
 
 
 def tool_failure(call: Call, error: Exception, errors: ErrorReporter) -> Complete | RequestError:

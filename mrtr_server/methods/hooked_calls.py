@@ -5,8 +5,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, Generic, TypeVar, assert_never, cast
 
+from ..concurrency.exception_groups import ending_in
 from ..concurrency.threads import Threads
-from ..errors import FlowError, ProtocolError, RequestError, ToolError
+from ..errors import FlowError, RequestError
 from ..flow.endings import Asking, Backgrounded, Yielded
 from ..flow.handler import Handler
 from ..flow.home import Home
@@ -36,7 +37,7 @@ from ..protocol.messages import (
 from ..protocol.users import request_of
 from ..registration.registry import Registry
 from ..tasks.round_executor import TaskEnd
-from .failures import ErrorReporter, tool_failure
+from .failures import ErrorReporter, request_failure, tool_failure
 from .rate_limited import Method
 
 logger = logging.getLogger("mrtr_server")
@@ -114,12 +115,8 @@ class HookedCalls:
             failure = tool_failure(call, error, self._errors)
             if not isinstance(failure, RequestError):
                 return failure
-        elif isinstance(error, RequestError):
-            failure = error
-        elif isinstance(error, ToolError):
-            failure = ProtocolError(str(error) or "The request failed.")
         else:
-            failure = self._errors.report(call, error)
+            failure = request_failure(call, error, self._errors)
         raise failure
 
     async def report(self, hook: CallHook, failure: Failure) -> None:
@@ -209,8 +206,9 @@ class _Served(Generic[T]):
         try:
             await self._through(0, innermost)
         except Exception as error:
-            if error is not self._error or not isinstance(error, RequestError):
-                return cast(T, self._calls.failed(self._call, error))
+            counts = cast(Exception, ending_in(error, "app.around"))  # all errors in such a group are `Exception`s
+            if counts is not self._error or not isinstance(counts, RequestError):
+                return cast(T, self._calls.failed(self._call, counts))
         if self._error is not None:  # whatever a hook made of it
             raise self._error
         return cast(T, self._outcome)

@@ -9,9 +9,7 @@ from ..errors import (
     FlowError,
     InvalidParams,
     NotFound,
-    ProtocolError,
     RequestError,
-    ToolError,
     UnknownTarget,
 )
 from ..flow.endings import Backgrounded, Completed, Failed, Refused
@@ -22,7 +20,7 @@ from ..protocol.messages import JSON, Call, Complete, HandedOver, NeedsInput, Ou
 from ..schema.arguments import Arguments
 from ..schema.known_arguments import ArgumentNames, validate_arguments
 from ..storage.lease import Lease
-from .failures import ErrorReporter, problems, refused
+from .failures import ErrorReporter, problems, refused, request_failure
 
 
 class Rounds:
@@ -94,13 +92,9 @@ class Rounds:
             raise self._refusal(call, error) from None
 
     def _refusal(self, call: Call, error: Exception) -> RequestError:
-        if isinstance(error, RequestError):
-            return error
         if isinstance(error, NotFound):
             return UnknownTarget("resource" if call.method == "resources/read" else "prompt", call.target)
-        if isinstance(error, ToolError):
-            return ProtocolError(str(error) or "The request failed.")
-        return self._errors.report(call, error)
+        return request_failure(call, error, self._errors)
 
 
 def _named(call: Call) -> JSON:

@@ -146,7 +146,7 @@ class Tools:
 
     async def _start(self, tool: Tool, call: Call, opened: Opened | None) -> Outcome:
         if tool.handler.single_use and call.state is None:  # or a repetition of this request would be another task
-            return self._rounds.hand_over(tool.handler, call)
+            return await self._rounds.hand_over(tool.handler, call)
         journal, _ = opened or self._rounds.open_state(tool.handler, call)
         return await self._start_task(tool, call, journal, None, has_run=False)
 
@@ -171,7 +171,7 @@ class Tools:
         except StoreUnavailable as error:
             if not has_run:  # no outcome of the round, or a repetition would get this error for ever
                 raise not_executed(error, f"{call.target!r} did not become a task without its store") from None
-            handed_over = opened and self._rounds.hand_over_round(tool.handler, call, opened)
+            handed_over = opened and await self._rounds.hand_over_round(tool.handler, call, opened)
             if handed_over:  # the client carries what was done, and comes again at once
                 return handed_over
             raise self._errors.report(call, error) from None

@@ -35,6 +35,7 @@ from ..errors import (
     UnsupportedVersion,
 )
 from ..limits import LONGEST_KEY, LONGEST_NAME, check_length, too_long
+from ..well_formed import write_json
 from .callers import Principal
 from .headers import NAME_FIELDS, VERSION_HEADER, Mirrored
 from .jsonrpc import Envelope
@@ -221,7 +222,7 @@ class Dialect(ABC):
         if request_id is not None:
             body["id"] = request_id
         later = ((b"retry-after", b"%d" % math.ceil(error.retry_after)),) if isinstance(error, Busy) else ()
-        return Reply(status, to_json(body), later)
+        return Reply(status, write_json(body), later)
 
     def refuse(self, error: RequestError) -> Reply:
         """Return the response to a message that is no request, or could not be read as one.
@@ -281,7 +282,7 @@ class ListenWriter(ABC):
 def notification(method: str, params: JSON) -> bytes:
     """Return a notification as bytes."""
     message = {"jsonrpc": "2.0", "method": method, "params": params}
-    return to_json(message, fallback=str, inf_nan_mode="null")  # one NaN would make it unreadable
+    return write_json(message, fallback=str, inf_nan_mode="null")  # one NaN would make it unreadable
 
 
 def progress_params(note: Progress) -> JSON:
@@ -315,7 +316,7 @@ def with_stream(envelope: Envelope) -> JSON:
 
 def request(id: str, method: str, params: JSON) -> bytes:
     """Return a request of the server's own as bytes."""
-    return to_json({"jsonrpc": "2.0", "id": id, "method": method, "params": params}, inf_nan_mode="null")
+    return write_json({"jsonrpc": "2.0", "id": id, "method": method, "params": params}, inf_nan_mode="null")
 
 
 def request_of(id: str, question: Question) -> bytes:
@@ -325,7 +326,7 @@ def request_of(id: str, question: Question) -> bytes:
 
 def result(call: Call, body: JSON) -> bytes:
     """Return a response as bytes."""
-    return to_json({"jsonrpc": "2.0", "id": call.request_id, "result": body}, inf_nan_mode="null")
+    return write_json({"jsonrpc": "2.0", "id": call.request_id, "result": body}, inf_nan_mode="null")
 
 
 def result_of_tool(call: Call, body: JSON, before: bytes, after: bytes) -> bytes:
@@ -348,8 +349,8 @@ def write_result(body: JSON) -> bytes:
         block = content[0]
         if len(block) == 2 and block.get("type") == "text" and type(text := block.get("text")) is str:
             # As nearly always; a third of the time.
-            return b'"content":[{"type":"text","text":' + to_json(text) + b'}],"isError":false'
-    return to_json(body, inf_nan_mode="null")[1:-1]
+            return b'"content":[{"type":"text","text":' + write_json(text) + b'}],"isError":false'
+    return write_json(body, inf_nan_mode="null")[1:-1]
 
 
 def needs_input(call: Call, outcome: NeedsInput | HandedOver, before: bytes, after: bytes) -> bytes:
@@ -380,7 +381,7 @@ def _write_state(state: str) -> bytes:
 
 def _write(question: Question) -> bytes:
     request = {"method": question.method, "params": question.params}
-    question.written = to_json(request, inf_nan_mode="null")
+    question.written = write_json(request, inf_nan_mode="null")
     return question.written
 
 

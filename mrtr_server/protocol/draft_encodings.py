@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from pydantic_core import to_json
 from typing_extensions import override
 
 from ..errors import InvalidParams
+from ..well_formed import write_json
 from .callers import Principal
 from .dialect import read_answers, result, with_related
 from .draft_answers import MEMBERS, SEND_STATE, BegunAnew, Given, open_locations, with_locations
@@ -120,7 +120,7 @@ class BareRequests(Encoding):
         asking = {"method": question.method, "params": with_mode(question)}
         if "_meta" in named[0]:
             beside = {**beside, "_meta": {**beside["_meta"], **named[0]["_meta"]}}
-        return to_json({"jsonrpc": "2.0", "id": call.request_id, **asking, **beside}, inf_nan_mode="null")
+        return write_json({"jsonrpc": "2.0", "id": call.request_id, **asking, **beside}, inf_nan_mode="null")
 
 
 class AdditionalInfo(Encoding):

@@ -43,10 +43,11 @@ def header_parameters(where: str, schema: Mapping[str, Any]) -> tuple[HeaderPara
     """
     found: list[HeaderParameter] = []
     _collect(where, schema, (), found)
-    names = [parameter.header for parameter in found]
-    for name in names:
-        if names.count(name) > 1:
-            raise SetupError(f"{where}: two parameters share the header {name!r}")
+    names: set[str] = set()
+    for parameter in found:
+        if parameter.header in names:
+            raise SetupError(f"{where}: two parameters share the header {parameter.header!r}")
+        names.add(parameter.header)
     if _count(schema) != len(found):
         raise SetupError(
             f"{where}: {HEADER_KEYWORD} can only mark properties that are reached by properties alone: no items of a "

@@ -15,15 +15,15 @@ def has_more_values(body: bytes, most: int) -> bool:
     """
     if len(body) < 2 * most:
         return False
-    if _bound(body) <= most:
+    if most_values(body) <= most:
         return False
     # Commas and brackets within strings were counted, too: count again without the strings.
     body = body.replace(rb"\\", b"").replace(rb"\"", b"")
     if body.count(b'"') > 4 * most:  # each value has a string and a key at most
         return True
-    return _bound(b"".join(body.split(b'"')[::2])) > most
+    return most_values(b"".join(body.split(b'"')[::2])) > most
 
 
-def _bound(body: bytes) -> int:
+def most_values(body: bytes) -> int:
     """Return how many values there are at most: the outermost, and in each array or object one more than commas."""
     return 1 + body.count(b",") + body.count(b"[") + body.count(b"{")

@@ -10,6 +10,7 @@ from pydantic_core import from_json
 
 from ..errors import InvalidRequest, OverBudget, ParseError, RequestError
 from ..limits import LONGEST_KEY, LONGEST_RESPONSE_ID, is_longer
+from ..well_formed import read_json
 from .json_size import has_more_values
 from .messages import JSON
 
@@ -107,7 +108,7 @@ def read_envelope(
     if len(body) > values and has_more_values(body, values):
         raise _unread(OverBudget(f"The message holds more than {values} JSON values", "values", values), body)
     try:
-        message = from_json(body, allow_inf_nan=False)
+        message = read_json(body, allow_inf_nan=False)
     except ValueError as error:
         if "recursion limit" in str(error):
             raise _unread(OverBudget(f"JSON nests deeper than {depth}", "json_depth", depth), body) from None

@@ -9,6 +9,7 @@ from typing import Any, Literal, Protocol
 
 from ..crypto.digests import digest, digest_bytes
 from ..errors import RequestError
+from ..well_formed import is_well_formed, well_formed
 from .call_facts import CallFacts
 from .callers import NO_SCOPES, Caller, Client, Principal
 
@@ -126,6 +127,9 @@ class Question:
         if not self.shape:
             self.shape = digest({name: value for name, value in self.params.items() if name != "message"})
         message = self.params.get("message", "")
+        if not is_well_formed(message):  # mended now, since the digest is of what the person reads
+            message = well_formed(message)
+            self.params = {**self.params, "message": message}
         read = _message_digest(message) if len(message) <= SHORT_MESSAGE else digest_bytes(message.encode())
         self.digest = f"{self.kind}.{read}.{self.shape}"
 
@@ -255,11 +259,13 @@ class NeedsInput:
         questions: what the client is to fulfil first, by key; at least one.
         state: the sealed journal; of a call that stays open, the journal as it is: it leaves sealed with the call.
         expires: how long the state can be used, in seconds since the epoch.
+        epoch: of a call that stays open, the epoch of the store that the state names; empty where it names none.
     """
 
     questions: dict[str, Question]
     state: str = field(repr=False)
     expires: float = math.inf
+    epoch: str = ""
 
 
 @dataclass(slots=True)
@@ -267,13 +273,14 @@ class HandedOver:
     """The request is to be sent again at once: its flow continues in another round, here or elsewhere.
 
     Args:
-        state, expires: as of `NeedsInput`.
+        state, expires, epoch: as of `NeedsInput`.
         why: why it continues in another round; None of one that was recorded, or comes from the event of a stream.
     """
 
     state: str = field(repr=False)
     expires: float = math.inf
     why: YieldReason | None = None
+    epoch: str = ""
 
 
 Unfinished = NeedsInput | HandedOver

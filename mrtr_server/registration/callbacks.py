@@ -5,14 +5,13 @@ from collections.abc import Callable, Coroutine
 from inspect import Parameter
 from typing import Any, Protocol, TypeVar, Union, overload
 
-from pydantic import PydanticUserError
 from starlette.responses import Response
 
 from ..callbacks.base_url import origins_of
 from ..callbacks.callback_service import Callback
 from ..errors import SetupError
 from ..schema.annotations import union_members
-from ..schema.arguments import Stored
+from ..schema.stored import Stored
 from .handlers import compile_handler
 from .options import CallbackOptions
 from .signatures import names_around_decorator
@@ -62,7 +61,7 @@ def build_callback(function: Callable[..., Any], options: CallbackOptions) -> Ca
     returns = Any if handler.returns is Parameter.empty else Union[tuple(members)]  # noqa: UP007
     try:
         stored = Stored(returns)
-    except PydanticUserError as error:
+    except SetupError as error:
         raise SetupError(f"{name}: what it returns can't be kept as {returns!r}: {error}") from error
     two = len(handler.parameters) == 2
     return Callback(

@@ -6,7 +6,7 @@ from functools import partial
 from inspect import Parameter
 from typing import Any
 
-from ..concurrency.threads import Threads
+from ..concurrency.threads import Called, Threads, call_function
 from ..errors import SetupError
 from ..flow.handler import Handler
 from ..flow.home import Home
@@ -28,10 +28,8 @@ class Completer:
             known: the other arguments that are known already, by name.
             threads: runs a plain function.
         """
-        given = (value, known)[: len(self.handler.parameters)]
-        if self.handler.is_async:
-            return await self.handler.function(*given)
-        return await threads(partial(self.handler.function, *given))
+        function = partial(self.handler.function, *(value, known)[: len(self.handler.parameters)])
+        return await call_function(Called(function, self.handler.name, self.handler.is_async), {}, threads)
 
 
 def build_completer(function: Callable[..., Any], home: Home) -> Completer:

@@ -2,10 +2,10 @@
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from inspect import Parameter, isclass
 from types import NoneType
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 from ..errors import SetupError
 from ..flow.asks import Ask
@@ -26,21 +26,27 @@ class Depends:
     first failure.
 
     A generator with one `yield`, also under `@contextmanager` or `@asynccontextmanager`, gives what it yields. It goes
-    on at the end of the round, before the result or the state goes out: normally, or with the error, the no (`Refusal`)
-    or the cancellation that ended the round.
+    on at the end of the round, before the result or the state goes out: normally after a result; else with the error,
+    the no (`Refusal`) or the cancellation that ended the round, or with `FlowContinues` if the round ends without a
+    result: it asks, is handed over or becomes a task. So a transaction around the `yield` is rolled back there.
 
     Args:
         function: sync (it runs in a thread) or async.
+        on_ask: how a generator is left in a round without a result: `"rollback"` raises `FlowContinues` at its `yield`,
+            and `ctx.step` refuses what it has yielded; `"commit"` continues it normally.
 
     Raises:
-        SetupError: it can't be called.
+        SetupError: it can't be called, or there is no such `on_ask`.
     """
 
     function: Callable[..., Any]
+    on_ask: Literal["rollback", "commit"] = field(default="rollback", kw_only=True)
 
     def __post_init__(self) -> None:
         if not callable(self.function):
             raise SetupError(f"Depends(...) takes a function, not {self.function!r}")
+        if self.on_ask not in ("rollback", "commit"):
+            raise SetupError(f'Depends(on_ask={self.on_ask!r}): on_ask is "rollback" or "commit"')
 
 
 @dataclass(frozen=True, slots=True, eq=False)

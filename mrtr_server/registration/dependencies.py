@@ -15,7 +15,7 @@ from ..flow.asks import Ask, Confirm, Text
 from ..flow.home import Home, identity
 from ..flow.journal import UNSET
 from ..flow.resolver import Asked, Declared, Dependency, Lasting, Node, Sources
-from .declarations import Declaration, as_written, read_declaration
+from .declarations import Declaration, Depends, as_written, read_declaration
 from .declared_asks import bind_ask, refuse_braces, text_parameters
 from .foreign import refuse_foreign_types
 from .signatures import BY_NAME, own_type, read_signature, refuse_unannotated
@@ -107,6 +107,7 @@ class _Plan:
         this: Any = declaration if isinstance(mark, Ask) else identity(mark.function)
         label = declaration.name if isinstance(mark, Ask) else f"{declaration.name} ({as_written(mark.function)})"
         if this in self._made:
+            self._check_on_ask(declaration, self._made[this])
             return self._made[this]
         open_ = [other for other, _ in self._path]
         if this in open_:
@@ -119,12 +120,30 @@ class _Plan:
         elif self.home is not None and mark.function == self.home.lifespan:
             made = Lasting()
         else:
-            made = self._dependency(declaration, mark.function, self.overrides.get(this, mark.function))
+            made = self._dependency(declaration, mark, self.overrides.get(this, mark.function))
+        self._check_on_ask(declaration, made)
         self._path.pop()
         self._made[this] = made
         if made not in self.nodes:
             self.nodes.append(made)
         return made
+
+    def _check_on_ask(self, declaration: Declaration, made: Node) -> None:
+        mark, where = declaration.mark, declaration.where
+        if isinstance(mark, Ask):
+            return
+        commits, named = mark.on_ask == "commit", as_written(mark.function)
+        if isinstance(made, Dependency) and made.commits is not commits:
+            raise SetupError(
+                f"{where} and another parameter have Depends({named}) with different on_ask=; a round has one value of "
+                "it, so let them agree"
+            )
+        yields = isinstance(made, Dependency) and made.yields
+        if commits and not yields and identity(mark.function) not in self.overrides:
+            raise SetupError(
+                f'{where} has Depends({named}, on_ask="commit"), but {named} is no generator, so it has nothing to '
+                "commit in a round; leave on_ask= out"
+            )
 
     def _ask(self, declaration: Declaration, mark: Ask[Any], scope: _Scope) -> Node:
         ask, read, default_key = bind_ask(declaration, mark)
@@ -151,7 +170,7 @@ class _Plan:
         self._made[this] = node
         return node
 
-    def _dependency(self, declaration: Declaration, named: Callable[..., Any], function: Callable[..., Any]) -> Node:
+    def _dependency(self, declaration: Declaration, mark: Depends, function: Callable[..., Any]) -> Node:
         where = f"{declaration.where}: {as_written(function)}()"
         signature = read_signature(function, where, self.namespace, may_yield=True)
         context: str | None = None
@@ -186,9 +205,10 @@ class _Plan:
             elif name in plain:
                 sources |= self._sources(where, {name: plain[name]}, self.scope)
         needs = _nodes_of(sources.values())
-        node = Dependency(function, signature.is_async, signature.yields, context, sources, needs)
+        commits = mark.on_ask == "commit"
+        node = Dependency(function, signature.is_async, signature.yields, context, sources, needs, commits)
         # Named after what it takes the place of, so that its steps are the same.
-        node.name = _free(f"Depends({as_written(named)})", {getattr(other, "name", "") for other in self.nodes})
+        node.name = _free(f"Depends({as_written(mark.function)})", {getattr(other, "name", "") for other in self.nodes})
         return node
 
     def _sources(self, where: str, parameters: Mapping[str, Parameter], scope: _Scope) -> Sources:

@@ -13,7 +13,7 @@ from ..flow.home import Home
 from ..flow.idempotency_keys import IdempotencyKey
 from ..flow.inputs import InputRequired
 from ..schema.annotations import union_members
-from ..schema.arguments import Stored
+from ..schema.stored import Stored, stored_as
 from .declarations import Declaration, read_declaration
 from .dependencies import compile_declared
 from .signatures import BY_NAME, own_type, read_signature, refuse_unannotated
@@ -56,7 +56,7 @@ def compile_handler(
     ours: dict[str, str] = {}
     parameters: dict[str, Parameter] = {}
     declarations: dict[str, Declaration] = {}
-    stored = Stored(Any)
+    stored = stored_as(Any)
     for parameter in signature.parameters.values():
         if parameter.annotation is IdempotencyKey:
             raise SetupError(
@@ -86,7 +86,7 @@ def compile_handler(
                 "generator can't return anything; take a Context and ask with it"
             )
         if kind == "state" and get_args(bare):
-            stored = Stored(get_args(bare)[0])
+            stored = _stored_state(name, parameter.name, get_args(bare)[0])
     return Handler(
         function=function,
         name=name,
@@ -103,6 +103,15 @@ def compile_handler(
         homes=() if home is None else (home,),
         yields=streams,
     )
+
+
+def _stored_state(where: str, parameter: str, annotation: Any) -> Stored:
+    try:
+        return stored_as(annotation)
+    except SetupError as error:
+        raise SetupError(
+            f"{where}: the state {parameter!r} could not be read again as its declared type, {annotation}: {error}"
+        ) from None
 
 
 def _without_asks(annotation: Any) -> Any:

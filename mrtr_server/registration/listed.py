@@ -8,6 +8,7 @@ from typing import Any
 from ..errors import SetupError
 from ..protocol.content import Annotations, ToolAnnotations, icon_entries
 from ..protocol.messages import JSON
+from ..well_formed import refuse_halves
 from .options import ListedOptions
 
 NAME_CHARACTERS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-.")
@@ -42,6 +43,9 @@ def list_entry(function: Callable[..., Any], options: ListedOptions, **fields: A
         function: what was decorated.
         options: of its decorator.
         fields: further fields, by their names on the wire; what is None is left out.
+
+    Raises:
+        SetupError: a text in it is none.
     """
     all_fields = {
         "name": name_of(function, options),
@@ -51,7 +55,9 @@ def list_entry(function: Callable[..., Any], options: ListedOptions, **fields: A
         "_meta": {**(options.meta or {}), **({"tags": sorted(set(options.tags))} if options.tags else {})} or None,
         **fields,
     }
-    return {name: value for name, value in all_fields.items() if value is not None}
+    entry = {name: value for name, value in all_fields.items() if value is not None}
+    refuse_halves(str(entry["name"]), entry)
+    return entry
 
 
 def hints_of(given: Any, kind: type[Annotations | ToolAnnotations], such_as: str) -> JSON | None:

@@ -1,7 +1,6 @@
 """From a signature to JSON Schema, and from JSON back to arguments and results."""
 
-from collections.abc import Collection, Iterable, Mapping
-from copy import deepcopy
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from inspect import Parameter
 from typing import Annotated, Any, NotRequired, Protocol, get_args, get_origin
@@ -14,20 +13,16 @@ from typing_extensions import TypedDict
 
 from ..errors import ArgumentsMisfit, FlowError, SetupError
 from ..protocol.header_params import HEADER_KEYWORD
+from ..well_formed import well_formed
 from .defaults import copier_of, refuse_misfit
-from .patterns import refuse_backtracking
-
-MOST_PROBLEMS = 20
-"""How many problems an error names, so that a long list of wrong items does not make an even longer error."""
-
-MOST_READ = 2000
-"""How many problems there may be for the first to be named: pydantic returns all or none, and 100,000 take a second."""
-
-MOST_CHARACTERS = 200
-"""How long each of them, and the path to it, may be."""
+from .peer_validator import PeerValidator
+from .problems import MOST_PROBLEMS as MOST_PROBLEMS
 
 _TELLING = frozenset({"value_error", "assertion_error", "union_tag_invalid"})
 """Errors of pydantic's whose message may hold the value."""
+
+_NO_TEXT = "string_unicode"
+"""The error of pydantic's for halves of characters."""
 
 _NO_SCHEMA = (PydanticInvalidForJsonSchema, PydanticUserError, SchemaError)
 
@@ -93,32 +88,6 @@ class Header:
         return {**handler(schema), HEADER_KEYWORD: self.name}
 
 
-def problem(path: Iterable[Any], message: str) -> tuple[str, str]:
-    """Return one problem as (where, what), both shortened: clients choose names, and authors list choices."""
-    return _cut(".".join(map(str, path))), _cut(message)
-
-
-def problems_of(error: ValidationError) -> list[tuple[str, str]]:
-    """Return the first problems of an input as (where, what), without its values, and how many more there are."""
-    count = error.error_count()
-    if count > MOST_READ:
-        return [("", f"{count} problems")]
-    found = error.errors(include_url=False, include_context=False, include_input=False)[:MOST_PROBLEMS]
-    return shortened([problem(each["loc"], each["msg"]) for each in found], count - len(found))
-
-
-def shortened(problems: list[tuple[str, str]], left_out: int) -> list[tuple[str, str]]:
-    """Append to the last problem how many were left out."""
-    if left_out:
-        where, what = problems[-1]
-        problems[-1] = where, f"{what} (and {left_out} more)"
-    return problems
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= MOST_CHARACTERS else text[: MOST_CHARACTERS - 1] + "…"
-
-
 class Arguments(Protocol):
     """The arguments of a handler: their schema, and their validation."""
 
@@ -161,21 +130,21 @@ class SignatureArguments:
             described.__pydantic_config__ = ConfigDict(extra="allow")
         # One validator for all arguments, and it gives the dictionary that the handler is called with.
         try:
-            self._adapter: TypeAdapter[dict[str, Any]] = TypeAdapter(described)
-            schema = self._adapter.json_schema(schema_generator=TitleFreeSchema)
+            adapter: TypeAdapter[dict[str, Any]] = TypeAdapter(described)
+            schema = adapter.json_schema(schema_generator=TitleFreeSchema)
         except _NO_SCHEMA as error:
             raise SetupError(_without_schema(where, fields, error)) from error
-        refuse_backtracking(where, self._adapter.core_schema)
+        self._validator = PeerValidator(where, adapter)
         for name, parameter in named.items():
             _check_default(where, name, parameter)
         schema.setdefault("properties", {})
         self.schema = schema
-        self.names = frozenset(schema["properties"]) | _aliases(self._adapter.core_schema)
+        self.names = frozenset(schema["properties"]) | _aliases(adapter.core_schema)
         """The names of the arguments, with all that pydantic takes for one of them."""
         # With the parameters that have an alias: what comes under their own name would take the place of their value.
         self.reserved = frozenset(own) | (named.keys() - self.names)
         """The names of parameters that no argument reaches."""
-        self._validate = self._adapter.validator.validate_python
+        self._validate = self._validator.validate
 
     def validate(self, raw: Mapping[str, Any]) -> dict[str, Any]:
         """Validate raw arguments. Arguments that the signature does not name are dropped, unless it takes the rest."""
@@ -184,26 +153,8 @@ class SignatureArguments:
         try:
             arguments: dict[str, Any] = self._validate(raw)
         except ValidationError as error:
-            few = error.error_count() <= MOST_READ
-            raise ArgumentsMisfit(problems_of(error) if few else self._by_parameter(raw, error)) from None
+            raise ArgumentsMisfit(self._validator.problems(raw, error)) from None
         return arguments
-
-    def _by_parameter(self, raw: Mapping[str, Any], error: ValidationError) -> list[tuple[str, str]]:
-        """Count how many problems each parameter has."""
-        required = self.schema.get("required", ())
-        found = []
-        for name in self.schema["properties"]:
-            count = int(name in required and name not in raw)
-            if name in raw:
-                try:
-                    self._validate({name: raw[name]})
-                except ValidationError as own:  # with one problem for each of the others that is missing
-                    count = own.error_count() - len(required) + (name in required)
-                except Exception:  # a factory of a default that needs the others
-                    return problems_of(error)
-            if count:
-                found.append(problem((name,), "1 problem" if count == 1 else f"{count} problems"))
-        return shortened(found[:MOST_PROBLEMS], len(found[MOST_PROBLEMS:])) or problems_of(error)
 
 
 def _takes_the_rest(where: str, parameter: Parameter) -> bool:
@@ -315,31 +266,17 @@ class Structured:
     def dump(self, value: Any) -> Any:
         """Validate a result against its type, and return it as plain JSON. Raises `FlowError`, without the value."""
         try:
+            return self._dump(value)
+        except UnicodeEncodeError:
+            return self._dump(well_formed(value))
+
+    def _dump(self, value: Any, *, is_mended: bool = False) -> Any:
+        try:
             return self._to_python(self._validate(value), mode="json", by_alias=True)
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
-            where = ".".join(map(str, first["loc"]))
-            why = f"a validator refuses it ({first['type']})" if first["type"] in _TELLING else first["msg"]
-            raise FlowError(f"The result does not fit its annotation: {where and f'{where}: '}{why}") from None
-
-
-class Stored:
-    """Values that are dumped to JSON and loaded as their declared type: step results, and handlers' own state.
-
-    Args:
-        annotation: the declared type; `Any` for plain JSON.
-    """
-
-    def __init__(self, annotation: Any) -> None:
-        self._adapter: TypeAdapter[Any] = TypeAdapter(annotation)
-
-    def dump(self, value: Any) -> Any:
-        """Return a value as plain JSON. Raises pydantic's `PydanticSerializationError` for a value that is not JSON."""
-        return self._adapter.dump_python(value, mode="json", warnings="error", round_trip=True)
-
-    def load(self, stored: Any) -> Any:
-        """Return a stored value as its type. Raises pydantic's `ValidationError`.
-
-        It shares nothing with what is stored, so a handler can change it.
-        """
-        return self._adapter.validate_python(deepcopy(stored))
+        if first["type"] == _NO_TEXT and not is_mended:
+            return self._dump(well_formed(value), is_mended=True)
+        where = ".".join(map(str, first["loc"]))
+        why = f"a validator refuses it ({first['type']})" if first["type"] in _TELLING else first["msg"]
+        raise FlowError(f"The result does not fit its annotation: {where and f'{where}: '}{why}")

@@ -12,8 +12,10 @@ from pydantic.alias_generators import to_snake
 from ..crypto.digests import digest
 from ..errors import InvalidAnswer, SetupError
 from ..protocol.messages import NamedChoices
-from .arguments import TitleFreeSchema, problems_of
-from .patterns import refuse_backtracking
+from ..well_formed import refuse_halves
+from .arguments import TitleFreeSchema
+from .peer_validator import PeerValidator
+from .problems import problems_of
 
 logger = logging.getLogger("mrtr_server")
 
@@ -59,9 +61,7 @@ class Form:
             schema = model.model_json_schema(schema_generator=TitleFreeSchema, mode="validation")
         except (PydanticInvalidForJsonSchema, PydanticUserError) as error:
             raise SetupError(f"{model.__name__} can't be a form: {error}") from error
-        adapter = TypeAdapter(model)
-        refuse_backtracking(model.__name__, adapter.core_schema)
-        self._validate = adapter.validator.validate_python
+        self._validator = PeerValidator(model.__name__, TypeAdapter(model))
         definitions = schema.get("$defs", {})
         schema = _resolve(schema, definitions)  # a model that refers to itself is among the definitions, too
         if schema.get("type") != "object":
@@ -77,6 +77,7 @@ class Form:
         self.schema: dict[str, Any] = {"type": "object", "properties": properties}
         if required:
             self.schema["required"] = [name for name in properties if name in required]
+        refuse_halves(model.__name__, {f"the form of {model.__name__}": self.schema})
         self.shape = digest({"requestedSchema": self.schema})
         self._names = frozenset(properties)
         self._needs_nulls = always - required
@@ -103,9 +104,9 @@ class Form:
             for name in self._needs_nulls:
                 known.setdefault(name, None)
         try:
-            valid: BaseModel = self._validate(known)
+            valid: BaseModel = self._validator.validate(known)
         except ValidationError as error:
-            raise InvalidAnswer(describe(error)) from None
+            raise InvalidAnswer(in_words(self._validator.problems(known, error))) from None
         except Exception as error:  # a validator of the author's; its message and traceback may hold the answer
             logger.error("A validator of %s failed on an answer with %s", self.model.__name__, type(error).__name__)
             raise InvalidAnswer("The answer can't be used.") from None
@@ -114,7 +115,12 @@ class Form:
 
 def describe(error: ValidationError) -> str:
     """Describe what is wrong with each field, without repeating the values."""
-    return "; ".join(f"{where}: {what}" if where else what for where, what in problems_of(error))
+    return in_words(problems_of(error))
+
+
+def in_words(problems: list[tuple[str, str]]) -> str:
+    """Return problems as one line of text."""
+    return "; ".join(f"{where}: {what}" if where else what for where, what in problems)
 
 
 @lru_cache(maxsize=1024)

@@ -17,7 +17,7 @@ from pydantic_core import to_json
 from ..crypto.digests import canonical
 from ..errors import SetupError
 from ..extras import lacking
-from .arguments import MOST_PROBLEMS, problem
+from .problems import MOST_PROBLEMS, problem
 
 try:
     import jsonschema_rs
@@ -56,7 +56,7 @@ _OLD = (jsonschema_rs.Draft4Validator, jsonschema_rs.Draft6Validator, jsonschema
 """Dialects in which a `$ref` makes its siblings meaningless."""
 
 _LARGEST = 1.7976931348623157e308
-_LONG_NUMBER = re.compile(rb"[0-9]{309}")
+_LONG_NUMBER = re.compile(rb"(?<![0-9])[0-9]{309}")  # from its first digit on, or each digit would begin a search
 
 
 class _UniqueItems:

@@ -6,7 +6,8 @@ from itertools import islice
 from typing import Any
 
 from ..errors import ArgumentsMisfit
-from .arguments import Arguments, SignatureArguments, problem, shortened
+from .arguments import Arguments, SignatureArguments
+from .problems import problem, shortened
 
 MOST_NAMED = 10
 """How many unknown arguments an error names."""
@@ -40,7 +41,7 @@ class ArgumentNames:
             count = len(raw) - sum(name in raw for name in self.known)
             unknown = list(islice((name for name in raw if name not in self.known), MOST_NAMED))
         named = [problem((_readable(name),), self._what(name)) for name in unknown[:MOST_NAMED]]
-        return shortened(named, count - len(named)) if named else []
+        return shortened(named, f"{count - len(named)} more" if count > len(named) else "")
 
     def _what(self, name: str) -> str:
         if name in self._own:

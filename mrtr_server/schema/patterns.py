@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator, Mapping
 from re import Pattern
-from typing import Any
 
 from ..errors import SetupError
+from .core_schema import Node, parts
 
 
-def refuse_backtracking(where: str, schema: Any) -> None:
+def refuse_backtracking(where: str, schema: Node) -> None:
     """Check that no pattern of a type is matched by Python's `re`, where 40 letters may take an hour.
 
     pydantic uses `re` for compiled patterns, and for all patterns of a model that asks for it. Its own engine takes a
@@ -28,19 +28,14 @@ def refuse_backtracking(where: str, schema: Any) -> None:
         )
 
 
-def _backtracking(schema: Any, *, python: bool) -> Iterator[str]:
-    if isinstance(schema, Mapping):
-        if isinstance(config := schema.get("config"), Mapping) and "type" in schema:
-            python = config.get("regex_engine") == "python-re"
-        if schema.get("type") == "str" and (pattern := schema.get("pattern")) is not None:
-            engine = schema.get("regex_engine", "python-re" if python else "rust-regex")
-            if isinstance(pattern, Pattern):
-                yield pattern.pattern
-            elif engine == "python-re":
-                yield pattern
-        for name, part in schema.items():
-            if name not in ("metadata", "serialization", "default"):
-                yield from _backtracking(part, python=python)
-    elif isinstance(schema, list | tuple):
-        for part in schema:
-            yield from _backtracking(part, python=python)
+def _backtracking(node: Node, *, python: bool) -> Iterator[str]:
+    if isinstance(config := node.get("config"), Mapping):
+        python = config.get("regex_engine") == "python-re"
+    if node["type"] == "str" and (pattern := node.get("pattern")) is not None:
+        engine = node.get("regex_engine", "python-re" if python else "rust-regex")
+        if isinstance(pattern, Pattern):
+            yield pattern.pattern
+        elif engine == "python-re":
+            yield pattern
+    for part in parts(node):
+        yield from _backtracking(part, python=python)

@@ -7,12 +7,13 @@ from types import CoroutineType, NoneType
 from typing import Annotated, Any, get_args, get_origin
 
 from pydantic import BaseModel
-from pydantic_core import PydanticSerializationError, from_json, to_json, to_jsonable_python
+from pydantic_core import PydanticSerializationError, from_json, to_jsonable_python
 
 from ..errors import FlowError, SetupError
 from ..hints import for_result
 from ..protocol.content import CONTENT_TYPES, Completion, PromptResult, ResourceContents, ToolResult, block, is_content
 from ..protocol.messages import JSON
+from ..well_formed import well_formed, write_json
 from .annotations import union_members
 from .arguments import Structured
 
@@ -216,12 +217,19 @@ def _write_content(value: Any) -> JSON:
         if hint := for_result(type(value)):
             raise FlowError(f"The result is another framework's {type(value).__name__}; return {hint}")
     try:
-        return _structured(to_jsonable_python(value, by_alias=True))
+        return _structured(_jsonable(value))
     except PydanticSerializationError as error:
         raise FlowError(
             f"The result can't be written as JSON ({error}); return text, content, a model, a dataclass or "
             "plain JSON values"
         ) from None
+
+
+def _jsonable(value: Any) -> Any:
+    try:
+        return to_jsonable_python(value, by_alias=True)
+    except UnicodeEncodeError:
+        return to_jsonable_python(well_formed(value), by_alias=True)
 
 
 def _unawaited(value: "CoroutineType[Any, Any, Any]") -> FlowError:
@@ -240,7 +248,7 @@ def _structured(plain: Any) -> JSON:
 
 
 def _json(value: Any) -> str:
-    text = to_json(value, by_alias=True)
+    text = write_json(value, by_alias=True)
     if b"NaN" in text or b"Infinity" in text:
         try:
             from_json(text, allow_inf_nan=False)

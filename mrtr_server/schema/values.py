@@ -4,6 +4,7 @@ from dataclasses import is_dataclass
 from typing import Any, get_origin
 
 from pydantic import PydanticUserError, create_model
+from pydantic_core import SchemaError
 from typing_extensions import is_typeddict
 
 from ..errors import SetupError
@@ -26,8 +27,10 @@ class ValueForm(Form):
     def __init__(self, annotation: Any) -> None:
         try:
             super().__init__(create_model("Value", value=(annotation, ...)))
-        except (SetupError, PydanticUserError) as error:
-            why = str(error).partition("\n")[0].partition(". ")[0]  # without what pydantic says could be done
+        except (SetupError, PydanticUserError, SchemaError) as error:
+            lines = str(error).splitlines()
+            why = lines[-1 if isinstance(error, SchemaError) else 0].strip()
+            why = why.partition(". ")[0]  # without what pydantic says could be done
             raise SetupError(f"{annotation!r} can't be a form: {why}") from None
 
     def validate(self, content: Any) -> Any:

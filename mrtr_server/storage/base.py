@@ -27,7 +27,7 @@ class Redemption:
         attempt: of a granted one: 1, or more where earlier deliveries lost their lease without an outcome.
     """
 
-    verdict: Literal["granted", "running", "recorded", "spent"]
+    verdict: Literal["granted", "running", "recorded", "spent", "other_epoch"]
     token: str = ""
     outcome: bytes = b""
     attempt: int = 1
@@ -59,11 +59,37 @@ class Store(ABC):
     keeps_tasks: bool = False
     """Whether it keeps tasks; see `TaskStore`."""
 
+    has_epochs: bool = False
+    """Whether it returns an `epoch`, and takes one in `redeem`. Otherwise nothing names one here, and what names one is
+    of another store."""
+
+    async def epoch(self) -> str:
+        """Return what names this life of the store: another one in each store, and after what it kept was lost.
+
+        States that are redeemed once name it, and so do the ids of tasks. So none of them counts in another store, or
+        after a failover that lost what was redeemed.
+
+        Returns:
+            The epoch, of letters and digits; empty in a store that has none. It may be half a minute old.
+
+        Raises:
+            StoreUnavailable: it is not known.
+        """
+        return ""
+
     # Redeemed states
 
     @abstractmethod
     async def redeem(
-        self, state: str, answers: str, *, lease: float, keep: float, lapsed: bool = True, quota: Quota = ANY
+        self,
+        state: str,
+        answers: str,
+        *,
+        lease: float,
+        keep: float,
+        lapsed: bool = True,
+        quota: Quota = ANY,
+        epoch: str = "",
     ) -> Redemption:
         """Grant a delivery of a sealed state, or return why it is not granted; atomically.
 
@@ -79,6 +105,8 @@ class Store(ABC):
                 `"running"`, and the former holder may still renew it.
             quota: who delivers it, and how much may be stored before a state that is new is refused. No state is
                 removed early to make room, or it could be redeemed again.
+            epoch: what the state names; empty where it names none, and never given to a store without epochs. If it is
+                not the store's own at this moment, the state is not granted: compare them in the same transaction.
 
         Returns:
             Whether it may run, and if not, why; see `Redemption`.

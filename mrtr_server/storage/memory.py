@@ -339,7 +339,15 @@ class InProcessStore(_InProcessTasks):
 
     @override
     async def redeem(
-        self, state: str, answers: str, *, lease: float, keep: float, lapsed: bool = True, quota: Quota = ANY
+        self,
+        state: str,
+        answers: str,
+        *,
+        lease: float,
+        keep: float,
+        lapsed: bool = True,
+        quota: Quota = ANY,
+        epoch: str = "",
     ) -> Redemption:
         now = self._clock()
         with self._lock:

@@ -5,6 +5,9 @@ from dataclasses import dataclass
 
 from ..protocol.messages import TaskStatus
 
+FIRST_ASK = "task-"
+"""What the ids of tasks begin with whose clients see the first ask at once; no other id does."""
+
 _REFERENCE_DIGITS = 8
 """How much of a task's id goes to the log, of 48 hex digits."""
 
@@ -14,7 +17,7 @@ class TaskRow:
     """A task as it is stored. The contents of its flow are sealed before they come here.
 
     Args:
-        id: names it.
+        id: names it, and the epoch of the store in which it was begun, if that has epochs.
         owner: digest of the principal that it belongs to; empty for nobody's.
         name: the tool.
         status: where it is.
@@ -64,9 +67,30 @@ class TaskRow:
         return len(self.questions) + len(self.outcome) + len(self.message)
 
     @property
+    def epoch(self) -> str:
+        """The epoch of the store in which it was begun; empty where its id names none."""
+        return epoch_of(self.id)
+
+    @property
     def reference(self) -> str:
         """What the log calls it: the first digits of its id. They find it, and are too few to ask for it."""
-        return self.id.rpartition("-")[2][:_REFERENCE_DIGITS]
+        return self.id.removeprefix(FIRST_ASK)[:_REFERENCE_DIGITS]
+
+
+def in_epoch(epoch: str, digits: str) -> str:
+    """Return the id of a task that is begun in an epoch of the store: it names both.
+
+    Args:
+        epoch: the epoch; empty where the store has none.
+        digits: what nobody can guess, in hexadecimal.
+    """
+    return f"{digits[:_REFERENCE_DIGITS]}-{epoch}-{digits[_REFERENCE_DIGITS:]}" if epoch else digits
+
+
+def epoch_of(id: str) -> str:
+    """Return the epoch that the id of a task names; empty where it names none."""
+    parts = id.removeprefix(FIRST_ASK).split("-")
+    return parts[1] if len(parts) == 3 else ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -172,7 +172,7 @@ class WatchedStore(Store):
 
     def __init__(self, store: Store, outage: Outage, *, lease: float, tally: Tally | None = None) -> None:
         self.shared, self.keeps_tasks, self.in_memory = store.shared, store.keeps_tasks, store.in_memory
-        self.one_machine = store.one_machine
+        self.one_machine, self.has_epochs = store.one_machine, store.has_epochs
         self._store = store
         self._outage = outage
         self._lease = lease
@@ -196,12 +196,25 @@ class WatchedStore(Store):
         return self._outage.is_on
 
     @override
+    async def epoch(self) -> str:
+        return await self._store.epoch()  # which is remembered, so it says nothing of an outage
+
+    @override
     async def redeem(
-        self, state: str, answers: str, *, lease: float, keep: float, lapsed: bool = True, quota: Quota = ANY
+        self,
+        state: str,
+        answers: str,
+        *,
+        lease: float,
+        keep: float,
+        lapsed: bool = True,
+        quota: Quota = ANY,
+        epoch: str = "",
     ) -> Redemption:
+        named = {"epoch": epoch} if epoch else {}  # a store that has none need not know of them
         began = time.monotonic()
         try:
-            came = await self._store.redeem(state, answers, lease=lease, keep=keep, lapsed=lapsed, quota=quota)
+            came = await self._store.redeem(state, answers, lease=lease, keep=keep, lapsed=lapsed, quota=quota, **named)
         except Exception as error:
             self._outage.ended("redeem", began, error)
             raise

@@ -9,7 +9,7 @@ from ..errors import SetupError, UnknownTarget
 from ..limits import LARGEST_LIMIT, Limits
 from ..protocol.messages import Call, Change
 from ..storage.sql.tasks import SQLTasks
-from ..storage.tasks import ENDED, TaskRow
+from ..storage.tasks import ENDED, TaskRow, in_epoch
 from .records import CANCELLED, binding_of
 from .sealing import ID_BYTES, SealedTasks
 
@@ -96,7 +96,7 @@ class TaskAdministration:
         now, sealed = time.time(), SealedTasks(ring, _ANY_SIZE)
         new = replace(
             row,
-            id=secrets.token_hex(ID_BYTES),
+            id=in_epoch(await self._store.epoch(), secrets.token_hex(ID_BYTES)),
             status="working",
             message="",
             created=now,

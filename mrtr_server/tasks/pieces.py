@@ -19,6 +19,7 @@ from ..storage.base import Store
 from ..storage.pubsub import Fanout
 from ..storage.quotas import Quotas
 from ..storage.tasks import TaskRow
+from ..well_formed import write_json
 
 logger = logging.getLogger("mrtr_server")
 
@@ -64,7 +65,7 @@ class TaskPieces:
             Full: likewise.
         """
         first = pieces[0].index
-        written = to_json([[piece.block, piece.content] for piece in pieces], inf_nan_mode="null")
+        written = write_json([[piece.block, piece.content] for piece in pieces], inf_nan_mode="null")
         sealed = self._codec.seal(_place(row.id, row.owner, first), written).encode()
         seconds = max(row.created + row.ttl - self._now(), _SHORTEST_KEEP)
         quota = self._quotas.of_caller(row.caller)
@@ -124,7 +125,7 @@ class PieceWriter:
         if self._has_given_up or self._is_over():
             return NOTHING
         self._waiting.append(piece)
-        self._size += len(to_json(piece.content))
+        self._size += len(write_json(piece.content))
         if self._size > MOST_WAITING:
             return self.flush()
         if self._keeping is None or self._keeping.done():

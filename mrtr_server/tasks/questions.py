@@ -4,10 +4,11 @@ import re
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 
-from pydantic_core import from_json, to_json
+from pydantic_core import from_json
 
 from ..errors import InvalidParams
 from ..protocol.messages import JSON, Question
+from ..well_formed import write_json
 
 _NUMBER = re.compile("[2-9]|[1-9][0-9]{1,8}")
 """Number suffix of repeated keys: the second key of a name ends with 2."""
@@ -116,7 +117,7 @@ class Questions:
         open_ = {key: q.dump()[:5] for key, q in self.open.items()}  # as 0.1.0 reads it
         pages = {key: q.page for key, q in self.open.items() if q.page}
         since_0_2 = [self.until, self.together, pages]
-        return to_json([open_, self.names, self.answers, {**self.used, _SINCE_0_2: since_0_2}])
+        return write_json([open_, self.names, self.answers, {**self.used, _SINCE_0_2: since_0_2}])
 
     @classmethod
     def load(cls, written: bytes) -> "Questions":

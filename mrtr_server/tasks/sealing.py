@@ -9,14 +9,15 @@ from pydantic_core import from_json, to_json
 from ..crypto.keys import KeyRing
 from ..crypto.place_codec import PlaceCodec
 from ..crypto.purposes import TASK
-from ..errors import InvalidRequestState, OverBudget, RequestError
+from ..errors import InvalidRequestState, OverBudget, ProtocolError, RequestError
 from ..flow.journal import Journal
 from ..flow.outcome_codec import dump_outcome, load_outcome
 from ..limits import LARGEST_META, Limits
 from ..protocol.callers import Client, Principal
 from ..protocol.messages import JSON, Call, Complete, Progress
 from ..protocol.users import dump_user, load_user
-from ..storage.tasks import TaskRow
+from ..storage.tasks import TaskRow, in_epoch
+from ..well_formed import write_json
 from .questions import Questions
 
 ID_BYTES = 24
@@ -54,12 +55,17 @@ class SealedTasks:
         self._id_keys = [key for _, key in ring.derive("task id")]
         self._limits = replace(limits, flow_seconds=_NO_END)
 
-    def ids_of(self, flow: str) -> list[str]:
-        """Return the id of the one task that a flow may become, by each key; the first is for a new one.
+    def ids_of(self, flow: str, epoch: str) -> list[str]:
+        """Return the ids of the one task that a flow may become, by each key; the first is for a new one.
 
         Without a key, nobody can guess it.
+
+        Args:
+            flow: the flow's id.
+            epoch: that of the store; empty if it has none. Earlier releases name none.
         """
-        return [digest(key, flow.encode(), "sha256")[:ID_BYTES].hex() for key in self._id_keys]
+        digits = [digest(key, flow.encode(), "sha256")[:ID_BYTES].hex() for key in self._id_keys]
+        return [*(in_epoch(epoch, each) for each in digits), *(digits if epoch else ())]
 
     def seal_call(self, binding: RowBinding, call: Call) -> bytes:
         """Seal the request that a task comes from: what its handler may need of it. Raises `OverBudget`."""
@@ -110,13 +116,16 @@ class SealedTasks:
         """Return the outcome of a task; None if it has none yet."""
         if row.status not in ("completed", "failed"):
             return None
+        if row.status == "failed" and not row.outcome:
+            return ProtocolError(row.message)  # it was failed without the keys, as another epoch of the store began
         found = load_outcome(self._unseal(row, "outcome", row.outcome))
         return found if isinstance(found, Complete | RequestError) else None
 
     def seal_progress(self, binding: RowBinding, progress: Progress) -> str:
         """Seal how far a task has come."""
-        fields = [progress.token, progress.progress, progress.total, progress.message]
-        return self._codec.seal(_bound(binding, "progress"), to_json(fields))  # any float: it is compared with others
+        # Any float may be in it: it is compared with others.
+        fields = write_json([progress.token, progress.progress, progress.total, progress.message])
+        return self._codec.seal(_bound(binding, "progress"), fields)
 
     def unseal_progress(self, binding: RowBinding, sealed: str) -> Progress:
         """Return how far a task has come, as `seal_progress` sealed it."""
@@ -176,10 +185,10 @@ def _dump_call(call: Call, audience: str) -> bytes:
     }
     if call.task is not None and call.task.at_once and call.progress_token is not None:
         about["progress"] = call.progress_token  # it stays valid (Tasks, Task Progress Notifications)
-    if len(to_json(about)) > LARGEST_META:
+    if len(write_json(about)) > LARGEST_META:
         message = f"Besides the arguments, a task keeps at most {LARGEST_META} bytes of its request"
         raise OverBudget(message, "_meta", LARGEST_META)
-    return to_json({**about, "arguments": call.arguments})
+    return write_json({**about, "arguments": call.arguments})
 
 
 def _named_by(who: list[str] | None) -> list[Any] | None:

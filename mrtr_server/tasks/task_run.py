@@ -14,6 +14,7 @@ from ..protocol.messages import NOTHING, Note, Piece, Progress, Question, action
 from ..storage.lease import Lease
 from ..storage.tasks import ENDED, TaskRow
 from ..tally import ANSWERS, DROPPED
+from ..well_formed import well_formed
 from .pieces import PieceWriter
 from .questions import Questions
 from .records import TaskRecords
@@ -250,9 +251,7 @@ class TaskRun:
     def say(self, message: str) -> None:
         """Store the message soon. May be called from a thread."""
         # Only what every database and every client can read.
-        self._message = (
-            message[:_MOST_CHARACTERS].replace("\0", "\N{REPLACEMENT CHARACTER}").encode(errors="replace").decode()
-        )
+        self._message = well_formed(message[:_MOST_CHARACTERS].replace("\0", "\N{REPLACEMENT CHARACTER}"))
         with suppress(RuntimeError):  # the loop has ended, while a thread went on
             self._loop.call_soon_threadsafe(self._say_soon)
 

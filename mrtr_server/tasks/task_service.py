@@ -19,7 +19,7 @@ from ..logs.refusals import RefusalLog
 from ..protocol.messages import JSON, Call, Change, Outlet, Progress, Task, TaskOffer, TaskResult
 from ..storage.pubsub import Fanout
 from ..storage.quotas import Quota
-from ..storage.tasks import ENDED, TaskRow
+from ..storage.tasks import ENDED, FIRST_ASK, TaskRow, epoch_of, in_epoch
 from .notifications import Looked
 from .pieces import PieceReader
 from .questions import Questions
@@ -39,9 +39,6 @@ AGAIN_AFTER = 1.0
 
 STEP_GOES_ON = "The task was cancelled. A step that had begun may still be running."
 """The message of a cancelled task until its worker has said that nothing of it runs any more."""
-
-_FIRST_ASK_PREFIX = "task-"
-"""What the ids of tasks begin with whose clients see the first ask at once; no other id does."""
 
 _LONGEST_ID = 128
 _MOST_LOOKED_UP = 256 * 1024
@@ -111,8 +108,9 @@ class Tasks:
         offer, now = call.task or TaskOffer(), self._records.now()
         journal = journal or Journal(now)
         journal.pieces = 0  # those who wait for the task's result have got none yet
-        names = self._sealed.ids_of(journal.flow) if once else [secrets.token_hex(ID_BYTES)]
-        ids = [(_FIRST_ASK_PREFIX if offer.first_ask else "") + name for name in names]
+        epoch = journal.epoch or await self.store.epoch()
+        names = self._sealed.ids_of(journal.flow, epoch) if once else [in_epoch(epoch, secrets.token_hex(ID_BYTES))]
+        ids = [(FIRST_ASK if offer.first_ask else "") + name for name in names]
         binding, quota = RowBinding(ids[0], owner_of(call)), self._records.quotas.of(call.principal)
         most = self._limits.task_seconds if terms.ttl is None else terms.ttl
         ttl = most if offer.ttl is None else min(offer.ttl, most)
@@ -132,7 +130,7 @@ class Tasks:
             journal=self._sealed.seal_journal(binding, journal, now),
             caller=quota.caller,
         )
-        # A replica whose ring begins with another key may have started the same one.
+        # A replica whose ring begins with another key, or of an earlier release, may have started the same one.
         found = [found for id in ids[1:] if (found := await self.store.find_task(id))]
         if found:
             (row,) = found
@@ -367,8 +365,21 @@ class Tasks:
         row = await self.store.find_task(id) if len(id) <= _LONGEST_ID else None
         # For anyone but its owner it does not exist.
         if row is None or not compare_digest(row.owner.encode(), owner.encode()):
+            await self._note_other_epoch(id)
             raise UnknownTarget("task", id)
         return row if row.status in ENDED or row.deadline > self._records.now() else await self._records.expire(row)
+
+    async def _note_other_epoch(self, id: str) -> None:
+        """Log that a task is not here which was begun in another epoch of the store, if its id says so."""
+        with suppress(StoreUnavailable):
+            named, present = epoch_of(id), await self.store.epoch()
+            if named and present and named != present:
+                self._refusals.note(
+                    "A client asked for a task of the epoch %r of the store, and this one is in the epoch %r. So it is "
+                    "of another region's store, or was lost before `mrtr-server db new-epoch`",
+                    named,
+                    present,
+                )
 
     # For clients
 
@@ -386,7 +397,7 @@ class Tasks:
             questions=questions.open,
             names=questions.names,
             outcome=self._sealed.unseal_outcome(row),
-            first_ask=row.id.startswith(_FIRST_ASK_PREFIX),
+            first_ask=row.id.startswith(FIRST_ASK),
             tool=row.name,
             reference=row.reference,
         )

@@ -1,4 +1,4 @@
-"""What a request did inside a server of the same process: the steps it ran, and what it logged."""
+"""What a request did inside a server of the same process: the steps it ran, what it rolled back, and what it logged."""
 
 import logging
 from collections.abc import Iterable, Iterator
@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 from ..flow.steps import step_watcher
+from ..flow.teardown import rollback_watcher
 
 _LOGGER = logging.getLogger("mrtr_server")
 _current: ContextVar["Observed | None"] = ContextVar("mrtr_server_testing_seen", default=None)
@@ -49,17 +50,22 @@ class Observed:
     def __init__(self, *parts: "Observed") -> None:
         self.ran: list[str] = [step for part in parts for step in part.ran]
         self.replayed: list[str] = [step for part in parts for step in part.replayed]
+        self.rolled_back: list[str] = [name for part in parts for name in part.rolled_back]
         self.records: list[logging.LogRecord] = [record for part in parts for record in part.records]
 
     def take(self) -> "Observed":
         """Return what was observed since the last time, and forget it."""
         taken = Observed(self)
-        self.ran, self.replayed, self.records = [], [], []
+        self.ran, self.replayed, self.rolled_back, self.records = [], [], [], []
         return taken
 
     def note_step(self, step: str, runs: bool) -> None:
         """Note that a step was called."""
         (self.ran if runs else self.replayed).append(step)
+
+    def note_rollback(self, dependency: str) -> None:
+        """Note that a dependency was left by `FlowContinues`."""
+        self.rolled_back.append(dependency)
 
 
 class _Listener(logging.Handler):
@@ -83,10 +89,11 @@ def watching(seen: Observed) -> Iterator[None]:
     """
     listener = _Listener(seen)
     _LOGGER.addHandler(listener)
-    tokens = _current.set(seen), step_watcher.set(seen.note_step)
+    tokens = _current.set(seen), step_watcher.set(seen.note_step), rollback_watcher.set(seen.note_rollback)
     try:
         yield
     finally:
         _current.reset(tokens[0])
         step_watcher.reset(tokens[1])
+        rollback_watcher.reset(tokens[2])
         _LOGGER.removeHandler(listener)

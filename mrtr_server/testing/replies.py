@@ -367,6 +367,11 @@ class Reply:
         return self._seen("the steps").replayed
 
     @property
+    def rolled_back(self) -> list[str]:
+        """The dependencies that were left by `FlowContinues`, in a round without a result, as they were left."""
+        return self._seen("what was rolled back").rolled_back
+
+    @property
     def log(self) -> Log:
         """What the server's log, the logger `mrtr_server`, said. It takes what that logger's level lets through."""
         return Log(self._seen("the log").records)

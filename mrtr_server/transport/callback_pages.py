@@ -4,7 +4,6 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from html import escape
-from inspect import isawaitable, iscoroutinefunction
 from typing import Any, TypeVar
 from urllib.parse import parse_qs
 
@@ -15,7 +14,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from ..callbacks.base_url import BaseUrl
 from ..callbacks.callback_service import PATH, Callback, Callbacks, owner
-from ..concurrency.threads import Threads
+from ..concurrency.threads import Called, Threads, call_function
 from ..crypto.signing import Link
 from ..errors import (
     FlowError,
@@ -28,10 +27,12 @@ from ..errors import (
     ToolError,
     Unavailable,
 )
+from ..flow.hooks import is_async
 from ..logs.failures import report_failure, report_outage
 from ..logs.refusals import RefusalLog
 from ..protocol.callers import Principal
 from ..protocol.users import principal_of
+from ..well_formed import well_formed
 
 logger = logging.getLogger("mrtr_server")
 
@@ -178,7 +179,8 @@ class CallbackPages:
             return _page(200, text, "You can close this page.")
         if isinstance(value, Response):  # a form, or a redirect: there is more to come
             return value
-        report = {"action": "accept", "content": callback.stored.dump(value)}
+        content, exact = callback.stored.keep(value, f"What the callback {callback.name!r} reports")[0]
+        report = {"action": "accept", "content": content, **({} if exact is None else {"exact": exact})}
         kept = await self._callbacks.report(link, report, person)
         return await self._done(callback, request, "Done" if kept else "This is done already")
 
@@ -216,10 +218,9 @@ class CallbackPages:
 
     async def _call(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Call a function of the author's: on the loop if it is an `async def`, otherwise in a thread."""
-        call = partial(function, *arguments)
-        on_loop = iscoroutinefunction(function) or iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
-        result = call() if on_loop else await self._threads(call)
-        return await result if isawaitable(result) else result
+        name = getattr(function, "__qualname__", type(function).__name__)
+        call = Called(partial(function, *arguments), name, is_async(function))
+        return await call_function(call, {}, self._threads)
 
 
 async def _posted_tokens(request: Request) -> list[str]:
@@ -260,7 +261,7 @@ def _capped(receive: Receive, limit: int) -> Receive:
 
 def _page(status: int, title: str, text: str) -> Response:
     """Make a plain page. Whatever is shown is escaped, and nothing in it runs or loads."""
-    title, text = escape(title), escape(text)
+    title, text = escape(title), escape(well_formed(text))
     html = (
         '<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
         f"<title>{title}</title><style>{_STYLE}</style><h1>{title}</h1><p>{text}</p></html>\n"

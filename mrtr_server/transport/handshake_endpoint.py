@@ -6,7 +6,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
-from pydantic_core import from_json, to_json
+from pydantic_core import to_json
 
 from ..errors import (
     Busy,
@@ -33,6 +33,7 @@ from ..protocol.jsonrpc import NO_METHOD
 from ..protocol.messages import OPEN_METHODS, Call, Listening
 from ..protocol.sessions import Session
 from ..protocol.users import principal_of, scopes_of
+from ..well_formed import read_json
 from .connection import Connection, Watch
 from .live_connection import LiveConnection
 from .refusal_notes import note_cancellation, note_refusal
@@ -170,7 +171,7 @@ class HandshakeEndpoint:
         if len(body) > values and has_more_values(body, values):
             return self.dialect.refuse(OverBudget(f"The batch holds more than {values} JSON values", "values", values))
         try:
-            messages = from_json(body)
+            messages = read_json(body)
         except ValueError:
             messages = []
         if not 0 < len(messages) <= MOST_IN_BATCH:

@@ -3,8 +3,6 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from pydantic_core import from_json
-
 from ..concurrency.running import runs_here
 from ..errors import StoreUnavailable
 from ..live.events import Event, Origin, last_id
@@ -26,6 +24,7 @@ from ..protocol.messages import (
 )
 from ..protocol.sessions import Session
 from ..protocol.users import principal_of, scopes_of
+from ..well_formed import read_json
 from . import connection
 from .connection import Connection
 from .open_call_notes import OpenCallNotes, is_wanted
@@ -107,7 +106,7 @@ class LiveConnection(OpenCallNotes, Connection):
     def origin(self) -> Origin:
         """Return the request that opened the call, as it was sent."""
         if self._origin is None:
-            message, session = from_json(self._body), self.session
+            message, session = read_json(self._body), self.session
             client = session.client if self._call is None else self._call.client
             session = session.of(self.form.form.name, client)
             self._origin = Origin(message["method"], message.get("params", {}), message["id"], session)

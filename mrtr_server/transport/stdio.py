@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from pydantic_core import from_json, to_json
+from pydantic_core import to_json
 
 from ..concurrency.shutdown import Shutdown
 from ..errors import (
@@ -30,6 +30,7 @@ from ..protocol.headers import SESSION_HEADER
 from ..protocol.messages import OPEN_METHODS, Call, Discovery, Listening
 from ..protocol.served_dialects import ServedDialects
 from ..protocol.users import principal_of
+from ..well_formed import read_json
 from .connection import CLOSE_WITHIN
 from .in_flight import InFlight
 from .lines import Line, LineReader, LineWriter
@@ -171,7 +172,7 @@ class StdioServer:
         """Serve a batch, whose responses are one line. Its messages are served side by side."""
         form, messages = self._form, []
         with suppress(ValueError):
-            messages = from_json(line)
+            messages = read_json(line)
         if not isinstance(form, HandshakeDialect) or not form.form.batches:
             self._write(form.error(None, InvalidRequest("The message is a batch; send one request at a time")).body)
         elif not 0 < len(messages) <= MOST_IN_BATCH:

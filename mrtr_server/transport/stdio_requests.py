@@ -5,8 +5,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic_core import from_json
-
 from ..concurrency.running import runs_here
 from ..live.events import Origin
 from ..live.session_states import DEFAULT_LEVEL
@@ -26,6 +24,7 @@ from ..protocol.messages import (
     Subscription,
 )
 from ..protocol.sessions import NO_SESSION, Session
+from ..well_formed import read_json
 from .lines import LineWriter
 from .open_call_notes import OpenCallNotes, is_wanted
 
@@ -198,7 +197,7 @@ class OpenRequest(OpenCallNotes, StdioRequest):
 
     def origin(self) -> Origin:
         """Return the request that opened the call, as it was sent."""
-        message = from_json(self._line)
+        message = read_json(self._line)
         client = self._session.client if self.call is None else self.call.client
         session = self._session.of(self.form.form.name, client)
         return Origin(message["method"], message.get("params", {}), message["id"], session)

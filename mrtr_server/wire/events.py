@@ -1,10 +1,14 @@
 """Server-sent events, read from the bytes of a stream as they come."""
 
+import re
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 _LONGEST_RETRY = 10
 """How many digits a time to come back after may have, at most."""
+
+
+_EMPTY_LINES = re.compile(rb"(\n\r?\n)(?:\r?\n)+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +20,7 @@ class Event:
         kind: its type.
         data: what it carries; as a rule a JSON-RPC message.
         retry: when the client is to come back if the stream ends, in milliseconds; None if that was not said.
-        raw: its bytes, with the comments before it.
+        raw: its bytes, with the comments before it, and without further empty lines.
     """
 
     id: str = ""
@@ -56,8 +60,11 @@ class EventReader(Generic[E]):
         self._rest += data
         if b"\n" not in data:
             return []
+        # Empty lines that end no event are skipped all at once: a server may send nothing else.
+        text = _EMPTY_LINES.sub(rb"\1", self._rest if self._raw else self._rest.lstrip(b"\r\n"))
         # Not splitlines(): a line ends at a line feed, and U+2028 is a character like any other.
-        *lines, self._rest = self._rest.split(b"\n")
+        *lines, rest = text.split(b"\n")
+        self._rest = bytearray(rest)
         events = []
         for line in lines:
             self._raw += line

@@ -4,14 +4,13 @@ from base64 import b64encode
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from pydantic_core import to_json
-
 from ..errors import HeaderMismatch
 from ..protocol.all_dialects import ModernDialect
 from ..protocol.dialect import VERSION_FIELD
 from ..protocol.header_params import HeaderParameter
 from ..protocol.headers import NAME_FIELDS, decode_header
 from ..protocol.messages import JSON, LogLevel
+from ..well_formed import well_formed, write_json
 
 ACCEPTED = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
 """The headers of every message that is posted."""
@@ -82,12 +81,12 @@ def write_request(number: int, method: str, params: JSON) -> bytes:
         method: the protocol's method.
         params: its parameters.
     """
-    return to_json({"jsonrpc": "2.0", "id": number, "method": method, "params": params})
+    return write_json({"jsonrpc": "2.0", "id": number, "method": method, "params": params})
 
 
 def _header(value: Any) -> str:
     """Encode a header's value; what no header can hold goes into the Base64 sentinel (Value Encoding)."""
-    text = value if isinstance(value, str) else to_json(value).decode()
+    text = well_formed(value) if isinstance(value, str) else write_json(value).decode()
     if text.isascii() and decode_header(text.encode()) == text:
         return text
     return f"=?base64?{b64encode(text.encode()).decode()}?="

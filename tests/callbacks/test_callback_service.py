@@ -10,7 +10,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import httpx
 import pytest
-from pydantic import BaseModel, field_validator
+from pydantic import BaseModel, Field, SecretStr, field_validator
 from starlette.applications import Starlette
 from starlette.authentication import BaseUser, UnauthenticatedUser
 from starlette.middleware import Middleware
@@ -46,7 +46,7 @@ from mrtr_server.callbacks.callback_service import Callbacks, Report, Reports
 from mrtr_server.errors import InvalidAnswer, StoreUnavailable
 from mrtr_server.flow.journal import Journal
 from mrtr_server.flow.url_asks import UNFINISHED
-from mrtr_server.schema.arguments import Stored
+from mrtr_server.schema.stored import Stored
 from mrtr_server.storage.memory import InProcessStore
 from mrtr_server.testing import EVERYTHING, Answer, AsyncClient, Clock, Flow, accept, cancel, decline, yes
 
@@ -351,6 +351,35 @@ class TestAFlowThatAsksForALogin:
         server.google.stored = Stored(Known)
         assert "reference" in (await asking.answer({key: OPENED})).failure
         assert line in caplog.text
+        assert SECRET not in caplog.text
+
+    async def test_brings_back_all_of_what_was_reported_and_nobody_else_sees_it(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        store = InProcessStore()
+        servers = [MRTRServer("login", keys=RING, base_url=BASE, store=store) for _ in range(2)]
+
+        class Token(BaseModel):
+            id: str = Field(alias="_id")
+            value: SecretStr
+            raw: bytes = Field(exclude=True)
+
+        def add(server: MRTRServer) -> None:
+            @server.callback("google")
+            def google(request: Request) -> Token:
+                return Token(_id="1", value=SecretStr(SECRET), raw=b"\xff")
+
+            @server.tool
+            async def meeting(ctx: Context) -> str:
+                token = await ctx.elicit_url("Log in", callback=google)
+                return f"{token.id} {token.value.get_secret_value() == SECRET} {token.raw!r}"
+
+        for server in servers:
+            add(server)
+        asking = flow(*servers, user=None)
+        assert (await asking.start()).needs_input
+        await Browser(servers[0], user=None).log_in(asking)
+        assert (await asking.answer(google=OPENED)).text == r"1 True b'\xff'"
         assert SECRET not in caplog.text
 
     async def test_ends_where_the_person_says_no_at_the_provider(self) -> None:

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -144,6 +145,16 @@ class TestArguments:
     def test_what_does_not_fit_is_named(self, typed: str, why: str) -> None:
         with pytest.raises(SetupError, match=why):
             read_arguments([typed], {"properties": {"count": {"type": "integer"}}})
+
+    def test_a_schema_that_leads_back_to_itself_in_many_ways_is_followed_once(self) -> None:
+        again = [{"$ref": "#/$defs/A"}] * 10_000
+        schema = {
+            "properties": {"count": {"$ref": "#/$defs/A"}, "name": {"anyOf": [{"type": "null"}, {"type": "string"}]}},
+            "$defs": {"A": {"anyOf": [*again, {"anyOf": again}, {"type": "integer"}]}},
+        }
+        began = time.process_time()
+        assert read_arguments(["count=5", "name=null"], schema) == {"count": 5, "name": None}
+        assert time.process_time() - began < 1
 
     def test_a_tool_that_is_not_there_is_named_with_those_that_are(self, url: str) -> None:
         assert "It has: order, terms" in run("call", url, "oder", code=1).output

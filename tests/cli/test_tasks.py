@@ -60,7 +60,7 @@ def operator(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Operato
 
 
 def reference(task: str) -> str:
-    return task.rpartition("-")[2][:8]
+    return task.removeprefix("task-")[:8]
 
 
 def parked(client: Client) -> str:

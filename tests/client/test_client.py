@@ -218,9 +218,10 @@ async def test_a_refusal_has_its_code_and_its_data(url: str) -> None:
             await client.call("nowhere")
 
 
-async def test_a_callback_can_leave_a_question_open(url: str) -> None:
-    def leave(form: Form) -> dict[str, Any]:
-        raise NotAnswered
+@pytest.mark.parametrize("grouped", [False, True])
+async def test_a_callback_can_leave_a_question_open(url: str, grouped: bool) -> None:
+    async def leave(form: Form) -> dict[str, Any]:
+        raise ExceptionGroup("several", [NotAnswered()]) if grouped else NotAnswered
 
     async with Client(url, on_elicit=leave) as client:
         with pytest.raises(NotAnswered) as left:

@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from time import process_time
+from time import process_time, thread_time
 from typing import Any
 
 import pytest
@@ -290,6 +290,45 @@ def test_a_stream_takes_time_by_its_length(pieces: list[bytes]) -> None:
         reader.feed(piece)
     reader.feed(b"\n\n")
     assert process_time() - before < 20
+
+
+@pytest.mark.parametrize(
+    ("method", "result"),
+    [
+        ("get_prompt", '{"messages":[' + ",".join(["{}"] * 1_000_000) + "]}"),
+        ("call", '{"content":[' + ",".join(["1"] * 1_000_000) + "]}"),
+        ("read", '{"contents":[' + ",".join(["1"] * 1_000_000) + "]}"),
+    ],
+)
+async def test_a_reply_that_is_wrong_a_million_times_is_wrong_once(method: str, result: str) -> None:
+    async def handler(request: Request, message: Any) -> Response:
+        body = f'{{"jsonrpc":"2.0","id":{message["id"]},"result":{result}}}'
+        return Response(body, media_type="application/json")
+
+    with serving(handler) as (url, _):
+        async with Client(url) as client:
+            began = thread_time()
+            with pytest.raises(BadReply, match=r"The server sent what is no [A-Za-z]+: \w+\.0"):
+                await getattr(client, method)("it")
+            assert thread_time() - began < 2  # some is for reading it
+
+
+async def test_very_many_parameters_that_headers_mirror_take_a_time_by_their_number() -> None:
+    properties = {f"p{each}": {"type": "string", "x-mcp-header": f"p{each}"} for each in range(50_000)}
+    tool = {"name": "tool", "inputSchema": {"type": "object", "properties": properties}}
+
+    async def handler(request: Request, message: Any) -> Response:
+        return (
+            replied(message["id"], {"tools": [tool]}) if message["method"] == "tools/list" else completed(message["id"])
+        )
+
+    with serving(handler) as (url, got):
+        async with Client(url) as client:
+            await client.list_tools()
+            began = thread_time()
+            assert (await client.call("tool", p7="x")).text == "done"
+            assert thread_time() - began < 2
+    assert got[-1]["params"]["arguments"] == {"p7": "x"}
 
 
 @pytest.mark.parametrize("poll", ["NaN", "1" + "0" * 400, "true", '"soon"', "-1"])

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mrtr_server.dev.audit_events import DESCRIBED
+from mrtr_server.dev.audit_events import DESCRIBED, describe_statement
 from mrtr_server.dev.effects import EffectWatch
 
 from ..support.serving import ROOT, without_settings
@@ -102,6 +102,10 @@ def test_each_is_named_in_words(told: list[tuple[str, int, str, int, str]]) -> N
         "starts true",
         "opens the database local.db",
         "opens copy for writing",
+        "writes to a database (INSERT)",
+        "writes to a database (UPDATE)",
+        "writes to a database (DELETE)",
+        "writes to a database (REPLACE)",
     } <= {each.replace(str(APP.parent), "") for each in said}
     assert any(each.startswith("connects to 127.0.0.1:") for each in said)
 
@@ -134,6 +138,25 @@ def test_a_request_that_changes_something_is_an_effect_also_over_a_connection_th
     assert DESCRIBED["http.client.send"](Connection, b"POST /orders HTTP/1.1") == "sends a POST to shop.example"
     assert DESCRIBED["http.client.send"](Connection, b"GET /orders HTTP/1.1") == ""
     assert DESCRIBED["http.client.send"](Connection, b"the body") == ""
+
+
+@pytest.mark.parametrize(
+    ("statement", "said"),
+    [
+        ("INSERT INTO orders VALUES ('secret')", "writes to a database (INSERT)"),
+        ("\n  create table orders (item)", "writes to a database (CREATE)"),
+        ("WITH old AS (SELECT 1) DELETE FROM orders", "writes to a database (DELETE)"),
+        ("with old as (select 1) insert into orders select 1", "writes to a database (INSERT)"),
+        ("SELECT item FROM orders WHERE item = 'INSERT INTO' FOR UPDATE", ""),
+        ("WITH old AS (SELECT 1) SELECT deleted FROM old", ""),
+        ("BEGIN", ""),
+        ("COMMIT", ""),
+        ("PRAGMA journal_mode", ""),
+        ("", ""),
+    ],
+)
+def test_a_statement_in_words(statement: str, said: str) -> None:
+    assert describe_statement(statement) == said
 
 
 def test_what_it_cannot_read_forbids_nothing() -> None:

@@ -78,19 +78,20 @@ def test_a_dependency_learns_of_a_cancellation() -> None:
 
 
 def test_a_session_is_committed_by_a_result_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = tmp_path / "accounts.db"
-    monkeypatch.setenv("ACCOUNTS", str(file))
-    with closing(sqlite3.connect(file)) as db, db:
-        db.execute("CREATE TABLE accounts (name, euros)")
-        db.executemany("INSERT INTO accounts VALUES (?, ?)", [("ann", 10), ("bob", 0)])
-    client = Client(run(SESSION)["app"])
-    paid = client.call("pay", payer="ann", payee="bob", euros=3, answers={"sure": yes})
-    assert paid.text == "ann has 7 € left"
-    assert "declined" in client.call("pay", payer="ann", payee="bob", euros=3, answers={"sure": decline}).failure
-    too_much = client.call("pay", payer="ann", payee="bob", euros=8, answers={"sure": yes})
-    assert too_much.failure == "ann does not have 8 €."
+    file = tmp_path / "shop.db"
+    monkeypatch.setenv("SHOP", f"sqlite:///{file}")
+    names = run(SESSION)
+    client = Client(names["app"])
+    ordered = client.call("order", item="tea", answers={"copies": 2, "sure": yes})
+    assert ordered.text == "2 × tea ordered"
+    assert ordered.rolled_back == ["Depends(session)"] * 2
+    assert "declined" in client.call("order", item="tea", answers={"copies": 2, "sure": decline}).failure
+    assert client.call("order", item="tea", answers={"copies": 101, "sure": yes}).failure == "There are not so many."
+    reserved = client.call("reserve", item="rum", answers={"value": 1, "confirm": yes})
+    assert (reserved.text, reserved.steps) == ("Order 2 is sent", ["insert"])
     with closing(sqlite3.connect(file)) as db:
-        assert db.execute("SELECT * FROM accounts").fetchall() == [("ann", 7), ("bob", 3)]
+        assert db.execute("SELECT item, copies FROM orders").fetchall() == [("tea", 2), ("rum", 1)]
+    names["engine"].dispose()
 
 
 def test_a_gateway_reads_the_same_in_each_round_as_the_server() -> None:

@@ -1,5 +1,6 @@
 """Rules 2 and 3 of a flow: which answers count, with a state and without one."""
 
+from itertools import count
 from typing import Any
 
 import pytest
@@ -13,12 +14,16 @@ from mrtr_server import (
     ElicitUrl,
     InputRequired,
     Inputs,
+    ListRoots,
     MRTRServer,
     Refusal,
     Root,
+    Roots,
+    Sample,
     Sampled,
+    State,
 )
-from mrtr_server.testing import Answer, AsyncClient, accept, yes
+from mrtr_server.testing import Answer, AsyncClient, accept, cancel, decline, roots, sampled, yes
 
 from ..support.effects import EFFECTS, effect
 from ..support.models import Email, Login, Payer
@@ -233,6 +238,205 @@ class TestRule3AnswersWithoutAState:
         assert (await flow.start(login=accept(name="mallory"))).questions == {"login": "who?"}
         assert (await flow.answer(login=accept(name="ann"))).text == "ann"
         assert EFFECTS == ["ann"]
+
+
+class TestRule2APureFunctionKeepsWhatItHasRead:
+    """Rules 2 and 3, of an answer that a pure function read by its model in this run: it is kept, and not asked for
+    again, unless nothing would be left to ask.
+    """
+
+    @staticmethod
+    def counting(app: MRTRServer, *, lazily: bool = False, **options: Any) -> None:
+        """Add `both`: it returns both of its questions until both are answered, with messages that change."""
+        runs = count(1)
+
+        @app.tool(name="both", **options)
+        def both(inputs: Inputs) -> str | InputRequired:
+            number = next(runs)
+            login = inputs.get("login", Login)
+            email = None if lazily and login is None else inputs.get("email", Email)
+            if login is None or email is None:
+                name = login.name if login else "you"
+                who, where = Elicit(f"who? ({number})", Login), Elicit(f"where is {name}? ({number})", Email)
+                return InputRequired(login=who, email=where)
+            return f"{login.name} {email.address}"
+
+    @pytest.mark.parametrize("era", ["2026-07-28", "sep-draft"])
+    @pytest.mark.parametrize("lazily", [False, True], ids=["reads both", "returns at the first that is missing"])
+    async def test_one_of_two_that_comes_without_a_state(self, app: MRTRServer, era: str, lazily: bool) -> None:
+        self.counting(app, lazily=lazily)
+        flow = AsyncClient(app, era=era).flow("both")
+        assert (await flow.start(login=accept(name="ann"))).questions == {"email": "where is ann? (1)"}
+        assert (await flow.answer(email=accept(address="here"))).text == "ann here"
+        flow = AsyncClient(app, era=era).flow("both")
+        assert (await flow.start(email=accept(address="here"))).questions == {"login": "who? (3)"}
+        assert (await flow.answer(login=accept(name="ann"))).text == "ann here"
+
+    async def test_messages_that_change(self, app: MRTRServer) -> None:
+        self.counting(app)
+        flow = AsyncClient(app).flow("both")
+        assert (await flow.start()).questions == {"login": "who? (1)", "email": "where is you? (1)"}
+        assert (await flow.answer(email=accept(address="here"))).questions == {"login": "who? (2)"}
+        assert (await flow.send()).questions == {"login": "who? (3)"}
+        assert (await flow.answer(login=accept(name="ann"))).text == "ann here"
+
+    async def test_beside_one_that_does_not_fit(self, app: MRTRServer) -> None:
+        self.counting(app)
+        flow = AsyncClient(app).flow("both")
+        assert (await flow.start(login=accept(nom="ann"), email=accept(address="here"))).questions == {
+            "login": "name: Field required\n\nwho? (1)"
+        }
+        assert (await flow.answer(login=accept(nom="ann"))).questions == {"login": "name: Field required\n\nwho? (2)"}
+        assert (await flow.answer(login=accept(name="ann"))).text == "ann here"
+
+    async def test_in_a_task(self, app: MRTRServer) -> None:
+        self.counting(app, task="required")
+        flow = AsyncClient(app, tasks=True).flow("both")
+        await flow.start()
+        assert (await flow.wait()).questions == {"login": "who? (1)", "email": "where is you? (1)"}
+        asked = (await flow.answer(login=accept(name="ann"), email=accept(address=5))).questions
+        assert list(asked.values()) == ["address: Input should be a valid string\n\nwhere is ann? (2)"]
+        assert (await flow.answer(dict.fromkeys(asked, accept(address="here")))).text == "ann here"
+        await app._parts.worker.close()
+
+    async def test_while_the_call_stays_open(self, app: MRTRServer) -> None:
+        self.counting(app)
+        flow = AsyncClient(app, era="2025-11-25").flow("both")
+        assert (await flow.start()).questions == {"login": "who? (1)", "email": "where is you? (1)"}
+        again = (await flow.answer(login=accept(name="ann"), email=accept(address=5))).questions
+        assert again == {"email": "address: Input should be a valid string\n\nwhere is ann? (2)"}
+        assert (await flow.answer(email=accept(address="here"))).text == "ann here"
+
+    async def test_of_prompts_and_resources(self, app: MRTRServer) -> None:
+        runs = count(1)
+
+        def both(inputs: Inputs) -> str | InputRequired:
+            login, email = inputs.get("login", Login), inputs.get("email", Email)
+            if login is None or email is None:
+                number = next(runs)
+                return InputRequired(login=Elicit(f"who? {number}", Login), email=Elicit(f"where? {number}", Email))
+            return f"{login.name} {email.address}"
+
+        app.prompt(both)
+        app.resource("notes://both")(both)
+        for flow in (AsyncClient(app).prompt_flow("both"), AsyncClient(app).resource_flow("notes://both")):
+            assert list((await flow.start(login=accept(name="ann"))).questions) == ["email"]
+            assert (await flow.answer(email=accept(address="here"))).text == "ann here"
+
+    async def test_a_no_that_is_branched_on(self, app: MRTRServer) -> None:
+        runs = count(1)
+
+        @app.tool
+        def ask(inputs: Inputs) -> str | InputRequired:
+            login, email = inputs.get("login", Elicited[Login]), inputs.get("email", Email)
+            if login is None or email is None:
+                who = Elicit(f"who? {next(runs)}", Elicited[Login])
+                return InputRequired(login=who, email=Elicit("where?", Email))
+            return f"{login.action} {email.address}"
+
+        for no in (decline, cancel):
+            flow = AsyncClient(app).flow("ask")
+            assert (await flow.start()).needs_input
+            assert (await flow.answer(login=no)).questions == {"email": "where?"}
+            assert (await flow.answer(email=accept(address="here"))).text == f"{no.raw['action']} here"
+
+    async def test_samples_and_roots(self, app: MRTRServer) -> None:
+        runs = count(1)
+
+        @app.tool
+        def ask(inputs: Inputs) -> str | InputRequired:
+            said, files, login = inputs.get("said", Sampled), inputs.get("files", Roots), inputs.get("login", Login)
+            if said is None or files is None or login is None:
+                sample = Sample(f"a haiku, attempt {next(runs)}")
+                return InputRequired(said=sample, files=ListRoots(), login=Elicit("who?", Login))
+            return f"{said.text} {files.roots[0].uri} {login.name}"
+
+        flow = AsyncClient(app).flow("ask")
+        early = {"said": sampled("old pond"), "files": roots("file:///a")}
+        assert (await flow.start(**early)).questions == {"login": "who?"}
+        assert (await flow.answer(login=accept(name="ann"))).text == "old pond file:///a ann"
+
+    async def test_with_a_state_of_its_own(self, app: MRTRServer) -> None:
+        @app.tool
+        def ask(inputs: Inputs, state: State[int]) -> str | InputRequired:
+            tries = (state.value or 0) + 1
+            login, email = inputs.get("login", Login), inputs.get("email", Email)
+            if login is None or email is None:
+                who, where = Elicit(f"who? {tries}", Login), Elicit(f"where? {tries}", Email)
+                return InputRequired(login=who, email=where, state=tries)
+            return f"{login.name} {email.address} {tries}"
+
+        flow = AsyncClient(app).flow("ask")
+        assert (await flow.start(login=accept(name="ann"))).questions == {"email": "where? 1"}
+        assert (await flow.send()).questions == {"email": "where? 2"}
+        assert (await flow.answer(email=accept(address="here"))).text == "ann here 3"
+
+    async def test_all_is_asked_again_if_nothing_else_is_left(self, app: MRTRServer) -> None:
+        @app.tool
+        def agree(inputs: Inputs) -> str | InputRequired:
+            one, other = inputs.get("one", Login), inputs.get("other", Login)
+            if one is None or other is None or one != other:
+                return InputRequired(one=Elicit("who?", Login), other=Elicit("who again?", Login))
+            return f"{one.name}"
+
+        flow = AsyncClient(app).flow("agree")
+        both = {"one": "who?", "other": "who again?"}
+        assert (await flow.start(one=accept(name="ann"), other=accept(name="bob"))).questions == both
+        assert (await flow.answer(one=accept(name="ann"))).questions == {"other": "who again?"}
+        assert (await flow.answer(other=accept(name="bob"))).questions == both
+        assert (await flow.answer(one=accept(name="bob"), other=accept(name="bob"))).text == "bob"
+
+    async def test_not_an_answer_to_another_form(self, app: MRTRServer) -> None:
+        @app.tool
+        def ask(inputs: Inputs) -> str | InputRequired:
+            if inputs.get("who", Login) is None:
+                return InputRequired(who=Elicit("who?", Login))
+            return InputRequired(who=Elicit("who pays?", Payer), email=Elicit("where?", Email))
+
+        both = {"who": "who pays?", "email": "where?"}
+        flow = AsyncClient(app).flow("ask")
+        assert (await flow.start()).questions == {"who": "who?"}
+        assert (await flow.answer(who=accept(name="ann"))).questions == both
+        assert (await AsyncClient(app).flow("ask").start(who=accept(name="ann"))).questions == both
+
+    async def test_not_one_that_is_read_by_its_ask(self, app: MRTRServer) -> None:
+        runs = count(1)
+
+        @app.tool
+        def ask(inputs: Inputs) -> str | InputRequired:
+            who = Elicit(f"who? {next(runs)}", Login)
+            login, email = inputs.get("login", who), inputs.get("email", Email)
+            if login is None or email is None:
+                return InputRequired(login=who, email=Elicit("where?", Email))
+            return "done"
+
+        flow = AsyncClient(app).flow("ask")
+        assert (await flow.start()).needs_input
+        assert (await flow.answer(login=accept(name="ann"))).questions == {"login": "who? 2", "email": "where?"}
+
+    async def test_never_a_confirmation_or_a_page(self, app: MRTRServer) -> None:
+        runs = count(1)
+
+        @app.tool
+        def ask(inputs: Inputs) -> str | InputRequired:
+            number = next(runs)
+            sure, page = Confirm(f"pay? {number}"), ElicitUrl(f"log in {number}", "https://example.com")
+            done = (inputs.get("sure", sure), inputs.get("page", page), inputs.get("login", Login))
+            return effect("paid") if all(done) else InputRequired(sure=sure, page=page, login=Elicit("who?", Login))
+
+        flow = AsyncClient(app).flow("ask")
+        early = {"sure": yes, "page": accept(), "login": accept(name="ann")}
+        assert (await flow.start(**early)).questions == {"sure": "pay? 1", "page": "log in 1"}
+        assert (await flow.answer(sure=yes, page=accept())).questions == {"sure": "pay? 2", "page": "log in 2"}
+        assert EFFECTS == []
+
+    async def test_never_of_a_single_use_tool(self, app: MRTRServer) -> None:
+        self.counting(app, single_use=True)
+        flow = AsyncClient(app).flow("both")
+        both = {"login": "who? (1)", "email": "where is you? (1)"}
+        assert (await flow.start(login=accept(name="mallory"))).questions == both
+        asked = (await flow.answer(login=accept(name="ann"))).questions
+        assert asked == {"login": "who? (2)", "email": "where is ann? (2)"}
 
 
 class TestAnswersThatWereNotGiven:

@@ -1,11 +1,15 @@
 """Rule 7 of a flow: how many rounds, how long, how large."""
 
+from datetime import date
+
 import pytest
+from pydantic import BaseModel, Field, SecretStr
 
 from mrtr_server import (
     Context,
     Elicit,
     InputRequired,
+    Inputs,
     KeyRing,
     Limits,
     MRTRServer,
@@ -80,6 +84,22 @@ class TestRule7Budgets:
         for _ in range(10):
             assert is_state_only(await flow.send())
         assert (await flow.send()).error.data == {"limit": "rounds", "value": 10}
+
+    async def test_a_state_that_differs_in_what_its_json_hides_is_another_one(self, app: MRTRServer) -> None:
+        class Counted(BaseModel):
+            number: SecretStr
+            since: date | str = Field("never", alias="from")
+
+        @app.tool
+        def count(inputs: Inputs, state: State[Counted]) -> str | InputRequired:
+            if state.value is None:
+                return InputRequired(state=Counted.model_validate({"number": "0", "from": date(2026, 5, 1)}))
+            number = int(state.value.number.get_secret_value())
+            if number < 3:
+                return InputRequired(state=state.value.model_copy(update={"number": SecretStr(str(number + 1))}))
+            return f"{number} {state.value.since!r}"
+
+        assert (await AsyncClient(app).call("count")).text == "3 datetime.date(2026, 5, 1)"
 
     async def test_state_only_rounds_are_the_servers_own(self, app: MRTRServer) -> None:
         """What a handler does of its own accord is not among them, and leaves them to the server."""

@@ -39,7 +39,9 @@ values = st.recursive(scalars, lambda inner: st.lists(inner, max_size=3) | st.di
 objects = st.dictionaries(keys, values, max_size=3)
 digests = st.text("abcdefghijklmnopqrstuvwxyz-_.", max_size=45)
 digested = st.dictionaries(keys, digests, max_size=2)
-steps = st.builds(Step, function=keys, arguments=digested, result=values, failed=st.lists(digested, max_size=2))
+steps = st.builds(
+    Step, function=keys, arguments=digested, result=values, failed=st.lists(digested, max_size=2), exact=values
+)
 answers = st.dictionaries(digests, objects, min_size=1, max_size=ANSWERS_OF_A_KEY)
 journals = st.builds(
     Journal,
@@ -53,6 +55,7 @@ journals = st.builds(
     state=st.just(UNSET) | values,
     handed_over=digests,
     single_use=st.booleans(),
+    exact_state=values,
 )
 calls = st.builds(
     Call,
@@ -199,6 +202,17 @@ class TestBinding:
         again = Journal.load(dump(Journal(NOW)), HERE, NOW)
         assert (again.origin, again.pieces, again.shed) == ("", 0, False)
 
+    def test_what_json_does_not_hold_is_beside_what_earlier_releases_read(self) -> None:
+        journal = Journal(NOW, state="s")
+        journal.steps["a"] = Step("m.a", {"x": "1"}, "****", [], ["validated", "secret"])
+        journal.steps["b"] = Step("m.b", {}, 1)
+        fields = json.loads(dump(journal))
+        assert fields["s"] == {"a": ["m.a", {"x": "1"}, "****", []], "b": ["m.b", {}, 1, []]}
+        assert (fields["j"], "z" in fields) == ({"a": ["validated", "secret"]}, False)
+        journal.steps["a"].exact, journal.exact_state = None, ["validated", "s"]
+        fields = json.loads(dump(journal))
+        assert ("j" in fields, fields["h"], fields["z"]) == (False, "s", ["validated", "s"])
+
     def test_earlier_answers_are_in_a_payload_only_where_there_are_any(self) -> None:
         journal = Journal(NOW)
         journal.keep("who", "form.old.a", {"name": "ann"})
@@ -343,6 +357,14 @@ class TestBudgets:
         with pytest.raises(OverBudget, match="without progress in between"):
             journal.count_round({}, LIMITS, keeps_state=True)
 
+    def test_a_state_whose_json_looks_the_same_is_another_one(self) -> None:
+        journal = Journal(NOW, state="****", exact_state=["validated", "one"])
+        journal.count_round({}, LIMITS, keeps_state=True)
+        journal.exact_state = ["validated", "two"]
+        journal.count_round({}, LIMITS, keeps_state=True)
+        with pytest.raises(OverBudget):
+            journal.count_round({}, LIMITS, keeps_state=True)
+
     def test_what_a_handler_kept_is_not_handed_over_with_nothing_done_since(self) -> None:
         journal = Journal(NOW, state=1)
         assert journal.may_hand_over(LIMITS)
@@ -374,6 +396,12 @@ class TestBudgets:
         assert largest(journal) == "the step 'build'"
         journal.state = "x" * 1000
         assert largest(journal) == "the handler's own state"
+
+    def test_the_error_counts_what_lies_beside_the_json_of_an_entry(self) -> None:
+        journal = Journal(NOW, state="s" * 100)
+        journal.steps["image"] = Step("m.image", {}, None, [], ["validated", {"bytes": "A" * 2000}])
+        with pytest.raises(OverBudget, match="its largest entry is the step 'image'"):
+            dump(journal, limits=Limits(state_bytes=1024))
 
     def test_the_error_does_not_repeat_what_is_in_it(self) -> None:
         journal = Journal(NOW)

@@ -364,6 +364,23 @@ class TestWaysAroundAnOpenAsk:
             assert (await AsyncClient(app).flow(target).start()).questions == {"confirm": "delete?"}
             assert EFFECTS == []
 
+    async def test_what_cleans_up_after_it_is_waited_for(
+        self, app: MRTRServer, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        @app.tool
+        async def tidy(ctx: Context) -> str:
+            try:
+                await ctx.confirm("delete?")
+            finally:
+                for _ in range(3):
+                    await asyncio.sleep(0.1)
+                effect("tidied")
+            return "deleted"
+
+        assert (await AsyncClient(app).flow("tidy").start()).questions == {"confirm": "delete?"}
+        assert EFFECTS == ["tidied"]
+        assert [record.message for record in caplog.records if record.levelname == "ERROR"] == []
+
     async def test_a_timeout_does_not_answer(self, app: MRTRServer) -> None:
         @app.tool
         async def hurried(ctx: Context) -> str:

@@ -5,7 +5,8 @@ import contextvars
 import json
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Annotated, Any
 
@@ -1073,6 +1074,36 @@ class TestBadDeclarations:
     def test_of_what_is_no_function(self, thing: Any) -> None:
         with pytest.raises(SetupError, match=r"Depends\(\.\.\.\) takes a function, not"):
             Depends(thing)
+
+    @pytest.mark.parametrize("how", ["Commit", "roll back", True, None])
+    def test_of_ways_to_leave_a_dependency(self, how: Any) -> None:
+        with pytest.raises(SetupError, match=r'on_ask is "rollback" or "commit"'):
+            Depends(number, on_ask=how)
+
+    def test_of_a_way_to_leave_what_is_never_left(self, app: MRTRServer) -> None:
+        @asynccontextmanager
+        async def lifespan(app: MRTRServer) -> AsyncIterator[None]:
+            yield
+
+        lasting = MRTRServer("lasting", lifespan=lifespan)
+        for server, function in ((app, number), (lasting, lifespan)):
+            parameters = {"it": Annotated[Any, Depends(function, on_ask="commit")]}
+            with pytest.raises(
+                SetupError, match=f"bad: parameter 'it' has .*, but {function.__name__} is no generator"
+            ):
+                server.tool(name="bad")(with_parameters(parameters))
+
+    def test_of_two_ways_to_leave_one_value(self, app: MRTRServer) -> None:
+        def session() -> Iterator[Stock]:
+            yield Stock(left=1)
+
+        def shop(session: Annotated[Stock, Depends(session)]) -> int:
+            return session.left
+
+        first, other = Annotated[int, Depends(shop)], Annotated[Stock, Depends(session, on_ask="commit")]
+        for parameters in ({"shop": first, "it": other}, {"it": other, "shop": first}):
+            with pytest.raises(SetupError, match=r"Depends\(session\) with different on_ask="):
+                app.tool(name="bad")(with_parameters(parameters))
 
     @pytest.mark.parametrize("confirm", ["", True, False, 5, Confirm("?")])
     def test_of_confirmations(self, app: MRTRServer, confirm: Any) -> None:

@@ -30,6 +30,7 @@ from mrtr_server import (
     SignedCodec,
     State,
     ToolError,
+    ToolResult,
 )
 from mrtr_server.crypto.place_codec import PlainCodec
 from mrtr_server.errors import InvalidRequestState, Overloaded, StoreUnavailable
@@ -375,7 +376,7 @@ class TestEveryOutcomeIsRecorded:
         async def act(ctx: Context) -> Any:
             await ctx.confirm("Sure?")
             effect("acted")
-            return "\ud800"  # half of a character
+            return ToolResult(content=["done"], meta={"when": object()})
 
         flow = await asked(app, "act")
         repeated = again(app, flow, flow.state)

@@ -1,7 +1,7 @@
 """Rule 4 of a flow: a step runs once, is told apart from every other, and its result stands."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date
@@ -9,11 +9,11 @@ from decimal import Decimal
 from enum import KEEP, Enum, Flag
 from functools import partial
 from ipaddress import ip_network
-from typing import Any, cast
+from typing import Any, Self, cast
 from uuid import UUID
 
 import pytest
-from pydantic import HttpUrl
+from pydantic import BaseModel, Field, HttpUrl, SecretStr, field_serializer
 
 from mrtr_server import (
     Context,
@@ -75,6 +75,21 @@ class Account:
 
     def withdraw(self, amount: int) -> str:
         return effect(f"{self.name} {amount}")
+
+
+class Key(BaseModel):
+    id: str = Field(alias="_id")
+    value: SecretStr
+    note: str = Field(exclude=True)
+    day: date
+    raw: bytes
+
+    @field_serializer("day")
+    def _write(self, day: date) -> str:
+        return f"{day:%d.%m.%Y}"
+
+    def dumped(self) -> str:
+        return f"{self.id} {self.value.get_secret_value()} {self.note} {self.day} {self.raw!r}"
 
 
 class TestRule4Steps:
@@ -344,6 +359,90 @@ class TestRule4Steps:
         assert (await flow.answer(confirm=yes)).needs_input
         assert (await flow.answer(really=yes)).text == "a 3"
         assert EFFECTS == ["a 3"]
+
+    async def test_a_result_is_in_all_rounds_as_it_was(self, app: MRTRServer) -> None:
+        """What comes back, and what does not: `schema/test_stored.py`."""
+
+        def make() -> Key:
+            effect("made")
+            return Key(_id="1", value=SecretStr("s3cret"), note="excluded", day=date(2026, 5, 1), raw=b"\xff")
+
+        @app.tool
+        async def use(ctx: Context) -> str:
+            key = await ctx.step(make)
+            await ctx.confirm("Use it?")
+            return key.dumped()
+
+        assert (
+            await AsyncClient(app).call("use", answers={"confirm": yes})
+        ).text == r"1 s3cret excluded 2026-05-01 b'\xff'"
+        assert EFFECTS == ["made"]
+
+    async def test_a_result_has_the_type_that_awaiting_it_or_the_class_gives(self, app: MRTRServer) -> None:
+        class Account(BaseModel):
+            opened: date
+
+            @classmethod
+            def open(cls) -> Self:
+                return cls(opened=date(2026, 5, 1))
+
+            def again(self) -> Self:
+                return self
+
+        def later() -> Coroutine[Any, Any, Account]:
+            async def made() -> Account:
+                return Account.open()
+
+            return made()
+
+        @app.tool
+        async def run(ctx: Context) -> str:
+            account = await ctx.step(Account.open)
+            others = [await ctx.step(account.again), await ctx.step(later)]
+            await ctx.confirm("Go on?")
+            return str([each == account for each in others])
+
+        assert (await AsyncClient(app).call("run", answers={"confirm": yes})).text == "[True, True]"
+
+    @pytest.mark.parametrize("catches", [False, True], ids=["let through", "caught"])
+    async def test_a_result_whose_type_has_no_json_is_refused_before_the_step_runs(
+        self, app: MRTRServer, caplog: pytest.LogCaptureFixture, catches: bool
+    ) -> None:
+        def connect() -> Order:
+            effect("connected")
+            return Order(UUID(int=1))
+
+        @app.tool
+        async def run(ctx: Context) -> str:
+            try:
+                return str(await ctx.step(connect))
+            except Exception:
+                if catches:
+                    return await ctx.step(effect, "something else")
+                raise
+
+        flow = AsyncClient(app).flow("run")
+        assert "reference" in (await flow.start()).failure
+        assert EFFECTS == []
+        assert "The step 'connect' was not run" in caplog.text
+        assert "tests.flow.test_steps.Order" in caplog.text
+
+    async def test_a_result_that_changes_is_kept_and_the_log_says_so_once(
+        self, app: MRTRServer, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        def count_people() -> int:
+            return cast(int, effect("5"))
+
+        @app.tool
+        async def run(ctx: Context) -> str:
+            people = await ctx.step(count_people)
+            await ctx.confirm("All of them?")
+            return repr(people)
+
+        for _ in range(2):
+            assert (await AsyncClient(app).call("run", answers={"confirm": yes})).text == "5"
+        assert caplog.text.count("The result of the step 'count_people', a str, does not come back") == 1
+        assert EFFECTS == ["5", "5"]
 
     @pytest.mark.parametrize("catches", [False, True], ids=["let through", "caught"])
     async def test_a_result_that_can_not_be_kept_ends_the_flow(

@@ -3,11 +3,11 @@
 import asyncio
 import json
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator
 from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from functools import partial, wraps
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import pytest
 from pydantic import BaseModel, PlainSerializer
@@ -17,6 +17,7 @@ from mrtr_server import (
     Context,
     Depends,
     Elicit,
+    FlowContinues,
     InProcessStore,
     InputRequired,
     Inputs,
@@ -91,7 +92,18 @@ def noted(name: str, kind: str = "async") -> Callable[..., Any]:
     return kinds[kind]
 
 
-SESSION = Annotated[str, Depends(noted("session"))]
+session = noted("session")
+SESSION = Annotated[str, Depends(session)]
+
+OnAsk = Literal["rollback", "commit"]
+each_way = pytest.mark.parametrize("how", ["rollback", "commit"])
+"""Both ways in which a dependency is left in a round without a result."""
+
+LEFT: dict[OnAsk, list[str]] = {
+    "rollback": ["enter session", "session got FlowContinues"],
+    "commit": ["enter session", "leave session"],
+}
+"""What happens in a round without a result."""
 
 
 class Pool:
@@ -181,9 +193,9 @@ class TestEntering:
 
         flow = AsyncClient(app).flow("run")
         assert (await flow.start()).needs_input
-        assert happened == ["enter session", "leave session"]
+        assert happened == ["enter session", "session got FlowContinues"]
         assert (await flow.answer(sure=yes)).text == "session session"
-        assert happened == ["enter session", "leave session"] * 2
+        assert happened[2:] == ["enter session", "leave session"]
 
     async def test_whatever_can_be_called_may_yield(self, app: MRTRServer) -> None:
         @app.tool
@@ -268,18 +280,17 @@ class TestEntering:
         assert happened == ["enter prompt", "leave prompt", "enter resource", "resource got NotFound"]
 
 
-class TestNormalEnds:
-    """The generator goes on after its yield."""
+class TestRoundsWithoutAResult:
+    """`FlowContinues` is thrown in at the yield, or the generator goes on after it."""
 
-    LEFT = ("enter session", "leave session")
-
-    async def test_where_the_round_parks(self, app: MRTRServer) -> None:
+    @each_way
+    async def test_where_the_round_parks(self, app: MRTRServer, how: OnAsk) -> None:
         @app.tool
-        def declared(session: SESSION, login: Who) -> str:
+        def declared(session: Annotated[str, Depends(session, on_ask=how)], login: Who) -> str:
             return note("handler")
 
         @app.tool
-        async def inline(session: SESSION, ctx: Context) -> str:
+        async def inline(session: Annotated[str, Depends(session, on_ask=how)], ctx: Context) -> str:
             login = await ctx.elicit("who?", Login)
             return note(f"handler {login.name}")
 
@@ -287,11 +298,15 @@ class TestNormalEnds:
             return (await ctx.elicit("who?", Login)).name
 
         @app.tool
-        async def dependency(session: SESSION, name: Annotated[str, Depends(asking)]) -> str:
+        async def dependency(
+            session: Annotated[str, Depends(session, on_ask=how)], name: Annotated[str, Depends(asking)]
+        ) -> str:
             return note("handler")
 
         @app.tool
-        def pure(session: SESSION, inputs: Inputs, state: State[int]) -> str | InputRequired:
+        def pure(
+            session: Annotated[str, Depends(session, on_ask=how)], inputs: Inputs, state: State[int]
+        ) -> str | InputRequired:
             login = inputs.get("login", Login)
             return InputRequired(login=Elicit("who?", Login), state=1) if login is None else note("handler")
 
@@ -299,7 +314,7 @@ class TestNormalEnds:
             happened.clear()
             flow = AsyncClient(app).flow(target)
             assert (await flow.start()).questions == {"login": "who?"}
-            assert happened == [*self.LEFT]
+            assert happened == LEFT[how]
             assert (await flow.answer(login=accept(name="ann"))).text
             assert [each.partition(" ")[0] for each in happened[2:]] == ["enter", "handler", "leave"]
 
@@ -308,7 +323,10 @@ class TestNormalEnds:
             raise LookupError
 
         async def grouping(ctx: Context) -> AsyncIterator[None]:
-            yield
+            try:
+                yield
+            except FlowContinues:
+                note("continues")
             task = asyncio.current_task()
             assert task is not None
             note(f"{task.cancelling()} cancellations")  # or a group would add one of its own, from Python 3.13 on
@@ -324,22 +342,34 @@ class TestNormalEnds:
             return (await ctx.elicit("who?", Login)).name
 
         assert (await AsyncClient(app).flow("inline").start()).questions == {"login": "who?"}
-        assert happened == ["0 cancellations", "seen"]
+        assert happened == ["continues", "0 cancellations", "seen"]
 
-    async def test_where_the_flow_goes_on_elsewhere(self, app: MRTRServer) -> None:
+    @each_way
+    async def test_where_the_flow_goes_on_elsewhere(self, app: MRTRServer, how: OnAsk) -> None:
         @app.tool(single_use=True)
-        async def run(session: SESSION, ctx: Context) -> str:
+        async def run(session: Annotated[str, Depends(session, on_ask=how)], ctx: Context) -> str:
             return await ctx.step(note, "step")  # not before there is a state
 
         flow = AsyncClient(app).flow("run")
         assert is_state_only(await flow.start())
-        assert happened == [*self.LEFT]
+        assert happened == LEFT[how]
         assert (await flow.send()).text == "step"
-        assert happened == [*self.LEFT, "enter session", "step", "leave session"]
+        assert happened == [*LEFT[how], "enter session", "step", "leave session"]
 
-    async def test_where_the_flow_becomes_a_task_and_in_the_rounds_of_that(self, app: MRTRServer) -> None:
+    async def test_where_a_pure_function_keeps_a_state_and_asks_nothing(self, app: MRTRServer) -> None:
+        @app.tool
+        def run(session: SESSION, state: State[int]) -> str | InputRequired:
+            return InputRequired(state=1) if state.value is None else note("handler")
+
+        flow = AsyncClient(app).flow("run")
+        assert is_state_only(await flow.start())
+        assert (await flow.send()).text == "handler"
+        assert happened == [*LEFT["rollback"], "enter session", "handler", "leave session"]
+
+    @each_way
+    async def test_where_the_flow_becomes_a_task_and_in_the_rounds_of_that(self, app: MRTRServer, how: OnAsk) -> None:
         @app.tool(task="optional")
-        async def run(session: SESSION, ctx: Context) -> str:
+        async def run(session: Annotated[str, Depends(session, on_ask=how)], ctx: Context) -> str:
             await ctx.background()
             login = await ctx.elicit("who?", Login)
             return note(f"handler {login.name}")
@@ -347,20 +377,22 @@ class TestNormalEnds:
         flow = AsyncClient(app, tasks=True).flow("run")
         assert (await flow.start()).is_task
         await flow.wait()
-        assert happened == [*self.LEFT] * 2
+        assert happened == LEFT[how] * 2
         await flow.answer(login={"name": "ann"})
         assert (await flow.wait()).text == "handler ann"
-        assert happened == [*self.LEFT, *self.LEFT, "enter session", "handler ann", "leave session"]
+        assert happened == [*LEFT[how] * 2, "enter session", "handler ann", "leave session"]
         await app._parts.worker.close()
 
     async def test_however_long_it_takes_and_whatever_is_left_waiting(
         self, app: MRTRServer, caplog: pytest.LogCaptureFixture
     ) -> None:
         async def slow() -> AsyncIterator[None]:
-            yield
-            for _ in range(100):
-                await asyncio.sleep(0)
-            note("left")
+            try:
+                yield
+            finally:
+                for _ in range(100):
+                    await asyncio.sleep(0)
+                note("left")
 
         aside: list[asyncio.Task[Any]] = []
 
@@ -379,9 +411,11 @@ class TestNormalEnds:
         began, gate = asyncio.Event(), asyncio.Event()
 
         async def session() -> AsyncIterator[None]:
-            yield
-            began.set()
-            await gate.wait()
+            try:
+                yield
+            finally:
+                began.set()
+                await gate.wait()
 
         @app.tool
         def result(session: Annotated[None, Depends(session)]) -> str:
@@ -706,10 +740,12 @@ class TestCancellation:
         began, gate = asyncio.Event(), asyncio.Event()
 
         async def slow() -> AsyncIterator[None]:
-            yield
-            began.set()
-            await gate.wait()
-            note("left")
+            try:
+                yield
+            finally:
+                began.set()
+                await gate.wait()
+                note("left")
 
         @app.tool
         def result(slow: Annotated[None, Depends(slow)]) -> str:
@@ -831,7 +867,7 @@ class TestCancellation:
 
 
 class TestFailures:
-    """A teardown that fails fails the round."""
+    """A teardown that fails fails the round, unless it was only to be rolled back."""
 
     @staticmethod
     async def failing() -> AsyncIterator[None]:
@@ -844,11 +880,15 @@ class TestFailures:
             return "ran"
 
         @app.tool
-        def question(session: SESSION, failing: Annotated[None, Depends(self.failing)], login: Who) -> str:
+        def question(
+            session: SESSION, failing: Annotated[None, Depends(self.failing, on_ask="commit")], login: Who
+        ) -> str:
             return "ran"
 
         @app.tool
-        async def inline(session: SESSION, failing: Annotated[None, Depends(self.failing)], ctx: Context) -> str:
+        async def inline(
+            session: SESSION, failing: Annotated[None, Depends(self.failing, on_ask="commit")], ctx: Context
+        ) -> str:
             await ctx.elicit("who?", Login)
             return "ran"
 
@@ -871,6 +911,33 @@ class TestFailures:
             return "ran"
 
         assert (await AsyncClient(app).flow("run").start()).failure == "somebody else was faster"
+
+    @pytest.mark.parametrize("where", ["handler", "dependency", "entering", "leaving"])
+    async def test_an_exit_in_a_thread_fails_the_call_and_not_the_server(
+        self, app: MRTRServer, where: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        def leave(at: str) -> None:
+            if where == at:
+                raise SystemExit
+
+        def entered() -> Iterator[None]:
+            leave("entering")
+            yield
+            leave("leaving")
+
+        def called() -> None:
+            leave("dependency")
+
+        @app.tool
+        def run(
+            session: SESSION, entered: Annotated[None, Depends(entered)], called: Annotated[None, Depends(called)]
+        ) -> str:
+            leave("handler")
+            return "ran"
+
+        assert "reference" in (await AsyncClient(app).flow("run").start()).failure
+        assert "called sys.exit()" in caplog.text
+        assert happened == ["enter session", "session got RuntimeError"]
 
     @pytest.mark.parametrize("asynchronous", [False, True], ids=["plain", "async"])
     @pytest.mark.parametrize("decorated", [False, True], ids=["bare", "decorated"])
@@ -964,8 +1031,10 @@ class TestFailures:
     async def test_asks_and_steps_may_come_before_it(self, app: MRTRServer) -> None:
         async def account(ctx: Context) -> AsyncIterator[str]:
             login = await ctx.elicit("who?", Login)
-            yield await ctx.step(note, f"account of {login.name}")
-            note("left")
+            try:
+                yield await ctx.step(note, f"account of {login.name}")
+            finally:
+                note("left")
 
         @app.tool
         async def show(account: Annotated[str, Depends(account)], ctx: Context) -> str:
@@ -980,22 +1049,173 @@ class TestFailures:
         assert happened == ["account of ann", "left", "left"]
 
 
+class TestFailuresBesideAQuestion:
+    """A teardown that fails where it was only to be rolled back is logged, and the question goes out."""
+
+    @staticmethod
+    def raising() -> Generator[None]:
+        try:
+            yield
+        finally:
+            raise RuntimeError("could not roll back")
+
+    @staticmethod
+    def translating() -> Generator[None]:
+        try:
+            yield
+        except BaseException:
+            raise ToolError("could not roll back") from None
+
+    @staticmethod
+    def yielding() -> Generator[None]:
+        try:
+            yield
+        except BaseException:
+            yield
+
+    @staticmethod
+    def refusing() -> Generator[None]:
+        try:
+            yield
+        finally:
+            raise Refusal("decline")
+
+    @staticmethod
+    def exiting() -> Generator[None]:
+        try:
+            yield
+        finally:
+            raise SystemExit("could not roll back")
+
+    @staticmethod
+    def swallowing() -> Generator[None]:
+        with suppress(BaseException):
+            yield
+
+    @pytest.mark.parametrize("asynchronous", [False, True], ids=["plain", "async"])
+    @pytest.mark.parametrize("way", ["raising", "translating", "yielding", "refusing", "exiting", "swallowing"])
+    async def test_whatever_it_makes_of_it(
+        self, app: MRTRServer, way: str, asynchronous: bool, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        plain: Callable[[], Generator[None]] = getattr(self, way)
+
+        async def on_loop() -> AsyncIterator[None]:
+            generator = plain()
+            next(generator)
+            try:
+                yield
+            except BaseException as error:
+                with suppress(StopIteration):
+                    generator.throw(error)
+                    yield
+
+        @app.tool
+        async def inline(
+            outer: Annotated[str, Depends(noted("outer"))],
+            failing: Annotated[None, Depends(on_loop if asynchronous else plain)],
+            inner: Annotated[str, Depends(noted("inner", "plain"))],
+            ctx: Context,
+        ) -> str:
+            login = await ctx.elicit("who?", Login)
+            raise LookupError(login.name)
+
+        flow = AsyncClient(app).flow("inline")
+        asked = await flow.start()
+        assert asked.questions == {"login": "who?"}
+        assert happened == ["enter outer", "enter inner", "inner got FlowContinues", "outer got FlowContinues"]
+        assert ("failed, after 'inline' had ended with FlowContinues" in caplog.text) is (way != "swallowing")
+        assert len(asked.rolled_back) == 3
+
+    async def test_a_task_group_around_the_yield_has_not_failed(
+        self, app: MRTRServer, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        broken = False
+
+        async def work() -> None:
+            try:
+                await asyncio.Future()
+            finally:
+                if broken:
+                    raise OSError("could not stop")
+
+        async def group() -> AsyncIterator[None]:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(work())
+                await asyncio.sleep(0)
+                yield
+
+        @app.tool
+        async def run(
+            outer: Annotated[str, Depends(noted("outer"))], group: Annotated[None, Depends(group)], ctx: Context
+        ) -> str:
+            await ctx.confirm("sure?")
+            raise ToolError("sold out")
+
+        for broken in (False, True):
+            happened.clear()
+            flow = AsyncClient(app).flow("run")
+            assert (await flow.start()).questions == {"confirm": "sure?"}
+            assert happened == ["enter outer", "outer got FlowContinues"]
+            assert ("could not stop" in caplog.text) is broken
+            broken = False  # what is cancelled by a no stops as it should
+            assert "declined" in (await flow.answer(confirm=no)).failure
+            assert happened[2:] == ["enter outer", "outer got Refusal"]
+        flow = AsyncClient(app).flow("run")
+        await flow.start()
+        assert (await flow.answer(confirm=yes)).failure == "sold out"
+
+    async def test_one_that_commits_fails_the_round_and_those_around_it_learn_of_that(self, app: MRTRServer) -> None:
+        @app.tool
+        def run(
+            outer: Annotated[str, Depends(noted("outer"))],
+            failing: Annotated[None, Depends(TestFailures.failing, on_ask="commit")],
+            inner: Annotated[str, Depends(noted("inner"))],
+            login: Who,
+        ) -> str:
+            return "ran"
+
+        assert "reference" in (await AsyncClient(app).flow("run").start()).failure
+        assert happened == ["enter outer", "enter inner", "inner got FlowContinues", "outer got RuntimeError"]
+
+    async def test_one_that_commits_between_others_is_left_normally(self, app: MRTRServer) -> None:
+        @app.tool
+        def run(
+            outer: Annotated[str, Depends(noted("outer"), on_ask="commit")],
+            middle: Annotated[str, Depends(noted("middle"))],
+            inner: Annotated[str, Depends(noted("inner", "contextmanager"), on_ask="commit")],
+            login: Who,
+        ) -> str:
+            raise ToolError("sold out")
+
+        flow = AsyncClient(app).flow("run")
+        asked = await flow.start()
+        assert happened[3:] == ["leave inner", "middle got FlowContinues", "leave outer"]
+        assert asked.rolled_back == ["Depends(asynchronous)_2"]
+        happened.clear()
+        assert (await flow.answer(login=accept(name="ann"))).failure == "sold out"
+        assert happened[3:] == ["inner got ToolError", "middle got ToolError", "outer got ToolError"]
+
+
 class TestContextVariables:
     async def test_are_as_the_generator_set_them_until_it_resets_them(self, app: MRTRServer) -> None:
         tenant: ContextVar[str] = ContextVar("tenant", default="nobody")
 
         async def on_loop() -> AsyncIterator[None]:
             token = tenant.set("acme")
-            yield
-            tenant.reset(token)
-            note(f"then {tenant.get()}")
+            try:
+                yield
+            finally:
+                tenant.reset(token)
+                note(f"then {tenant.get()}")
 
         def in_thread() -> Iterator[None]:
             token = tenant.set("thread")
-            yield
-            note(f"still {tenant.get()}")
-            tenant.reset(token)
-            note(f"then {tenant.get()}")
+            try:
+                yield
+            finally:
+                note(f"still {tenant.get()}")
+                tenant.reset(token)
+                note(f"then {tenant.get()}")
 
         @app.tool
         def plain(a: Annotated[None, Depends(on_loop)], b: Annotated[None, Depends(in_thread)]) -> str:
@@ -1016,13 +1236,19 @@ class TestContextVariables:
 
     async def test_a_task_group_may_be_open_across_the_yield(self, app: MRTRServer) -> None:
         async def group() -> AsyncIterator[asyncio.TaskGroup]:
-            async with asyncio.TaskGroup() as group:
-                yield group
-            note("all ended")
+            try:
+                async with asyncio.TaskGroup() as group:
+                    yield group
+            finally:
+                note("all ended")
 
         async def work() -> None:
-            await asyncio.sleep(0)
-            note("worked")
+            try:
+                await asyncio.sleep(0.1)
+                note("worked")
+            except asyncio.CancelledError:
+                note("cancelled")
+                raise
 
         @app.tool
         async def run(group: Annotated[asyncio.TaskGroup, Depends(group)], ctx: Context) -> str:
@@ -1033,7 +1259,7 @@ class TestContextVariables:
         flow = AsyncClient(app).flow("run")
         assert (await flow.start()).needs_input
         assert (await flow.answer(confirm=yes)).text == "ran"
-        assert happened == ["worked", "all ended"] * 2
+        assert happened == ["cancelled", "all ended", "worked", "all ended"]
 
 
 class TestTasks:

@@ -17,7 +17,7 @@ from starlette.requests import Request
 from mrtr_server import Context, Depends, Elicit, MRTRServer
 from mrtr_server.callbacks.callback_service import Callbacks, Reports
 from mrtr_server.concurrency.threads import Threads
-from mrtr_server.errors import CallEnded, MisplacedCall, StoreUnavailable
+from mrtr_server.errors import MisplacedCall, StoreUnavailable
 from mrtr_server.flow.endings import Asking, Backgrounded, Completed, Failed, RoundEnd, Yielded, YieldReason
 from mrtr_server.flow.journal import Journal
 from mrtr_server.flow.runner import WIND_DOWN_SECONDS, run
@@ -1095,12 +1095,15 @@ class TestAHandlerThatIsStopped:
     async def test_that_fails_for_nobody_gives_asyncio_nothing_to_report(
         self, bench: Bench, seconds: float, caplog: pytest.LogCaptureFixture
     ) -> None:
+        class Odd(BaseException):
+            """What nobody catches."""
+
         async def session() -> AsyncIterator[None]:
             try:
                 yield
             finally:
                 bench.did.append("failed")
-                raise BaseExceptionGroup("several", [CallEnded()])
+                raise Odd
 
         async def waits(it: Annotated[None, Depends(session)]) -> None:
             try:

@@ -19,6 +19,8 @@ from mcp.shared._httpx_utils import create_mcp_http_client
 from starlette.requests import Request
 
 from mrtr_server import BearerTokens, Context, ElicitUrl, Limits, MRTRServer, SQLStore
+from mrtr_server.storage.sql import database
+from mrtr_server.storage.sql.migrate import new_epoch
 from mrtr_server.testing import EVERYTHING, Clock
 
 from ..support.effects import EFFECTS
@@ -217,6 +219,21 @@ class TestInPlaceOfAResult:
             assert ann.call("meet").result
             (another,) = pages(ann.call("meet"))
             assert another["elicitationId"] != page["elicitationId"]
+
+    def test_so_does_one_whose_flow_is_of_another_epoch_of_the_store(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It would be refused for as long as the flow is kept."""
+        monkeypatch.setattr(database, "EPOCH_AGE", 0.0)
+        url = f"sqlite:///{tmp_path}/live.db"
+        with serving(store=lambda: SQLStore(url)) as urls, client(urls) as ann:
+            ann.headers |= JSON_ONLY
+            (page,) = pages(ann.call("meet"))
+            opened(page["url"])
+            anyio.run(new_epoch, url)
+            (another,) = pages(ann.call("meet"))
+            assert another["elicitationId"] != page["elicitationId"]
+        assert EFFECTS == ["prepared", "prepared"]
 
     def test_another_call_is_another_flow(self, urls: list[str]) -> None:
         with client(urls) as ann:

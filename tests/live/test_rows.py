@@ -43,11 +43,9 @@ class Recording(InProcessStore):
         self.rows[key] = quota
         await super().replace(key, value, keep=keep, quota=quota)
 
-    async def redeem(
-        self, state: str, answers: str, *, lease: float, keep: float, lapsed: bool = True, quota: Quota = ANY
-    ) -> Redemption:
+    async def redeem(self, state: str, answers: str, *, quota: Quota = ANY, **terms: Any) -> Redemption:
         self.rows[state] = quota
-        return await super().redeem(state, answers, lease=lease, keep=keep, lapsed=lapsed, quota=quota)
+        return await super().redeem(state, answers, quota=quota, **terms)
 
 
 @contextmanager

@@ -229,6 +229,11 @@ class TestBatches:
         assert [each["error"]["code"] for each in replies[3:]] == [-32601, -32600]
         assert EFFECTS == []
 
+    def test_half_of_a_character_spoils_none_of_its_messages(self, connect: Connect) -> None:
+        client = connect(version="2025-03-26")
+        replies: Any = client.post([request("ping", id=1), request("\ud83d", id=2)]).message
+        assert [(each["id"], "result" in each) for each in replies] == [(1, True), (2, False)]
+
     def test_notifications_alone_are_accepted(self, connect: Connect) -> None:
         client = connect(version="2025-03-26")
         assert client.post([{"jsonrpc": "2.0", "method": "notifications/initialized"}]).status == 202

@@ -92,6 +92,25 @@ class TestOverrides:
         assert await query(app) == "x plain"
         assert happened == ["left"]
 
+    async def test_one_is_left_as_the_parameter_says_and_need_not_be_a_generator(self, app: MRTRServer) -> None:
+        def kept() -> Iterator[str]:
+            yield "real"
+            happened.append("kept")
+
+        def fake() -> Iterator[str]:
+            yield "fake"
+            happened.append("left")
+
+        @app.tool
+        async def ask(it: Annotated[str, Depends(kept, on_ask="commit")], ctx: Context) -> str:
+            await ctx.confirm("sure?")
+            return it
+
+        for other in (fake, lambda: "plain"):
+            with app.override(kept, other):
+                assert (await AsyncClient(app).flow("ask").start()).questions == {"confirm": "sure?"}
+        assert happened == ["left"]
+
     async def test_the_context_manager_puts_back_what_was_there_whatever_happens(self, app: MRTRServer) -> None:
         app.overrides[connect] = lambda: "first"
 

@@ -34,7 +34,6 @@ from pydantic_core import CoreSchema
 
 from mrtr_server import Elicit, Elicited, MRTRServer, SetupError, ToolError
 from mrtr_server.errors import InvalidAnswer
-from mrtr_server.schema.arguments import MOST_PROBLEMS
 from mrtr_server.schema.forms import Form, form
 
 SPECIFICATION = json.loads((Path(__file__).parents[1] / "schemas" / "2026-07-28.json").read_text())
@@ -514,8 +513,8 @@ class TestRead:
 
     def test_a_long_list_of_mistakes_is_cut_short(self) -> None:
         with pytest.raises(InvalidAnswer) as caught:
-            Form(model_of(list[Color])).validate({"field": ["green"] * 1000})
-        assert caught.value.reason.count("field.") == MOST_PROBLEMS
+            Form(model_of(list[Color])).validate({"field": ["red", "green", "green"]})
+        assert caught.value.reason == "field.1: Input should be 'red' or 'blue' (and more may follow)"
 
     @pytest.mark.parametrize("error", [KeyError("s3cret"), TypeError("s3cret"), ToolError("s3cret")])
     def test_a_validator_that_breaks_is_an_answer_that_can_not_be_used(
@@ -537,11 +536,6 @@ class TestRead:
         assert (logger, level) == ("mrtr_server", logging.ERROR)
         assert message == f"A validator of Broken failed on an answer with {type(error).__name__}"
         assert "s3cret" not in caplog.text
-
-    def test_very_many_mistakes_are_counted(self) -> None:
-        with pytest.raises(InvalidAnswer) as caught:
-            Form(model_of(list[Color])).validate({"field": ["green"] * 100_000})
-        assert caught.value.reason == "100000 problems"
 
     def test_a_reason_of_the_model_s_own_is_given_as_it_is(self) -> None:
         class Even(BaseModel):

@@ -143,3 +143,14 @@ def test_a_form_that_is_only_met_inside_is_refused_before_anybody_answers(
         caplog.clear()
         assert "inputRequests" not in str(wire.call(name).message)
         assert "Choosing: the pattern" in caplog.text
+
+
+class Meta(BaseModel):
+    metadata: Compiled = ""
+    default: Compiled = ""
+    serialization: Compiled = ""
+
+
+def test_the_name_of_a_field_hides_no_pattern() -> None:
+    with pytest.raises(SetupError, match="is matched by Python's re"):
+        arguments_of(Meta)

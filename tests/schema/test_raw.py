@@ -395,3 +395,9 @@ def test_no_problem_repeats_a_value_or_is_long() -> None:
     assert ("d", '"e" is a required property') in found
     assert "s3cret" not in str(found)
     assert all(len(where) <= 200 and len(what) <= 200 for where, what in found)
+
+
+def test_the_digits_of_a_number_are_looked_at_once() -> None:
+    arguments = RawArguments("tool", {"type": "object", "properties": {"them": {"type": "array"}}}, "it")
+    raw = {"them": [int("7" * 308)] * 20_000}
+    assert within(0.5, lambda: arguments.validate(raw)) == {"it": raw}

@@ -2,10 +2,12 @@
 
 import asyncio
 import os
+import re
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ from mrtr_server import SQLStore, StoreUnavailable
 from mrtr_server.cli import main
 from mrtr_server.errors import WrongVersion
 from mrtr_server.storage.sql import migrate
-from mrtr_server.storage.sql.database import Database
+from mrtr_server.storage.sql.database import Database, Version
 from mrtr_server.storage.sql.migrate import upgrade
 from mrtr_server.storage.sql.sqlite_mode import make_private
 from mrtr_server.storage.sql.statements import read_migrations
@@ -28,7 +30,7 @@ from ..support.serving import KEYS, TIMEOUT, in_process
 
 pytestmark = pytest.mark.anyio
 
-NEWEST = "4"
+NEWEST = "5"
 
 
 async def on(url: str, *statements: str) -> Any:
@@ -88,7 +90,7 @@ async def works(url: str) -> bool:
 class TestVersions:
     def test_each_has_a_migration_that_leads_to_it(self) -> None:
         for kind in ("sqlite", "postgresql"):
-            assert list(read_migrations(kind)) == ["1", "2", "3", "4"]
+            assert list(read_migrations(kind)) == ["1", "2", "3", "4", "5"]
 
     async def test_word_for_word_on_sqlite(self, tmp_path: Path) -> None:
         made, upgraded = tmp_path / "made.db", tmp_path / "upgraded.db"
@@ -192,9 +194,9 @@ class TestUpgrade:
         steps = Database.steps_from
         asked: list[str | None] = []
 
-        def too_late(database: Database, found: str | None) -> list[str]:
-            asked.append(found)
-            return steps(database, "1" if len(asked) == 1 else found)
+        def too_late(database: Database, found: Version | None) -> list[str]:
+            asked.append(found and found.number)
+            return steps(database, Version("1") if len(asked) == 1 else found)
 
         with monkeypatch.context() as patched:
             patched.setattr(Database, "steps_from", too_late)
@@ -208,20 +210,20 @@ class TestUpgrade:
         await upgrade(url)
         database = open_database(url)
 
-        def find(*versions: str | None) -> None:
+        def find(*versions: Version | None) -> None:
             left = list(versions)
 
-            def now(connection: object) -> str | None:
+            def now(connection: object) -> Version | None:
                 return left.pop(0)
 
-            async def later(connection: object) -> str | None:
+            async def later(connection: object) -> Version | None:
                 return left.pop(0)
 
             monkeypatch.setattr(database, "_find_version", later if database.notifies else now)
 
-        find("1", NEWEST)
-        assert await database.upgrade() == "1"
-        find(None, "99")
+        find(Version("1"), Version(NEWEST))
+        assert await database.upgrade() == Version("1")
+        find(None, Version("99"))
         with pytest.raises(WrongVersion, match="its tables are of version 99"):
             await database.check()
         await database.close()
@@ -268,6 +270,7 @@ class TestUpgrade:
         older = SQLStore(url)
         for later in list(older.database.migrations)[1:]:
             del older.database.migrations[later]
+        older.database.statements["find_epoch"] = "SELECT ''"  # of which it knows nothing
         assert await older.get("key") == b"kept"
         await upgrade(url)
         assert await older.get("key") == b"kept"
@@ -292,6 +295,186 @@ class TestUpgrade:
             await upgrade(url)
         other.rollback()
         other.close()
+
+
+class TestLaterTables:
+    """To go back to this release after `db upgrade` of a later one, no backup is needed where the tables say so."""
+
+    LATER = (
+        "ALTER TABLE mrtr_tasks ADD COLUMN later TEXT NOT NULL DEFAULT 'x'",
+        "CREATE TABLE mrtr_later (id TEXT)",
+        "UPDATE mrtr_schema SET version_num = '12', compatible_from = '5'",
+    )
+
+    async def test_work_where_they_say_that_this_release_is_new_enough(self, url: str) -> None:
+        assert await works(url)
+        await on(url, *self.LATER)
+        assert await works(url)
+        store = SQLStore(url)
+        assert (await store.redeem("state", "answers", lease=60, keep=600)).verdict == "granted"
+        await store.close()
+
+    async def test_are_left_as_they_are_by_the_upgrade_of_this_one(self, url: str) -> None:
+        await upgrade(url)
+        await on(url, *self.LATER)
+        before = await found_in(url)
+        assert (await upgrade(url)).endswith("nothing to do, the tables are at the later version 12, which works, too")
+        assert await migrate.script(url) == ""
+        assert await found_in(url) == before
+        assert await version(url) == "12"
+
+    @pytest.mark.parametrize("oldest", ["6", "", "x"])
+    async def test_are_refused_where_they_do_not(self, url: str, oldest: str) -> None:
+        await upgrade(url)
+        await on(url, *self.LATER, f"UPDATE mrtr_schema SET compatible_from = '{oldest}'")  # noqa: S608
+        assert "tables are of version 12, and this release of mrtr_server works with version 5, and with later" in (
+            await refusal(url)
+        )
+
+    async def test_begin_another_epoch_as_ours_do(self, url: str) -> None:
+        await upgrade(url)
+        await on(url, *self.LATER)
+        assert "has begun" in await migrate.new_epoch(url)
+        assert await version(url) == "12"
+
+    async def test_are_served(self, url: str, tmp_path: Path) -> None:
+        await upgrade(url)
+        await on(url, *self.LATER)
+        await asyncio.to_thread(TestServers().started, url, tmp_path / "log")
+
+    @pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+    def test_each_says_from_which_on(self, kind: str) -> None:
+        """Nobody forgets it: a release that can't work with them would otherwise try to."""
+        says = re.compile(r"UPDATE mrtr_schema SET compatible_from = '\d+'")
+        later = [number for number in read_migrations(kind) if int(number) > 5]
+        assert [number for number in later if not any(map(says.fullmatch, read_migrations(kind)[number]))] == []
+
+
+async def found_in(url: str) -> Any:
+    """Return all that is in a database, by name."""
+    if url.startswith("sqlite"):
+        return await on(url, "SELECT name, sql FROM sqlite_master ORDER BY name")
+    return await on(url, "SELECT relname, relkind FROM pg_class WHERE relname LIKE '%mrtr%' ORDER BY relname")
+
+
+@asynccontextmanager
+async def in_transaction(url: str, statement: str) -> AsyncIterator[None]:
+    """Let a transaction of somebody else run a statement, and stay open for as long as the block lasts."""
+    other = await asyncpg.connect(url)
+    try:
+        async with other.transaction():
+            await other.execute(statement)
+            yield
+    finally:
+        await other.close()
+
+
+INDEXES = ["ix_mrtr_tasks_waiting", "ix_mrtr_tasks_running", "ix_mrtr_tasks_owned"]
+"""Those that came after the tables."""
+
+
+class TestIndexes:
+    """Of tables that are there, PostgreSQL makes them while others write."""
+
+    @pytest.fixture
+    async def url(self, postgresql: PostgreSQL) -> str:
+        return postgresql.url(await postgresql.new_database())
+
+    async def indexes(self, url: str) -> dict[str, bool]:
+        """Return the indexes that came later, and whether they are complete."""
+        found = await on(url, "SELECT relname, indisvalid FROM pg_index JOIN pg_class ON oid = indexrelid")
+        return {name: valid for name, valid in found if name in INDEXES}
+
+    async def test_block_nobody_who_writes_and_wait_for_who_does(self, url: str) -> None:
+        await upgrade(url)
+        await on(url, *(f"DROP INDEX {name}" for name in INDEXES))
+        insert = (
+            "INSERT INTO mrtr_tasks SELECT '{id}', '', 'tool', 'working', '', 0, 0, 0, 0, 0, 9e9, '', '', '', '', 0, "
+            "'', 0, 0, 'writer'"
+        )
+        async with in_transaction(url, insert.format(id="a")):
+            upgrading = asyncio.create_task(upgrade(url))
+            await self.is_waiting(url, "CREATE INDEX CONCURRENTLY%")
+            change = "UPDATE mrtr_tasks SET message = 'x' WHERE id = 'b'"
+            await asyncio.wait_for(on(url, insert.format(id="b"), change), 5)
+            assert not upgrading.done()
+        await asyncio.wait_for(upgrading, TIMEOUT)
+        assert await self.indexes(url) == dict.fromkeys(INDEXES, True)
+
+    async def test_that_were_left_unfinished_are_made_by_the_next_run(self, url: str) -> None:
+        await upgrade(url)
+        await on(url, f"DROP INDEX {INDEXES[0]}")
+        async with in_transaction(url, "LOCK TABLE mrtr_tasks IN ROW EXCLUSIVE MODE"):
+            upgrading = asyncio.create_task(upgrade(url))
+            process = await self.is_waiting(url, "CREATE INDEX CONCURRENTLY%")
+            await on(url, f"SELECT pg_cancel_backend({process})")
+            with pytest.raises(
+                StoreUnavailable, match=r"canceling statement.*; not all indexes are made; run it again"
+            ):
+                await upgrading
+        assert (await self.indexes(url))[INDEXES[0]] is False
+        assert ("warning", "an index is missing, or unfinished: run `mrtr-server db upgrade` again") in (
+            await migrate.review(url)
+        )
+        assert await works(url), "servers need no index"
+        assert await migrate.script(url) == (
+            f"DROP INDEX CONCURRENTLY IF EXISTS {INDEXES[0]};\n"
+            f"CREATE INDEX CONCURRENTLY {INDEXES[0]} ON mrtr_tasks (name, caller, updated) "
+            "WHERE status = 'working' AND lease = '';\n"
+        )
+        await upgrade(url)
+        assert await self.indexes(url) == dict.fromkeys(INDEXES, True)
+        assert await migrate.review(url) == []
+
+    async def test_are_made_once_by_many_at_once(self, url: str) -> None:
+        await upgrade(url)
+        for _ in range(3):
+            await on(url, *(f"DROP INDEX {name}" for name in INDEXES))
+            await asyncio.gather(*(upgrade(url) for _ in range(4)))
+            assert await self.indexes(url) == dict.fromkeys(INDEXES, True)
+
+    async def test_take_as_long_as_they_take_whatever_a_role_may_wait(self, url: str) -> None:
+        await upgrade(url)
+        await on(url, *(f"DROP INDEX {name}" for name in INDEXES))
+        impatient = f"{url}&options=-c%20statement_timeout%3D100%20-c%20lock_timeout%3D100"
+        async with in_transaction(url, "LOCK TABLE mrtr_tasks IN ROW EXCLUSIVE MODE"):
+            upgrading = asyncio.create_task(upgrade(impatient))
+            await self.is_waiting(url, "CREATE INDEX CONCURRENTLY%")
+            await asyncio.sleep(0.3)
+            assert not upgrading.done()
+        await upgrading
+        assert await self.indexes(url) == dict.fromkeys(INDEXES, True)
+
+    async def test_of_new_tables_are_made_with_them(self, url: str) -> None:
+        assert "CONCURRENTLY" not in await migrate.script(url)
+        assert await works(url)
+        assert await self.indexes(url) == dict.fromkeys(INDEXES, True)
+
+    async def test_of_older_tables_come_after_the_transaction(self, url: str) -> None:
+        await old(url)
+        script = await migrate.script(url)
+        transaction, _, after = script.partition("COMMIT;\n")
+        assert "CONCURRENTLY" not in transaction
+        assert after.count("CREATE INDEX CONCURRENTLY") == after.count("DROP INDEX CONCURRENTLY IF EXISTS") == 3
+        assert (await upgrade(url)).endswith("to version 5")
+        assert await self.indexes(url) == dict.fromkeys(INDEXES, True)
+
+    async def test_an_upgrade_waits_for_no_transaction_that_holds_a_table_for_ever(self, url: str) -> None:
+        """Whoever writes would queue behind it."""
+        await old(url)
+        async with in_transaction(url, "SELECT * FROM mrtr_redemptions"):
+            with pytest.raises(StoreUnavailable, match=r"lock timeout; another session.* holds a table"):
+                await upgrade(url)
+        assert await version(url) == "1"
+        assert (await upgrade(url)).endswith("to version 5")
+
+    async def is_waiting(self, url: str, query: str) -> int:
+        """Wait until a statement waits for a lock; return the process that runs it."""
+        find = f"SELECT pid FROM pg_stat_activity WHERE query LIKE '{query}' AND wait_event_type = 'Lock'"  # noqa: S608
+        async with asyncio.timeout(TIMEOUT):
+            while not (found := await on(url, find)):  # noqa: ASYNC110  it is elsewhere
+                await asyncio.sleep(0.05)
+        return int(found[0][0])
 
 
 class TestCommand:
@@ -336,8 +519,8 @@ class TestCommand:
 
     async def test_prints_for_either_database_what_makes_its_tables_in_one_transaction(self, url: str) -> None:
         printed: str = (await asyncio.to_thread(self.run, "--sql", "--database", url)).output
-        assert printed.startswith("BEGIN;\nCREATE TABLE mrtr_redemptions")
-        assert printed.endswith(f" VALUES ('{NEWEST}');\nCOMMIT;\n")
+        assert printed.startswith("BEGIN;\nCREATE TABLE mrtr_schema")
+        assert printed.endswith(";\nCOMMIT;\n")
         if url.startswith("sqlite"):
             assert not os.path.exists(url.removeprefix("sqlite:///")), "nothing is changed"  # noqa: ASYNC240
         else:

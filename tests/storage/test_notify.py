@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from mrtr_server.storage.sql import notify as module
-from mrtr_server.storage.sql.database import Database
+from mrtr_server.storage.sql.database import Database, Version
 from mrtr_server.storage.sql.notify import Notices
 
 from ..support.virtual_time import VirtualTime
@@ -47,10 +47,10 @@ class Unused(Database):
     def time(self) -> float:
         raise NotImplementedError
 
-    async def upgrade(self) -> str | None:
+    async def _change(self, steps: Callable[[Version | None], Sequence[str]]) -> Version | None:
         raise NotImplementedError
 
-    async def found_version(self) -> str | None:
+    async def found_version(self) -> Version | None:
         raise NotImplementedError
 
     async def close(self) -> None:

@@ -498,7 +498,7 @@ class SQLContract(StoreContract):
         ):
             plan = await explained(database, statement)
             assert index in plan, plan
-            assert "Seq Scan" not in plan, plan
+            assert "Seq Scan" not in plan.replace("Seq Scan on mrtr_schema", ""), plan  # it has one row
             assert f"SCAN {index}" not in plan, plan
 
 

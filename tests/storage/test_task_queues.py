@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from mrtr_server.storage.task_queues import CALLERS_IN_VIEW, TaskQueues
-from mrtr_server.storage.tasks import FREE, Places, TaskRow
+from mrtr_server.storage.tasks import FREE, Places, TaskRow, in_epoch
 
 NOW = 100.0
 ROW = TaskRow("", "", "a", "working", "", 0, 0, 60, 1, 600, 600, b"", b"")
@@ -122,9 +122,12 @@ def test_a_claim_looks_at_so_many_callers_and_the_next_one_at_the_others() -> No
 
 
 def test_a_row_says_what_its_client_may_see_of_it_and_what_the_log_calls_it() -> None:
-    row = replace(ROW, id="mcp-0123456789abcdef", message="soon", questions=b"12", outcome=b"345678")
+    row = replace(ROW, id="0123456789abcdef", message="soon", questions=b"12", outcome=b"345678")
     assert row.visible_bytes == 12
-    assert row.reference == replace(row, id="0123456789abcdef").reference == "01234567"
+    named = in_epoch("epoch", row.id)
+    ids = [row.id, f"task-{row.id}", named, f"task-{named}"]
+    assert {replace(row, id=id).reference for id in ids} == {"01234567"}
+    assert [replace(row, id=id).epoch for id in ids] == ["", "", "epoch", "epoch"]
 
 
 def test_a_row_that_nobody_has_had_says_so() -> None:

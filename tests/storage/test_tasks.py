@@ -602,7 +602,7 @@ class SQLContract(TaskContract):
                 continue
             plan = await explained(database, statement)
             assert index in plan, plan
-            assert "Seq Scan" not in plan, plan
+            assert "Seq Scan" not in plan.replace("Seq Scan on mrtr_schema", ""), plan  # it has one row
             assert "SCAN mrtr_tasks" not in plan.replace("SCAN mrtr_tasks USING", ""), plan
             assert "Sort" not in plan, plan
             assert "TEMP B-TREE" not in plan.partition("SCAN newest")[0], (

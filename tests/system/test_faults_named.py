@@ -20,6 +20,7 @@ import anyio
 import asyncpg  # type: ignore[import-untyped]
 import pytest
 
+from mrtr_server.storage.sql.migrate import new_epoch
 from mrtr_server.testing import Client, Reply
 
 from ..support.databases import PostgreSQL, freeze
@@ -206,6 +207,25 @@ class TestTheDatabase:
         assert 30 < float(found[1]) <= 60
         assert "confirmations and single-use rounds are refused" in line
         assert "Set both clocks by NTP" in line
+
+    def test_has_lost_writes(self, start: Start, postgresql: PostgreSQL) -> None:
+        name = anyio.run(postgresql.new_database)
+        before = start(MRTR_DATABASE_URL=postgresql.url(name))
+        asked = before.send("pay")
+        with postgresql.standby() as standby:
+            anyio.run(standby.fetch, "SELECT pg_promote()")
+            assert before.answer(asked, "pay").text == "paid", "which the other one will never know"
+            url = standby.url(name)
+            servers = [start(MRTR_DATABASE_URL=url) for _ in range(2)]
+            logs = "\n".join(server.process.text for server in servers)
+            (line,) = [each for each in logs.splitlines() if "timeline" in each]
+            assert "its writes are on timeline 2 of cluster" in line
+            assert "run `mrtr-server db new-epoch` now" in line
+            anyio.run(new_epoch, url)
+            for _ in range(TIMES):
+                assert "requestState is not valid" in servers[0].answer(asked, "pay").error.message
+            assert "'pay': refused a requestState: it names another epoch" in servers[0].line("epoch of the store")
+            assert servers[0].pay().text == "paid"
 
     def test_has_tables_of_another_version(self, start: Start, tmp_path: Path) -> None:
         server = start(MRTR_DATABASE_URL=f"sqlite:///{tmp_path}/shop.db")

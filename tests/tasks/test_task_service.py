@@ -4,10 +4,11 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
+from secrets import token_hex
 from typing import Annotated, Any
 
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, Field, SecretStr
 from starlette.authentication import AuthCredentials, AuthenticationBackend, SimpleUser
 from starlette.requests import HTTPConnection
 
@@ -27,10 +28,12 @@ from mrtr_server import (
     Store,
     ToolError,
 )
+from mrtr_server.storage.tasks import epoch_of
 from mrtr_server.tasks import worker
 from mrtr_server.testing import Answers, AsyncClient, Clock, accept, no, replica, yes
 
 from ..support.direct import Exchange, headers_for, scope_of
+from ..support.effects import EFFECTS, effect
 from ..support.flows import update
 from ..support.models import Login
 from ..support.serving import TIMEOUT
@@ -348,10 +351,14 @@ class TestACall:
         flow.move_to(replica(server))
         assert (await flow.wait()).task.status == "input_required"
 
-    async def test_gives_ids_that_nobody_can_guess(self, client: AsyncClient) -> None:
+    async def test_gives_ids_that_nobody_can_guess_and_that_name_the_epoch_of_its_store(
+        self, client: AsyncClient, store: Store
+    ) -> None:
         ids = {(await client.flow("greet").start()).task.id for _ in range(20)}
-        assert len(ids) == 20
-        assert all(len(id) == 48 for id in ids)
+        assert len({id[:8] for id in ids}) == 20, "what the log calls them"
+        epoch = await store.epoch()
+        assert {len(id.replace(f"-{epoch}-", "")) for id in ids} == {48}
+        assert {epoch_of(id) for id in ids} == {epoch}
 
     async def test_has_the_limits_of_the_server_unless_its_tool_has_some(self, server: MRTRServer) -> None:
         limited = replica(server, limits=Limits(task_seconds=50, poll_seconds=0.5))
@@ -560,7 +567,7 @@ class TestSingleUse:
 
         async def deliver_again() -> tuple[str, str]:
             # The same tasks, and redemptions that never were.
-            forgetful = replica(server, store=InProcessStore())
+            forgetful = replica(server, store=Forgetful())
             forgetful._parts.tasks.store = server._parts.tasks.store
             reply = await AsyncClient(forgetful, tasks=True).request("tools/call", params)
             await forgetful._parts.worker.close()
@@ -574,10 +581,16 @@ class TestSingleUse:
         assert ran == ["once"]
 
 
+class Forgetful(InProcessStore):
+    """Knows of no redemption, in whichever epoch."""
+
+    has_epochs = True
+
+
 class TestWhatATaskSaysOfItself:
     async def test_is_what_every_database_and_client_can_read(self, client: AsyncClient) -> None:
         reply = await (await started(client, "mumbles")).wait()
-        assert reply.task.message == "Around\N{REPLACEMENT CHARACTER} ?"
+        assert reply.task.message == "Around\N{REPLACEMENT CHARACTER} \N{REPLACEMENT CHARACTER}"
 
     async def test_is_said_no_more_once_it_has_ended(self, client: AsyncClient, server: MRTRServer) -> None:
         """It was about work that goes on no more; a failure says what failed."""
@@ -862,6 +875,31 @@ class TestPrincipals:
 
 
 class TestWhatIsStored:
+    async def test_comes_back_as_it_was(self, client: AsyncClient, server: MRTRServer) -> None:
+        class Key(BaseModel):
+            id: str = Field(alias="_id")
+            value: SecretStr
+            raw: bytes = Field(exclude=True)
+
+        def make() -> Key:
+            return Key(_id=effect("made"), value=SecretStr("s3cret"), raw=b"\xff")
+
+        name = f"keyed_{token_hex(4)}"  # the server is that of all stores
+
+        @server.tool(name=name, task="required")
+        async def keyed(ctx: Context) -> str:
+            key = await ctx.step(make)
+            await ctx.confirm("Use it?")
+            return f"{key.id} {key.value.get_secret_value()} {key.raw!r}"
+
+        flow = await started(client, name)
+        await flow.wait()
+        row = await server._parts.tasks.store.find_task(flow.task)
+        assert row is not None
+        assert b"s3cret" not in row.journal
+        assert (await flow.answer(confirm=yes)).text == r"made s3cret b'\xff'"
+        assert EFFECTS == ["made"]
+
     async def test_can_be_read_by_nobody_without_the_keys(self, client: AsyncClient, server: MRTRServer) -> None:
         flow = await started(client, "both")
         await flow.wait()

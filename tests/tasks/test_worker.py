@@ -1209,7 +1209,7 @@ class TestMessages:
             ("x" * 2_000, "x" * 2_000),
             ("x" * 2_000 + "y", "x" * 2_000),
             ("a\0b", "a\N{REPLACEMENT CHARACTER}b"),
-            ("\ud800!", "?!"),
+            ("\ud800!", "\N{REPLACEMENT CHARACTER}!"),
         ],
     )
     async def test_are_what_everybody_can_keep_and_are_stored_once(self, tools: Tools, said: str, shown: str) -> None:

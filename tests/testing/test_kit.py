@@ -22,6 +22,7 @@ from starlette.routing import Mount, Route
 from mrtr_server import (
     BearerTokens,
     Context,
+    Depends,
     Elicit,
     Elicited,
     ElicitUrl,
@@ -596,6 +597,35 @@ class TestWhatHappenedInside:
         done = Client(app).call("deploy", service="shop", answers={"confirm": yes})
         assert done.steps == ["build", "roll_out"]
 
+    def test_what_a_round_without_a_result_has_left_is_told_once_it_was_entered(self) -> None:
+        server = MRTRServer("rolled back", keys=ring)
+
+        def session() -> Iterator[str]:
+            yield "a session"
+
+        async def asking(ctx: Context) -> AsyncIterator[bool]:
+            yield await ctx.confirm("sure?", key="first")
+
+        def kept() -> Iterator[str]:
+            yield "a counter"
+
+        @server.tool
+        async def order(
+            kept: Annotated[str, Depends(kept, on_ask="commit")],
+            session: Annotated[str, Depends(session)],
+            asking: Annotated[bool, Depends(asking)],
+            ctx: Context,
+        ) -> str:
+            await ctx.confirm("really?", key="second")
+            return "ordered"
+
+        flow = Client(server).flow("order")
+        assert flow.start().rolled_back == ["Depends(session)"]
+        assert flow.answer(first=yes).rolled_back == ["Depends(asking)", "Depends(session)"]
+        assert flow.answer(second=yes).rolled_back == []
+        done = Client(server).call("order", answers={"first": yes, "second": yes})
+        assert done.rolled_back == ["Depends(session)", "Depends(asking)", "Depends(session)"]
+
     def test_steps_go_by_the_name_of_their_function_or_their_own_key(self) -> None:
         server = MRTRServer("steps", keys=ring)
 
@@ -646,7 +676,7 @@ class TestWhatHappenedInside:
 
     def test_over_http_it_can_not_be_seen(self, serve: Serve) -> None:
         done = Client(serve(app).url).call("notes")
-        for look in (lambda: done.steps, lambda: done.replayed, lambda: done.log):
+        for look in (lambda: done.steps, lambda: done.replayed, lambda: done.rolled_back, lambda: done.log):
             with pytest.raises(Unexpected, match="can't be seen over HTTP: pass the application to the client instead"):
                 look()
 

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from mcp.shared.inbound import encode_header_value
 from pydantic import BaseModel
 
 from mrtr_server import Elicit, InputRequired, Inputs, KeyRing, MRTRServer
@@ -81,13 +82,28 @@ def refused(reply: Reply, status: int, code: int, id: str | int | None) -> JSON:
         b'{"jsonrpc": "2.0", "id": 1, "method": "tools/list"} {}',
         b'\xef\xbb\xbf{"jsonrpc": "2.0", "id": 1, "method": "tools/list"}',
         b'{"jsonrpc": "2.0", "id": 1, "method": "\xff"}',
-        b'{"jsonrpc": "2.0", "id": 1, "method": "\\ud800"}',
         b"\x00",
     ],
-    ids=["empty", "words", "cut", "comma", "two", "byte order mark", "not UTF-8", "half a character", "NUL"],
+    ids=["empty", "words", "cut", "comma", "two", "byte order mark", "not UTF-8", "NUL"],
 )
 def test_what_is_not_json_is_a_parse_error_without_an_id(wire: Wire, body: bytes) -> None:
     refused(wire.send(body, PLAIN), 400, PARSE_ERROR, None)
+
+
+@pytest.mark.parametrize("half", [rb"\ud800", rb"\uDCFF", b"\xed\xa0\x80"])
+@pytest.mark.parametrize("dialect", ["modern", "draft"])
+def test_half_of_a_character_is_one_that_is_unknown(wire: Wire, half: bytes, dialect: str) -> None:
+    """Its request is answered, with its id, as any other is; a header says the same in UTF-8, which has no halves."""
+    make = modern if dialect == "modern" else request
+    message = make("tools/call", {"name": "deploy", "arguments": {"service": "cut HALF"}}, id="x")
+    named = {"Mcp-Param-Service": encode_header_value("cut \N{REPLACEMENT CHARACTER}")}
+    headers = {**PLAIN, **({**mirrored(message), **named} if dialect == "modern" else {})}
+    reply = wire.send(json.dumps(message).encode().replace(b"HALF", half), headers)
+    assert reply.message["id"] == "x"
+    assert "Deploy cut \N{REPLACEMENT CHARACTER}?" in str(reply.result)
+    for broken in ({"method": "HALF"}, {"params": {"_meta": "HALF"}}, {"params": {"HALF": 1}}, {"HALF": "HALF"}):
+        reply = wire.send(json.dumps({**message, **broken}).encode().replace(b"HALF", half), headers)
+        assert reply.message["id"] == "x"
 
 
 @pytest.mark.parametrize(

@@ -385,6 +385,28 @@ class TestTasks:
             assert set(told) == {"notifications/tasks/status"}
 
 
+class TestHalvesOfCharacters:
+    """A cut emoji, as JavaScript writes it: its request is answered as any other is."""
+
+    def test_a_request_with_one_is_answered_with_its_id(self, client: StdioClient) -> None:
+        id = client.begin_call("greet", {"greeting": "cut \ud83d"}, modern=True)
+        asked = client.next()
+        assert (asked["id"], asked["result"]["resultType"]) == (id, "input_required")
+
+    def test_an_open_call_asks_and_continues_with_one(self, session: StdioClient) -> None:
+        id = session.begin_call("greet", {"greeting": "cut \ud83d"})
+        session.send(id=session.next()["id"], result={"action": "accept", "content": {"name": "ada\udcff"}})
+        done = session.next()
+        assert (done["id"], text_of(done)) == (id, "cut \N{REPLACEMENT CHARACTER}, ada\N{REPLACEMENT CHARACTER}!")
+
+    def test_a_batch_with_one_is_answered_message_by_message(self, client: StdioClient) -> None:
+        client.initialize("2025-03-26")
+        add = {"jsonrpc": "2.0", "method": "tools/call", "params": {"name": "add", "arguments": {"a": 1, "b": 2}}}
+        messages = [{**add, "id": "a"}, {"jsonrpc": "2.0", "id": "b", "method": "\ud83d"}]
+        client.write(json.dumps(messages).encode() + b"\n")
+        assert {each["id"]: "result" in each for each in json.loads(client.next_line())} == {"a": True, "b": False}
+
+
 class TestBatches:
     CALL: ClassVar[JSON] = {
         "jsonrpc": "2.0",

@@ -1,6 +1,7 @@
 """Server-sent events are read as they come, in whatever pieces, as the standard says."""
 
 from itertools import pairwise
+from time import process_time
 
 import pytest
 from hypothesis import given
@@ -45,6 +46,17 @@ def test_an_event_comes_with_its_empty_line_and_not_before() -> None:
     reader = EventReader(Event)
     assert reader.feed(b"data: x\n") == []
     assert [event.data for event in reader.feed(b"\n")] == ["x"]
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r\n"])
+def test_further_empty_lines_are_skipped_and_not_kept(end: bytes) -> None:
+    reader, many = EventReader(Event), end * 40_000
+    began = process_time()
+    for _ in range(50):
+        assert reader.feed(many) == []
+        assert [event.raw for event in reader.feed(b"data: x" + end + many)] == [b"data: x" + end * 2]
+    assert process_time() - began < 1
+    assert [event.data for event in reader.feed(b"data: y\n\n" + many + b"data: z\n\n")] == ["y", "z"]
 
 
 def test_comments_are_counted() -> None:

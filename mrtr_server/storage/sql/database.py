@@ -1,8 +1,13 @@
 """What is the same of every database: its name, its tables and their version, and errors in an operator's words."""
 
+import asyncio
+import math
+import re
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Literal, NamedTuple
 
 from ...errors import StoreUnavailable, WrongVersion
 from .statements import read_migrations, read_statements
@@ -11,6 +16,10 @@ TIMEOUT = 10.0
 """How long one operation may take in all, in seconds."""
 CONNECT_TIMEOUT = 5.0
 """How long connecting, or waiting for another process's write to a SQLite file, may take, in seconds."""
+EPOCH_AGE = 30.0
+"""How long an epoch is taken for the present one before it is looked up again, in seconds."""
+EPOCH_WITHIN = 1.0
+"""How long that is waited for, in seconds: the one that is known is nearly always right."""
 
 HINTS = {
     "unable to open database file": "its folder must exist, and this process must be allowed to write there",
@@ -23,9 +32,29 @@ HINTS = {
     "too many connections": "count five for each process, and one more; raise the limit, or put a pooler in front",
     "too many clients": "count five for each process, and one more; raise max_connections, or put a pooler in front",
     "remaining connection slots": "count five for each process, and one more; raise max_connections, or use a pooler",
+    "lock timeout": "another session, in a transaction, holds a table; end it, or run the command again",
     "permission denied": "the user needs CREATE once, and then SELECT, INSERT, UPDATE and DELETE on the tables",
 }
 """What to do about an error, by words of its text."""
+
+_INDEX = re.compile(r"^CREATE INDEX CONCURRENTLY (\w+)")
+_DROPPED = re.compile(r"^DROP INDEX (\w+)")
+
+
+Advice = tuple[Literal["warning", "advice"], str]
+"""How bad something is, and what it is and what to do."""
+
+
+class Version(NamedTuple):
+    """The version of the tables that are there.
+
+    Args:
+        number: theirs.
+        compatible_from: the oldest version whose releases work with them; empty where the tables do not say.
+    """
+
+    number: str
+    compatible_from: str = ""
 
 
 class Database(ABC):
@@ -44,6 +73,8 @@ class Database(ABC):
 
     def __init__(self, kind: str, name: str) -> None:
         self.name = name
+        self._epoch, self._epoch_read = "", -math.inf
+        self._reading: set[asyncio.Task[None]] = set()
         self.statements = read_statements(kind)
         self.migrations = read_migrations(kind)
 
@@ -107,20 +138,92 @@ class Database(ABC):
     def time(self) -> float:
         """Return the time by the clock that its statements use, in seconds since the epoch, as far as it is known."""
 
-    @abstractmethod
-    async def upgrade(self) -> str | None:
-        """Upgrade older tables to the present version, in one transaction, or make them if there are none.
+    async def upgrade(self) -> Version | None:
+        """Upgrade older tables to the present version, or make them if there are none.
+
+        The tables change in one transaction. What `missing_indexes` returns is made after it, while others write.
 
         Returns:
             The version that was found; None if there were no tables.
 
         Raises:
-            StoreUnavailable: it could not be done, and nothing was.
+            StoreUnavailable: it could not be done. The tables are as they were, or complete but for an index.
+        """
+        return await self._change(self.steps_from)
+
+    @abstractmethod
+    async def _change(self, steps: Callable[[Version | None], Sequence[str]]) -> Version | None:
+        """Run statements in one transaction, while no other process does so.
+
+        Args:
+            steps: takes the version that is found, and returns the statements.
+
+        Returns:
+            The version that was found; None if there were no tables.
         """
 
     @abstractmethod
-    async def found_version(self) -> str | None:
+    async def found_version(self) -> Version | None:
         """Return the version of the tables that are there; None if there are none. Raises as `rows` does."""
+
+    async def missing_indexes(self) -> list[str]:
+        """Return the statements that make the indexes which are not there, or were left unfinished."""
+        return []
+
+    async def review(self) -> list[Advice]:
+        """Return what an operator should know of the database before servers use it. Raises as `rows` does."""
+        return []
+
+    # The epoch
+
+    async def epoch(self) -> str:
+        """Return what names this life of the database, as it was a moment ago, or when it could last be read.
+
+        Raises:
+            StoreUnavailable: it has never been read here, and can't be.
+        """
+        if not self._epoch:
+            return await self.read_epoch()
+        if time.monotonic() >= self._epoch_read + EPOCH_AGE:
+            self._epoch_read = time.monotonic()  # whatever comes of it: an outage is not to hold each request
+            reading = asyncio.create_task(self._read_again())
+            self._reading.add(reading)
+            reading.add_done_callback(self._reading.discard)
+            # Not cancelled: a driver may wait for the end of what it has cancelled, and longer.
+            await asyncio.wait((reading,), timeout=EPOCH_WITHIN)
+        return self._epoch
+
+    async def _read_again(self) -> None:
+        with suppress(StoreUnavailable):  # of which others tell
+            await self.read_epoch()
+
+    async def read_epoch(self) -> str:
+        """Return what names this life of the database now. Raises as `rows` does."""
+        ((epoch,),) = await self.find("find_epoch")
+        return self._note_epoch(epoch)
+
+    def _note_epoch(self, epoch: str) -> str:
+        self._epoch, self._epoch_read = epoch, time.monotonic()
+        return epoch
+
+    async def begin_epoch(self) -> str:
+        """Begin another life of the database: what single-use states and tasks name does not count any more.
+
+        Returns:
+            Its name.
+
+        Raises:
+            StoreUnavailable: it could not be done, and nothing was; there may be no tables.
+        """
+
+        def steps(found: Version | None) -> list[str]:
+            if found is None:
+                raise StoreUnavailable(f"{self.name}: there are no tables; check the URL of the database")
+            self.check_version(found)
+            return [self.statements["new_epoch"], self.statements["interrupt_tasks"]]
+
+        await self._change(steps)
+        return await self.read_epoch()
 
     async def connect_alone(self) -> Any:
         """Return a connection beside the pool, one that can listen; None where `notifies` is false."""
@@ -148,34 +251,63 @@ class Database(ABC):
         hint = next((hint for words, hint in HINTS.items() if words in said), "")
         return StoreUnavailable(f"{self.name}: {said}; {hint}" if hint else f"{self.name}: {said}")
 
-    def steps_from(self, found: str | None) -> list[str]:
-        """Return the statements that upgrade a version to the present one; none where it is that already.
+    def steps_from(self, found: Version | None) -> list[str]:
+        """Return the statements that upgrade tables to the present version.
 
         Args:
-            found: the version that the tables are of; None if there are none.
+            found: the version that they are of; None if there are none.
+
+        Returns:
+            The statements; none where this release works with that version.
 
         Raises:
             WrongVersion: there are no migrations from that version.
         """
-        if found is not None and found not in self.migrations:
+        if found is None:
+            first = (self.statements["make_version_table"], self.statements["make_version"])
+            made = (each for version in self.migrations.values() for each in version)
+            # Nobody writes to new tables yet, so their indexes are made with them.
+            return [
+                *(each.format(version=self.version) for each in first),
+                *(each.replace(" CONCURRENTLY", "", 1) if _INDEX.match(each) else each for each in made),
+            ]
+        if self.works_with(found):
+            return []
+        if found.number not in self.migrations:
             raise WrongVersion(self._why_refused(found))
         versions = list(self.migrations)
-        missing = versions if found is None else versions[versions.index(found) + 1 :]
-        if not missing:
-            return []
-        steps = [statement for version in missing for statement in self.migrations[version]]
-        last = ["keep_version"] if found is not None else ["make_version_table", "make_version"]
-        return [*steps, *(self.statements[name].format(version=missing[-1]) for name in last)]
+        missing = versions[versions.index(found.number) + 1 :]
+        steps = [each for version in missing for each in self.migrations[version] if not _INDEX.match(each)]
+        return [*steps, self.statements["keep_version"].format(version=self.version)]
 
-    def check_version(self, found: str) -> None:
+    @property
+    def later_indexes(self) -> dict[str, str]:
+        """The statements that make indexes while others write, by the names of the indexes."""
+        made: dict[str, str] = {}
+        for statement in (each for version in self.migrations.values() for each in version):
+            if index := _INDEX.match(statement):
+                made[index[1]] = statement
+            elif index := _DROPPED.match(statement):
+                made.pop(index[1], None)
+        return made
+
+    def works_with(self, found: Version) -> bool:
+        """Return whether this release works with tables of a version: its own, or a later one that says so."""
+        if found.number == self.version:
+            return True
+        oldest = found.compatible_from
+        return found.number not in self.migrations and oldest.isdecimal() and int(oldest) <= int(self.version)
+
+    def check_version(self, found: Version) -> None:
         """Check that this release works with tables of a version. Raises `WrongVersion`."""
-        if found != self.version:
+        if not self.works_with(found):
             raise WrongVersion(self._why_refused(found))
 
-    def _why_refused(self, found: str) -> str:
-        works = f"and this release of mrtr_server works with version {self.version} only"
-        if found in self.migrations:
+    def _why_refused(self, found: Version) -> str:
+        works = f"and this release of mrtr_server works with version {self.version}"
+        if found.number in self.migrations:
             way = "upgrade them with `mrtr-server db upgrade`, which servers that run meanwhile do not mind"
         else:
+            works += ", and with later ones that say so"
             way = "install the release that made them, or a later one"
-        return f"{self.name}: its tables are of version {found}, {works}; {way}"
+        return f"{self.name}: its tables are of version {found.number}, {works}; {way}"

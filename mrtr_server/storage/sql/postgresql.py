@@ -1,6 +1,7 @@
 """A PostgreSQL database by its URL: a pool of connections for each event loop."""
 
 import asyncio
+import logging
 import os
 import socket
 import time
@@ -12,9 +13,10 @@ from typing import Any, TypeVar
 from urllib.parse import parse_qs, urlsplit
 
 from ...concurrency.threads import in_own_thread
+from ...errors import StoreUnavailable
 from ...extras import lacking
 from .clocks import ClockComparison
-from .database import CONNECT_TIMEOUT, TIMEOUT, Database
+from .database import CONNECT_TIMEOUT, TIMEOUT, Advice, Database, Version
 from .statements import number_parameters
 
 try:
@@ -22,13 +24,27 @@ try:
 except ImportError as error:
     raise lacking("postgresql://", "postgres", error) from error
 
+logger = logging.getLogger("mrtr_server")
+
 CONNECTIONS = 5
 """Connections that a process keeps, at most."""
 IDLE_LIFE = 5 * 60.0
 """After how many seconds without use a connection is closed: firewalls drop old ones without a word."""
 
+UNHURRIED = 24 * 3600.0
+"""How long a statement may take that upgrades tables or makes an index, in seconds."""
+LOCK_WITHIN = 3_000
+"""How long an upgrade waits for a table that a transaction of others holds, in milliseconds."""
+LOOK_AGAIN = 0.5
+"""How often to look whether another process has made the indexes, in seconds."""
+
 CLOCK = "CAST(extract(epoch FROM now()) AS double precision)"
 """The database's own clock, in seconds since the epoch."""
+
+_LOSES = "may lose what was committed last, and what was redeemed in it could be redeemed again"
+
+_UNTOLD = (asyncpg.InsufficientPrivilegeError, asyncpg.UndefinedFunctionError, asyncpg.FeatureNotSupportedError)
+"""What asking for the timeline comes to in a service that has none, or does not tell everybody."""
 
 T = TypeVar("T")
 
@@ -44,6 +60,11 @@ class _Connected:
     prepared: bool = False
     busy: int = 0
     idle: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+_CONNECTED: dict[_Connected, asyncio.AbstractEventLoop] = {}
+"""What is connected, of all databases. An event loop knows its generators weakly: the garbage collector ends one that
+nobody else knows, and a loop that is about to end does not wait for that."""
 
 
 class PostgreSQLDatabase(Database):
@@ -65,6 +86,7 @@ class PostgreSQLDatabase(Database):
         self._clocks = ClockComparison(name, clock)
         self._url = url
         self._direct = direct
+        self._has_timelines = True
         self._numbered: dict[str, tuple[str, tuple[str, ...]]] = {}
         self._connected: dict[asyncio.AbstractEventLoop, _Connected] = {}
 
@@ -140,8 +162,12 @@ class PostgreSQLDatabase(Database):
         """Return the database's time, as far as it is known here; see `Database.time`."""
         return self._clocks.time()
 
-    async def _compare_clocks(self, connection: Any) -> None:
+    async def _begin(self, connection: Any) -> None:
+        """Look at what may have changed since there was a connection before."""
         await self._work(connection, self._read_clock)
+        connected = self._connected.get(asyncio.get_running_loop())
+        if connected is not None and connected.prepared:  # so there are tables
+            await self._look_where(connection)
 
     async def _read_clock(self, connection: Any) -> None:
         statement, _ = number_parameters(self.statements["read_clock"], CLOCK)
@@ -149,21 +175,73 @@ class PostgreSQLDatabase(Database):
         theirs = await connection.fetchval(statement)
         self._clocks.note(theirs, before, time.monotonic() - began)
 
-    async def upgrade(self) -> str | None:
+    async def upgrade(self) -> Version | None:
         """Upgrade older tables to the present version; see `Database.upgrade`."""
+        found = await super().upgrade()
+        if (found is None or found.number in self.migrations) and await self.missing_indexes():
+            try:
+                await self._alone(self._make_indexes)
+            except StoreUnavailable as error:
+                raise StoreUnavailable(f"{error}; not all indexes are made; run it again") from error
+        return found
+
+    async def _change(self, steps: Callable[[Version | None], Sequence[str]]) -> Version | None:
+        return await self._alone(lambda connection: self._run_steps(connection, steps))
+
+    async def _make_indexes(self, connection: Any) -> None:
+        """Make the indexes that are not there, while others write."""
+        # Another process that makes them would wait for this one, if this one waited within a statement.
+        while not await connection.fetchval(self.statements["try_to_lock_indexes"]):  # noqa: ASYNC110  it is elsewhere
+            await asyncio.sleep(LOOK_AGAIN)
+        for step in await self.missing_indexes():
+            await connection.execute(step, timeout=UNHURRIED)
+
+    async def found_version(self) -> Version | None:
+        """Return the version of the tables that are there; see `Database.found_version`."""
+        return await self._look(self._find_version)
+
+    async def missing_indexes(self) -> list[str]:
+        """Return the statements that make the indexes which are not there; see `Database.missing_indexes`."""
+        found = await self._look(lambda connection: connection.fetch(self.statements["find_indexes"]))
+        there = {name for (name,) in found}
+        missing = {name: make for name, make in self.later_indexes.items() if name not in there}
+        drop = self.statements["drop_index"]
+        return [step for name, make in missing.items() for step in (drop.format(index=name), make)]
+
+    async def review(self) -> list[Advice]:
+        """Return what an operator should know before servers use it; see `Database.review`."""
+        found: list[Advice] = []
+        if await self.missing_indexes():
+            found.append(("warning", "an index is missing, or unfinished: run `mrtr-server db upgrade` again"))
+        ((standbys, waited_for, commit, may_see, user),) = await self.rows("find_standbys")
+        if commit == "off" or (commit == "local" and standbys):
+            found.append(("warning", f"synchronous_commit is {commit}, so a failure {_LOSES}. Set it to on"))
+        elif standbys and not may_see:
+            why = "it has standbys, and this user may not see whether commits wait for them"
+            found.append(("advice", f"{why}: GRANT pg_monitor TO {user}"))
+        elif standbys and not waited_for:
+            way = "Set synchronous_standby_names, or run `mrtr-server db new-epoch` after each failover"
+            found.append(("warning", f"its standbys are asynchronous, so a failover {_LOSES}. {way}"))
+        return found
+
+    async def _look(self, work: Callable[[Any], Awaitable[T]]) -> T:
+        """Run work on a connection, whatever the version of the tables."""
         connected = self._connected.get(asyncio.get_running_loop()) or await self._connect()
         try:
             async with connected.pool.acquire() as connection:
-                return await self._work(connection, lambda each: self._run_steps(each, self.steps_from))
+                return await self._work(connection, work)
         except Exception as error:
             raise self.unavailable(error) from error
 
-    async def found_version(self) -> str | None:
-        """Return the version of the tables that are there; see `Database.found_version`."""
-        connected = self._connected.get(asyncio.get_running_loop()) or await self._connect()
+    async def _alone(self, work: Callable[[Any], Awaitable[T]]) -> T:
+        """Run work, which may take long, on a connection of its own, past a pooler where there is one."""
         try:
-            async with connected.pool.acquire() as connection:
-                return await self._work(connection, self._find_version)
+            connection = await self.connect_alone()
+            try:
+                await connection.execute("SET statement_timeout = 0; SET lock_timeout = 0")  # a role may have some
+                return await work(connection)
+            finally:
+                await connection.close()
         except Exception as error:
             raise self.unavailable(error) from error
 
@@ -181,6 +259,8 @@ class PostgreSQLDatabase(Database):
     async def _connect(self) -> _Connected:
         for loop in [loop for loop in list(self._connected) if loop.is_closed()]:
             self._connected.pop(loop, None)
+        for left in [left for left, loop in list(_CONNECTED.items()) if loop.is_closed()]:
+            _CONNECTED.pop(left, None)
         # asyncpg reads a plain URL as libpq does: sslmode, sockets, several hosts.
         options: dict[str, Any] = {} if self._direct is None else {"statement_cache_size": 0}
         pool = asyncpg.create_pool(
@@ -192,13 +272,14 @@ class PostgreSQLDatabase(Database):
             command_timeout=TIMEOUT,
             reset=_nothing_to_reset,
             connect=_connect,
-            init=self._compare_clocks,
+            init=self._begin,
             **options,
         )
         connected = _Connected(pool)
         connected.idle.set()
         connected.life = self._life(connected, asyncio.get_running_loop())
         self._connected[asyncio.get_running_loop()] = connected
+        _CONNECTED[connected] = asyncio.get_running_loop()
         await anext(connected.life)
         return connected
 
@@ -207,6 +288,7 @@ class PostgreSQLDatabase(Database):
         try:
             yield
         finally:
+            _CONNECTED.pop(connected, None)
             if self._connected.get(loop) is connected:
                 del self._connected[loop]
             await connected.idle.wait()
@@ -219,29 +301,66 @@ class PostgreSQLDatabase(Database):
                 return
             async with connected.pool.acquire() as connection:
                 found = await self._work(connection, self._make_tables)
-            self.check_version(found or self.version)
+                if found is not None:
+                    self.check_version(found)
+                await self._look_where(connection)
             connected.prepared = True
 
-    async def _make_tables(self, connection: Any) -> str | None:
+    async def _make_tables(self, connection: Any) -> Version | None:
         return await self._run_steps(connection, lambda found: self.steps_from(None) if found is None else [])
 
-    async def _find_version(self, connection: Any) -> str | None:
+    async def _find_version(self, connection: Any) -> Version | None:
         if not await connection.fetchval(self.statements["has_version_table"]):
             return None
-        found: str | None = await connection.fetchval(self.statements["find_version"])
-        return found
+        found = await connection.fetchrow(self.statements["find_version"])
+        return None if found is None else Version(*found)
 
-    async def _run_steps(self, connection: Any, steps: Callable[[str | None], Sequence[str]]) -> str | None:
+    async def _run_steps(self, connection: Any, steps: Callable[[Version | None], Sequence[str]]) -> Version | None:
         """Run the steps that upgrade the version that is found, and return the found version."""
         found = await self._find_version(connection)
         if not steps(found):
             return found
         async with connection.transaction():
-            await connection.execute(self.statements["lock_version"])
+            await connection.execute(self.statements["lock_version"], timeout=UNHURRIED)
             now = await self._find_version(connection)  # another process may have been faster
+            await connection.execute(f"SET LOCAL lock_timeout = {LOCK_WITHIN}")  # writers queue behind one who waits
             for step in steps(now):
-                await connection.execute(step)
+                await connection.execute(step, timeout=UNHURRIED)
             return now if found is None else found
+
+    # Where its writes go
+
+    async def _look_where(self, connection: Any) -> None:
+        """Read which life of the database a new connection leads to."""
+        self._note_epoch(await self._work(connection, lambda each: each.fetchval(self.statements["find_epoch"])))
+        await self._note_timeline(connection)
+
+    async def _note_timeline(self, connection: Any) -> None:
+        """Log that the database's writes continue elsewhere than they were last seen to go: once in the fleet."""
+        if not self._has_timelines:
+            return
+        try:
+            row = await self._work(connection, lambda each: each.fetchrow(self.statements["find_timeline"]))
+            before, now = row
+            if not now or now == before:
+                return
+            sql, _ = number_parameters(self.statements["note_timeline"], CLOCK)
+            noted = await self._work(connection, lambda each: each.fetchval(sql, now, before))
+        except _UNTOLD:
+            self._has_timelines = False
+            return
+        except asyncpg.PostgresError:  # the next connection looks again
+            return
+        if noted and before:
+            logger.warning(
+                "%s: its writes are on timeline %s of cluster %s, and were on timeline %s of cluster %s before. So a "
+                "standby was promoted, or a backup was restored. If writes were lost, or may have been, run "
+                "`mrtr-server db new-epoch` now: otherwise what was redeemed in them can be redeemed again",
+                self.name,
+                *reversed(now.split("/")),
+                *reversed(before.split("/")),
+                extra={"fields": {"event": "timeline_changed"}},
+            )
 
 
 async def _connect(url: str, **options: Any) -> Any:

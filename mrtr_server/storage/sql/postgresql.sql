@@ -5,17 +5,21 @@
 -- Redeemed states
 
 -- name: grant
--- A state that is there already is not counted again.
+-- A state that is there already is not counted again. One that names another epoch may have been redeemed in what was lost,
+-- or in another store.
 INSERT INTO mrtr_redemptions (state, answers, token, attempt, leased_until, expires, caller)
 SELECT :state, :answers, :token, 1, :now + :lease, :now + :keep, :caller
-WHERE EXISTS (SELECT 1 FROM mrtr_redemptions WHERE state = :state)
-    OR (
-        SELECT coalesce(sum(states), 0) < :most AND coalesce(sum(blocks), 0) < :most_blocks
-        FROM mrtr_usage WHERE caller = '*'
-    )
+WHERE (:epoch = '' OR :epoch = (SELECT epoch FROM mrtr_schema))
     AND (
-        SELECT coalesce(sum(states), 0) < :share AND coalesce(sum(blocks), 0) < :share_blocks
-        FROM mrtr_usage WHERE caller = :caller
+        EXISTS (SELECT 1 FROM mrtr_redemptions WHERE state = :state)
+        OR (
+            SELECT coalesce(sum(states), 0) < :most AND coalesce(sum(blocks), 0) < :most_blocks
+            FROM mrtr_usage WHERE caller = '*'
+        )
+        AND (
+            SELECT coalesce(sum(states), 0) < :share AND coalesce(sum(blocks), 0) < :share_blocks
+            FROM mrtr_usage WHERE caller = :caller
+        )
     )
 ON CONFLICT (state) DO UPDATE SET
     answers = excluded.answers,
@@ -35,7 +39,7 @@ WHERE mrtr_redemptions.expires <= :now
 RETURNING attempt;
 
 -- name: find_redemption
-SELECT answers, token, attempt, outcome FROM mrtr_redemptions WHERE state = :state AND expires > :now;
+SELECT answers, token, attempt, outcome, (SELECT epoch FROM mrtr_schema) FROM mrtr_redemptions WHERE state = :state AND expires > :now;
 
 -- name: renew_grant
 UPDATE mrtr_redemptions SET leased_until = :now + :lease
@@ -94,7 +98,8 @@ SELECT value FROM mrtr_kept WHERE key = :key AND expires > :now;
 -- Tasks
 
 -- name: add_task
--- It is there already where the first reply was lost with its connection; ids are never used twice.
+-- It is there already where the first reply was lost with its connection; ids are never used twice. The epoch is the one
+-- that the id names.
 INSERT INTO mrtr_tasks (
     id, owner, name, status, message, created, updated, ttl, poll, deadline, expires, call, journal, questions, outcome,
     version, lease, leased_until, attempts, caller, writer
@@ -102,7 +107,8 @@ INSERT INTO mrtr_tasks (
 SELECT
     :id, :owner, :name, :status, :message, :created, :updated, :ttl, :poll, :deadline, :expires, :call, :journal,
     :questions, :outcome, :version, :lease, CASE WHEN :lease = '' THEN :leased_until ELSE :now + :seconds END, :attempts, :caller, :writer
-WHERE (
+WHERE (:epoch = '' OR :epoch = (SELECT epoch FROM mrtr_schema))
+    AND (
         SELECT coalesce(sum(tasks), 0) < :most AND coalesce(sum(blocks), 0) < :most_blocks
         FROM mrtr_usage WHERE caller = '*'
     )
@@ -114,18 +120,21 @@ ON CONFLICT (id) DO NOTHING
 RETURNING id;
 
 -- name: find_task
+-- One that has not ended is its own epoch's: what it did last may be lost, or go on elsewhere.
 SELECT
     id, owner, name, status, message, created, updated, ttl, poll, deadline, expires, call, journal, questions, outcome,
     version, lease, leased_until, attempts, caller
 FROM mrtr_tasks
-WHERE id = :id AND expires > :now;
+WHERE id = :id AND expires > :now
+    AND (status IN ('completed', 'failed', 'cancelled') OR id NOT LIKE '%-%-%' OR id LIKE (SELECT '%-' || epoch || '-%' FROM mrtr_schema));
 
 -- name: find_tasks
 SELECT
     id, owner, name, status, message, created, updated, ttl, poll, deadline, expires, call, journal, questions, outcome,
     version, lease, leased_until, attempts, caller
 FROM mrtr_tasks
-WHERE id = ANY(:ids::text[]) AND expires > :now;
+WHERE id = ANY(:ids::text[]) AND expires > :now
+    AND (status IN ('completed', 'failed', 'cancelled') OR id NOT LIKE '%-%-%' OR id LIKE (SELECT '%-' || epoch || '-%' FROM mrtr_schema));
 
 -- name: look_at_tasks
 -- The sum is of those before this one, so the first is there however large it is.
@@ -154,7 +163,7 @@ LIMIT :most;
 -- name: find_referenced_tasks
 -- By the first digits of their ids, as the log has them.
 SELECT id FROM mrtr_tasks
-WHERE (id LIKE :reference::text || '%' OR id LIKE '%-' || :reference::text || '%') AND expires + 0 > :now
+WHERE (id LIKE :reference::text || '%' OR id LIKE 'task-' || :reference::text || '%') AND expires + 0 > :now
 ORDER BY id
 LIMIT 2;
 
@@ -226,6 +235,7 @@ free AS MATERIALIZED (
             AND leased_until <= :now
             AND expires + 0 > :now
             AND id <> ALL(:without::text[])
+            AND (id NOT LIKE '%-%-%' OR id LIKE (SELECT '%-' || epoch || '-%' FROM mrtr_schema))
         ORDER BY updated
         -- To lock a row is to write it, so none is that its caller can't have now.
         LIMIT CASE WHEN queues.caller = '' THEN :most
@@ -240,6 +250,7 @@ free AS MATERIALIZED (
             AND leased_until <= :lapsed_by
             AND expires + 0 > :now
             AND id <> ALL(:without::text[])
+            AND (id NOT LIKE '%-%-%' OR id LIKE (SELECT '%-' || epoch || '-%' FROM mrtr_schema))
         LIMIT :most
         FOR UPDATE SKIP LOCKED
     ) AS lapsed
@@ -270,6 +281,7 @@ SELECT id FROM (
         AND leased_until <= :now
         AND expires + 0 > :now
         AND id <> ALL(:without::text[])
+        AND (id NOT LIKE '%-%-%' OR id LIKE (SELECT '%-' || epoch || '-%' FROM mrtr_schema))
     LIMIT 1
 ) AS waiting
 UNION ALL
@@ -280,6 +292,7 @@ SELECT id FROM (
         AND leased_until <= :lapsed_by
         AND expires + 0 > :now
         AND id <> ALL(:without::text[])
+        AND (id NOT LIKE '%-%-%' OR id LIKE (SELECT '%-' || epoch || '-%' FROM mrtr_schema))
     LIMIT 1
 ) AS lapsed
 LIMIT 1;
@@ -372,10 +385,67 @@ WHERE id = :key
     AND outcome = :outcome_before
 RETURNING id;
 
+-- The epoch, and the timeline
+
+-- name: find_epoch
+SELECT epoch FROM mrtr_schema;
+
+-- name: new_epoch
+UPDATE mrtr_schema
+SET epoch = lpad(to_hex((random() * 4294967295)::bigint), 8, '0') || lpad(to_hex((random() * 4294967295)::bigint), 8, '0'),
+    timeline = '';
+
+-- name: interrupt_tasks
+-- All of their locks come first: who changes one of them now counts its bytes with a lock that we will want.
+WITH open AS MATERIALIZED (
+    SELECT id FROM mrtr_tasks WHERE status IN ('working', 'input_required') ORDER BY id FOR UPDATE
+)
+UPDATE mrtr_tasks SET
+    status = 'failed', message = 'The task was interrupted: the database was restored or replaced, so nobody knows how far it had come',
+    questions = '', outcome = '', lease = '', leased_until = 0, version = version + 1, writer = '',
+    updated = CAST(extract(epoch FROM now()) AS double precision)
+WHERE id IN (SELECT id FROM open);
+
+-- name: find_timeline
+-- Where writes were seen to go, and where they go now: the cluster, and the timeline, which another one follows whenever a
+-- standby is promoted, or a backup is restored to a point in time. A standby writes nothing.
+SELECT timeline, CASE WHEN pg_is_in_recovery() THEN '' ELSE (
+    SELECT system_identifier || '/' || ltrim(substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8), '0')
+    FROM pg_control_system()
+) END
+FROM mrtr_schema;
+
+-- name: note_timeline
+UPDATE mrtr_schema SET timeline = :timeline WHERE timeline = :before RETURNING timeline;
+
+-- name: find_standbys
+-- How many there are, and how many of them a commit waits for; neither backups, nor those who read single tables. Whoever
+-- lacks the rights of pg_read_all_stats sees that there are some, and nothing of them.
+SELECT
+    count(*), count(*) FILTER (WHERE sync_state IN ('sync', 'quorum')), current_setting('synchronous_commit'),
+    pg_has_role('pg_read_all_stats', 'USAGE'), current_user::text
+FROM pg_stat_replication
+WHERE state IS DISTINCT FROM 'backup'
+    AND NOT EXISTS (SELECT FROM pg_replication_slots WHERE active_pid = pid AND slot_type = 'logical');
+
+-- name: find_indexes
+SELECT relname FROM pg_catalog.pg_index JOIN pg_catalog.pg_class ON pg_class.oid = indexrelid
+WHERE indisvalid AND pg_catalog.pg_table_is_visible(indexrelid);
+
+-- name: drop_index
+-- What an interrupted statement left is not used, and costs each write as much.
+DROP INDEX CONCURRENTLY IF EXISTS {index};
+
+-- name: try_to_lock_indexes
+-- Held by the connection while indexes are made. The number is "mrtr" in ASCII, and one more.
+SELECT pg_try_advisory_lock(1836217459);
+
 -- The version of the tables
 
 -- name: find_version
-SELECT version_num FROM mrtr_schema;
+-- The inner name is that of the column where there is one, and else of the outer one: earlier tables do not have it.
+SELECT version_num, (SELECT compatible_from FROM mrtr_schema)
+FROM mrtr_schema AS found, (SELECT '' AS compatible_from) AS otherwise;
 
 -- name: keep_version
 UPDATE mrtr_schema SET version_num = '{version}';

@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from ...concurrency.threads import in_own_thread
 from ...errors import SetupError
-from .database import CONNECT_TIMEOUT, TIMEOUT, Database
+from .database import CONNECT_TIMEOUT, TIMEOUT, Database, Version
 from .sqlite_file import SQLiteFile
 from .sqlite_mode import make_private, open_to_others
 
@@ -94,14 +94,13 @@ class SQLiteDatabase(Database):
         """Return the time of this machine, on which all processes of the file run; see `Database.time`."""
         return self._clock()
 
-    async def upgrade(self) -> str | None:
-        """Upgrade older tables to the present version; see `Database.upgrade`."""
-        return await self._in_thread(lambda: self._run_steps(self.steps_from))
+    async def _change(self, steps: Callable[[Version | None], Sequence[str]]) -> Version | None:
+        return await self._in_thread(lambda: self._run_steps(steps))
 
-    async def found_version(self) -> str | None:
+    async def found_version(self) -> Version | None:
         """Return the version of the tables that are there; see `Database.found_version`."""
 
-        def look() -> str | None:
+        def look() -> Version | None:
             if self.is_new:  # to connect would make it
                 return None
             with closing(self._connect()) as connection:
@@ -121,7 +120,10 @@ class SQLiteDatabase(Database):
     async def _opened(self) -> SQLiteFile:
         def make_tables() -> None:
             found = self._run_steps(lambda found: self.steps_from(None) if found is None else [])
-            self.check_version(found or self.version)
+            if found is not None:
+                self.check_version(found)
+            with closing(self._connect()) as connection:
+                self._note_epoch(*connection.execute(self.statements["find_epoch"]).fetchone())
 
         if self._file is None:
             await self._in_thread(make_tables)
@@ -150,16 +152,16 @@ class SQLiteDatabase(Database):
             )
         return connection
 
-    def _find_version(self, connection: sqlite3.Connection) -> str | None:
+    def _find_version(self, connection: sqlite3.Connection) -> Version | None:
         try:
             found = connection.execute(self.statements["find_version"]).fetchone()
         except sqlite3.OperationalError as error:
             if "no such table" in str(error):
                 return None
             raise
-        return None if found is None else str(found[0])
+        return None if found is None else Version(*found)
 
-    def _run_steps(self, steps: Callable[[str | None], Sequence[str]]) -> str | None:
+    def _run_steps(self, steps: Callable[[Version | None], Sequence[str]]) -> Version | None:
         """Run the steps that upgrade the version that is found, and return the found version."""
         try:
             return self._try_to_upgrade(steps)
@@ -169,7 +171,7 @@ class SQLiteDatabase(Database):
             time.sleep(0.1)  # happens on a sound disk while others make or leave the file
             return self._try_to_upgrade(steps)
 
-    def _try_to_upgrade(self, steps: Callable[[str | None], Sequence[str]]) -> str | None:
+    def _try_to_upgrade(self, steps: Callable[[Version | None], Sequence[str]]) -> Version | None:
         with closing(self._connect()) as connection:
             found = self._find_version(connection)
             if not steps(found):

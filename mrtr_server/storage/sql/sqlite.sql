@@ -5,17 +5,21 @@
 -- Redeemed states
 
 -- name: grant
--- A state that is there already is not counted again.
+-- A state that is there already is not counted again. One that names another epoch may have been redeemed in what was lost,
+-- or in another store.
 INSERT INTO mrtr_redemptions (state, answers, token, attempt, leased_until, expires, caller)
 SELECT :state, :answers, :token, 1, :now + :lease, :now + :keep, :caller
-WHERE EXISTS (SELECT 1 FROM mrtr_redemptions WHERE state = :state)
-    OR (
-        SELECT coalesce(sum(states), 0) < :most AND coalesce(sum(blocks), 0) < :most_blocks
-        FROM mrtr_usage WHERE caller = '*'
-    )
+WHERE (:epoch = '' OR :epoch = (SELECT epoch FROM mrtr_schema))
     AND (
-        SELECT coalesce(sum(states), 0) < :share AND coalesce(sum(blocks), 0) < :share_blocks
-        FROM mrtr_usage WHERE caller = :caller
+        EXISTS (SELECT 1 FROM mrtr_redemptions WHERE state = :state)
+        OR (
+            SELECT coalesce(sum(states), 0) < :most AND coalesce(sum(blocks), 0) < :most_blocks
+            FROM mrtr_usage WHERE caller = '*'
+        )
+        AND (
+            SELECT coalesce(sum(states), 0) < :share AND coalesce(sum(blocks), 0) < :share_blocks
+            FROM mrtr_usage WHERE caller = :caller
+        )
     )
 ON CONFLICT (state) DO UPDATE SET
     answers = excluded.answers,
@@ -35,7 +39,7 @@ WHERE mrtr_redemptions.expires <= :now
 RETURNING attempt;
 
 -- name: find_redemption
-SELECT answers, token, attempt, outcome FROM mrtr_redemptions WHERE state = :state AND expires > :now;
+SELECT answers, token, attempt, outcome, (SELECT epoch FROM mrtr_schema) FROM mrtr_redemptions WHERE state = :state AND expires > :now;
 
 -- name: renew_grant
 UPDATE mrtr_redemptions SET leased_until = :now + :lease
@@ -94,7 +98,8 @@ SELECT value FROM mrtr_kept WHERE "key" = :key AND expires > :now;
 -- Tasks
 
 -- name: add_task
--- It is there already where the first reply was lost with its connection; ids are never used twice.
+-- It is there already where the first reply was lost with its connection; ids are never used twice. The epoch is the one
+-- that the id names.
 INSERT INTO mrtr_tasks (
     id, owner, name, status, message, created, updated, ttl, poll, deadline, expires, call, journal, questions, outcome,
     version, lease, leased_until, attempts, caller, writer
@@ -102,7 +107,8 @@ INSERT INTO mrtr_tasks (
 SELECT
     :id, :owner, :name, :status, :message, :created, :updated, :ttl, :poll, :deadline, :expires, :call, :journal,
     :questions, :outcome, :version, :lease, CASE WHEN :lease = '' THEN :leased_until ELSE :now + :seconds END, :attempts, :caller, :writer
-WHERE (
+WHERE (:epoch = '' OR :epoch = (SELECT epoch FROM mrtr_schema))
+    AND (
         SELECT coalesce(sum(tasks), 0) < :most AND coalesce(sum(blocks), 0) < :most_blocks
         FROM mrtr_usage WHERE caller = '*'
     )
@@ -114,11 +120,13 @@ ON CONFLICT (id) DO NOTHING
 RETURNING id;
 
 -- name: find_task
+-- One that has not ended is its own epoch's: what it did last may be lost, or go on elsewhere.
 SELECT
     id, owner, name, status, message, created, updated, ttl, poll, deadline, expires, call, journal, questions, outcome,
     version, lease, leased_until, attempts, caller
 FROM mrtr_tasks
-WHERE id = :id AND expires > :now;
+WHERE id = :id AND expires > :now
+    AND (status IN ('completed', 'failed', 'cancelled') OR id NOT LIKE '%-%-%' OR id LIKE (SELECT '%-' || epoch || '-%' FROM mrtr_schema));
 
 -- name: look_at_tasks
 -- The sum is of those before this one, so the first is there however large it is.
@@ -147,7 +155,7 @@ LIMIT :most;
 -- name: find_referenced_tasks
 -- By the first digits of their ids, as the log has them.
 SELECT id FROM mrtr_tasks
-WHERE (id LIKE :reference || '%' OR id LIKE '%-' || :reference || '%') AND expires + 0 > :now
+WHERE (id LIKE :reference || '%' OR id LIKE 'task-' || :reference || '%') AND expires + 0 > :now
 ORDER BY id
 LIMIT 2;
 
@@ -219,6 +227,7 @@ free AS (
                 AND leased_until <= :now
                 AND expires + 0 > :now
                 AND id NOT IN (SELECT value FROM json_each(:without))
+                AND (id NOT LIKE '%-%-%' OR id LIKE (SELECT '%-' || epoch || '-%' FROM mrtr_schema))
             ORDER BY updated
             LIMIT :most
         ) AS found
@@ -231,6 +240,7 @@ free AS (
         AND leased_until <= :lapsed_by
         AND expires + 0 > :now
         AND id NOT IN (SELECT value FROM json_each(:without))
+        AND (id NOT LIKE '%-%-%' OR id LIKE (SELECT '%-' || epoch || '-%' FROM mrtr_schema))
 ),
 ranked AS (
     SELECT id, caller, updated, coalesce((
@@ -261,6 +271,7 @@ SELECT id FROM (
         AND leased_until <= :now
         AND expires + 0 > :now
         AND id NOT IN (SELECT value FROM json_each(:without))
+        AND (id NOT LIKE '%-%-%' OR id LIKE (SELECT '%-' || epoch || '-%' FROM mrtr_schema))
     LIMIT 1
 ) AS waiting
 UNION ALL
@@ -271,6 +282,7 @@ SELECT id FROM (
         AND leased_until <= :lapsed_by
         AND expires + 0 > :now
         AND id NOT IN (SELECT value FROM json_each(:without))
+        AND (id NOT LIKE '%-%-%' OR id LIKE (SELECT '%-' || epoch || '-%' FROM mrtr_schema))
     LIMIT 1
 ) AS lapsed
 LIMIT 1;
@@ -367,10 +379,27 @@ WHERE id = :key
     AND outcome = :outcome_before
 RETURNING id;
 
+-- The epoch
+
+-- name: find_epoch
+SELECT epoch FROM mrtr_schema;
+
+-- name: new_epoch
+UPDATE mrtr_schema SET epoch = lower(hex(randomblob(8)));
+
+-- name: interrupt_tasks
+UPDATE mrtr_tasks SET
+    status = 'failed', message = 'The task was interrupted: the database was restored or replaced, so nobody knows how far it had come',
+    questions = x'', outcome = x'', lease = '', leased_until = 0, version = version + 1, writer = '',
+    updated = (julianday('now') - 2440587.5) * 86400.0
+WHERE status IN ('working', 'input_required');
+
 -- The version of the tables
 
 -- name: find_version
-SELECT version_num FROM mrtr_schema;
+-- The inner name is that of the column where there is one, and else of the outer one: earlier tables do not have it.
+SELECT version_num, (SELECT compatible_from FROM mrtr_schema)
+FROM mrtr_schema AS found, (SELECT '' AS compatible_from) AS otherwise;
 
 -- name: keep_version
 UPDATE mrtr_schema SET version_num = '{version}';

@@ -207,6 +207,9 @@ class _InlineReader:
         finally:
             self._guard.release()
 
+    def __del__(self) -> None:
+        self.close()  # where nobody closed the store; Python 3.13 would warn of that
+
     def close(self) -> None:
         """Close the connection, if there is one. It is opened again when it is needed."""
         with self._guard:

@@ -39,6 +39,7 @@ class SQLStore(SQLTasks):
     """
 
     shared = True
+    has_epochs = True
 
     def __init__(self, url: str = "sqlite:///mrtr_server.db", *, clock: Callable[[], float] = time.time) -> None:
         super().__init__(open_database(url, clock))
@@ -54,11 +55,19 @@ class SQLStore(SQLTasks):
 
     @override
     async def redeem(
-        self, state: str, answers: str, *, lease: float, keep: float, lapsed: bool = True, quota: Quota = ANY
+        self,
+        state: str,
+        answers: str,
+        *,
+        lease: float,
+        keep: float,
+        lapsed: bool = True,
+        quota: Quota = ANY,
+        epoch: str = "",
     ) -> Redemption:
         token = token_hex(16)
         given = {"state": state, "answers": answers, "token": token, "lease": lease, "keep": keep, "lapsed": lapsed}
-        given |= budget(quota, quota.states)
+        given |= budget(quota, quota.states) | {"epoch": epoch}
         await self._sweep()
         await self.database.check_clock()
         for _ in range(LOOKS):
@@ -67,7 +76,13 @@ class SQLStore(SQLTasks):
                 return Redemption("granted", token, attempt=granted[0][0])
             found = await self.database.find("find_redemption", state=state)
             if found:
-                return _verdict(*found[0], answers=answers, token=token)
+                *record, present = found[0]
+                verdict = _verdict(*record, answers=answers, token=token)
+                # What it came to is known, whatever else is lost.
+                is_lost = verdict.verdict == "running" and epoch not in ("", present)
+                return Redemption("other_epoch") if is_lost else verdict
+            if epoch and epoch != await self.database.read_epoch():
+                return Redemption("other_epoch")
             quota.check_state(await self._usage(quota), ENDLESS)
         return Redemption("running")  # by others, who take it and give it back faster than one can look
 
@@ -109,6 +124,10 @@ class SQLStore(SQLTasks):
     async def get(self, key: str) -> bytes | None:
         found = await self.database.find("get_value", key=key)
         return found[0][0] if found else None
+
+    @override
+    async def epoch(self) -> str:
+        return await self.database.epoch()
 
     async def check(self) -> None:
         """Connect, so that what is wrong is known early.

@@ -12,6 +12,7 @@ from typing_extensions import override
 from ...concurrency.batching import BatchLoader
 from ...concurrency.wakes import Wakes
 from ...errors import StoreUnavailable
+from ...well_formed import well_formed
 from ..base import TaskStore
 from ..quotas import ANY, ENDLESS, Quota, Usage, UsageByCaller
 from ..tasks import FREE, Places, TaskRow
@@ -59,7 +60,7 @@ class SQLTasks(TaskStore):
     @override
     async def add_task(self, row: TaskRow, *, seconds: float = 0.0, quota: Quota = ANY) -> bool:
         given = {**_fields(row), "message": _storable(row.message), "seconds": seconds, "writer": token_hex(8)}
-        given |= budget(quota, quota.tasks) | {"caller": row.caller}
+        given |= budget(quota, quota.tasks) | {"caller": row.caller, "epoch": row.epoch}
         await self._sweep()
         for _ in range(LOOKS):
             if await self.database.rows("add_task", **given):
@@ -68,6 +69,8 @@ class SQLTasks(TaskStore):
                 return True
             if await self.find_task(row.id) is not None:
                 return False
+            if row.epoch and row.epoch != await self.database.read_epoch():
+                raise StoreUnavailable(f"{self.database.name}: another epoch has begun while a task was begun")
             quota.check_task(await self._usage(quota), ENDLESS)  # or there is room by now
         raise StoreUnavailable(FULL_AND_THEN_NOT)
 
@@ -287,4 +290,4 @@ def _may_be_id(id: str) -> bool:
 
 def _storable(text: str) -> str:
     """Replace what PostgreSQL can't keep in a text."""
-    return text.replace("\0", "\N{REPLACEMENT CHARACTER}").encode(errors="replace").decode()
+    return well_formed(text.replace("\0", "\N{REPLACEMENT CHARACTER}"))

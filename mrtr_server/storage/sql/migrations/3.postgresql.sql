@@ -17,8 +17,8 @@ ALTER TABLE mrtr_tasks ADD COLUMN blocks INTEGER GENERATED ALWAYS AS (
 -- A claim looks at the tasks that wait by tool and caller, so it never walks through those of one caller; and at those that
 -- run, which are few.
 DROP INDEX ix_mrtr_tasks_working;
-CREATE INDEX ix_mrtr_tasks_waiting ON mrtr_tasks (name, caller, updated) WHERE status = 'working' AND lease = '';
-CREATE INDEX ix_mrtr_tasks_running ON mrtr_tasks (name) WHERE status = 'working' AND lease <> '';
+CREATE INDEX CONCURRENTLY ix_mrtr_tasks_waiting ON mrtr_tasks (name, caller, updated) WHERE status = 'working' AND lease = '';
+CREATE INDEX CONCURRENTLY ix_mrtr_tasks_running ON mrtr_tasks (name) WHERE status = 'working' AND lease <> '';
 
 -- The caller '*' stands for all. Each caller has a row for each shard, so that transactions at once seldom wait for each
 -- other. A row that is removed is counted in the shard that it was counted in when it came, so each shard goes back to 0.

@@ -1,0 +1,93 @@
+"""pydantic's core schema of a type, as a tree: walked, and rebuilt with other nodes."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+Node = Mapping[str, Any]
+"""A part of a core schema that has a `type`: a validator, or a field of one."""
+
+_NO_NODES = frozenset({"metadata", "serialization", "config", "default", "computed_fields", "function"})
+"""What a node has under these names does not validate."""
+
+OBJECTS = frozenset({"model-fields", "typed-dict", "dataclass-args", "named-tuple", "arguments", "arguments-v3"})
+"""Objects whose keys the type names."""
+
+TABLES = frozenset({"dict", "ordered-dict", "frozendict", "counter"})
+"""Objects whose keys a peer chooses."""
+
+SETS = frozenset({"set", "frozenset"})
+
+ARRAYS = frozenset({"list", "tuple", "deque", "generator"}) | SETS
+
+COMPOUND = OBJECTS | TABLES | ARRAYS | {"definition-ref"}
+"""What may have any number of values within it."""
+
+
+def parts(node: Node) -> Iterator[Node]:
+    """Yield the nodes right below one, whatever lists and mappings they are in."""
+    for name, value in node.items():
+        if name not in _NO_NODES:
+            yield from _nodes_in(value)
+
+
+def walk(node: Node) -> Iterator[Node]:
+    """Yield a node and all below it. References are not followed, so each comes once."""
+    yield node
+    for part in parts(node):
+        yield from walk(part)
+
+
+def definitions_of(node: Node) -> dict[str, Node]:
+    """Return the nodes that references lead to, by their names."""
+    return {each["ref"]: each for each in walk(node) if "ref" in each}
+
+
+def rebuilt(node: Node, change: Callable[[Node], Node]) -> Node:
+    """Return a node with each node within it changed, and then itself.
+
+    Args:
+        node: is left as it is.
+        change: takes a node whose parts are changed already, and returns that or what is to be in its place.
+
+    Returns:
+        The node itself if nothing has changed.
+    """
+    new = {name: value if name in _NO_NODES else _rebuilt(value, change) for name, value in node.items()}
+    kept = node if all(value is node[name] for name, value in new.items()) else new
+    changed = change(kept)
+    if "ref" in kept and "ref" not in changed:  # references lead to what is in its place
+        changed = {**changed, "ref": kept["ref"]}
+    return changed
+
+
+def is_compound(node: Node) -> bool:
+    """Return whether values of it may have any number of values within them."""
+    return any(each["type"] in COMPOUND for each in walk(node))
+
+
+def _is_node(value: Any) -> bool:
+    return isinstance(value, Mapping) and isinstance(value.get("type"), str)  # a field may have the name `type`
+
+
+def _nodes_in(value: Any) -> Iterator[Node]:
+    if _is_node(value):
+        yield value
+    elif isinstance(value, Mapping):
+        for each in value.values():
+            yield from _nodes_in(each)
+    elif isinstance(value, list | tuple):
+        for each in value:
+            yield from _nodes_in(each)
+
+
+def _rebuilt(value: Any, change: Callable[[Node], Node]) -> Any:
+    new: Any
+    if _is_node(value):
+        return rebuilt(value, change)
+    if isinstance(value, Mapping):
+        new = {name: _rebuilt(each, change) for name, each in value.items()}
+        return value if all(each is value[name] for name, each in new.items()) else new
+    if type(value) in (list, tuple):
+        new = type(value)(_rebuilt(each, change) for each in value)
+        return value if all(each is old for each, old in zip(new, value, strict=True)) else new
+    return value

@@ -1,0 +1,261 @@
+"""Validation of what a peer sends, at a cost that its size bounds."""
+
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
+from functools import lru_cache, partial
+from itertools import islice
+from typing import Any, cast
+
+from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic_core import PydanticCustomError, SchemaValidator, to_json
+
+from .core_schema import ARRAYS, TABLES, Node, definitions_of, is_compound, parts, rebuilt, walk
+from .hashed import scattered
+from .patterns import refuse_backtracking
+from .problems import MOST_PROBLEMS, UNREAD, problems_of
+from .texts import has_json_texts, short_text, validate_together
+from .unions import refuse_many_ways
+
+MOST_KEYS = 1000
+"""How many keys of an object are looked at to find out what is wrong with it."""
+
+_FIELDS = frozenset({"model-field", "typed-dict-field", "dataclass-field", "named-tuple-field"})
+
+
+_PLAIN = frozenset({"str", "int", "float", "bool"})
+"""What JSON has itself, so that strict types of it take the same from JSON and from what was read of it."""
+
+
+class PeerValidator:
+    """Validates values of one type that a peer sends.
+
+    pydantic notes every problem of every item before it raises, some 700 bytes for each: 135 KB of empty objects took a
+    gigabyte. So an array or a table ends at its first wrong item, which costs valid input nothing. Where problems could
+    multiply all the same (`without_floods`), the first validation only finds that something does not fit there, and a
+    second one what: that looks no further once it has found enough.
+
+    Args:
+        where: what the type is of, for errors.
+        adapter: of the type.
+
+    Raises:
+        SetupError: a small value could take very long, because of a pattern or of unions.
+    """
+
+    def __init__(self, where: str, adapter: TypeAdapter[Any]) -> None:
+        schema: Node = adapter.core_schema
+        refuse_backtracking(where, schema)
+        refuse_many_ways(where, schema)
+        self._bounded = rebuilt(rebuilt(schema, partial(_labelled, definitions_of(schema))), _bounded)
+        quick = without_floods(self._bounded)
+        self._names_all = quick is self._bounded
+        self._has_tables = any(each.get("fail_fast") and each["type"] in TABLES for each in walk(quick))
+        self._has_texts = has_json_texts(schema)
+        self._is_strict = is_strict(schema)
+        self._explain: Callable[[Any], Any] | None = None
+        validator = adapter.validator if quick is schema else compiled(quick)
+        self.validate = self._with_texts(partial(_of_json, validator) if self._is_strict else validator.validate_python)
+        """Return a value as its type. Raises pydantic's `ValidationError`."""
+
+    def problems(self, value: Any, error: ValidationError) -> list[tuple[str, str]]:
+        """Return the first problems of a value as (where, what).
+
+        Args:
+            value: was refused.
+            error: what `validate` raised.
+        """
+        is_short = self._names_all and error.error_count() <= MOST_KEYS
+        found = None if is_short else self._explained(value)
+        return problems_of(found or error, value, tables=self._has_tables)
+
+    def _explained(self, value: Any) -> ValidationError | None:
+        """Find what is wrong with a value that was refused; None if it can't be found."""
+        if self._explain is None:
+            validator = compiled(rebuilt(self._bounded, _read_in_part))
+            explain = partial(_as_json, validator) if self._is_strict else validator.validate_python
+            self._explain = self._with_texts(explain)
+        token = _to_find.set([MOST_PROBLEMS])
+        try:
+            self._explain(_with_fewer_keys(value))
+        except ValidationError as error:
+            return error
+        except Exception:  # of a validator of the author's, which minds what was left out
+            return None
+        finally:
+            _to_find.reset(token)
+        return None
+
+    def _with_texts(self, validate: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        return partial(validate_together, validate) if self._has_texts else validate
+
+
+@lru_cache(maxsize=64)
+def validator_of(model: type[BaseModel]) -> PeerValidator:
+    """Return the validator of a model of our own, compiled once."""
+    return PeerValidator(model.__name__, TypeAdapter(model))
+
+
+def compiled(schema: Node) -> SchemaValidator:
+    """Return what validates by a core schema, also the models within it, whatever their classes have."""
+    return SchemaValidator(cast(Any, schema), _use_prebuilt=False)
+
+
+def is_strict(schema: Node) -> bool:
+    """Return whether a part of a type is strict: that takes text for a date, or a list for a set, from JSON alone."""
+    return any(
+        (each.get("strict") and each["type"] not in _PLAIN) or (each.get("config") or {}).get("strict")
+        for each in walk(schema)
+    )
+
+
+def _of_json(validator: Any, value: Any) -> Any:
+    """Validate a value that was read from JSON already, and once more as JSON if it does not fit."""
+    try:
+        return validator.validate_python(value)
+    except ValidationError:
+        return _as_json(validator, value)
+
+
+def _as_json(validator: Any, value: Any) -> Any:
+    return validator.validate_json(to_json(value))
+
+
+def without_floods(schema: Node) -> Node:
+    """Return a core schema of which no value has very many problems: it ends at what does not fit.
+
+    Arrays and tables end at their first wrong item. Each choice of a union has one problem, if it could have one for
+    each key that it does not know; so has each value of such a key, and each value of a recursive type. Otherwise each
+    choice, and each value within another, would add its own to them.
+
+    Args:
+        schema: is left as it is.
+    """
+    ends = rebuilt(schema, _ending)
+    recursive = _recursive(definitions_of(ends))
+
+    def change(node: Node) -> Node:
+        if node["type"] == "definition-ref" and node["schema_ref"] in recursive:
+            return _as_one(node)
+        if node["type"] == "union":
+            choices = [each if isinstance(each, tuple) else (each, None) for each in node["choices"]]
+            if any(_may_flood(choice) for choice, _ in choices):
+                ones = [
+                    (_as_one(choice), label) if _may_flood(choice) else (choice, label) for choice, label in choices
+                ]
+                return {**node, "choices": [one if label is None else (one, label) for one, label in ones]}
+        if "extras_schema" in node and is_compound(node["extras_schema"]):
+            return {**node, "extras_schema": _as_one(node["extras_schema"])}
+        return node
+
+    return rebuilt(ends, change)
+
+
+def _bounded(node: Node) -> Node:
+    """Bound what the values of one node may cost."""
+    return _checked(_ending(node))
+
+
+def _checked(node: Node) -> Node:
+    """Check what only a function can."""
+    return short_text(scattered(node))
+
+
+def _ending(node: Node) -> Node:
+    """End an array or a table at its first wrong item."""
+    kind = node["type"]
+    if kind not in ARRAYS | TABLES or kind == "generator" or node.get("fail_fast"):  # a generator ends by itself
+        return node
+    items = [each["type"] for each in parts(node)]
+    return node if all(each == "any" for each in items) else {**node, "fail_fast": True}
+
+
+def _labelled(definitions: Mapping[str, Node], node: Node) -> Node:
+    """Name the choices of a union as they are, in the paths of problems, and not by what checks them."""
+    if node["type"] != "union" or all(_checked(each) is each for each in walk(node)):
+        return node
+    choices = [each if isinstance(each, tuple) else (each, _title(each, definitions)) for each in node["choices"]]
+    return {**node, "choices": choices}
+
+
+def _title(node: Node, definitions: Mapping[str, Node]) -> str:
+    """Return the name that pydantic gives to a node."""
+    alone: Any = {"type": "definitions", "schema": node, "definitions": [*definitions.values()]}
+    return SchemaValidator(alone).title
+
+
+def _recursive(definitions: Mapping[str, Node]) -> set[str]:
+    """Return the names of definitions that lead back to themselves; without those that are the default of a field."""
+    leads = {
+        name: {each["schema_ref"] for each in walk(node) if "schema_ref" in each} for name, node in definitions.items()
+    }
+    found = set()
+    for name, to in leads.items():
+        reached: set[str] = set()
+        while new := to - reached:
+            reached |= new
+            to = {each for one in new for each in leads[one]}
+        if name in reached and definitions[name]["type"] != "default":
+            found.add(name)
+    return found
+
+
+def _may_flood(node: Node) -> bool:
+    return any(
+        each["type"] in ("definition-ref", "named-tuple")
+        or "extras_schema" in each
+        or "forbid" in (each.get("extra_behavior"), (each.get("config") or {}).get("extra_fields_behavior"))
+        for each in walk(node)
+    )
+
+
+def _as_one(node: Node) -> Node:
+    """Return a node that has one problem in the place of all that another has.
+
+    A union does so without a call of Python, and lets all other exceptions pass, which pydantic's `custom-error` does
+    not.
+    """
+    return {
+        "type": "union",
+        "mode": "left_to_right",
+        "auto_collapse": False,
+        "choices": [node],
+        "custom_error_type": "misfit",
+        "custom_error_message": "Input does not fit",
+    }
+
+
+# What is wrong with a value that was refused
+
+_to_find: ContextVar[list[int]] = ContextVar("_to_find")
+"""How many more problems are to be found."""
+
+
+def _read_in_part(node: Node) -> Node:
+    """Read a field, or the value of an unknown key, only if more problems are to be found."""
+    name = "schema" if node["type"] in _FIELDS else "extras_schema"
+    return {**node, name: _within_default(node[name])} if name in node and is_compound(node[name]) else node
+
+
+def _within_default(schema: Node) -> Node:
+    if schema["type"] == "default":
+        return {**schema, "schema": _within_default(schema["schema"])}
+    return {"type": "function-wrap", "function": {"type": "no-info", "function": _read}, "schema": schema}
+
+
+def _read(value: Any, handler: Callable[[Any], Any]) -> Any:
+    left = _to_find.get()
+    before = left[0]
+    if before <= 0:
+        raise PydanticCustomError(UNREAD, "Not looked at")
+    try:
+        return handler(value)
+    except ValidationError as error:
+        left[0] = min(left[0], before - error.error_count())  # those within were counted already
+        raise
+
+
+def _with_fewer_keys(value: Any) -> Any:
+    """Return a value whose objects have no more than `MOST_KEYS` keys: each that is not known is a problem."""
+    if isinstance(value, dict):
+        return {key: _with_fewer_keys(each) for key, each in islice(value.items(), MOST_KEYS)}
+    return [_with_fewer_keys(each) for each in value] if isinstance(value, list) else value

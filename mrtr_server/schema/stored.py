@@ -1,0 +1,327 @@
+"""Values that are stored and read again as their declared type: results of steps, handlers' state, reports of pages."""
+
+import logging
+from collections.abc import Iterator, Mapping
+from copy import deepcopy
+from dataclasses import is_dataclass
+from enum import Enum
+from functools import cached_property, lru_cache
+from typing import Any, Literal, NamedTuple
+
+from pydantic import BaseModel, PydanticUserError, TypeAdapter, ValidationError
+from pydantic_core import SchemaError, from_json, to_json
+
+from ..errors import SetupError
+from ..well_formed import well_formed
+from .core_schema import Node, definitions_of, walk
+from .exact import Classes, are_alike, classes_in, decode, encode, encode_beside, hides, with_derived
+from .peer_validator import compiled, without_floods
+from .unions import refuse_many_ways
+
+logger = logging.getLogger("mrtr_server")
+
+_NAMES, _ALIASES, _VALIDATED, _AS_IT_WAS, _LOOSE = "names", "aliases", "validated", "as it was", "loose"
+"""How a value may be written, in the order in which that is tried: by its type's own JSON, under the names of fields
+or under their aliases; by its parts, which are validated again where they are read, or put together as they were; and
+by the JSON of what is not quite of the type."""
+
+_UNREADABLE = [{"mrtr_server": "a newer release recorded this"}]
+"""Stands for a value that its type has no JSON for. Few types take it, so an earlier release ends the flow there."""
+
+
+_NO_TYPE = (PydanticUserError, SchemaError, NameError)
+
+
+def _unknown(error: Exception) -> SetupError:
+    """Return the error for what pydantic says of a type, without what it says could be done about it."""
+    return SetupError(str(error).partition("\n")[0].partition(". ")[0].partition("; ")[0])
+
+
+class Written(NamedTuple):
+    """A value as it is stored.
+
+    Args:
+        json: the value by its type's own JSON, which is all that earlier releases read.
+        exact: how it is written by its parts, and these, where that JSON does not hold all of it; None otherwise.
+    """
+
+    json: Any
+    exact: Any = None
+
+
+class Stored:
+    """Values of a declared type, on their way to where they are stored and back.
+
+    Args:
+        annotation: the declared type; `Any` for plain JSON.
+
+    Raises:
+        SetupError: none of its values could be read back, or a small one could take very long to load, because of
+            unions. Of a type that refers to classes which are not there yet, its methods raise it.
+    """
+
+    def __init__(self, annotation: Any) -> None:
+        self._annotation = annotation
+        try:
+            self._adapter: TypeAdapter[Any] = TypeAdapter(annotation)
+        except _NO_TYPE as error:
+            raise _unknown(error) from None
+        if self._adapter.pydantic_complete:
+            self.compile()
+
+    def compile(self) -> None:
+        """Compile how its values are read, unless that is done. Raises `SetupError` as the class does."""
+        self._type  # noqa: B018
+
+    @cached_property
+    def _type(self) -> "_Type":
+        try:
+            return _Type(self._annotation, self._adapter)
+        except _NO_TYPE as error:
+            raise _unknown(error) from None
+
+    def keep(self, value: Any, what: str) -> tuple[Written, Any]:
+        """Return a value as it is stored, and as it comes back from there.
+
+        Where nothing brings it back as it was, that is logged, once.
+
+        Args:
+            value: the value.
+            what: what the value is, for the log.
+
+        Raises:
+            Exception: it can't be stored as its type: an error of pydantic's, or of the type's own code.
+        """
+        written, back, is_same = self._keep(value)
+        if not is_same:
+            _note_change(what, type(value).__qualname__, self._annotation)
+        elif self._annotation is Any and written.exact is None and hides(value):
+            _note_loss(what, type(value).__qualname__)
+        return written, back
+
+    def _keep(self, value: Any) -> tuple[Written, Any, bool]:
+        """Return a value as it is stored, as it comes back, and whether it is the same then."""
+        kept: tuple[Written, Any, bool] | None = None
+        failure: Exception | None = None
+        parts = _Parts(value, self._type)
+        base: Any = _UNREADABLE
+        for form in (_NAMES, _ALIASES, _VALIDATED, _AS_IT_WAS, _LOOSE):
+            try:
+                if form == _AS_IT_WAS:  # for what is of the type, since nothing checks that where it is read
+                    self._adapter.dump_python(value, warnings="error")
+                if form in (_VALIDATED, _AS_IT_WAS):
+                    written = Written(well_formed(base), [form, parts.tree()])
+                else:
+                    written = Written(self._dump(value, form))
+                if base is _UNREADABLE:
+                    base = written.json
+                back = self.load(*from_json(to_json(written)))  # as whoever reads it will
+            except Exception as error:
+                failure = failure or error
+                continue
+            # What declares nothing is plain JSON, and an iterator can't be read once more.
+            if self._annotation is Any or isinstance(value, Iterator):
+                return written, back, True
+            is_equal = not self._type.has_own_equality and _are_equal(value, back)  # which is found sooner
+            is_same = form != _LOOSE and (is_equal or parts.are_in(back))
+            if is_same and (form != _AS_IT_WAS or are_alike(value, back)):
+                return written, back, True
+            if kept is None and form != _AS_IT_WAS:
+                kept, base = (written, back, False), written.json
+        if kept is None:
+            assert failure is not None  # noqa: S101  or one form would have been kept
+            raise failure
+        return kept
+
+    def _dump(self, value: Any, form: str) -> Any:
+        warnings: Literal["error", "none"] = "none" if form == _LOOSE else "error"
+        by_alias = True if form == _ALIASES else None
+        return self._adapter.dump_python(value, mode="json", warnings=warnings, round_trip=True, by_alias=by_alias)
+
+    def load(self, json: Any, exact: Any = None) -> Any:
+        """Return a stored value as its type. It shares nothing with what is stored, so a handler can change it.
+
+        Args:
+            json: its type's own JSON; see `Written`.
+            exact: its parts, where that does not hold all of it.
+
+        Raises:
+            ValidationError: it does not fit the type as it is now.
+            Exception: likewise, by the type's own code.
+        """
+        validator = self._type.validator
+        if exact is None:
+            try:
+                return validator.validate_python(deepcopy(json))
+            except ValidationError as misfit:
+                try:  # a strict type takes dates, enums and the like as text from JSON alone
+                    return validator.validate_json(to_json(json))
+                except ValidationError:
+                    raise misfit from None
+        form, tree = exact
+        value = decode(tree, with_derived(self._type.declared), validates=form == _VALIDATED)
+        if form == _AS_IT_WAS:
+            return value
+        return validator.validate_python(value, strict=False, by_alias=True, by_name=True)
+
+
+class _Type:
+    """A declared type, compiled.
+
+    Args:
+        annotation: the type.
+        adapter: of the type.
+
+    Raises:
+        SetupError: as `Stored`.
+    """
+
+    def __init__(self, annotation: Any, adapter: TypeAdapter[Any]) -> None:
+        schema: Node = adapter.core_schema
+        if what := _never_stored(schema, definitions_of(schema)):
+            raise SetupError(f"JSON has no form of {what}")
+        refuse_many_ways(repr(annotation), schema)
+        bounded = without_floods(schema)
+        self.validator = adapter.validator if bounded is schema else compiled(bounded)
+        self.declared = tuple(classes_in(schema))
+        """The classes that it names."""
+        self.is_open = any(map(_leaves_open, walk(schema)))
+        """Whether it leaves parts open, with `Any` or more fields, which come back as plain JSON."""
+        self.has_own_equality = not all(map(_compares_all, self.declared))
+        """Whether one of its classes may find two values equal that are not made of the same."""
+
+
+class _Parts:
+    """What a value is made of, to tell whether it has come back.
+
+    Args:
+        value: the value.
+        type: its declared type.
+    """
+
+    def __init__(self, value: Any, type: _Type) -> None:
+        self._value = value
+        self._type = type
+        self._tree: Any = None
+
+    @cached_property
+    def _classes(self) -> Classes:
+        return with_derived(self._type.declared)
+
+    def tree(self) -> Any:
+        """Return the value by its parts. Raises `PydanticSerializationError` for what has none."""
+        if self._tree is None:
+            self._tree = encode(self._value, self._classes)
+        return self._tree
+
+    def are_in(self, back: Any) -> bool:
+        """Check whether the value has come back as it was."""
+        try:
+            if self._type.is_open:
+                self._tree = encode_beside(self._value, back, self._classes)
+            mine, its = self.tree(), encode(back, self._classes)
+        except Exception:  # a part that only the type's own code knows
+            return _are_equal(self._value, back)
+        return bool(mine == its)
+
+
+def _compares_all(cls: Any) -> bool:
+    """Return whether two objects of a class are equal only if all that they are made of is."""
+    if is_dataclass(cls):
+        return False  # a field may be left out
+    return cls.__eq__ is BaseModel.__eq__ if issubclass(cls, BaseModel) else issubclass(cls, Enum)
+
+
+def _are_equal(value: Any, back: Any) -> bool:
+    try:
+        return bool(value == back)
+    except Exception:
+        return False
+
+
+@lru_cache(maxsize=256)
+def stored_as(annotation: Any) -> Stored:
+    """Return how values of a type are stored, compiled once. Raises `SetupError` as `Stored` does."""
+    return Stored(annotation)
+
+
+@lru_cache(maxsize=1024)
+def _note_change(what: str, kind: str, annotation: Any) -> None:
+    """Log that a value has changed; by the cache, once."""
+    logger.warning(
+        "%s, a %s, does not come back from its record as it was. In this round and in all later ones, the handler gets "
+        "what is read back as the declared type, %s. Declare a type that holds all of it, or return less",
+        what,
+        kind,
+        annotation,
+    )
+
+
+@lru_cache(maxsize=1024)
+def _note_loss(what: str, kind: str) -> None:
+    """Log that parts of a value are lost; by the cache, once."""
+    logger.warning(
+        "%s, a %s, comes back as plain JSON, which does not hold all of it, since its function declares no type. "
+        "Annotate it: -> %s",
+        what,
+        kind,
+        kind,
+    )
+
+
+# What pydantic's core schemas say of a type.
+
+
+_ITEMS = {"list": "items_schema", "set": "items_schema", "frozenset": "items_schema", "dict": "values_schema"}
+"""What collections name the type of their items by; without that, it is left open."""
+
+
+def _leaves_open(node: Node) -> bool:
+    kind = node["type"]
+    if kind == "any" or (kind in _ITEMS and _ITEMS[kind] not in node):
+        return True
+    return "allow" in (node.get("extra_behavior"), (node.get("config") or {}).get("extra_fields_behavior"))
+
+
+_WITHOUT_JSON = {"callable": "functions", "is-subclass": "classes"}
+"""Types that nothing can be read back as, by pydantic's names for them."""
+
+
+def _never_stored(schema: Any, known: Mapping[str, Any], seen: frozenset[str] = frozenset()) -> str:
+    """Return what every value of a type has that can't be stored; empty for nothing.
+
+    Args:
+        schema: pydantic's core schema of the type.
+        known: the schemas that others refer to, by their names.
+        seen: the names on the way to it.
+    """
+    match schema.get("type"):
+        case "is-instance":
+            return f"a {schema.get('cls_repr') or schema['cls'].__qualname__}"
+        case "callable" | "is-subclass" as kind:
+            return _WITHOUT_JSON[kind]
+        case "definitions":
+            needed = [schema["schema"]]
+        case "definition-ref":
+            name = schema["schema_ref"]
+            needed = [] if name in seen or name not in known else [known[name]]
+            seen |= {name}
+        case "union" | "tagged-union":
+            choices = schema["choices"]
+            each = choices.values() if isinstance(choices, Mapping) else choices
+            found = [_never_stored(choice[0] if isinstance(choice, tuple) else choice, known, seen) for choice in each]
+            return found[0] if found and all(found) else ""
+        case "json-or-python":
+            found = [_never_stored(schema[f"{mode}_schema"], known, seen) for mode in ("json", "python")]
+            return found[0] if all(found) else ""
+        case "model-fields" | "typed-dict" | "dataclass-args":
+            fields = schema["fields"].values() if isinstance(schema["fields"], Mapping) else schema["fields"]
+            needed = [field["schema"] for field in fields if field.get("required", True) and field.get("init", True)]
+        case "tuple":
+            needed = schema["items_schema"]
+        case "model" | "dataclass" | "function-after" | "list" | "set" | "frozenset" | "dict" | "lax-or-strict":
+            inner = ("schema", "items_schema", "keys_schema", "values_schema", "lax_schema")
+            needed = [schema[part] for part in inner if part in schema]
+        case _:  # what may be None, has a default, or is made by a function of the author's
+            needed = []
+    return next(filter(None, (_never_stored(each, known, seen) for each in needed)), "")
