@@ -13,6 +13,7 @@ from ..limits import LONGEST_KEY, LONGEST_RESPONSE_ID, is_longer
 from ..well_formed import read_json
 from .json_size import has_more_values
 from .messages import JSON
+from .nulls import without_nulls
 
 NO_METHOD = "The message has no method"
 
@@ -108,7 +109,7 @@ def read_envelope(
     if len(body) > values and has_more_values(body, values):
         raise _unread(OverBudget(f"The message holds more than {values} JSON values", "values", values), body)
     try:
-        message = read_json(body, allow_inf_nan=False)
+        message = read_message(body)
     except ValueError as error:
         if "recursion limit" in str(error):
             raise _unread(OverBudget(f"JSON nests deeper than {depth}", "json_depth", depth), body) from None
@@ -139,12 +140,47 @@ def read_envelope(
     return Envelope(message, method or "", request_id, params, headers, repeated)
 
 
+def read_message(body: bytes) -> Any:
+    """Return what a body holds; in a message, null for a member that may be left out is absent.
+
+    Raises:
+        ValueError: it is not JSON, or holds NaN or an infinity.
+    """
+    message = read_json(body, allow_inf_nan=False)
+    return without_nulls(message) if body.find(b"null") >= 0 and isinstance(message, dict) else message
+
+
+def read_value(text: str, depth: int, values: int) -> Any:
+    """Read a JSON text within a message, at the cost that a message may have.
+
+    Args:
+        text: the text.
+        depth: how deep its arrays and objects may nest.
+        values: how many values it may hold.
+
+    Raises:
+        ParseError: it is not JSON, or holds NaN, an infinity or a number that overflows.
+        OverBudget: it nests too deep, or holds too many values.
+    """
+    if has_more_values(text.encode(errors="replace"), values):
+        raise OverBudget(f"The text holds more than {values} JSON values", "values", values)
+    try:
+        value = read_json(text, allow_inf_nan=False)
+    except ValueError:
+        raise ParseError("The text is not JSON") from None
+    _check(value, depth, depth)
+    return value
+
+
 def _check_id(request_id: Any, longest: int) -> str | int | None:
     """Return an id; None for what can't be one. Raises `InvalidRequest` if it is too long."""
     if type(request_id) is not str and type(request_id) is not int:
         return None
     if is_longer(request_id, longest):
-        raise InvalidRequest(f"The id is longer than {longest} characters", None, {"limit": "id", "value": longest})
+        # A client that matches responses by their ids alone would wait forever for one without.
+        may_repeat = type(request_id) is str and len(request_id) <= LONGEST_RESPONSE_ID
+        problem, data = f"The id is longer than {longest} characters", {"limit": "id", "value": longest}
+        raise InvalidRequest(problem, request_id if may_repeat else None, data)
     return request_id
 
 

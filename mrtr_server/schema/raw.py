@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..errors import ArgumentsMisfit, SetupError
+from ..limits import Limits
+from .lenient import DEFAULTS, LenientReading
 
 
 class RawArguments:
@@ -30,9 +32,12 @@ class RawArguments:
             from .json_schema import JSONSchema  # optional: needs jsonschema-rs
 
             self._problems = JSONSchema(where, self.schema).problems
+            self._lenient = LenientReading(self.schema)
 
-    def validate(self, raw: Mapping[str, Any]) -> dict[str, Any]:
-        """Validate raw arguments, and return them as keyword arguments. Raises `ArgumentsMisfit`."""
-        if self._problems is not None and (problems := self._problems(raw)):
-            raise ArgumentsMisfit(problems)
+    def validate(self, raw: Mapping[str, Any], limits: Limits = DEFAULTS) -> dict[str, Any]:
+        """Validate raw arguments, and return them as keyword arguments; see `Arguments.validate`."""
+        if self._problems is not None and self._problems(raw):
+            raw = self._lenient.read(raw, limits)
+            if problems := self._problems(raw):
+                raise ArgumentsMisfit(problems)
         return {self._parameter: dict(raw)} if self._parameter else dict(raw)
