@@ -1,6 +1,5 @@
 """JSON-RPC messages: from the bytes of a body to an envelope."""
 
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from pydantic_core import from_json
 from ..errors import InvalidRequest, OverBudget, ParseError, RequestError
 from ..limits import LONGEST_KEY, LONGEST_RESPONSE_ID, is_longer
 from ..well_formed import read_json
-from .json_size import has_more_values
+from .json_size import check_depth, has_more_values
 from .messages import JSON
 from .nulls import without_nulls
 
@@ -130,7 +129,7 @@ def read_envelope(
     brackets = len(shapes) - len(shapes.replace(b"{", b""))  # twice as fast as `count`
     if brackets > depth or shapes.find(_LARGE_EXPONENT) >= 0 or shapes.find(_MANY_DIGITS) >= 0:
         try:
-            _check(message, depth, depth)
+            check_depth(message, depth)
         except RequestError as error:
             error.request_id = None if method is None else request_id
             raise
@@ -148,28 +147,6 @@ def read_message(body: bytes) -> Any:
     """
     message = read_json(body, allow_inf_nan=False)
     return without_nulls(message) if body.find(b"null") >= 0 and isinstance(message, dict) else message
-
-
-def read_value(text: str, depth: int, values: int) -> Any:
-    """Read a JSON text within a message, at the cost that a message may have.
-
-    Args:
-        text: the text.
-        depth: how deep its arrays and objects may nest.
-        values: how many values it may hold.
-
-    Raises:
-        ParseError: it is not JSON, or holds NaN, an infinity or a number that overflows.
-        OverBudget: it nests too deep, or holds too many values.
-    """
-    if has_more_values(text.encode(errors="replace"), values):
-        raise OverBudget(f"The text holds more than {values} JSON values", "values", values)
-    try:
-        value = read_json(text, allow_inf_nan=False)
-    except ValueError:
-        raise ParseError("The text is not JSON") from None
-    _check(value, depth, depth)
-    return value
 
 
 def _check_id(request_id: Any, longest: int) -> str | int | None:
@@ -205,14 +182,3 @@ def _problem_of(message: JSON, request_id: str | int | None) -> str:
     if "id" in message and request_id is None:
         return "The id must be a string or an integer"
     return "" if isinstance(message.get("params", {}), dict) else "params must be an object"
-
-
-def _check(value: Any, depth: int, limit: int) -> None:
-    if isinstance(value, float):
-        if not math.isfinite(value):
-            raise ParseError("The body holds a number that overflows")
-    elif isinstance(value, dict | list):
-        if depth == 0:
-            raise OverBudget(f"JSON nests deeper than {limit}", "json_depth", limit)
-        for item in value.values() if isinstance(value, dict) else value:
-            _check(item, depth - 1, limit)

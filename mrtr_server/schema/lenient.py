@@ -9,8 +9,7 @@ from typing import Any
 
 from ..errors import RequestError
 from ..limits import Limits
-from ..protocol.json_size import most_values
-from ..protocol.jsonrpc import read_value
+from ..protocol.json_size import most_values, read_value
 
 DEFAULTS = Limits()
 
