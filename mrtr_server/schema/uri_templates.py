@@ -29,7 +29,7 @@ def normal(uri: str) -> str:
     """
     if _USUAL.fullmatch(uri):
         return uri
-    return _ENCODED.sub(_normal_octet, quote(uri, safe=f"{_RESERVED}%", errors="replace"))
+    return _ENCODED.sub(_normal_octet, quote(uri, safe=f"{_RESERVED}%", errors="surrogatepass"))
 
 
 def _normal_octet(found: re.Match[str]) -> str:
