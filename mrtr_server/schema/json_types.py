@@ -4,14 +4,14 @@ pydantic reads them from strings, too, and each from the other, where a type is 
 otherwise, and a string that is meant to be one would pass for a number.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from .core_schema import Node, parts, walk
 
 _PLAIN = frozenset({"int", "float", "bool"})
 
-_CONVERTING = frozenset({"function-before", "function-wrap", "chain", "json"})
+_CONVERTING = frozenset({"function-before", "function-wrap", "json"})
 """What gives another value to the nodes within it than the client has sent."""
 
 _KEYS = ("keys_schema", "extras_keys_schema")
@@ -66,9 +66,13 @@ def whole(value: Any) -> Any:
 def _converted(schema: Node) -> Iterator[Node]:
     """Yield the nodes that get another value than the client has sent, or a key."""
     for node in walk(schema):
-        if node["type"] in _CONVERTING:
-            for part in parts(node):
-                yield from walk(part)
+        function = (node.get("function") or {}).get("function")
+        is_pydantics = str(getattr(function, "__module__", "")).startswith("pydantic.")  # as for a `Sequence`
+        converted: Iterable[Node] = parts(node) if node["type"] in _CONVERTING and not is_pydantics else ()
+        if node["type"] == "chain":
+            converted = [each for each in node["steps"] if each["type"] != "is-instance"][1:]
+        for part in converted:
+            yield from walk(part)
         for keys in _KEYS:
             if keys in node:
                 yield from walk(node[keys])

@@ -36,8 +36,9 @@ class RawArguments:
 
     def validate(self, raw: Mapping[str, Any], limits: Limits = DEFAULTS) -> dict[str, Any]:
         """Validate raw arguments, and return them as keyword arguments; see `Arguments.validate`."""
-        if self._problems is not None and self._problems(raw):
-            raw = self._lenient.read(raw, limits)
-            if problems := self._problems(raw):
+        if self._problems is not None and (problems := self._problems(raw)):
+            meant = self._lenient.read(raw, limits)
+            if meant is raw or (problems := self._problems(meant)):
                 raise ArgumentsMisfit(problems)
+            raw = meant
         return {self._parameter: dict(raw)} if self._parameter else dict(raw)

@@ -1,10 +1,11 @@
 """JSON within a string, and null for what is absent, are read where the schema leaves no other meaning."""
 
+from collections.abc import Sequence
 from enum import Enum, IntEnum
 from typing import Annotated, Any, Literal
 
 import pytest
-from pydantic import BaseModel, BeforeValidator, Field, PositiveInt
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, PositiveInt, Secret
 
 from mrtr_server import Context, Limits, MRTRServer
 from mrtr_server.testing import Client, accept, yes
@@ -195,6 +196,9 @@ class TestJsonTypes:
             (Mixed, [1, "x"], ["1", True]),
             (int | None, [5.0, None], ["5", False]),
             (list[int], [[1, 2.0]], [["1"], [True]]),
+            (Sequence[int], [[1, 2.0]], [["1"], [True]]),
+            (Secret[int], [1, 2.0], ["1", True]),
+            (Annotated[int, AfterValidator(abs)], [1, 2.0], ["1", True]),
             (dict[str, int], [{"1": 1}], [{"1": "1"}]),
         ],
     )
