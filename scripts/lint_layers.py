@@ -99,11 +99,11 @@ ONLY_IMPORTERS = {
         "testing.transports",
     },
     "uvicorn": {
-        *(f"transport.{each}" for each in ("one_write", "whole_responses", "repeated_heads")),
+        *(f"transport.{each}" for each in ("one_write", "whole_responses", "repeated_heads", "ignored_upgrades")),
         "cli.web_servers",
         *(f"dev.{each}" for each in ("process", "reloading")),
     },
-    "httptools": {"transport.whole_responses"},
+    "httptools": {"transport.whole_responses", "transport.ignored_upgrades"},
     "granian": {"cli.web_servers"},
     "pydantic_settings": {"deployment.environment"},
     "http": {"testing.transports"},
