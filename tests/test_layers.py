@@ -141,7 +141,10 @@ ONLY_IMPORTERS = {
         *(f"flow.{each}" for each in ("asks", "inputs", "pure", "step_arguments", "steps", "undone", "url_asks")),
         *(f"protocol.{each}" for each in ("content", "draft_answers")),
         "registration.dependencies",
-        *(f"schema.{each}" for each in ("annotations", "arguments", "defaults", "exact", "forms", "peer_validator")),
+        *(
+            f"schema.{each}"
+            for each in ("annotations", "arguments", "defaults", "exact", "forms", "generator", "peer_validator")
+        ),
         *(f"schema.{each}" for each in ("problems", "results", "stored", "texts", "values")),
         "testing.answers",
         "well_formed",

@@ -13,7 +13,7 @@ from ..crypto.digests import digest
 from ..errors import InvalidAnswer, SetupError
 from ..protocol.messages import NamedChoices
 from ..well_formed import refuse_halves
-from .arguments import TitleFreeSchema
+from .generator import TitleFreeSchema
 from .peer_validator import PeerValidator
 from .problems import problems_of
 

@@ -42,7 +42,7 @@ def tool_results(where: str, returns: Any) -> tuple[JSON | None, Write]:
         SetupError: the declared type has no JSON Schema, or is bytes.
     """
     members = union_members(returns)
-    if any((get_args(member)[0] if get_origin(member) is Annotated else member) in _BYTES for member in members):
+    if any(_bare(member) in _BYTES for member in members):
         raise SetupError(
             f"{where} returns bytes, whose kind is not known; return ImageContent(data=...), "
             "AudioContent(data=...), or EmbeddedResource(resource=ResourceContents(uri=..., blob=...))"
@@ -192,8 +192,13 @@ def _is_content_type(annotation: Any) -> bool:
         return kind is not None and bool(CONTENT_TYPES.intersection(get_args(kind.annotation)))
     if get_origin(annotation) in _LISTS:
         members = [member for item in get_args(annotation) for member in union_members(item)]
-        return any(member is not str and _is_content_type(member) for member in members)
+        return any(_bare(member) is not str and _is_content_type(member) for member in members)
     return False
+
+
+def _bare(annotation: Any) -> Any:
+    """Return a type without what `Annotated` adds to it."""
+    return get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
 
 
 def _write_blocks(value: Any) -> JSON:

@@ -299,11 +299,12 @@ class TestStructured:
             "windSpeed": {"anyOf": [{"type": "integer"}, {"type": "null"}], "default": None},
         }
         assert compile_tool(list[str])[0] == {"type": "array", "items": {"type": "string"}}
+        assert compile_tool(list[Annotated[str, "a word"]])[0] == {"type": "array", "items": {"type": "string"}}
 
     def test_models_side_by_side_become_any_of(self) -> None:
         schema, _ = compile_tool(Weather | Snow)
         assert schema is not None
-        assert schema["anyOf"] == [{"$ref": "#/$defs/Weather"}, {"$ref": "#/$defs/Snow"}]
+        assert [list(each["properties"]) for each in schema["anyOf"]] == [["temperature", "windSpeed"], ["centimetres"]]
 
     def test_a_value_that_is_not_of_the_declared_type_is_the_author_s_mistake(self) -> None:
         _, write = compile_tool(Weather)
