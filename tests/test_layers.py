@@ -140,7 +140,7 @@ ONLY_IMPORTERS = {
         "deployment.environment",
         *(f"flow.{each}" for each in ("asks", "inputs", "pure", "step_arguments", "steps", "undone", "url_asks")),
         *(f"protocol.{each}" for each in ("content", "draft_answers")),
-        "registration.dependencies",
+        *(f"registration.{each}" for each in ("dependencies", "listed")),
         *(
             f"schema.{each}"
             for each in ("annotations", "arguments", "defaults", "exact", "forms", "generator", "peer_validator")

@@ -1,15 +1,39 @@
 """Content of results and prompts: text, images, audio, resources (Tools, Tool Result)."""
 
+import re
 from base64 import b64encode
+from binascii import a2b_base64
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated, Any, Literal
+from datetime import datetime
+from typing import Annotated, Any, Literal, Self
+from urllib.parse import unquote, unquote_to_bytes
 
-from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic import (
+    AfterValidator,
+    AliasChoices,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    WithJsonSchema,
+    model_validator,
+)
 from pydantic.alias_generators import to_camel
+from pydantic_core import PydanticSerializationError, from_json, to_json
 
 
 def _base64(value: Any) -> Any:
-    return b64encode(value).decode("ascii") if isinstance(value, bytes | bytearray) else value
+    if isinstance(value, bytes | bytearray | memoryview):
+        return b64encode(value).decode("ascii")
+    if not isinstance(value, str):
+        return value
+    text = "".join(value.split())  # encoders of mails break lines
+    try:
+        a2b_base64(text, strict_mode=True)
+    except ValueError:
+        raise ValueError("it is not Base64: pass bytes, or Base64 with its padding and without a prefix") from None
+    return text
 
 
 Base64 = Annotated[
@@ -18,15 +42,110 @@ Base64 = Annotated[
 """Bytes, or text that is already Base64; kept as Base64 text."""
 
 
+def _without_url(given: Any, name: str) -> Any:
+    """Return the fields of an object with a data URL taken apart (RFC 2397)."""
+    url = given.get(name) if isinstance(given, Mapping) else None
+    if not isinstance(url, str) or url[:5].lower() != "data:":
+        return given
+    head, comma, data = url[5:].partition(",")
+    kind, *parameters = head.split(";")
+    if not comma:
+        raise ValueError("the data URL has no comma")
+    is_base64 = bool(parameters) and parameters[-1].strip().lower() == "base64"
+    apart = {**given, name: unquote(data) if is_base64 else unquote_to_bytes(data)}
+    if kind and given.get("mime_type", given.get("mimeType")) is None:
+        apart = {each: value for each, value in apart.items() if each != "mimeType"} | {"mime_type": kind.strip()}
+    return apart
+
+
+_MIME_TYPE = re.compile(r"[\w!#$&^.+-]+/[\w!#$&^.+-]+( *;[ -~]*)?", re.ASCII)
+
+
+def is_mime_type(text: str) -> bool:
+    """Return whether a text has the form of a MIME type (RFC 6838)."""
+    return _MIME_TYPE.fullmatch(text) is not None
+
+
+def _mime_type(text: str) -> str:
+    if not is_mime_type(text):
+        raise ValueError('it is no MIME type, such as "image/png"')
+    return text
+
+
+MimeType = Annotated[str, AfterValidator(_mime_type)]
+
+
+def _of(kinds: str, example: str) -> AfterValidator:
+    """Return a check that a MIME type is of some kinds."""
+
+    def check(text: str) -> str:
+        if not re.match(f"({kinds})/", text, re.IGNORECASE):
+            raise ValueError(f'it is another kind of data; give its type, such as "{example}"')
+        return text
+
+    return AfterValidator(check)
+
+
+_LABEL = "[A-Za-z](?:[A-Za-z0-9-]*[A-Za-z0-9])?"
+_META_KEY = re.compile(rf"(?:({_LABEL}(?:\.{_LABEL})*)/)?(?:[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)?")
+_RESERVED_LABELS = {"modelcontextprotocol", "mcp"}
+
+
+def meta_problem(meta: Mapping[Any, Any]) -> str:
+    """Return what is wrong with a `_meta` of an author's; empty if nothing is (Overview, `_meta`)."""
+    for key in meta:
+        if not isinstance(key, str):
+            return f"the key {key!r} of _meta is no text"
+        # ChatGPT reads keys with a second slash, such as openai/toolInvocation/invoking.
+        checked = key.removeprefix("openai/") if key.count("/") == 2 else key
+        found = _META_KEY.fullmatch(checked)
+        if found is None:
+            return (
+                f"{key!r} can't be a key of _meta: it is a name of letters and digits, with '-', '_' and '.' inside, "
+                "and may have a prefix such as 'com.example/'"
+            )
+        labels = (found[1] or "").lower().split(".")
+        # Earlier versions of the protocol reserve the first label, too, where others follow it.
+        if _RESERVED_LABELS.intersection(labels[:2] if len(labels) > 1 else ()) or key == "progressToken":
+            return f"the key {key!r} of _meta is reserved for the protocol; use a prefix of your own: 'com.example/'"
+    try:
+        from_json(to_json(meta, by_alias=True), allow_inf_nan=False)
+    except PydanticSerializationError as error:
+        if "surrogates" not in str(error):  # these are mended when it is written
+            return "_meta can't be written as JSON"
+    except ValueError:
+        return "_meta has NaN or an infinity, which JSON can't hold"
+    return ""
+
+
+def _checked_meta(meta: dict[str, Any]) -> dict[str, Any]:
+    if problem := meta_problem(meta):
+        raise ValueError(problem)
+    return meta
+
+
+Meta = Annotated[dict[str, Any], AfterValidator(_checked_meta)]
+
+
 class Wire(BaseModel):
     """Base of what is written to the wire: camelCase there, snake_case here."""
 
-    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, serialize_by_alias=True)
+    model_config = ConfigDict(
+        alias_generator=to_camel, populate_by_name=True, serialize_by_alias=True, hide_input_in_errors=True
+    )
     # `meta` has no plain alias below: type checkers would take it for the name of the constructor's parameter.
 
     def wire(self) -> dict[str, Any]:
         """Return the object as plain JSON, without the fields that are not set."""
         return self.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+def _date(text: str) -> str:
+    try:
+        datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError('it is no date of ISO 8601, as `datetime.isoformat` writes it') from None
+    return text
 
 
 class Annotations(Wire):
@@ -40,7 +159,7 @@ class Annotations(Wire):
 
     audience: list[Literal["user", "assistant"]] | None = None
     priority: Annotated[float, Field(ge=0, le=1)] | None = None
-    last_modified: str | None = None
+    last_modified: Annotated[str, AfterValidator(_date)] | None = None
 
 
 class Icon(Wire):
@@ -86,9 +205,7 @@ class Content(Wire):
     """Base of the content blocks."""
 
     annotations: Annotations | None = None
-    meta: dict[str, Any] | None = Field(
-        default=None, validation_alias=AliasChoices("meta", "_meta"), serialization_alias="_meta"
-    )
+    meta: Meta | None = Field(default=None, validation_alias=AliasChoices("meta", "_meta"), serialization_alias="_meta")
 
 
 class TextContent(Content):
@@ -109,8 +226,8 @@ class ImageContent(Content):
     """An image (Tools, Image Content).
 
     Args:
-        data: bytes, or Base64 text.
-        mime_type: its type.
+        data: bytes, Base64 text, or a data URL, which is taken apart.
+        mime_type: its type; of a data URL, by default that of the URL.
         type: always `"image"`; leave it out.
         annotations: who it is for and how important it is.
         meta: the block's `_meta`.
@@ -118,15 +235,20 @@ class ImageContent(Content):
 
     type: Literal["image"] = "image"
     data: Base64
-    mime_type: str = "image/png"
+    mime_type: Annotated[MimeType, _of("image", "image/png")] = "image/png"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _take_url_apart(cls, given: Any) -> Any:
+        return _without_url(given, "data")
 
 
 class AudioContent(Content):
     """Audio (Tools, Audio Content).
 
     Args:
-        data: bytes, or Base64 text.
-        mime_type: its type.
+        data: bytes, Base64 text, or a data URL, which is taken apart.
+        mime_type: its type; of a data URL, by default that of the URL.
         type: always `"audio"`; leave it out.
         annotations: who it is for and how important it is.
         meta: the block's `_meta`.
@@ -134,7 +256,12 @@ class AudioContent(Content):
 
     type: Literal["audio"] = "audio"
     data: Base64
-    mime_type: str = "audio/wav"
+    mime_type: Annotated[MimeType, _of("audio|video|application", "audio/wav")] = "audio/wav"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _take_url_apart(cls, given: Any) -> Any:
+        return _without_url(given, "data")
 
 
 class ResourceContents(Wire):
@@ -144,17 +271,26 @@ class ResourceContents(Wire):
         uri: of the resource; left out, it is the one that was read.
         mime_type: the type of what it holds.
         text: what it holds, if that is text.
-        blob: what it holds otherwise: bytes, or Base64 text.
+        blob: what it holds otherwise: bytes, Base64 text, or a data URL, which is taken apart.
         meta: its `_meta`.
     """
 
     uri: str = ""
-    mime_type: str | None = None
+    mime_type: MimeType | None = None
     text: str | None = None
     blob: Base64 | None = None
-    meta: dict[str, Any] | None = Field(
-        default=None, validation_alias=AliasChoices("meta", "_meta"), serialization_alias="_meta"
-    )
+    meta: Meta | None = Field(default=None, validation_alias=AliasChoices("meta", "_meta"), serialization_alias="_meta")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _take_url_apart(cls, given: Any) -> Any:
+        return _without_url(given, "blob")
+
+    @model_validator(mode="after")
+    def _has_one(self) -> Self:
+        if self.text is not None and self.blob is not None:
+            raise ValueError("it has text and blob; a resource holds one of them")
+        return self
 
 
 class EmbeddedResource(Content):
@@ -169,6 +305,12 @@ class EmbeddedResource(Content):
 
     type: Literal["resource"] = "resource"
     resource: ResourceContents
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> Self:
+        if not self.resource.uri or (self.resource.text is None and self.resource.blob is None):
+            raise ValueError("the resource needs its uri, and text or blob; to name a resource alone, use ResourceLink")
+        return self
 
 
 class ResourceLink(Content):
@@ -192,8 +334,8 @@ class ResourceLink(Content):
     name: str
     title: str | None = None
     description: str | None = None
-    mime_type: str | None = None
-    size: int | None = None
+    mime_type: MimeType | None = None
+    size: Annotated[int, Field(ge=0)] | None = None
     icons: list[Icon] | None = None
 
 
@@ -201,7 +343,8 @@ class ToolResult(Wire):
     """A tool's result in full, for what a plain return value does not say (Tools, Tool Result).
 
     Args:
-        content: blocks for the model; plain strings are taken as text.
+        content: blocks for the model, as content objects or plain JSON; plain strings are taken as text. Left empty, it
+            is the JSON of `structured_content`.
         structured_content: any JSON value.
         is_error: whether the call failed.
         meta: the result's `_meta`.
@@ -210,9 +353,7 @@ class ToolResult(Wire):
     content: list[Any] = Field(default_factory=list)
     structured_content: Any = None
     is_error: bool = False
-    meta: dict[str, Any] | None = Field(
-        default=None, validation_alias=AliasChoices("meta", "_meta"), serialization_alias="_meta"
-    )
+    meta: Meta | None = Field(default=None, validation_alias=AliasChoices("meta", "_meta"), serialization_alias="_meta")
 
 
 class Message(Wire):
@@ -241,9 +382,7 @@ class PromptResult(Wire):
 
     messages: list[Any]
     description: str | None = None
-    meta: dict[str, Any] | None = Field(
-        default=None, validation_alias=AliasChoices("meta", "_meta"), serialization_alias="_meta"
-    )
+    meta: Meta | None = Field(default=None, validation_alias=AliasChoices("meta", "_meta"), serialization_alias="_meta")
 
 
 class Completion(Wire):
@@ -256,11 +395,19 @@ class Completion(Wire):
     """
 
     values: list[str]
-    total: int | None = None
+    total: Annotated[int, Field(ge=0)] | None = None
     has_more: bool | None = None
 
 
-CONTENT_TYPES = frozenset({"text", "image", "audio", "resource", "resource_link"})
+_BLOCKS: Mapping[str, type[Content]] = {
+    "text": TextContent,
+    "image": ImageContent,
+    "audio": AudioContent,
+    "resource": EmbeddedResource,
+    "resource_link": ResourceLink,
+}
+
+CONTENT_TYPES = frozenset(_BLOCKS)
 
 
 def is_content(value: Any) -> bool:
@@ -280,12 +427,89 @@ def parts_of(message: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def block(value: Any) -> dict[str, Any]:
-    """Return a content block as plain JSON; a string becomes text."""
+    """Return a content block as plain JSON; a string becomes text.
+
+    Raises:
+        TypeError: it is no content, or its fields are not as the protocol has them.
+    """
     if isinstance(value, str):
         return {"type": "text", "text": value}
-    if is_content(value):
-        return dict(value.model_dump(mode="json", by_alias=True, exclude_none=True))
+    if isinstance(value, Content):
+        return value.wire()
+    if is_content(value):  # of another library
+        return _checked(value.model_dump(mode="json", by_alias=True, exclude_none=True))
+    if isinstance(value, Mapping):
+        return _checked(value)
     raise TypeError(f"{type(value).__name__} is not content; return a string, or a content object")
+
+
+def _checked(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a content block that came as plain JSON, with the fields that its kind does not have."""
+    kind = given.get("type")
+    model = _BLOCKS.get(kind) if isinstance(kind, str) else None
+    if model is None:
+        raise TypeError(f"a dictionary is content if its type is one of {', '.join(_BLOCKS)}; this one has another")
+    try:
+        valid = model.model_validate(given)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        raise TypeError(f"this {kind} content can't be sent: {where and f'{where}: '}{first['msg']}") from None
+    known = {"mime_type", "mimeType", "_meta", "last_modified", *model.model_fields}
+    return {**{name: value for name, value in given.items() if name not in known}, **valid.wire()}
+
+
+ROLES = ("user", "assistant")
+"""Who speaks in messages of prompts and samplings."""
+
+
+def role_and_content(message: Any) -> tuple[str, Any]:
+    """Return who speaks in a message, and what: a `Message`, plain JSON, or text and content, which are the user's.
+
+    Raises:
+        TypeError: it is no message.
+    """
+    if isinstance(message, Mapping) and ("role" in message or "type" not in message):
+        if "role" not in message or "content" not in message:
+            raise TypeError('a message that is a dictionary has "role" and "content"')
+        role, content = message["role"], message["content"]
+    elif hasattr(message, "role"):
+        role, content = message.role, getattr(message, "content", None)
+    else:
+        return "user", message
+    if role not in ROLES:
+        raise TypeError(
+            f"the role of a message is one of {', '.join(ROLES)}; there is no other, nor one for the system"
+        )
+    return str(role), content
+
+
+def sampling_block(value: Any) -> dict[str, Any]:
+    """Return a content block of a message of a sampling as plain JSON: these may use tools, and link to nothing.
+
+    Raises:
+        TypeError: there is no such block.
+    """
+    if hasattr(value, "model_dump") and not isinstance(value, Content):
+        value = value.model_dump(mode="json", by_alias=True, exclude_none=True)
+    match value.get("type") if isinstance(value, Mapping) else None:
+        case "tool_use":
+            if not (_is_text(value, "id") and _is_text(value, "name") and isinstance(value.get("input"), Mapping)):
+                raise TypeError("a tool_use has id and name, which are texts, and input, a dictionary")
+            return dict(value)
+        case "tool_result":
+            content = value.get("content")
+            if not (_is_text(value, "toolUseId") and isinstance(content, list | tuple)):
+                raise TypeError("a tool_result has toolUseId, a text, and content, a list of content")
+            return {**value, "content": blocks(content)}
+    written = block(value)
+    if written["type"] not in ("text", "image", "audio"):
+        raise TypeError("a sampling takes text, images and audio, and no resources")
+    return written
+
+
+def _is_text(given: Mapping[str, Any], name: str) -> bool:
+    return isinstance(given.get(name), str)
 
 
 def blocks(values: Sequence[Any]) -> list[dict[str, Any]]:

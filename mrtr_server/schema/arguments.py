@@ -11,8 +11,10 @@ from pydantic_core import CoreSchema, PydanticUndefined, SchemaError, from_json,
 from typing_extensions import TypedDict
 
 from ..errors import ArgumentsMisfit, FlowError, SetupError
+from ..protocol.content import Content
 from ..protocol.header_params import HEADER_KEYWORD
 from ..well_formed import well_formed
+from .core_schema import walk
 from .defaults import copier_of, refuse_misfit
 from .generator import arguments_schema, results_schema
 from .peer_validator import PeerValidator
@@ -215,6 +217,13 @@ class Structured:
                 f"{where}: results of type {annotation!r} have no JSON Schema: {_reason(error)}. Return text, "
                 "content, a model, a dataclass or plain JSON values"
             ) from error
+        for node in walk(adapter.core_schema):
+            if node["type"] == "model" and issubclass(node["cls"], Content):
+                raise SetupError(
+                    f"{where}: results of type {annotation!r} have {node['cls'].__name__} within data, which no client "
+                    "would show. Return content by itself, in a list, or in ToolResult(content=[...], "
+                    "structured_content=...)"
+                )
         # Of a model with a serializer that is not annotated, nothing is known, but that it is one object as a rule.
         self._must_be_object = not self.schema.keys() - {"$defs", "title", "description"} and _is_object(adapter)
         if self._must_be_object:

@@ -74,6 +74,11 @@ class Form:
             properties[name] = flat
             if optional:
                 required.discard(name)
+        if not properties:
+            raise SetupError(
+                f"{model.__name__} can't be a form: it has no fields, and some clients never end such a form; ask for "
+                "a yes with Confirm(...)"
+            )
         self.schema: dict[str, Any] = {"type": "object", "properties": properties}
         if required:
             self.schema["required"] = [name for name in properties if name in required]

@@ -399,12 +399,15 @@ class TestToolResult:
     def test_it_may_be_returned_whatever_is_declared(self, returns: Any) -> None:
         assert written(returns, ToolResult(content=["hello"])) == text("hello")
 
-    def test_next_to_a_schema_it_is_written_as_it_is(self) -> None:
+    def test_next_to_a_schema_its_structured_content_is_checked(self) -> None:
         schema, write = compile_tool(Weather)
         assert schema is not None
         failure = ToolResult(content=["no sensor there"], is_error=True)
         assert write(failure) == failed("no sensor there")
-        assert write(ToolResult(structured_content={"temperature": 1.0}))["structuredContent"] == {"temperature": 1.0}
+        mild = {"temperature": 1.0, "windSpeed": None}
+        assert write(ToolResult(structured_content={"temperature": 1.0}))["structuredContent"] == mild
+        with pytest.raises(FlowError, match="does not fit its annotation"):
+            write(ToolResult(structured_content={"temperature": "high"}))
 
     @pytest.mark.parametrize("content", [Weather(temperature=1), {"temperature": 1, "windSpeed": None}])
     def test_it_may_declare_its_structured_content(self, content: Any) -> None:
