@@ -5,7 +5,7 @@ from base64 import b64encode
 from binascii import a2b_base64
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 from urllib.parse import unquote, unquote_to_bytes
 
 from pydantic import (
@@ -144,7 +144,7 @@ def _date(text: str) -> str:
     try:
         datetime.fromisoformat(text)
     except ValueError:
-        raise ValueError('it is no date of ISO 8601, as `datetime.isoformat` writes it') from None
+        raise ValueError("it is no date of ISO 8601, as `datetime.isoformat` writes it") from None
     return text
 
 
@@ -410,9 +410,23 @@ _BLOCKS: Mapping[str, type[Content]] = {
 CONTENT_TYPES = frozenset(_BLOCKS)
 
 
+_MAIN_FIELDS = {"text": "text", "image": "data", "audio": "data", "resource": "resource", "resource_link": "uri"}
+"""By its kind, what makes an object of another library content, and not data that happens to have a type."""
+
+
 def is_content(value: Any) -> bool:
     """Return whether a value is a content block, of ours or of another library with pydantic models."""
-    return hasattr(value, "model_dump") and getattr(value, "type", None) in CONTENT_TYPES
+    if isinstance(value, Content):
+        return True
+    kind = getattr(value, "type", None) if hasattr(value, "model_dump") else None
+    return isinstance(kind, str) and kind in _MAIN_FIELDS and hasattr(value, _MAIN_FIELDS[kind])
+
+
+def is_content_class(cls: type[BaseModel]) -> bool:
+    """Return whether the values of a class are content blocks."""
+    kind = cls.model_fields.get("type")
+    kinds = () if kind is None else get_args(kind.annotation)
+    return any(each in CONTENT_TYPES and _MAIN_FIELDS[each] in cls.model_fields for each in kinds)
 
 
 def uses_tools(message: Mapping[str, Any]) -> bool:

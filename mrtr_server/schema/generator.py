@@ -217,7 +217,7 @@ class _References:
         name = self._name(schema)
         if name is not None and name not in self._kept:
             return self._placed(_together(self._definitions[name], schema))
-        placed = _changed(schema, self._placed)
+        placed = _changed(self._with_names(schema), self._placed)
         if name is not None and len(placed) > 1:
             reference = {"$ref": placed.pop("$ref")}
             placed["allOf"] = [reference, *placed.get("allOf", ())]
@@ -225,6 +225,21 @@ class _References:
         if any(self._name({"$ref": each}) not in self._kept for each in targets):
             del placed["discriminator"]  # it names definitions; each choice has its own constant anyway
         return placed
+
+    def _with_names(self, schema: JSONSchema) -> JSONSchema:
+        """Return a union whose objects are told apart by titles, as they were by the names of their definitions."""
+        for keyword in ("anyOf", "oneOf"):
+            choices = schema.get(keyword, ())
+            names = [self._name(each) if isinstance(each, dict) else None for each in choices]
+            objects = [name for name in names if name is not None and "properties" in self._definitions[name]]
+            if len(objects) > 1:
+                named = zip(choices, names, strict=True)
+                titled = [
+                    {"title": self._definitions[name].get("title", name), **each} if name in objects else each
+                    for each, name in named
+                ]
+                schema = {**schema, keyword: titled}
+        return schema
 
     def _name(self, schema: JSONSchema) -> str | None:
         """Return the name of the definition that a schema refers to; None if it refers to none."""

@@ -22,7 +22,6 @@ from pydantic_core import PydanticSerializationError, from_json, to_jsonable_pyt
 from ..errors import FlowError, SetupError
 from ..hints import for_result
 from ..protocol.content import (
-    CONTENT_TYPES,
     Completion,
     Content,
     PromptResult,
@@ -30,6 +29,7 @@ from ..protocol.content import (
     ToolResult,
     block,
     is_content,
+    is_content_class,
     role_and_content,
 )
 from ..protocol.messages import JSON
@@ -204,8 +204,7 @@ def _is_content_type(annotation: Any) -> bool:
     if annotation is str or annotation is ToolResult:
         return True
     if isclass(annotation) and issubclass(annotation, BaseModel):
-        kind = annotation.model_fields.get("type")
-        return kind is not None and bool(CONTENT_TYPES.intersection(get_args(kind.annotation)))
+        return is_content_class(annotation)
     if get_origin(annotation) in _LISTS:
         members = [member for item in get_args(annotation) for member in union_members(item)]
         return any(_bare(member) is not str and _is_content_type(member) for member in members)

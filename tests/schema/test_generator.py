@@ -119,10 +119,12 @@ class TestReferences:
     def test_a_union_with_a_tag_names_no_definitions(self) -> None:
         schema = takes(list[Annotated[Cat | Dog, Field(discriminator="kind")]])
         assert "#/" not in json.dumps(schema)
-        assert [each["properties"]["kind"]["const"] for each in schema["properties"]["it"]["items"]["oneOf"]] == [
-            "cat",
-            "dog",
-        ]
+        choices = schema["properties"]["it"]["items"]["oneOf"]
+        assert [each["properties"]["kind"]["const"] for each in choices] == ["cat", "dog"]
+
+    def test_the_choices_of_a_union_keep_their_names(self) -> None:
+        assert [each["title"] for each in takes(Cat | Dog)["properties"]["it"]["anyOf"]] == ["Cat", "Dog"]
+        assert "title" not in json.dumps(takes(Address | None))
 
     def test_what_refers_to_itself_stays_a_reference_with_nothing_beside_it(self) -> None:
         def tool(tree: Annotated[Node, Field(description="A tree")], size: Size) -> None: ...

@@ -251,6 +251,14 @@ class TestContent:
         assert compile_tool(Vehicle)[0] is not None
         assert written(Vehicle, Vehicle(type="car")) == structured({"type": "car"}, '{"type":"car"}')
 
+        class Paragraph(BaseModel):
+            type: Literal["text", "heading"]
+            body: str
+
+        paragraph = {"type": "text", "body": "x"}
+        for returns, value in ((Paragraph, Paragraph(**paragraph)), (Any, Paragraph(**paragraph))):
+            assert written(returns, value) == structured(paragraph, '{"type":"text","body":"x"}')
+
 
 # Each type, with a value of it, what the client gets, and what the model reads.
 STRUCTURED: list[tuple[Any, Any, Any, str]] = [
