@@ -180,13 +180,14 @@ class _References:
             root = _together(definitions[name], root)
         self._root = root
         self._uses = {name: self._names_in(each) for name, each in definitions.items()}
+        self._sizes = {name: _size(each) for name, each in definitions.items()}
         self._kept = {name for name in definitions if name in self._reached(self._uses[name])}
         """What stays a reference."""
 
     def written(self) -> JSONSchema:
         """Return the schema."""
+        uses = sum((self._names_in(self._root), *self._uses.values()), Counter[str]())
         while self._is_too_large() and (left := [name for name in self._definitions if name not in self._kept]):
-            uses = sum((self._names_in(self._root), *self._uses.values()), Counter[str]())
             sizes: dict[str, int] = {}
             self._kept.add(max(left, key=lambda name: (uses[name] - 1) * self._placed_size(name, sizes)))
         root = self._placed(self._root)
@@ -204,7 +205,7 @@ class _References:
     def _placed_size(self, name: str, known: dict[str, int]) -> int:
         """Return how large a definition is once it is written; a number of any length, since it isn't written yet."""
         if name not in known:
-            known[name] = _size(self._definitions[name]) + sum(
+            known[name] = self._sizes[name] + sum(
                 times * self._placed_size(each, known)
                 for each, times in self._uses[name].items()
                 if each not in self._kept
@@ -221,7 +222,8 @@ class _References:
         if name is not None and len(placed) > 1:
             reference = {"$ref": placed.pop("$ref")}
             placed["allOf"] = [reference, *placed.get("allOf", ())]
-        targets = placed.get("discriminator", {}).get("mapping", {}).values()
+        tagged = placed.get("discriminator")
+        targets = tagged.get("mapping", {}).values() if isinstance(tagged, dict) else ()
         if any(self._name({"$ref": each}) not in self._kept for each in targets):
             del placed["discriminator"]  # it names definitions; each choice has its own constant anyway
         return placed
@@ -233,12 +235,10 @@ class _References:
             names = [self._name(each) if isinstance(each, dict) else None for each in choices]
             objects = [name for name in names if name is not None and "properties" in self._definitions[name]]
             if len(objects) > 1:
-                named = zip(choices, names, strict=True)
-                titled = [
-                    {"title": self._definitions[name].get("title", name), **each} if name in objects else each
-                    for each, name in named
-                ]
-                schema = {**schema, keyword: titled}
+                placed = set(objects) - self._kept
+                titles = [self._definitions[name].get("title", name) if name in placed else None for name in names]
+                named = zip(choices, titles, strict=True)
+                schema = {**schema, keyword: [{"title": title, **each} if title else each for each, title in named]}
         return schema
 
     def _name(self, schema: JSONSchema) -> str | None:

@@ -123,7 +123,12 @@ class TestReferences:
         assert [each["properties"]["kind"]["const"] for each in choices] == ["cat", "dog"]
 
     def test_the_choices_of_a_union_keep_their_names(self) -> None:
-        assert [each["title"] for each in takes(Cat | Dog)["properties"]["it"]["anyOf"]] == ["Cat", "Dog"]
+        class Fish(BaseModel):
+            model_config = ConfigDict(title="A Fish")
+            kind: Literal["fish"] = "fish"
+
+        choices = takes(Cat | Dog | Fish | None)["properties"]["it"]["anyOf"]
+        assert [each.get("title") for each in choices] == ["Cat", "Dog", "A Fish", None]
         assert "title" not in json.dumps(takes(Address | None))
 
     def test_what_refers_to_itself_stays_a_reference_with_nothing_beside_it(self) -> None:
