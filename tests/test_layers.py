@@ -139,7 +139,7 @@ ONLY_IMPORTERS = {
         "client.results",
         "deployment.environment",
         *(f"flow.{each}" for each in ("asks", "inputs", "pure", "step_arguments", "steps", "undone", "url_asks")),
-        *(f"protocol.{each}" for each in ("content", "draft_answers")),
+        *(f"protocol.{each}" for each in ("content", "draft_answers", "media", "meta")),
         *(f"registration.{each}" for each in ("dependencies", "listed")),
         *(
             f"schema.{each}"

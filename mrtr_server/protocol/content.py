@@ -1,130 +1,22 @@
 """Content of results and prompts: text, images, audio, resources (Tools, Tool Result)."""
 
-import re
-from base64 import b64encode
-from binascii import a2b_base64
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Annotated, Any, Literal, Self, get_args
-from urllib.parse import unquote, unquote_to_bytes
 
 from pydantic import (
     AfterValidator,
     AliasChoices,
     BaseModel,
-    BeforeValidator,
     ConfigDict,
     Field,
     ValidationError,
-    WithJsonSchema,
     model_validator,
 )
 from pydantic.alias_generators import to_camel
-from pydantic_core import PydanticSerializationError, from_json, to_json
 
-
-def _base64(value: Any) -> Any:
-    if isinstance(value, bytes | bytearray | memoryview):
-        return b64encode(value).decode("ascii")
-    if not isinstance(value, str):
-        return value
-    text = "".join(value.split())  # encoders of mails break lines
-    try:
-        a2b_base64(text, strict_mode=True)
-    except ValueError:
-        raise ValueError("it is not Base64: pass bytes, or Base64 with its padding and without a prefix") from None
-    return text
-
-
-Base64 = Annotated[
-    bytes | str, BeforeValidator(_base64), WithJsonSchema({"type": "string", "contentEncoding": "base64"})
-]
-"""Bytes, or text that is already Base64; kept as Base64 text."""
-
-
-def _without_url(given: Any, name: str) -> Any:
-    """Return the fields of an object with a data URL taken apart (RFC 2397)."""
-    url = given.get(name) if isinstance(given, Mapping) else None
-    if not isinstance(url, str) or url[:5].lower() != "data:":
-        return given
-    head, comma, data = url[5:].partition(",")
-    kind, *parameters = head.split(";")
-    if not comma:
-        raise ValueError("the data URL has no comma")
-    is_base64 = bool(parameters) and parameters[-1].strip().lower() == "base64"
-    apart = {**given, name: unquote(data) if is_base64 else unquote_to_bytes(data)}
-    if kind and given.get("mime_type", given.get("mimeType")) is None:
-        apart = {each: value for each, value in apart.items() if each != "mimeType"} | {"mime_type": kind.strip()}
-    return apart
-
-
-_MIME_TYPE = re.compile(r"[\w!#$&^.+-]+/[\w!#$&^.+-]+( *;[ -~]*)?", re.ASCII)
-
-
-def is_mime_type(text: str) -> bool:
-    """Return whether a text has the form of a MIME type (RFC 6838)."""
-    return _MIME_TYPE.fullmatch(text) is not None
-
-
-def _mime_type(text: str) -> str:
-    if not is_mime_type(text):
-        raise ValueError('it is no MIME type, such as "image/png"')
-    return text
-
-
-MimeType = Annotated[str, AfterValidator(_mime_type)]
-
-
-def _of(kinds: str, example: str) -> AfterValidator:
-    """Return a check that a MIME type is of some kinds."""
-
-    def check(text: str) -> str:
-        if not re.match(f"({kinds})/", text, re.IGNORECASE):
-            raise ValueError(f'it is another kind of data; give its type, such as "{example}"')
-        return text
-
-    return AfterValidator(check)
-
-
-_LABEL = "[A-Za-z](?:[A-Za-z0-9-]*[A-Za-z0-9])?"
-_META_KEY = re.compile(rf"(?:({_LABEL}(?:\.{_LABEL})*)/)?(?:[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)?")
-_RESERVED_LABELS = {"modelcontextprotocol", "mcp"}
-
-
-def meta_problem(meta: Mapping[Any, Any]) -> str:
-    """Return what is wrong with a `_meta` of an author's; empty if nothing is (Overview, `_meta`)."""
-    for key in meta:
-        if not isinstance(key, str):
-            return f"the key {key!r} of _meta is no text"
-        # ChatGPT reads keys with a second slash, such as openai/toolInvocation/invoking.
-        checked = key.removeprefix("openai/") if key.count("/") == 2 else key
-        found = _META_KEY.fullmatch(checked)
-        if found is None:
-            return (
-                f"{key!r} can't be a key of _meta: it is a name of letters and digits, with '-', '_' and '.' inside, "
-                "and may have a prefix such as 'com.example/'"
-            )
-        labels = (found[1] or "").lower().split(".")
-        # Earlier versions of the protocol reserve the first label, too, where others follow it.
-        if _RESERVED_LABELS.intersection(labels[:2] if len(labels) > 1 else ()) or key == "progressToken":
-            return f"the key {key!r} of _meta is reserved for the protocol; use a prefix of your own: 'com.example/'"
-    try:
-        from_json(to_json(meta, by_alias=True), allow_inf_nan=False)
-    except PydanticSerializationError as error:
-        if "surrogates" not in str(error):  # these are mended when it is written
-            return "_meta can't be written as JSON"
-    except ValueError:
-        return "_meta has NaN or an infinity, which JSON can't hold"
-    return ""
-
-
-def _checked_meta(meta: dict[str, Any]) -> dict[str, Any]:
-    if problem := meta_problem(meta):
-        raise ValueError(problem)
-    return meta
-
-
-Meta = Annotated[dict[str, Any], AfterValidator(_checked_meta)]
+from .media import Base64, MimeType, of_kinds, without_url
+from .meta import Meta
 
 
 class Wire(BaseModel):
@@ -235,12 +127,12 @@ class ImageContent(Content):
 
     type: Literal["image"] = "image"
     data: Base64
-    mime_type: Annotated[MimeType, _of("image", "image/png")] = "image/png"
+    mime_type: Annotated[MimeType, of_kinds("image", "image/png")] = "image/png"
 
     @model_validator(mode="before")
     @classmethod
     def _take_url_apart(cls, given: Any) -> Any:
-        return _without_url(given, "data")
+        return without_url(given, "data")
 
 
 class AudioContent(Content):
@@ -256,12 +148,12 @@ class AudioContent(Content):
 
     type: Literal["audio"] = "audio"
     data: Base64
-    mime_type: Annotated[MimeType, _of("audio|video|application", "audio/wav")] = "audio/wav"
+    mime_type: Annotated[MimeType, of_kinds("audio|video|application", "audio/wav")] = "audio/wav"
 
     @model_validator(mode="before")
     @classmethod
     def _take_url_apart(cls, given: Any) -> Any:
-        return _without_url(given, "data")
+        return without_url(given, "data")
 
 
 class ResourceContents(Wire):
@@ -284,7 +176,7 @@ class ResourceContents(Wire):
     @model_validator(mode="before")
     @classmethod
     def _take_url_apart(cls, given: Any) -> Any:
-        return _without_url(given, "blob")
+        return without_url(given, "blob")
 
     @model_validator(mode="after")
     def _has_one(self) -> Self:

@@ -10,7 +10,9 @@ from starlette.responses import Response
 from ..errors import SetupError
 from ..flow.asks import Text
 from ..flow.authorization import Authorize
-from ..protocol.content import Annotations, Icon, ToolAnnotations, is_mime_type, meta_problem
+from ..protocol.content import Annotations, Icon, ToolAnnotations
+from ..protocol.media import is_mime_type
+from ..protocol.meta import meta_problem
 from .option_types import LISTED, RESOURCE, TOOL, check_seconds, check_types
 
 Icons = Sequence[Icon | Mapping[str, Any]]

@@ -174,8 +174,17 @@ def prompt_body(value: Any, description: str | None) -> JSON:
 
 def resource_body(value: Any, uri: str, mime_type: str | None) -> JSON:
     """Return the body for what a resource returned: text, bytes, JSON, `ResourceContents`, or a list of contents."""
-    is_list = isinstance(value, list | tuple) and any(isinstance(item, ResourceContents) for item in value)
-    return {"contents": [_contents(item, uri, mime_type) for item in (value if is_list else [value])]}
+    several = [*map(_ours, value)] if isinstance(value, list | tuple) else []
+    if not any(isinstance(item, ResourceContents) for item in several):
+        several = [_ours(value)]
+    return {"contents": [_contents(item, uri, mime_type) for item in several]}
+
+
+def _ours(item: Any) -> Any:
+    """Return contents of the official SDK as ours, and anything else as it is."""
+    if type(item).__name__ in ("TextResourceContents", "BlobResourceContents") and hasattr(item, "model_dump"):
+        return ResourceContents.model_validate(item.model_dump(mode="json", by_alias=True, exclude_none=True))
+    return item
 
 
 def completion_body(value: Any) -> JSON:

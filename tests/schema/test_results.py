@@ -540,6 +540,15 @@ class TestResources:
         ]
         assert contents["mimeType"] == "text/css"
 
+    def test_contents_of_the_official_sdk_are_contents(self) -> None:
+        text = mcp.types.TextResourceContents(uri=URI, text="a", mime_type="text/plain")
+        blob = mcp.types.BlobResourceContents(uri=URI, blob="AA==", mime_type="image/png")
+        written = {"uri": URI, "text": "a", "mimeType": "text/plain"}
+        assert resource_body(text, "file:///b", None) == {"contents": [written]}
+        assert resource_body([text, blob], "file:///b", None) == {
+            "contents": [written, {"uri": URI, "blob": "AA==", "mimeType": "image/png"}]
+        }
+
     def test_one_read_may_give_several_contents(self) -> None:
         parts = [ResourceContents(text="hello"), ResourceContents(uri="file:///a/b", blob=b"\x00"), "plain"]
         assert conforms(resource_body(parts, URI, None), "ReadResourceResult") == {
