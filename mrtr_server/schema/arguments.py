@@ -224,8 +224,8 @@ class Structured:
                     "would show. Return content by itself, in a list, or in ToolResult(content=[...], "
                     "structured_content=...)"
                 )
-        # Of a model with a serializer that is not annotated, nothing is known, but that it is one object as a rule.
-        self._must_be_object = not self.schema.keys() - {"$defs", "title", "description"} and _is_object(adapter)
+        # A serializer around that of a model, without an annotation, writes an object as a rule.
+        self._must_be_object = "type" not in self.schema and _wraps_a_model(adapter)
         if self._must_be_object:
             self.schema["type"] = "object"
         # The adapter's own methods do the same, and their many keywords double the time.
@@ -257,8 +257,11 @@ class Structured:
         raise FlowError(f"The result does not fit its annotation: {where and f'{where}: '}{why}")
 
 
-def _is_object(adapter: TypeAdapter[Any]) -> bool:
+def _wraps_a_model(adapter: TypeAdapter[Any]) -> bool:
+    """Whether a type is a model whose own serializer has no annotation, and is around that of pydantic."""
     node: Any = adapter.core_schema
     while node["type"] in ("definitions", "function-before", "function-after", "function-wrap"):
         node = node["schema"]
-    return node["type"] in ("model", "dataclass", "typed-dict")
+    written = node.get("serialization", {})
+    own = getattr(getattr(node.get("cls"), "__pydantic_decorators__", None), "model_serializers", None)
+    return bool(own) and written.get("type") == "function-wrap" and written.get("return_schema") is None

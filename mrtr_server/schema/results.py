@@ -71,12 +71,10 @@ def tool_results(where: str, returns: Any) -> tuple[JSON | None, Write]:
         if hint := for_result(member):
             raise SetupError(f"{where}: {member!r} is another framework's; return {hint}")
     declared = _declared_by(returns)
-    if declared is None:
-        if _may_be_content(returns, members):
-            lists = any(get_origin(member) in _LISTS and _is_content_type(member) for member in members)
-            return None, _write_blocks if lists else _write_content
-        declared = returns
-    structured = Structured(where, declared)
+    if declared is None and (returns in (Parameter.empty, Any, None, NoneType) or any(map(_is_content_type, members))):
+        lists = any(get_origin(member) in _LISTS and _is_content_type(member) for member in members)
+        return None, _write_blocks if lists else _write_content
+    structured = Structured(where, returns if declared is None else declared)
 
     def write(value: Any) -> JSON:
         if not isinstance(value, ToolResult):
@@ -87,7 +85,10 @@ def tool_results(where: str, returns: Any) -> tuple[JSON | None, Write]:
             return _in_full(value)
         return _in_full(value.model_copy(update={"structured_content": structured.dump(value.structured_content)}))
 
-    return structured.schema, write
+    if not _is_list_of_anything(returns):
+        return structured.schema, write
+    # It may hold content, whose results have no structure, so no schema is declared.
+    return None, lambda value: _write_content(value) if _has_content(value) else write(value)
 
 
 def piece_results(where: str, returns: Any) -> Write:
@@ -199,11 +200,12 @@ def completion_body(value: Any) -> JSON:
     return {"completion": {"values": values, "total": total, "hasMore": has_more}}
 
 
-def _may_be_content(returns: Any, members: Sequence[Any]) -> bool:
-    """Whether results are text or content, or may be: anything, or lists of anything."""
-    if returns in (Parameter.empty, Any, None, NoneType) or any(map(_is_content_type, members)):
-        return True
+def _is_list_of_anything(returns: Any) -> bool:
     return returns in _LISTS or (get_origin(returns) in _LISTS and set(get_args(returns)) <= {Any, ...})
+
+
+def _has_content(value: Any) -> bool:
+    return isinstance(value, list | tuple) and any(map(is_content, value))
 
 
 def _is_content_type(annotation: Any) -> bool:
@@ -258,7 +260,7 @@ def _blocks_of(value: Any) -> list[JSON] | None:
         return [block(value)]
     if not (isinstance(value, list | tuple) and value):
         return None
-    if any(map(is_content, value)):  # what is beside it is text
+    if _has_content(value):  # what is beside it is text
         return [_part(each) for each in value if each is not None]
     return [block(each) for each in value] if all(isinstance(each, str) for each in value) else None
 
@@ -349,8 +351,7 @@ def _json(value: Any) -> str:
 def _in_full(result: ToolResult) -> JSON:
     body: JSON = {"content": [block(item) for item in result.content], "isError": result.is_error}
     if result.structured_content is not None:
-        plain = from_json(_json(result.structured_content))
-        body["structuredContent"] = plain
+        body["structuredContent"] = plain = _jsonable(result.structured_content)
         text = _text(plain, result.structured_content)
         if not body["content"]:  # for clients that show nothing else (Tools, Structured Content)
             body["content"] = [{"type": "text", "text": text}]

@@ -201,6 +201,17 @@ class TestObjects:
         schema, found = result(Money, Money(cents=150), era="2025-11-25")
         assert (schema, found) == ({"type": "object"}, {"euros": "1.5"})
 
+    def test_what_a_serializer_makes_of_a_model_may_be_anything_else(self) -> None:
+        class Money(BaseModel):
+            cents: int
+
+            @model_serializer
+            def write(self):  # type: ignore[no-untyped-def]
+                return f"{self.cents} cents"
+
+        assert result(Money, Money(cents=1)) == ({}, "1 cents")
+        assert result(Annotated[Cat, PlainSerializer(lambda cat: cat.kind)], Cat()) == ({}, "cat")
+
 
 class Stamps(BaseModel):
     at: datetime

@@ -248,7 +248,8 @@ class TestContentBesideData:
 
     @pytest.mark.parametrize("returns", [list, list[Any]])
     def test_a_list_of_data_is_data(self, returns: Any) -> None:
-        assert called([{"type": "text"}, 1], returns)["result"]["structuredContent"] == [{"type": "text"}, 1]
+        for value in ([{"type": "text"}, 1], ["a", "b"], []):
+            assert called(value, returns)["result"]["structuredContent"] == value
 
     @pytest.mark.parametrize("image", [IMAGE, FOREIGN, TextContent(text="x")])
     def test_content_within_data_is_refused(self, image: Any, caplog: pytest.LogCaptureFixture) -> None:
