@@ -116,9 +116,12 @@ ONLY_IMPORTERS = {
         "client.results",
         "deployment.environment",
         *(f"flow.{each}" for each in ("asks", "inputs", "pure", "step_arguments", "steps", "undone", "url_asks")),
-        *(f"protocol.{each}" for each in ("content", "draft_answers")),
-        "registration.dependencies",
-        *(f"schema.{each}" for each in ("annotations", "arguments", "defaults", "exact", "forms", "peer_validator")),
+        *(f"protocol.{each}" for each in ("content", "draft_answers", "media", "meta")),
+        *(f"registration.{each}" for each in ("dependencies", "listed")),
+        *(
+            f"schema.{each}"
+            for each in ("annotations", "arguments", "defaults", "exact", "forms", "generator", "peer_validator")
+        ),
         *(f"schema.{each}" for each in ("problems", "results", "stored", "texts", "values")),
         "testing.answers",
         "well_formed",

@@ -489,7 +489,7 @@ class TestContent:
             TextContent(text="x", meta={"a": 1}),
             ToolResult(meta={"a": 1}),
             ResourceContents(text="x", meta={"a": 1}),
-            EmbeddedResource(resource=ResourceContents(text="x"), meta={"a": 1}),
+            EmbeddedResource(resource=ResourceContents(uri="file:///x", text="x"), meta={"a": 1}),
         ):
             assert made.wire()["_meta"] == {"a": 1}
             assert "meta" in inspect.signature(type(made)).parameters

@@ -104,7 +104,7 @@ def _kinds(field: JSON, schema: JSON) -> list[str]:
         if kind is not None:
             kinds += [each for each in (kind if isinstance(kind, list) else [kind]) if isinstance(each, str)]
             continue
-        parts = field.get("anyOf") or field.get("oneOf")
+        parts = field.get("anyOf") or field.get("oneOf") or field.get("allOf")
         left += [part for part in reversed(parts) if isinstance(part, dict)] if isinstance(parts, list) else []
     return [*dict.fromkeys(kinds)]
 

@@ -248,7 +248,7 @@ def _review_descriptions(registry: Registry) -> Iterator[Finding]:
         bare = [
             each
             for each, schema in tool.entry["inputSchema"].get("properties", {}).items()
-            if isinstance(schema, dict) and not {"description", "$ref", "enum", "const"} & schema.keys()
+            if isinstance(schema, dict) and not {"description", "$ref", "properties", "enum", "const"} & schema.keys()
         ]
         if bare:
             yield Finding(

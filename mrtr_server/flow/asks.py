@@ -11,7 +11,7 @@ from pydantic.alias_generators import to_camel
 from typing_extensions import override
 
 from ..errors import InvalidAnswer, Refusal, SetupError
-from ..protocol.content import blocks, parts_of, uses_tools
+from ..protocol.content import parts_of, role_and_content, sampling_block, uses_tools
 from ..protocol.messages import FORM, JSON, SHORT_MESSAGE, Question
 from ..schema.forms import Form, form, in_words
 from ..schema.peer_validator import validator_of
@@ -411,13 +411,16 @@ def _check_tool_results(message: JSON, following: JSON) -> None:
 
 
 def sampling_message(message: Any) -> JSON:
-    """Return a message of a conversation as plain JSON: strings and content blocks are the user's."""
-    if isinstance(message, Mapping):
-        return dict(message)
-    role = getattr(message, "role", "user")
-    content = message.content if hasattr(message, "role") else message
-    written = blocks(content if isinstance(content, list) else [content])
-    return {"role": role, "content": written if isinstance(content, list) else written[0]}
+    """Return a message of a conversation as plain JSON: strings and content blocks are the user's.
+
+    Raises:
+        TypeError: it is no message of a sampling.
+    """
+    role, content = role_and_content(message)
+    several = isinstance(content, list | tuple)
+    written = [sampling_block(each) for each in (content if several else [content])]
+    others = message if isinstance(message, Mapping) and "role" in message else {}
+    return {**others, "role": role, "content": written if several else written[0]}
 
 
 _CONFIRMATION: JSON = {

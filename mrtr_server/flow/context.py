@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from functools import partial
+from math import isfinite
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, overload
 
 from ..callbacks.callback_service import Callback, CallbackLink
@@ -329,7 +330,7 @@ class Context:
         It never waits for the client: where that reads slowly, newer progress takes the place of older (Progress).
 
         Args:
-            progress: grows with each note; in a unit of your own.
+            progress: grows with each note; in a unit of your own. One that has not grown is not sent, and logged once.
             total: what `progress` will be at the end, if that is known.
             message: what is being done, in words for the person; in a task, its status.
 
@@ -339,7 +340,10 @@ class Context:
         if self._round.task is not None and message:
             self._round.task.say(message)
         token = self._round.call.progress_token
-        return NOTHING if token is None else self._outlet.send(Progress(token, progress, total, message))
+        if token is None or not self._round.advance(progress):
+            return NOTHING
+        known = total if total is not None and isfinite(total) else None
+        return self._outlet.send(Progress(token, progress, known, message))
 
     def close_stream(self, retry: float = 1.0) -> Awaitable[None]:
         """Close the client's stream while the function works on (Transports, Sending Messages).

@@ -99,6 +99,6 @@ class _Pieces:
             if sent is not NOTHING:
                 journal.pieces = index + 1
                 await sent
-        if self._token is not None:
+        if self._token is not None and self._round.advance(index + 1):
             text = block["text"][:LONGEST_MESSAGE] if block["type"] == "text" else None
             await self._outlet.send(Progress(self._token, index + 1, None, text))

@@ -1,8 +1,10 @@
 """One round of a flow: what the journal can answer, what has to be asked, and how the round ends because of that."""
 
+import logging
 from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
+from math import inf, isfinite
 from types import MappingProxyType
 from typing import Any, cast
 
@@ -17,6 +19,8 @@ from .asks import Ask
 from .endings import Asking, Backgrounded, Failed, Refused, RoundEnd, Yielded, YieldReason
 from .journal import Journal
 from .url_asks import UNFINISHED, ElicitUrl
+
+logger = logging.getLogger("mrtr_server")
 
 OPEN: Any = object()
 """Stands for an answer that the client has yet to give."""
@@ -82,6 +86,10 @@ class Round:
     """How the round ends if the handler has returned what it asks; None otherwise."""
     _lacking: tuple[str, ...] = ()
     """The capabilities that the client lacks."""
+    _progress = -inf
+    """The progress that was reported last."""
+    _stood_still = False
+    """Whether progress that had not grown was dropped."""
 
     def __init__(
         self,
@@ -102,6 +110,21 @@ class Round:
         self.early = call.answers if takes_early and call.state is None and call.answers else _NO_ANSWERS
         """The answers that came without a state, by key."""
         self._claimed: dict[str, str] = {}
+
+    def advance(self, progress: float) -> bool:
+        """Return whether progress has grown, as it must from note to note (Progress, Behavior Requirements)."""
+        if progress > self._progress and isfinite(progress):
+            self._progress = progress
+            return True
+        if not self._stood_still:
+            self._stood_still = True
+            logger.warning(
+                "%r reports progress that does not grow: %r after %r; such progress is not sent",
+                self.name,
+                progress,
+                self._progress,
+            )
+        return False
 
     # How it ends
 

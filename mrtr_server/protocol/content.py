@@ -1,32 +1,43 @@
 """Content of results and prompts: text, images, audio, resources (Tools, Tool Result)."""
 
-from base64 import b64encode
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated, Any, Literal
+from datetime import datetime
+from typing import Annotated, Any, Literal, Self, get_args
 
-from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic import (
+    AfterValidator,
+    AliasChoices,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
 from pydantic.alias_generators import to_camel
 
-
-def _base64(value: Any) -> Any:
-    return b64encode(value).decode("ascii") if isinstance(value, bytes | bytearray) else value
-
-
-Base64 = Annotated[
-    bytes | str, BeforeValidator(_base64), WithJsonSchema({"type": "string", "contentEncoding": "base64"})
-]
-"""Bytes, or text that is already Base64; kept as Base64 text."""
+from .media import Base64, MimeType, of_kinds, without_url
+from .meta import Meta
 
 
 class Wire(BaseModel):
     """Base of what is written to the wire: camelCase there, snake_case here."""
 
-    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, serialize_by_alias=True)
+    model_config = ConfigDict(
+        alias_generator=to_camel, populate_by_name=True, serialize_by_alias=True, hide_input_in_errors=True
+    )
     # `meta` has no plain alias below: type checkers would take it for the name of the constructor's parameter.
 
     def wire(self) -> dict[str, Any]:
         """Return the object as plain JSON, without the fields that are not set."""
         return self.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+def _date(text: str) -> str:
+    try:
+        datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError("it is no date of ISO 8601, as `datetime.isoformat` writes it") from None
+    return text
 
 
 class Annotations(Wire):
@@ -40,7 +51,7 @@ class Annotations(Wire):
 
     audience: list[Literal["user", "assistant"]] | None = None
     priority: Annotated[float, Field(ge=0, le=1)] | None = None
-    last_modified: str | None = None
+    last_modified: Annotated[str, AfterValidator(_date)] | None = None
 
 
 class Icon(Wire):
@@ -86,9 +97,7 @@ class Content(Wire):
     """Base of the content blocks."""
 
     annotations: Annotations | None = None
-    meta: dict[str, Any] | None = Field(
-        default=None, validation_alias=AliasChoices("meta", "_meta"), serialization_alias="_meta"
-    )
+    meta: Meta | None = Field(default=None, validation_alias=AliasChoices("meta", "_meta"), serialization_alias="_meta")
 
 
 class TextContent(Content):
@@ -109,8 +118,8 @@ class ImageContent(Content):
     """An image (Tools, Image Content).
 
     Args:
-        data: bytes, or Base64 text.
-        mime_type: its type.
+        data: bytes, Base64 text, or a data URL, which is taken apart.
+        mime_type: its type; of a data URL, by default that of the URL.
         type: always `"image"`; leave it out.
         annotations: who it is for and how important it is.
         meta: the block's `_meta`.
@@ -118,15 +127,20 @@ class ImageContent(Content):
 
     type: Literal["image"] = "image"
     data: Base64
-    mime_type: str = "image/png"
+    mime_type: Annotated[MimeType, of_kinds("image", "image/png")] = "image/png"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _take_url_apart(cls, given: Any) -> Any:
+        return without_url(given, "data")
 
 
 class AudioContent(Content):
     """Audio (Tools, Audio Content).
 
     Args:
-        data: bytes, or Base64 text.
-        mime_type: its type.
+        data: bytes, Base64 text, or a data URL, which is taken apart.
+        mime_type: its type; of a data URL, by default that of the URL.
         type: always `"audio"`; leave it out.
         annotations: who it is for and how important it is.
         meta: the block's `_meta`.
@@ -134,7 +148,12 @@ class AudioContent(Content):
 
     type: Literal["audio"] = "audio"
     data: Base64
-    mime_type: str = "audio/wav"
+    mime_type: Annotated[MimeType, of_kinds("audio|video|application", "audio/wav")] = "audio/wav"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _take_url_apart(cls, given: Any) -> Any:
+        return without_url(given, "data")
 
 
 class ResourceContents(Wire):
@@ -144,17 +163,26 @@ class ResourceContents(Wire):
         uri: of the resource; left out, it is the one that was read.
         mime_type: the type of what it holds.
         text: what it holds, if that is text.
-        blob: what it holds otherwise: bytes, or Base64 text.
+        blob: what it holds otherwise: bytes, Base64 text, or a data URL, which is taken apart.
         meta: its `_meta`.
     """
 
     uri: str = ""
-    mime_type: str | None = None
+    mime_type: MimeType | None = None
     text: str | None = None
     blob: Base64 | None = None
-    meta: dict[str, Any] | None = Field(
-        default=None, validation_alias=AliasChoices("meta", "_meta"), serialization_alias="_meta"
-    )
+    meta: Meta | None = Field(default=None, validation_alias=AliasChoices("meta", "_meta"), serialization_alias="_meta")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _take_url_apart(cls, given: Any) -> Any:
+        return without_url(given, "blob")
+
+    @model_validator(mode="after")
+    def _has_one(self) -> Self:
+        if self.text is not None and self.blob is not None:
+            raise ValueError("it has text and blob; a resource holds one of them")
+        return self
 
 
 class EmbeddedResource(Content):
@@ -169,6 +197,12 @@ class EmbeddedResource(Content):
 
     type: Literal["resource"] = "resource"
     resource: ResourceContents
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> Self:
+        if not self.resource.uri or (self.resource.text is None and self.resource.blob is None):
+            raise ValueError("the resource needs its uri, and text or blob; to name a resource alone, use ResourceLink")
+        return self
 
 
 class ResourceLink(Content):
@@ -192,8 +226,8 @@ class ResourceLink(Content):
     name: str
     title: str | None = None
     description: str | None = None
-    mime_type: str | None = None
-    size: int | None = None
+    mime_type: MimeType | None = None
+    size: Annotated[int, Field(ge=0)] | None = None
     icons: list[Icon] | None = None
 
 
@@ -201,7 +235,8 @@ class ToolResult(Wire):
     """A tool's result in full, for what a plain return value does not say (Tools, Tool Result).
 
     Args:
-        content: blocks for the model; plain strings are taken as text.
+        content: blocks for the model, as content objects or plain JSON; plain strings are taken as text. Left empty, it
+            is the JSON of `structured_content`.
         structured_content: any JSON value.
         is_error: whether the call failed.
         meta: the result's `_meta`.
@@ -210,9 +245,7 @@ class ToolResult(Wire):
     content: list[Any] = Field(default_factory=list)
     structured_content: Any = None
     is_error: bool = False
-    meta: dict[str, Any] | None = Field(
-        default=None, validation_alias=AliasChoices("meta", "_meta"), serialization_alias="_meta"
-    )
+    meta: Meta | None = Field(default=None, validation_alias=AliasChoices("meta", "_meta"), serialization_alias="_meta")
 
 
 class Message(Wire):
@@ -241,9 +274,7 @@ class PromptResult(Wire):
 
     messages: list[Any]
     description: str | None = None
-    meta: dict[str, Any] | None = Field(
-        default=None, validation_alias=AliasChoices("meta", "_meta"), serialization_alias="_meta"
-    )
+    meta: Meta | None = Field(default=None, validation_alias=AliasChoices("meta", "_meta"), serialization_alias="_meta")
 
 
 class Completion(Wire):
@@ -256,16 +287,38 @@ class Completion(Wire):
     """
 
     values: list[str]
-    total: int | None = None
+    total: Annotated[int, Field(ge=0)] | None = None
     has_more: bool | None = None
 
 
-CONTENT_TYPES = frozenset({"text", "image", "audio", "resource", "resource_link"})
+_BLOCKS: Mapping[str, type[Content]] = {
+    "text": TextContent,
+    "image": ImageContent,
+    "audio": AudioContent,
+    "resource": EmbeddedResource,
+    "resource_link": ResourceLink,
+}
+
+CONTENT_TYPES = frozenset(_BLOCKS)
+
+
+_MAIN_FIELDS = {"text": "text", "image": "data", "audio": "data", "resource": "resource", "resource_link": "uri"}
+"""By its kind, what makes an object of another library content, and not data that happens to have a type."""
 
 
 def is_content(value: Any) -> bool:
     """Return whether a value is a content block, of ours or of another library with pydantic models."""
-    return hasattr(value, "model_dump") and getattr(value, "type", None) in CONTENT_TYPES
+    if isinstance(value, Content):
+        return True
+    kind = getattr(value, "type", None) if hasattr(value, "model_dump") else None
+    return isinstance(kind, str) and kind in _MAIN_FIELDS and hasattr(value, _MAIN_FIELDS[kind])
+
+
+def is_content_class(cls: type[BaseModel]) -> bool:
+    """Return whether the values of a class are content blocks."""
+    kind = cls.model_fields.get("type")
+    kinds = () if kind is None else get_args(kind.annotation)
+    return any(each in CONTENT_TYPES and _MAIN_FIELDS[each] in cls.model_fields for each in kinds)
 
 
 def uses_tools(message: Mapping[str, Any]) -> bool:
@@ -280,12 +333,89 @@ def parts_of(message: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def block(value: Any) -> dict[str, Any]:
-    """Return a content block as plain JSON; a string becomes text."""
+    """Return a content block as plain JSON; a string becomes text.
+
+    Raises:
+        TypeError: it is no content, or its fields are not as the protocol has them.
+    """
     if isinstance(value, str):
         return {"type": "text", "text": value}
-    if is_content(value):
-        return dict(value.model_dump(mode="json", by_alias=True, exclude_none=True))
+    if isinstance(value, Content):
+        return value.wire()
+    if is_content(value):  # of another library
+        return _checked(value.model_dump(mode="json", by_alias=True, exclude_none=True))
+    if isinstance(value, Mapping):
+        return _checked(value)
     raise TypeError(f"{type(value).__name__} is not content; return a string, or a content object")
+
+
+def _checked(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a content block that came as plain JSON, with the fields that its kind does not have."""
+    kind = given.get("type")
+    model = _BLOCKS.get(kind) if isinstance(kind, str) else None
+    if model is None:
+        raise TypeError(f"a dictionary is content if its type is one of {', '.join(_BLOCKS)}; this one has another")
+    try:
+        valid = model.model_validate(given)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        raise TypeError(f"this {kind} content can't be sent: {where and f'{where}: '}{first['msg']}") from None
+    known = {"mime_type", "mimeType", "_meta", "last_modified", *model.model_fields}
+    return {**{name: value for name, value in given.items() if name not in known}, **valid.wire()}
+
+
+ROLES = ("user", "assistant")
+"""Who speaks in messages of prompts and samplings."""
+
+
+def role_and_content(message: Any) -> tuple[str, Any]:
+    """Return who speaks in a message, and what: a `Message`, plain JSON, or text and content, which are the user's.
+
+    Raises:
+        TypeError: it is no message.
+    """
+    if isinstance(message, Mapping) and ("role" in message or "type" not in message):
+        if "role" not in message or "content" not in message:
+            raise TypeError('a message that is a dictionary has "role" and "content"')
+        role, content = message["role"], message["content"]
+    elif hasattr(message, "role"):
+        role, content = message.role, getattr(message, "content", None)
+    else:
+        return "user", message
+    if role not in ROLES:
+        raise TypeError(
+            f"the role of a message is one of {', '.join(ROLES)}; there is no other, nor one for the system"
+        )
+    return str(role), content
+
+
+def sampling_block(value: Any) -> dict[str, Any]:
+    """Return a content block of a message of a sampling as plain JSON: these may use tools, and link to nothing.
+
+    Raises:
+        TypeError: there is no such block.
+    """
+    if hasattr(value, "model_dump") and not isinstance(value, Content):
+        value = value.model_dump(mode="json", by_alias=True, exclude_none=True)
+    match value.get("type") if isinstance(value, Mapping) else None:
+        case "tool_use":
+            if not (_is_text(value, "id") and _is_text(value, "name") and isinstance(value.get("input"), Mapping)):
+                raise TypeError("a tool_use has id and name, which are texts, and input, a dictionary")
+            return dict(value)
+        case "tool_result":
+            content = value.get("content")
+            if not (_is_text(value, "toolUseId") and isinstance(content, list | tuple)):
+                raise TypeError("a tool_result has toolUseId, a text, and content, a list of content")
+            return {**value, "content": blocks(content)}
+    written = block(value)
+    if written["type"] not in ("text", "image", "audio"):
+        raise TypeError("a sampling takes text, images and audio, and no resources")
+    return written
+
+
+def _is_text(given: Mapping[str, Any], name: str) -> bool:
+    return isinstance(given.get(name), str)
 
 
 def blocks(values: Sequence[Any]) -> list[dict[str, Any]]:

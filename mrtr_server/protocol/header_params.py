@@ -77,7 +77,7 @@ def _collect(where: str, schema: Mapping[str, Any], path: tuple[str, ...], found
 def _unmirrored(field: Mapping[str, Any]) -> str:
     if "anyOf" in field:
         return f'it is optional or a union, and only str, int and bool can; give it a default: {_EXAMPLE} = ""'
-    if "$ref" in field:
+    if "enum" in field or "allOf" in field:
         return 'it is an enum or a model, and only str, int and bool can; write choices as Literal["eu", "us"]'
     return "only str, int and bool can"
 

@@ -5,6 +5,8 @@ from functools import partial
 from inspect import cleandoc
 from typing import Any
 
+from pydantic import ValidationError
+
 from ..errors import SetupError
 from ..protocol.content import Annotations, ToolAnnotations, icon_entries
 from ..protocol.messages import JSON
@@ -75,7 +77,15 @@ def hints_of(given: Any, kind: type[Annotations | ToolAnnotations], such_as: str
         raise SetupError(f"annotations= takes {kind.__name__}(...), such as {kind.__name__}({such_as})")
     if given is None:
         return None
-    return (given.wire() if isinstance(given, kind) else dict(given)) or None
+    if isinstance(given, kind):
+        return given.wire() or None
+    try:
+        kind.model_validate(given)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        raise SetupError(f"annotations= can't be sent: {where}: {first['msg']}") from None
+    return dict(given) or None
 
 
 def refuse_other_than_strings(where: str, schema: Mapping[str, Any], what: str) -> None:

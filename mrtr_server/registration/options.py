@@ -11,6 +11,8 @@ from ..errors import SetupError
 from ..flow.asks import Text
 from ..flow.authorization import Authorize
 from ..protocol.content import Annotations, Icon, ToolAnnotations
+from ..protocol.media import is_mime_type
+from ..protocol.meta import meta_problem
 from .option_types import LISTED, RESOURCE, TOOL, check_seconds, check_types
 
 Icons = Sequence[Icon | Mapping[str, Any]]
@@ -37,6 +39,8 @@ class ListedOptions:
         tags: Any = self.tags
         if isinstance(tags, str) or not all(isinstance(tag, str) and tag for tag in tags):
             raise SetupError('tags= takes a list of texts, such as ["billing"]')
+        if problem := meta_problem(self.meta or {}):
+            raise SetupError(f"meta=: {problem}")
         if self.tags and "tags" in (self.meta or ()):
             raise SetupError("tags= are listed as `tags` of `_meta`, which meta= has, too; keep one of them")
 
@@ -94,6 +98,8 @@ class ResourceOptions(ListedOptions):
             raise SetupError('A resource needs its URI: use @app.resource("scheme://...")')
         super().__post_init__()
         check_types(self, RESOURCE)
+        if self.mime_type is not None and not is_mime_type(self.mime_type):
+            raise SetupError(f'mime_type={self.mime_type!r} is no MIME type; write one such as "text/plain"')
 
 
 @dataclass(frozen=True)

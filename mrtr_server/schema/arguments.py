@@ -7,15 +7,17 @@ from typing import Annotated, Any, NotRequired, Protocol, get_args, get_origin
 
 from pydantic import ConfigDict, Field, PydanticInvalidForJsonSchema, PydanticUserError, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
-from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode
-from pydantic_core import CoreSchema, PydanticSerializationError, PydanticUndefined, SchemaError, from_json, to_json
+from pydantic_core import CoreSchema, PydanticUndefined, SchemaError, from_json, to_json
 from typing_extensions import TypedDict
 
 from ..errors import ArgumentsMisfit, FlowError, SetupError
 from ..limits import Limits
+from ..protocol.content import Content
 from ..protocol.header_params import HEADER_KEYWORD
 from ..well_formed import well_formed
+from .core_schema import walk
 from .defaults import copier_of, refuse_misfit
+from .generator import arguments_schema, results_schema
 from .lenient import DEFAULTS, LenientReading
 from .peer_validator import PeerValidator
 from .problems import MOST_PROBLEMS as MOST_PROBLEMS
@@ -27,50 +29,6 @@ _NO_TEXT = "string_unicode"
 """The error of pydantic's for halves of characters."""
 
 _NO_SCHEMA = (PydanticInvalidForJsonSchema, PydanticUserError, SchemaError)
-
-
-class TitleFreeSchema(GenerateJsonSchema):
-    """JSON Schema 2020-12 without the titles that pydantic derives from names; the author's own titles stay."""
-
-    ignored_warning_kinds = {"skipped-choice", "non-serializable-default"}  # noqa: RUF012  as pydantic declares it
-
-    def field_title_should_be_set(self, schema: Any) -> bool:
-        """Return that a field needs no title; the author's own title is still kept."""
-        return False
-
-    def model_schema(self, schema: Any) -> dict[str, Any]:
-        """Describe a model."""
-        return _untitled(super().model_schema(schema), schema["cls"])
-
-    def dataclass_schema(self, schema: Any) -> dict[str, Any]:
-        """Describe a dataclass."""
-        return _untitled(super().dataclass_schema(schema), schema["cls"])
-
-    def typed_dict_schema(self, schema: Any) -> dict[str, Any]:
-        """Describe a TypedDict."""
-        return _untitled(super().typed_dict_schema(schema), schema.get("cls"))
-
-    def generate(self, schema: Any, mode: JsonSchemaMode = "validation") -> dict[str, Any]:
-        """Describe a type. The titles of enums are removed last, since pydantic adds them last."""
-        made = super().generate(schema, mode)
-        for name, described in [(getattr(schema.get("cls"), "__name__", ""), made), *made.get("$defs", {}).items()]:
-            if "enum" in described and described.get("title") == name:
-                del described["title"]
-        return made
-
-    def encode_default(self, dft: Any) -> Any:
-        """Return a default as JSON; a default that is not JSON is not shown."""
-        try:
-            return from_json(to_json(dft), allow_inf_nan=False)
-        except ValueError as error:
-            raise PydanticSerializationError(str(error)) from None
-
-
-def _untitled(described: dict[str, Any], cls: Any) -> dict[str, Any]:
-    config = getattr(cls, "model_config", None) or getattr(cls, "__pydantic_config__", None) or {}
-    if described.get("title") == getattr(cls, "__name__", None) and "title" not in config:
-        described.pop("title", None)
-    return described
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +95,7 @@ class SignatureArguments:
         # One validator for all arguments, and it gives the dictionary that the handler is called with.
         try:
             adapter: TypeAdapter[dict[str, Any]] = TypeAdapter(described)
-            schema = adapter.json_schema(schema_generator=TitleFreeSchema)
+            schema = arguments_schema(adapter)
         except _NO_SCHEMA as error:
             raise SetupError(_without_schema(where, fields, error)) from error
         self._validator = PeerValidator(where, adapter, is_json=not are_texts)
@@ -272,12 +230,23 @@ class Structured:
     def __init__(self, where: str, annotation: Any) -> None:
         try:
             adapter: TypeAdapter[Any] = TypeAdapter(annotation)
-            self.schema = adapter.json_schema(schema_generator=TitleFreeSchema, mode="serialization")
+            self.schema = results_schema(adapter)
         except _NO_SCHEMA as error:
             raise SetupError(
                 f"{where}: results of type {annotation!r} have no JSON Schema: {_reason(error)}. Return text, "
                 "content, a model, a dataclass or plain JSON values"
             ) from error
+        for node in walk(adapter.core_schema):
+            if node["type"] == "model" and issubclass(node["cls"], Content):
+                raise SetupError(
+                    f"{where}: results of type {annotation!r} have {node['cls'].__name__} within data, which no client "
+                    "would show. Return content by itself, in a list, or in ToolResult(content=[...], "
+                    "structured_content=...)"
+                )
+        # A serializer around that of a model, without an annotation, writes an object as a rule.
+        self._must_be_object = "type" not in self.schema and _wraps_a_model(adapter)
+        if self._must_be_object:
+            self.schema["type"] = "object"
         # The adapter's own methods do the same, and their many keywords double the time.
         self._validate = adapter.validator.validate_python
         self._to_python = adapter.serializer.to_python
@@ -285,9 +254,15 @@ class Structured:
     def dump(self, value: Any) -> Any:
         """Validate a result against its type, and return it as plain JSON. Raises `FlowError`, without the value."""
         try:
-            return self._dump(value)
+            written = self._dump(value)
         except UnicodeEncodeError:
-            return self._dump(well_formed(value))
+            written = self._dump(well_formed(value))
+        if self._must_be_object and not isinstance(written, dict):
+            raise FlowError(
+                f"The result's own serializer wrote a {type(written).__name__}; annotate what it returns, or let it "
+                "return a dictionary"
+            )
+        return written
 
     def _dump(self, value: Any, *, is_mended: bool = False) -> Any:
         try:
@@ -299,3 +274,13 @@ class Structured:
         where = ".".join(map(str, first["loc"]))
         why = f"a validator refuses it ({first['type']})" if first["type"] in _TELLING else first["msg"]
         raise FlowError(f"The result does not fit its annotation: {where and f'{where}: '}{why}")
+
+
+def _wraps_a_model(adapter: TypeAdapter[Any]) -> bool:
+    """Whether a type is a model whose own serializer has no annotation, and is around that of pydantic."""
+    node: Any = adapter.core_schema
+    while node["type"] in ("definitions", "function-before", "function-after", "function-wrap"):
+        node = node["schema"]
+    written = node.get("serialization", {})
+    own = getattr(getattr(node.get("cls"), "__pydantic_decorators__", None), "model_serializers", None)
+    return bool(own) and written.get("type") == "function-wrap" and written.get("return_schema") is None

@@ -14,7 +14,7 @@ from ..crypto.digests import digest
 from ..errors import InvalidAnswer, SetupError
 from ..protocol.messages import NamedChoices
 from ..well_formed import refuse_halves
-from .arguments import TitleFreeSchema
+from .generator import TitleFreeSchema
 from .lenient import LenientReading
 from .peer_validator import PeerValidator
 from .problems import problems_of
@@ -77,6 +77,11 @@ class Form:
             properties[name] = flat
             if optional:
                 required.discard(name)
+        if not properties:
+            raise SetupError(
+                f"{model.__name__} can't be a form: it has no fields, and some clients never end such a form; ask for "
+                "a yes with Confirm(...)"
+            )
         self.schema: dict[str, Any] = {"type": "object", "properties": properties}
         if required:
             self.schema["required"] = [name for name in properties if name in required]

@@ -1,7 +1,17 @@
 """From what a handler returns to the body of a result."""
 
 from base64 import b64encode
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    AsyncIterator,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from dataclasses import fields, is_dataclass
 from inspect import Parameter, isclass
 from types import CoroutineType, NoneType
 from typing import Annotated, Any, get_args, get_origin
@@ -11,7 +21,17 @@ from pydantic_core import PydanticSerializationError, from_json, to_jsonable_pyt
 
 from ..errors import FlowError, SetupError
 from ..hints import for_result
-from ..protocol.content import CONTENT_TYPES, Completion, PromptResult, ResourceContents, ToolResult, block, is_content
+from ..protocol.content import (
+    Completion,
+    Content,
+    PromptResult,
+    ResourceContents,
+    ToolResult,
+    block,
+    is_content,
+    is_content_class,
+    role_and_content,
+)
 from ..protocol.messages import JSON
 from ..well_formed import well_formed, write_json
 from .annotations import union_members
@@ -42,7 +62,7 @@ def tool_results(where: str, returns: Any) -> tuple[JSON | None, Write]:
         SetupError: the declared type has no JSON Schema, or is bytes.
     """
     members = union_members(returns)
-    if any((get_args(member)[0] if get_origin(member) is Annotated else member) in _BYTES for member in members):
+    if any(_bare(member) in _BYTES for member in members):
         raise SetupError(
             f"{where} returns bytes, whose kind is not known; return ImageContent(data=...), "
             "AudioContent(data=...), or EmbeddedResource(resource=ResourceContents(uri=..., blob=...))"
@@ -51,21 +71,24 @@ def tool_results(where: str, returns: Any) -> tuple[JSON | None, Write]:
         if hint := for_result(member):
             raise SetupError(f"{where}: {member!r} is another framework's; return {hint}")
     declared = _declared_by(returns)
-    if declared is not None:
-        return _in_full_and_declared(where, declared)
-    if returns in (Parameter.empty, Any, None, NoneType) or any(map(_is_content_type, members)):
+    if declared is None and (returns in (Parameter.empty, Any, None, NoneType) or any(map(_is_content_type, members))):
         lists = any(get_origin(member) in _LISTS and _is_content_type(member) for member in members)
         return None, _write_blocks if lists else _write_content
-    structured = Structured(where, returns)
+    structured = Structured(where, returns if declared is None else declared)
 
     def write(value: Any) -> JSON:
-        if isinstance(value, ToolResult):
+        if not isinstance(value, ToolResult):
+            if isinstance(value, CoroutineType):
+                raise _unawaited(value)
+            return _structured(structured.dump(value), value)
+        if value.is_error and value.structured_content is None:
             return _in_full(value)
-        if isinstance(value, CoroutineType):
-            raise _unawaited(value)
-        return _structured(structured.dump(value))
+        return _in_full(value.model_copy(update={"structured_content": structured.dump(value.structured_content)}))
 
-    return structured.schema, write
+    if not _is_list_of_anything(returns):
+        return structured.schema, write
+    # It may hold content, whose results have no structure, so no schema is declared.
+    return None, lambda value: _write_content(value) if _has_content(value) else write(value)
 
 
 def piece_results(where: str, returns: Any) -> Write:
@@ -127,21 +150,6 @@ def _declared_by(returns: Any) -> Any:
     return first if annotation is ToolResult and is_type else None
 
 
-def _in_full_and_declared(where: str, declared: Any) -> tuple[JSON, Write]:
-    structured = Structured(where, declared)
-
-    def write(value: Any) -> JSON:
-        if not isinstance(value, ToolResult):
-            if isinstance(value, CoroutineType):
-                raise _unawaited(value)
-            return _structured(structured.dump(value))
-        if value.is_error and value.structured_content is None:
-            return _in_full(value)
-        return _in_full(value.model_copy(update={"structured_content": structured.dump(value.structured_content)}))
-
-    return structured.schema, write
-
-
 def failed(message: str) -> JSON:
     """Return the body of a tool result that failed, with a message for the model (Tools, Error Handling)."""
     return {"content": [{"type": "text", "text": message}], "isError": True}
@@ -151,7 +159,7 @@ def prompt_body(value: Any, description: str | None) -> JSON:
     """Return the body for what a prompt returned: a string, a message, a list of them, or a `PromptResult`.
 
     Raises:
-        TypeError: it is none of these.
+        TypeError: it is none of these, or a message in it is not as the protocol has it.
     """
     meta = None
     if isinstance(value, PromptResult):
@@ -167,18 +175,37 @@ def prompt_body(value: Any, description: str | None) -> JSON:
 
 def resource_body(value: Any, uri: str, mime_type: str | None) -> JSON:
     """Return the body for what a resource returned: text, bytes, JSON, `ResourceContents`, or a list of contents."""
-    is_list = isinstance(value, list | tuple) and any(isinstance(item, ResourceContents) for item in value)
-    return {"contents": [_contents(item, uri, mime_type) for item in (value if is_list else [value])]}
+    several = [*map(_ours, value)] if isinstance(value, list | tuple) else []
+    if not any(isinstance(item, ResourceContents) for item in several):
+        several = [_ours(value)]
+    return {"contents": [_contents(item, uri, mime_type) for item in several]}
+
+
+def _ours(item: Any) -> Any:
+    """Return contents of the official SDK as ours, and anything else as it is."""
+    if type(item).__name__ in ("TextResourceContents", "BlobResourceContents") and hasattr(item, "model_dump"):
+        return ResourceContents.model_validate(item.model_dump(mode="json", by_alias=True, exclude_none=True))
+    return item
 
 
 def completion_body(value: Any) -> JSON:
     """Return the body for what a completion returned: a `Completion`, or values in the order of their rank."""
+    if isinstance(value, str):
+        raise TypeError("A completion returned one text; return a list of values")
     if not isinstance(value, Completion):
         value = Completion(values=list(value or ()))
     values = value.values[:MOST_VALUES]
     total = len(value.values) if value.total is None else value.total
     has_more = total > len(values) if value.has_more is None else value.has_more
     return {"completion": {"values": values, "total": total, "hasMore": has_more}}
+
+
+def _is_list_of_anything(returns: Any) -> bool:
+    return returns in _LISTS or (get_origin(returns) in _LISTS and set(get_args(returns)) <= {Any, ...})
+
+
+def _has_content(value: Any) -> bool:
+    return isinstance(value, list | tuple) and any(map(is_content, value))
 
 
 def _is_content_type(annotation: Any) -> bool:
@@ -188,12 +215,16 @@ def _is_content_type(annotation: Any) -> bool:
     if annotation is str or annotation is ToolResult:
         return True
     if isclass(annotation) and issubclass(annotation, BaseModel):
-        kind = annotation.model_fields.get("type")
-        return kind is not None and bool(CONTENT_TYPES.intersection(get_args(kind.annotation)))
+        return is_content_class(annotation)
     if get_origin(annotation) in _LISTS:
         members = [member for item in get_args(annotation) for member in union_members(item)]
-        return any(member is not str and _is_content_type(member) for member in members)
+        return any(_bare(member) is not str and _is_content_type(member) for member in members)
     return False
+
+
+def _bare(annotation: Any) -> Any:
+    """Return a type without what `Annotated` adds to it."""
+    return get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
 
 
 def _write_blocks(value: Any) -> JSON:
@@ -207,22 +238,37 @@ def _write_content(value: Any) -> JSON:
         return _in_full(value)
     if value is None:
         return {"content": [], "isError": False}
-    if isinstance(value, str) or is_content(value):
-        return {"content": [block(value)], "isError": False}
-    if isinstance(value, list | tuple) and value and all(isinstance(v, str) or is_content(v) for v in value):
-        return {"content": [block(item) for item in value], "isError": False}
+    if (content := _blocks_of(value)) is not None:
+        return {"content": content, "isError": False}
     if type(value) not in _JSON_TYPES:
         if isinstance(value, CoroutineType):
             raise _unawaited(value)
         if hint := for_result(type(value)):
             raise FlowError(f"The result is another framework's {type(value).__name__}; return {hint}")
     try:
-        return _structured(_jsonable(value))
+        return _structured(_jsonable(value), value)
     except PydanticSerializationError as error:
         raise FlowError(
             f"The result can't be written as JSON ({error}); return text, content, a model, a dataclass or "
             "plain JSON values"
         ) from None
+
+
+def _blocks_of(value: Any) -> list[JSON] | None:
+    """Return the blocks of a value that is text or content, or has some; None of data."""
+    if isinstance(value, str) or is_content(value):
+        return [block(value)]
+    if not (isinstance(value, list | tuple) and value):
+        return None
+    if _has_content(value):  # what is beside it is text
+        return [_part(each) for each in value if each is not None]
+    return [block(each) for each in value] if all(isinstance(each, str) for each in value) else None
+
+
+def _part(value: Any) -> JSON:
+    if isinstance(value, str) or is_content(value):
+        return block(value)
+    return {"type": "text", "text": _text(_jsonable(value), value)}
 
 
 def _jsonable(value: Any) -> Any:
@@ -242,9 +288,54 @@ def _unawaited(value: "CoroutineType[Any, Any, Any]") -> FlowError:
     )
 
 
-def _structured(plain: Any) -> JSON:
-    text = plain if isinstance(plain, str) else _json(plain)
-    return {"content": [{"type": "text", "text": text}], "structuredContent": plain, "isError": False}
+def _structured(plain: Any, value: Any) -> JSON:
+    return {
+        "content": [{"type": "text", "text": _text(plain, value)}],
+        "structuredContent": plain,
+        "isError": False,
+    }
+
+
+def _text(plain: Any, value: Any) -> str:
+    """Return plain JSON as text.
+
+    Args:
+        plain: as it is written.
+        value: what it was made of.
+
+    Raises:
+        FlowError: there is content within it.
+        ValueError: it has numbers that JSON has not.
+    """
+    if isinstance(plain, str):
+        return plain
+    text = _json(plain)
+    if '"type":"' in text and (found := _content_within(value)) is not None:
+        raise FlowError(
+            f"The result has {type(found).__name__} within data, which no client would show. Return content by itself, "
+            "in a list, or in ToolResult(content=[...], structured_content=...)"
+        )
+    return text
+
+
+def _content_within(value: Any) -> Any:
+    """Return content that is somewhere in a value; None if there is none."""
+    if isinstance(value, Content) or (is_content(value) and type(value).__name__ in _FOREIGN_CONTENT):
+        return value
+    within: Iterable[Any] = ()
+    if isinstance(value, Mapping):
+        within = value.values()
+    elif isinstance(value, list | tuple | set | frozenset):
+        within = value
+    elif isinstance(value, BaseModel):
+        within = (each for _, each in value)
+    elif is_dataclass(value) and not isinstance(value, type):
+        within = (getattr(value, each.name) for each in fields(value))
+    return next((found for each in within if (found := _content_within(each)) is not None), None)
+
+
+_FOREIGN_CONTENT = frozenset({"TextContent", "ImageContent", "AudioContent", "EmbeddedResource", "ResourceLink"})
+"""The names of the content of the official SDK."""
 
 
 def _json(value: Any) -> str:
@@ -260,21 +351,26 @@ def _json(value: Any) -> str:
 def _in_full(result: ToolResult) -> JSON:
     body: JSON = {"content": [block(item) for item in result.content], "isError": result.is_error}
     if result.structured_content is not None:
-        body["structuredContent"] = from_json(_json(result.structured_content))
+        body["structuredContent"] = plain = _jsonable(result.structured_content)
+        text = _text(plain, result.structured_content)
+        if not body["content"]:  # for clients that show nothing else (Tools, Structured Content)
+            body["content"] = [{"type": "text", "text": text}]
     if result.meta:
         body["_meta"] = result.meta
     return body
 
 
 def _prompt_message(item: Any) -> JSON:
-    if isinstance(item, Mapping):
-        content = item.get("content")
-        return {**item, "content": block(content)} if isinstance(content, str) else dict(item)
-    role = getattr(item, "role", "user")
-    return {"role": role, "content": block(item.content if hasattr(item, "role") else item)}
+    role, content = role_and_content(item)
+    others = item if isinstance(item, Mapping) and "role" in item else {}
+    return {**others, "role": role, "content": block(content)}
 
 
 def _contents(item: Any, uri: str, mime_type: str | None) -> JSON:
+    if is_content(item):
+        raise TypeError(
+            f"{type(item).__name__} is no content of a resource; return text, bytes, or ResourceContents(blob=...)"
+        )
     if isinstance(item, ResourceContents):
         written = {"uri": uri, "mimeType": mime_type, **{k: v for k, v in item.wire().items() if v != ""}}
         if "text" not in written and "blob" not in written:

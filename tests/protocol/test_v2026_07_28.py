@@ -209,7 +209,7 @@ class TestResults:
 
         @app.tool
         def tagged() -> ToolResult:
-            return ToolResult(content=["x"], meta={"com.example/cost": 3, PREFIX + "serverInfo": {"name": "forged"}})
+            return ToolResult(content=["x"], meta={"com.example/cost": 3})
 
         told = serve(app).call("tagged").result["_meta"]
         assert told == {"com.example/cost": 3, PREFIX + "serverInfo": {"name": "meta", "version": "0.0.0"}}

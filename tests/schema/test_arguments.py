@@ -4,6 +4,7 @@ import __future__
 
 import json
 import math
+import re
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -272,9 +273,7 @@ class TestSignatures:
     def test_titles_are_only_those_that_were_written(self) -> None:
         def tool(city: Annotated[str, Field(title="The City")], days: int, line: Line) -> None: ...
 
-        schema = arguments_of(tool).schema
-        fields = [schema["properties"], *(model["properties"] for model in schema["$defs"].values())]
-        assert [field["title"] for named in fields for field in named.values() if "title" in field] == ["The City"]
+        assert re.findall('"title": "([^"]*)"', json.dumps(arguments_of(tool).schema)) == ["The City"]
 
     def test_all_problems_are_named_by_their_path_without_the_values(self) -> None:
         def tool(line: Line, days: Annotated[int, Field(le=7)], city: str) -> None: ...
@@ -671,6 +670,7 @@ class TestHeaders:
             shard: Annotated[int, Field(ge=0), Header("Shard")] = 0,
             dry: Annotated[bool, Header("Dry-Run")] = Field(False),
             tier: Annotated[Literal["hot", "cold"], Header("Tier")] = "hot",
+            color: Annotated[Color, Header("Color")] = Color.RED,
         ) -> None: ...
 
         assert self.headers(tool) == (
@@ -678,6 +678,7 @@ class TestHeaders:
             HeaderParameter("mcp-param-shard", ("shard",), "integer"),
             HeaderParameter("mcp-param-dry-run", ("dry",), "boolean"),
             HeaderParameter("mcp-param-tier", ("tier",), "string"),
+            HeaderParameter("mcp-param-color", ("color",), "string"),
         )
 
     @pytest.mark.parametrize(
@@ -690,9 +691,11 @@ class TestHeaders:
         assert "only str, int and bool can" in self.refusal(tool)
 
     def test_the_refusal_says_why_and_what_to_write(self) -> None:
+        Mixed = Enum("Mixed", {"ONE": 1, "TWO": "two"})
+
         def optional(it: Annotated[str | None, Header("It")] = None) -> None: ...
         def part(it: Annotated[str, Header("It")] | None = None) -> None: ...
-        def choice(it: Annotated[Color, Header("It")]) -> None: ...
+        def choice(it: Annotated[Mixed, Header("It")]) -> None: ...
 
         assert "it is optional or a union" in self.refusal(optional)
         assert "give it a default" in self.refusal(optional)
@@ -739,6 +742,7 @@ class TestHeaders:
     def test_a_mark_is_reached_by_properties_alone(self) -> None:
         class Target(BaseModel):
             region: Annotated[str, Header("Region")]
+            targets: "list[Target]"
 
         def by_reference(it: Target) -> None: ...
         def by_items(it: list[Annotated[str, Header("Region")]]) -> None: ...
@@ -776,6 +780,12 @@ class TestHeaders:
             header_parameters("tool", {"type": "object", **schema})
 
     def test_properties_within_properties_do(self) -> None:
+        class Target(BaseModel):
+            region: Annotated[str, Header("Region")]
+
+        def tool(target: Target) -> None: ...
+
+        assert self.headers(tool) == (HeaderParameter("mcp-param-region", ("target", "region"), "string"),)
         target = {"type": "object", "properties": {"region": {"type": "string", "x-mcp-header": "Region"}}}
         schema = {"type": "object", "properties": {"target": target}}
         assert header_parameters("tool", schema) == (

@@ -251,6 +251,14 @@ class TestContent:
         assert compile_tool(Vehicle)[0] is not None
         assert written(Vehicle, Vehicle(type="car")) == structured({"type": "car"}, '{"type":"car"}')
 
+        class Paragraph(BaseModel):
+            type: Literal["text", "heading"]
+            body: str
+
+        paragraph = {"type": "text", "body": "x"}
+        for returns, value in ((Paragraph, Paragraph(**paragraph)), (Any, Paragraph(**paragraph))):
+            assert written(returns, value) == structured(paragraph, '{"type":"text","body":"x"}')
+
 
 # Each type, with a value of it, what the client gets, and what the model reads.
 STRUCTURED: list[tuple[Any, Any, Any, str]] = [
@@ -299,11 +307,12 @@ class TestStructured:
             "windSpeed": {"anyOf": [{"type": "integer"}, {"type": "null"}], "default": None},
         }
         assert compile_tool(list[str])[0] == {"type": "array", "items": {"type": "string"}}
+        assert compile_tool(list[Annotated[str, "a word"]])[0] == {"type": "array", "items": {"type": "string"}}
 
     def test_models_side_by_side_become_any_of(self) -> None:
         schema, _ = compile_tool(Weather | Snow)
         assert schema is not None
-        assert schema["anyOf"] == [{"$ref": "#/$defs/Weather"}, {"$ref": "#/$defs/Snow"}]
+        assert [list(each["properties"]) for each in schema["anyOf"]] == [["temperature", "windSpeed"], ["centimetres"]]
 
     def test_a_value_that_is_not_of_the_declared_type_is_the_author_s_mistake(self) -> None:
         _, write = compile_tool(Weather)
@@ -398,12 +407,15 @@ class TestToolResult:
     def test_it_may_be_returned_whatever_is_declared(self, returns: Any) -> None:
         assert written(returns, ToolResult(content=["hello"])) == text("hello")
 
-    def test_next_to_a_schema_it_is_written_as_it_is(self) -> None:
+    def test_next_to_a_schema_its_structured_content_is_checked(self) -> None:
         schema, write = compile_tool(Weather)
         assert schema is not None
         failure = ToolResult(content=["no sensor there"], is_error=True)
         assert write(failure) == failed("no sensor there")
-        assert write(ToolResult(structured_content={"temperature": 1.0}))["structuredContent"] == {"temperature": 1.0}
+        mild = {"temperature": 1.0, "windSpeed": None}
+        assert write(ToolResult(structured_content={"temperature": 1.0}))["structuredContent"] == mild
+        with pytest.raises(FlowError, match="does not fit its annotation"):
+            write(ToolResult(structured_content={"temperature": "high"}))
 
     @pytest.mark.parametrize("content", [Weather(temperature=1), {"temperature": 1, "windSpeed": None}])
     def test_it_may_declare_its_structured_content(self, content: Any) -> None:
@@ -527,6 +539,15 @@ class TestResources:
             "contents"
         ]
         assert contents["mimeType"] == "text/css"
+
+    def test_contents_of_the_official_sdk_are_contents(self) -> None:
+        text = mcp.types.TextResourceContents(uri=URI, text="a", mime_type="text/plain")
+        blob = mcp.types.BlobResourceContents(uri=URI, blob="AA==", mime_type="image/png")
+        written = {"uri": URI, "text": "a", "mimeType": "text/plain"}
+        assert resource_body(text, "file:///b", None) == {"contents": [written]}
+        assert resource_body([text, blob], "file:///b", None) == {
+            "contents": [written, {"uri": URI, "blob": "AA==", "mimeType": "image/png"}]
+        }
 
     def test_one_read_may_give_several_contents(self) -> None:
         parts = [ResourceContents(text="hello"), ResourceContents(uri="file:///a/b", blob=b"\x00"), "plain"]
