@@ -346,7 +346,7 @@ def _implementation(settings: Settings[Any]) -> JSON:
         "title": settings.title,
         "description": settings.description,
         "websiteUrl": settings.website_url,
-        "icons": icon_entries(settings.icons),
+        "icons": icon_entries("MRTRServer", settings.icons),
     }
     return {field: value for field, value in fields.items() if value is not None}
 

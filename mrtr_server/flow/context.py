@@ -112,8 +112,9 @@ class Context:
 
         Args:
             message: why, in words for the person.
-            url: the page, absolute. With a callback: a function that makes it from the `CallbackLink`, the same page
-                each time; left out, the page is the callback itself.
+            url: the page, with `https:` or `http:`, and without a user name or password. With a callback: a function
+                that makes it from the `CallbackLink`, the same page each time; left out, the page is the callback
+                itself.
             callback: what `@app.callback` made, which is called when the person is back from the page.
             key: names the ask; the callback's name by default, `open_url` without one.
 

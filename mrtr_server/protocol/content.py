@@ -1,11 +1,23 @@
 """Content of results and prompts: text, images, audio, resources (Tools, Tool Result)."""
 
 from base64 import b64encode
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic import (
+    AfterValidator,
+    AliasChoices,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    WithJsonSchema,
+    field_validator,
+)
 from pydantic.alias_generators import to_camel
+
+from ..errors import SetupError
+from .addresses import fault_of_icon, fault_of_uri
 
 
 def _base64(value: Any) -> Any:
@@ -18,10 +30,30 @@ Base64 = Annotated[
 """Bytes, or text that is already Base64; kept as Base64 text."""
 
 
+def _without(fault_of: Callable[[str], str]) -> AfterValidator:
+    """Return what refuses an address with a fault."""
+
+    def check(address: str) -> str:
+        if fault := fault_of(address):
+            raise ValueError(f"the address {fault}")
+        return address
+
+    return AfterValidator(check)
+
+
+Uri = Annotated[str, _without(fault_of_uri)]
+IconUri = Annotated[str, _without(fault_of_icon)]
+
+
 class Wire(BaseModel):
     """Base of what is written to the wire: camelCase there, snake_case here."""
 
-    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, serialize_by_alias=True)
+    model_config = ConfigDict(
+        alias_generator=to_camel,
+        populate_by_name=True,
+        serialize_by_alias=True,
+        hide_input_in_errors=True,  # which go to the log
+    )
     # `meta` has no plain alias below: type checkers would take it for the name of the constructor's parameter.
 
     def wire(self) -> dict[str, Any]:
@@ -47,21 +79,26 @@ class Icon(Wire):
     """An icon of a server, tool, prompt or resource.
 
     Args:
-        src: where it is: an `https:` or `data:` URI.
+        src: where it is: an `https:` address, or a `data:` URI of an image.
         mime_type: its type, such as `"image/png"`, where the URI's own may be wrong or missing.
         sizes: its sizes in pixels, such as `["48x48"]`, or `["any"]`.
         theme: the theme that it is drawn for; None for any.
     """
 
-    src: str
+    src: IconUri
     mime_type: str | None = None
     sizes: list[str] | None = None
     theme: Literal["light", "dark"] | None = None
 
 
-def icon_entries(icons: Iterable[Icon | Mapping[str, Any]]) -> list[dict[str, Any]] | None:
-    """Return icons as plain JSON; None if there are none."""
-    return [icon.wire() if isinstance(icon, Icon) else dict(icon) for icon in icons] or None
+def icon_entries(where: str, icons: Iterable[Icon | Mapping[str, Any]]) -> list[dict[str, Any]] | None:
+    """Return icons as plain JSON; None if there are none. Raises `SetupError` for one that clients must not fetch."""
+    entries = [icon.wire() if isinstance(icon, Icon) else dict(icon) for icon in icons]
+    for entry in entries:
+        src = entry.get("src")
+        if fault := fault_of_icon(src) if isinstance(src, str) else "is missing":
+            raise SetupError(f"{where}: the src of an icon {fault}")
+    return entries or None
 
 
 class ToolAnnotations(Wire):
@@ -148,7 +185,7 @@ class ResourceContents(Wire):
         meta: its `_meta`.
     """
 
-    uri: str = ""
+    uri: Uri = ""
     mime_type: str | None = None
     text: str | None = None
     blob: Base64 | None = None
@@ -170,6 +207,13 @@ class EmbeddedResource(Content):
     type: Literal["resource"] = "resource"
     resource: ResourceContents
 
+    @field_validator("resource")
+    @classmethod
+    def _refuse_none_without_uri(cls, resource: ResourceContents) -> ResourceContents:
+        if not resource.uri:
+            raise ValueError("the resource has no uri=, and within a result nothing else says which one it is")
+        return resource
+
 
 class ResourceLink(Content):
     """A link to a resource that the client can read (Tools, Resource Links).
@@ -188,7 +232,7 @@ class ResourceLink(Content):
     """
 
     type: Literal["resource_link"] = "resource_link"
-    uri: str
+    uri: Uri
     name: str
     title: str | None = None
     description: str | None = None
@@ -261,6 +305,7 @@ class Completion(Wire):
 
 
 CONTENT_TYPES = frozenset({"text", "image", "audio", "resource", "resource_link"})
+_WITH_ADDRESSES: dict[str, type[Content]] = {"resource": EmbeddedResource, "resource_link": ResourceLink}
 
 
 def is_content(value: Any) -> bool:
@@ -284,7 +329,10 @@ def block(value: Any) -> dict[str, Any]:
     if isinstance(value, str):
         return {"type": "text", "text": value}
     if is_content(value):
-        return dict(value.model_dump(mode="json", by_alias=True, exclude_none=True))
+        written = dict(value.model_dump(mode="json", by_alias=True, exclude_none=True))
+        if written["type"] in _WITH_ADDRESSES:  # another library takes any address, and a copy of ours may have one
+            _WITH_ADDRESSES[written["type"]].model_validate(written)
+        return written
     raise TypeError(f"{type(value).__name__} is not content; return a string, or a content object")
 
 

@@ -47,6 +47,10 @@ class UriTemplate:
             raise SetupError(f"{template!r} has an unmatched brace")
         self._pattern = re.compile(pattern + re.escape(template[end:]), re.DOTALL)
 
+    def filled(self, value: str) -> str:
+        """Return the template with the same value for each expression."""
+        return _EXPRESSION.sub(value, self.template)
+
     def match(self, uri: str) -> dict[str, str] | None:
         """Return the values in a URI, percent-decoded, by name; None if the URI does not match.
 
