@@ -79,6 +79,12 @@ class ElicitUrl(Ask[T]):
     def filled(self, texts: Mapping[str, Any]) -> Self:
         """Return the same ask with these texts, as `Ask` does.
 
+        Args:
+            texts: what the functions in `functions` have made, by attribute.
+
+        Returns:
+            A copy. This ask does not change.
+
         Raises:
             FlowError: the url is not the address of a page.
         """
