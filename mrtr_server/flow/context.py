@@ -25,6 +25,8 @@ P = ParamSpec("P")
 
 Ongoing = Coroutine[Any, Any, T]
 
+_CREDENTIALS = (b"authorization", b"proxy-authorization")
+
 
 class Context:
     """The flow that a handler runs in: declare a parameter of this type to get it.
@@ -440,8 +442,16 @@ class Context:
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """The request's HTTP headers, by lower-case name."""
-        return {name.decode("latin-1"): value.decode("latin-1") for name, value in self._round.call.headers.items()}
+        """The request's HTTP headers, by lower-case name, without the caller's token.
+
+        The token is for this server, and must not be passed on (Authorization, Access Token Privilege Restriction).
+        `user` says whose it is. A tool that has to look at it itself finds it in the headers of `request`.
+        """
+        return {
+            name.decode("latin-1"): value.decode("latin-1")
+            for name, value in self._round.call.headers.items()
+            if name not in _CREDENTIALS
+        }
 
     @property
     def meta(self) -> Mapping[str, Any]:

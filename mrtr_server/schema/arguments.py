@@ -1,6 +1,7 @@
 """From a signature to JSON Schema, and from JSON back to arguments and results."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from inspect import Parameter
 from typing import Annotated, Any, NotRequired, Protocol, get_args, get_origin
@@ -14,6 +15,8 @@ from typing_extensions import TypedDict
 from ..errors import ArgumentsMisfit, FlowError, SetupError
 from ..protocol.header_params import HEADER_KEYWORD
 from ..well_formed import well_formed
+from .aliases import has_names, written
+from .core_schema import walk
 from .defaults import copier_of, refuse_misfit
 from .peer_validator import PeerValidator
 from .problems import MOST_PROBLEMS as MOST_PROBLEMS
@@ -31,6 +34,8 @@ class TitleFreeSchema(GenerateJsonSchema):
     """JSON Schema 2020-12 without the titles that pydantic derives from names; the author's own titles stay."""
 
     ignored_warning_kinds = {"skipped-choice", "non-serializable-default"}  # noqa: RUF012  as pydantic declares it
+    _cls: Any = None
+    """What is described just now."""
 
     def field_title_should_be_set(self, schema: Any) -> bool:
         """Return that a field needs no title; the author's own title is still kept."""
@@ -38,11 +43,13 @@ class TitleFreeSchema(GenerateJsonSchema):
 
     def model_schema(self, schema: Any) -> dict[str, Any]:
         """Describe a model."""
-        return _untitled(super().model_schema(schema), schema["cls"])
+        with self._describing(schema["cls"]):
+            return _untitled(super().model_schema(schema), schema["cls"])
 
     def dataclass_schema(self, schema: Any) -> dict[str, Any]:
         """Describe a dataclass."""
-        return _untitled(super().dataclass_schema(schema), schema["cls"])
+        with self._describing(schema["cls"]):
+            return _untitled(super().dataclass_schema(schema), schema["cls"])
 
     def typed_dict_schema(self, schema: Any) -> dict[str, Any]:
         """Describe a TypedDict."""
@@ -55,6 +62,19 @@ class TitleFreeSchema(GenerateJsonSchema):
             if "enum" in described and described.get("title") == name:
                 del described["title"]
         return made
+
+    @contextmanager
+    def _describing(self, cls: Any) -> Iterator[None]:
+        outer, self._cls = self._cls, cls
+        try:
+            yield
+        finally:
+            self._cls = outer
+
+    def _get_alias_name(self, field: Any, name: str) -> str:
+        if self.mode == "serialization" and has_names(self._cls):
+            return name
+        return super()._get_alias_name(field, name)
 
     def encode_default(self, dft: Any) -> Any:
         """Return a default as JSON; a default that is not JSON is not shown."""
@@ -262,6 +282,7 @@ class Structured:
         # The adapter's own methods do the same, and their many keywords double the time.
         self._validate = adapter.validator.validate_python
         self._to_python = adapter.serializer.to_python
+        self._may_name = any(each["type"] == "any" or has_names(each.get("cls")) for each in walk(adapter.core_schema))
 
     def dump(self, value: Any) -> Any:
         """Validate a result against its type, and return it as plain JSON. Raises `FlowError`, without the value."""
@@ -272,7 +293,10 @@ class Structured:
 
     def _dump(self, value: Any, *, is_mended: bool = False) -> Any:
         try:
-            return self._to_python(self._validate(value), mode="json", by_alias=True)
+            valid = self._validate(value)
+            if self._may_name:
+                return written(valid, lambda by_alias: self._to_python(valid, mode="json", by_alias=by_alias))
+            return self._to_python(valid, mode="json", by_alias=True)
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
         if first["type"] == _NO_TEXT and not is_mended:

@@ -7,13 +7,14 @@ from types import CoroutineType, NoneType
 from typing import Annotated, Any, get_args, get_origin
 
 from pydantic import BaseModel
-from pydantic_core import PydanticSerializationError, from_json, to_jsonable_python
+from pydantic_core import PydanticSerializationError, SchemaSerializer, core_schema, from_json, to_jsonable_python
 
 from ..errors import FlowError, SetupError
 from ..hints import for_result
 from ..protocol.content import CONTENT_TYPES, Completion, PromptResult, ResourceContents, ToolResult, block, is_content
 from ..protocol.messages import JSON
 from ..well_formed import well_formed, write_json
+from .aliases import written
 from .annotations import union_members
 from .arguments import Structured
 
@@ -25,6 +26,7 @@ Write = Callable[[Any], JSON]
 _LISTS = (list, tuple, Sequence)
 _STREAMS = (AsyncIterator, AsyncGenerator, AsyncIterable)
 _BYTES = (bytes, bytearray, memoryview)
+_ANYTHING = SchemaSerializer(core_schema.any_schema(), core_schema.CoreConfig(ser_json_inf_nan="constants"))
 _JSON_TYPES = frozenset({dict, list, tuple, int, float, bool})
 
 
@@ -227,7 +229,7 @@ def _write_content(value: Any) -> JSON:
 
 def _jsonable(value: Any) -> Any:
     try:
-        return to_jsonable_python(value, by_alias=True)
+        return written(value, lambda by_alias: _ANYTHING.to_python(value, mode="json", by_alias=by_alias))
     except UnicodeEncodeError:
         return to_jsonable_python(well_formed(value), by_alias=True)
 
@@ -260,7 +262,7 @@ def _json(value: Any) -> str:
 def _in_full(result: ToolResult) -> JSON:
     body: JSON = {"content": [block(item) for item in result.content], "isError": result.is_error}
     if result.structured_content is not None:
-        body["structuredContent"] = from_json(_json(result.structured_content))
+        body["structuredContent"] = from_json(_json(_jsonable(result.structured_content)))
     if result.meta:
         body["_meta"] = result.meta
     return body
@@ -287,6 +289,6 @@ def _contents(item: Any, uri: str, mime_type: str | None) -> JSON:
         content = {"text": item}
         mime_type = mime_type or "text/plain"
     else:
-        content = {"text": _json(item)}
+        content = {"text": _json(_jsonable(item))}
         mime_type = mime_type or "application/json"
     return {"uri": uri, "mimeType": mime_type, **content}

@@ -41,7 +41,7 @@ class Site:
         given: dict[str, Any] = {"held_bytes": TOTAL, **limits}
         backend = Bearer() if auth else None
         self.app = MRTRServer(
-            "held", keys=[bytes(32)], auth=backend, registers_later=("resources",), limits=Limits(**given)
+            "held", keys=[bytes(32)], auth=backend, registers_later=["resources"], limits=Limits(**given)
         )
         self.app.tool(self.wait)
         self.app.tool(self.ask)

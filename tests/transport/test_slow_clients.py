@@ -236,7 +236,7 @@ class TestDeadline:
             "deadline",
             keys=[bytes(32)],
             limits=Limits(write_seconds=write_seconds),
-            registers_later=("resources",),
+            registers_later=["resources"],
         )
 
         @app.tool
