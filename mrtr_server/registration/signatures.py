@@ -162,8 +162,11 @@ def _layers(function: Any, where: str) -> Iterator[Callable[..., Any]]:
     while isinstance(called, partial | staticmethod):
         called = called.func if isinstance(called, partial) else called.__func__
     if not inspect.isroutine(called) and not inspect.isclass(called):
-        yield called.__call__
-        called = getattr(called, "__wrapped__", called.__call__)  # of a decorator that is a class
+        if hasattr(called, "__wrapped__"):  # a decorator that is a class
+            yield called.__call__
+            called = called.__wrapped__
+        else:
+            called = called.__call__
     yield called
     while isinstance(called, partial) or hasattr(called, "__wrapped__"):
         called = called.func if isinstance(called, partial) else called.__wrapped__

@@ -9,8 +9,12 @@ Write = Callable[[bool | None], Any]
 
 def has_names(cls: Any) -> bool:
     """Return whether a model, or a dataclass of pydantic's, says `serialize_by_alias=False`."""
+    return _said(cls) is False
+
+
+def _said(cls: Any) -> Any:
     config = getattr(cls, "model_config", None) or getattr(cls, "__pydantic_config__", None) or {}
-    return config.get("serialize_by_alias") is False
+    return config.get("serialize_by_alias")
 
 
 def written(value: Any, write: Write) -> Any:
@@ -30,17 +34,23 @@ def written(value: Any, write: Write) -> Any:
 def _merged(value: Any, aliased: Any, named: Any) -> Any:
     """Return the JSON with aliases, with the keys of the other where a model says so; both are of one value."""
     if isinstance(aliased, list) and isinstance(named, list):
-        items = list(value) if isinstance(value, list | tuple | set | frozenset) else [None] * len(aliased)
-        return [_merged(*each) for each in zip(items, aliased, named, strict=True)]
+        items = list(value) if isinstance(value, list | tuple | set | frozenset) else []
+        return [_merged(*each) for each in zip(_as_many(items, aliased), aliased, named, strict=True)]
     if not (isinstance(aliased, dict) and isinstance(named, dict) and len(aliased) == len(named)):
         return aliased
     if isinstance(value, Mapping):
         parts = list(value.values())
-    else:  # a field by its own name, which is the key of what was written by names
-        own = {field.serialization_alias: name for name, field in getattr(type(value), "model_fields", {}).items()}
-        parts = [getattr(value, own.get(name) or name, None) for name in named]
-    if len(parts) != len(aliased):
-        parts = [None] * len(aliased)
+    else:
+        own: dict[Any, str] = {}
+        if _said(type(value)):  # so that it was written by aliases both times
+            fields = getattr(type(value), "model_fields", {})
+            own = {field.serialization_alias: name for name, field in fields.items()}
+        parts = [getattr(value, own.get(name, name), None) for name in named]
     keys = named if has_names(type(value)) else aliased
-    pairs = zip(keys, parts, aliased.values(), named.values(), strict=True)
+    pairs = zip(keys, _as_many(parts, aliased), aliased.values(), named.values(), strict=True)
     return {key: _merged(part, one, other) for key, part, one, other in pairs}
+
+
+def _as_many(parts: list[Any], written: Any) -> list[Any]:
+    """Return the parts of a value, or as many unknown ones where a serializer of the author's made others of them."""
+    return parts if len(parts) == len(written) else [None] * len(written)

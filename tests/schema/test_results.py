@@ -598,6 +598,20 @@ class NamedDataclass:
     id: int = Field(default=4, serialization_alias="ID")
 
 
+class Swapped(BaseModel):
+    """Each field has the other one's name as its alias."""
+
+    model_config = ConfigDict(serialize_by_alias=False)
+    a: list[Named] = Field(default_factory=lambda: [Named()], alias="b")
+    b: list[Aliased] = Field(default_factory=list, alias="a")
+
+
+class Said(BaseModel):
+    model_config = ConfigDict(serialize_by_alias=True)
+    inner: Named = Field(default_factory=Named, alias="IN")
+    few: list[Named] = Field(default_factory=lambda: [Named()], alias="FEW")
+
+
 NAMED = {"id": "1", "double": "11"}
 ALIASED = {"_id": "2", "theInner": NAMED}
 AROUND = {**NAMED, "a": ALIASED, "many": [NAMED]}
@@ -611,6 +625,8 @@ class TestNamesOrAliases:
         [
             (Named, Named(), NAMED),
             (Aliased, Aliased(), ALIASED),
+            (Swapped, Swapped(), {"a": [NAMED], "b": []}),
+            (Said, Said(), {"IN": NAMED, "FEW": [NAMED]}),
             (NamedAround, NamedAround(), AROUND),
             (list[Aliased | Named], [Aliased(), Named()], [ALIASED, NAMED]),
             (NamedDataclass, NamedDataclass(), {"id": 4}),
