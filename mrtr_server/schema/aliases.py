@@ -41,10 +41,10 @@ def _merged(value: Any, aliased: Any, named: Any) -> Any:
     if isinstance(value, Mapping):
         parts = list(value.values())
     else:
-        own: dict[Any, str] = {}
+        own: dict[str, str] = {}
         if _said(type(value)):  # so that it was written by aliases both times
             fields = getattr(type(value), "model_fields", {})
-            own = {field.serialization_alias: name for name, field in fields.items()}
+            own = {field.serialization_alias or name: name for name, field in fields.items()}
         parts = [getattr(value, own.get(name, name), None) for name in named]
     keys = named if has_names(type(value)) else aliased
     pairs = zip(keys, _as_many(parts, aliased), aliased.values(), named.values(), strict=True)
