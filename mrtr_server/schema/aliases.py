@@ -45,7 +45,7 @@ def _merged(value: Any, aliased: Any, named: Any) -> Any:
         if _said(type(value)):  # so that it was written by aliases both times
             fields = getattr(type(value), "model_fields", {})
             own = {field.serialization_alias or name: name for name, field in fields.items()}
-        parts = [getattr(value, own.get(name, name), None) for name in named]
+        parts = [getattr(value, str(own.get(key, key)), None) for key in named]
     keys = named if has_names(type(value)) else aliased
     pairs = zip(keys, _as_many(parts, aliased), aliased.values(), named.values(), strict=True)
     return {key: _merged(part, one, other) for key, part, one, other in pairs}
