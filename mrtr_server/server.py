@@ -16,6 +16,7 @@ from .errors import SetupError
 from .flow.handler import Handler
 from .flow.home import Home
 from .hints import PROMPT_OPTIONS, RESOURCE_OPTIONS, SERVER_ATTRIBUTES, SERVER_OPTIONS, TOOL_OPTIONS, attributes_of
+from .protocol.addresses import fault_of_uri
 from .protocol.messages import Change
 from .registration.callbacks import Registering, build_callback
 from .registration.completions import build_completer
@@ -524,7 +525,12 @@ class MRTRServer(Composition, ASGIServer):
 
         Args:
             uri: of the resource; of a template, with its variables filled in.
+
+        Raises:
+            SetupError: it is no URI, so that no client could subscribe to it.
         """
+        if fault := fault_of_uri(uri):
+            raise SetupError(f"notify_resource_updated: {uri!r} {fault}")
         self._notify(Change("resource", uri))
 
     def _notify(self, change: Change) -> None:

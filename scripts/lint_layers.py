@@ -114,10 +114,10 @@ ONLY_IMPORTERS = {
     "pydantic": {  # what authors declare as models, and what is read of it
         "cli.calling",
         "client.results",
-        "deployment.environment",
+        *(f"deployment.{each}" for each in ("environment", "review")),
         *(f"flow.{each}" for each in ("asks", "inputs", "pure", "step_arguments", "steps", "undone", "url_asks")),
         *(f"protocol.{each}" for each in ("content", "draft_answers", "media", "meta")),
-        *(f"registration.{each}" for each in ("dependencies", "listed")),
+        *(f"registration.{each}" for each in ("dependencies", "handlers", "listed")),
         *(
             f"schema.{each}"
             for each in ("annotations", "arguments", "defaults", "exact", "forms", "generator", "peer_validator")

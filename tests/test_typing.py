@@ -63,7 +63,7 @@ assert_type(get_weather("Oslo", Inputs()), str | InputRequired)
 assert_type(get_weather("Oslo", Inputs({"github_login": GitHubLogin(name="octocat")})), str | InputRequired)
 
 
-@app.tool(name="count", title="Count", annotations=ToolAnnotations(read_only_hint=True), icons=[Icon(src="data:,")])
+@app.tool(name="count", annotations=ToolAnnotations(read_only_hint=True), icons=[Icon(src="data:image/a,")])
 def count(inputs: Inputs, state: State[int]) -> int | InputRequired:
     assert_type(state.value, int | None)
     if state.value is None:

@@ -102,9 +102,6 @@ class IntrospectionAuth(TokenBackend):
             raise AuthenticationError("the issuer says that the token is not active")
         if claims.setdefault("iss", self.issuer) != self.issuer:
             raise AuthenticationError("the token is of another issuer than issuer=")
-        named = claims.get("aud")
-        if self.audience and not any(each in (named if isinstance(named, list) else [named]) for each in self.audience):
-            raise AuthenticationError("the token is for another audience than audience=")
         until = now + self._cache_seconds
         if claims.get("exp") is not None:
             if (expires := expires_at(claims)) <= now:

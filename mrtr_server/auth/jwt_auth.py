@@ -81,4 +81,4 @@ class JWTAuth(TokenBackend):
 
     def _verified(self, token: bytes, keys: "Iterable[VerifyingKey]", algorithm: str) -> Mapping[str, Any] | None:
         verify = self._jwt.verify
-        return verify(token, keys, algorithm, issuer=self.issuer, audience=self.audience, leeway=LEEWAY)
+        return verify(token, keys, algorithm, issuer=self.issuer, has_audience=bool(self.audience), leeway=LEEWAY)

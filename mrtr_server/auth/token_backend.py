@@ -160,7 +160,7 @@ class TokenBackend(AuthenticationBackend):
 
     @abstractmethod
     async def _read_claims(self, token: bytes, digest: bytes) -> tuple[Mapping[str, Any], float]:
-        """Return the claims of a token of the issuer that is meant for one of `audience`, where there are any.
+        """Return the claims of a token of the issuer.
 
         Args:
             token: the token.
@@ -182,6 +182,8 @@ class TokenBackend(AuthenticationBackend):
         client = next((str(claims[claim]) for claim in _CLIENT_CLAIMS if claims.get(claim)), "")
         if self._client_ids and client not in self._client_ids:
             raise AuthenticationError(f"the token's client {client[:100]!r} is not in client_ids=")
+        if self.audience and not _is_for(claims, self.audience):
+            raise AuthenticationError("the token is for another audience than audience=")
         if not self.audience and claims.get("aud"):
             raise AuthenticationError("the token is meant for an audience, and audience= is not set")
         user = IssuedUser(claims, client if self._bind_client else "")
@@ -216,6 +218,19 @@ def _check_kind(claims: Mapping[str, Any]) -> None:
             f"the token is bound to a key of its client, by 'cnf' ({named}), and no proof of that key is checked here. "
             "Let the issuer make bearer tokens for this server"
         )
+
+
+def _is_for(claims: Mapping[str, Any], audience: Iterable[str]) -> bool:
+    """Return whether a token is for one of these; of an address, the case of scheme and host does not count."""
+    named = claims.get("aud")
+    meant = {_canonical(each) for each in (named if isinstance(named, list) else [named]) if isinstance(each, str)}
+    return not meant.isdisjoint(map(_canonical, audience))
+
+
+def _canonical(audience: str) -> str:
+    scheme, separator, rest = audience.partition("://")
+    end = next((at for at, character in enumerate(rest) if character in "/?#"), len(rest))
+    return f"{scheme.lower()}{separator}{rest[:end].lower()}{rest[end:]}" if separator else audience
 
 
 def _listed(option: str, given: Iterable[str]) -> tuple[str, ...]:

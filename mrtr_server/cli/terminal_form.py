@@ -15,6 +15,7 @@ from ..client.questions import Choice, Filled, Form, Link, Sampling
 from ..errors import BadReply, NotAnswered
 from ..extras import lacking
 from ..logs.text import plain, plain_lines
+from ..protocol.addresses import fault_of_page
 from ..protocol.messages import JSON
 
 try:
@@ -137,14 +138,7 @@ class Asker:
 
 def host_of(url: str) -> str:
     """Return the host of a web page, with its port; empty if the address hides it, or browsers may read another one."""
-    if not (url.isascii() and url.isprintable()) or " " in url or "\\" in url or len(url) > _LONGEST_URL:
-        return ""
-    try:
-        parts = urlsplit(url)
-    except ValueError:
-        return ""
-    is_plain = parts.scheme in ("http", "https") and parts.hostname and "@" not in parts.netloc
-    return parts.netloc if is_plain else ""
+    return "" if len(url) > _LONGEST_URL or fault_of_page(url) else urlsplit(url).netloc
 
 
 def _cut(text: str) -> str:

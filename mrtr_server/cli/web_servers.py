@@ -3,9 +3,11 @@
 import logging
 import logging.config
 import os
+import signal
 import socket
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
@@ -24,6 +26,9 @@ OTHER_FILES = 64
 
 WORKER_START_SECONDS = 60
 """How long a worker may not answer its supervisor, in seconds, as while it starts on a busy machine."""
+
+INTERRUPTED = 128 + signal.SIGINT
+"""The exit code of a process that a second Ctrl-C has ended, before its calls have."""
 
 LISTEN_FDS_START = 3
 """The first descriptor that systemd passes (sd_listen_fds)."""
@@ -120,7 +125,10 @@ def serve_with_uvicorn(serving: Serving, listening: socket.socket | None) -> Non
         else:
             _supervisor(config, server, sockets).run()
     else:
-        server.run(sockets=sockets)
+        with suppress(KeyboardInterrupt):  # which uvicorn raises once more when it has ended in order
+            server.run(sockets=sockets)
+        if server.force_exit:
+            sys.exit(INTERRUPTED)
         if not server.started:
             sys.exit(1)
 

@@ -1,8 +1,11 @@
 """What is risky about a server, as far as its settings and its tools show it."""
 
+import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
+
+from pydantic.alias_generators import to_snake
 
 from ..auth.fixed_tokens import BearerTokens
 from ..callbacks.callback_service import PATH
@@ -10,7 +13,11 @@ from ..crypto.keys import ENVIRONMENT as KEYS
 from ..crypto.signing import SignedCodec
 from ..limits import Limits
 from ..loopback import is_loopback_address
+from ..registration.handlers import asked_fields
+from ..registration.prompts import Prompt
 from ..registration.registry import Registry
+from ..registration.resources import Resource
+from ..registration.tools import Tool
 from ..storage.factory import ENVIRONMENT as DATABASE
 from ..transport.resource_metadata import NOT_SERVED, WELL_KNOWN, is_served
 from .environment import unknown_variables
@@ -19,6 +26,11 @@ from .shared_resources import SharedResources
 
 SHORT_LEASE = 10.0
 """A lease below that is one to think about, in seconds."""
+
+_SECRET = re.compile(
+    r"(?:^|_)(?:password|passwd|passphrase|passcode|pwd|secret|token|cvv|cvc|api_?key|(?:private|access)_key|card_number)(?:$|_)"
+)
+"""Names of fields, in snake case, whose values are nobody's but the person's."""
 
 LEVELS = ("error", "warning", "advice")
 """How bad a finding is, the worst first."""
@@ -78,6 +90,8 @@ def review(
         *_review_end(settings, host),
         *_review_lease((settings.limits or Limits()).lease_seconds),
         *_review_descriptions(registry),
+        *_review_scopes(settings, registry),
+        *_review_forms(registry),
     ]
     return sorted(found, key=lambda finding: LEVELS.index(finding.level))
 
@@ -260,4 +274,45 @@ def _review_descriptions(registry: Registry) -> Iterator[Finding]:
         if "description" not in prompt.entry:
             yield Finding(
                 "advice", f"prompt {name}", "it has no description for people to choose it by; add a docstring"
+            )
+
+
+def _records(registry: Registry) -> Iterator[tuple[str, Tool | Prompt | Resource]]:
+    """Yield all that a server offers, with what it is called in findings."""
+    for listing, what in (
+        ("tools", "tool"),
+        ("prompts", "prompt"),
+        ("resources", "resource"),
+        ("resourceTemplates", "resource"),
+    ):
+        for name, record in registry.records(listing).items():
+            yield f"{what} {name}", record
+
+
+def _review_scopes(settings: Settings[Any], registry: Registry) -> Iterator[Finding]:
+    hooks = [(about, record.authorize) for about, record in _records(registry) if record.authorize is not None]
+    given = {"scopes": frozenset(settings.scopes), **{about: hook.visible.union(hook.scopes) for about, hook in hooks}}
+    for about, scopes in given.items():
+        if "offline_access" in scopes:
+            yield Finding(
+                "warning",
+                about,
+                "offline_access is no right to use a resource: a client that wants refresh tokens asks its issuer for "
+                "it by itself, and a token need not name it. Leave it out of scopes= and visible=",
+            )
+
+
+def _review_forms(registry: Registry) -> Iterator[Finding]:
+    for about, record in _records(registry):
+        secrets = {
+            where: None
+            for where, name, field in asked_fields(record.handler)
+            if field.get("type") == "string" and _SECRET.search(to_snake(name))
+        }
+        if secrets:
+            yield Finding(
+                "warning",
+                about,
+                f"its form asks for what looks like a secret ({', '.join(secrets)}), but the client, and perhaps a "
+                "model, sees what is typed into a form. Ask for it on a page, with elicit_url",
             )

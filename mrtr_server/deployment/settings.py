@@ -18,6 +18,7 @@ from ..flow.authorization import Authorize
 from ..given import KnowsGiven
 from ..limits import Limits
 from ..methods.discovery import Registered
+from ..protocol.addresses import fault_of_page
 from ..protocol.served_dialects import check_dialects
 from ..rates.rate_limits import RateLimits
 from ..registration.option_types import SETTING_TYPES, check_types
@@ -112,6 +113,8 @@ class Settings(KnowsGiven, Generic[Server]):
 
     def _check_addresses(self) -> None:
         BaseUrl(self.base_url)
+        if self.website_url is not None and (fault := fault_of_page(self.website_url)):
+            raise SetupError(f"website_url={self.website_url!r} {fault}")
         for option in ("allowed_origins", "cors_origins"):
             check_origins(option, getattr(self, option))
         hosts_of("allowed_hosts", self.allowed_hosts or ())

@@ -163,13 +163,15 @@ class ServerParts:
             clock,
             is_shared=self.shared.reaches_all_workers,
         )
-        subscriptions = Subscriptions(registry, self.tasks, self.fanout, errors, authorizer, limits, live.holds)
         discoverer = Discoverer(
             registry,
             instructions=settings.instructions,
             ttl=ttl,
             scope=scope,
             registers_later=frozenset(settings.registers_later),
+        )
+        subscriptions = Subscriptions(
+            registry, self.tasks, self.fanout, errors, authorizer, limits, live.holds, discoverer.offers
         )
         cursors = Cursors(ring)
         dispatcher = Dispatcher(
@@ -346,7 +348,7 @@ def _implementation(settings: Settings[Any]) -> JSON:
         "title": settings.title,
         "description": settings.description,
         "websiteUrl": settings.website_url,
-        "icons": icon_entries(settings.icons),
+        "icons": icon_entries("MRTRServer", settings.icons),
     }
     return {field: value for field, value in fields.items() if value is not None}
 

@@ -93,12 +93,19 @@ class Root(_Answer):
     """A directory or file that the client works in (Roots).
 
     Args:
-        uri: where it is: a `file:` URI.
+        uri: where it is: a `file://` URI. An answer with any other is asked for again.
         name: its name for people, if the client says one.
     """
 
     uri: str
     name: str | None = None
+
+    @field_validator("uri")
+    @classmethod
+    def _refuse_other_than_files(cls, uri: str) -> str:
+        if uri[:7].lower() != "file://":
+            raise ValueError("a root's URI begins with file://")
+        return uri
 
 
 class Roots(_Answer):

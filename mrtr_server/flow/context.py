@@ -26,6 +26,8 @@ P = ParamSpec("P")
 
 Ongoing = Coroutine[Any, Any, T]
 
+_CREDENTIALS = (b"authorization", b"proxy-authorization")
+
 
 class Context:
     """The flow that a handler runs in: declare a parameter of this type to get it.
@@ -113,8 +115,9 @@ class Context:
 
         Args:
             message: why, in words for the person.
-            url: the page, absolute. With a callback: a function that makes it from the `CallbackLink`, the same page
-                each time; left out, the page is the callback itself.
+            url: the page, with `https:` or `http:`, and without a user name or password. With a callback: a function
+                that makes it from the `CallbackLink`, the same page each time; left out, the page is the callback
+                itself.
             callback: what `@app.callback` made, which is called when the person is back from the page.
             key: names the ask; the callback's name by default, `open_url` without one.
 
@@ -443,8 +446,16 @@ class Context:
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """The request's HTTP headers, by lower-case name."""
-        return {name.decode("latin-1"): value.decode("latin-1") for name, value in self._round.call.headers.items()}
+        """The request's HTTP headers, by lower-case name, without the caller's token.
+
+        The token is for this server, and must not be passed on (Authorization, Access Token Privilege Restriction).
+        `user` says whose it is. A tool that has to look at it itself finds it in the headers of `request`.
+        """
+        return {
+            name.decode("latin-1"): value.decode("latin-1")
+            for name, value in self._round.call.headers.items()
+            if name not in _CREDENTIALS
+        }
 
     @property
     def meta(self) -> Mapping[str, Any]:

@@ -1,8 +1,8 @@
 """Asks for a page to be opened, and for what it reports."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from copy import copy
-from typing import Any, TypeVar, cast, overload
+from typing import Any, Self, TypeVar, cast, overload
 
 from pydantic import ValidationError
 from typing_extensions import override
@@ -10,6 +10,7 @@ from typing_extensions import override
 from ..callbacks.callback_service import KIND, NOWHERE, Callback, CallbackLink, Report
 from ..crypto.digests import digest
 from ..errors import FlowError, InvalidAnswer, SetupError
+from ..protocol.addresses import fault_of_page
 from ..protocol.messages import JSON, PAGE, Question
 from ..schema.forms import describe
 from .asks import Ask, Text, accepted, written
@@ -28,13 +29,14 @@ class ElicitUrl(Ask[T]):
 
     Args:
         message: why, in words for the person; for a parameter, also a function as for `Elicit`.
-        url: the page, absolute; likewise. With a callback: a function that makes it from the `CallbackLink`, the same
-            page each time; left out, the page is the callback itself.
+        url: the page, with `https:` or `http:`; likewise. With a callback: a function that makes it from the
+            `CallbackLink`, the same page each time; left out, the page is the callback itself.
         callback: what `@app.callback` made; the answer is what it returns once the person is back.
         key: see `Ask`; the callback's name by default, `open_url` without one.
 
     Raises:
-        SetupError: the url is no function though there is a callback, or the other way round.
+        SetupError: the url is no function though there is a callback, or the other way round; or it is no address of
+            a web page.
     """
 
     default_key = "open_url"
@@ -57,6 +59,8 @@ class ElicitUrl(Ask[T]):
         super().__init__(key)
         if callback is None and not (isinstance(url, str) or callable(url)):
             raise SetupError("ElicitUrl needs the url as a string, or a callback= that the page leads to")
+        if isinstance(url, str) and (fault := fault_of_page(url)):
+            raise SetupError(f"The url of an ElicitUrl {fault}")
         if callback is not None and not isinstance(callback, Callback):
             raise SetupError(f"callback={callback!r} is not a callback; put @app.callback(...) before the function")
         if callback is not None:
@@ -71,12 +75,29 @@ class ElicitUrl(Ask[T]):
         self.url = url
         self.callback = callback
 
+    @override
+    def filled(self, texts: Mapping[str, Any]) -> Self:
+        """Return the same ask with these texts, as `Ask` does.
+
+        Args:
+            texts: what the functions in `functions` have made, by attribute.
+
+        Returns:
+            A copy. This ask does not change.
+
+        Raises:
+            FlowError: the url is not the address of a page.
+        """
+        if "url" in texts and (fault := fault_of_page(texts["url"])):
+            raise FlowError(f"The url that a function made for an ElicitUrl {fault}")
+        return super().filled(texts)
+
     def question(self) -> Question:
         """Return the ask as it goes to the client; with a callback, still without the page's address.
 
         Raises:
             SetupError: a text is still a function.
-            FlowError: the `url=` function failed, or returned something else than a string.
+            FlowError: the `url=` function failed, or returned something else than the address of a page.
         """
         params = {"mode": "url", "message": written(self.message)}
         if self.callback is None and callable(self.url):
@@ -98,7 +119,7 @@ class ElicitUrl(Ask[T]):
             A copy of the question. The one that was passed does not change.
 
         Raises:
-            FlowError: the `url=` function failed, or returned something else than a string.
+            FlowError: the `url=` function failed, or returned something else than the address of a page.
         """
         assert self.callback is not None  # noqa: S101  nothing leads back without one
         led = copy(question)  # which others may be asked at the same time, by links of their own
@@ -116,6 +137,8 @@ class ElicitUrl(Ask[T]):
         if not isinstance(address, str):
             kind = type(address).__name__  # not the address itself: it may have the token in it, or an answer
             raise FlowError(f"The url= function for the callback {callback.name!r} returned a {kind}, not a string")
+        if fault := fault_of_page(address):
+            raise FlowError(f"The url that the url= function for the callback {callback.name!r} returned {fault}")
         return address
 
     @override

@@ -3,7 +3,7 @@
 from collections.abc import Collection
 from typing import Literal
 
-from ..protocol.messages import JSON, TASKS, Call, Discovery, Outcome, Outlet
+from ..protocol.messages import JSON, TASKS, Call, Change, Discovery, Outcome, Outlet
 from ..registration.registry import Registry
 
 Registered = Literal["tools", "prompts", "resources", "completions", "tasks"]
@@ -44,6 +44,12 @@ class Discoverer:
     def has_completions(self) -> bool:
         """Return whether there are completions, now or later."""
         return bool(self._registry.completers) or "completions" in self._registers_later
+
+    def offers(self, change: Change) -> bool:
+        """Return whether a change that clients listen to can happen: of a list, a resource or a task, now or later."""
+        if change.kind == "resource":
+            return "resources" in self._registers_later or self._registry.find_resource(change.uri) is not None
+        return change.kind == "task" or change.kind in self._has()
 
     async def discover(self, call: Call, outlet: Outlet) -> Outcome:
         """Serve `server/discover` (Discovery, Server Capabilities).

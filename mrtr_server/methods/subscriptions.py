@@ -43,6 +43,7 @@ class Subscriptions:
         authorizer: knows who may hear of what.
         limits: how many may listen.
         holds: counts the bytes of what they listen to.
+        offers: whether a change can happen, so that it can be listened to.
     """
 
     def __init__(
@@ -54,7 +55,9 @@ class Subscriptions:
         authorizer: Authorizer,
         limits: Limits,
         holds: Holds,
+        offers: Callable[[Change], bool],
     ) -> None:
+        self._offers = offers
         self._places = PlacesByCaller("listeners", limits.listeners, limits.share_of(limits.listeners))
         self._registry = registry
         self._tasks = tasks
@@ -65,7 +68,8 @@ class Subscriptions:
 
     async def listen(self, call: Call, outlet: Outlet) -> Outcome:
         """Serve `subscriptions/listen` (Subscriptions, Listening). Raises `RequestError`."""
-        wanted = _wanted(call.params)
+        # What the acknowledgement names (Subscriptions, Acknowledgment): what a client needs not wait for is left out.
+        wanted = frozenset(filter(self._offers, _wanted(call.params)))
         has_tasks = any(change.kind == "task" for change in wanted)
         if has_tasks and call.task is None:
             raise MissingCapability(NEEDS_TASKS)

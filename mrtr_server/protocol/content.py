@@ -1,6 +1,6 @@
 """Content of results and prompts: text, images, audio, resources (Tools, Tool Result)."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Annotated, Any, Literal, Self, get_args
 
@@ -15,15 +15,35 @@ from pydantic import (
 )
 from pydantic.alias_generators import to_camel
 
+from ..errors import SetupError
+from .addresses import fault_of_icon, fault_of_uri
 from .media import Base64, MimeType, of_kinds, without_url
 from .meta import Meta
+
+
+def _without(fault_of: Callable[[str], str]) -> AfterValidator:
+    """Return what refuses an address with a fault."""
+
+    def check(address: str) -> str:
+        if fault := fault_of(address):
+            raise ValueError(f"the address {fault}")
+        return address
+
+    return AfterValidator(check)
+
+
+Uri = Annotated[str, _without(fault_of_uri)]
+IconUri = Annotated[str, _without(fault_of_icon)]
 
 
 class Wire(BaseModel):
     """Base of what is written to the wire: camelCase there, snake_case here."""
 
     model_config = ConfigDict(
-        alias_generator=to_camel, populate_by_name=True, serialize_by_alias=True, hide_input_in_errors=True
+        alias_generator=to_camel,
+        populate_by_name=True,
+        serialize_by_alias=True,
+        hide_input_in_errors=True,  # which go to the log
     )
     # `meta` has no plain alias below: type checkers would take it for the name of the constructor's parameter.
 
@@ -58,21 +78,26 @@ class Icon(Wire):
     """An icon of a server, tool, prompt or resource.
 
     Args:
-        src: where it is: an `https:` or `data:` URI.
+        src: where it is: an `https:` address, or a `data:` URI of an image.
         mime_type: its type, such as `"image/png"`, where the URI's own may be wrong or missing.
         sizes: its sizes in pixels, such as `["48x48"]`, or `["any"]`.
         theme: the theme that it is drawn for; None for any.
     """
 
-    src: str
+    src: IconUri
     mime_type: str | None = None
     sizes: list[str] | None = None
     theme: Literal["light", "dark"] | None = None
 
 
-def icon_entries(icons: Iterable[Icon | Mapping[str, Any]]) -> list[dict[str, Any]] | None:
-    """Return icons as plain JSON; None if there are none."""
-    return [icon.wire() if isinstance(icon, Icon) else dict(icon) for icon in icons] or None
+def icon_entries(where: str, icons: Iterable[Icon | Mapping[str, Any]]) -> list[dict[str, Any]] | None:
+    """Return icons as plain JSON; None if there are none. Raises `SetupError` for one that clients must not fetch."""
+    entries = [icon.wire() if isinstance(icon, Icon) else dict(icon) for icon in icons]
+    for entry in entries:
+        src = entry.get("src")
+        if fault := fault_of_icon(src) if isinstance(src, str) else "is missing":
+            raise SetupError(f"{where}: the src of an icon {fault}")
+    return entries or None
 
 
 class ToolAnnotations(Wire):
@@ -167,7 +192,7 @@ class ResourceContents(Wire):
         meta: its `_meta`.
     """
 
-    uri: str = ""
+    uri: Uri = ""
     mime_type: MimeType | None = None
     text: str | None = None
     blob: Base64 | None = None
@@ -222,7 +247,7 @@ class ResourceLink(Content):
     """
 
     type: Literal["resource_link"] = "resource_link"
-    uri: str
+    uri: Uri
     name: str
     title: str | None = None
     description: str | None = None
@@ -340,6 +365,8 @@ def block(value: Any) -> dict[str, Any]:
     """
     if isinstance(value, str):
         return {"type": "text", "text": value}
+    if isinstance(value, EmbeddedResource | ResourceLink):  # a copy may have an address that was not checked
+        return _checked(value.wire())
     if isinstance(value, Content):
         return value.wire()
     if is_content(value):  # of another library

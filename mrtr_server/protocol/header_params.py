@@ -12,6 +12,9 @@ TCHARS = frozenset("!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHI
 
 HEADER_KEYWORD = "x-mcp-header"
 
+LARGEST = 2**53 - 1
+"""The largest integer that a header mirrors, up or down; clients in JavaScript know no larger one exactly."""
+
 
 _EXAMPLE = 'region: Annotated[str, Header("Region")]'
 
@@ -70,8 +73,25 @@ def _collect(where: str, schema: Mapping[str, Any], path: tuple[str, ...], found
                 raise SetupError(f"{where}: {header!r} can't be the name of a header (parameter {'.'.join(here)!r})")
             if kind not in ("string", "integer", "boolean"):
                 raise SetupError(f"{where}: {'.'.join(here)!r} can't be mirrored into a header: {_unmirrored(field)}")
+            if kind == "integer" and (beyond := next(filter(is_beyond, _integers_of(field)), None)) is not None:
+                raise SetupError(
+                    f"{where}: {'.'.join(here)!r} can't be mirrored into a header: its schema names {beyond}, and an "
+                    "integer there is within 2**53 - 1 up and down; take a str for larger ones"
+                )
             found.append(HeaderParameter(f"mcp-param-{header.lower()}", here, kind))
         _collect(where, field, here, found)
+
+
+def is_beyond(value: object) -> bool:
+    """Return whether a value is a number that no header mirrors."""
+    return isinstance(value, int | float) and not -LARGEST <= value <= LARGEST
+
+
+def _integers_of(field: Mapping[str, Any]) -> list[Any]:
+    """Return the values that a schema names: its bounds, its default and its choices."""
+    several = field.get("enum")
+    named = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "default", "const")
+    return [*map(field.get, named), *(several if isinstance(several, list) else ())]
 
 
 def _unmirrored(field: Mapping[str, Any]) -> str:

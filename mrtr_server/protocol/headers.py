@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..errors import HeaderMismatch
-from .header_params import HeaderParameter
+from .header_params import HeaderParameter, is_beyond
 from .jsonrpc import Envelope
 
 METHOD_HEADER = b"mcp-method"
@@ -118,6 +118,8 @@ def _check_parameters(envelope: Envelope, mirrored: Mirrored, required: bool) ->
                 return HeaderMismatch(f"Header mismatch: {parameter.header} is missing, arguments.{where} is there")
         elif not _same(decode_header(header), value):
             return HeaderMismatch(f"Header mismatch: {parameter.header} is not arguments.{where} of the body")
+        elif is_beyond(value):
+            return HeaderMismatch(f"Header mismatch: arguments.{where} is beyond 2**53 - 1, which no header mirrors")
     return None
 
 

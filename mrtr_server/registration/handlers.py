@@ -1,17 +1,22 @@
 """Handlers: what a decorated function takes, compiled once."""
 
 import dis
-from collections.abc import Callable, Mapping
-from inspect import Parameter, isclass, unwrap
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from inspect import Parameter, getclosurevars, isclass, isfunction, unwrap
 from types import CodeType
 from typing import Any, Union, get_args
 
+from pydantic import BaseModel
+
 from ..errors import SetupError
-from ..flow.asks import Text
+from ..flow.asks import Elicit, Text, form_of
 from ..flow.handler import Handler
 from ..flow.home import Home
 from ..flow.idempotency_keys import IdempotencyKey
 from ..flow.inputs import InputRequired
+from ..flow.resolver import Asked, Dependency
+from ..protocol.messages import JSON
 from ..schema.annotations import union_members
 from ..schema.stored import Stored, stored_as
 from .declarations import Declaration, read_declaration
@@ -124,9 +129,42 @@ def _without_asks(annotation: Any) -> Any:
 
 def calls(handler: Handler, method: str) -> bool:
     """Check whether a handler's own code calls a method of its `Context`, as far as can be seen from its names."""
-    function = getattr(handler.function, "func", handler.function)
-    code = getattr(unwrap(getattr(function, "__func__", function)), "__code__", None)
+    code = getattr(_own_function(handler.function), "__code__", None)
     return code is not None and handler.context is not None and _takes(code, handler.context, method)
+
+
+def asked_fields(handler: Handler) -> Iterator[tuple[str, str, JSON]]:
+    """Return the fields of the forms that a handler and its dependencies ask for, as far as their code shows them.
+
+    Returns:
+        Each one's name with what it is of, its name, and its schema.
+    """
+    nodes = () if handler.declared is None else handler.declared.nodes
+    for node in nodes:
+        if isinstance(node, Asked) and isinstance(node.ask, Elicit):
+            for where, name, field in _fields(node.ask.schema):
+                yield (node.key, node.key, field) if node.ask.of_value else (where, name, field)
+    for function in (handler.function, *(node.function for node in nodes if isinstance(node, Dependency))):
+        code = _own_function(function)
+        names = getclosurevars(code) if isfunction(code) else None
+        if names is not None:
+            used = [*names.globals.values(), *names.nonlocals.values()]
+            if "elicit" in names.unbound or any(each is Elicit for each in used):
+                for model in used:
+                    if isclass(model) and issubclass(model, BaseModel):
+                        with suppress(SetupError):  # it is no form
+                            yield from _fields(model)
+
+
+def _fields(asked: Any) -> Iterator[tuple[str, str, JSON]]:
+    form, _ = form_of(asked)
+    for name, field in form.schema["properties"].items():
+        yield f"{form.model.__name__}.{name}", name, field
+
+
+def _own_function(function: Any) -> Any:
+    function = getattr(function, "func", function)
+    return unwrap(getattr(function, "__func__", function))
 
 
 def _takes(code: CodeType, variable: str, attribute: str) -> bool:

@@ -53,7 +53,7 @@ def list_entry(function: Callable[..., Any], options: ListedOptions, **fields: A
         "name": name_of(function, options),
         "title": options.title,
         "description": description_of(function, options),
-        "icons": icon_entries(options.icons),
+        "icons": icon_entries(name_of(function, options), options.icons),
         "_meta": {**(options.meta or {}), **({"tags": sorted(set(options.tags))} if options.tags else {})} or None,
         **fields,
     }

@@ -9,6 +9,7 @@ from ..errors import SetupError
 from ..flow.authorization import Hook, compile_hook
 from ..flow.handler import Handler
 from ..flow.home import Home
+from ..protocol.addresses import fault_of_uri
 from ..protocol.content import Annotations
 from ..protocol.messages import JSON
 from ..schema.arguments import Arguments, SignatureArguments
@@ -55,12 +56,12 @@ def build_resource(function: Callable[..., Any], options: ResourceOptions, home:
     """
     name, uri = name_of(function, options), options.uri
     handler = compile_handler(function, name, names_around_decorator(), answer_within=options.answer_within, home=home)
-    if ":" not in uri:
-        raise SetupError(f"{uri!r} is not a URI: it has no scheme, such as file:")
     hook = compile_hook(name, options.authorize, options.scopes, options.visible)
     refuse_foreign_types(name, handler.parameters.values())
     template = UriTemplate(uri) if "{" in uri or "}" in uri else None
     variables = template.names if template else []
+    if fault := fault_of_uri(template.filled("1") if template else uri):  # a digit may stand in a port, too
+        raise SetupError(f"{name}: {uri!r} {fault}")
     if template and options.size is not None:
         raise SetupError(f"{name}: {uri!r} stands for many resources, each of a size of its own; leave size= out")
     if unknown := set(variables) - set(handler.parameters):

@@ -72,12 +72,18 @@ def read_signature(
         raise SetupError(f"{where} is a generator, but a call has one result; return a list instead of yielding{also}")
     hints = _hints(layers[-1], where, namespace)
     parameters = {
-        name: parameter.replace(annotation=hints.get(name, Parameter.empty))
+        name: parameter.replace(annotation=hints.get(name, parameter.annotation))  # of a `__signature__` of its own
         for name, parameter in _parameters(function, where).items()
     }
+    for name, parameter in parameters.items():
+        if isinstance(parameter.annotation, str):
+            raise SetupError(f"{where}: the annotation of {name!r} in __signature__ is a string; write the type itself")
     refuse_foreign_marks(where, parameters.values())
     is_async = any(inspect.iscoroutinefunction(layer) or inspect.isasyncgenfunction(layer) for layer in layers)
-    return Signature(parameters, hints.get("return", Parameter.empty), is_async, any(map(_yields, layers)), streams)
+    returns = hints.get("return", Parameter.empty)
+    if not inspect.isclass(function) and isinstance(own := getattr(function, "__signature__", None), inspect.Signature):
+        returns = returns if isinstance(own.return_annotation, str) else own.return_annotation
+    return Signature(parameters, returns, is_async, any(map(_yields, layers)), streams)
 
 
 def names_around_decorator() -> Mapping[str, Any]:
@@ -156,7 +162,11 @@ def _layers(function: Any, where: str) -> Iterator[Callable[..., Any]]:
     while isinstance(called, partial | staticmethod):
         called = called.func if isinstance(called, partial) else called.__func__
     if not inspect.isroutine(called) and not inspect.isclass(called):
-        called = called.__call__
+        if hasattr(called, "__wrapped__"):  # a decorator that is a class
+            yield called.__call__
+            called = called.__wrapped__
+        else:
+            called = called.__call__
     yield called
     while isinstance(called, partial) or hasattr(called, "__wrapped__"):
         called = called.func if isinstance(called, partial) else called.__wrapped__

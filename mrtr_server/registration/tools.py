@@ -75,6 +75,12 @@ def build_tool(
         if not options.validate:
             raise SetupError(f"{name}: validate=False is for tools with input_schema=")
         arguments = signature = SignatureArguments(name, handler.parameters, handler.own_parameters)
+        if signature.is_open and not signature.names:
+            raise SetupError(
+                f"{name}: its only parameter takes whatever comes, so no client learns which arguments there are. If "
+                "it wraps a function, use functools.wraps(function), or functools.update_wrapper(self, function) in a "
+                "class; otherwise name its parameters, or pass input_schema="
+            )
         if not ignores_unknown:
             names = ArgumentNames(signature, handler.own_parameters)
             arguments.schema.setdefault("additionalProperties", False)

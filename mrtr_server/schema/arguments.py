@@ -15,6 +15,7 @@ from ..limits import Limits
 from ..protocol.content import Content
 from ..protocol.header_params import HEADER_KEYWORD
 from ..well_formed import well_formed
+from .aliases import has_names, written
 from .core_schema import walk
 from .defaults import copier_of, refuse_misfit
 from .generator import arguments_schema, results_schema
@@ -250,6 +251,7 @@ class Structured:
         # The adapter's own methods do the same, and their many keywords double the time.
         self._validate = adapter.validator.validate_python
         self._to_python = adapter.serializer.to_python
+        self._may_name = any(each["type"] == "any" or has_names(each.get("cls")) for each in walk(adapter.core_schema))
 
     def dump(self, value: Any) -> Any:
         """Validate a result against its type, and return it as plain JSON. Raises `FlowError`, without the value."""
@@ -266,7 +268,10 @@ class Structured:
 
     def _dump(self, value: Any, *, is_mended: bool = False) -> Any:
         try:
-            return self._to_python(self._validate(value), mode="json", by_alias=True)
+            valid = self._validate(value)
+            if self._may_name:
+                return written(valid, lambda by_alias: self._to_python(valid, mode="json", by_alias=by_alias))
+            return self._to_python(valid, mode="json", by_alias=True)
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
         if first["type"] == _NO_TEXT and not is_mended:

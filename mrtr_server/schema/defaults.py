@@ -17,9 +17,19 @@ def copier_of(default: Any) -> Callable[[], Any] | None:
         default: the default of a parameter.
     """
     try:
-        return None if deepcopy(default) is default else partial(deepcopy, default)
+        return None if deepcopy(default) is default or _is_sentinel(default) else partial(deepcopy, default)
     except Exception:  # an object that can't be copied, such as a lock, is there to be shared
         return None
+
+
+def _is_sentinel(default: Any) -> bool:
+    """Return whether an object is known by its identity alone, as `object()` is, and holds nothing that changes."""
+    if getattr(type(default), "__eq__", None) is not object.__eq__:
+        return False
+    state = default.__getstate__()  # of its attributes and slots
+    parts = state if isinstance(state, tuple) else (state,)
+    held = [each for part in parts if isinstance(part, dict) for each in part.values()]
+    return all(deepcopy(each) is each for each in held)
 
 
 def refuse_misfit(where: str, name: str, annotation: Any, default: Any) -> None:

@@ -2,11 +2,14 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from pydantic import TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode
 from pydantic_core import PydanticSerializationError, from_json, to_json
+
+from .aliases import has_names
 
 JSONSchema = dict[str, Any]
 
@@ -36,6 +39,8 @@ class TitleFreeSchema(GenerateJsonSchema):
     """JSON Schema 2020-12 without the titles that pydantic derives from names; the author's own titles stay."""
 
     ignored_warning_kinds = {"skipped-choice", "non-serializable-default"}  # noqa: RUF012  as pydantic declares it
+    _cls: Any = None
+    """What is described just now."""
 
     def field_title_should_be_set(self, schema: Any) -> bool:
         """Return that a field needs no title; the author's own title is still kept."""
@@ -43,11 +48,13 @@ class TitleFreeSchema(GenerateJsonSchema):
 
     def model_schema(self, schema: Any) -> JSONSchema:
         """Describe a model."""
-        return _untitled(super().model_schema(schema), schema["cls"])
+        with self._describing(schema["cls"]):
+            return _untitled(super().model_schema(schema), schema["cls"])
 
     def dataclass_schema(self, schema: Any) -> JSONSchema:
         """Describe a dataclass."""
-        return _untitled(super().dataclass_schema(schema), schema["cls"])
+        with self._describing(schema["cls"]):
+            return _untitled(super().dataclass_schema(schema), schema["cls"])
 
     def typed_dict_schema(self, schema: Any) -> JSONSchema:
         """Describe a TypedDict."""
@@ -60,6 +67,19 @@ class TitleFreeSchema(GenerateJsonSchema):
             if "enum" in described and described.get("title") == name:
                 del described["title"]
         return made
+
+    @contextmanager
+    def _describing(self, cls: Any) -> Iterator[None]:
+        outer, self._cls = self._cls, cls
+        try:
+            yield
+        finally:
+            self._cls = outer
+
+    def _get_alias_name(self, field: Any, name: str) -> str:
+        if self.mode == "serialization" and has_names(self._cls):
+            return name
+        return super()._get_alias_name(field, name)
 
     def encode_default(self, dft: Any) -> Any:
         """Return a default as JSON; a default that is not JSON is not shown."""

@@ -17,7 +17,7 @@ from types import CoroutineType, NoneType
 from typing import Annotated, Any, get_args, get_origin
 
 from pydantic import BaseModel
-from pydantic_core import PydanticSerializationError, from_json, to_jsonable_python
+from pydantic_core import PydanticSerializationError, SchemaSerializer, core_schema, from_json, to_jsonable_python
 
 from ..errors import FlowError, SetupError
 from ..hints import for_result
@@ -34,6 +34,7 @@ from ..protocol.content import (
 )
 from ..protocol.messages import JSON
 from ..well_formed import well_formed, write_json
+from .aliases import written
 from .annotations import union_members
 from .arguments import Structured
 
@@ -45,6 +46,7 @@ Write = Callable[[Any], JSON]
 _LISTS = (list, tuple, Sequence)
 _STREAMS = (AsyncIterator, AsyncGenerator, AsyncIterable)
 _BYTES = (bytes, bytearray, memoryview)
+_ANYTHING = SchemaSerializer(core_schema.any_schema(), core_schema.CoreConfig(ser_json_inf_nan="constants"))
 _JSON_TYPES = frozenset({dict, list, tuple, int, float, bool})
 
 
@@ -273,7 +275,7 @@ def _part(value: Any) -> JSON:
 
 def _jsonable(value: Any) -> Any:
     try:
-        return to_jsonable_python(value, by_alias=True)
+        return written(value, lambda by_alias: _ANYTHING.to_python(value, mode="json", by_alias=by_alias))
     except UnicodeEncodeError:
         return to_jsonable_python(well_formed(value), by_alias=True)
 
@@ -383,6 +385,6 @@ def _contents(item: Any, uri: str, mime_type: str | None) -> JSON:
         content = {"text": item}
         mime_type = mime_type or "text/plain"
     else:
-        content = {"text": _json(item)}
+        content = {"text": _json(_jsonable(item))}
         mime_type = mime_type or "application/json"
     return {"uri": uri, "mimeType": mime_type, **content}

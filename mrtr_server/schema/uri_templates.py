@@ -97,6 +97,10 @@ class UriTemplate:
         if twice := {name for name in self.names if self.names.count(name) > 1}:
             raise SetupError(f"{template!r} has the variable {min(twice)!r} twice")
 
+    def filled(self, value: str) -> str:
+        """Return the template with the same value for each expression."""
+        return _EXPRESSION.sub(value, self.template)
+
     def _value(self, reserved: str, after: str) -> str:
         """Return the pattern of a value, which ends where the text after it, or a query, begins."""
         stops = f"{'' if reserved else '/?#'}{self._mark}"

@@ -18,12 +18,12 @@ from ..protocol.all_dialects import Dialect, ListenWriter
 from ..protocol.messages import NOTHING, Call, Change, Listening, Note, Piece, Progress, Subscription
 from ..storage.patience import end_request
 from .response_writer import NO_HEADERS, Headers, ResponseWriter
-from .sse import EventStream
+from .sse import COMMENT, EventStream
 
 SSE_TYPE = b"text/event-stream"
 
 KEEP_ALIVE = 15.0
-"""How often a comment is sent on a quiet stream, in seconds, so that proxies keep it open."""
+"""How often a comment is sent on a stream, in seconds, so that proxies keep it open."""
 
 WATCH_AFTER = 0.05
 """How long a call runs before its client's disconnect is watched for, in seconds."""
@@ -57,6 +57,7 @@ class Connection(ResponseWriter):
     """Whether the body of the request was refused, so that the rest of it may be unread."""
     _stream: EventStream | None = None
     _watcher: "asyncio.Task[None] | None" = None
+    _ticking: asyncio.TimerHandle | None = None
 
     def __init__(
         self,
@@ -146,17 +147,37 @@ class Connection(ResponseWriter):
             with suppress(OSError):
                 await self.respond(499, b"")
 
-    # The client's disconnect
+    # A call that takes long
 
     def watch(self) -> None:
-        """Begin to watch for the client's disconnect, which cancels the request (Streamable HTTP)."""
+        """Begin to watch for the client's disconnect, which cancels the request, and keep the connection open."""
         self._watcher = self.loop.create_task(self._wait_until_gone(self._cancel))
+        self._tick_later()
 
     def unwatch(self) -> None:
-        """Stop watching for the client's disconnect."""
+        """Stop watching, and keeping the connection open."""
         if self._watcher is not None:
             self._watcher.cancel()
             self._watcher = None
+        self._stop_ticking()
+
+    def _tick_later(self) -> None:
+        self._ticking = self.loop.call_later(KEEP_ALIVE, self._tick)
+
+    def _stop_ticking(self) -> None:
+        if self._ticking is not None:
+            self._ticking.cancel()
+            self._ticking = None
+
+    def _tick(self) -> None:
+        self._ticking = None
+        if not (self.gone or self.finishing) and self.accepts_stream():
+            self._keep_alive()
+            self._tick_later()
+
+    def _keep_alive(self) -> None:
+        """Send something, or a proxy gives up, which cancels the call; one that has had no stream gets one."""
+        (self._stream or self._open_stream()).add_frame(COMMENT)
 
     def _cancel(self) -> None:
         if self._watcher is not None:
@@ -215,7 +236,7 @@ class Connection(ResponseWriter):
         """
         happened = await heard.next()
         if happened is None:
-            await self.write(b":\n\n")
+            await self.write(COMMENT)
             return True
         for change in happened:
             await self.write_event(writer.changed(change))

@@ -24,7 +24,6 @@ from ..protocol.messages import (
 )
 from ..protocol.sessions import Session
 from ..protocol.users import principal_of, scopes_of
-from . import connection
 from .connection import Connection
 from .open_call_notes import OpenCallNotes, is_wanted
 from .response_writer import NO_HEADERS, Headers
@@ -32,8 +31,6 @@ from .sse import Frame
 
 MOST_HELD_BACK = 100
 """How many notes wait for the level of the session, before progress takes the place of progress."""
-
-_COMMENT = Frame(b":\n\n")
 
 
 class LiveConnection(OpenCallNotes, Connection):
@@ -49,7 +46,6 @@ class LiveConnection(OpenCallNotes, Connection):
 
     _first_id: Callable[[], str] | None = None
     _then: Callable[[], object] | None = None
-    _ticking: asyncio.TimerHandle | None = None
     _cancellation: asyncio.Task[None] | None = None
     _resumes = _waiting = _is_settling = False
     _level: LogLevel | None = None
@@ -205,23 +201,14 @@ class LiveConnection(OpenCallNotes, Connection):
             return (self._stream or self._open_stream()).add_message(data)
         return super()._add(note, data)
 
-    def _tick_later(self) -> None:
-        self._ticking = self.loop.call_later(connection.KEEP_ALIVE, self._tick)
-
-    def _tick(self) -> None:
-        """Keep the stream open; a call that has had no stream gets one, since it takes long."""
-        self._ticking = None
-        if self.gone or self.finishing or not self.accepts_stream():
-            return
+    def _keep_alive(self) -> None:
         if id := self._take_first_id():
             self.prime(id)
-        stream = self._stream or self._open_stream()
         token = None if self.call is None else self.call.progress_token
         if self._waiting and token is not None:
-            stream.add_progress(self.form.note(self.take_step(token)))
+            (self._stream or self._open_stream()).add_progress(self.form.note(self.take_step(token)))
         else:
-            stream.add_frame(_COMMENT)
-        self._tick_later()
+            super()._keep_alive()
 
     # Notes
 
@@ -277,7 +264,7 @@ class LiveConnection(OpenCallNotes, Connection):
         assert self._stream is not None  # noqa: S101  there is one by now
         self._closing = asyncio.ensure_future(self._stream.end(b""))
         self.gone = True
-        self._close()
+        self._stop_ticking()
         self._leave()
         return asyncio.shield(self._closing)
 
@@ -293,7 +280,7 @@ class LiveConnection(OpenCallNotes, Connection):
 
     def _finish(self, status: int, body: bytes, headers: Headers) -> Awaitable[None]:
         self._is_settling = True
-        self._close()
+        self._stop_ticking()
         if self.gone:
             self.abandon()
             return NOTHING
@@ -337,12 +324,7 @@ class LiveConnection(OpenCallNotes, Connection):
             await self._looking
         if self._closing is not None:
             await self._closing
-        self._close()
-
-    def _close(self) -> None:
-        if self._ticking is not None:
-            self._ticking.cancel()
-            self._ticking = None
+        self._stop_ticking()
 
     # The client's disconnect, which cancels nothing in this era, and its cancellation
 
@@ -357,7 +339,7 @@ class LiveConnection(OpenCallNotes, Connection):
         """Stop watching."""
         if self._watcher is not None:
             super().unwatch()
-        self._close()
+        self._stop_ticking()
         if self._cancellation is not None:
             self._unwatch_cancellation()
 

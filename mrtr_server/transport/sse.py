@@ -21,6 +21,10 @@ class Frame(bytes):
     """One or more lines of a stream, as they are written."""
 
 
+COMMENT = Frame(b":\n\n")
+"""What a quiet stream is kept open with."""
+
+
 class EventStream:
     """A stream of server-sent events. Notes are written by a task of its own, so that nobody waits for the client.
 

@@ -158,6 +158,36 @@ async def test_only_an_access_token_of_its_bearer_lets_in(
         await refused(app, token)
 
 
+@pytest.mark.parametrize(
+    ("audience", "counts"),
+    [
+        ("https://TOOLS.example.com/mcp", True),
+        ("HTTPS://Tools.Example.Com/mcp", True),
+        (["x", "Https://tools.example.com/mcp"], True),
+        ("https://tools.example.com/MCP", False),
+        ("https://tools.example.com/mcp/", False),
+        ("https://tools.example.com", False),
+        ("https://tools.example.org/mcp", False),
+    ],
+)
+@pytest.mark.parametrize("opaque", [False, True], ids=["jwt", "opaque"])
+async def test_the_case_of_scheme_and_host_of_an_audience_does_not_count(
+    issuer: Tenant, audience: str | list[str], counts: bool, opaque: bool
+) -> None:
+    asking = IntrospectionAuth(
+        issuer.url, client_id=RESOURCE_SERVER[0], client_secret=RESOURCE_SERVER[1], audience=AUDIENCE
+    )
+    app = make(asking if opaque else JWTAuth(issuer.url, audience=AUDIENCE))
+    token = issuer.mint("", opaque=opaque, claims={"aud": audience})
+    assert (await send(app, token)).status == (200 if counts else 401)
+
+
+async def test_what_is_no_address_counts_as_it_is(issuer: Tenant) -> None:
+    app = make(JWTAuth(issuer.url, audience="Tools"))
+    assert (await send(app, issuer.mint("Tools"))).status == 200
+    assert (await send(app, issuer.mint("tools"))).status == 401
+
+
 class TestATokenThatDoesNotHold:
     @pytest.mark.parametrize(
         ("claims", "reason"),

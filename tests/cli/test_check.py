@@ -7,10 +7,23 @@ from typing import Annotated, Any
 
 import pytest
 from click.testing import CliRunner, Result
-from pydantic import Field
+from pydantic import BaseModel, Field
 from starlette.requests import Request
 
-from mrtr_server import BearerTokens, JWTAuth, KeyRing, Limits, MRTRServer, SignedCodec, SQLStore
+from mrtr_server import (
+    BearerTokens,
+    Context,
+    Depends,
+    Elicit,
+    InputRequired,
+    Inputs,
+    JWTAuth,
+    KeyRing,
+    Limits,
+    MRTRServer,
+    SignedCodec,
+    SQLStore,
+)
 from mrtr_server.cli import main
 from mrtr_server.deployment.review import Finding
 
@@ -26,6 +39,18 @@ def now() -> str:
     "Return the time."
     return "noon"
 """
+
+
+class SignIn(BaseModel):
+    user: str
+    password: str
+
+
+class Key(BaseModel):
+    label: str
+    apiKey: str
+    reset_password: bool = False
+    tokens: str = ""
 
 
 def make(**settings: Any) -> MRTRServer:
@@ -52,6 +77,66 @@ class TestFindings:
             return "Review it."
 
         assert server.check() == []
+
+    def test_a_form_that_asks_for_a_secret(self) -> None:
+        server = make()
+        outer = Key  # as a name of the function around it
+
+        async def signed_in(ctx: Context) -> str:
+            return (await ctx.elicit("Who?", SignIn)).user
+
+        @server.tool
+        async def inline(ctx: Context) -> str:
+            """Ask in the middle."""
+            return (await ctx.elicit("Your key?", outer)).label
+
+        @server.tool
+        def declared(key: Annotated[Key, Elicit("?")], secret: Annotated[str, Elicit(lambda: "?")]) -> str:
+            """Ask by the signature."""
+            return key.label + secret
+
+        @server.prompt
+        def pure(inputs: Inputs) -> str | InputRequired:
+            """Ask by returning."""
+            return InputRequired(login=Elicit("Who?", SignIn))
+
+        @server.resource("docs://x")
+        def through(user: Annotated[str, Depends(signed_in)]) -> str:
+            """Ask in a dependency."""
+            return user
+
+        @server.tool
+        async def harmless(ctx: Context, city: Annotated[str, Elicit("Where?")]) -> str:
+            """Use such a model, and ask for something else."""
+            return SignIn(user=city, password="x").user
+
+        found = [finding for finding in server.check() if "looks like a secret" in finding.message]
+        assert sorted(finding.about for finding in found) == [
+            "prompt pure",
+            "resource docs://x",
+            "tool declared",
+            "tool inline",
+        ]
+        assert all(finding.level == "warning" for finding in found)
+        named = {finding.about: finding.message.partition("(")[2].partition(")")[0] for finding in found}
+        assert named["tool declared"] == "Key.apiKey, secret"
+        assert named["prompt pure"] == "SignIn.password"
+
+    def test_a_scope_that_is_no_right(self) -> None:
+        server = make(scopes=["read", "offline_access"])
+
+        @server.tool(visible=["offline_access"])
+        def see() -> str:
+            """See."""
+            return ""
+
+        @server.resource("docs://x", scopes=["offline_access"])
+        def read() -> str:
+            """Read."""
+            return ""
+
+        found = [finding.about for finding in server.check() if finding.message.startswith("offline_access")]
+        assert found == ["scopes", "tool see", "resource docs://x"]
 
     @pytest.mark.parametrize(("lease", "warns"), [(3, True), (9.9, True), (10, False)])
     def test_a_lease_is_short_below_ten_seconds(self, lease: float, warns: bool) -> None:

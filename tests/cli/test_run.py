@@ -86,6 +86,41 @@ def test_it_serves_and_logs_json_from_info_on_and_drains(tmp_path: Path) -> None
     assert any(line["logger"] == "mrtr_server" and line["message"].startswith("Draining") for line in lines)
 
 
+@pytest.mark.parametrize("options", [[], ["--workers", "2"], ["--server", "granian"]])
+def test_ctrl_c_ends_it_in_order_and_that_is_no_failure(tmp_path: Path, options: list[str]) -> None:
+    with running(tmp_path / "log", APP, *options, MRTR_LAME_DUCK="0") as server:
+        server.process.send_signal(signal.SIGINT)
+        assert server.process.wait(TIMEOUT) == 0
+    assert "Aborted" not in server.text
+    assert "Traceback" not in server.text
+
+
+HANGING = """
+import asyncio
+from mrtr_server import MRTRServer
+server = MRTRServer("hanging")
+
+async def app(scope, receive, send):
+    if scope["type"] == "lifespan" or scope["path"] == "/ready":
+        return await server(scope, receive, send)
+    print("hangs", flush=True)
+    await asyncio.sleep(600)
+"""
+
+
+def test_a_second_ctrl_c_ends_it_before_its_calls_have_and_that_is_one(tmp_path: Path) -> None:
+    (tmp_path / "hanging.py").write_text(HANGING)
+    options = ("hanging:app", "--app-dir", str(tmp_path))
+    with running(tmp_path / "log", *options) as server, socket.create_connection(("127.0.0.1", server.port)) as call:
+        call.sendall(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        wait_until(lambda: "hangs" in server.text, "the call")
+        server.process.send_signal(signal.SIGINT)
+        wait_until(lambda: "Shutting down" in server.text, "the shutdown")
+        server.process.send_signal(signal.SIGINT)
+        assert server.process.wait(TIMEOUT) == 128 + signal.SIGINT
+    assert "Aborted" not in server.text
+
+
 FAILING = """
 from mrtr_server import MRTRServer
 server = MRTRServer("failing")

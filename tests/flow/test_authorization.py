@@ -417,8 +417,8 @@ class TestListening:
 
         asyncio.run(scene())
 
-    def test_to_any_uri_is_agreed_to_where_nobody_is_asked(self) -> None:
-        app = MRTRServer("open", keys=[bytes(32)])
+    def test_to_any_uri_is_agreed_to_where_nobody_is_asked_and_it_may_come_later(self) -> None:
+        app = MRTRServer("open", keys=[bytes(32)], registers_later=["resources"])
 
         async def scene() -> None:
             message = modern("subscriptions/listen", {"notifications": {"resourceSubscriptions": ["doc://x"]}})

@@ -90,3 +90,23 @@ async def test_messages_go_to_a_client_that_wants_their_level(
     for tool in ("talk", "talk_plainly"):
         reply = await client.call(tool)
         assert ([message.level for message in reply.messages], reply.failed) == (levels, False)
+
+
+async def test_headers_come_without_the_token_of_the_caller(app: MRTRServer) -> None:
+    seen: list[Any] = []
+
+    @app.tool
+    async def look(ctx: Context) -> str:
+        assert ctx.request is not None
+        seen.extend([dict(ctx.headers), ctx.request.headers["authorization"]])
+        return "done"
+
+    flow = AsyncClient(app).flow("look")
+    flow.token = "hunter2"
+    flow.headers["Proxy-Authorization"] = "Basic hunter3"
+    flow.headers["X-Request-Id"] = "7"
+    await flow.start()
+    headers, whole = seen
+    assert headers["x-request-id"] == "7"
+    assert "hunter" not in str(headers)
+    assert whole == "Bearer hunter2"

@@ -2,8 +2,8 @@
 
 import asyncio
 from collections.abc import Callable
-from functools import partial, wraps
-from inspect import Parameter
+from functools import partial, update_wrapper, wraps
+from inspect import Parameter, signature
 from typing import Annotated, Any
 
 import pytest
@@ -264,6 +264,47 @@ def async_wrapper(function: Callable[..., Any]) -> Callable[..., Any]:
     return wrapper
 
 
+class Decorated:
+    """A decorator that is a class."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        update_wrapper(self, function)
+        self.function = function
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.function(*args, **kwargs)
+
+
+class Signed:
+    """A decorator that says its signature itself."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function, self.__signature__ = function, signature(function)
+
+    def __call__(self, **kwargs: Any) -> Any:
+        return self.function(**kwargs)
+
+
+class Silent(Decorated):
+    """A decorator that takes anything, and says nothing of what it wraps."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+
+    def __call__(self, **kwargs: Any) -> Any:
+        return self.function(**kwargs)
+
+
+def test_a_tool_whose_schema_would_say_nothing_of_its_arguments_is_refused() -> None:
+    def everything(**arguments: Any) -> str:
+        return str(arguments)
+
+    for function in (everything, Silent(plain)):
+        with pytest.raises(SetupError, match=r"^it: its only parameter takes whatever comes.*functools\.wraps"):
+            app.tool(name="it")(function)
+    MRTRServer("raw", keys=[bytes(32)]).tool(name="it", input_schema={"type": "object"})(everything)
+
+
 class TestNamesOfOurs:
     """What goes by one of our names without an annotation is refused: a model would answer for the person."""
 
@@ -346,6 +387,10 @@ class TestCallables:
             (sync_wrapper(plain), False),
             (sync_wrapper(on_the_loop), True),
             (async_wrapper(plain), True),
+            (Decorated(plain), False),
+            (Decorated(on_the_loop), True),
+            (Decorated(sync_wrapper(plain)), False),
+            (Signed(plain), False),
             (partial(plain, unit="m³"), False),
             (partial(on_the_loop), True),
         ],
@@ -359,6 +404,10 @@ class TestCallables:
             "wrapped",
             "wrapped async function",
             "wrapped by an async function",
+            "in a class",
+            "async function in a class",
+            "wrapped in a class",
+            "in a class with a signature",
             "partial",
             "partial of an async function",
         ],

@@ -63,7 +63,7 @@ class TestLists:
             title="Weather",
             description="What the model reads",
             annotations=ToolAnnotations(read_only_hint=True),
-            icons=[Icon(src="https://example.com/a.png", mime_type="image/png"), {"src": "data:,"}],
+            icons=[Icon(src="https://example.com/a.png", mime_type="image/png"), {"src": "data:image/png,"}],
             meta={"example.com/team": "sky"},
         )
         def get_weather() -> str:
@@ -77,7 +77,7 @@ class TestLists:
                 "description": "What the model reads",
                 "inputSchema": {"type": "object", "properties": {}, "additionalProperties": False},
                 "annotations": {"readOnlyHint": True},
-                "icons": [{"src": "https://example.com/a.png", "mimeType": "image/png"}, {"src": "data:,"}],
+                "icons": [{"src": "https://example.com/a.png", "mimeType": "image/png"}, {"src": "data:image/png,"}],
                 "_meta": {"example.com/team": "sky"},
             }
         ]

@@ -332,6 +332,13 @@ Wide: Any = create_model("Wide", **WIDE)
 ORIGIN = Point(x=0)
 
 
+class Unset:
+    """What some use as a default to see whether an argument was given."""
+
+    def __init__(self, held: Any = None) -> None:
+        self.held = held
+
+
 class TestDefaults:
     def test_a_default_is_shown_and_left_to_the_function_where_no_call_can_change_it(self) -> None:
         def tool(days: int = 3, point: Point = ORIGIN) -> tuple[int, Point]:
@@ -364,6 +371,22 @@ class TestDefaults:
         assert first == second
         assert first is not second
         assert first is not default
+
+    @pytest.mark.parametrize("default", [object(), Unset(), Unset("name"), Unset(("a", 1)), iter])
+    def test_a_sentinel_is_the_very_object(self, default: Any) -> None:
+        def tool(bare: Any = default, field: Any = Field(default)) -> tuple[Any, Any]:  # noqa: B008
+            return bare, field
+
+        arguments = arguments_of(tool)
+        assert all(each is default for _ in range(2) for each in tool(**arguments.validate({})))
+
+    def test_what_can_change_within_an_object_is_not_shared(self) -> None:
+        default = Unset([])
+
+        def tool(it: Any = default) -> Any:
+            return it
+
+        assert arguments_of(tool).validate({})["it"].held is not default.held
 
     def test_a_default_that_can_not_be_copied_is_shared(self) -> None:
         lock = Lock()
@@ -663,6 +686,30 @@ class TestHeaders:
             "region": {"type": "string", "x-mcp-header": "Region"},
             "query": {"type": "string"},
         }
+
+    @pytest.mark.parametrize(
+        "annotation",
+        [
+            Annotated[int, Field(le=2**53), Header("N")],
+            Annotated[int, Field(gt=-(2**60)), Header("N")],
+            Annotated[int, Field(multiple_of=2, ge=-(2**53)), Header("N")],
+        ],
+    )
+    def test_an_integer_that_no_header_mirrors_is_not_promised(self, annotation: Any) -> None:
+        def tool(it: int) -> None: ...
+
+        tool.__annotations__["it"] = annotation
+        assert "'it' can't be mirrored into a header: its schema names " in self.refusal(tool)
+
+    def test_nor_is_such_a_default(self) -> None:
+        def tool(it: Annotated[int, Field(le=2**53 - 1), Header("N")] = 2**53) -> None: ...
+
+        with pytest.raises(SetupError):
+            MRTRServer("headers", keys=[bytes(32)]).tool(tool)
+
+        def other(it: Annotated[int, Header("N")] = 2**53) -> None: ...
+
+        assert "its schema names 9007199254740992" in self.refusal(other)
 
     def test_strings_integers_and_booleans_can_be_mirrored(self) -> None:
         def tool(

@@ -45,6 +45,32 @@ def test_the_schema_is_served_as_it_is() -> None:
     assert before == SCHEMA
 
 
+def nested(levels: int, keyword: str) -> dict[str, Any]:
+    """Return a schema in which so many stand within each other."""
+    schema: Any = {"type": "object"}
+    for _ in range(levels - 1):
+        below = {"a": schema} if keyword in ("properties", "$defs") else [schema] if keyword == "allOf" else schema
+        schema = {"type": "object", keyword: below}
+    found: dict[str, Any] = schema
+    return found
+
+
+@pytest.mark.parametrize("keyword", ["properties", "$defs", "allOf", "not", "default"])
+@pytest.mark.parametrize("validate", [True, False])
+def test_schemas_stand_within_each_other_up_to_64_times(keyword: str, validate: bool) -> None:
+    RawArguments("tool", nested(64, keyword), "arguments", validate=validate)
+    for levels in (65, 3000):
+        with pytest.raises(SetupError, match=r"^tool: input_schema= has more than 64 schemas within each other"):
+            RawArguments("tool", nested(levels, keyword), "arguments", validate=validate)
+
+
+def test_a_schema_of_many_that_are_the_same_is_read_at_once() -> None:
+    schema: dict[str, Any] = {"type": "object"}
+    for _ in range(60):
+        schema = {"type": "object", "properties": {"a": schema, "b": schema}}
+    assert RawArguments("tool", schema, "arguments", validate=False).schema == schema
+
+
 def test_the_function_takes_one_dictionary_or_each_by_name() -> None:
     raw = {"city": "Oslo", "days": 2}
     assert RawArguments("tool", SCHEMA, "arguments").validate(raw) == {"arguments": raw}

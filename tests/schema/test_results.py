@@ -16,8 +16,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, computed_field
 from pydantic.alias_generators import to_camel
+from pydantic.dataclasses import dataclass as pydantic_dataclass
 from typing_extensions import TypedDict
 
 from mrtr_server import (
@@ -589,3 +590,93 @@ class TestCompletions:
         assert completion_body(known) == {"completion": {"values": ["a"], "total": 7, "hasMore": True}}
         known = Completion(values=["a"], has_more=True)
         assert completion_body(known) == {"completion": {"values": ["a"], "total": 1, "hasMore": True}}
+
+
+class Named(BaseModel):
+    """A model whose author wants names, though its fields have aliases."""
+
+    model_config = ConfigDict(serialize_by_alias=False)
+    id: str = Field("1", alias="_id")
+
+    @computed_field(alias="theDouble")  # type: ignore[prop-decorator]
+    @property
+    def double(self) -> str:
+        return self.id * 2
+
+
+class Aliased(BaseModel):
+    id: str = Field("2", alias="_id")
+    inner: Named = Field(default_factory=Named, alias="theInner")
+
+
+class NamedAround(Named):
+    a: Aliased = Field(default_factory=Aliased, alias="A")
+    many: list[Named] = Field(default_factory=lambda: [Named()], alias="MANY")
+
+
+@pydantic_dataclass(config=ConfigDict(serialize_by_alias=False))
+class NamedDataclass:
+    id: int = Field(default=4, serialization_alias="ID")
+
+
+class Swapped(BaseModel):
+    """Each field has the other one's name as its alias."""
+
+    model_config = ConfigDict(serialize_by_alias=False)
+    a: list[Named] = Field(default_factory=lambda: [Named()], alias="b")
+    b: list[Aliased] = Field(default_factory=list, alias="a")
+
+
+class Said(BaseModel):
+    model_config = ConfigDict(serialize_by_alias=True)
+    inner: Named = Field(default_factory=Named, alias="IN")
+    few: list[Named] = Field(default_factory=lambda: [Named()], alias="FEW")
+
+
+NAMED = {"id": "1", "double": "11"}
+ALIASED = {"_id": "2", "theInner": NAMED}
+AROUND = {**NAMED, "a": ALIASED, "many": [NAMED]}
+
+
+class TestNamesOrAliases:
+    """Fields go out by their aliases, unless their own model says `serialize_by_alias=False`."""
+
+    @pytest.mark.parametrize(
+        ("annotation", "value", "should"),
+        [
+            (Named, Named(), NAMED),
+            (Aliased, Aliased(), ALIASED),
+            (Swapped, Swapped(), {"a": [NAMED], "b": []}),
+            (Said, Said(), {"IN": NAMED, "FEW": [NAMED]}),
+            (NamedAround, NamedAround(), AROUND),
+            (list[Aliased | Named], [Aliased(), Named()], [ALIASED, NAMED]),
+            (NamedDataclass, NamedDataclass(), {"id": 4}),
+            (
+                dict[str, Any],
+                {"x": [NamedAround(), (Aliased(), 1)], "y": NamedDataclass()},
+                {"x": [AROUND, [ALIASED, 1]], "y": {"id": 4}},
+            ),
+            (Any, {"x": Named(), "y": {"z": Aliased()}}, {"x": NAMED, "y": {"z": ALIASED}}),
+            (ToolResult, ToolResult(structured_content=NamedAround()), AROUND),
+            (Annotated[ToolResult, Aliased], ToolResult(structured_content=Aliased()), ALIASED),
+        ],
+    )
+    def test_in_results(self, annotation: Any, value: Any, should: Any) -> None:
+        schema, write = tool_results("it", annotation)
+        body = write(value)
+        assert body["structuredContent"] == should
+        if body["content"]:
+            assert json.loads(body["content"][0]["text"]) == should
+        if schema is not None:
+            Draft202012Validator({"additionalProperties": False, **schema}).validate(should)
+
+    def test_in_schemas(self) -> None:
+        schema, _ = tool_results("it", NamedAround)
+        assert schema is not None
+        assert set(schema["properties"]) == {"id", "double", "a", "many"}
+        assert set(schema["properties"]["a"]["properties"]) == {"_id", "theInner"}
+        assert set(schema["properties"]["many"]["items"]["properties"]) == {"id", "double"}
+
+    def test_in_resources(self) -> None:
+        (content,) = resource_body([Named()], "docs://a", None)["contents"]
+        assert json.loads(content["text"]) == [NAMED]

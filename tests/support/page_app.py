@@ -242,7 +242,7 @@ def postcard() -> list[TextContent | ImageContent | ResourceLink]:
     return [
         TextContent(text='<img src=x onerror="document.title=1"><b>not bold</b>'),
         ImageContent(data=PIXEL),
-        ResourceLink(uri="javascript:alert(1)", name="Not a link"),
+        ResourceLink(uri="file:///etc/passwd", name="Not a link"),
         ResourceLink(uri="https://airline.example/map", name="A link"),
         ImageContent(data=b"<svg onload='alert(1)' xmlns='http://www.w3.org/2000/svg'/>", mime_type="image/svg+xml"),
     ]

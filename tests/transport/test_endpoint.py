@@ -1,6 +1,7 @@
 """The HTTP side: when a reply is a stream, what a client's leaving does, who may call, what the wire may do to us."""
 
 import asyncio
+import itertools
 import json
 import re
 import socket
@@ -21,6 +22,7 @@ from starlette.routing import Mount
 from starlette.types import Receive, Scope, Send
 
 from mrtr_server import Context, Limits, MRTRServer, Principal, SetupError, ToolError
+from mrtr_server.transport import connection
 
 from ..conftest import Serve
 from ..support.direct import Exchange, exchange, headers_for, scope_of, send
@@ -97,6 +99,56 @@ class TestStreams:
             None,
         ]
         assert streamed.text == "done"
+
+    @pytest.mark.parametrize("tool", ["quiet", "begun", "plain"])
+    def test_that_are_open_for_long_have_comments_so_that_proxies_leave_them_open(
+        self, app: MRTRServer, serve: Serve, tool: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(connection, "KEEP_ALIVE", 0.03)
+        ends = threading.Event()
+
+        @app.tool
+        async def quiet() -> str:
+            await asyncio.to_thread(ends.wait)
+            return "done"
+
+        @app.tool
+        async def begun(ctx: Context) -> str:
+            await ctx.progress(1, 2)
+            return await quiet()
+
+        @app.tool
+        def plain() -> str:
+            ends.wait()
+            return "done"
+
+        wire = serve(app)
+        message = modern("tools/call", {"name": tool, "arguments": {}}, progressToken="p")
+        try:
+            with wire.client.stream(
+                "POST", wire.url, content=json.dumps(message), headers=headers_for(message)
+            ) as response:
+                lines = response.iter_lines()
+                assert [line for line in itertools.islice(lines, 8) if line == ":"][:2] == [":", ":"]
+                ends.set()
+                assert '"text":"done"' in list(lines)[-2]
+        finally:
+            ends.set()
+
+    def test_are_not_opened_for_long_calls_of_clients_that_take_none(
+        self, app: MRTRServer, serve: Serve, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(connection, "KEEP_ALIVE", 0.01)
+
+        @app.tool
+        async def quiet() -> str:
+            await asyncio.sleep(0.3)
+            return "done"
+
+        reply = serve(app).post(
+            modern("tools/call", {"name": "quiet", "arguments": {}}), {"Accept": "application/json"}
+        )
+        assert (reply.is_stream, reply.text) == (False, "done")
 
     def test_send_first_what_was_said_first(self, app: MRTRServer, serve: Serve) -> None:
         @app.tool

@@ -232,7 +232,12 @@ class TestDeadline:
         return self.serving(PATIENT)
 
     def serving(self, write_seconds: float) -> MRTRServer:
-        app = MRTRServer("deadline", keys=[bytes(32)], limits=Limits(write_seconds=write_seconds))
+        app = MRTRServer(
+            "deadline",
+            keys=[bytes(32)],
+            limits=Limits(write_seconds=write_seconds),
+            registers_later=["resources"],
+        )
 
         @app.tool
         async def large(ctx: Context) -> str:

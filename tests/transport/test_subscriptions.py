@@ -6,7 +6,7 @@ import json
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ import pytest
 from starlette.types import Message
 
 from mrtr_server import Fanout, MRTRServer
+from mrtr_server.methods.discovery import Registered
 from mrtr_server.protocol.messages import Change, Subscription
 from mrtr_server.storage.pubsub import InProcessFanout
 from mrtr_server.transport import connection
@@ -25,6 +26,8 @@ from ..support.serving import TIMEOUT, Process, in_process, in_thread, wait_unti
 from ..support.wire import EVERYTHING, JSON, PREFIX, TASKS, Listener, Reply, Wire, message_problems, modern
 
 SUBSCRIPTION = PREFIX + "subscriptionId"
+LATER: Collection[Registered] = ("tools", "prompts", "resources")
+"""What a server may have later can be listened to before."""
 ALL: JSON = {"toolsListChanged": True, "promptsListChanged": True, "resourcesListChanged": True}
 
 
@@ -35,7 +38,7 @@ def fanout() -> InProcessFanout:
 
 @pytest.fixture
 def app(fanout: InProcessFanout) -> MRTRServer:
-    served = MRTRServer("changing", keys=[bytes(32)], fanout=fanout)
+    served = MRTRServer("changing", keys=[bytes(32)], fanout=fanout, registers_later=LATER)
 
     @served.tool
     def change() -> str:
@@ -80,6 +83,25 @@ class TestOpening:
     def test_to_nothing_is_agreed_and_stays_silent(self, app: MRTRServer, serve: Serve, wanted: JSON) -> None:
         with listening(serve(app), wanted) as listener:
             assert listener.next()["params"]["notifications"] == {}
+
+    def test_is_agreed_to_for_what_the_server_offers_and_no_more(self, serve: Serve) -> None:
+        app = MRTRServer("notes", keys=[bytes(32)])
+        wire = serve(app)
+        wanted = {**ALL, "resourceSubscriptions": ["notes://1", "notes://2/b", "other://1"]}
+        with listening(wire, wanted) as listener:
+            assert listener.next()["params"]["notifications"] == {}
+        app.prompt(name="greet")(lambda: "hi")
+        app.resource("notes://{name}", name="note")(lambda name: name)
+        with listening(wire, wanted) as listener:
+            assert listener.next()["params"]["notifications"] == {
+                "promptsListChanged": True,
+                "resourcesListChanged": True,
+                "resourceSubscriptions": ["notes://1"],
+            }
+            app.notify_tools_changed()  # of which it was not agreed to tell
+            app.notify_resource_updated("other://1")
+            app.notify_resource_updated("notes://1")
+            assert listener.next()["params"]["uri"] == "notes://1"
 
     def test_needs_a_client_that_takes_a_stream(self, app: MRTRServer, serve: Serve, fanout: InProcessFanout) -> None:
         message = modern("subscriptions/listen", {"notifications": ALL}, id=7)
@@ -158,8 +180,8 @@ class TestChanges:
                 super().publish(change)
 
         kept: Fanout = Kept()
-        app = MRTRServer("kept", keys=[bytes(32)], fanout=kept)
-        other = MRTRServer("kept", keys=[bytes(32)], fanout=kept)
+        app = MRTRServer("kept", keys=[bytes(32)], fanout=kept, registers_later=LATER)
+        other = MRTRServer("kept", keys=[bytes(32)], fanout=kept, registers_later=LATER)
         with listening(serve(app), ALL) as listener:
             listener.next()
             other.notify_prompts_changed()
