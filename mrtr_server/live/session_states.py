@@ -161,17 +161,23 @@ class SessionStates:
             with suppress(StoreUnavailable):  # then it ends with its lease
                 await self._store.release(name, turn.token)
 
-    def updated_since(self, resources: Mapping[str, float]) -> list[Change]:
+    def updated_between(self, resources: Mapping[str, float], after: float, until: float) -> list[Change]:
         """Return changes of resources that have come to this process since these times, or may have.
 
         Args:
             resources: URIs, with the times at which sessions began to listen to them, at any replica.
+            after: when the session did not listen to them yet, by the clock of this process.
+            until: when a stream began to listen to them here, in seconds since the epoch.
         """
         updated = getattr(self._fanout, "updated_at", None)
         if updated is None:  # a fan-out of the application's own: one look too many does no harm
             return [Change("resource", uri) for uri in resources]
         allowed = CLOCKS if self._store.shared and not self._store.one_machine else 0.0
-        return [Change("resource", uri) for uri, since in resources.items() if updated(uri) >= since - allowed]
+        return [
+            Change("resource", uri)
+            for uri, since in resources.items()
+            if max(since - allowed, after) <= updated(uri) <= until
+        ]
 
     @property
     def is_shared(self) -> bool:

@@ -139,7 +139,8 @@ class SessionChanges:
         self._tasks = tasks
         self._state = SessionState()
         """What the session had set when it was last looked at."""
-        self._began = time.time()
+        self._read_at = time.time()
+        """When that was. Whatever it did not listen to then, it has begun to listen to since."""
         self._told: dict[str, Seen] = {}
         """The tasks that it follows, as they were last reported; at first, as its client found them."""
         self._listed: frozenset[str] | None = None
@@ -147,7 +148,7 @@ class SessionChanges:
         self._changes: Subscription | None = None
         self._former: Subscription | None = None
         """What it listened to before; what that has heard is still to be reported."""
-        self._left: list[Change] = []
+        self._left: dict[Change, Change] = {}
         """What it has heard, and not reported yet."""
         self._stream = states.stream_of(call.session) if call.session else None
         self._is_stale = True
@@ -181,13 +182,13 @@ class SessionChanges:
 
     async def _follow(self) -> None:
         """Begin to listen to what the session wants now; changes meanwhile are not lost."""
-        before = self._state
+        before, read_at = self._state, time.time()
         self._again_after = None
         try:
             state = await self._states.read(self._call.session)
             pages = await self._states.reported(tuple(page for page in state.pages if page not in before.pages))
         except StoreUnavailable:  # of which the log has a line
-            state, pages = before, []
+            state, pages, read_at = before, [], self._read_at
             self._again_after = AGAIN_AFTER
         self._state = state
         try:
@@ -198,13 +199,15 @@ class SessionChanges:
                 raise
             self.close()  # its client opens another when there is room
             return
+        began = time.time()
         # Nothing waits from here on: a caller that gives up meanwhile would leave a subscription behind.
         if self._told:
             look = partial(self._tasks.peek, owner=owner_of(self._call))
             changes = TaskChanges(changes, frozenset(self._told), look, self._told)
         self._former, self._changes, self._is_stale = self._changes, changes, False
-        new = {uri: max(since, self._began) for uri, since in state.resources.items() if uri not in before.resources}
-        self._hear([*pages, *self._states.updated_since(new)])
+        new = {uri: since for uri, since in state.resources.items() if uri not in before.resources}
+        self._hear([*pages, *self._states.updated_between(new, self._read_at, began)])
+        self._read_at = read_at
         if state.ended or self._is_closed:
             self.close()
 
@@ -251,8 +254,8 @@ class SessionChanges:
                     return []
                 self._hear(heard)
             elif not await self._has_changed():
-                heard, self._left = self._left, []
-                told = [change for change in heard if self._is_wanted(change)]
+                heard, self._left = self._left, {}
+                told = [change for change in heard.values() if self._is_wanted(change)]
                 if told and (self._stream is None or self._stream.is_newest):
                     return told
         return []
@@ -271,8 +274,9 @@ class SessionChanges:
                 self._is_stale = True
             elif change.kind == "stream" and self._stream is not None:
                 self._stream.on_announcement(change.note)
-            elif change not in self._left:
-                self._left.append(change)
+            else:
+                self._left.pop(change, None)
+                self._left[change] = change  # the newest counts: it has what its task is doing now
 
     def _is_wanted(self, change: Change) -> bool:
         return change.kind != "resource" or change.uri in self._state.resources
@@ -286,7 +290,11 @@ class SessionChanges:
             await asyncio.sleep(self._looked + LOOK_INTERVAL - time.monotonic())
             self._looked = time.monotonic()
             with suppress(StoreUnavailable):  # what it knows counts
-                self._is_stale = self._is_stale or await self._states.read(self._call.session) != self._state
+                now = time.time()
+                if await self._states.read(self._call.session) == self._state:
+                    self._read_at = now
+                else:
+                    self._is_stale = True
         return self._is_stale and not self._is_closed
 
     def close(self) -> None:
