@@ -254,8 +254,8 @@ class SessionChanges:
                     return []
                 self._hear(heard)
             elif not await self._has_changed():
-                heard, self._left = self._left, {}
-                told = [change for change in heard.values() if self._is_wanted(change)]
+                left, self._left = self._left, {}
+                told = [change for change in left.values() if self._is_wanted(change)]
                 if told and (self._stream is None or self._stream.is_newest):
                     return told
         return []

@@ -1,11 +1,14 @@
 """URI templates of resources: `weather://{city}`, and `file:///{+path}` for values with slashes (RFC 6570)."""
 
 import re
-from urllib.parse import unquote
+from collections.abc import Mapping
+from urllib.parse import quote, unquote
 
 from ..errors import SetupError
 
 _EXPRESSION = re.compile(r"\{([^{}]*)\}")
+_RESERVED = ":/?#[]@!$&'()*+,;="
+"""What a reserved expression leaves as it is."""
 _VARIABLE = re.compile(r"(\+?)([A-Za-z_][A-Za-z0-9_]*)")
 
 
@@ -46,6 +49,27 @@ class UriTemplate:
         if {"{", "}"} & set(_EXPRESSION.sub("", template)):
             raise SetupError(f"{template!r} has an unmatched brace")
         self._pattern = re.compile(pattern + re.escape(template[end:]), re.DOTALL)
+
+    def expand(self, values: Mapping[str, object]) -> str:
+        """Return the URI with these values, percent-encoded as the expression of each needs it (RFC 6570).
+
+        Args:
+            values: by name; what is no text is written as `str` does it.
+
+        Raises:
+            ValueError: a value is missing or empty, or has no expression.
+        """
+        missing = [name for name in self.names if str(values.get(name, "")) == ""]
+        unknown = [name for name in values if name not in self.names]
+        if missing or unknown:
+            wrong = f"needs a value of {', '.join(missing)}" if missing else f"has no variable {', '.join(unknown)}"
+            raise ValueError(f"{self.template!r} {wrong}")
+
+        def value(expression: re.Match[str]) -> str:
+            reserved = expression[1].startswith("+")
+            return quote(str(values[expression[1].lstrip("+")]), safe=_RESERVED if reserved else "")
+
+        return _EXPRESSION.sub(value, self.template)
 
     def match(self, uri: str) -> dict[str, str] | None:
         """Return the values in a URI, percent-decoded, by name; None if the URI does not match.
