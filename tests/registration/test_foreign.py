@@ -224,7 +224,7 @@ class TestRequests:
         def hello(it: Annotated[str, Depends(maybe)]) -> str:
             return it
 
-        assert Client(app).flow("hello").finish().text == "none"
+        assert Client(app, tasks=True).flow("hello").finish().text == "none"
 
     def test_it_takes_one_request(self, app: MRTRServer) -> None:
         def two(a: fastapi.Request, b: fastapi.Request) -> str:
@@ -257,11 +257,15 @@ def returning(kind: Any) -> Any:
     return function
 
 
+def named(value: Any) -> str:
+    return str(getattr(value, "__name__", value))
+
+
 class TestReturnedTypes:
     @pytest.mark.parametrize(
         ("wanted", "function"),
         [(int, returning(str)), (int, a_text), (str, Animal), (list, returning(tuple)), (Dog, returning(User))],
-        ids=str,
+        ids=named,
     )
     def test_a_dependency_that_returns_another_class_is_refused(
         self, app: MRTRServer, wanted: Any, function: Any
@@ -281,7 +285,7 @@ class TestReturnedTypes:
             (int, returning(int | None)),
             (str, a_text),
         ],
-        ids=str,
+        ids=named,
     )
     def test_one_that_may_return_it_is_not(self, app: MRTRServer, wanted: Any, function: Any) -> None:
         app.tool(name="good")(with_parameters({"it": Annotated[wanted, Depends(function)]}))
