@@ -7,7 +7,6 @@ from types import MappingProxyType
 from typing import Any, Generic
 from warnings import warn
 
-from starlette.authentication import BaseUser
 from typing_extensions import TypeVar
 
 from ..auth.fixed_tokens import Acting, TokenUser
@@ -20,7 +19,7 @@ from .answers import Answerable
 from .failure import Unexpected
 from .handshake import Handshake
 from .replies import Reply
-from .transports import InProcess, Lifespan, Server, Transport, transports
+from .transports import InProcess, Lifespan, Server, Transport, User, transports
 from .wire import ERAS, HANDSHAKES, MODERN, Caller, Request, capabilities_of, write
 
 __tracebackhide__ = True  # pytest then shows the test's line instead
@@ -43,7 +42,7 @@ class Session(ABC, Generic[One, Many]):
         self,
         *servers: Server,
         token: str | None = None,
-        user: str | BaseUser | None = None,
+        user: User | None = None,
         scopes: Iterable[str] = ("authenticated",),
         headers: Mapping[str, str] = NONE,
         answers: Mapping[str, Answerable] = NONE,
@@ -76,9 +75,8 @@ class Session(ABC, Generic[One, Many]):
             raise Unexpected("Pass user= or token=, not both")
         if isinstance(scopes, str) or (user is None and tuple(scopes) != ("authenticated",)):
             raise Unexpected("scopes= is a list of what the user may do; pass user=, too")
-        self._acting = (
-            None if user is None else (Acting(list(scopes)), TokenUser(user) if isinstance(user, str) else user)
-        )
+        named = TokenUser(user) if isinstance(user, str) else user
+        self._acting = None if named is None else (Acting(list(scopes)), named)
         self.transports = self.ways(servers)
         self.era = era
         self.tasks = tasks
@@ -113,7 +111,17 @@ class Session(ABC, Generic[One, Many]):
         """
 
     def ways(self, servers: Iterable[Server]) -> list[Transport]:
-        """Return the transports to servers, for the client's user. Raises `Unexpected` if one can't be reached so."""
+        """Return the ways to servers on behalf of the client's user.
+
+        Args:
+            servers: ASGI applications, or URLs of endpoints.
+
+        Returns:
+            A transport for each.
+
+        Raises:
+            Unexpected: there is none, or one can't be reached so.
+        """
         return transports(servers, self.path, self.timeout, self._acting)
 
     async def prepare(

@@ -28,6 +28,9 @@ __tracebackhide__ = True  # pytest then shows the test's line instead
 Server = ASGIApp | str
 """Where a client's requests go: an application, or the URL of its endpoint."""
 
+User = str | BaseUser
+"""Whom a test acts as: a name, or a user of Starlette."""
+
 _threads = Threads(16)
 
 _CHUNK = 64 * 1024
