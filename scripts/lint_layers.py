@@ -49,8 +49,10 @@ KINDS = re.compile(r"\w*(Store|Tasks|Fanout|Database|Notices)")
 """The classes of stores, and of what they are made of, by their names."""
 OBJECTS = re.compile(r"\b_?(store|given_store|watched|tasks|fanout|database|notices)$")
 """What a store, or a part of one, is called where it is used."""
-MAY_PROBE = {"deployment.shared_resources": {"isinstance(given, Store | None)"}}
-"""Whether it is a store at all is another question, which is asked of an argument once."""
+MAY_PROBE = {
+    "deployment.shared_resources": {"isinstance(given, Store | None)"},  # whether it is a store at all
+    "live.session_states": {"getattr(self._fanout, 'updated_at', None)"},  # an application's own needs two methods
+}
 
 ONLY_IMPORTERS = {
     "cryptography": {"crypto.codec"},

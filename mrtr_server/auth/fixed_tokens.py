@@ -13,6 +13,10 @@ from ..errors import SetupError
 logger = logging.getLogger("mrtr_server")
 
 
+class Acting(AuthCredentials):
+    """The scopes of a user whom a test names: no credentials are checked. No request can carry it."""
+
+
 class TokenUser(BaseUser):
     """A user who was authenticated by a token.
 
@@ -44,18 +48,27 @@ class BearerTokens(AuthenticationBackend):
 
     Args:
         users: the user's identity, by token.
-        scopes: what every user may do.
+        scopes: what every user may do; or, by token, what the user of each may do, who otherwise may do nothing.
 
     Raises:
-        SetupError: a token or an identity is empty.
+        SetupError: a token or an identity is empty, or the scopes are no lists or of a token that there is not.
     """
 
-    def __init__(self, users: Mapping[str, str], scopes: Iterable[str] = ("authenticated",)) -> None:
+    def __init__(
+        self, users: Mapping[str, str], scopes: Iterable[str] | Mapping[str, Iterable[str]] = ("authenticated",)
+    ) -> None:
         if not all(token and identity for token, identity in users.items()):
             raise SetupError("BearerTokens needs a token and an identity for each user; neither may be empty")
         # Digests, so that the time of a lookup reveals nothing about the token.
-        self._users = [(sha256(token.encode()).digest(), TokenUser(identity)) for token, identity in users.items()]
-        self._scopes = list(scopes)
+        by_token = scopes if isinstance(scopes, Mapping) else dict.fromkeys(users, scopes)
+        if by_token.keys() - users.keys():
+            raise SetupError("BearerTokens(scopes=...) has scopes of a token that no user has")
+        if any(isinstance(each, str) for each in (scopes, *by_token.values())):
+            raise SetupError("BearerTokens(scopes=...) takes a list of scopes, or one for each token")
+        self._users = [
+            (sha256(token.encode()).digest(), TokenUser(identity), list(by_token.get(token, ())))
+            for token, identity in users.items()
+        ]
 
     async def authenticate(self, conn: HTTPConnection) -> tuple[AuthCredentials, BaseUser] | None:
         """Return the user of the bearer token in the `Authorization` header (Authorization, Token Handling).
@@ -77,9 +90,9 @@ class BearerTokens(AuthenticationBackend):
             raise AuthenticationError("The Authorization header is not a bearer token")
         presented = sha256(token.strip().encode("latin-1")).digest()
         found = None
-        for digest, user in self._users:
+        for digest, user, scopes in self._users:
             if hmac.compare_digest(digest, presented):
-                found = user
+                found = AuthCredentials(scopes), user
         if found is None:
             raise AuthenticationError("The bearer token is not valid")
-        return AuthCredentials(self._scopes), found
+        return found

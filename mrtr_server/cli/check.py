@@ -10,10 +10,11 @@ import click
 
 from ..deployment.review import LEVELS, Finding
 from ..deployment.web_workers import ENVIRONMENT as WORKERS
+from ..dev.process import servers_in
 from ..errors import SetupError, StoreUnavailable
 from ..server import MRTRServer
 from ..storage.factory import ENVIRONMENT as DATABASE
-from .loading import load, takes_app
+from .loading import find, takes_app
 from .variables import CommandOfVariables
 
 
@@ -31,27 +32,42 @@ from .variables import CommandOfVariables
 def check(app: str, app_dir: str, host: str, workers: int, strict: bool) -> None:
     """Import MODULE:APP, and say what is wrong or risky about it.
 
+    It is an MRTRServer, or an ASGI application in which some are mounted: each of them is checked.
+
     It looks at the settings, keys, tools and prompts, and connects to the database of MRTR_DATABASE_URL if that is set.
     The exit code is 1 if there is an error; with --strict, also if there is a warning.
     """
-    from ..transport.site import sites_in  # loads the routes of Starlette
-
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)  # what the server logs of its setup is among the findings
     try:
-        server = load(app, app_dir)
-        sites: list[Any] = [*sites_in(vars(sys.modules[app.partition(":")[0]]).values(), server)] or [None]
-        found = [server.check(host=host, workers=workers, site=site) for site in sites]
-        findings = min(found, key=len)  # of a site that is mounted in another one, the outer one counts
+        found = find(app, app_dir)
+        servers = list(dict.fromkeys(server for _, server in servers_in(found)))
+        if not servers:
+            raise click.ClickException(
+                f"{app} is a {type(found).__name__}, not an MRTRServer, and no application whose routes lead to one"
+            )
+        findings = [finding for server in servers for finding in _review(server, found, app, host, workers)]
     finally:
         logging.disable(before)
-    findings = sorted([*asyncio.run(_review_database()), *findings], key=lambda finding: LEVELS.index(finding.level))
+    findings = list(dict.fromkeys([*asyncio.run(_review_database(workers)), *findings]))
+    findings.sort(key=lambda finding: LEVELS.index(finding.level))
     for finding in findings:
         click.echo(f"{finding.level:8} {finding.about}: {finding.message}")
     levels = {finding.level for finding in findings}
     if "error" in levels or (strict and "warning" in levels):
         raise SystemExit(1)
-    click.echo(_summary(server))
+    for server in servers:
+        click.echo(_summary(server))
+
+
+def _review(server: MRTRServer, found: Any, app: str, host: str, workers: int) -> list[Finding]:
+    """Return what is wrong or risky about a server of the application that was found."""
+    from ..transport.site import sites_in  # loads the routes of Starlette
+
+    around = [found] if found is not server else []
+    sites: list[Any] = [*around, *sites_in(vars(sys.modules[app.partition(":")[0]]).values(), server)] or [None]
+    # Of a site that is mounted in another one, the outer one counts.
+    return min((server.check(host=host, workers=workers, site=site) for site in sites), key=len)
 
 
 def _summary(server: MRTRServer) -> str:
@@ -65,7 +81,7 @@ def _summary(server: MRTRServer) -> str:
     return f"{server.name!r} can be served: {listed}"
 
 
-async def _review_database() -> list[Finding]:
+async def _review_database(workers: int) -> list[Finding]:
     """Return what is wrong or risky about the database that the environment names; nothing if it names none."""
     url = os.environ.get(DATABASE, "").strip()
     if not url:
@@ -73,7 +89,7 @@ async def _review_database() -> list[Finding]:
     try:
         from ..storage.sql.migrate import review
 
-        return [Finding(level, "database", message) for level, message in await review(url)]
+        return [Finding(level, "database", message) for level, message in await review(url, workers)]
     except SetupError as error:
         return [Finding("error", "database", f"{DATABASE}: {error}")]
     except StoreUnavailable as error:

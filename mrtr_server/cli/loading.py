@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
-from ..deployment.environment import PREFIX
+from ..deployment.environment import APPLICATION, PREFIX
 from ..errors import NoSuchApp, SetupError
 from ..logs.tracebacks import format_import_failure, format_origin
 from ..server import MRTRServer
@@ -25,7 +25,7 @@ def takes_app(function: F) -> F:
         metavar="PATH",
         help="The folder in which to look for MODULE; the working directory by default.",
     )
-    return click.argument("app", metavar="MODULE:APP")(directory(function))
+    return click.argument("app", metavar="MODULE:APP", envvar=APPLICATION)(directory(function))
 
 
 def load(app: str, app_dir: str) -> MRTRServer:

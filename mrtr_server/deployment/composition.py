@@ -8,7 +8,7 @@ from typing import Any, TypeVar, overload
 from ..errors import SetupError
 from ..flow.authorization import compile_hook
 from ..flow.hooks import CallHook, check_around, check_on_error
-from ..registration.inclusion import Inclusion
+from ..registration.inclusion import Inclusion, serves_any
 from ..registration.listed import name_of
 from ..registration.methods import marked_methods
 from ..registration.options import PromptOptions, ResourceOptions, ToolOptions
@@ -312,13 +312,18 @@ class Composition:
             SetupError: no method is decorated, or one can't be registered; the message says why.
         """
         server: Any = self
-        inclusion = Inclusion(self._parts.registry.home, prefix)
-        for method, options in marked_methods(instance):
-            if isinstance(options, ResourceOptions):
-                server.resource(**_given(replace(options, uri=inclusion.uri(options.uri))))(method)
-            else:
-                named = replace(options, name=inclusion.name(name_of(method, options)))
-                (server.tool if isinstance(options, ToolOptions) else server.prompt)(**_given(named))(method)
+        marked = list(marked_methods(instance))
+        uris = [options.uri for _, options in marked if isinstance(options, ResourceOptions)]
+        part = Inclusion(self._parts.registry.home, prefix, serves=serves_any(uris))
+        with self._parts.registry.of_part(part):
+            for method, options in marked:
+                name = part.name(name_of(method, options))
+                if isinstance(options, ResourceOptions):
+                    server.resource(**_given(replace(options, name=name, uri=part.uri(options.uri))))(method)
+                elif isinstance(options, ToolOptions):
+                    server.tool(**_given(replace(options, name=name)))(method)
+                else:
+                    server.prompt(**_given(replace(options, name=name)))(method)
 
 
 def _given(options: ToolOptions | PromptOptions | ResourceOptions) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """What is risky about a server, as far as its settings and its tools show it."""
 
+import math
 import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from ..crypto.keys import ENVIRONMENT as KEYS
 from ..crypto.signing import SignedCodec
 from ..limits import Limits
 from ..loopback import is_loopback_address
-from ..registration.handlers import asked_fields
+from ..registration.handlers import asked_fields, calls
 from ..registration.prompts import Prompt
 from ..registration.registry import Registry
 from ..registration.resources import Resource
@@ -31,6 +32,11 @@ _SECRET = re.compile(
     r"(?:^|_)(?:password|passwd|passphrase|passcode|pwd|secret|token|cvv|cvc|api_?key|(?:private|access)_key|card_number)(?:$|_)"
 )
 """Names of fields, in snake case, whose values are nobody's but the person's."""
+SHORT_LIFE, LONG_LIFE = 10.0, 90 * 86400.0
+"""Between these a lifetime makes sense, in seconds."""
+
+RESERVED_FILES = 100
+"""What a process opens besides streams: connections to its store, sockets, files."""
 
 LEVELS = ("error", "warning", "advice")
 """How bad a finding is, the worst first."""
@@ -88,7 +94,8 @@ def review(
         *_review_tokens(settings, host),
         *_review_site(settings, server, site),
         *_review_end(settings, host),
-        *_review_lease((settings.limits or Limits()).lease_seconds),
+        *_review_limits(settings.limits or Limits()),
+        *_review_lifetimes(settings.limits or Limits(), registry),
         *_review_descriptions(registry),
         *_review_scopes(settings, registry),
         *_review_forms(registry),
@@ -110,7 +117,8 @@ def _review_deployment(
             f"process can continue them. Make a key with `mrtr-server keygen` and set {KEYS}",
         )
     if not shared.store.shared:
-        once = sorted(tool.handler.name for tool in registry.tools.values() if tool.handler.single_use)
+        asked_for = [tool.handler for tool in registry.tools.values() if tool.handler.single_use]
+        once = sorted(handler.name for handler in asked_for if not handler.confirms)
         lost = {"tasks": sorted(registry.tasks), "redemptions": once}
         for what, tools in lost.items():
             if tools:
@@ -118,6 +126,7 @@ def _review_deployment(
                     f"there is none, so the {what} of {', '.join(tools)} stay in one process, and end with it. Set"
                 )
                 yield Finding("error" if workers > 1 else "warning", "database", f"{message} {DATABASE}")
+        yield from _review_confirmations(registry, workers)
     if workers > 1 and shared.store.one_machine:
         yield Finding(
             "advice",
@@ -139,6 +148,18 @@ def _review_deployment(
         yield Finding(
             "warning", "codec", "SignedCodec lets clients read their states, with all answers in them; leave codec= out"
         )
+
+
+def _review_confirmations(registry: Registry, workers: int) -> Iterator[Finding]:
+    """Review the confirmations of a server without a shared store, as far as signatures and code show them."""
+    handlers = [record.handler for _, _, record in registry.entries()]
+    declared = {each.name for each in handlers if each.confirms or each.declares_confirmation}
+    found = declared if workers == 1 else declared | {each.name for each in handlers if calls(each, "confirm")}
+    if found:
+        many = "each process remembers for itself which yes was used, so one may count in several"
+        one = "which yes was used is forgotten when the process ends, so it may count again"
+        why = f"there is none, and {', '.join(sorted(found))} ask for a confirmation: {many if workers > 1 else one}"
+        yield Finding("warning", "database", f"{why}. Set {DATABASE}")
 
 
 def _review_rates(settings: Settings[Any], registry: Registry, workers: int) -> Iterator[Finding]:
@@ -183,7 +204,7 @@ def _review_access(
             f"anyone who reaches {host} finds the page at /docs, with the list of all tools where there is no auth=. "
             "Leave docs= out, and set MRTR_DOCS where you want it",
         )
-    if experiments:
+    if experiments and settings.dialects is not None:  # by default they are served
         yield Finding(
             "advice",
             "dialects",
@@ -239,13 +260,64 @@ def _review_end(settings: Settings[Any], host: str) -> Iterator[Finding]:
         )
 
 
-def _review_lease(seconds: float) -> Iterator[Finding]:
+def _review_limits(limits: Limits) -> Iterator[Finding]:
+    seconds = limits.lease_seconds
     if seconds < SHORT_LEASE:
         yield Finding(
             "warning",
             "limits",
             f"lease_seconds={seconds:g} is short: a process that stands still for that long, or can't reach its "
             f"database, counts as dead, and others run its tasks and rounds again; take {SHORT_LEASE:g} or more",
+        )
+
+    most = _most_files()
+    if limits.held_streams + RESERVED_FILES > most:
+        yield Finding(
+            "warning",
+            "limits",
+            f"held_streams={limits.held_streams} needs a file descriptor each, and a process may open {most:g}: raise "
+            "the hard limit (`ulimit -Hn`, or LimitNOFILE= of systemd), or lower held_streams",
+        )
+
+
+def _most_files() -> float:
+    """Return how many files a process may open at most, where the system says it."""
+    try:
+        import resource
+    except ImportError:  # as on Windows
+        return math.inf
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return math.inf if hard == resource.RLIM_INFINITY else hard
+
+
+def _review_lifetimes(limits: Limits, registry: Registry) -> Iterator[Finding]:
+    for name in ("state_seconds", "flow_seconds", "task_seconds"):
+        yield from _review_lifetime("limits", name, getattr(limits, name))
+    if limits.state_seconds > limits.flow_seconds:
+        yield Finding(
+            "warning",
+            "limits",
+            f"state_seconds={limits.state_seconds:g} is longer than flow_seconds={limits.flow_seconds:g}, at which the "
+            "flow ends; raise that, or lower state_seconds",
+        )
+    for name, tool in registry.tools.items():
+        if tool.handler.answer_within is not None:
+            yield from _review_lifetime(f"tool {name}", "answer_within", tool.handler.answer_within)
+        if tool.handler.task is not None and tool.handler.task.ttl is not None:
+            yield from _review_lifetime(f"tool {name}", "ttl", tool.handler.task.ttl)
+
+
+def _review_lifetime(about: str, name: str, seconds: float) -> Iterator[Finding]:
+    if seconds < SHORT_LIFE:
+        yield Finding(
+            "warning", about, f"{name}={seconds:g} is short: people, and their clients, take longer to come back"
+        )
+    elif seconds > LONG_LIFE:
+        yield Finding(
+            "warning",
+            about,
+            f"{name}={seconds:g} is more than {LONG_LIFE / 86400:g} days: no key can be dropped before, and what is "
+            "stored stays as long; is it in seconds?",
         )
 
 

@@ -157,7 +157,10 @@ def servers_in(app: Any, path: str = "") -> Iterator[tuple[str, MRTRServer]]:
     if isinstance(app, MRTRServer):
         yield path, app
         return
-    for route in getattr(app, "routes", None) or ():
+    routes = getattr(app, "routes", None)
+    if routes is None and (inner := getattr(app, "app", None)) is not None:  # a middleware around it
+        yield from servers_in(inner, path)
+    for route in routes or ():
         inner = getattr(route, "app", None)
         if inner is not None:
             yield from servers_in(inner, f"{path}{getattr(route, 'path', '')}".rstrip("/"))

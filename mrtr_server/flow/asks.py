@@ -4,7 +4,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from functools import lru_cache
-from typing import Any, Generic, Literal, Self, TypeVar, cast, get_args, get_origin, overload
+from typing import Any, Generic, Literal, Protocol, Self, TypeVar, cast, get_args, get_origin, overload
 
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 from pydantic.alias_generators import to_camel
@@ -23,7 +23,23 @@ M = TypeVar("M", bound=BaseModel)
 
 Action = Literal["accept", "decline", "cancel"]
 
-Text = str | Callable[..., str]
+
+class _Named(Protocol):
+    """A function with any parameters, as type checkers know it that infer nothing of `...` for those of a lambda."""
+
+    @property
+    def __call__(self) -> Callable[..., str]: ...
+
+
+_Made = (
+    Callable[[], str]
+    | Callable[[Any], str]
+    | Callable[[Any, Any], str]
+    | Callable[[Any, Any, Any], str]
+    | Callable[[Any, Any, Any, Any], str]
+    | Callable[[Any, Any, Any, Any, Any], str]
+)
+Text = str | _Made | _Named
 """A text; or, for the ask of a parameter, a function that makes it from the call's arguments and earlier answers."""
 
 

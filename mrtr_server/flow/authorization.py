@@ -165,7 +165,10 @@ class Authorizer:
         if isinstance(verdict, InsufficientScope):
             raise verdict
         if verdict is not True:
-            self._refusals.note("%s %.200r: refused by authorize=", method, asked[1])
+            hook = asked[0]
+            lacks = set() if hook is None else hook.visible - caller.scopes
+            by = f"visible=, which needs {', '.join(sorted(lacks))}" if lacks else "authorize="
+            self._refusals.note("%s %.200r: refused by %s", method, asked[1], by)
             raise UnknownTarget(kind, asked[1], has_begun=has_begun)
 
     async def allowed(

@@ -10,6 +10,7 @@ from ..hints import CONTEXT, attributes_of
 from ..protocol.callers import Client, Principal
 from ..protocol.messages import LOG_LEVELS, NOTHING, ComeBack, LogLevel, LogMessage, Outlet, Progress
 from ..protocol.users import request_of
+from ..schema.uri_templates import UriTemplate
 from .asks import Ask, Confirm, Elicit, ListRoots, Root, Sample, Sampled
 from .url_asks import ElicitUrl
 from .waiting_round import WaitingRound
@@ -397,6 +398,23 @@ class Context:
         return self._outlet.send(LogMessage(level, data, logger))
 
     # Who and what
+
+    def uri_for(self, uri: str, /, **variables: Any) -> str:
+        """Return where clients find a resource of the application, or object, that this handler belongs to.
+
+        Another application may have included it under a prefix, or may do so some day.
+
+        Args:
+            uri: the URI or template, as it was registered: `"sales://{year}"`.
+            variables: the values of the template, which are percent-encoded.
+
+        Returns:
+            The URI, as a client may read it: `sales://reports/2026` with `prefix="reports"`.
+
+        Raises:
+            ValueError: a variable of the template has no value, or a value has no variable.
+        """
+        return self._round.addresses.uri(UriTemplate(uri).expand(variables))
 
     @property
     def client(self) -> Client:

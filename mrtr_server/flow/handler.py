@@ -7,7 +7,7 @@ from typing import Any
 
 from ..schema.stored import Stored
 from .asks import Confirm
-from .home import Home
+from .home import OWN, Addresses, Home
 from .resolver import Asked, Declared
 
 
@@ -53,6 +53,7 @@ class Handler:
         write: writes its result while its dependencies are still there; None if that can wait.
         homes: the applications that it belongs to: that which serves it, and, if that includes the one which registered
             it, down to that one.
+        addresses: where clients find the resources of the application, or object, that registered it.
         yields: whether it is an async generator, which yields its result in pieces.
         reports_progress: whether it reports progress itself, so that its pieces are not told as progress.
     """
@@ -73,6 +74,7 @@ class Handler:
     timeout: float | None = None
     write: Callable[[Any], Any] | None = None
     homes: tuple[Home, ...] = ()
+    addresses: Addresses = OWN
     yields: bool = False
     reports_progress: bool = False
     is_pure: bool = field(init=False)

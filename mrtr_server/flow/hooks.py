@@ -28,6 +28,9 @@ class CallInfo:
         is_retry: whether it continues a flow.
         request: the HTTP request of the round; None over stdio, and in a task. Headers that mirror arguments are in it
             only with `sees_arguments=True`.
+        template: the template of the resource that is read; empty for none.
+        uri: of the resource that is read. Of one that a template has only with `sees_arguments=True`; else empty.
+        variables: what the URI has for the template's variables, decoded; None unless `sees_arguments=True`.
         arguments: those of the call, as sent; None unless the hook was registered with `sees_arguments=True`.
         answers: what people answered with this request, by key; None unless it was with `sees_answers=True`.
     """
@@ -39,6 +42,9 @@ class CallInfo:
     is_task: bool = False
     is_retry: bool = False
     request: "Request | None" = None
+    template: str = ""
+    uri: str = field(default="", repr=False)
+    variables: Mapping[str, str] | None = field(default=None, repr=False)
     arguments: Mapping[str, Any] | None = field(default=None, repr=False)
     answers: Mapping[str, Any] | None = field(default=None, repr=False)
 

@@ -67,7 +67,7 @@ class _Pieces:
                 if self._round.stopped is not None:  # it has caught the cancellation that ended its round
                     break
                 for block, is_text in piece_blocks(value):
-                    await self._take(block, is_text=is_text)
+                    await self._take(self._handler.addresses.block(block), is_text=is_text)
         self._end_text()
         return self._content
 

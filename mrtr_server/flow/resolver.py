@@ -49,6 +49,8 @@ class Dependency:
         is_async: whether it is, or wraps, an `async def`.
         yields: whether it is, or wraps, a generator.
         context: the parameter that takes the `Context`, if there is one.
+        request: the parameter that takes the HTTP request, if there is one.
+        needs_request: whether it can't do without one.
         sources: where its other parameters come from.
         needs: what must be there first.
         commits: whether its teardown runs normally in a round without a result.
@@ -63,6 +65,8 @@ class Dependency:
     needs: tuple["Node", ...]
     commits: bool = False
     name: str = ""
+    request: str | None = None
+    needs_request: bool = True
 
 
 @dataclass(slots=True, eq=False)
@@ -208,6 +212,16 @@ class _Resolution:
         keywords = self._keywords(dependency.sources)
         if dependency.context is not None:
             keywords[dependency.context] = Context(self._round, self._outlet, can_await=dependency.is_async)
+        if dependency.request is not None:
+            request = Context(self._round, self._outlet, can_await=False).request
+            if request is None and dependency.needs_request:
+                raise self._round.fail(
+                    FlowError(
+                        f"The dependency {dependency.name} takes the HTTP request as {dependency.request!r}; "
+                        "there is none over stdio or in a task, so annotate it Request | None to do without"
+                    )
+                )
+            keywords[dependency.request] = request
         outer = current_dependency.set(dependency.name)
         try:
             if dependency.yields and self._teardown is not None:

@@ -50,6 +50,7 @@ def run(
         How the round ends.
     """
     keywords, inputs = fill_in(handler, arguments, round_)
+    round_.addresses = handler.addresses
     if handler.context is not None:
         keywords[handler.context] = Context(round_, outlet, can_await=handler.is_async)
     declared = handler.declared

@@ -25,6 +25,7 @@ from ..protocol.messages import JSON, Call, Question
 from .asks import Ask
 from .background import Background
 from .endings import RoundEnd, Yielded, YieldReason
+from .home import OWN
 from .journal import UNSET, Journal
 from .round import NO_REPORTS, OPEN, Claim, Round
 from .steps import Planned, Steps, current_step
@@ -102,6 +103,8 @@ class WaitingRound(Round):
     _woken: "asyncio.Future[None] | None" = None
     _awaitables = 0
     _activity = 0
+    addresses = OWN
+    """Where clients find the resources of the application that registered the handler."""
     main: "asyncio.Task[Any] | None" = None
     """The task that the handler runs in."""
     stopped: Stop | None = None

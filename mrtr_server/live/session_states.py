@@ -1,8 +1,11 @@
 """What a session has set: the level of its log, the resources that it listens to, and whether it has ended."""
 
-from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import dataclass, replace
+import asyncio
+import random
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from pydantic_core import from_json, to_json
@@ -41,6 +44,15 @@ LONGEST_RESOURCES = 100_000
 MOST_PAGES = 20
 """How many pages a session waits for; of more, the newest."""
 
+CLOCKS = 5.0
+"""By how much the clocks of two machines may differ, in seconds; more is logged (`storage/sql/clocks.py`)."""
+
+TURN = 5.0
+"""How long one change of a session may take before others no longer wait for it, in seconds."""
+
+LOOK_FOR_TURN = 0.01
+"""How often a change looks whether it is its turn, in seconds, about."""
+
 _REMEMBERED = 10_000
 """Of how many sessions a process remembers something."""
 
@@ -51,13 +63,13 @@ class SessionState:
 
     Args:
         level: the least severe log messages that it wants.
-        resources: the URIs that it listens to.
+        resources: the URIs that it listens to, with the time since when, in seconds since the epoch.
         ended: whether its client has ended it.
         pages: the pages that it waits for.
     """
 
     level: LogLevel = DEFAULT_LEVEL
-    resources: tuple[str, ...] = ()
+    resources: Mapping[str, float] = field(default_factory=dict)
     ended: bool = False
     pages: tuple[str, ...] = ()
 
@@ -68,7 +80,7 @@ NOTHING_SET = SessionState()
 class SessionStates:
     """Keeps what sessions set, in the shared store if there is one.
 
-    Of two changes of one session at the same time, on two replicas, the later one counts.
+    Changes of one session at the same time, on any replicas, are made one after the other.
 
     Args:
         ring: seals it.
@@ -106,7 +118,7 @@ class SessionStates:
             level, resources, ended, pages = from_json(self._codec.unseal(_place(session), found, "of another session"))
         except InvalidRequestState as refused:
             raise StoreUnavailable(f"What a session has set can't be unsealed: {refused.reason}") from None
-        return SessionState(level, tuple(resources), ended, tuple(pages))
+        return SessionState(level, resources, ended, tuple(pages))
 
     async def change(
         self, session: str, principal: Principal | None, change: Callable[[SessionState], SessionState]
@@ -123,12 +135,58 @@ class SessionStates:
             Busy: the principal has changed too many sessions, or too much is kept.
         """
         self._allowance.take(principal, session)
-        state = change(await self.read(session))
-        sealed = self._codec.seal(_place(session), to_json([state.level, state.resources, state.ended, state.pages]))
-        await self._store.replace(_id(session), sealed.encode(), keep=KEEP, quota=self._quotas.of(principal))
+        async with self._turn(session):
+            state = change(await self.read(session))
+            fields = [state.level, state.resources, state.ended, state.pages]
+            sealed = self._codec.seal(_place(session), to_json(fields)).encode()
+            await self._store.replace(_id(session), sealed, keep=KEEP, quota=self._quotas.of(principal))
         if state.ended:
             _remember(self._ended, session, None)
         self._fanout.publish(changed(session))
+
+    @asynccontextmanager
+    async def _turn(self, session: str) -> AsyncIterator[None]:
+        """Wait for the turn of a change: none may overwrite what another has been acknowledged for."""
+        if not self._store.shared:  # nothing there waits between a read and the write that follows
+            yield
+            return
+        name, until = digest(["live session, in turn", session]), time.monotonic() + TURN
+        while (turn := await self._store.redeem(name, "", lease=TURN, keep=2 * TURN)).verdict != "granted":
+            if time.monotonic() > until:
+                raise StoreUnavailable("Other changes of the session take too long")
+            await asyncio.sleep(LOOK_FOR_TURN * random.uniform(0.5, 1.5))  # noqa: S311  so that not all look at once
+        try:
+            yield
+        finally:
+            with suppress(StoreUnavailable):  # then it ends with its lease
+                await self._store.release(name, turn.token)
+
+    def updated_between(self, resources: Mapping[str, float], after: float, until: float) -> list[Change]:
+        """Return changes of resources that have come to this process since these times, or may have.
+
+        Args:
+            resources: URIs, with the times at which sessions began to listen to them, at any replica.
+            after: when the session did not listen to them yet, by the clock of this process.
+            until: when a stream began to listen to them here, in seconds since the epoch.
+        """
+        updated = getattr(self._fanout, "updated_at", None)
+        if updated is None:  # a fan-out of the application's own: one look too many does no harm
+            return [Change("resource", uri) for uri in resources]
+        allowed = CLOCKS if self._store.shared and not self._store.one_machine else 0.0
+        return [
+            Change("resource", uri)
+            for uri, since in resources.items()
+            if max(since - allowed, after) <= updated(uri) <= until
+        ]
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether other processes change what sessions have set."""
+        return self._store.shared
+
+    async def reported(self, pages: tuple[str, ...]) -> list[Change]:
+        """Return those of some pages that have reported back. Raises `StoreUnavailable`."""
+        return [Change("page", page) for page in pages if await self._store.get(page) is not None]
 
     def stream_of(self, session: str) -> NewestStream:
         """Return what knows whether a new stream of a session's notifications is the newest."""

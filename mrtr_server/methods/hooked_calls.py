@@ -1,7 +1,7 @@
 """Calls of applications that have hooks (`app.around`, `app.on_error`), or a `lifespan=` to enter before."""
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Generic, TypeVar, assert_never, cast
 
@@ -36,6 +36,7 @@ from ..protocol.messages import (
 )
 from ..protocol.users import request_of
 from ..registration.registry import Registry
+from ..registration.resources import Resource
 from ..tasks.round_executor import TaskEnd
 from .failures import ErrorReporter, request_failure, tool_failure
 from .rate_limited import Method
@@ -95,10 +96,18 @@ class HookedCalls:
             found = registry.find_resource(target)
             if found is None:
                 return None, ""
-            entry = found.resource.entry
-            return found.resource.handler, entry.get("uri") or entry["uriTemplate"]
+            return found.resource.handler, _uri_of(found.resource)
         record = registry.tools.get(target) if call.method == "tools/call" else registry.prompts.get(target)
         return (None, "") if record is None else (record.handler, target)
+
+    def resource_of(self, call: Call) -> tuple[str, str, Mapping[str, str] | None]:
+        """Return the URI of the resource that a call reads, its template, and the values of that; nothing of others."""
+        found = self._registry.find_resource(call.target) if call.method == "resources/read" else None
+        if found is None:
+            return "", "", None
+        if found.resource.template is None:
+            return found.uri, "", None
+        return found.uri, _uri_of(found.resource), found.values
 
     def homes(self, handler: Handler | None) -> Sequence[Home]:
         """Return the applications whose hooks a call passes, the outermost first."""
@@ -154,6 +163,7 @@ class _Served(Generic[T]):
         self._calls = calls
         self._call = call
         self._name = name
+        self._uri, self._template, self._variables = calls.resource_of(call)
         self._scope = scope
         self._journal = journal
         homes = calls.homes(handler)
@@ -235,7 +245,8 @@ class _Served(Generic[T]):
         return ended
 
     def _info(self, hook: CallHook) -> CallInfo:
-        call = self._call
+        call, sees_arguments = self._call, hook.sees_arguments
+        template, variables = self._template, self._variables
         return CallInfo(
             call.method,
             self._name,
@@ -244,7 +255,10 @@ class _Served(Generic[T]):
             is_task=self._journal is not None,
             is_retry=call.state is not None or (self._journal is not None and self._journal.rounds > 0),
             request=None if self._scope is None else request_of(self._scope_for(hook)),
-            arguments=call.arguments if hook.sees_arguments else None,
+            template=template,
+            uri=self._uri if sees_arguments or not template else "",
+            variables=variables if sees_arguments else None,
+            arguments=call.arguments if sees_arguments else None,
             answers=call.answers if hook.sees_answers else None,
         )
 
@@ -274,6 +288,11 @@ class _Served(Generic[T]):
             if hook in others:
                 take_locals(error)
             await self._calls.report(hook, Failure(error, reference, self._info(hook), flow))
+
+
+def _uri_of(resource: Resource) -> str:
+    entry = resource.entry
+    return str(entry.get("uri") or entry["uriTemplate"])
 
 
 def _word(outcome: Outcome | TaskEnd, *, declined: bool) -> Word:

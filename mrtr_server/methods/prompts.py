@@ -35,7 +35,8 @@ class Prompts:
             )
 
         def complete(result: Any) -> Complete:
-            return Complete(prompt_body(result, prompt.description))
+            body = prompt_body(result, prompt.description)
+            return Complete(prompt.handler.addresses.body(body) if prompt.handler.addresses.ways else body)
 
         names = prompt.names if call.state is None else None
         return await self._rounds.run(prompt.handler, prompt.arguments, call.arguments, call, outlet, complete, names)

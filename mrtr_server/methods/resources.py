@@ -41,6 +41,8 @@ class Resources:
 
         def complete(result: Any) -> Complete:
             body = resource_body(result, call.target, resource.mime_type)
+            if resource.handler.addresses.ways:
+                body = resource.handler.addresses.body(body)
             if call.state is not None or call.answers:
                 return Complete(body, 0.0, "private")  # what depends on answers is not in a cache's key
             # A resource that is not for everybody may only be in the caller's own cache.

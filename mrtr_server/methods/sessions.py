@@ -2,14 +2,15 @@
 
 import asyncio
 import math
-from collections.abc import Callable
+import time
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
-from ..errors import Full, InvalidParams, OverBudget, StoreUnavailable, UnknownTarget
+from ..errors import Busy, Full, InvalidParams, OverBudget, StoreUnavailable, UnknownTarget
 from ..flow.authorization import Authorizer
-from ..live.session_states import LONGEST_RESOURCES, MOST_RESOURCES, SessionState, SessionStates, changed
+from ..live.session_states import KEEP, LONGEST_RESOURCES, MOST_RESOURCES, SessionState, SessionStates, changed
 from ..protocol.messages import Call, Change, Complete, Listening, Outcome, Outlet, Subscription
 from ..registration.registry import Registry
 from ..storage.tasks import ENDED
@@ -23,8 +24,11 @@ _MOST_TASKS = 1_000
 
 _LISTS = (Change("tools"), Change("prompts"), Change("resources"))
 
-_OF_STREAMS = frozenset({"session", "stream"})
-"""Kinds of changes that are for the streams of a session, and not for its client."""
+AGAIN_AFTER = 2.0
+"""When to look again at what a session has set, where the store was unavailable, in seconds."""
+
+LOOK_INTERVAL = 0.25
+"""How often a stream looks at most whether its session still listens to what was updated, in seconds."""
 
 
 class SessionRequests:
@@ -74,8 +78,10 @@ class SessionRequests:
         if self._authorizer.guards(found.resource.authorize):
             await self._authorizer.require(call.caller, call.method, "resource", (found.resource.authorize, found.uri))
 
+        began = time.time()
+
         def add(state: SessionState) -> SessionState:
-            resources = (*(uri for uri in state.resources if uri != call.target), call.target)
+            resources = {call.target: began, **state.resources}
             if len(resources) > MOST_RESOURCES or sum(map(len, resources)) > LONGEST_RESOURCES:
                 raise OverBudget("The session listens to too many resources", "resources", MOST_RESOURCES)
             return replace(state, resources=resources)
@@ -87,7 +93,9 @@ class SessionRequests:
         """Serve `resources/unsubscribe` (Resources, Subscriptions). Raises `RequestError`."""
 
         def remove(state: SessionState) -> SessionState:
-            return replace(state, resources=tuple(uri for uri in state.resources if uri != call.target))
+            return replace(
+                state, resources={uri: since for uri, since in state.resources.items() if uri != call.target}
+            )
 
         await self._change(call, remove)
         return Complete({})
@@ -108,7 +116,11 @@ class SessionRequests:
 
 
 class SessionChanges:
-    """The changes that a session's stream reports; it subscribes again when the session has set something else.
+    """The changes that a session's stream reports.
+
+    What the session has set counts as soon as its client has the response. The stream learns of it a moment later, by
+    a notice. So it looks again before it reports a resource, which the session may have left; and when it begins to
+    listen to one, it asks whether that was updated meanwhile.
 
     Of several streams of a session, the newest reports.
 
@@ -125,94 +137,171 @@ class SessionChanges:
         self._states = states
         self._subscriptions = subscriptions
         self._tasks = tasks
+        self._state = SessionState()
+        """What the session had set when it was last looked at."""
+        self._read_at = time.time()
+        """When that was. Whatever it did not listen to then, it has begun to listen to since."""
         self._told: dict[str, Seen] = {}
         """The tasks that it follows, as they were last reported; at first, as its client found them."""
-        self._newest = math.inf
+        self._listed: frozenset[str] | None = None
+        """The tasks that its caller had at the last look."""
         self._changes: Subscription | None = None
-        self._left: list[Change] = []
-        """The changes that came while it subscribed again."""
+        self._former: Subscription | None = None
+        """What it listened to before; what that has heard is still to be reported."""
+        self._left: dict[Change, Change] = {}
+        """What it has heard, and not reported yet."""
         self._stream = states.stream_of(call.session) if call.session else None
-        self._is_stale = False
+        self._is_stale = True
+        self._again_after: float | None = None
+        """When to look again where the store was unavailable, in seconds."""
+        self._looked = -math.inf
+        self._keep_at = time.monotonic() + KEEP / 2
         self._is_closed = False
 
     async def open(self) -> None:
-        """Begin to listen, and tell from now on."""
-        await self._begin()
+        """Begin to listen, and report from now on."""
+        # First to what says that the session has changed, so that no change of it is missed while it is read.
+        self._changes = await self._subscribe(self._wanted(()))
+        try:
+            await self._follow()
+        except BaseException:
+            self.close()
+            raise
         if self._stream is not None:
             self._stream.open()
 
-    async def _begin(self) -> None:
-        """Begin to listen to what the session wants now; changes meanwhile are not lost."""
-        session, before = self._call.session, self._changes
-        try:
-            state = await self._states.read(session)
-        except StoreUnavailable:
-            state = SessionState()  # the lists are heard of in any case
-        wanted = {*_LISTS, *(Change("resource", uri) for uri in state.resources), *await self._find_tasks()}
-        wanted |= {Change("page", page) for page in state.pages}
+    def _wanted(self, tasks: Iterable[Change]) -> frozenset[Change]:
+        wanted = {*_LISTS, *(Change("resource", uri) for uri in self._state.resources), *tasks}
+        wanted |= {Change("page", page) for page in self._state.pages}
         if self._stream is not None:
-            wanted |= {changed(session), self._stream.topic}
+            wanted |= {changed(self._call.session), self._stream.topic}
+        return frozenset(wanted)
+
+    def _subscribe(self, wanted: frozenset[Change]) -> Awaitable[Subscription]:
+        return self._subscriptions.subscribe(self._call, wanted, challenges=False)
+
+    async def _follow(self) -> None:
+        """Begin to listen to what the session wants now; changes meanwhile are not lost."""
+        before, read_at = self._state, time.time()
+        self._again_after = None
         try:
-            self._changes = await self._subscriptions.subscribe(self._call, frozenset(wanted), challenges=False)
-        except Full:
-            if before is None:
+            state = await self._states.read(self._call.session)
+            pages = await self._states.reported(tuple(page for page in state.pages if page not in before.pages))
+        except StoreUnavailable:  # of which the log has a line
+            state, pages, read_at = before, [], self._read_at
+            self._again_after = AGAIN_AFTER
+        self._state = state
+        try:
+            changes = await self._subscribe(self._wanted(await self._find_tasks()))
+        except BaseException as error:
+            self._state = before
+            if not isinstance(error, Full) or self._listed is None:
                 raise
-            self._is_stale = False
             self.close()  # its client opens another when there is room
             return
+        began = time.time()
+        # Nothing waits from here on: a caller that gives up meanwhile would leave a subscription behind.
         if self._told:
-            owner = owner_of(self._call)
-            look = partial(self._tasks.peek, owner=owner)
-            self._changes = TaskChanges(self._changes, frozenset(self._told), look, self._told)
-        if before is not None:
-            await asyncio.sleep(0)  # until what other threads have told the former subscription has come
-            before.close()
-            self._left += await before.next()
-        self._is_stale = False
+            look = partial(self._tasks.peek, owner=owner_of(self._call))
+            changes = TaskChanges(changes, frozenset(self._told), look, self._told)
+        self._former, self._changes, self._is_stale = self._changes, changes, False
+        new = {uri: since for uri, since in state.resources.items() if uri not in before.resources}
+        self._hear([*pages, *self._states.updated_between(new, self._read_at, began)])
+        self._read_at = read_at
         if state.ended or self._is_closed:
             self.close()
 
     async def _find_tasks(self) -> list[Change]:
         """Return the changes of the caller's tasks: those that have not ended, and those new since last time."""
         if self._call.task is None:
+            self._listed = frozenset()
             return []
-        with suppress(StoreUnavailable):  # of which the log has a line
+        try:
             tasks, _ = await self._tasks.page(owner_of(self._call), None, _MOST_TASKS)
+        except StoreUnavailable:  # of which the log has a line
+            self._again_after = AGAIN_AFTER
+        else:
             self._told = {id: seen for id, seen in self._told.items() if seen.status not in ENDED}
             for task in tasks:
-                if task.created > self._newest:  # its client knows the state from its call's response
+                if self._listed is not None and task.id not in self._listed:
+                    # its client knows the state from its call's response
                     self._told.setdefault(task.id, Seen("working", task.created, "", ()))
                 elif task.status not in ENDED:
                     self._told.setdefault(task.id, seen_of(task))
-            self._newest = max((task.created for task in tasks), default=0.0)
+            self._listed = frozenset(task.id for task in tasks)
         return [Change("task", id) for id in self._told]
 
     async def next(self) -> list[Change]:
         """Wait for changes. Return an empty list when the stream is to end."""
-        while True:
-            if self._is_stale or self._changes is None:
-                await self._begin()
-            assert self._changes is not None  # noqa: S101  _begin() has made it
-            heard, self._left = self._left or await self._changes.next(), []
-            if not heard:
-                return []
-            for change in heard:  # all of them first: a batch is not in the order in which it was published
-                self._note(change)
-            told = [change for change in heard if change.kind not in _OF_STREAMS]
-            if told and (self._stream is None or self._stream.is_newest):
-                return told
+        while self._changes is not None:
+            if time.monotonic() > self._keep_at:
+                await self._keep()
+            if self._former is not None:
+                await asyncio.sleep(0)  # until what other threads have told the former subscription has come
+                self._former.close()
+                self._hear(await self._former.next())
+                self._former = None
+            elif self._is_stale and not self._is_closed:
+                await self._follow()
+            elif not self._left:
+                try:
+                    async with asyncio.timeout(self._again_after):
+                        heard = await self._changes.next()
+                except TimeoutError:
+                    self._is_stale = True
+                    continue
+                if not heard:
+                    return []
+                self._hear(heard)
+            elif not await self._has_changed():
+                left, self._left = self._left, {}
+                told = [change for change in left.values() if self._is_wanted(change)]
+                if told and (self._stream is None or self._stream.is_newest):
+                    return told
+        return []
 
-    def _note(self, change: Change) -> None:
-        """Note what concerns the session and its streams."""
-        if change.kind == "session":
-            self._is_stale = True
-        elif change.kind == "stream" and self._stream is not None:
-            self._stream.on_announcement(change.note)
+    async def _keep(self) -> None:
+        """Keep what the session has set for as long as it is listened to."""
+        self._keep_at = time.monotonic() + KEEP / 2
+        if self._state != SessionState():
+            with suppress(StoreUnavailable, Busy):
+                await self._states.change(self._call.session, self._call.principal, lambda state: state)
+
+    def _hear(self, changes: Iterable[Change]) -> None:
+        """Keep changes until they are reported, and note what concerns the session and its streams."""
+        for change in changes:
+            if change.kind == "session":
+                self._is_stale = True
+            elif change.kind == "stream" and self._stream is not None:
+                self._stream.on_announcement(change.note)
+            else:
+                self._left.pop(change, None)
+                self._left[change] = change  # the newest counts: it has what its task is doing now
+
+    def _is_wanted(self, change: Change) -> bool:
+        return change.kind != "resource" or change.uri in self._state.resources
+
+    async def _has_changed(self) -> bool:
+        """Return whether the session has set something else than what this stream knows, before it reports a resource.
+
+        However often resources are updated, a stream looks no more often than once in `LOOK_INTERVAL`.
+        """
+        if self._states.is_shared and any(change.kind == "resource" for change in self._left) and not self._is_closed:
+            await asyncio.sleep(self._looked + LOOK_INTERVAL - time.monotonic())
+            self._looked = time.monotonic()
+            with suppress(StoreUnavailable):  # what it knows counts
+                now = time.time()
+                if await self._states.read(self._call.session) == self._state:
+                    self._read_at = now
+                else:
+                    self._is_stale = True
+        return self._is_stale and not self._is_closed
 
     def close(self) -> None:
         """End the subscription. Safe to call twice."""
         if self._stream is not None and not self._is_closed:
             self._stream.end()
         self._is_closed = True
-        if self._changes is not None:
-            self._changes.close()
+        for changes in (self._changes, self._former):
+            if changes is not None:
+                changes.close()

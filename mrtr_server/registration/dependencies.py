@@ -1,12 +1,21 @@
 """What a handler declares, as a plan: each ask and each dependency once, after those that it needs."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    AsyncIterator,
+    Callable,
+    Generator,
+    Iterable,
+    Iterator,
+    Mapping,
+)
 from dataclasses import dataclass, field
 from functools import partial
-from inspect import Parameter, iscoroutinefunction
+from inspect import Parameter, isclass, iscoroutinefunction
 from itertools import count
-from types import MappingProxyType
-from typing import Any
+from types import MappingProxyType, NoneType
+from typing import Annotated, Any, get_args, get_origin, is_typeddict
 
 from pydantic.fields import FieldInfo
 
@@ -15,11 +24,15 @@ from ..flow.asks import Ask, Confirm, Text
 from ..flow.home import Home, identity
 from ..flow.journal import UNSET
 from ..flow.resolver import Asked, Declared, Dependency, Lasting, Node, Sources
+from ..schema.annotations import union_members
 from .declarations import Declaration, Depends, as_written, read_declaration
 from .declared_asks import bind_ask, refuse_braces, text_parameters
-from .foreign import refuse_foreign_types
-from .signatures import BY_NAME, own_type, read_signature, refuse_unannotated
+from .foreign import is_request, refuse_foreign_types
+from .signatures import BY_NAME, Signature, own_type, read_signature, refuse_unannotated
 
+_YIELDING = (Iterator, Iterable, Generator, AsyncIterator, AsyncIterable, AsyncGenerator)
+_PROMOTED = {(int, float), (int, complex), (float, complex), (bytearray, bytes), (memoryview, bytes)}
+"""What type checkers take one for the other (PEP 484)."""
 _NONE: Mapping[Any, Callable[..., Any]] = MappingProxyType({})
 
 
@@ -173,29 +186,9 @@ class _Plan:
     def _dependency(self, declaration: Declaration, mark: Depends, function: Callable[..., Any]) -> Node:
         where = f"{declaration.where}: {as_written(function)}()"
         signature = read_signature(function, where, self.namespace, may_yield=True)
-        context: str | None = None
-        own: dict[str, Declaration] = {}
-        plain: dict[str, Parameter] = {}
-        for name, parameter in signature.parameters.items():
-            if (declared := read_declaration(where, parameter)) is not None:
-                own[name] = declared
-                continue
-            kind, _ = own_type(parameter.annotation)
-            if kind is None:
-                if self.scope.find(name) is None:
-                    refuse_unannotated(where, parameter)
-                plain[name] = parameter
-            elif kind != "context":
-                raise SetupError(
-                    f"{where} takes the {kind}, which only a handler can take; declare an ask here instead"
-                )
-            elif context is not None or parameter.kind not in BY_NAME:
-                raise SetupError(
-                    f"{where}: parameter {name!r} can't take the context; write one parameter for it, without *, "
-                    "** or /"
-                )
-            else:
-                context = name
+        if function is mark.function:  # what takes its place in a test may be anything
+            _check_type(declaration, signature.returns if not isclass(function) else function)
+        own, plain, ours = self._read(where, signature)
         refuse_foreign_types(where, plain.values())
         sources: dict[str, str | Node] = {}
         scope = _Scope(own, self.scope)
@@ -206,10 +199,43 @@ class _Plan:
                 sources |= self._sources(where, {name: plain[name]}, self.scope)
         needs = _nodes_of(sources.values())
         commits = mark.on_ask == "commit"
-        node = Dependency(function, signature.is_async, signature.yields, context, sources, needs, commits)
+        node = Dependency(function, signature.is_async, signature.yields, ours.get("context"), sources, needs, commits)
+        node.request = ours.get("request")
+        if node.request is not None:
+            node.needs_request = NoneType not in union_members(signature.parameters[node.request].annotation)
         # Named after what it takes the place of, so that its steps are the same.
         node.name = _free(f"Depends({as_written(mark.function)})", {getattr(other, "name", "") for other in self.nodes})
         return node
+
+    def _read(
+        self, where: str, signature: Signature
+    ) -> tuple[dict[str, Declaration], dict[str, Parameter], dict[str, str]]:
+        """Return the parameters of a dependency that are declared, those that are not, and those that we fill."""
+        own: dict[str, Declaration] = {}
+        plain: dict[str, Parameter] = {}
+        ours: dict[str, str] = {}
+        for name, parameter in signature.parameters.items():
+            if (declared := read_declaration(where, parameter)) is not None:
+                own[name] = declared
+                continue
+            kind, _ = own_type(parameter.annotation)
+            if kind is None and is_request(parameter.annotation):
+                kind = "request"
+            if kind is None:
+                if self.scope.find(name) is None:
+                    refuse_unannotated(where, parameter)
+                plain[name] = parameter
+            elif kind not in ("context", "request"):
+                raise SetupError(
+                    f"{where} takes the {kind}, which only a handler can take; declare an ask here instead"
+                )
+            elif kind in ours or parameter.kind not in BY_NAME:
+                raise SetupError(
+                    f"{where}: parameter {name!r} can't take the {kind}; write one parameter for it, without *, ** or /"
+                )
+            else:
+                ours[kind] = name
+        return own, plain, ours
 
     def _sources(self, where: str, parameters: Mapping[str, Parameter], scope: _Scope) -> Sources:
         """Return where a function's parameters come from; what has a default may come from nowhere."""
@@ -231,6 +257,38 @@ class _Plan:
                     f"{where} needs {name!r}, which is neither an argument nor a declared parameter; known are: {known}"
                 )
         return sources
+
+
+def _check_type(declaration: Declaration, returns: Any) -> None:
+    """Check that what a dependency returns may be what its parameter is annotated with, as far as classes show it.
+
+    Type checkers can't: they see the annotation, and not what `Depends` names.
+
+    Raises:
+        SetupError: both are plain classes, and neither is a subclass of the other.
+    """
+    if get_origin(returns) in _YIELDING:
+        returns = get_args(returns)[0]
+    wanted: Any = declaration.type
+    if get_origin(returns) is Annotated:
+        returns = get_args(returns)[0]
+    if (returns, wanted) in _PROMOTED or not (_is_plain(returns) and _is_plain(wanted)):
+        return
+    if not (issubclass(returns, wanted) or issubclass(wanted, returns)):
+        named = as_written(declaration.mark.function) if isinstance(declaration.mark, Depends) else declaration.name
+        raise SetupError(
+            f"{declaration.where} is annotated with {as_written(wanted)}, but {named}() returns {as_written(returns)}; "
+            "let them agree"
+        )
+
+
+def _is_plain(kind: Any) -> bool:
+    """Whether a type is a class, and no protocol or dictionary type, whose subclasses say nothing of it."""
+    return (
+        isclass(kind)
+        and kind not in (Parameter.empty, NoneType, object, Any)
+        and not (get_args(kind) or is_typeddict(kind) or getattr(kind, "_is_protocol", False))
+    )
 
 
 def _set_keys(handler: str, asks: list[Asked], defaults: Mapping[Node, str]) -> None:

@@ -99,6 +99,15 @@ def refuse_foreign_types(where: str, parameters: Iterable[Parameter]) -> None:
                 _refuse(where, parameter, _known(kind, _TYPES))
 
 
+def is_request(annotation: Any) -> bool:
+    """Return whether an annotation is Starlette's request, or FastAPI's, which is the same; optional or not."""
+    members = [resolved(member) for member in union_members(resolved(annotation)) if member is not type(None)]
+    return len(members) == 1 and (
+        getattr(members[0], "__module__", ""),
+        getattr(members[0], "__qualname__", ""),
+    ) in (("starlette.requests", "Request"), ("starlette.requests", "HTTPConnection"))
+
+
 def _refuse(where: str, parameter: Parameter, known: tuple[str, str, str] | None) -> None:
     if known is not None:
         framework, name, instead = known

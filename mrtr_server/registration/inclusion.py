@@ -1,14 +1,15 @@
 """The names that the tools, prompts and resources of one application have in another, which includes it."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from ..errors import SetupError
 from ..flow.authorization import Hook, hook_within
-from ..flow.home import Home
-from ..protocol.messages import Change
+from ..flow.home import Addresses, Home
+from ..protocol.messages import JSON, Change
+from ..schema.results import Write
 from ..schema.uri_templates import UriTemplate
 from .listed import NAME_CHARACTERS
 from .prompts import Prompt
@@ -38,6 +39,7 @@ class Inclusion:
         server: the `authorize=` of the server that is included; None for none.
         scopes: what its `scopes=` need.
         rates: its `RateLimits(per_tool=...)`.
+        serves: says whether the included application has a resource of a URI; None where that is not needed.
         before: the inclusions that came before this one, the nearest first; of keys alone.
 
     Raises:
@@ -49,6 +51,7 @@ class Inclusion:
     server: Hook | None = None
     scopes: tuple[str, ...] = ()
     rates: "Mapping[str, Rate]" = field(default_factory=dict)
+    serves: Callable[[str], bool] | None = None
     before: "tuple[Inclusion, ...]" = ()
 
     def __post_init__(self) -> None:
@@ -76,6 +79,15 @@ class Inclusion:
             return uri
         return f"{scheme[0]}{self.prefix}/{uri[scheme.end() :]}"
 
+    def link(self, uri: str) -> str:
+        """Return a URI that a result or an entry names: with the prefix where the included application serves it.
+
+        One that has the prefix already stays, as one of `ctx.uri_for`.
+        """
+        if self.serves is None or self._uri_within(uri) != uri or not self.serves(uri):
+            return uri
+        return self.uri(uri)
+
     def key(self, listing: Listing, key: str) -> str:
         """Return the name or URI of an entry."""
         return self.name(key) if listing in ("tools", "prompts") else self.uri(key)
@@ -99,6 +111,17 @@ class Inclusion:
 
     # Records
 
+    def placed(self, record: Record) -> Record:
+        """Return a record whose handler knows the way into the including application, as its results do."""
+        handler = record.handler
+        handler = replace(handler, addresses=handler.addresses.through(self))
+        if not isinstance(record, Tool) or not self.prefix or handler.yields:  # of which each piece is linked
+            return replace(record, handler=handler)
+        way = Addresses((self,))
+        if handler.write is not None:
+            return replace(record, handler=replace(handler, write=_linking(handler.write, way)))
+        return replace(record, handler=handler, write=_linking(record.write, way))
+
     def record(self, listing: Listing, record: Record) -> Record:
         """Return a record as the including server offers it.
 
@@ -106,13 +129,14 @@ class Inclusion:
             SetupError: its name is too long.
         """
         within = self._name_within if listing in ("tools", "prompts") else self._uri_within
+        record = self.placed(record)
         handler = replace(record.handler, homes=(self.into, *record.handler.homes))
         hook = hook_within(record.authorize, handler.name, self.server, self.scopes, within)
         if isinstance(record, Resource):
             at = "uri" if record.template is None else "uriTemplate"
             uri = self.uri(record.entry[at])
             template = None if record.template is None else UriTemplate(uri)
-            entry = {**record.entry, at: uri}
+            entry = {**record.entry, at: uri, "name": self.name(record.entry["name"])}
             return replace(record, handler=handler, template=template, entry=entry, authorize=hook)
         name = self.name(handler.name)
         if len(name) > _LONGEST_NAME:
@@ -122,3 +146,17 @@ class Inclusion:
             return replace(record, handler=handler, entry=entry, authorize=hook)
         rate = self.rates.get(record.handler.name, record.rate)
         return replace(record, handler=handler, entry=entry, authorize=hook, rate=rate)
+
+
+def _linking(write: Write, way: Addresses) -> Write:
+    def linked(value: Any) -> JSON:
+        return way.body(write(value))
+
+    return linked
+
+
+def serves_any(uris: Collection[str]) -> Callable[[str], bool]:
+    """Return what says whether a URI is one of some, or matches one of those that are templates."""
+    templates = [UriTemplate(uri) for uri in uris if "{" in uri]
+    fixed = frozenset(uris)
+    return lambda uri: uri in fixed or any(template.match(uri) is not None for template in templates)

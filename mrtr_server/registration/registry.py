@@ -2,7 +2,8 @@
 # ruff: noqa: SLF001  registries that include each other are of one class
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, contextmanager
+from dataclasses import replace
 from difflib import get_close_matches
 from functools import wraps
 from threading import RLock
@@ -142,6 +143,8 @@ class Registry:
         self._all: dict[Listing, dict[str, Record]] = {listing: {} for listing in LISTINGS}
         self._disabled: set[tuple[Listing, str]] = set()
         self._included_in: list[tuple[Registry, Inclusion]] = []
+        self._part: Inclusion | None = None
+        """How what is registered now is named, where it belongs to an object."""
 
     # To add
 
@@ -177,8 +180,20 @@ class Registry:
         for registry, _, _ in self.everywhere():
             registry.callbacks[callback.name] = callback
 
+    @contextmanager
+    def of_part(self, part: Inclusion) -> Iterator[None]:
+        """Register what belongs to an object, for as long as a block lasts; its names have their prefix already."""
+        with _changing:
+            self._part = part
+            try:
+                yield
+            finally:
+                self._part = None
+
     @alone
     def _add(self, listing: Listing, key: str, record: Record) -> None:
+        if self._part is not None:
+            record = self._part.placed(record)
         added = [(self, key, record), *self._copies(listing, key, record)]
         for registry, its_key, its_record in added:
             check_free(registry._all[listing], _KINDS[listing], its_key, its_record, registry is not self)
@@ -191,6 +206,8 @@ class Registry:
         if record.handler.declared is not None and any(home.overrides for home in record.handler.homes):
             record = compiled_again(record)
         self._all[listing][key] = record
+        if listing in ("resources", "resourceTemplates"):
+            self._show("tools")  # which may name it as their page
         if record.authorize is not None:
             self.guarded.add(listing)
         self._show(listing)
@@ -273,7 +290,8 @@ class Registry:
             key: record for key, record in self._all[listing].items() if (listing, key) not in self._disabled
         }
         if listing == "tools":
-            tools = cast(dict[str, Tool], shown)
+            tools = {name: _with_page(tool) for name, tool in cast(dict[str, Tool], shown).items()}
+            shown = {**tools}
             self.tasks = {name: tool.handler.task for name, tool in tools.items() if tool.handler.task is not None}
             self.has_tasks = any(record.handler.task is not None for record in self._all["tools"].values())
             _mirror(self.mirrored, tools)
@@ -329,6 +347,7 @@ class Registry:
         """
         if any(registry is other for registry, _, _ in self.everywhere()):
             raise SetupError(f"{self.home.name} can't include {other.home.name}, which includes it")
+        inclusion = replace(inclusion, serves=other.serves)
         other._included_in.append((self, inclusion))
         try:
             self._check_taking(other, inclusion)
@@ -398,6 +417,10 @@ class Registry:
             self._by_normal = known, by_normal
         return by_normal.get(normal(uri))
 
+    def serves(self, uri: str) -> bool:
+        """Return whether there is a resource of a URI, or a template that is written so."""
+        return uri in self.templates or self.find_resource(uri) is not None
+
     def has_any(self, listing: Listing) -> bool:
         """Return whether there is anything of a kind, enabled or not."""
         return bool(self._all[listing])
@@ -436,6 +459,13 @@ class Registry:
         """Return whether each state of a tool is redeemed once; those of an unknown tool are not."""
         found = self.tools.get(tool)
         return found is not None and found.handler.single_use
+
+
+def _with_page(tool: Tool) -> Tool:
+    """Return a tool of a part with the page of its `_meta` as clients have it, if the part serves that."""
+    addresses = tool.handler.addresses
+    entry = addresses.entry(tool.entry) if addresses.ways and "_meta" in tool.entry else tool.entry
+    return tool if entry == tool.entry else replace(tool, entry=entry)
 
 
 def _mirror(mirrored: dict[str, tuple[HeaderParameter, ...]], tools: Mapping[str, Tool]) -> None:

@@ -1,6 +1,7 @@
 """URIs of resources, and their templates: `weather://{city}`, `file:///{+path}`, `books:{shelf}{?limit}` (RFC 6570)."""
 
 import re
+from collections.abc import Mapping
 from typing import NamedTuple
 from urllib.parse import quote, unquote, unquote_plus
 
@@ -68,7 +69,8 @@ class UriTemplate:
 
     def __init__(self, template: str) -> None:
         self.template = template
-        path, self._mark, of_query = _split_query(template)
+        self._path, self._mark, of_query = _split_query(template)
+        path = self._path
         self._of_path: list[str] = []
         self._texts: list[str] = []
         pattern, normal_pattern, end = "", "", 0
@@ -100,6 +102,33 @@ class UriTemplate:
     def filled(self, value: str) -> str:
         """Return the template with the same value for each expression."""
         return _EXPRESSION.sub(value, self.template)
+
+    def expand(self, values: Mapping[str, object]) -> str:
+        """Return the URI with these values, percent-encoded as the expression of each needs it (RFC 6570).
+
+        Args:
+            values: by name; what is no text is written as `str` does it. Those of a query may be left out.
+
+        Raises:
+            ValueError: a value is missing or empty, or has no expression.
+        """
+        missing = [name for name in self._of_path if str(values.get(name, "")) == ""]
+        unknown = [name for name in values if name not in self.names]
+        if missing or unknown:
+            wrong = f"needs a value of {', '.join(missing)}" if missing else f"has no variable {', '.join(unknown)}"
+            raise ValueError(f"{self.template!r} {wrong}")
+
+        def value(expression: re.Match[str]) -> str:
+            reserved = expression[1].startswith("+")
+            return quote(str(values[expression[1].lstrip("+")]), safe=_RESERVED if reserved else "")
+
+        uri = _EXPRESSION.sub(value, self._path)
+        query = "&".join(
+            f"{name}={quote(str(values[name]), safe='')}"
+            for name in self.names
+            if name in values and name in self._of_query
+        )
+        return f"{uri}{self._mark}{query}" if query else uri
 
     def _value(self, reserved: str, after: str) -> str:
         """Return the pattern of a value, which ends where the text after it, or a query, begins."""

@@ -1,6 +1,8 @@
 """Change notifications: from whoever publishes a change to whoever listens."""
 
 import asyncio
+import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from threading import RLock
@@ -42,6 +44,9 @@ class Fanout(Protocol):
 LONG_URI = 600
 """Characters beyond which a URI is known by its digest: notices between processes are short."""
 
+MOST_UPDATED = 1_000
+"""Of how many resources a process remembers when they were updated last."""
+
 Topic = tuple[str, str]
 """What a change is known by among listeners."""
 
@@ -71,6 +76,10 @@ class InProcessFanout:
         self._listeners_to: dict[str, dict[str, Listener | set[Listener]]] = {}
         """The same by kind and topic, so that a change costs what its own listeners take, however many others wait.
         Most topics have one listener, which costs no set."""
+        self._updated: dict[str, float] = {}
+        """When resources were updated, while there are sessions that may just have begun to listen to one."""
+        self._updated_all = -math.inf
+        """Until when any other resource may have been updated."""
         self._guard = RLock()
 
     def publish(self, change: Change) -> None:
@@ -80,10 +89,26 @@ class InProcessFanout:
     def _publish_topic(self, topic: Topic, note: str = "") -> None:
         kind, name = topic
         with self._guard:  # so that who subscribes knows that what its earlier subscription lacks will come to this one
+            if kind == "resource" and "session" in self._listeners_to:
+                self._note_update(name)
             found = self._listeners_to.get(kind, {}).get(name)
             if found is not None:
                 for listener in tuple(found) if isinstance(found, set) else (found,):
                     listener.notify(topic, note)
+
+    def _note_update(self, name: str) -> None:
+        self._updated.pop(name, None)
+        self._updated[name] = time.time()
+        if len(self._updated) > MOST_UPDATED:
+            self._updated_all = self._updated.pop(next(iter(self._updated)))
+
+    def updated_at(self, uri: str) -> float:
+        """Return when a resource was updated last, or may have been, in seconds since the epoch.
+
+        Streams of sessions ask that, which learn a moment late what their session listens to.
+        """
+        with self._guard:
+            return max(self._updated_all, self._updated.get(topic_of(Change("resource", uri))[1], -math.inf))
 
     def subscribe(self, wanted: frozenset[Change]) -> Subscription:
         """Start listening, on the event loop that waits for the changes; see `Fanout.subscribe`."""

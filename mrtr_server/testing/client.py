@@ -1,6 +1,6 @@
 """The clients of the kit: one that is called, and one that is awaited."""
 
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -12,7 +12,7 @@ from .notifications import Notifications
 from .replies import Reply
 from .script import Answers
 from .session import NONE, Many, One, Session
-from .transports import Server, transports
+from .transports import Server
 
 __tracebackhide__ = True  # pytest then shows the test's line instead
 
@@ -113,17 +113,24 @@ class Calls(Session[One, Many]):
         """
         return self.run_one(self._send(method, params, self.transports[0]))
 
-    def listen(self, server: Server | None = None) -> Notifications[One, Many]:
-        """Make the stream on which a client of a handshake era is notified. Nothing is sent yet.
+    def listen(
+        self, server: Server | None = None, *, resources: Sequence[str] = (), tasks: Sequence[str] = ()
+    ) -> Notifications[One, Many]:
+        """Make the stream on which the client is notified: of changes of the lists, and of what is named here.
+
+        Nothing is sent yet. It is the response of `subscriptions/listen`; in the handshake era that of a `GET`, before
+        which the session subscribes to the resources.
 
         Args:
             server: where it listens; the client's first server if left out.
+            resources: the URIs of the resources whose updates are to be reported.
+            tasks: the ids of the tasks whose status is to be reported. In the handshake era, that of all is.
 
         Returns:
             The stream; `open` opens it.
         """
-        at = self.transports if server is None else transports((server,), self.path, self.timeout)
-        return Notifications(self, at[0])
+        at = self.transports if server is None else self.ways((server,))
+        return Notifications(self, at[0], resources, tasks)
 
     # Flows to walk
 
@@ -178,6 +185,9 @@ class Client(Calls[Reply, list[Reply]]):
     Args:
         servers: ASGI applications, or URLs of endpoints; the rounds of a flow go to each in turn.
         token: the bearer token of the user.
+        user: the user, in place of a token: a name, or a user of Starlette. An application in this process takes them
+            for authenticated.
+        scopes: what that user may do.
         headers: HTTP headers of every request.
         answers: answers by key to asks that the script of a call does not answer; each may be used any number of times.
         capabilities: what the client declares; every capability of its era if left out.
@@ -223,6 +233,9 @@ class AsyncClient(Calls[Coroutine[Any, Any, Reply], Coroutine[Any, Any, list[Rep
     Args:
         servers: ASGI applications, or URLs of endpoints; the rounds of a flow go to each in turn.
         token: the bearer token of the user.
+        user: the user, in place of a token: a name, or a user of Starlette. An application in this process takes them
+            for authenticated.
+        scopes: what that user may do.
         headers: HTTP headers of every request.
         answers: answers by key to asks that the script of a call does not answer; each may be used any number of times.
         capabilities: what the client declares; every capability of its era if left out.

@@ -13,7 +13,7 @@ from .retries import Retries
 from .script import Answers, Scripted
 from .session import NONE, Many, One, Session
 from .task_call import TaskCall
-from .transports import Server, transports
+from .transports import Server
 from .walk import Position, Walk
 from .wire import HANDSHAKES
 
@@ -312,7 +312,7 @@ class Flow(Generic[One, Many]):
         Args:
             servers: applications or URLs; several take turns.
         """
-        self._at.servers = transports(servers, self._client.path, self._client.timeout)
+        self._at.servers = self._client.ways(servers)
 
     # How it is done
 

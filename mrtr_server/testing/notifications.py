@@ -1,7 +1,8 @@
-"""The stream on which a server notifies a client of the handshake era."""
+"""The stream on which a server notifies a client."""
 
 import asyncio
 from collections import deque
+from collections.abc import Sequence
 from typing import Generic
 
 from .events import Event, EventReader
@@ -16,16 +17,24 @@ __tracebackhide__ = True  # pytest then shows the test's line instead
 
 
 class Notifications(Generic[One, Many]):
-    """The notifications of a session, on the stream of a `GET` (Transports, Listening for Messages from the Server).
+    """The notifications of a client: on the stream of `subscriptions/listen` (Subscriptions, Listening).
+
+    In the handshake era they come on that of a `GET` (Transports, Listening for Messages from the Server).
 
     Args:
-        client: whose session it is.
+        client: who listens.
         server: where it listens.
+        resources: the URIs of the resources that it listens to.
+        tasks: the ids of the tasks that it listens to.
     """
 
-    def __init__(self, client: Session[One, Many], server: Transport) -> None:
+    def __init__(
+        self, client: Session[One, Many], server: Transport, resources: Sequence[str] = (), tasks: Sequence[str] = ()
+    ) -> None:
         self._client = client
         self._server = server
+        self._resources = resources
+        self._tasks = tasks
         self._request: Request | None = None
         self._stream: Stream | None = None
         self._reader = EventReader()
@@ -35,12 +44,13 @@ class Notifications(Generic[One, Many]):
         """Open the stream: it reports what happens from then on.
 
         Returns:
-            The reply: without a message if the stream is open, or what refused it, such as 405.
+            The reply. If the stream is open, it has the acknowledgement, with what the server agreed to; in the
+            handshake era, no message. Otherwise it is what refused the stream, such as a 405.
 
         Raises:
-            Unexpected: the era has no such stream.
+            Unexpected: the session can't subscribe to a resource, or no acknowledgement came in time.
         """
-        return self._client.run_one(self._open())
+        return self._client.run_one(within(self._client.timeout, self._open()))
 
     def next(self) -> One:
         """Wait for the next notification.
@@ -62,12 +72,12 @@ class Notifications(Generic[One, Many]):
         return self._client.run_one(self._close())
 
     async def _open(self) -> Reply:
-        self._request = await self._client.prepare_listen(self._server)
+        self._request = await self._client.prepare_listen(self._server, self._resources, self._tasks)
         stream = await self._server.open(self._request)
         if not is_stream(stream):
             return Reply(self._request, [await read_whole(stream)])
         self._stream = stream
-        return self._reply(b"")
+        return self._reply(b"") if self._request.method == "GET" else await self._next()
 
     async def _next(self) -> Reply:
         stream = self._stream
@@ -85,6 +95,8 @@ class Notifications(Generic[One, Many]):
             event = self._coming.popleft()
             if not event.data:
                 continue
+            if "result" in event.message and self._request is not None and self._request.method != "GET":
+                continue  # how the server ends it
             if "id" in event.message or "method" not in event.message:
                 raise Unexpected(f"No notification came on the stream: {event.data[:300]}")
             return self._reply(event.raw)

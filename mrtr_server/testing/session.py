@@ -1,7 +1,7 @@
 """What a client knows, and how its requests come about."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from types import MappingProxyType
 from typing import Any, Generic
@@ -9,6 +9,7 @@ from warnings import warn
 
 from typing_extensions import TypeVar
 
+from ..auth.fixed_tokens import Acting, TokenUser
 from ..errors import SetupError
 from ..protocol.header_params import HeaderParameter, header_parameters
 from ..protocol.messages import TASK_RESULT, TASKS, LogLevel
@@ -18,7 +19,7 @@ from .answers import Answerable
 from .failure import Unexpected
 from .handshake import Handshake
 from .replies import Reply
-from .transports import InProcess, Lifespan, Server, Transport, transports
+from .transports import InProcess, Lifespan, Server, Transport, User, transports
 from .wire import ERAS, HANDSHAKES, MODERN, Caller, Request, capabilities_of, write
 
 __tracebackhide__ = True  # pytest then shows the test's line instead
@@ -31,6 +32,8 @@ Many = TypeVar("Many", default=list[Reply])
 
 NONE: Mapping[str, Any] = MappingProxyType({})
 
+_LISTS = ("toolsListChanged", "promptsListChanged", "resourcesListChanged")
+
 
 class Session(ABC, Generic[One, Many]):
     """The state of a client; `Client` documents its parameters."""
@@ -39,6 +42,8 @@ class Session(ABC, Generic[One, Many]):
         self,
         *servers: Server,
         token: str | None = None,
+        user: User | None = None,
+        scopes: Iterable[str] = ("authenticated",),
         headers: Mapping[str, str] = NONE,
         answers: Mapping[str, Answerable] = NONE,
         capabilities: Mapping[str, Any] | None = None,
@@ -66,7 +71,13 @@ class Session(ABC, Generic[One, Many]):
         self.answers = answers
         self.path = path
         self.timeout = timeout
-        self.transports = transports(servers, path, timeout)
+        if user is not None and token is not None:
+            raise Unexpected("Pass user= or token=, not both")
+        if isinstance(scopes, str) or (user is None and tuple(scopes) != ("authenticated",)):
+            raise Unexpected("scopes= is a list of what the user may do; pass user=, too")
+        named = TokenUser(user) if isinstance(user, str) else user
+        self._acting = None if named is None else (Acting(list(scopes)), named)
+        self.transports = self.ways(servers)
         self.era = era
         self.tasks = tasks
         self.stream = stream
@@ -98,6 +109,20 @@ class Session(ABC, Generic[One, Many]):
         Returns:
             The replies for `Client`, the coroutine for `AsyncClient`.
         """
+
+    def ways(self, servers: Iterable[Server]) -> list[Transport]:
+        """Return the ways to servers on behalf of the client's user.
+
+        Args:
+            servers: ASGI applications, or URLs of endpoints.
+
+        Returns:
+            A transport for each.
+
+        Raises:
+            Unexpected: there is none, or one can't be reached so.
+        """
+        return transports(servers, self.path, self.timeout, self._acting)
 
     async def prepare(
         self, method: str, params: dict[str, Any], server: Transport, token: str | None, headers: Mapping[str, str]
@@ -149,16 +174,32 @@ class Session(ABC, Generic[One, Many]):
         given = {"Accept": "text/event-stream", "Last-Event-ID": event, **self._session_headers}
         return _request(b"", given, token, headers, "GET")
 
-    async def prepare_listen(self, server: Transport) -> Request:
-        """Return the request for the stream of notifications (Transports, Listening for Messages from the Server).
+    async def prepare_listen(self, server: Transport, resources: Sequence[str], tasks: Sequence[str]) -> Request:
+        """Return the request for the stream of notifications: a `GET`, or `subscriptions/listen`.
 
         Args:
             server: where it goes.
+            resources: the URIs whose updates are wanted; a session subscribes to them.
+            tasks: the ids of the tasks whose status is wanted; a session hears of all.
 
         Returns:
             The request.
+
+        Raises:
+            Unexpected: the session can't subscribe to a resource.
         """
+        if self._handshake is None:
+            wanted: dict[str, Any] = dict.fromkeys(_LISTS, True)
+            wanted |= {"resourceSubscriptions": list(resources)} if resources else {}
+            wanted |= {"taskIds": list(tasks)} if tasks else {}
+            return await self.prepare(
+                "subscriptions/listen", {"notifications": wanted}, server, self.token, self.headers
+            )
         await self._begin(server)
+        for uri in resources:
+            reply = await self._send("resources/subscribe", {"uri": uri}, server)
+            if "error" in reply.message:
+                raise Unexpected(f"The session can't subscribe to {uri}. {reply}")
         given = {"Accept": "text/event-stream", **self._session_headers}
         return _request(b"", given, self.token, self.headers, "GET")
 

@@ -11,8 +11,10 @@ from typing import ClassVar, TypeVar
 from urllib.parse import urlsplit
 from weakref import finalize
 
+from starlette.authentication import BaseUser
 from starlette.types import ASGIApp, Message, Scope
 
+from ..auth.fixed_tokens import Acting
 from ..concurrency.threads import Threads
 from ..protocol.header_params import HeaderParameter
 from ..server import MRTRServer
@@ -25,6 +27,9 @@ __tracebackhide__ = True  # pytest then shows the test's line instead
 
 Server = ASGIApp | str
 """Where a client's requests go: an application, or the URL of its endpoint."""
+
+User = str | BaseUser
+"""Whom a test acts as: a name, or a user of Starlette."""
 
 _threads = Threads(16)
 
@@ -104,11 +109,15 @@ class InProcess(Transport):
         app: the application.
         path: where its endpoint is; None for a server's own path.
         timeout: see `Transport`.
+        acting: the user whose requests are not authenticated, with their scopes; None for nobody.
     """
 
-    def __init__(self, app: ASGIApp, path: str | None, timeout: float | None) -> None:
+    def __init__(
+        self, app: ASGIApp, path: str | None, timeout: float | None, acting: tuple[Acting, BaseUser] | None = None
+    ) -> None:
         super().__init__(timeout)
         self.app = app
+        self._acting = acting
         self._path = path or (app.path if isinstance(app, MRTRServer) else "/mcp") or "/"
 
     async def open(self, request: Request) -> Stream:
@@ -129,6 +138,8 @@ class InProcess(Transport):
             "client": ("127.0.0.1", 1),
             "server": ("127.0.0.1", 80),
         }
+        if self._acting is not None and "authorization" not in headers:
+            scope["auth"], scope["user"] = self._acting
         served = _Served(self.app, scope, request.body)
         try:
             start = await served.next()
@@ -319,10 +330,18 @@ def _cut(connection: HTTPConnection, sock: socket | None, response: HTTPResponse
         response.close()
 
 
-def transports(servers: Iterable[Server], path: str | None, timeout: float | None) -> list[Transport]:
+def transports(
+    servers: Iterable[Server],
+    path: str | None,
+    timeout: float | None,
+    acting: tuple[Acting, BaseUser] | None = None,
+) -> list[Transport]:
     """Return the transports to servers."""
+    servers = list(servers)
+    if acting is not None and any(isinstance(each, str) for each in servers):
+        raise Unexpected("user= is for an application in this process; a server at a URL needs a token=")
     ways: list[Transport] = [
-        OverHTTP(each, timeout) if isinstance(each, str) else InProcess(each, path, timeout) for each in servers
+        OverHTTP(each, timeout) if isinstance(each, str) else InProcess(each, path, timeout, acting) for each in servers
     ]
     if not ways:
         raise Unexpected("Pass at least one server: an application, or the URL of an endpoint")

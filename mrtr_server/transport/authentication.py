@@ -7,6 +7,7 @@ from starlette.requests import HTTPConnection
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from ..auth.fixed_tokens import Acting
 from ..errors import Busy, IssuerUnavailable
 from ..logs.refusals import RefusalLog
 from ..protocol.all_dialects import HandshakeDialect
@@ -74,6 +75,8 @@ class Authentication:
         return None
 
     async def _authenticate(self, scope: Scope) -> tuple[AuthCredentials, BaseUser] | None:
+        if isinstance(acting := scope.get("auth"), Acting):
+            return acting, scope["user"]
         if self._backend is not None:
             return await self._backend.authenticate(HTTPConnection(scope))
         return (scope["auth"], scope["user"]) if "auth" in scope and "user" in scope else None

@@ -1,6 +1,7 @@
 """The response to a client of the handshake era: a stream that it can come back to."""
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable
 
 from ..concurrency.running import runs_here
@@ -32,6 +33,9 @@ from .sse import Frame
 MOST_HELD_BACK = 100
 """How many notes wait for the level of the session, before progress takes the place of progress."""
 
+LEVEL_KNOWN = 1.0
+"""For how long the level of a session is taken to be as it was read, in seconds."""
+
 
 class LiveConnection(OpenCallNotes, Connection):
     """The response to one client of the handshake era; see `Channel` for what an open call does with it.
@@ -49,6 +53,7 @@ class LiveConnection(OpenCallNotes, Connection):
     _cancellation: asyncio.Task[None] | None = None
     _resumes = _waiting = _is_settling = False
     _level: LogLevel | None = None
+    _level_until = math.inf
     _looking: asyncio.Task[None] | None = None
     _accepts_stream: bool | None = None
     _closing: asyncio.Future[None] | None = None
@@ -216,6 +221,8 @@ class LiveConnection(OpenCallNotes, Connection):
         """Send a note, unless it is no news, or a message that the session does not want; see `Outlet`."""
         if isinstance(note, ComeBack):
             return self._send_away(note)
+        if isinstance(note, LogMessage) and self._looking is None and self.loop.time() > self._level_until:
+            self._level = None  # it is read again: the client may have set another one since
         is_sent = self._wants(note) if isinstance(note, LogMessage) else self.take_news(note)
         return super().send(note) if is_sent else NOTHING
 
@@ -234,6 +241,7 @@ class LiveConnection(OpenCallNotes, Connection):
 
     async def _find_level(self) -> None:
         try:
+            self._level_until = self.loop.time() + LEVEL_KNOWN
             self._level = (await self._states.read(self.session.key)).level
         except StoreUnavailable:
             self._level = DEFAULT_LEVEL

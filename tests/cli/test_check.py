@@ -1,6 +1,8 @@
 """`mrtr-server check`: what is wrong or risky about a server is said before it is deployed."""
 
 import logging
+import re
+import resource
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,6 +14,7 @@ from starlette.requests import Request
 
 from mrtr_server import (
     BearerTokens,
+    Confirm,
     Context,
     Depends,
     Elicit,
@@ -179,7 +182,7 @@ class TestFindings:
         server = make(keys=None, store=SQLStore(f"sqlite:///{tmp_path}/store.db"))
         assert said(server.check()) == [("error", "keys")]
 
-    @pytest.mark.parametrize("options", [{"task": "optional"}, {"single_use": True}, {"confirm": "Sure?"}])
+    @pytest.mark.parametrize("options", [{"task": "optional"}, {"single_use": True}])
     def test_what_all_processes_must_know_needs_a_shared_store(self, options: dict[str, Any]) -> None:
         server = make()
 
@@ -191,6 +194,67 @@ class TestFindings:
         (finding,) = server.check(workers=2)
         assert finding.level == "error"
         assert "pay" in finding.message
+
+    def test_confirmations_without_a_shared_store_are_named_as_far_as_they_can_be_seen(self) -> None:
+        server = make()
+
+        @server.tool(confirm="Sure?")
+        def first() -> None:
+            """Do it."""
+
+        @server.tool
+        def second(sure: Annotated[bool, Confirm("Sure?")]) -> None:
+            """Do it."""
+
+        @server.tool
+        async def third(ctx: Context) -> None:
+            """Do it."""
+            await ctx.confirm("Sure?")
+
+        @server.prompt
+        async def fourth(ctx: Context) -> str:
+            """Do it."""
+            await ctx.confirm("Sure?")
+            return ""
+
+        (finding,) = server.check()
+        assert finding.level == "warning"
+        assert "first, second ask for a confirmation" in finding.message
+        (finding,) = server.check(workers=2)
+        assert (finding.level, finding.about) == ("warning", "database")
+        assert "first, fourth, second, third ask for a confirmation" in finding.message
+
+    @pytest.mark.parametrize(
+        ("limits", "about"),
+        [
+            ({"state_seconds": 1}, "state_seconds=1 is short"),
+            ({"task_seconds": 365 * 86400}, "task_seconds=31536000|task_seconds=3.1536e"),
+            ({"state_seconds": 2 * 86400}, "is longer than flow_seconds"),
+            ({"flow_seconds": 1e9, "state_seconds": 1e9}, "more than 90 days"),
+        ],
+    )
+    def test_absurd_lifetimes_are_named(self, limits: dict[str, Any], about: str) -> None:
+        found = make(limits=Limits(**limits)).check()
+        assert {each.level for each in found} == {"warning"}
+        assert re.search(about, found[0].message), found[0].message
+
+    def test_absurd_lifetimes_of_a_tool_are_named(self, tmp_path: Path) -> None:
+        server = make(store=SQLStore(f"sqlite:///{tmp_path}/store.db"))
+
+        @server.tool(answer_within=2, task="optional", ttl=1e9)
+        async def ask(ctx: Context) -> None:
+            """Ask."""
+            await ctx.confirm("Sure?")
+
+        assert said(server.check()) == [("warning", "tool ask")] * 2
+
+    def test_more_streams_than_descriptors_are_a_warning(self) -> None:
+        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        if hard == resource.RLIM_INFINITY:
+            pytest.skip("this system sets no limit")
+        found = make(limits=Limits(held_streams=hard)).check()
+        assert said(found) == [("warning", "limits")]
+        assert "ulimit -Hn" in found[0].message
 
     @pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "tools.example.com"])
     def test_a_public_address_without_authentication_is_a_warning(self, host: str) -> None:
@@ -233,7 +297,7 @@ class TestFindings:
         assert register(make(base_url="https://tools.example.com")).check() == []
 
     def test_the_dialect_of_the_drafts_is_named_as_long_as_it_is_served(self) -> None:
-        assert said(make(dialects=None).check()) == [("advice", "dialects")]
+        assert make(dialects=None).check() == [], "what is so by default needs no advice"
         assert said(make(dialects=["2026-07-28", "sep-draft"]).check()) == [("advice", "dialects")]
 
     def test_tools_and_prompts_without_descriptions_are_named_and_so_are_their_arguments(self) -> None:
@@ -252,7 +316,7 @@ class TestFindings:
         assert "whom" not in found[1].message
 
     def test_the_worst_comes_first(self) -> None:
-        server = make(keys=None, dialects=None, debug=True)
+        server = make(keys=None, dialects=["2026-07-28", "sep-draft"], debug=True)
         assert [finding.level for finding in server.check(workers=2)] == ["error", "warning", "advice"]
 
 
@@ -316,6 +380,20 @@ if {metadata}:
         assert result.exit_code == (not metadata)
         assert result.output.count("warning  auth: at ") == (not metadata)
         assert ('Mount("/.well-known/oauth-protected-resource", server.resource_metadata)' in result.output) != metadata
+
+    def test_it_takes_what_dev_takes(self, tmp_path: Path) -> None:
+        mounted = """
+from starlette.applications import Starlette
+from starlette.middleware.cors import CORSMiddleware
+from starlette.routing import Mount
+
+site = CORSMiddleware(Starlette(routes=[Mount("/tools", app)]), allow_origins=["https://a.example"])
+"""
+        (tmp_path / "mounted.py").write_text(GOOD + mounted)
+        environment = {"MRTR_APP": "mounted:site", "MRTR_KEYS": "ab" * 32, "MRTR_DATABASE_URL": None}
+        result = CliRunner().invoke(main, ["check", "--app-dir", str(tmp_path)], env=environment)
+        assert result.exit_code == 0, result.output
+        assert "'good' can be served: 1 tool" in result.output
 
     def test_what_is_no_server_is_an_error(self, tmp_path: Path) -> None:
         result = self.run(tmp_path, "other", "app = 1")

@@ -11,10 +11,22 @@ from typing import Annotated, Any
 
 import pytest
 
-from mrtr_server import BearerTokens, Caller, Context, Elicit, Header, Inputs, MRTRServer, Principal, SetupError
+from mrtr_server import (
+    BearerTokens,
+    Caller,
+    Context,
+    Elicit,
+    Header,
+    Inputs,
+    KeyRing,
+    MRTRServer,
+    Principal,
+    SetupError,
+)
 from mrtr_server.concurrency.threads import Threads
 from mrtr_server.errors import InsufficientScope, StoreUnavailable
 from mrtr_server.flow.authorization import Authorizer, compile_hook, hook_within
+from mrtr_server.testing import Client
 
 from ..conftest import Serve
 from ..support.direct import Exchange, headers_for, scope_of
@@ -184,6 +196,17 @@ class TestARefusal:
         post("tools/call", {"name": "secret"})(serve(make(only_alice)))
         assert "tools/call 'secret': refused by authorize=" in caplog.text
         assert "bob" not in caplog.text
+
+    def test_is_told_from_that_of_visible_in_the_log(self) -> None:
+        app = MRTRServer("hidden", keys=KeyRing.generate())
+
+        @app.tool(visible=["staff", "admin"], authorize=lambda caller, name: False)
+        def hidden() -> str:
+            return ""
+
+        by_scopes = "refused by visible=, which needs admin"
+        assert by_scopes in Client(app, user="ann", scopes=["staff"]).call("hidden").log
+        assert "refused by authorize=" in Client(app, user="ann", scopes=["staff", "admin"]).call("hidden").log
 
     def test_keeps_a_header_mismatch_for_those_who_may(self, serve: Serve) -> None:
         wire = serve(make(only_alice))

@@ -47,6 +47,10 @@ class Recording(InProcessStore):
         self.rows[state] = quota
         return await super().redeem(state, answers, quota=quota, **terms)
 
+    async def release(self, state: str, token: str) -> None:
+        self.rows.pop(state)  # it is gone when the request ends
+        await super().release(state, token)
+
 
 @contextmanager
 def serving() -> Iterator[tuple[Recording, Handshake]]:

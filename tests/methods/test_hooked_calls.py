@@ -557,3 +557,27 @@ def test_a_call_that_is_printed_shows_no_values() -> None:
     call = CallInfo("tools/call", "pay", Caller(), Client(), **given)  # type: ignore[arg-type]
     assert "pay" in repr(call)
     assert "secret" not in repr(call)
+
+
+@pytest.mark.parametrize("sees", [False, True])
+async def test_hooks_see_which_resource_is_read(sees: bool) -> None:
+    app, seen = MRTRServer("read"), list[Any]()
+
+    @app.resource("notes://{folder}/{name}")
+    def note(folder: str, name: str) -> str:
+        return f"{folder} {name}"
+
+    @app.resource("notes://all")
+    def every() -> str:
+        return "all"
+
+    @app.around(sees_arguments=sees)
+    async def see(call: CallInfo, call_next: CallNext) -> None:
+        seen.append((call.template, call.uri, call.variables))
+        await call_next(call)
+
+    client = AsyncClient(app)
+    for uri in ("notes://work/a%20b", "notes://all", "nowhere://x"):
+        await client.read(uri)
+    found = ("notes://work/a%20b", {"folder": "work", "name": "a b"}) if sees else ("", None)
+    assert seen == [("notes://{folder}/{name}", *found), ("", "notes://all", None), ("", "", None)]

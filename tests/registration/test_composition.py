@@ -16,13 +16,18 @@ from mrtr_server import (
     Confirm,
     Context,
     Depends,
+    EmbeddedResource,
     Failure,
     Header,
     KeyRing,
+    Message,
     MRTRServer,
     RateLimits,
+    ResourceContents,
+    ResourceLink,
     SetupError,
     ToolError,
+    ToolResult,
     prompt,
     resource,
     tool,
@@ -760,3 +765,107 @@ def test_a_declared_confirmation_of_an_included_tool_asks() -> None:
 
     app.include(other, prefix="o")
     assert Client(app).call("o_delete", path="x", answers={"sure": yes}).text == "x"
+
+
+class TestLinks:
+    """What a part says of its own resources leads to them, wherever it is included."""
+
+    def part(self) -> MRTRServer:
+        app = server("reports")
+
+        @app.tool
+        def links(ctx: Context) -> list[ResourceLink | EmbeddedResource]:
+            return [
+                ResourceLink(uri="sales://2026", name="ours"),
+                ResourceLink(uri="https://example.com/2026", name="elsewhere"),
+                ResourceLink(uri=ctx.uri_for("sales://{year}", year=2026), name="made"),
+                EmbeddedResource(resource=ResourceContents(uri="sales://2026", text="1")),
+            ]
+
+        @app.tool
+        async def pieces() -> AsyncIterator[ResourceLink]:
+            yield ResourceLink(uri="sales://2026", name="ours")
+
+        @app.tool(meta={"ui": {"resourceUri": "ui://sales/table"}})
+        def shown() -> ToolResult:
+            return ToolResult(content=["ok"], meta={"ui": {"resourceUri": "ui://sales/table"}})
+
+        @app.tool
+        def address(path: str, ctx: Context) -> str:
+            return ctx.uri_for("files:///{+path}", path=path)
+
+        @app.prompt
+        def ask() -> Message:
+            return Message(ResourceLink(uri="sales://2026", name="ours"))
+
+        @app.resource("sales://{year}", name="sales")
+        def sales(year: str) -> ResourceContents:
+            return ResourceContents(uri=f"sales://{year}", text="1,2")
+
+        @app.resource("ui://sales/table")  # after the tool that names it
+        def table() -> str:
+            return "<table>"
+
+        return app
+
+    @pytest.fixture(params=["once", "twice"])
+    def client(self, request: pytest.FixtureRequest) -> Client:
+        outer, part = server("outer"), self.part()
+        if request.param == "twice":
+            middle = server("middle")
+            middle.include(part, prefix="b")
+            part = middle
+        outer.include(part, prefix="a")
+        return Client(outer)
+
+    def test_links_of_results_are_readable(self, client: Client) -> None:
+        way = client.request("tools/list").result["tools"][0]["name"].removesuffix("links")  # a_ or a_b_
+        at = f"sales://{way.replace('_', '/')}2026"
+        content = client.call(f"{way}links").content
+        uris = [each["uri"] if "uri" in each else each["resource"]["uri"] for each in content]
+        assert uris == [at, "https://example.com/2026", at, at]
+        assert client.call(f"{way}pieces").content[0]["uri"] == at
+        assert client.get_prompt(f"{way}ask").result["messages"][0]["content"]["uri"] == at
+        assert client.read(at).result["contents"] == [{"uri": at, "text": "1,2"}]
+
+    def test_pages_of_tools_are_readable(self, client: Client) -> None:
+        listed = {tool["name"]: tool for tool in client.request("tools/list").result["tools"]}
+        (name,) = (name for name in listed if name.endswith("shown"))
+        page = listed[name]["_meta"]["ui"]["resourceUri"]
+        assert client.read(page).result["contents"][0]["text"] == "<table>"
+        assert client.call(name).result["_meta"]["ui"]["resourceUri"] == page
+
+    def test_names_of_resources_have_the_prefix(self, client: Client) -> None:
+        templates = client.request("resources/templates/list").result["resourceTemplates"]
+        assert templates[0]["name"] in ("a_sales", "a_b_sales")
+
+    def test_addresses_are_encoded_as_their_template_needs_it(self) -> None:
+        app = server("app")
+        app.include(self.part(), prefix="a")
+        assert Client(app).call("a_address", path="x y/z?").text == "files://a//x%20y/z?"
+        assert Client(self.part()).call("address", path="x").text == "files:///x"
+
+    def test_links_of_an_object_lead_to_its_own_resources(self) -> None:
+        class Stock:
+            @resource("stock://{item}")
+            def of(self, item: str) -> str:
+                return f"{item} of {self.name}"
+
+            @tool
+            def link(self, ctx: Context) -> list[ResourceLink | EmbeddedResource]:
+                return [
+                    ResourceLink(uri="stock://pen", name="x"),
+                    ResourceLink(uri=ctx.uri_for("stock://{item}", item="ink"), name="y"),
+                ]
+
+            def __init__(self, name: str) -> None:
+                self.name = name
+
+        app = server("app")
+        app.add(Stock("north"), prefix="n")
+        app.add(Stock("south"), prefix="s")
+        content = Client(app).call("s_link").content
+        assert [each["uri"] for each in content] == ["stock://s/pen", "stock://s/ink"]
+        assert Client(app).read(content[0]["uri"]).result["contents"][0]["text"] == "pen of south"
+        names = {each["name"] for each in Client(app).request("resources/templates/list").result["resourceTemplates"]}
+        assert names == {"n_of", "s_of"}

@@ -8,8 +8,9 @@ bring twenty packages into the tests.
 import re
 import subprocess
 import sys
-from collections.abc import Callable
-from typing import Annotated, Any, Literal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any, Literal, Protocol
 
 import annotated_types
 import fastapi
@@ -24,6 +25,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, StringCo
 from typing_extensions import Doc, TypeAliasType
 
 from mrtr_server import Confirm, Context, Depends, Elicit, Header, MRTRServer, SetupError
+from mrtr_server.testing import Client
 
 from ..flow.test_resolver import with_parameters
 
@@ -191,9 +193,102 @@ class TestTypes:
     def test_of_a_parameter_or_of_a_dependency(self, app: MRTRServer, annotation: Any, message: str) -> None:
         with pytest.raises(SetupError, match=f"bad: parameter 'it' .*{message}"):
             app.tool(name="bad")(with_parameters({"it": annotation}))
+        if annotation is starlette.requests.Request:  # which a dependency may take
+            return
         dependency = with_parameters({"it": annotation})
         with pytest.raises(SetupError, match=message):
             app.tool(name="bad")(with_parameters({"given": Annotated[str, Depends(dependency)], "it": str}))
+
+
+class TestRequests:
+    """A dependency of FastAPI that takes the request works as it is."""
+
+    def test_it_gets_the_request(self, app: MRTRServer) -> None:
+        def language(request: fastapi.Request) -> str:
+            return request.headers["accept-language"]
+
+        def connection(it: starlette.requests.HTTPConnection | None = None) -> str:
+            return "none" if it is None else it.url.path
+
+        @app.tool
+        def hello(lang: Annotated[str, Depends(language)], path: Annotated[str, Depends(connection)]) -> str:
+            return f"{lang} {path}"
+
+        assert Client(app, headers={"Accept-Language": "de"}).call("hello").text == "de /mcp"
+
+    def test_a_task_has_none(self, app: MRTRServer) -> None:
+        def maybe(request: starlette.requests.Request | None) -> str:
+            return "none" if request is None else "one"
+
+        @app.tool(task="required")
+        def hello(it: Annotated[str, Depends(maybe)]) -> str:
+            return it
+
+        assert Client(app, tasks=True).flow("hello").finish().text == "none"
+
+    def test_it_takes_one_request(self, app: MRTRServer) -> None:
+        def two(a: fastapi.Request, b: fastapi.Request) -> str:
+            return ""
+
+        with pytest.raises(SetupError, match="'b' can't take the request; write one parameter"):
+            app.tool(name="bad")(with_parameters({"it": Annotated[str, Depends(two)]}))
+
+
+class Animal:
+    pass
+
+
+class Dog(Animal):
+    pass
+
+
+class Meows(Protocol):
+    def meow(self) -> None: ...
+
+
+@contextmanager
+def a_text() -> Iterator[str]:
+    yield ""
+
+
+def returning(kind: Any) -> Any:
+    function = with_parameters({})
+    function.__annotations__["return"] = kind
+    return function
+
+
+def named(value: Any) -> str:
+    return str(getattr(value, "__name__", value))
+
+
+class TestReturnedTypes:
+    @pytest.mark.parametrize(
+        ("wanted", "function"),
+        [(int, returning(str)), (int, a_text), (str, Animal), (list, returning(tuple)), (Dog, returning(User))],
+        ids=named,
+    )
+    def test_a_dependency_that_returns_another_class_is_refused(
+        self, app: MRTRServer, wanted: Any, function: Any
+    ) -> None:
+        with pytest.raises(SetupError, match=rf"'it' is annotated with {wanted.__name__}, but \w+\(\) returns"):
+            app.tool(name="bad")(with_parameters({"it": Annotated[wanted, Depends(function)]}))
+
+    @pytest.mark.parametrize(
+        ("wanted", "function"),
+        [
+            (Animal, returning(Dog)),
+            (Dog, returning(Animal)),
+            (float, returning(int)),
+            (Meows, returning(Dog)),
+            (object, returning(str)),
+            (int, returning(Any)),
+            (int, returning(int | None)),
+            (str, a_text),
+        ],
+        ids=named,
+    )
+    def test_one_that_may_return_it_is_not(self, app: MRTRServer, wanted: Any, function: Any) -> None:
+        app.tool(name="good")(with_parameters({"it": Annotated[wanted, Depends(function)]}))
 
 
 class TestAllowed:

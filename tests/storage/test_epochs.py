@@ -483,3 +483,16 @@ class TestCheck:
             finally:
                 await postgresql.fetch("ALTER SYSTEM RESET synchronous_standby_names")
                 await postgresql.fetch("SELECT pg_reload_conf()")
+
+    async def test_says_where_there_are_more_connections_than_it_takes(self, postgresql: PostgreSQL) -> None:
+        name = await postgresql.new_database()
+        url = postgresql.url(name)
+        assert await review(url, 1) == []
+        ((level, message),) = await review(url, 1000)
+        assert level == "warning"
+        assert message.startswith("1000 processes may have 7000 connections, 7 each, and it takes ")
+        async with postgresql.connection(name) as connection:
+            await connection.execute(f"ALTER DATABASE {name} CONNECTION LIMIT 20")
+        assert "14 connections" not in str(await review(url, 2))
+        ((_, message),) = await review(url, 3)
+        assert "21 connections, 7 each, and it takes 20" in message

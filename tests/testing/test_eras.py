@@ -558,9 +558,42 @@ class TestNotifications:
         with pytest.raises(Unexpected, match="not open"):
             again.next()
 
-    def test_without_a_handshake_there_is_no_such_stream(self) -> None:
-        with pytest.raises(Unexpected, match="without a handshake"):
-            Client(studio).listen().open()
+    @pytest.mark.parametrize("era", ["2026-07-28", NEWEST, "2025-03-26"])
+    def test_resources_that_are_named_are_reported_in_every_era(self, era: str) -> None:
+        app = MRTRServer("notes")
+
+        @app.resource("notes://{id}")
+        def note(id: str) -> str:
+            return id
+
+        changes = Client(app, era=era).listen(resources=["notes://1"])
+        opened = changes.open()
+        assert opened.status == 200
+        if era == "2026-07-28":
+            assert opened.received[0]["params"]["notifications"]["resourceSubscriptions"] == ["notes://1"]
+        app.notify_resource_updated("notes://2")
+        app.notify_resource_updated("notes://1")
+        (told,) = changes.next().received
+        assert (told["method"], told["params"]["uri"]) == ("notifications/resources/updated", "notes://1")
+        changes.close()
+
+    def test_a_subscription_that_is_refused_is_seen(self) -> None:
+        with pytest.raises(Unexpected, match=r"can't subscribe to nowhere://1.*Unknown resource"):
+            Client(studio, era=NEWEST).listen(resources=["nowhere://1"]).open()
+        assert Client(studio).listen(tasks=["x"]).open().error.code == -32021
+
+    def test_tasks_that_are_named_are_reported(self) -> None:
+        client = Client(studio, tasks=True)
+        flow = client.flow("render")
+        task = flow.start().task
+        changes = client.listen(tasks=[task.id])
+        assert changes.open().received[0]["params"]["notifications"]["taskIds"] == [task.id]
+        flow.wait()
+        told: dict[str, Any] = {"params": {}}
+        while told["params"].get("status") != "completed":
+            (told,) = changes.next().received
+        assert told["params"]["taskId"] == task.id
+        changes.close()
 
     def test_tasks_are_those_of_two_eras(self) -> None:
         with pytest.raises(Unexpected, match="tasks=True"):

@@ -36,6 +36,7 @@ from mrtr_server import (
     MRTRServer,
     Sample,
     SealedCodec,
+    SetupError,
     State,
     ToolError,
 )
@@ -972,3 +973,63 @@ def test_what_it_gives_is_typed() -> None:
     flow: Flow = Client(app).flow("greet")
     asked: Asked = flow.start().asks["login"]
     assert asked.key == "login"
+
+
+class TestUsers:
+    """A test may name its user, whatever the server asks of others."""
+
+    def app(self, **settings: Any) -> MRTRServer:
+        app = MRTRServer("private", **settings)
+
+        @app.tool(scopes=["staff"])
+        def who(ctx: Context) -> str:
+            assert ctx.principal is not None
+            return f"{ctx.principal.subject}: {sorted(ctx.scopes)}"
+
+        return app
+
+    def test_a_user_needs_no_token(self) -> None:
+        app = self.app(auth=BearerTokens({"t": "ann"}, scopes={"t": ["staff"]}))
+        assert Client(app, user="bob", scopes=["staff", "x"]).call("who").text == "bob: ['staff', 'x']"
+        assert Client(app, user="bob").call("who").status == 403
+        assert Client(app).call("who").status == 401
+        assert Client(app, token="t").call("who").text == "ann: ['staff']"
+
+    def test_their_flows_are_their_own(self) -> None:
+        app = self.app(auth=BearerTokens({"t": "ann"}))
+
+        @app.tool
+        async def ask(ctx: Context) -> str:
+            await ctx.confirm("Sure?")
+            return "done"
+
+        flow = Client(app, user="bob").flow("ask")
+        state = flow.start().state
+        other = Client(app, user="eve").flow("ask")
+        other.start()
+        other.state = state
+        assert other.answer(confirm=yes).error.code == -32602
+        assert flow.answer(confirm=yes).text == "done"
+
+    def test_so_it_is_without_authentication(self) -> None:
+        assert Client(self.app(), user="bob", scopes=["staff"]).call("who").text == "bob: ['staff']"
+
+    def test_scopes_are_those_of_a_user(self) -> None:
+        app = self.app(auth=BearerTokens({"t": "ann"}))
+        refused: list[dict[str, Any]] = [
+            {"scopes": ["a"]},
+            {"user": "a", "token": "t"},
+            {"user": "a", "scopes": "staff"},
+        ]
+        for options in refused:
+            with pytest.raises(Unexpected):
+                Client(app, **options)
+        with pytest.raises(Unexpected, match="in this process"):
+            Client("http://127.0.0.1:1/mcp", user="a")
+
+    def test_scopes_by_token(self) -> None:
+        app = self.app(auth=BearerTokens({"t": "ann", "u": "bob"}, scopes={"t": ["staff"]}))
+        assert [Client(app, token=each).call("who").status for each in "tu"] == [200, 403]
+        for wrong in ({"nobody": ["staff"]}, {"t": "staff"}, "staff"):
+            with pytest.raises(SetupError, match=r"BearerTokens\(scopes="):
+                BearerTokens({"t": "ann"}, scopes=wrong)

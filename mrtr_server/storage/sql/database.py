@@ -209,8 +209,8 @@ class Database(ABC):
         """Return the statements that make the indexes which are not there, or were left unfinished."""
         return []
 
-    async def review(self) -> list[Advice]:
-        """Return what an operator should know of the database before servers use it. Raises as `rows` does."""
+    async def review(self, processes: int = 1) -> list[Advice]:
+        """Return what an operator should know of the database before processes use it. Raises as `rows` does."""
         return []
 
     # The epoch

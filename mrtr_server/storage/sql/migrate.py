@@ -54,11 +54,12 @@ async def script(url: str) -> str:
     return "".join(f"{step};\n" for step in (*whole, *indexes))
 
 
-async def review(url: str) -> list[Advice]:
+async def review(url: str, processes: int = 1) -> list[Advice]:
     """Return what an operator should know of a database before servers use it.
 
     Args:
         url: as for `SQLStore`.
+        processes: how many are to use it.
 
     Raises:
         SetupError, StoreUnavailable: it can't be used.
@@ -66,7 +67,7 @@ async def review(url: str) -> list[Advice]:
     database = open_database(url)
     try:
         await database.check()
-        return await database.review()
+        return await database.review(processes)
     finally:
         await database.close()
 

@@ -29,6 +29,9 @@ logger = logging.getLogger("mrtr_server")
 
 CONNECTIONS = 5
 """Connections that a process keeps for what clients do, at most."""
+
+OF_PROCESS = CONNECTIONS + 2
+"""All connections of a process: also the one for leases, and the one that listens."""
 IDLE_LIFE = 5 * 60.0
 """After how many seconds without use a connection is closed: firewalls drop old ones without a word."""
 STATEMENTS = 100
@@ -288,7 +291,7 @@ class PostgreSQLDatabase(Database):
         drop = self.statements["drop_index"]
         return [step for name, make in missing.items() for step in (drop.format(index=name), make)]
 
-    async def review(self) -> list[Advice]:
+    async def review(self, processes: int = 1) -> list[Advice]:
         """Return what an operator should know before servers use it; see `Database.review`."""
         found: list[Advice] = [("warning", self._advice)] if self._advice else []
         if await self.missing_indexes():
@@ -302,6 +305,10 @@ class PostgreSQLDatabase(Database):
         elif standbys and not waited_for:
             way = "Set synchronous_standby_names, or run `mrtr-server db new-epoch` after each failover"
             found.append(("warning", f"its standbys are asynchronous, so a failover {_LOSES}. {way}"))
+        ((most,),) = await self.rows("find_most_connections")
+        if not self._is_pooled and processes * OF_PROCESS > most:
+            has = f"{processes} processes may have {processes * OF_PROCESS} connections, {OF_PROCESS} each"
+            found.append(("warning", f"{has}, and it takes {most}: raise max_connections, or put a pooler in front"))
         return found
 
     async def _look(self, work: Callable[[Any], Awaitable[T]]) -> T:

@@ -480,6 +480,14 @@ FROM pg_stat_replication
 WHERE state IS DISTINCT FROM 'backup'
     AND NOT EXISTS (SELECT FROM pg_replication_slots WHERE active_pid = pid AND slot_type = 'logical');
 
+-- name: find_most_connections
+-- How many connections this user may have: others are kept for superusers, and a role or a database may have a limit.
+SELECT least(
+    current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int,
+    (SELECT nullif(rolconnlimit, -1) FROM pg_roles WHERE rolname = current_user),
+    (SELECT nullif(datconnlimit, -1) FROM pg_database WHERE datname = current_database())
+);
+
 -- name: find_indexes
 SELECT relname FROM pg_catalog.pg_index JOIN pg_catalog.pg_class ON pg_class.oid = indexrelid
 WHERE indisvalid AND pg_catalog.pg_table_is_visible(indexrelid);

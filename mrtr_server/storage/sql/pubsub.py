@@ -1,6 +1,7 @@
 """Changes on one replica reach the listeners on all of them, through the database that they share."""
 
 import json
+import time
 from collections.abc import Sequence
 
 from ...protocol.messages import Change, Subscription
@@ -66,6 +67,7 @@ class SQLFanout(InProcessFanout):
         self._publish_topic((kind, digest) if digest else topic_of(Change(kind, uri)))
 
     def _on_gap(self) -> None:
+        self._updated_all = time.time()
         for listener in tuple(self._listeners):
             listener.notify_of_all()
 
