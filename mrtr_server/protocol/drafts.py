@@ -26,6 +26,7 @@ from .dialect import (
     read_answers,
     read_arguments,
     read_progress_token,
+    read_response,
     read_target,
     read_task_ttl,
     requests,
@@ -40,6 +41,7 @@ from .messages import (
     ASKING_METHODS,
     JSON,
     TASK_RESULT,
+    UNNAMED,
     Acknowledged,
     Call,
     Complete,
@@ -143,14 +145,21 @@ class SepDraftDialect(Dialect):
         return self._about_task(envelope, method, task_id, answers, principal, user)
 
     def _read_response(self, envelope: Envelope, principal: Principal | None, user: Any) -> Call:
-        """Read a JSON-RPC response that names a task as the answer to the one question that the task has open."""
-        answer = envelope.message.get("result")
-        if answer is None:
+        """Read a JSON-RPC response that names a task as the answer to a question of the task."""
+        message = envelope.message
+        holders = [message["result"] if "result" in message else message["error"], message]
+        if not any(RELATED_TASK in meta_of(holder) for holder in holders):
             raise InvalidRequest(NO_METHOD, envelope.id)
-        if RELATED_TASK not in meta_of(answer) and RELATED_TASK not in meta_of(envelope.message):
-            raise InvalidRequest(NO_METHOD, envelope.id)
-        task_id = _task_id(answer, envelope.message)
-        return self._about_task(envelope, "tasks/respond", task_id, {"": answer}, principal, user)
+        answers = {self._answered(holders): read_response(message)}
+        return self._about_task(envelope, "tasks/respond", _task_id(*holders), answers, principal, user)
+
+    def _answered(self, holders: list[JSON]) -> str:
+        """Return the name of the question that a response answers; see `UNNAMED`.
+
+        Args:
+            holders: what may name it in its `_meta`.
+        """
+        return UNNAMED
 
     def _about_task(
         self,
@@ -310,5 +319,10 @@ def _bare(answers: Any) -> dict[str, JSON]:
 
 
 def _unwrapped(raw: JSON) -> JSON:
+    """Return the answer in a wrapped one; an error in its place is that of a person who does not answer."""
+    if len(raw) != 1:
+        return raw
+    if isinstance(raw.get("error"), dict):
+        return {"action": "cancel"}
     wrapped = raw.get("result")
-    return wrapped if len(raw) == 1 and isinstance(wrapped, dict) else raw
+    return wrapped if isinstance(wrapped, dict) else raw

@@ -28,6 +28,7 @@ from .dialect import (
     CAPABILITIES_FIELD,
     CLIENT_FIELD,
     METHODS,
+    NO_METHOD_CODE,
     WITH_ARGUMENTS,
     Dialect,
     ListenWriter,
@@ -39,6 +40,7 @@ from .dialect import (
     progress_params,
     read_arguments,
     read_progress_token,
+    read_response,
     read_target,
     request,
     request_of,
@@ -110,9 +112,6 @@ _SEEN_IN_HTTP = (
 """The errors that answer a request with an HTTP status of their own in this era, too."""
 
 _NO_RESOURCE = -32002
-_NO_METHOD = -32601
-_LONGEST_REASON = 200
-"""Characters of what a client says of why it did not answer."""
 
 
 class HandshakeDialect(Dialect):
@@ -279,13 +278,8 @@ class HandshakeDialect(Dialect):
         call.state = call.answers = None
 
     def load_answer(self, envelope: Envelope) -> JSON:
-        """Return the answer in a response to a question: its result; or that the client lacks it, or why it failed."""
-        if "result" in envelope.message:
-            return {"result": envelope.message["result"]}
-        error = envelope.message["error"]
-        if error.get("code") == _NO_METHOD:
-            return {"lacks": True}
-        return {"failed": str(error.get("message"))[:_LONGEST_REASON]}
+        """Return the answer in a response to a question; see `read_response`."""
+        return read_response(envelope.message)
 
     # Responses
 
@@ -319,7 +313,7 @@ class HandshakeDialect(Dialect):
         if isinstance(error, UnknownTarget) and "uri" in (error.data or {}):
             written["code"] = _NO_RESOURCE
         elif self.form.tasks and lacks_tasks(error):  # these clients request tasks by a parameter
-            written = {"code": _NO_METHOD, "message": "This tool can only be called as a task: send params.task"}
+            written = {"code": NO_METHOD_CODE, "message": "This tool can only be called as a task: send params.task"}
         elif isinstance(error, PagesRequired):
             asked = (question_params(self.form, each, name) for name, each in error.questions.items())
             written["data"] = {"elicitations": list(asked)}
