@@ -65,10 +65,14 @@ ENCODINGS = "protocol.draft_encodings"
 NAMED_ANSWERS = "protocol.draft_answers"
 """Answers in these forms."""
 
+PENDING = "protocol.pending_elicitations"
+"""What a draft adds to tasks of a ratified version."""
+
 WIRE = (
     DIALECTS
     | HANDSHAKE
-    | {ENCODINGS, NAMED_ANSWERS, *(f"protocol.{each}" for each in ("dialect", "all_dialects", "headers", "jsonrpc"))}
+    | {ENCODINGS, NAMED_ANSWERS, PENDING}
+    | {f"protocol.{each}" for each in ("dialect", "all_dialects", "headers", "jsonrpc")}
 )
 """What knows the forms of messages on the wire."""
 
@@ -299,7 +303,8 @@ class TestNeutrality:
 
     def test_the_search_finds_what_it_looks_for(self) -> None:
         found = {module for module in MODULES if self.VERSION.search(SOURCES[module].read_text())}
-        assert found == DIALECTS | {ENCODINGS, NAMED_ANSWERS, "protocol.all_dialects", "protocol.handshake_versions"}
+        elsewhere = {ENCODINGS, NAMED_ANSWERS, PENDING, "protocol.all_dialects", "protocol.handshake_versions"}
+        assert found == DIALECTS | elsewhere
 
     def numbers(self, module: str) -> set[int]:
         tree = TREES[module]

@@ -20,7 +20,7 @@ from ..well_formed import write_json
 from .callers import Principal
 from .dialect import result, with_related
 from .draft_answers import MEMBERS, SEND_STATE, BegunAnew, Followed, Given, open_locations, with_locations
-from .drafts import SepDraftDialect, either, meta_of, with_mode
+from .drafts import SepDraftDialect, either, meta_of
 from .jsonrpc import Envelope
 from .messages import (
     ASKING_METHODS,
@@ -40,6 +40,7 @@ from .messages import (
     Question,
     TaskResult,
 )
+from .pending_elicitations import with_mode
 
 KEY = "mrtr-server/key"
 """Where a question of a task has its key in `_meta`, if there are several; its answer names it there, too."""

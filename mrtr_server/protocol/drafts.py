@@ -48,13 +48,13 @@ from .messages import (
     HandedOver,
     NeedsInput,
     Outcome,
-    Question,
     Task,
     TaskCreated,
     TaskOffer,
     TaskResult,
     TaskStatusResult,
 )
+from .pending_elicitations import IMMEDIATE, pending_of, read_elicitation_response, with_mode
 
 _TASK_METHODS = {
     "tasks/get": "tasks/get",
@@ -63,11 +63,6 @@ _TASK_METHODS = {
     "tasks/cancel": "tasks/cancel",
 }
 """The methods of tasks, by their names in the drafts."""
-
-_PREFIX = "io.modelcontextprotocol/"
-_PENDING = _PREFIX + "pending-elicitations"
-_IMMEDIATE = _PREFIX + "model-immediate-response"
-_RESPONSE = _PREFIX + "elicitation-response"
 
 _EVERYTHING = Client(capabilities=None)
 _OFFER = TaskOffer(first_ask=True)
@@ -134,14 +129,10 @@ class SepDraftDialect(Dialect):
     def _read_task(self, envelope: Envelope, principal: Principal | None, user: Any) -> Call:
         params = envelope.params
         task_id = _task_id(params, envelope.message)
-        method, answers = _TASK_METHODS[envelope.method], None
+        method = _TASK_METHODS[envelope.method]
+        answers = read_elicitation_response(envelope.method, params)
         if method == "tasks/answer":
             answers = _bare(either(envelope, "inputResponses"))
-        elif method == "tasks/get" and _RESPONSE in meta_of(params):
-            answer = meta_of(params)[_RESPONSE]
-            if not isinstance(answer, dict) or not isinstance(answer.get("elicitationId"), str):
-                raise InvalidParams(f"_meta.{_RESPONSE} must be an object with an elicitationId, a string")
-            answers = read_answers({answer["elicitationId"]: answer})
         return self._about_task(envelope, method, task_id, answers, principal, user)
 
     def _read_response(self, envelope: Envelope, principal: Principal | None, user: Any) -> Call:
@@ -261,25 +252,12 @@ def _redeemed(redeemed: TaskResult) -> JSON:
     return with_related({"inputRequests": asked}, task.id)
 
 
-def with_mode(question: Question) -> JSON:
-    """Return the parameters of an ask; those of a form say that they are, as the drafts print it for tasks."""
-    return {"mode": "form", **question.params} if question.method == "elicitation/create" else question.params
-
-
 def _flat(task: Task) -> JSON:
     body = with_related({"taskId": task.id, "status": task.status, "createdAt": timestamp(task.created)}, task.id)
-    if task.status == "input_required":
-        body["_meta"][_PENDING] = [_pending(key, question) for key, question in task.questions.items()]
+    body["_meta"].update(pending_of(task, _EVERYTHING))
     if task.message and task.status in ("working", "input_required", "cancelled"):  # for while one waits
-        body["_meta"][_IMMEDIATE] = task.message
+        body["_meta"][IMMEDIATE] = task.message
     return body
-
-
-def _pending(key: str, question: Question) -> JSON:
-    """Return what is asked as #1869 lists it: an elicitation as printed, all else as the request that it is."""
-    if question.method == "elicitation/create":
-        return {"elicitationId": key, **with_mode(question)}
-    return {"elicitationId": key, "method": question.method, "params": question.params}
 
 
 def meta_of(holder: Mapping[str, Any]) -> JSON:

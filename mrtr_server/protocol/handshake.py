@@ -58,6 +58,7 @@ from .handshake_tasks import (
     page_body,
     read_offer,
     read_task_id,
+    seen_body,
     task_body,
 )
 from .handshake_tasks import METHODS as TASK_METHODS
@@ -88,6 +89,7 @@ from .messages import (
     TaskResult,
     TaskStatusResult,
 )
+from .pending_elicitations import read_elicitation_response
 from .sessions import NO_SESSION, Session, remembered
 
 CANCELLED = "notifications/cancelled"
@@ -251,10 +253,11 @@ class HandshakeDialect(Dialect):
             mismatch=mismatch,
         )
         if offer is not None and method == "tools/call":
-            call.task = read_offer(params)
+            call.task = read_offer(params, client)
         elif method in TASK_METHODS:
             call.task = offer
             call.target = "" if method == "tasks/list" else read_task_id(params)
+            call.answers = read_elicitation_response(method, params)
             if method == TASK_RESULT:
                 call.params = with_stream(envelope)
         elif method == "initialize":
@@ -394,9 +397,9 @@ class HandshakeDialect(Dialect):
         """
         match outcome:
             case TaskCreated(task):
-                return created_body(task, call.target)
+                return created_body(task, call.target, call.client)
             case TaskStatusResult(task):
-                return task_body(task)
+                return seen_body(task, call.client)
             case TaskPage():
                 return page_body(outcome)
             case TaskResult(task):
