@@ -187,7 +187,7 @@ class MRTRServer(Composition, ASGIServer):
             parts.settings,
             parts.registry,
             parts.shared,
-            experiments=parts.experiments,
+            dialects=parts.dialects,
             host=host,
             workers=workers,
             server=self,

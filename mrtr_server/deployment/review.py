@@ -1,6 +1,6 @@
 """What is risky about a server, as far as its settings and its tools show it."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -10,6 +10,8 @@ from ..crypto.keys import ENVIRONMENT as KEYS
 from ..crypto.signing import SignedCodec
 from ..limits import Limits
 from ..loopback import is_loopback_address
+from ..protocol.served_dialects import ServedDialects
+from ..registration.handlers import asks
 from ..registration.registry import Registry
 from ..storage.factory import ENVIRONMENT as DATABASE
 from ..transport.resource_metadata import NOT_SERVED, WELL_KNOWN, is_served
@@ -51,7 +53,7 @@ def review(
     registry: Registry,
     shared: SharedResources,
     *,
-    experiments: Collection[str],
+    dialects: ServedDialects,
     host: str,
     workers: int,
     server: object,
@@ -63,7 +65,7 @@ def review(
         settings: what it is made with.
         registry: what it offers.
         shared: what its replicas share.
-        experiments: the dialects that it serves and no ratified version of the protocol has.
+        dialects: what it speaks.
         host: the address that it is to listen on.
         workers: how many processes are to serve it, on all machines.
         server: the server itself, as the routes of a site know it.
@@ -72,7 +74,9 @@ def review(
     found = [
         *(Finding("warning", "environment", advice) for advice in unknown_variables().values()),
         *_review_deployment(settings, registry, shared, workers),
-        *_review_access(settings, registry, host, experiments),
+        *_review_dialects(dialects),
+        *_review_questions(dialects, registry, shared, workers),
+        *_review_access(settings, registry, host),
         *_review_tokens(settings, host),
         *_review_site(settings, server, site),
         *_review_end(settings, host),
@@ -141,9 +145,37 @@ def _review_rates(settings: Settings[Any], registry: Registry, workers: int) -> 
         yield Finding("warning", "rate_limits", f"per_tool names no tool of this server: {', '.join(unknown)}")
 
 
-def _review_access(
-    settings: Settings[Any], registry: Registry, host: str, experiments: Collection[str]
+def _review_dialects(dialects: ServedDialects) -> Iterator[Finding]:
+    if dialects.experiments:
+        yield Finding(
+            "advice",
+            "dialects",
+            f"{', '.join(dialects.experiments)} is served, for clients that name no version. Their requests have no "
+            "Mcp-Method and Mcp-Name headers for gateways to decide by, and do not declare what the client can be "
+            f"asked. With dialects={dialects.ratified}, the ratified versions alone, such requests are refused, as the "
+            "protocol has it. Do that unless a client of yours needs them",
+        )
+
+
+def _review_questions(
+    dialects: ServedDialects, registry: Registry, shared: SharedResources, workers: int
 ) -> Iterator[Finding]:
+    if dialects.handshake is None or workers == 1 or shared.store.shared:
+        return
+    offered = (registry.tools, registry.prompts, registry.resources, registry.templates)
+    asking = sorted({each.handler.name for kind in offered for each in kind.values() if asks(each.handler)})
+    if asking:
+        newest = dialects.handshake.name
+        yield Finding(
+            "error",
+            "database",
+            f"there is none, so clients of {newest} and earlier get an error where {', '.join(asking)} asks them: "
+            f"their answers may come to another of the {workers} processes. Set {DATABASE}; or leave {newest} out of "
+            "dialects=, which such clients can't use then",
+        )
+
+
+def _review_access(settings: Settings[Any], registry: Registry, host: str) -> Iterator[Finding]:
     if settings.auth is None and not settings.middleware and not _is_loopback(host):
         yield Finding(
             "warning",
@@ -168,13 +200,6 @@ def _review_access(
             "docs",
             f"anyone who reaches {host} finds the page at /docs, with the list of all tools where there is no auth=. "
             "Leave docs= out, and set MRTR_DOCS where you want it",
-        )
-    if experiments:
-        yield Finding(
-            "advice",
-            "dialects",
-            f"{', '.join(experiments)} is served. Its requests have no Mcp-Method and Mcp-Name headers, so a gateway "
-            "that decides by those does not see them. Leave it out of dialects= unless a client of yours needs it",
         )
 
 

@@ -12,6 +12,7 @@ from ..flow.handler import Handler
 from ..flow.home import Home
 from ..flow.idempotency_keys import IdempotencyKey
 from ..flow.inputs import InputRequired
+from ..flow.resolver import Dependency
 from ..schema.annotations import union_members
 from ..schema.stored import Stored, stored_as
 from .declarations import Declaration, read_declaration
@@ -122,8 +123,21 @@ def _without_asks(annotation: Any) -> Any:
     return Union[kept] if kept else type(None)  # noqa: UP007  built from values
 
 
-def calls(handler: Handler, method: str) -> bool:
-    """Check whether a handler's own code calls a method of its `Context`, as far as can be seen from its names."""
+_ASKS = ("ask", "confirm", "elicit", "elicit_url", "sample", "list_roots")
+"""The methods of a `Context` that ask."""
+
+
+def asks(handler: Handler) -> bool:
+    """Check whether a handler asks, as far as can be seen: what it declares, returns, or calls by its own code."""
+    if handler.inputs is not None or (handler.declared is not None and handler.declared.keys):
+        return True
+    nodes = () if handler.declared is None else handler.declared.nodes
+    own = [handler, *(node for node in nodes if isinstance(node, Dependency))]
+    return any(calls(each, method) for each in own for method in _ASKS)
+
+
+def calls(handler: Handler | Dependency, method: str) -> bool:
+    """Check whether the own code of a handler, or of a dependency, calls a method of its `Context`, by the names in it."""
     function = getattr(handler.function, "func", handler.function)
     code = getattr(unwrap(getattr(function, "__func__", function)), "__code__", None)
     return code is not None and handler.context is not None and _takes(code, handler.context, method)

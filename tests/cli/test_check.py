@@ -10,7 +10,20 @@ from click.testing import CliRunner, Result
 from pydantic import Field
 from starlette.requests import Request
 
-from mrtr_server import BearerTokens, JWTAuth, KeyRing, Limits, MRTRServer, SignedCodec, SQLStore
+from mrtr_server import (
+    BearerTokens,
+    Context,
+    Depends,
+    Elicit,
+    InputRequired,
+    Inputs,
+    JWTAuth,
+    KeyRing,
+    Limits,
+    MRTRServer,
+    SignedCodec,
+    SQLStore,
+)
 from mrtr_server.cli import main
 from mrtr_server.deployment.review import Finding
 
@@ -107,6 +120,51 @@ class TestFindings:
         assert finding.level == "error"
         assert "pay" in finding.message
 
+    def test_questions_to_clients_with_a_handshake_need_a_shared_store(self, tmp_path: Path) -> None:
+        """An answer comes as a request of its own, which may reach another process."""
+
+        def register(server: MRTRServer) -> MRTRServer:
+            async def named(ctx: Context) -> str:
+                return await ctx.elicit("Who?", str)
+
+            @server.tool
+            async def inline(ctx: Context) -> str:
+                """Ask inline."""
+                return await ctx.elicit("Who?", str)
+
+            @server.tool
+            def returned(inputs: Inputs) -> str | InputRequired:
+                """Ask as a pure function."""
+                return InputRequired(login=Elicit("Who?", str))
+
+            @server.tool
+            async def depending(name: Annotated[str, Depends(named)]) -> str:
+                """Ask in a dependency."""
+                return name
+
+            @server.prompt
+            async def review(ctx: Context) -> str:
+                """Ask for a prompt."""
+                return (await ctx.sample("What?")).text
+
+            @server.tool
+            async def silent(ctx: Context) -> str:
+                """Ask nothing."""
+                await ctx.log("quiet")
+                return "done"
+
+            return server
+
+        everywhere = register(make(dialects=["2026-07-28", "2025-11-25"]))
+        assert everywhere.check() == []
+        (finding,) = everywhere.check(workers=2)
+        assert (finding.level, finding.about) == ("error", "database")
+        assert "2025-11-25 and earlier get an error where depending, inline, returned, review asks" in finding.message
+        assert register(make()).check(workers=2) == [], "the newest version alone needs no more than the key"
+        shared = SQLStore(f"sqlite:///{tmp_path}/store.db")
+        found = register(make(dialects=["2026-07-28", "2025-11-25"], store=shared)).check(workers=2)
+        assert said(found) == [("advice", "database")], "a SQLite file is for one machine"
+
     @pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "tools.example.com"])
     def test_a_public_address_without_authentication_is_a_warning(self, host: str) -> None:
         assert said(make().check(host=host)) == [("warning", "auth")]
@@ -149,7 +207,9 @@ class TestFindings:
 
     def test_the_dialect_of_the_drafts_is_named_as_long_as_it_is_served(self) -> None:
         assert said(make(dialects=None).check()) == [("advice", "dialects")]
-        assert said(make(dialects=["2026-07-28", "sep-draft"]).check()) == [("advice", "dialects")]
+        (finding,) = make(dialects=["2026-07-28", "sep-draft"]).check()
+        assert (finding.level, finding.about) == ("advice", "dialects")
+        assert "With dialects=['2026-07-28', '2025-11-25'], the ratified versions alone" in finding.message
 
     def test_tools_and_prompts_without_descriptions_are_named_and_so_are_their_arguments(self) -> None:
         server = make()
