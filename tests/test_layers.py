@@ -254,6 +254,7 @@ def test_only_the_edge_knows_the_dialects() -> None:
     knowing = {module for module in MODULES if siblings(module) & WIRE} - WIRE - {CHOICE}
     assert {module.partition(".")[0] for module in knowing} == {"transport", "testing", "wire"}
     assert {module for module in MODULES if CHOICE in siblings(module)} == {
+        "deployment.review",  # which are served
         "deployment.settings",  # which names are there
         "deployment.wiring",
         "transport.endpoint",

@@ -137,7 +137,7 @@ def asks(handler: Handler) -> bool:
 
 
 def calls(handler: Handler | Dependency, method: str) -> bool:
-    """Check whether the own code of a handler, or of a dependency, calls a method of its `Context`, by the names in it."""
+    """Check whether a function's own code calls a method of its `Context`, as far as can be seen from its names."""
     function = getattr(handler.function, "func", handler.function)
     code = getattr(unwrap(getattr(function, "__func__", function)), "__code__", None)
     return code is not None and handler.context is not None and _takes(code, handler.context, method)
