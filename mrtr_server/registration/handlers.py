@@ -132,7 +132,7 @@ def asks(handler: Handler) -> bool:
     if handler.inputs is not None or (handler.declared is not None and handler.declared.keys):
         return True
     nodes = () if handler.declared is None else handler.declared.nodes
-    own = [handler, *(node for node in nodes if isinstance(node, Dependency))]
+    own: list[Handler | Dependency] = [handler, *(node for node in nodes if isinstance(node, Dependency))]
     return any(calls(each, method) for each in own for method in _ASKS)
 
 
