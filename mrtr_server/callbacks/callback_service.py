@@ -205,7 +205,7 @@ class Callbacks:
     def callback_link(
         self, callback: Callback[Any], key: str, question: str, call: Call, flow: FlowRecord
     ) -> CallbackLink:
-        """Return the link for an ask of a flow. It is the same in each round, and in a task the same until its end.
+        """Return the link for an ask of a flow. It is the same in each round. A task has one of its own.
 
         Args:
             callback: where it leads.

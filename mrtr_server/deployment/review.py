@@ -169,9 +169,9 @@ def _review_questions(
         yield Finding(
             "error",
             "database",
-            f"there is none, so clients of {newest} and earlier get an error where {', '.join(asking)} asks them: "
-            f"their answers may come to another of the {workers} processes. Set {DATABASE}; or leave {newest} out of "
-            "dialects=, which such clients can't use then",
+            f"there is none, so clients of {newest} and earlier get an error when they are asked by "
+            f"{', '.join(asking)}: their answers may come to another of the {workers} processes. Set {DATABASE}; or "
+            f"leave {newest} out of dialects=, and such clients can't use the server at all",
         )
 
 

@@ -159,7 +159,10 @@ class TestFindings:
         assert everywhere.check() == []
         (finding,) = everywhere.check(workers=2)
         assert (finding.level, finding.about) == ("error", "database")
-        assert "2025-11-25 and earlier get an error where depending, inline, returned, review asks" in finding.message
+        assert (
+            "2025-11-25 and earlier get an error when they are asked by depending, inline, returned, review:"
+            in finding.message
+        )
         assert register(make()).check(workers=2) == [], "the newest version alone needs no more than the key"
         shared = SQLStore(f"sqlite:///{tmp_path}/store.db")
         found = register(make(dialects=["2026-07-28", "2025-11-25"], store=shared)).check(workers=2)
