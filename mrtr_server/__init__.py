@@ -2,77 +2,133 @@
 
 import typing as _typing
 
-from ._version import __version__ as __version__
-from .auth.fixed_tokens import BearerTokens as BearerTokens
-from .auth.introspection import IntrospectionAuth as IntrospectionAuth
-from .auth.jwt_auth import JWTAuth as JWTAuth
-from .callbacks.callback_service import Callback as Callback
-from .callbacks.callback_service import CallbackLink as CallbackLink
-from .crypto.codec import Codec as Codec
-from .crypto.codec import SealedCodec as SealedCodec
-from .crypto.keys import KeyRing as KeyRing
-from .crypto.signing import SignedCodec as SignedCodec
-from .errors import FlowContinues as FlowContinues
-from .errors import InsufficientScope as InsufficientScope
-from .errors import MRTRError as MRTRError
-from .errors import NotFound as NotFound
-from .errors import ProtocolError as ProtocolError
-from .errors import Refusal as Refusal
-from .errors import SetupError as SetupError
-from .errors import StoreUnavailable as StoreUnavailable
-from .errors import ToolError as ToolError
-from .flow.asks import Confirm as Confirm
-from .flow.asks import Elicit as Elicit
-from .flow.asks import Elicited as Elicited
-from .flow.asks import ListRoots as ListRoots
-from .flow.asks import Root as Root
-from .flow.asks import Roots as Roots
-from .flow.asks import Sample as Sample
-from .flow.asks import Sampled as Sampled
-from .flow.context import Context as Context
-from .flow.hooks import CallInfo as CallInfo
-from .flow.hooks import CallNext as CallNext
-from .flow.hooks import Ended as Ended
-from .flow.hooks import Failure as Failure
-from .flow.idempotency_keys import IdempotencyKey as IdempotencyKey
-from .flow.inputs import InputRequired as InputRequired
-from .flow.inputs import Inputs as Inputs
-from .flow.inputs import State as State
-from .flow.url_asks import ElicitUrl as ElicitUrl
-from .limits import Limits as Limits
-from .protocol.callers import Caller as Caller
-from .protocol.callers import Client as Client
-from .protocol.callers import Principal as Principal
-from .protocol.content import Annotations as Annotations
-from .protocol.content import AudioContent as AudioContent
-from .protocol.content import Completion as Completion
-from .protocol.content import EmbeddedResource as EmbeddedResource
-from .protocol.content import Icon as Icon
-from .protocol.content import ImageContent as ImageContent
-from .protocol.content import Message as Message
-from .protocol.content import PromptResult as PromptResult
-from .protocol.content import ResourceContents as ResourceContents
-from .protocol.content import ResourceLink as ResourceLink
-from .protocol.content import TextContent as TextContent
-from .protocol.content import ToolAnnotations as ToolAnnotations
-from .protocol.content import ToolResult as ToolResult
-from .rates.rate_limits import RateLimits as RateLimits
-from .registration.declarations import Depends as Depends
-from .registration.methods import prompt as prompt
-from .registration.methods import resource as resource
-from .registration.methods import tool as tool
-from .schema.arguments import Header as Header
-from .server import MRTRServer as MRTRServer
-from .storage.base import Redemption as Redemption
-from .storage.base import Store as Store
-from .storage.base import TaskStore as TaskStore
-from .storage.memory import InProcessStore as InProcessStore
-from .storage.pubsub import Fanout as Fanout
-from .storage.tasks import TaskRow as TaskRow
-from .telemetry.choice import OpenTelemetry as OpenTelemetry
+from ._version import __version__
+from .auth.fixed_tokens import BearerTokens
+from .auth.introspection import IntrospectionAuth
+from .auth.jwt_auth import JWTAuth
+from .callbacks.callback_service import Callback, CallbackLink
+from .crypto.codec import Codec, SealedCodec
+from .crypto.keys import KeyRing
+from .crypto.signing import SignedCodec
+from .errors import (
+    FlowContinues,
+    InsufficientScope,
+    MRTRError,
+    NotFound,
+    ProtocolError,
+    Refusal,
+    SetupError,
+    StoreUnavailable,
+    ToolError,
+)
+from .flow.asks import Confirm, Elicit, Elicited, ListRoots, Root, Roots, Sample, Sampled
+from .flow.context import Context
+from .flow.hooks import CallInfo, CallNext, Ended, Failure
+from .flow.idempotency_keys import IdempotencyKey
+from .flow.inputs import InputRequired, Inputs, State
+from .flow.url_asks import ElicitUrl
+from .limits import Limits
+from .protocol.callers import Caller, Client, Principal
+from .protocol.content import (
+    Annotations,
+    AudioContent,
+    Completion,
+    EmbeddedResource,
+    Icon,
+    ImageContent,
+    Message,
+    PromptResult,
+    ResourceContents,
+    ResourceLink,
+    TextContent,
+    ToolAnnotations,
+    ToolResult,
+)
+from .rates.rate_limits import RateLimits
+from .registration.declarations import Depends
+from .registration.methods import prompt, resource, tool
+from .schema.arguments import Header
+from .server import MRTRServer
+from .storage.base import Redemption, Store, TaskStore
+from .storage.memory import InProcessStore
+from .storage.pubsub import Fanout
+from .storage.tasks import TaskRow
+from .telemetry.choice import OpenTelemetry
+
+__all__ = [
+    "Annotations",
+    "AudioContent",
+    "BearerTokens",
+    "CallInfo",
+    "CallNext",
+    "Callback",
+    "CallbackLink",
+    "Caller",
+    "Client",
+    "Codec",
+    "Completion",
+    "Confirm",
+    "Context",
+    "Depends",
+    "Elicit",
+    "ElicitUrl",
+    "Elicited",
+    "EmbeddedResource",
+    "Ended",
+    "Failure",
+    "Fanout",
+    "FlowContinues",
+    "Header",
+    "Icon",
+    "IdempotencyKey",
+    "ImageContent",
+    "InProcessStore",
+    "InputRequired",
+    "Inputs",
+    "InsufficientScope",
+    "IntrospectionAuth",
+    "JWTAuth",
+    "KeyRing",
+    "Limits",
+    "ListRoots",
+    "MRTRError",
+    "MRTRServer",
+    "Message",
+    "NotFound",
+    "OpenTelemetry",
+    "Principal",
+    "PromptResult",
+    "ProtocolError",
+    "RateLimits",
+    "Redemption",
+    "Refusal",
+    "ResourceContents",
+    "ResourceLink",
+    "Root",
+    "Roots",
+    "SQLStore",
+    "Sample",
+    "Sampled",
+    "SealedCodec",
+    "SetupError",
+    "SignedCodec",
+    "State",
+    "Store",
+    "StoreUnavailable",
+    "TaskRow",
+    "TaskStore",
+    "TextContent",
+    "ToolAnnotations",
+    "ToolError",
+    "ToolResult",
+    "__version__",
+    "prompt",
+    "resource",
+    "tool",
+]
 
 if _typing.TYPE_CHECKING:
-    from .storage.sql.store import SQLStore as SQLStore
+    from .storage.sql.store import SQLStore
 else:
 
     def __getattr__(name: str) -> object:  # so that it is loaded only for those who want it

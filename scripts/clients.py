@@ -3,17 +3,16 @@
 import argparse
 import asyncio
 import json
-import os
 import signal
 import sys
-from asyncio.subprocess import DEVNULL, PIPE, Process
-from contextlib import suppress
+from asyncio.subprocess import DEVNULL, PIPE
 from pathlib import Path
 from typing import Any
 
 from clients_fleet import Front, foreign, read_address, replicas
-from clients_install import LISTED, Client, NotInstalled, environment, read_clients
+from clients_install import LISTED, Client, NotInstalled, environment, read_clients, select
 from clients_table import Result, as_text, write_rows
+from demo_fleet import end_session
 
 SIDE_BY_SIDE = 6
 """How many clients wait for the person at the same time."""
@@ -46,20 +45,13 @@ async def run(client: Client, url: str, limit: float, patience: float = 0) -> tu
     except TimeoutError:
         return {}, f"It did not end within {limit + patience:g} s"
     finally:
-        await _end(process)
+        await end_session(process)
     reported = [line for line in output.decode(errors="replace").splitlines() if line.startswith("{")]
     if not reported:
         said = errors.decode(errors="replace").strip().splitlines()
         return {}, said[-1] if said else f"It ended with {process.returncode}, and reported nothing"
     outcomes: dict[str, Any] = json.loads(reported[-1])
     return outcomes, outcomes.pop("error", "")
-
-
-async def _end(process: Process) -> None:
-    """End a program, and what it started in its session."""
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    await process.wait()
 
 
 async def visit(client: Client, front: Front, limit: float) -> Result:
@@ -106,20 +98,6 @@ async def visit_all(clients: list[Client], front: Front, given: argparse.Namespa
     return results
 
 
-def select(clients: list[Client], only: str, *, quick: bool) -> list[Client]:
-    """Return the clients that were asked for.
-
-    Raises:
-        SystemExit: there is no such client.
-    """
-    if only:
-        wanted = [name.strip() for name in only.split(",")]
-        if unknown := set(wanted) - {client.name for client in clients}:
-            sys.exit(f"There is no client {min(unknown)}. There are: {', '.join(c.name for c in clients)}")
-        clients = [client for client in clients if client.name in wanted]
-    return [client for client in clients if client.quick or not quick]
-
-
 async def main(given: argparse.Namespace) -> int:
     """Run the clients; return the exit code."""
     running = asyncio.current_task()
@@ -127,7 +105,8 @@ async def main(given: argparse.Namespace) -> int:
     for number in (signal.SIGTERM, signal.SIGHUP):
         asyncio.get_running_loop().add_signal_handler(number, running.cancel)
     listed = read_clients(given.clients)
-    clients = select(listed, given.only, quick=given.quick)
+    wanted = select((client.name for client in listed), given.only)
+    clients = [client for client in listed if client.name in wanted and (client.quick or not given.quick)]
     async with foreign(given.server) if given.server else replicas(given.database) as front:
         results = await visit_all(clients, front, given)
     if given.json:

@@ -30,8 +30,9 @@ class Front(RoundRobin):
         super().__init__(replicas)
         self._path = path
         self._port = 0
+        self._offered = ""
         self.versions: set[str] = set()
-        """What the headers of `tools/call` said."""
+        """What the headers of `tools/call` said; where there are none, the `initialize` before."""
 
     @property
     def url(self) -> str:
@@ -51,8 +52,12 @@ class Front(RoundRobin):
     async def _forward(self, request: bytes, client: StreamReader, to_client: StreamWriter) -> None:
         head, _, body = request.partition(b"\r\n\r\n")
         header = re.search(rb"^mcp-protocol-version: *(\S+)", head, re.IGNORECASE | re.MULTILINE)
-        if header and re.search(rb'"method": ?"tools/call"', body):
-            self.versions.add(header[1].decode())
+        if offered := re.search(rb'"method": ?"initialize".*"protocolVersion": ?"([^"]+)"', body, re.DOTALL):
+            self._offered = offered[1].decode()
+        if re.search(rb'"method": ?"tools/call"', body) and (
+            version := header[1].decode() if header else self._offered
+        ):
+            self.versions.add(version)
         await super()._forward(request, client, to_client)
 
 

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -130,6 +131,19 @@ def read_clients(file: Path = LISTED) -> list[Client]:
         )
         for entry in listed["client"]
     ]
+
+
+def select(names: Iterable[str], only: str) -> list[str]:
+    """Return the names that were asked for, or all of them.
+
+    Raises:
+        SystemExit: there is no such name.
+    """
+    known = list(names)
+    wanted = [name.strip() for name in only.split(",")] if only else known
+    if unknown := set(wanted) - set(known):
+        sys.exit(f"There is no {min(unknown)}. There are: {', '.join(known)}")
+    return wanted
 
 
 def environment() -> dict[str, str]:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from clients_install import ROOT, Client
 
@@ -12,10 +12,40 @@ PAGE = ROOT / "docs" / "clients.md"
 BEGIN = "<!-- scripts/clients --write writes from here -->"
 END = "<!-- to here -->"
 
+
+@dataclass(frozen=True)
+class Table:
+    """A table of the page.
+
+    Args:
+        begin: what stands before it.
+        end: what stands after it.
+        headings: its columns; the first has names, the last how long each waits for the person.
+    """
+
+    begin: str
+    end: str
+    headings: tuple[str, ...]
+
+    def between(self, page: str) -> str:
+        """Return what stands between the marks."""
+        return page.split(self.begin, 1)[1].split(self.end, 1)[0]
+
+
+class HasRow(Protocol):
+    """What was found of a client or a host."""
+
+    @property
+    def row(self) -> tuple[str, ...]:
+        """Its row in the table."""
+        ...
+
+
 LISTS = ("tools", "prompts", "resources")
 CALLS = ("call", "elicit", "sample")
 UNTRIED = {"ok": False, "said": "The program ended before it tried this"}
 HEADINGS = ("client", "version", "speaks", "lists", "calls", "fills in forms", "samples", "can't", "waits")
+CLIENTS = Table(BEGIN, END, HEADINGS)
 NOT_MEASURED = "not measured"
 _WORDS = {True: "yes", False: "FAILS", None: "no"}
 
@@ -64,10 +94,7 @@ class Result:
         if not self.patience or "patience" not in self.outcomes:
             return NOT_MEASURED
         found = self.outcomes["patience"]
-        if found["ok"]:
-            return f"over {self.patience:g} s"
-        waited = int(found["seconds"]) // 5 * 5  # the rest is the load of the machine
-        return f"{waited} s" if 0 < waited < self.patience else "FAILS"
+        return how_long(found["ok"], found["seconds"], self.patience)
 
     @property
     def row(self) -> tuple[str, ...]:
@@ -93,31 +120,47 @@ class Result:
         }
 
 
+def how_long(ok: bool | None, seconds: float, patience: float) -> str:
+    """Return how long a client waited for a person.
+
+    Args:
+        ok: whether it did until they answered.
+        seconds: when it gave up otherwise.
+        patience: when they answered, in seconds.
+    """
+    if ok:
+        return f"over {patience:g} s"
+    waited = int(seconds) // 5 * 5  # the rest is the load of the machine
+    return f"{waited} s" if 0 < waited < patience else "FAILS"
+
+
 def _cannot(what: Iterable[str]) -> str:
     words = {"elicit": "fill in forms", "sample": "sample"}
     return ", ".join(words.get(each, f"list {each}") for each in what)
 
 
-def as_text(rows: Iterable[tuple[str, ...]]) -> str:
+def as_text(rows: Iterable[tuple[str, ...]], table: Table = CLIENTS) -> str:
     """Return a table for the terminal."""
-    table = [HEADINGS, *rows]
-    widths = [max(len(row[column]) for row in table) for column in range(len(HEADINGS))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in table]
-    return "\n".join(line.rstrip() for line in lines)
+    lines = [table.headings, *rows]
+    widths = [max(len(row[column]) for row in lines) for column in range(len(table.headings))]
+    padded = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in lines]
+    return "\n".join(line.rstrip() for line in padded)
 
 
-def read_rows(page: str) -> dict[str, tuple[str, ...]]:
+def read_rows(page: str, table: Table = CLIENTS) -> dict[str, tuple[str, ...]]:
     """Return the rows of the page, by client."""
-    table = page[page.index(BEGIN) : page.index(END)]
-    rows = [tuple(cell.strip() for cell in line.strip("|").split("|")) for line in table.splitlines() if "|" in line]
-    return {row[0].strip("`"): (row[0].strip("`"), *row[1:]) for row in rows[2:] if len(row) == len(HEADINGS)}
+    lines = [line for line in table.between(page).splitlines() if "|" in line]
+    rows = [tuple(cell.strip() for cell in line.strip("|").split("|")) for line in lines]
+    return {row[0].strip("`"): (row[0].strip("`"), *row[1:]) for row in rows[2:] if len(row) == len(table.headings)}
 
 
-def write_rows(clients: Iterable[Client], results: Mapping[str, Result], page: Path = PAGE) -> None:
+def write_rows(
+    clients: Iterable[Client], results: Mapping[str, HasRow], page: Path = PAGE, table: Table = CLIENTS
+) -> None:
     """Write what was found into the page; rows of others, and waits that were not measured, stay as they are."""
     text = page.read_text("utf-8")
-    old = read_rows(text)
-    lines = [_line(HEADINGS), _line(["---"] * len(HEADINGS))]
+    old = read_rows(text, table)
+    lines = [_line(table.headings), _line(["---"] * len(table.headings))]
     notes: list[str] = []
     for client in clients:
         row = results[client.name].row if client.name in results else old.get(client.name)
@@ -127,8 +170,10 @@ def write_rows(clients: Iterable[Client], results: Mapping[str, Result], page: P
             row = (*row[:-1], old[client.name][-1])
         lines.append(_line((f"`{row[0]}`", *row[1:])))
         notes.append(f"- `{client.name}`: {client.note}")
-    written = "\n".join([BEGIN, "", *lines, "", "What their users set or know:", "", *notes, "", END])
-    page.write_text(re.sub(f"{re.escape(BEGIN)}.*{re.escape(END)}", lambda _: written, text, flags=re.DOTALL), "utf-8")
+    written = "\n".join(["", "", *lines, "", "What their users set or know:", "", *notes, "", ""])
+    before, after = (re.escape(mark) for mark in (table.begin, table.end))
+    text = re.sub(f"({before}).*?({after})", lambda marks: f"{marks[1]}{written}{marks[2]}", text, flags=re.DOTALL)
+    page.write_text(text, "utf-8")
 
 
 def _line(cells: Iterable[str]) -> str:

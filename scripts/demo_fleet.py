@@ -5,6 +5,7 @@ import http.client
 import json
 import os
 import re
+import signal
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import AsyncIterator
@@ -92,6 +93,13 @@ async def end(process: Process) -> None:
     finally:  # also where a second Ctrl-C ends our own patience
         if process.returncode is None:
             process.kill()
+    await process.wait()
+
+
+async def end_session(process: Process) -> None:
+    """End a process that leads a session, at once, and what it started there."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
     await process.wait()
 
 

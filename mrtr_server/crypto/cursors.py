@@ -1,6 +1,6 @@
 """Pagination cursors: the client's position in a list, sealed."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic_core import to_json
 
@@ -9,6 +9,19 @@ from .keys import KeyRing
 from .place_codec import PlaceCodec
 
 _MOST_CHARACTERS = 512
+_DIGITS = 12
+
+
+class Position(NamedTuple):
+    """A position in a list.
+
+    Args:
+        offset: how many entries come before.
+        last: names the last of them; empty in a cursor of an earlier release.
+    """
+
+    offset: int
+    last: str
 
 
 class Cursors:
@@ -23,17 +36,18 @@ class Cursors:
     def __init__(self, ring: KeyRing) -> None:
         self._codec = PlaceCodec(ring, "position in a list")
 
-    def seal(self, listing: str, offset: int) -> str:
+    def seal(self, listing: str, offset: int, last: str = "") -> str:
         """Return the cursor of a position.
 
         Args:
             listing: the list's name.
             offset: how many entries come before.
+            last: names the last of them, in as many characters as any other.
 
         Returns:
             The cursor.
         """
-        return self.seal_place(listing, f"{offset:012d}")
+        return self.seal_place(listing, f"{offset:0{_DIGITS}d}{last}")
 
     def seal_place(self, listing: str, place: str) -> str:
         """Return the cursor of a place in a list that changes, where to count entries would not do.
@@ -44,21 +58,21 @@ class Cursors:
         """
         return self._codec.seal(to_json(listing), place.encode())
 
-    def unseal(self, listing: str, cursor: Any) -> int | None:
-        """Return the offset behind a cursor.
+    def unseal(self, listing: str, cursor: Any) -> Position | None:
+        """Return the position behind a cursor.
 
         Args:
             listing: the list's name.
             cursor: what the client sent; it may be anything.
 
         Returns:
-            How many entries come before; None if it is not a cursor of this list.
+            The position; None if it is not a cursor of this list.
         """
         place = self.unseal_place(listing, cursor)
-        return None if place is None else int(place)
+        return None if place is None else Position(int(place[:_DIGITS]), place[_DIGITS:])
 
     def unseal_place(self, listing: str, cursor: Any) -> str | None:
-        """Return the place behind a cursor, as `unseal` returns the offset."""
+        """Return the place behind a cursor, as `unseal` returns the position."""
         if not isinstance(cursor, str) or len(cursor) > _MOST_CHARACTERS:
             return None
         try:

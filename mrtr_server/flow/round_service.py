@@ -78,7 +78,7 @@ class RoundService:
         self._lifespans = lifespans
         self._redeemer = redeemer
         self._threads = threads
-        self._limits = limits
+        self.limits = limits
         self._admission = admission
         self._callbacks = callbacks
         self._rates = rates
@@ -262,7 +262,7 @@ class RoundService:
     ) -> Awaitable[RoundEnd]:
         """Run a handler in a round that can wait."""
         if handler.yields:
-            handler = in_pieces(handler, waiting, outlet, self._limits)
+            handler = in_pieces(handler, waiting, outlet, self.limits)
         return run(handler, arguments, waiting, outlet, self._threads)
 
     def _opened(self, handler: Handler) -> Any:
@@ -279,7 +279,7 @@ class RoundService:
         return why if why is not None and self._may_leave(call, journal) else None
 
     def _may_leave(self, call: Call, journal: Journal) -> bool:
-        return call.can_retry and journal.may_hand_over(self._limits)
+        return call.can_retry and journal.may_hand_over(self.limits)
 
     async def _reports(self, call: Call, journal: Journal) -> Reports[YieldReason]:
         def should_yield() -> YieldReason | None:
@@ -382,7 +382,7 @@ class RoundService:
             )
             end = await self._run_waiting(handler, arguments, waiting, outlet)
         if isinstance(end, Yielded) and end.why is YieldReason.OWN_STATE:
-            journal.hand_over(self._limits)
+            journal.hand_over(self.limits)
         return end
 
     async def _hand_over(

@@ -127,6 +127,7 @@ async def _concluded(handler: Handler, round_: WaitingRound, work: Work, inputs:
                 running_task().uncancel()
                 if raised is not None and round_.has_branches:  # a task group has it, and so all that the handler held
                     clear_frames(raised.__traceback__)
+                    raised.__traceback__ = None  # which has this frame, too
                 return round_.conclude(Completed(None))
             case Stop.RETURNED:
                 return (

@@ -98,7 +98,7 @@ class BackgroundTools:
         if self._authorizer.guards(tool.authorize):
             await self._check_caller(tool, call)
         try:
-            arguments = tool.arguments.validate(call.arguments)
+            arguments = tool.arguments.validate(call.arguments, self._rounds.limits)
         except ArgumentsMisfit as misfit:  # the tool has changed since
             self._errors.note_changed(tool.handler.name)
             return Complete(failed(problems(call.target, misfit)))

@@ -95,8 +95,8 @@ class HookedCalls:
             found = registry.find_resource(target)
             if found is None:
                 return None, ""
-            entry = found[0].entry
-            return found[0].handler, entry.get("uri") or entry["uriTemplate"]
+            entry = found.resource.entry
+            return found.resource.handler, entry.get("uri") or entry["uriTemplate"]
         record = registry.tools.get(target) if call.method == "tools/call" else registry.prompts.get(target)
         return (None, "") if record is None else (record.handler, target)
 

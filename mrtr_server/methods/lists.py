@@ -1,6 +1,8 @@
 """`tools/list`, `prompts/list`, `resources/list` and `resources/templates/list`."""
 
 from collections.abc import Mapping
+from functools import lru_cache
+from hashlib import blake2b
 from itertools import islice
 from typing import Literal
 
@@ -58,34 +60,37 @@ class Lists:
         return await self._page(call, "resourceTemplates")
 
     async def _page(self, call: Call, listing: str) -> Complete:
-        start = self._start(call, listing)
         records = self._registry.records(listing)
+        start = self._start(call, listing, records)
         if shared := not self._authorizer.guards(None) and listing not in self._registry.guarded:
-            end: int | None = start + self._page_size
-            entries = [record.entry for record in islice(records.values(), start, end)]
-            end = end if start + self._page_size < len(records) else None
+            keys = list(islice(records, start, start + self._page_size))
+            has_more = start + self._page_size < len(records)
         else:
-            entries, end = await self._allowed_page(call, records, start)
-        body: JSON = {listing: entries}
-        if end is not None:
-            body["nextCursor"] = self._cursors.seal(listing, end)
+            keys, start, has_more = await self._allowed_page(call, records, start)
+        body: JSON = {listing: [records[key].entry for key in keys]}
+        if has_more:
+            body["nextCursor"] = self._cursors.seal(listing, start + len(keys), _named(keys[-1]))
         return Complete(body, self._ttl, self._scope if shared else "private")
 
-    def _start(self, call: Call, listing: str) -> int:
+    def _start(self, call: Call, listing: str, records: Mapping[str, Record]) -> int:
         cursor = call.params.get("cursor")
-        if cursor is None:
+        if not cursor and isinstance(cursor, str | None):
             return 0
         if isinstance(cursor, str):
             check_length(cursor, LONGEST_NAME, "cursor")
-        offset = self._cursors.unseal(listing, cursor)
-        if offset is None:
+        position = self._cursors.unseal(listing, cursor)
+        if position is None:
             raise InvalidParams("The cursor does not belong to this list; start again without a cursor")
-        return offset
+        before = 0
+        for key in self._registry.keys(listing):  # of what is disabled, too, which may be the last that the client saw
+            before += key in records
+            if _named(key) == position.last:
+                return before
+        # That entry is gone, or was never here, and others with it: rather one page again than an entry never.
+        return max(0, position.offset - self._page_size) if position.last else position.offset
 
-    async def _allowed_page(
-        self, call: Call, records: Mapping[str, Record], start: int
-    ) -> tuple[list[JSON], int | None]:
-        """Return a page of what the caller may see, and where the next one begins; None if there is none."""
+    async def _allowed_page(self, call: Call, records: Mapping[str, Record], start: int) -> tuple[list[str], int, bool]:
+        """Return the names of a page of what the caller may see, where it begins, and whether there is more."""
         names, caller, size = list(records), call.caller, self._page_size
         found: list[int] = []
         while start < len(names) and len(found) <= size:
@@ -95,4 +100,11 @@ class Lists:
             )
             found += [start + index for index, may in enumerate(allowed) if may]
             start += len(some)
-        return [records[names[index]].entry for index in found[:size]], found[size] if len(found) > size else None
+        page = found[:size]
+        return [names[index] for index in page], page[-1] + 1 - len(page) if page else 0, len(found) > size
+
+
+@lru_cache(maxsize=4096)
+def _named(key: str) -> str:
+    """Return what stands for a name or URI in a cursor: all of one length, so that cursors have one, too."""
+    return blake2b(key.encode(errors="surrogatepass"), digest_size=12).hexdigest()

@@ -29,13 +29,13 @@ class Resources:
         found = self._registry.find_resource(call.target)
         if found is None:
             raise UnknownTarget("resource", call.target, has_begun=call.state is not None)
-        resource, values = found
+        resource, values, uri = found
         if self._authorizer.guards(resource.authorize):
             await self._authorizer.require(
                 call.caller,
                 call.method,
                 "resource",
-                (resource.authorize, call.target),
+                (resource.authorize, uri),
                 has_begun=call.state is not None,
             )
 

@@ -71,8 +71,8 @@ class SessionRequests:
         found = self._registry.find_resource(call.target)
         if found is None:
             raise UnknownTarget("resource", call.target)
-        if self._authorizer.guards(found[0].authorize):
-            await self._authorizer.require(call.caller, call.method, "resource", (found[0].authorize, call.target))
+        if self._authorizer.guards(found.resource.authorize):
+            await self._authorizer.require(call.caller, call.method, "resource", (found.resource.authorize, found.uri))
 
         def add(state: SessionState) -> SessionState:
             resources = (*(uri for uri in state.resources if uri != call.target), call.target)

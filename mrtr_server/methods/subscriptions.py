@@ -121,7 +121,7 @@ class Subscriptions:
                 if change.kind != "resource":
                     kept.append(change)
                 elif found := self._registry.find_resource(change.uri):  # one that is refused is as good as unknown
-                    asked.append((change, (found[0].authorize, change.uri)))
+                    asked.append((change, (found.resource.authorize, found.uri)))
             allowed = await self._authorizer.allowed(caller, method, [each for _, each in asked], challenges=challenges)
             return kept + [change for (change, _), may in zip(asked, allowed, strict=True) if may]
 

@@ -48,7 +48,7 @@ class TaskRequests:
 
     def _cursor(self, call: Call, listing: str) -> TaskCursor | None:
         cursor = call.params.get("cursor")
-        if cursor is None:
+        if not cursor and isinstance(cursor, str | None):
             return None
         place = self._cursors.unseal_place(listing, cursor)
         if place is None:

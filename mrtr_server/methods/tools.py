@@ -91,7 +91,8 @@ class Tools:
             raise call.mismatch
         try:
             # A flow that has begun may have been begun by a version that took more.
-            arguments = validate_arguments(tool.arguments, tool.names if call.state is None else None, call.arguments)
+            names = tool.names if call.state is None else None
+            arguments = validate_arguments(tool.arguments, names, call.arguments, self._rounds.limits)
         except ArgumentsMisfit as misfit:
             if call.state is not None:
                 self._errors.note_changed(tool.handler.name)

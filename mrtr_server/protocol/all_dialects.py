@@ -14,6 +14,7 @@ from .jsonrpc import ENDS as ENDS
 from .jsonrpc import Envelope as Envelope
 from .jsonrpc import find_request_id as find_request_id
 from .jsonrpc import read_envelope as read_envelope
+from .jsonrpc import read_message as read_message
 from .messages import Dispatch as Dispatch
 from .v2026_07_28 import ModernDialect as ModernDialect
 

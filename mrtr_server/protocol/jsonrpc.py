@@ -1,6 +1,5 @@
 """JSON-RPC messages: from the bytes of a body to an envelope."""
 
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,8 +10,9 @@ from pydantic_core import from_json
 from ..errors import InvalidRequest, OverBudget, ParseError, RequestError
 from ..limits import LONGEST_KEY, LONGEST_RESPONSE_ID, is_longer
 from ..well_formed import read_json
-from .json_size import has_more_values
+from .json_size import check_depth, has_more_values
 from .messages import JSON
+from .nulls import without_nulls
 
 NO_METHOD = "The message has no method"
 
@@ -108,7 +108,7 @@ def read_envelope(
     if len(body) > values and has_more_values(body, values):
         raise _unread(OverBudget(f"The message holds more than {values} JSON values", "values", values), body)
     try:
-        message = read_json(body, allow_inf_nan=False)
+        message = read_message(body)
     except ValueError as error:
         if "recursion limit" in str(error):
             raise _unread(OverBudget(f"JSON nests deeper than {depth}", "json_depth", depth), body) from None
@@ -129,7 +129,7 @@ def read_envelope(
     brackets = len(shapes) - len(shapes.replace(b"{", b""))  # twice as fast as `count`
     if brackets > depth or shapes.find(_LARGE_EXPONENT) >= 0 or shapes.find(_MANY_DIGITS) >= 0:
         try:
-            _check(message, depth, depth)
+            check_depth(message, depth)
         except RequestError as error:
             error.request_id = None if method is None else request_id
             raise
@@ -139,12 +139,25 @@ def read_envelope(
     return Envelope(message, method or "", request_id, params, headers, repeated)
 
 
+def read_message(body: bytes) -> Any:
+    """Return what a body holds; in a message, null for a member that may be left out is absent.
+
+    Raises:
+        ValueError: it is not JSON, or holds NaN or an infinity.
+    """
+    message = read_json(body, allow_inf_nan=False)
+    return without_nulls(message) if body.find(b"null") >= 0 and isinstance(message, dict) else message
+
+
 def _check_id(request_id: Any, longest: int) -> str | int | None:
     """Return an id; None for what can't be one. Raises `InvalidRequest` if it is too long."""
     if type(request_id) is not str and type(request_id) is not int:
         return None
     if is_longer(request_id, longest):
-        raise InvalidRequest(f"The id is longer than {longest} characters", None, {"limit": "id", "value": longest})
+        # A client that matches responses by their ids alone would wait forever for one without.
+        may_repeat = type(request_id) is str and len(request_id) <= LONGEST_RESPONSE_ID
+        problem, data = f"The id is longer than {longest} characters", {"limit": "id", "value": longest}
+        raise InvalidRequest(problem, request_id if may_repeat else None, data)
     return request_id
 
 
@@ -169,14 +182,3 @@ def _problem_of(message: JSON, request_id: str | int | None) -> str:
     if "id" in message and request_id is None:
         return "The id must be a string or an integer"
     return "" if isinstance(message.get("params", {}), dict) else "params must be an object"
-
-
-def _check(value: Any, depth: int, limit: int) -> None:
-    if isinstance(value, float):
-        if not math.isfinite(value):
-            raise ParseError("The body holds a number that overflows")
-    elif isinstance(value, dict | list):
-        if depth == 0:
-            raise OverBudget(f"JSON nests deeper than {limit}", "json_depth", limit)
-        for item in value.values() if isinstance(value, dict) else value:
-            _check(item, depth - 1, limit)

@@ -49,7 +49,7 @@ def build_prompt(
     handler = compile_handler(function, name, names_around_decorator(), answer_within=options.answer_within, home=home)
     hook = compile_hook(name, options.authorize, options.scopes, options.visible)
     refuse_foreign_types(name, handler.parameters.values())
-    arguments = SignatureArguments(name, handler.parameters, handler.own_parameters)
+    arguments = SignatureArguments(name, handler.parameters, handler.own_parameters, are_texts=True)
     if arguments.is_open:
         raise SetupError(f"{name}: a prompt lists its arguments, so it can't take **arguments; name each of them")
     refuse_other_than_strings(name, arguments.schema, "an argument of a prompt")

@@ -15,6 +15,7 @@ from ..flow.handler import Handler, TaskTerms
 from ..flow.home import Home
 from ..protocol.header_params import HeaderParameter
 from ..protocol.messages import JSON, Change, TaskSupport
+from ..schema.uri_templates import normal
 from .completions import Completer
 from .conflicts import check_free
 from .inclusion import LISTINGS, Inclusion, Listing
@@ -36,6 +37,20 @@ _CHANGED: Mapping[Listing, Change] = {
     "resources": Change("resources"),
     "resourceTemplates": Change("resources"),
 }
+
+
+class Found(NamedTuple):
+    """What serves a URI.
+
+    Args:
+        resource: a resource, or a template of them.
+        values: of the template's variables.
+        uri: the URI as the resource is registered, which hooks are asked about: clients may write it in other ways.
+    """
+
+    resource: Resource
+    values: dict[str, str]
+    uri: str
 
 
 class Opening(NamedTuple):
@@ -112,6 +127,8 @@ class Registry:
         self.prompts: dict[str, Prompt] = {}
         self.resources: dict[str, Resource] = {}
         self.templates: dict[str, Resource] = {}
+        self._by_normal: tuple[dict[str, Resource], dict[str, Resource]] = ({}, {})
+        """The fixed resources, and the same by their URIs as all equivalent ones are written."""
         self.completers: dict[tuple[str, str, str], Completer] = {}
         self.callbacks: dict[str, Callback[Any]] = {}
         self.mirrored: dict[str, tuple[HeaderParameter, ...]] = {}
@@ -363,19 +380,31 @@ class Registry:
 
     # To read
 
-    def find_resource(self, uri: str) -> tuple[Resource, dict[str, str]] | None:
-        """Find what serves a URI, with the values of its template; fixed URIs first, then templates in order."""
-        fixed = self.resources.get(uri)
+    def find_resource(self, uri: str) -> Found | None:
+        """Find what serves a URI, or an equivalent one; fixed URIs first, then templates in order."""
+        fixed = self.resources.get(uri) or self._find_equivalent(uri)
         if fixed is not None:
-            return fixed, {}
+            return Found(fixed, {}, fixed.entry["uri"])
         for resource in self.templates.values():
-            if resource.template is not None and (values := resource.template.match(uri)) is not None:
-                return resource, values
+            if resource.template is not None and (match := resource.template.match(uri)) is not None:
+                return Found(resource, *match)
         return None
+
+    def _find_equivalent(self, uri: str) -> Resource | None:
+        known, by_normal = self._by_normal
+        if known is not self.resources:
+            known = self.resources
+            by_normal = {normal(each): resource for each, resource in reversed(known.items())}
+            self._by_normal = known, by_normal
+        return by_normal.get(normal(uri))
 
     def has_any(self, listing: Listing) -> bool:
         """Return whether there is anything of a kind, enabled or not."""
         return bool(self._all[listing])
+
+    def keys(self, listing: str) -> tuple[str, ...]:
+        """Return the names or URIs of what there is of a kind, enabled or not, in the order of registration."""
+        return tuple(self._all[cast(Listing, listing)])
 
     def records(self, listing: str) -> Mapping[str, Record]:
         """Return what one of the `LISTINGS` lists, by name or URI, in the order of registration."""

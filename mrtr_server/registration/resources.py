@@ -71,7 +71,7 @@ def build_resource(function: Callable[..., Any], options: ResourceOptions, home:
                 f"{name}: nothing fills the parameter {each!r}: {uri!r} has no {{{each}}}; add it, or give the "
                 "parameter a default"
             )
-    arguments = SignatureArguments(name, {each: handler.parameters[each] for each in variables})
+    arguments = SignatureArguments(name, {each: handler.parameters[each] for each in variables}, are_texts=True)
     refuse_other_than_strings(name, arguments.schema, "a variable of a URI")
     entry = list_entry(
         function,

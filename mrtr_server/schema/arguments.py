@@ -12,9 +12,11 @@ from pydantic_core import CoreSchema, PydanticSerializationError, PydanticUndefi
 from typing_extensions import TypedDict
 
 from ..errors import ArgumentsMisfit, FlowError, SetupError
+from ..limits import Limits
 from ..protocol.header_params import HEADER_KEYWORD
 from ..well_formed import well_formed
 from .defaults import copier_of, refuse_misfit
+from .lenient import DEFAULTS, LenientReading
 from .peer_validator import PeerValidator
 from .problems import MOST_PROBLEMS as MOST_PROBLEMS
 
@@ -93,11 +95,12 @@ class Arguments(Protocol):
 
     schema: dict[str, Any]
 
-    def validate(self, raw: Mapping[str, Any]) -> dict[str, Any]:
+    def validate(self, raw: Mapping[str, Any], limits: Limits = DEFAULTS) -> dict[str, Any]:
         """Validate raw arguments, and return them as keyword arguments.
 
         Args:
             raw: the arguments as the client sent them.
+            limits: those of its request, which count for JSON within strings, too.
 
         Raises:
             ArgumentsMisfit: they do not fit.
@@ -113,13 +116,16 @@ class SignatureArguments:
         parameters: the parameters that the client fills, with resolved annotations; `**kwargs: Any` for whatever else
             the client sends.
         own: the parameters that the server fills.
+        are_texts: whether all arguments come as strings, so that numbers and booleans are read from them.
 
     Raises:
         SetupError: an annotation has no JSON Schema, a parameter can't be filled by name, or a client could stop the
             server with a pattern.
     """
 
-    def __init__(self, where: str, parameters: Mapping[str, Parameter], own: Collection[str] = ()) -> None:
+    def __init__(
+        self, where: str, parameters: Mapping[str, Parameter], own: Collection[str] = (), *, are_texts: bool = False
+    ) -> None:
         named = {name: each for name, each in parameters.items() if not _takes_the_rest(where, each)}
         self.is_open = len(named) < len(parameters)
         """Whether it takes arguments that it does not name."""
@@ -134,7 +140,7 @@ class SignatureArguments:
             schema = adapter.json_schema(schema_generator=TitleFreeSchema)
         except _NO_SCHEMA as error:
             raise SetupError(_without_schema(where, fields, error)) from error
-        self._validator = PeerValidator(where, adapter)
+        self._validator = PeerValidator(where, adapter, is_json=not are_texts)
         for name, parameter in named.items():
             _check_default(where, name, parameter)
         schema.setdefault("properties", {})
@@ -145,15 +151,28 @@ class SignatureArguments:
         self.reserved = frozenset(own) | (named.keys() - self.names)
         """The names of parameters that no argument reaches."""
         self._validate = self._validator.validate
+        self._lenient = LenientReading(schema)
 
-    def validate(self, raw: Mapping[str, Any]) -> dict[str, Any]:
-        """Validate raw arguments. Arguments that the signature does not name are dropped, unless it takes the rest."""
+    def validate(self, raw: Mapping[str, Any], limits: Limits = DEFAULTS) -> dict[str, Any]:
+        """Validate raw arguments; see `Arguments.validate`.
+
+        Arguments that the signature does not name are dropped, unless it takes the rest.
+        """
         if self.is_open and not self.reserved.isdisjoint(raw):
             raw = {name: value for name, value in raw.items() if name not in self.reserved}
+        arguments: dict[str, Any]
         try:
-            arguments: dict[str, Any] = self._validate(raw)
+            arguments = self._validate(raw)
         except ValidationError as error:
-            raise ArgumentsMisfit(self._validator.problems(raw, error)) from None
+            meant = self._lenient.read(raw, limits)
+            if meant is raw:
+                raise ArgumentsMisfit(self._validator.problems(raw, error)) from None
+        else:
+            return arguments
+        try:
+            arguments = self._validate(meant)
+        except ValidationError as error:
+            raise ArgumentsMisfit(self._validator.problems(meant, error)) from None
         return arguments
 
 

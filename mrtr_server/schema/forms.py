@@ -2,6 +2,7 @@
 
 import logging
 import re
+from collections.abc import Mapping
 from functools import lru_cache
 from math import inf, isfinite
 from typing import Any
@@ -14,6 +15,7 @@ from ..errors import InvalidAnswer, SetupError
 from ..protocol.messages import NamedChoices
 from ..well_formed import refuse_halves
 from .arguments import TitleFreeSchema
+from .lenient import LenientReading
 from .peer_validator import PeerValidator
 from .problems import problems_of
 
@@ -62,6 +64,7 @@ class Form:
         except (PydanticInvalidForJsonSchema, PydanticUserError) as error:
             raise SetupError(f"{model.__name__} can't be a form: {error}") from error
         self._validator = PeerValidator(model.__name__, TypeAdapter(model))
+        self._lenient = LenientReading(schema)
         definitions = schema.get("$defs", {})
         schema = _resolve(schema, definitions)  # a model that refers to itself is among the definitions, too
         if schema.get("type") != "object":
@@ -104,12 +107,22 @@ class Form:
             for name in self._needs_nulls:
                 known.setdefault(name, None)
         try:
-            valid: BaseModel = self._validator.validate(known)
+            return self._validated(known)
         except ValidationError as error:
-            raise InvalidAnswer(in_words(self._validator.problems(known, error))) from None
+            meant = self._lenient.without_nulls(known)
+            raise InvalidAnswer(in_words(self._validator.problems(meant, error))) from None
         except Exception as error:  # a validator of the author's; its message and traceback may hold the answer
             logger.error("A validator of %s failed on an answer with %s", self.model.__name__, type(error).__name__)
             raise InvalidAnswer("The answer can't be used.") from None
+
+    def _validated(self, known: Mapping[str, Any]) -> BaseModel:
+        valid: BaseModel
+        try:
+            valid = self._validator.validate(known)
+        except ValidationError:
+            if (meant := self._lenient.without_nulls(known)) is known:
+                raise
+            valid = self._validator.validate(meant)
         return valid
 
 

@@ -6,7 +6,9 @@ from itertools import islice
 from typing import Any
 
 from ..errors import ArgumentsMisfit
+from ..limits import Limits
 from .arguments import Arguments, SignatureArguments
+from .lenient import DEFAULTS
 from .problems import problem, shortened
 
 MOST_NAMED = 10
@@ -52,21 +54,24 @@ class ArgumentNames:
         return f"unknown argument; known arguments: {', '.join(self._listed) or 'none'}"
 
 
-def validate_arguments(arguments: Arguments, names: ArgumentNames | None, raw: Mapping[str, Any]) -> dict[str, Any]:
+def validate_arguments(
+    arguments: Arguments, names: ArgumentNames | None, raw: Mapping[str, Any], limits: Limits = DEFAULTS
+) -> dict[str, Any]:
     """Validate raw arguments, and check that there are no unknown ones.
 
     Args:
         arguments: validates them.
         names: the names that arguments may have; None to drop unknown ones.
         raw: as sent.
+        limits: of the request.
 
     Raises:
         ArgumentsMisfit: some do not fit, or are unknown; it has the problems of both kinds.
     """
     if names is None or names.known.issuperset(raw) or not (unknown := names.unknown(raw)):
-        return arguments.validate(raw)
+        return arguments.validate(raw, limits)
     try:
-        arguments.validate(raw)
+        arguments.validate(raw, limits)
     except ArgumentsMisfit as misfit:
         unknown += misfit.problems
     raise ArgumentsMisfit(unknown)

@@ -11,6 +11,7 @@ from pydantic_core import PydanticCustomError, SchemaValidator, to_json
 
 from .core_schema import ARRAYS, TABLES, Node, definitions_of, is_compound, parts, rebuilt, walk
 from .hashed import scattered
+from .json_types import as_json, has_integers, whole
 from .patterns import refuse_backtracking
 from .problems import MOST_PROBLEMS, UNREAD, problems_of
 from .texts import has_json_texts, refuse_imports, short_text, validate_together
@@ -37,25 +38,30 @@ class PeerValidator:
     Args:
         where: what the type is of, for errors.
         adapter: of the type.
+        is_json: whether values come as JSON, whose numbers and booleans are no strings; otherwise as strings alone.
 
     Raises:
         SetupError: a small value could take very long, because of a pattern or of unions; or it could run code.
     """
 
-    def __init__(self, where: str, adapter: TypeAdapter[Any]) -> None:
+    def __init__(self, where: str, adapter: TypeAdapter[Any], *, is_json: bool = True) -> None:
         schema: Node = adapter.core_schema
         refuse_imports(where, schema)
         refuse_backtracking(where, schema)
         refuse_many_ways(where, schema)
-        self._bounded = rebuilt(rebuilt(schema, partial(_labelled, definitions_of(schema))), _bounded)
+        typed = as_json(schema) if is_json else _unchanged
+        labelled = rebuilt(schema, partial(_labelled, definitions_of(schema), typed))
+        self._bounded = rebuilt(labelled, lambda node: _bounded(typed(node)))
         quick = without_floods(self._bounded)
         self._names_all = quick is self._bounded
         self._has_tables = any(each.get("fail_fast") and each["type"] in TABLES for each in walk(quick))
         self._has_texts = has_json_texts(schema)
         self._is_strict = is_strict(schema)
+        self._has_integers = is_json and has_integers(schema)
         self._explain: Callable[[Any], Any] | None = None
         validator = adapter.validator if quick is schema else compiled(quick)
-        self.validate = self._with_texts(partial(_of_json, validator) if self._is_strict else validator.validate_python)
+        validate = partial(_of_json, validator) if self._is_strict else validator.validate_python
+        self.validate = self._with_texts(partial(_or_whole, validate) if self._has_integers else validate)
         """Return a value as its type. Raises pydantic's `ValidationError`."""
 
     def problems(self, value: Any, error: ValidationError) -> list[tuple[str, str]]:
@@ -66,6 +72,7 @@ class PeerValidator:
             error: what `validate` raised.
         """
         is_short = self._names_all and error.error_count() <= MOST_KEYS
+        value = whole(value) if self._has_integers else value
         found = None if is_short else self._explained(value)
         return problems_of(found or error, value, tables=self._has_tables)
 
@@ -107,6 +114,16 @@ def is_strict(schema: Node) -> bool:
         (each.get("strict") and each["type"] not in _PLAIN) or (each.get("config") or {}).get("strict")
         for each in walk(schema)
     )
+
+
+def _or_whole(validate: Callable[[Any], Any], value: Any) -> Any:
+    """Validate a value, and once more with its whole numbers as integers if it does not fit."""
+    try:
+        return validate(value)
+    except ValidationError:
+        if (read := whole(value)) is value:
+            raise
+    return validate(read)
 
 
 def _of_json(validator: Any, value: Any) -> Any:
@@ -170,9 +187,13 @@ def _ending(node: Node) -> Node:
     return node if all(each == "any" for each in items) else {**node, "fail_fast": True}
 
 
-def _labelled(definitions: Mapping[str, Node], node: Node) -> Node:
+def _unchanged(node: Node) -> Node:
+    return node
+
+
+def _labelled(definitions: Mapping[str, Node], typed: Callable[[Node], Node], node: Node) -> Node:
     """Name the choices of a union as they are, in the paths of problems, and not by what checks them."""
-    if node["type"] != "union" or all(_checked(each) is each for each in walk(node)):
+    if node["type"] != "union" or all(_checked(typed(each)) is each for each in walk(node)):
         return node
     choices = [each if isinstance(each, tuple) else (each, _title(each, definitions)) for each in node["choices"]]
     return {**node, "choices": choices}

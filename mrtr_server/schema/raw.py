@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..errors import ArgumentsMisfit, SetupError
+from ..limits import Limits
+from .lenient import DEFAULTS, LenientReading
 
 
 class RawArguments:
@@ -30,9 +32,13 @@ class RawArguments:
             from .json_schema import JSONSchema  # optional: needs jsonschema-rs
 
             self._problems = JSONSchema(where, self.schema).problems
+            self._lenient = LenientReading(self.schema)
 
-    def validate(self, raw: Mapping[str, Any]) -> dict[str, Any]:
-        """Validate raw arguments, and return them as keyword arguments. Raises `ArgumentsMisfit`."""
+    def validate(self, raw: Mapping[str, Any], limits: Limits = DEFAULTS) -> dict[str, Any]:
+        """Validate raw arguments, and return them as keyword arguments; see `Arguments.validate`."""
         if self._problems is not None and (problems := self._problems(raw)):
-            raise ArgumentsMisfit(problems)
+            meant = self._lenient.read(raw, limits)
+            if meant is raw or (problems := self._problems(meant)):
+                raise ArgumentsMisfit(problems)
+            raw = meant
         return {self._parameter: dict(raw)} if self._parameter else dict(raw)

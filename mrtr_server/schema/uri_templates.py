@@ -1,12 +1,55 @@
-"""URI templates of resources: `weather://{city}`, and `file:///{+path}` for values with slashes (RFC 6570)."""
+"""URIs of resources, and their templates: `weather://{city}`, `file:///{+path}`, `books:{shelf}{?limit}` (RFC 6570)."""
 
 import re
-from urllib.parse import unquote
+from typing import NamedTuple
+from urllib.parse import quote, unquote, unquote_plus
 
 from ..errors import SetupError
 
 _EXPRESSION = re.compile(r"\{([^{}]*)\}")
-_VARIABLE = re.compile(r"(\+?)([A-Za-z_][A-Za-z0-9_]*)")
+_NAME = r"[A-Za-z_][A-Za-z0-9_]*"
+_VARIABLE = re.compile(rf"(\+?)({_NAME})")
+_QUERY = re.compile(rf"([?&])({_NAME}(?:,{_NAME})*)")
+_FORMS = "use {name} or {+name}, and at the end {?name} or {&name} for the query"
+
+_RESERVED = ":/?#[]@!$&'()*+,;="
+_USUAL = re.compile(r"[A-Za-z0-9\-._~:/?#\[\]@!$&'()*+,;=]*")
+_ENCODED = re.compile("%([0-9A-Fa-f]{2})?")
+_UNRESERVED = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
+
+
+def normal(uri: str) -> str:
+    """Return a URI as all equivalent ones are written (RFC 3986, 6.2.2), for comparison.
+
+    What may stand for itself is decoded, and what may not is encoded. A reserved character, such as a slash, and its
+    encoded form stay two.
+
+    Args:
+        uri: a URI, or a part of one.
+    """
+    if _USUAL.fullmatch(uri):
+        return uri
+    return _ENCODED.sub(_normal_octet, quote(uri, safe=f"{_RESERVED}%", errors="surrogatepass"))
+
+
+def _normal_octet(found: re.Match[str]) -> str:
+    if found[1] is None:  # a percent sign that begins nothing
+        return "%25"
+    character = chr(int(found[1], 16))
+    return character if character in _UNRESERVED else found[0].upper()
+
+
+class Match(NamedTuple):
+    """What a URI is by a template.
+
+    Args:
+        values: by name, percent-decoded. A value can hold anything, slashes and `..` included: check it before you open
+            a file by it.
+        uri: the URI, with the text around its values as the template has it.
+    """
+
+    values: dict[str, str]
+    uri: str
 
 
 class UriTemplate:
@@ -14,43 +57,90 @@ class UriTemplate:
 
     Args:
         template: simple expressions `{name}`, which match up to the next slash, and reserved ones `{+name}`, which
-            match everything. A value ends where the text that follows its expression first comes.
+            match everything. A value ends where the text that follows its expression first comes. At its end, `{?a,b}`
+            stands for a query, and `{&c}` for more of one. Each of their names may be absent, and they come in any
+            order; other names are passed over, and of a name that comes twice, the first counts.
 
     Raises:
-        SetupError: an expression is of another kind, a name is there twice, or nothing parts two expressions.
+        SetupError: an expression is of another kind, a name is there twice, nothing parts two expressions, or something
+            follows a query.
     """
 
     def __init__(self, template: str) -> None:
         self.template = template
-        self.names: list[str] = []
-        pattern, end = "", 0
-        expressions = list(_EXPRESSION.finditer(template))
+        path, self._mark, of_query = _split_query(template)
+        self._of_path: list[str] = []
+        self._texts: list[str] = []
+        pattern, normal_pattern, end = "", "", 0
+        expressions = list(_EXPRESSION.finditer(path))
         for expression, following in zip(expressions, [*expressions[1:], None], strict=False):
             variable = _VARIABLE.fullmatch(expression[1])
             if variable is None:
-                raise SetupError(f"{template!r}: {{{expression[1]}}} is not supported; use {{name}} or {{+name}}")
+                raise SetupError(f"{template!r}: {{{expression[1]}}} is not supported; {_FORMS}")
             reserved, name = variable.groups()
-            if name in self.names:
-                raise SetupError(f"{template!r} has the variable {name!r} twice")
-            self.names.append(name)
-            pattern += re.escape(template[end : expression.start()])
-            end = expression.end()
-            character = "." if reserved else "[^/?#]"
-            if following is None:
-                pattern += f"(?P<{name}>{character}+)"
-                continue
-            if following.start() == end:
+            self._of_path.append(name)
+            text, end = path[end : expression.start()], expression.end()
+            self._texts.append(text)
+            if following is not None and following.start() == end:
                 raise SetupError(f"{template!r}: nothing marks the end of {name!r}; put some text after it")
-            # No way back into a value: matching takes no longer than the URI is, whatever a client sends.
-            pattern += f"(?P<{name}>(?:(?!{re.escape(template[end : following.start()])}){character})++)"
-        if {"{", "}"} & set(_EXPRESSION.sub("", template)):
+            after = "" if following is None else path[end : following.start()]
+            pattern += re.escape(text) + self._value(reserved, after)
+            normal_pattern += re.escape(normal(text)) + self._value(reserved, normal(after))
+        if {"{", "}"} & set(_EXPRESSION.sub("", path)):
             raise SetupError(f"{template!r} has an unmatched brace")
-        self._pattern = re.compile(pattern + re.escape(template[end:]), re.DOTALL)
+        self._texts.append(path[end:])
+        query = rf"(?:{re.escape(self._mark)}([^#]*))?" if self._mark else ""
+        self._pattern = re.compile(pattern + re.escape(path[end:]) + query, re.DOTALL)
+        self._normal_pattern = re.compile(normal_pattern + re.escape(normal(path[end:])) + query, re.DOTALL)
+        self.names = [*self._of_path, *of_query]
+        self._of_query = frozenset(of_query)
+        if twice := {name for name in self.names if self.names.count(name) > 1}:
+            raise SetupError(f"{template!r} has the variable {min(twice)!r} twice")
 
-    def match(self, uri: str) -> dict[str, str] | None:
-        """Return the values in a URI, percent-decoded, by name; None if the URI does not match.
+    def _value(self, reserved: str, after: str) -> str:
+        """Return the pattern of a value, which ends where the text after it, or a query, begins."""
+        stops = f"{'' if reserved else '/?#'}{self._mark}"
+        character = f"[^{stops}]" if stops else "."
+        # No way back into a value: matching takes no longer than the URI is, whatever a client sends.
+        return f"((?:(?!{re.escape(after)}){character})++)" if after else f"({character}+)"
 
-        A decoded value can hold anything, slashes and `..` included: check it before you open a file by it.
-        """
-        found = self._pattern.fullmatch(uri)
-        return None if found is None else {name: unquote(value) for name, value in found.groupdict().items()}
+    def match(self, uri: str) -> Match | None:
+        """Return the values in a URI; None if neither it nor what is equivalent to it matches."""
+        if found := self._pattern.fullmatch(uri):
+            return Match(self._read(found), uri)
+        if found := self._normal_pattern.fullmatch(normal(uri)):
+            parts = [part for each in zip(self._texts, found.groups(), strict=False) for part in each]
+            query = found[found.re.groups] if self._mark else None
+            path = [*parts[: 2 * len(self._of_path)], self._texts[-1]]
+            return Match(self._read(found), "".join(path if query is None else [*path, self._mark, query]))
+        return None
+
+    def _read(self, found: re.Match[str]) -> dict[str, str]:
+        values = {name: unquote(value) for name, value in zip(self._of_path, found.groups(), strict=False)}
+        if self._mark:
+            for pair in (found[found.re.groups] or "").split("&"):
+                name, _, value = pair.partition("=")
+                if name in self._of_query:
+                    values.setdefault(name, unquote_plus(value))
+        return values
+
+
+def _split_query(template: str) -> tuple[str, str, list[str]]:
+    """Return what is before the query of a template, how its query begins, and its names; no mark if it has none."""
+    begin = next((each for each in _EXPRESSION.finditer(template) if each[1][:1] in ("?", "&")), None)
+    if begin is None:
+        return template, "", []
+    path, query = template[: begin.start()], template[begin.start() :]
+    if _EXPRESSION.sub("", query):
+        raise SetupError(f"{template!r}: nothing can follow {begin[0]}, since a query ends a URI")
+    names: list[str] = []
+    mark = "&" if "?" in _EXPRESSION.sub("", path) else "?"
+    for position, expression in enumerate(_EXPRESSION.findall(query)):
+        found = _QUERY.fullmatch(expression)
+        if found is None:
+            raise SetupError(f"{template!r}: {{{expression}}} is not supported; {_FORMS}")
+        if found[1] != ("&" if position else mark):
+            right = f"{{{'&' if position else mark}{found[2]}}}"
+            raise SetupError(f"{template!r}: write {right} in place of {{{expression}}}: a query begins with ? once")
+        names += found[2].split(",")
+    return path, mark, names

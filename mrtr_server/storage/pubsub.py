@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from ..concurrency.running import running_loop, runs_here
 from ..crypto.digests import digest_bytes
 from ..protocol.messages import Change, Subscription
+from ..schema.uri_templates import normal
 
 
 class Fanout(Protocol):
@@ -49,8 +50,11 @@ _DIGEST = "\0"
 
 
 def topic_of(change: Change) -> Topic:
-    """Return what a change is known by among listeners: its kind, and its URI, or the digest of one that is long."""
-    uri = change.uri
+    """Return what a change is known by among listeners: its kind, and its URI, or the digest of one that is long.
+
+    A resource is known by its URI as all equivalent ones are written, and each listener hears of it by its own.
+    """
+    uri = normal(change.uri) if change.kind == "resource" else change.uri
     return change.kind, uri if len(uri) <= LONG_URI else digest_of(uri)
 
 
@@ -123,13 +127,13 @@ class Listener:
 
     def __init__(self, wanted: frozenset[Change], forget: "Callable[[Listener], object]") -> None:
         topics: dict[str, dict[str, None]] = {}
-        self._long: dict[str, str] = {}
-        """The URIs that are known by their digests."""
+        self._own: dict[str, str] = {}
+        """The URIs that are known by another name: by their digests, or as equivalent ones are written."""
         for change in wanted:
             kind, name = topic_of(change)
             topics.setdefault(kind, {})[name] = None
             if name is not change.uri:
-                self._long[name] = change.uri
+                self._own[name] = change.uri
         self.topics: Mapping[str, Sequence[str]] = {kind: tuple(names) for kind, names in topics.items()}
         """What it listens to: names by kind; see `topic_of`."""
         self._forget = forget
@@ -147,7 +151,7 @@ class Listener:
     def _change(self, topic: Topic, note: str = "") -> Change:
         kind: Any
         kind, name = topic
-        return Change(kind, self._long.get(name, name) if self._long else name, note=note)
+        return Change(kind, self._own.get(name, name) if self._own else name, note=note)
 
     def notify(self, topic: Topic, note: str = "") -> None:
         """Note that one of its topics has changed. May be called from any thread."""

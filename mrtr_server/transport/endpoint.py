@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from codecs import BOM_UTF8
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -208,6 +209,7 @@ class Endpoint:
                     return None
             elif len(body) > self._uncounted:
                 await self._hold(connection, len(body), (body,), is_all=True)
+            body = body.removeprefix(BOM_UTF8)  # which JSON does not need, and some writers add
             if body[:1] != b"{" and handshake is not None and handshake.takes_batch(body, connection):
                 return self._serve_handshake(handshake, connection, None, body)
             envelope = read_envelope(body, headers, repeated, limits.json_depth, limits.values)

@@ -8,7 +8,8 @@ the head for the first part of the body, so they can go out together. Run a serv
 What uvicorn does stays as it is: this changes only when the bytes are handed to the transport, and what becomes of
 trailers. Where this uvicorn is not one that we know, the name stands for uvicorn's own protocol.
 
-With httptools, requests are made with less, too; see `whole_responses` and `repeated_heads`.
+With httptools, requests are made with less, too; see `whole_responses` and `repeated_heads`. A request that asks for
+another protocol, as some clients do in passing, is served all the same; see `ignored_upgrades`.
 """
 
 import asyncio
@@ -22,10 +23,12 @@ from uvicorn.protocols.http.auto import AutoHTTPProtocol
 from .grouped_writes import GroupedTransport, group_of
 
 repeated_heads: Callable[[Any], Any] | None
+ignoring_upgrades: Callable[[Any], Any] | None
 try:
+    from .ignored_upgrades import ignoring_upgrades
     from .repeated_heads import repeated_heads
 except (ImportError, AttributeError):  # there is no httptools, or uvicorn has another one
-    repeated_heads = None
+    repeated_heads = ignoring_upgrades = None
 
 _STATUS_LINE = b"HTTP/1.1 "
 _BLANK_LINE = b"\r\n\r\n"
@@ -56,6 +59,8 @@ def one_write(base: Any) -> Any:
     """Return an HTTP protocol of uvicorn with joined writes; `base` itself where it lacks what this needs."""
     if not all(hasattr(base, name) for name in ("connection_made", "on_response_complete", "handle_websocket_upgrade")):
         return base
+    if ignoring_upgrades is not None:
+        base = ignoring_upgrades(base)
 
     class OneWriteProtocol(base):  # type: ignore[misc]
         """uvicorn's own HTTP protocol, on a transport that joins head and body."""

@@ -1,10 +1,9 @@
 """What open calls have in common, whatever they write to: their request, and which of their notes go out."""
 
 from ..live.events import NONE_YET, Origin
-from ..protocol.all_dialects import HandshakeDialect
+from ..protocol.all_dialects import HandshakeDialect, read_message
 from ..protocol.messages import LOG_LEVELS, Call, LogLevel, LogMessage, PageReported, Piece, Progress, Question
 from ..protocol.sessions import Session
-from ..well_formed import read_json
 
 STEP = 1e-6
 """By how much progress grows that only shows that the call is still open."""
@@ -32,7 +31,7 @@ class OpenCallNotes:
     def origin(self) -> Origin:
         """Return the request that opened the call, as it was sent."""
         if self._origin is None:
-            message, session = read_json(self._body), self.session
+            message, session = read_message(self._body), self.session
             client = session.client if self.call is None else self.call.client
             session = session.of(self.form.form.name, client)
             self._origin = Origin(message["method"], message.get("params", {}), message["id"], session)

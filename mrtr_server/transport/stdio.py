@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from codecs import BOM_UTF8
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -180,7 +181,9 @@ class StdioServer:
             too_large = PayloadTooLarge(self._limits.body_bytes)
             note_refusal(self._refusals, None, too_large)
             self._write(self._form.error(None, too_large).body)
-        elif line[:100].lstrip()[:1] == b"[":
+            return
+        line = line.removeprefix(BOM_UTF8)  # which JSON does not need, and some writers add
+        if line[:100].lstrip()[:1] == b"[":
             await self._take_batch(line)
         elif line.strip():
             await self._take_message(line, self._write)

@@ -17,9 +17,11 @@ def cursors() -> Cursors:
     return Cursors(KeyRing([A]))
 
 
-@given(listing=st.text(min_size=1, max_size=40), offset=st.integers(min_value=0, max_value=2**62))
-def test_a_cursor_gives_back_the_position_that_it_was_made_for(cursors: Cursors, listing: str, offset: int) -> None:
-    assert cursors.unseal(listing, cursors.seal(listing, offset)) == offset
+@given(listing=st.text(min_size=1, max_size=40), offset=st.integers(0, 10**12 - 1), last=st.text("abc-_1"))
+def test_a_cursor_gives_back_the_position_that_it_was_made_for(
+    cursors: Cursors, listing: str, offset: int, last: str
+) -> None:
+    assert cursors.unseal(listing, cursors.seal(listing, offset, last)) == (offset, last)
 
 
 def test_a_cursor_of_one_list_is_none_of_another(cursors: Cursors) -> None:
@@ -27,7 +29,7 @@ def test_a_cursor_of_one_list_is_none_of_another(cursors: Cursors) -> None:
 
 
 def test_every_replica_with_the_ring_takes_it(cursors: Cursors) -> None:
-    assert Cursors(KeyRing([A])).unseal("tools", cursors.seal("tools", 10)) == 10
+    assert Cursors(KeyRing([A])).unseal("tools", cursors.seal("tools", 10)) == (10, "")
 
 
 def test_a_ring_of_other_keys_does_not_take_it(cursors: Cursors) -> None:
@@ -37,10 +39,10 @@ def test_a_ring_of_other_keys_does_not_take_it(cursors: Cursors) -> None:
 def test_the_first_key_seals_and_every_key_opens() -> None:
     old, appended, switched, new = (Cursors(KeyRing(keys)) for keys in ([A], [A, B], [B, A], [B]))
     assert new.unseal("tools", appended.seal("tools", 1)) is None
-    assert new.unseal("tools", switched.seal("tools", 2)) == 2
+    assert new.unseal("tools", switched.seal("tools", 2)) == (2, "")
     assert old.unseal("tools", switched.seal("tools", 3)) is None
-    assert appended.unseal("tools", switched.seal("tools", 4)) == 4
-    assert switched.unseal("tools", old.seal("tools", 5)) == 5
+    assert appended.unseal("tools", switched.seal("tools", 4)) == (4, "")
+    assert switched.unseal("tools", old.seal("tools", 5)) == (5, "")
 
 
 @given(position=st.integers(min_value=0), character=st.sampled_from("ABCXYZabcxyz0189-_.=+/ é"))
@@ -59,14 +61,14 @@ def test_garbage_is_no_cursor(cursors: Cursors, garbage: Any) -> None:
     assert cursors.unseal("tools", garbage) is None
 
 
-@pytest.mark.parametrize(("characters", "offset"), [(512, 10), (514, None)])
+@pytest.mark.parametrize(("characters", "position"), [(512, (10, "")), (514, None)])
 def test_a_cursor_has_at_most_512_characters_or_is_not_looked_at(
-    cursors: Cursors, characters: int, offset: int | None
+    cursors: Cursors, characters: int, position: tuple[int, str] | None
 ) -> None:
     listing = "x" * (characters * 3 // 4 - 59)
     cursor = cursors.seal(listing, 10)
     assert len(cursor) == characters
-    assert cursors.unseal(listing, cursor) == offset
+    assert cursors.unseal(listing, cursor) == position
 
 
 def test_a_state_is_no_cursor_even_if_it_says_the_same(cursors: Cursors) -> None:

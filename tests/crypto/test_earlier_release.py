@@ -38,7 +38,7 @@ def test_a_signed_state_opens_and_is_spelled_the_same() -> None:
 
 
 def test_a_cursor_opens() -> None:
-    assert Cursors(RING).unseal("tools", CURSOR) == 250
+    assert Cursors(RING).unseal("tools", CURSOR) == (250, "")
 
 
 def test_what_is_sealed_for_a_row_opens() -> None:

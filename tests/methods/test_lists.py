@@ -110,10 +110,52 @@ class TestACursor:
         with pytest.raises(InvalidParams, match="does not belong to this list"):
             await served.page("prompts", cursor)
 
-    @pytest.mark.parametrize("cursor", ["", "forged", 3, True, [], {}])
+    @pytest.mark.parametrize("cursor", ["forged", 3, 0, True, False, [], {}])
     async def test_that_is_none_is_refused(self, app: MRTRServer, cursor: Any) -> None:
         with pytest.raises(InvalidParams, match="start again without a cursor"):
             await Served(app).page(cursor=cursor)
+
+    async def test_that_is_empty_is_none(self, app: MRTRServer) -> None:
+        fill(app, 1)
+        assert await Served(app).page(cursor="") == await Served(app).page()
+
+    @pytest.mark.parametrize("guarded", [False, True])
+    @pytest.mark.parametrize("listing", FIELDS)
+    async def test_goes_on_behind_what_was_seen_whatever_goes_or_comes(self, listing: str, guarded: bool) -> None:
+        app = MRTRServer("changing", keys=RING, authorize=(lambda caller, name: True) if guarded else None)
+        fill(app, 7)
+        served, kind = Served(app), "resources" if listing == "resource_templates" else listing
+        first = body(await served.page(listing))
+
+        def named(page: Any) -> list[str]:
+            return [entry[FIELDS[listing]] for entry in next(iter(page.values()))]
+
+        seen, following = named(first), named(body(await served.page(listing, first["nextCursor"])))
+        assert len({*seen, *following}) == 6
+        for gone in (seen[:1], seen[2:], seen):  # an earlier one, the last one, all of them
+            app.disable(**{kind: gone})
+            second = body(await served.page(listing, first["nextCursor"]))
+            entries = next(iter(second.values()))
+            assert [entry[FIELDS[listing]][-1 if "{" not in entry[FIELDS[listing]] else 4] for entry in entries] == [
+                "3",
+                "4",
+                "5",
+            ]
+            app.enable(**{kind: gone})
+
+    @pytest.mark.parametrize("left", [(0, 1, 3, 4, 5, 6), (3, 4, 5, 6), (0, 2, 3, 4, 5, 6)])
+    async def test_of_entries_that_are_gone_leaves_out_no_other(self, app: MRTRServer, left: tuple[int, ...]) -> None:
+        """As on a replica with other code."""
+        fill(app, 7)
+        page = body(await Served(app).page())
+        other, got = Served(MRTRServer("other", keys=RING)), []
+        for number in left:
+            other.app.tool(name=f"t{number}")(lambda: "")
+        while "nextCursor" in page:
+            page = body(await other.page(cursor=page["nextCursor"]))
+            got += [tool["name"] for tool in page["tools"]]
+        assert set(got) >= {"t3", "t4", "t5", "t6"}
+        assert len(got) <= 7
 
     async def test_that_is_too_long_is_refused_before_it_is_read(self, app: MRTRServer) -> None:
         with pytest.raises(OverBudget):

@@ -131,7 +131,7 @@ class TestRequestsOfTheExtension(Ratified):
     def test_may_bring_no_answer_at_all(self) -> None:
         assert self.about("tasks/update", {"inputResponses": {}}).answers == {}
 
-    @pytest.mark.parametrize("broken", [None, [], "x", 5, {"echo_input": None}, {"echo_input": [HEARD]}], ids=str)
+    @pytest.mark.parametrize("broken", [None, [], "x", 5, {"echo_input": [HEARD]}], ids=str)
     def test_with_answers_of_another_shape_are_refused(self, broken: Any) -> None:
         with pytest.raises(InvalidParams, match="inputResponses must be an object whose values are objects"):
             self.about("tasks/update", {"inputResponses": broken})
@@ -344,7 +344,7 @@ class TestOffersOfTheDrafts(Drafted):
         call = self.about("tools/call", params)
         assert (call.task, call.answers, call.state) == (TaskOffer(0.001), {"a": HEARD}, "s")
 
-    @pytest.mark.parametrize("broken", [None, [], "yes", True, 5], ids=str)
+    @pytest.mark.parametrize("broken", [[], "yes", True, 5], ids=str)
     def test_that_are_no_object_are_refused(self, broken: Any) -> None:
         with pytest.raises(InvalidParams, match=r"params\.task must be an object"):
             self.about("tools/call", {"name": "echo", "task": broken})
@@ -390,7 +390,7 @@ class TestRequestsOfTheDrafts(Drafted):
         )
         assert (call.method, call.target, call.answers) == ("tasks/answer", ID, {"echo_input": HEARD})
 
-    @pytest.mark.parametrize("broken", [None, [], "x", {"echo_input": "x"}, {"echo_input": None}], ids=str)
+    @pytest.mark.parametrize("broken", [None, [], "x", {"echo_input": "x"}], ids=str)
     def test_with_answers_of_another_shape_are_refused(self, broken: Any) -> None:
         with pytest.raises(InvalidParams, match="inputResponses must be an object whose values are objects"):
             self.about("tasks/input_response", {"taskId": ID, "inputResponses": broken})
@@ -425,7 +425,7 @@ class TestRequestsOfTheDrafts(Drafted):
         assert call.answers == {"elicit-partysize-456": answer}
 
     @pytest.mark.parametrize(
-        "broken", [None, [], "x", {}, {"action": "accept"}, {"elicitationId": 5}, {"elicitationId": None}], ids=str
+        "broken", [[], "x", {}, {"action": "accept"}, {"elicitationId": 5}, {"elicitationId": None}], ids=str
     )
     def test_answer_in_no_other_shape(self, broken: Any) -> None:
         with pytest.raises(InvalidParams, match=r"elicitation-response must be an object with an elicitationId"):

@@ -304,7 +304,7 @@ class TestResources:
 
     def test_a_template_that_can_not_be_matched_is_refused(self, app: MRTRServer) -> None:
         with pytest.raises(SetupError, match="is not supported"):
-            app.resource("weather://{?city}", name="it")(lambda city: None)
+            app.resource("weather://{/city}", name="it")(lambda city: None)
 
     def test_fixed_uris_are_found_before_templates_and_those_in_their_order(self) -> None:
         registry = Registry(Home("x"))

@@ -289,12 +289,12 @@ class TestSignatures:
 
         found = problems(arguments_of(tool), {"xs": [1, "", *[""] * 100], "few": [1, ""]})
         assert found == [
-            ("xs.1", "Input should be a valid integer, unable to parse string as an integer"),
+            ("xs.1", "Input should be a valid integer"),
             ("city", "Field required"),
-            ("few.1", "Input should be a valid integer, unable to parse string as an integer (and more may follow)"),
+            ("few.1", "Input should be a valid integer (and more may follow)"),
         ]
         assert problems(arguments_of(tool), {"xs": [1], "city": "", "few": [1, ""]}) == [
-            ("few.1", "Input should be a valid integer, unable to parse string as an integer")
+            ("few.1", "Input should be a valid integer")
         ]
 
     def test_a_long_list_of_mistakes_is_cut_short(self) -> None:

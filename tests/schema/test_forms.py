@@ -440,7 +440,7 @@ ANSWERS: list[tuple[Any, Any, Any]] = [
     (str, "text", "text"),
     (int, 5, 5),
     (int, 5.0, 5),
-    (int, "5", 5),
+    (int, 5.0, 5),
     (float, 5, 5.0),
     (bool, True, True),
     (Color, "red", Color.RED),

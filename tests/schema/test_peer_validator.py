@@ -195,7 +195,7 @@ def test_what_is_accepted_and_why_not_is_what_pydantic_says(value: Any) -> None:
 
 
 VALIDATORS: dict[str, tuple[TypeAdapter[Any], PeerValidator]] = {
-    str(each): (TypeAdapter(each), PeerValidator("tool", TypeAdapter(each))) for each in TYPES
+    str(each): (TypeAdapter(each), PeerValidator("tool", TypeAdapter(each), is_json=False)) for each in TYPES
 }
 
 

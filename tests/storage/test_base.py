@@ -1,17 +1,13 @@
 """A store of a user's own: what it has to implement, and that nobody asks it what else it can do."""
 
-import ast
 import inspect
 import json
-import re
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import BaseModel
 
-import mrtr_server
 from mrtr_server import (
     Elicit,
     Fanout,
@@ -35,8 +31,6 @@ from ..conftest import Serve
 from ..support.databases import task_row
 
 pytestmark = pytest.mark.anyio
-
-ROOT = Path(mrtr_server.__file__).parent
 
 
 class SmallestStore(Store):
@@ -227,46 +221,3 @@ class TestWithMore:
     def test_what_is_no_store_is_refused_with_the_way_out(self, given: Any) -> None:
         with pytest.raises(SetupError, match=r"store= takes an object of a class that is derived from .*Store"):
             MRTRServer("own", keys=[bytes(32)], store=given)
-
-
-KINDS = re.compile(r"\w*(Store|Tasks|Fanout|Database|Notices)")
-"""The classes of stores, and of what they are made of, by their names."""
-OBJECTS = re.compile(r"\b_?(store|given_store|watched|tasks|fanout|database|notices)$")
-"""What a store, or a part of one, is called where it is used."""
-
-
-def probes(source: str) -> list[str]:
-    """Return the calls that ask an object which kind of store it is, or what it can do."""
-    found = []
-    for node in ast.walk(ast.parse(source)):
-        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name) or len(node.args) < 2:
-            continue
-        first, second = ast.unparse(node.args[0]), ast.unparse(node.args[1])
-        if node.func.id in ("isinstance", "issubclass"):
-            kinds = [kind.rpartition(".")[2] for kind in re.split(r"[\s|,()]+", second)]
-            if any(KINDS.fullmatch(kind) for kind in kinds):
-                found.append(ast.unparse(node))
-        elif node.func.id in ("getattr", "hasattr") and OBJECTS.search(first):
-            found.append(ast.unparse(node))
-    return found
-
-
-class TestNobodyProbes:
-    def test_a_probe_is_found(self) -> None:
-        source = """
-isinstance(store, TaskStore)
-isinstance(self.store, base.TaskStore | None)
-isinstance(given, (SQLStore, int))
-getattr(self._store, "fanout", None)
-hasattr(database, "notifies")
-isinstance(error, StoreUnavailable)
-getattr(row, "status")
-hasattr(app, "store")
-"""
-        assert len(probes(source)) == 5
-
-    @pytest.mark.parametrize("module", sorted(str(path.relative_to(ROOT)) for path in ROOT.rglob("*.py")))
-    def test_there_is_none(self, module: str) -> None:
-        # Whether it is a store at all is another question, which is asked of an argument once.
-        allowed = {"deployment/shared_resources.py": ["isinstance(given, Store | None)"]}
-        assert probes((ROOT / module).read_text()) == allowed.get(module, [])

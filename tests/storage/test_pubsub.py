@@ -121,6 +121,20 @@ class TestReplicas:
             here.publish(change)
             await told(subscription, change)
 
+    @pytest.mark.parametrize("size", [1, LONG_URI, 3_000], ids=["short", "long", "too long for a notice"])
+    async def test_a_resource_is_known_by_each_equivalent_uri(
+        self, here: SQLFanout, there: SQLFanout, size: int
+    ) -> None:
+        """And each listener hears of it by the one that it has named."""
+        plain = Change("resource", "data://na\u00efve/" + "\u00ef" * size)
+        encoded = Change("resource", "data://na%c3%afve/" + "%C3%AF" * size)
+        subscription, other = await listener(there, encoded), await listener(here, plain)
+        here.publish(plain)
+        await told(subscription, encoded)
+        await told(other, plain)
+        there.publish(encoded)
+        await told(other, plain)
+
     async def test_a_long_uri_is_told_from_another_long_one(self, here: SQLFanout, there: SQLFanout) -> None:
         a, b = Change("resource", "a" * 10_000), Change("resource", "b" * 10_000)
         subscription = await listener(there, b)

@@ -80,7 +80,7 @@ def refused(reply: Reply, status: int, code: int, id: str | int | None) -> JSON:
         b'{"jsonrpc": "2.0", "id": 1, "method": "tools/list"',
         b'{"jsonrpc": "2.0", "id": 1, "method": "tools/list",}',
         b'{"jsonrpc": "2.0", "id": 1, "method": "tools/list"} {}',
-        b'\xef\xbb\xbf{"jsonrpc": "2.0", "id": 1, "method": "tools/list"}',
+        b'\xff\xfe{"jsonrpc": "2.0", "id": 1, "method": "tools/list"}',
         b'{"jsonrpc": "2.0", "id": 1, "method": "\xff"}',
         b"\x00",
     ],
@@ -88,6 +88,12 @@ def refused(reply: Reply, status: int, code: int, id: str | int | None) -> JSON:
 )
 def test_what_is_not_json_is_a_parse_error_without_an_id(wire: Wire, body: bytes) -> None:
     refused(wire.send(body, PLAIN), 400, PARSE_ERROR, None)
+
+
+def test_a_byte_order_mark_is_passed_over(wire: Wire) -> None:
+    body = b'\xef\xbb\xbf{"jsonrpc": "2.0", "id": 1, "method": "tools/list"}'
+    assert "tools" in wire.send(body, PLAIN).result
+    assert wire.send(b"\xef\xbb\xbf" + body, PLAIN).code == PARSE_ERROR
 
 
 @pytest.mark.parametrize("half", [rb"\ud800", rb"\uDCFF", b"\xed\xa0\x80"])
@@ -179,7 +185,6 @@ def test_json_that_is_no_message_is_no_request(wire: Wire, body: bytes) -> None:
         {"jsonrpc": None},
         {"params": []},
         {"params": "x"},
-        {"params": None},
     ],
     ids=str,
 )
@@ -509,7 +514,7 @@ def test_a_state_belongs_to_its_arguments(wire: Wire) -> None:
 
 @pytest.mark.parametrize("dialect", ["modern", "draft"])
 @pytest.mark.parametrize(
-    "answers", [[], "x", 5, True, {"login": 12345}, {"login": None}, {"login": []}, {"login": {}, "x": "y"}], ids=str
+    "answers", [[], "x", 5, True, {"login": 12345}, {"login": []}, {"login": {}, "x": "y"}], ids=str
 )
 def test_answers_that_are_no_map_of_objects_are_invalid_params(wire: Wire, dialect: str, answers: Any) -> None:
     params = {"name": "greet", "inputResponses": answers}
@@ -517,17 +522,12 @@ def test_answers_that_are_no_map_of_objects_are_invalid_params(wire: Wire, diale
     refused(reply, 400, INVALID_PARAMS, 1)
 
 
-@pytest.mark.parametrize("dialect", ["modern", "draft"])
-def test_answers_that_are_null_are_invalid_params(wire: Wire, dialect: str) -> None:
-    params = {"name": "greet", "inputResponses": None}
-    reply = wire.modern("tools/call", params) if dialect == "modern" else wire.draft(request("tools/call", params))
-    refused(reply, 400, INVALID_PARAMS, 1)
-
-
 @pytest.mark.parametrize(
     "answers",
     [
+        None,
         {},
+        {"login": None},
         {"someone_else": accept(name="octocat")},
         {"login": {}},
         {"login": {"action": "accept"}},

@@ -75,13 +75,19 @@ Named = Callable[[Any], Reply]
 class TestLengths:
     """256 characters for keys, ids and tokens, 2,048 for names, URIs and cursors, 4,096 for ids of responses."""
 
-    @pytest.mark.parametrize("id", ["x" * 257, "ü" * 257, 10**256, -(10**256)], ids=lambda id: str(id)[:5])
+    @pytest.mark.parametrize(
+        ("id", "is_repeated"),
+        [("x" * 257, True), ("ü" * 4096, True), ("x" * 4097, False), (10**256, False), (-(10**256), False)],
+        ids=lambda id: str(id)[:5],
+    )
     @pytest.mark.parametrize("send", [in_modern, in_draft])
-    def test_an_id_that_is_longer_is_refused_and_not_repeated(self, send: Callable[[JSON], Reply], id: Any) -> None:
+    def test_an_id_that_is_longer_is_refused_and_repeated_within_bounds(
+        self, send: Callable[[JSON], Reply], id: Any, is_repeated: bool
+    ) -> None:
         make = modern if send is in_modern else request
         reply = send(make("tools/list", id=id))
         refused(reply, "id", 256, -32600)
-        assert "id" not in reply.message
+        assert reply.message.get("id") == (id if is_repeated else None)
 
     @pytest.mark.parametrize("id", ["x" * 256, "ü" * 256, 10**256 - 1, 1 - 10**256], ids=lambda id: str(id)[:5])
     @pytest.mark.parametrize("send", [in_modern, in_draft])

@@ -513,6 +513,17 @@ class TestWhatIsNoMessage:
         assert refused.get("id", 1) is not None
         assert client.request("ping")["result"] == {}
 
+    def test_a_byte_order_mark_is_passed_over(self, client: StdioClient) -> None:
+        client.write(b'\xef\xbb\xbf{"jsonrpc": "2.0", "id": 7, "method": "ping"}\n')
+        assert client.next() == {"jsonrpc": "2.0", "id": 7, "result": {}}
+
+    @pytest.mark.parametrize(("id", "repeated"), [("x" * 257, True), ("x" * 4096, True), ("x" * 4097, False)])
+    def test_an_error_for_a_long_id_can_be_matched(self, client: StdioClient, id: str, repeated: bool) -> None:
+        client.send(id=id, method="ping")
+        refused = client.next()
+        assert refused["error"]["data"] == {"limit": "id", "value": 256}
+        assert refused.get("id") == (id if repeated else None)
+
     @pytest.mark.parametrize("seed", range(4))
     def test_whatever_comes_the_server_lives_on(
         self, client: StdioClient, seed: int, caplog: pytest.LogCaptureFixture

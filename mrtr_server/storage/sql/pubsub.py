@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 
 from ...protocol.messages import Change, Subscription
-from ..pubsub import InProcessFanout, Listener, digest_of, topic_of
+from ..pubsub import InProcessFanout, Listener, topic_of
 from .notify import LONGEST, Notices
 
 CHANGED = "changed "
@@ -75,4 +75,4 @@ def _written(change: Change) -> str:
         return written
     written = json.dumps([change.kind, change.uri, ""])
     # A URI that is too long for a notice is recognized by those who wait for it.
-    return CHANGED + (written if len(written) <= LONGEST else json.dumps([change.kind, "", digest_of(change.uri)]))
+    return CHANGED + (written if len(written) <= LONGEST else json.dumps([change.kind, "", topic_of(change)[1]]))
