@@ -77,7 +77,7 @@ class Limits(KnowsGiven):
         streamed_bytes: how large the pieces of a result may be together that an async generator yields, in bytes of
             JSON.
         state_seconds: how long a sealed state can be used, in seconds; a tool's `answer_within` overrides it.
-        flow_seconds: how long a whole flow may take in rounds, and how long an answer in a task, in seconds.
+        flow_seconds: how long a whole flow may take in rounds, in seconds. A task lives as long as its time to live.
         lease_seconds: how long a replica that runs a single-use round or a task may be silent before another one may
             run it, in seconds; at least 3. While it runs, it renews its lease every third of that.
         write_seconds: how long a client may read nothing of what is sent to it, in seconds, before it is disconnected.

@@ -188,7 +188,7 @@ class MRTRServer(Composition, ASGIServer):
             parts.settings,
             parts.registry,
             parts.shared,
-            experiments=parts.experiments,
+            dialects=parts.dialects,
             host=host,
             workers=workers,
             server=self,
@@ -294,7 +294,7 @@ class MRTRServer(Composition, ASGIServer):
             confirm: what the person must agree to before the function runs: a text, or a function that makes it from
                 arguments and declared parameters, by name. Anything but a yes ends the call.
             answer_within: how long an answer may take, in seconds. Default: `Limits.state_seconds`; in a task as long
-                as the task lives, and at most `Limits.flow_seconds`.
+                as the task lives.
             single_use: redeem each state once in the whole fleet, for tools whose effects must not happen twice. A
                 request that is sent again gets the recorded outcome.
             timeout: how long the function may run in each round, in seconds, not counting the time that it waits for a

@@ -193,7 +193,7 @@ def check_served(package: Package, dispatcher: type) -> Iterator[Finding]:
         for value in node.values
         if isinstance(value, ast.Attribute)
     }
-    kinds = inspect.get_annotations(dispatcher.__init__, eval_str=True)
+    kinds = inspect.get_annotations(vars(dispatcher)["__init__"], eval_str=True)
     for each in sorted(served):
         parameter, _, method = each.partition(".")
         first = (inspect.getdoc(getattr(kinds[parameter], method)) or "").partition("\n")[0]

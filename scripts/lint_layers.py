@@ -11,10 +11,13 @@ from lint_sources import TOP, Finding, Package, Source
 DIALECTS = {"protocol.drafts", "protocol.handshake", "protocol.v2026_07_28"}
 ENCODINGS = "protocol.draft_encodings"
 """Other forms of a dialect, built on it."""
+PENDING = "protocol.pending_elicitations"
+"""What a draft adds to the tasks of a ratified version."""
 
 WIRE = {
     *DIALECTS,
     ENCODINGS,
+    PENDING,
     *(f"protocol.handshake_{part}" for part in ("entries", "questions", "tasks", "versions")),
     *(f"protocol.{each}" for each in ("all_dialects", "dialect", "draft_answers", "headers", "jsonrpc")),
 }
@@ -25,6 +28,7 @@ CHOICE = "protocol.served_dialects"
 
 VERSIONED = DIALECTS | {
     ENCODINGS,
+    PENDING,
     *(f"protocol.{each}" for each in ("all_dialects", "draft_answers", "handshake_versions")),
 }
 """Where a version of the protocol may be named."""
@@ -32,7 +36,10 @@ VERSIONED = DIALECTS | {
 KNOW_THE_WIRE = {"transport", "testing", "wire"}
 """The packages that use the forms of messages."""
 
-KNOW_THE_CHOICE = {"deployment.settings", "deployment.wiring", "transport.endpoint", "transport.stdio"}
+KNOW_THE_CHOICE = {
+    *(f"deployment.{each}" for each in ("review", "settings", "wiring")),
+    *(f"transport.{each}" for each in ("endpoint", "stdio")),
+}
 
 OPEN_WHAT_IS_SEALED = {TOP, "crypto.place_codec", "deployment.wiring", "flow.inspection"}  # the last one only opens
 """What is sealed is bound to its place by one module. The state of a flow is bound by its journal."""

@@ -20,7 +20,9 @@ FORMS = sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml"))
 
 def test_every_address_of_the_project_is_in_the_same_place() -> None:
     home = URLS["Homepage"]
-    assert all(url.startswith(home) for url in URLS.values())
+    site = tomllib.loads((ROOT / "zensical.toml").read_text())["project"]["site_url"]
+    assert all(url.startswith(home) for name, url in URLS.items() if name != "Documentation")
+    assert URLS["Documentation"] == site
     pages = [ROOT / name for name in ("CHANGELOG.md", "SECURITY.md", "CODE_OF_CONDUCT.md", "CONTRIBUTING.md")]
     for page in [*pages, *FORMS]:
         for url in re.findall(r"https://github\.com/[\w./-]+", page.read_text()):

@@ -57,6 +57,11 @@ class FlowRecord(Protocol):
         ...
 
     @property
+    def task_ends(self) -> float:
+        """When the time of the task ends that it is, in seconds since the epoch; 0 in rounds."""
+        ...
+
+    @property
     def answers(self) -> Mapping[str, Mapping[str, JSON]]:
         """Its answers, by key and question."""
         ...
@@ -200,7 +205,7 @@ class Callbacks:
     def callback_link(
         self, callback: Callback[Any], key: str, question: str, call: Call, flow: FlowRecord
     ) -> CallbackLink:
-        """Return the link for an ask of a flow. It is the same in each round.
+        """Return the link for an ask of a flow. It is the same in each round. A task has one of its own.
 
         Args:
             callback: where it leads.
@@ -233,7 +238,7 @@ class Callbacks:
                 f"The address at which a browser reaches the callback {name!r} is not known: "
                 f"{came if host else 'this request did not come over HTTP'}. Give MRTRServer its base_url="
             )
-        expires = math.ceil(flow.started + self._limits.flow_seconds)
+        expires = math.ceil(max(flow.started + self._limits.flow_seconds, flow.task_ends))
         id = self.page(flow, key, question)
         return _callback_link(callback, base, self._links.seal(name, id, owner(call.principal), expires))
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from ..deployment.review import LEVELS, Finding
+from ..deployment.review import LEVELS, Finding, gain_of_ratified
 from ..deployment.web_workers import ENVIRONMENT as WORKERS
 from ..dev.process import servers_in
 from ..errors import SetupError, StoreUnavailable
@@ -78,7 +78,8 @@ def _summary(server: MRTRServer) -> str:
         "resource": len(offered.resources) + len(offered.templates),
     }
     listed = ", ".join(f"{count} {what if count == 1 else f'{what}s'}" for what, count in counts.items())
-    return f"{server.name!r} can be served: {listed}"
+    gain = gain_of_ratified(server._parts.dialects)  # noqa: SLF001  nobody else prints it
+    return f"{server.name!r} can be served: {listed}" + (f"\n{gain}" if gain else "")
 
 
 async def _review_database(workers: int) -> list[Finding]:

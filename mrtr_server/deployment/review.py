@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -14,7 +14,8 @@ from ..crypto.keys import ENVIRONMENT as KEYS
 from ..crypto.signing import SignedCodec
 from ..limits import Limits
 from ..loopback import is_loopback_address
-from ..registration.handlers import asked_fields, calls
+from ..protocol.served_dialects import ServedDialects
+from ..registration.handlers import asked_fields, asks, calls
 from ..registration.prompts import Prompt
 from ..registration.registry import Registry
 from ..registration.resources import Resource
@@ -69,7 +70,7 @@ def review(
     registry: Registry,
     shared: SharedResources,
     *,
-    experiments: Collection[str],
+    dialects: ServedDialects,
     host: str,
     workers: int,
     server: object,
@@ -81,7 +82,7 @@ def review(
         settings: what it is made with.
         registry: what it offers.
         shared: what its replicas share.
-        experiments: the dialects that it serves and no ratified version of the protocol has.
+        dialects: what it speaks.
         host: the address that it is to listen on.
         workers: how many processes are to serve it, on all machines.
         server: the server itself, as the routes of a site know it.
@@ -90,7 +91,9 @@ def review(
     found = [
         *(Finding("warning", "environment", advice) for advice in unknown_variables().values()),
         *_review_deployment(settings, registry, shared, workers),
-        *_review_access(settings, registry, host, experiments),
+        *_review_dialects(settings, dialects),
+        *_review_questions(dialects, registry, shared, workers),
+        *_review_access(settings, registry, host),
         *_review_tokens(settings, host),
         *_review_site(settings, server, site),
         *_review_end(settings, host),
@@ -176,9 +179,42 @@ def _review_rates(settings: Settings[Any], registry: Registry, workers: int) -> 
         yield Finding("warning", "rate_limits", f"per_tool names no tool of this server: {', '.join(unknown)}")
 
 
-def _review_access(
-    settings: Settings[Any], registry: Registry, host: str, experiments: Collection[str]
+def _review_dialects(settings: Settings[Any], dialects: ServedDialects) -> Iterator[Finding]:
+    if settings.dialects is not None and (gain := gain_of_ratified(dialects)):  # what is so by default needs no advice
+        yield Finding("advice", "dialects", f"{gain}. Do that unless a client of yours needs them")
+
+
+def gain_of_ratified(dialects: ServedDialects) -> str:
+    """Return what a server gains if it serves the ratified versions of the protocol alone; nothing if it does."""
+    if not dialects.experiments:
+        return ""
+    return (
+        f"{', '.join(dialects.experiments)} is served, for clients that name no version. Their requests have no "
+        "Mcp-Method and Mcp-Name headers for gateways to decide by, and do not declare what the client can be "
+        f"asked. With dialects={dialects.ratified}, the ratified versions alone, such requests are refused, as the "
+        "protocol has it"
+    )
+
+
+def _review_questions(
+    dialects: ServedDialects, registry: Registry, shared: SharedResources, workers: int
 ) -> Iterator[Finding]:
+    if dialects.handshake is None or workers == 1 or shared.store.shared:
+        return
+    offered = (registry.tools, registry.prompts, registry.resources, registry.templates)
+    asking = sorted({each.handler.name for kind in offered for each in kind.values() if asks(each.handler)})
+    if asking:
+        newest = dialects.handshake.name
+        yield Finding(
+            "error",
+            "database",
+            f"there is none, so clients of {newest} and earlier get an error when they are asked by "
+            f"{', '.join(asking)}: their answers may come to another of the {workers} processes. Set {DATABASE}; or "
+            f"leave {newest} out of dialects=, and such clients can't use the server at all",
+        )
+
+
+def _review_access(settings: Settings[Any], registry: Registry, host: str) -> Iterator[Finding]:
     if settings.auth is None and not settings.middleware and not _is_loopback(host):
         yield Finding(
             "warning",
@@ -203,13 +239,6 @@ def _review_access(
             "docs",
             f"anyone who reaches {host} finds the page at /docs, with the list of all tools where there is no auth=. "
             "Leave docs= out, and set MRTR_DOCS where you want it",
-        )
-    if experiments and settings.dialects is not None:  # by default they are served
-        yield Finding(
-            "advice",
-            "dialects",
-            f"{', '.join(experiments)} is served. Its requests have no Mcp-Method and Mcp-Name headers, so a gateway "
-            "that decides by those does not see them. Leave it out of dialects= unless a client of yours needs it",
         )
 
 

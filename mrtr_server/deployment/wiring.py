@@ -224,7 +224,7 @@ class ServerParts:
             challenges=challenges,
             refusals=refusals,
         )
-        self.experiments = dialects.experiments
+        self.dialects = dialects
         pages = CallbackPages(
             registry.callbacks,
             self.callbacks,

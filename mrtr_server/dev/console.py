@@ -16,6 +16,9 @@ from .round_lines import REASON, RoundLines
 from .terminal import Terminal, short
 
 _INDENT = " " * 21
+_PAGE = "https://mrtr-server.github.io/mrtr_server/dev/"
+"""What there is to know of effects; the package has no pages in it."""
+
 _LEVEL_STYLES: Mapping[int, tuple[str, ...]] = {
     logging.WARNING: ("yellow",),
     logging.ERROR: ("red",),
@@ -63,9 +66,8 @@ class Console:
             lines.append(f"{_INDENT}{style(short(code, 96), 'dim')}")
         if not self._hinted:
             self._hinted = True
-            lines.append(
-                f"{_INDENT}Put it into a function, and that into a step: await ctx.step(function, ...). See docs/dev.md"
-            )
+            lines.append(f"{_INDENT}Put it into a function, and that into a step: await ctx.step(function, ...). See")
+            lines.append(f"{_INDENT}{_PAGE}")
         self._terminal.write("\n".join(lines))
 
 

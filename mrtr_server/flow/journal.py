@@ -128,6 +128,8 @@ class Journal:
         exact_state: what JSON does not hold of the handler's own state, as for a step.
         epoch: the epoch of the store in which its states are redeemed once; empty where they are not, or the store has
             none.
+        task_ends: when the time of the task ends that the flow is, in seconds since the epoch; 0 in rounds. It is kept
+            in the row of the task.
     """
 
     started: float
@@ -146,6 +148,7 @@ class Journal:
     pieces: int = 0
     exact_state: Any = None
     epoch: str = ""
+    task_ends: float = field(default=0.0, compare=False)
 
     @property
     def flow(self) -> str:

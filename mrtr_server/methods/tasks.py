@@ -6,7 +6,8 @@ from contextlib import contextmanager
 from pydantic_core import from_json, to_json
 
 from ..crypto.cursors import Cursors
-from ..errors import InvalidParams, InvalidRequestState, MissingCapability, StoreUnavailable
+from ..errors import InvalidParams, InvalidRequestState, MissingCapability, ProtocolError, StoreUnavailable
+from ..live.questions import read_answer
 from ..protocol.messages import JSON, NEEDS_TASKS, Acknowledged, Call, Outcome, Outlet, TaskPage, TaskStatusResult
 from ..tasks.questions import Questions
 from ..tasks.task_service import TaskCursor, Tasks, owner_of
@@ -81,13 +82,16 @@ class TaskRequests:
             return Acknowledged(call.target)
 
     async def respond(self, call: Call, outlet: Outlet) -> Outcome:
-        """Serve `tasks/respond` (Multi Round-Trip Requests, Persistent Workflow): an answer to the only question.
+        """Serve `tasks/respond` (Multi Round-Trip Requests, Persistent Workflow): a response to one question.
 
         Raises:
-            RequestError: there is no such task, or it asks more.
+            RequestError: there is no such task, or it is not clear which of its questions is answered.
         """
         with self._checked(call):
-            await self._tasks.answer(call, _answers(call), Questions.to_the_only_one)
+            try:
+                await self._tasks.answer(call, _answers(call), _read_response)
+            except (MissingCapability, ProtocolError) as error:  # the client can't, and nobody can be asked instead
+                await self._tasks.fail(call, error)
             return Acknowledged(call.target)
 
     async def cancel(self, call: Call, outlet: Outlet) -> Outcome:
@@ -113,3 +117,11 @@ def _answers(call: Call) -> Mapping[str, JSON]:
     if call.answers is None:
         raise InvalidParams(f"{call.method} needs inputResponses")
     return call.answers
+
+
+def _read_response(questions: Questions, answers: Mapping[str, JSON]) -> Mapping[str, JSON]:
+    ((name, response),) = answers.items()
+    key = questions.answered_by(name, response)
+    if key is None:
+        return {}
+    return questions.by_name({questions.names[key]: read_answer(questions.open[key], response)})

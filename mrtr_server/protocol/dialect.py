@@ -80,6 +80,12 @@ RELATED_TASK = "io.modelcontextprotocol/related-task"
 """The member of `_meta` that names the task which a message is about."""
 
 
+NO_METHOD_CODE = -32601
+"""The code of an error that says that a request is not known."""
+
+_LONGEST_REASON = 200
+"""Characters of what a client says of why it did not answer."""
+
 # Codes of our own, outside the range that JSON-RPC reserves.
 DECLINED = -31001
 """The user declined."""
@@ -306,6 +312,16 @@ def related_to(task: str) -> JSON:
 def with_related(body: JSON, task: str) -> JSON:
     """Return a result, or parameters, that belong to a task."""
     return {**body, "_meta": {**body.get("_meta", {}), **related_to(task)}}
+
+
+def read_response(message: JSON) -> JSON:
+    """Return the answer in a response to a question: its result; or that the client lacks it, or why it failed."""
+    if "result" in message:
+        return {"result": message["result"]}
+    error = message["error"]
+    if error.get("code") == NO_METHOD_CODE:
+        return {"lacks": True}
+    return {"failed": str(error.get("message"))[:_LONGEST_REASON]}
 
 
 def with_stream(envelope: Envelope) -> JSON:

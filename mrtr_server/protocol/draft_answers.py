@@ -5,13 +5,16 @@ No printed message of these has a state. So two kinds of clients are served:
 - One that sends back the `requestState` beside the questions continues its flow. That state begins with what was asked,
   so that names find their keys. A client that changes this changes the keys of its own answers, and no more.
 - One that does not starts a new flow with each request. Its answers count for the questions that this first round asks:
-  not for confirmations and pages, nor for tools whose states are redeemed once. A flow that asks further is refused.
+  not for confirmations and pages, nor for tools whose states are redeemed once. A flow that asks further is refused,
+  unless it asks by forms alone, and the name of each field is that of one question of the flow: then a name can't
+  be mistaken for that of an earlier question, and the answers of all rounds may come at once.
 """
 
 import math
+from abc import abstractmethod
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections import defaultdict
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, NamedTuple
 
@@ -74,6 +77,10 @@ class Given:
 
     def __bool__(self) -> bool:
         return any(self._items.values())
+
+    def named(self) -> "Given":
+        """Return those that have the name of a field."""
+        return Given({"elicitation": [item for item in self._items.get("elicitation", ()) if "name" in item]})
 
     def answers_to(self, locations: AnswerLocations) -> dict[str, JSON]:
         """Return the answers by key; a name that is not asked is ignored.
@@ -138,13 +145,12 @@ def _fill_in(answer: JSON, name: str, item: JSON) -> None:
         content[name] = item["value"]
 
 
+def _names_of(question: Question) -> list[str]:
+    return list(question.params.get("requestedSchema", {}).get("properties", ()))
+
+
 def _locations(questions: Mapping[str, Question]) -> AnswerLocations:
-    return {
-        key: AnswerLocation(
-            MEMBERS[question.method], list(question.params.get("requestedSchema", {}).get("properties", ()))
-        )
-        for key, question in questions.items()
-    }
+    return {key: AnswerLocation(MEMBERS[each.method], _names_of(each)) for key, each in questions.items()}
 
 
 def with_locations(state: str, questions: Mapping[str, Question]) -> str:
@@ -173,7 +179,26 @@ _FIELDS = tuple(each.name for each in fields(Call))
 
 
 @dataclass(slots=True)
-class BegunAnew(Call):
+class Followed(Call):
+    """A call that the dialect dispatches in a way of its own."""
+
+    @abstractmethod
+    def follow(self, dispatch: Dispatch, outlet: Outlet) -> Awaitable[Outcome]:
+        """Return the outcome of the call. Raises `RequestError`.
+
+        Args:
+            dispatch: runs a round.
+            outlet: takes the notes that come on the way.
+        """
+
+    @classmethod
+    def fields_of(cls, call: Call) -> dict[str, Any]:
+        """Return the fields of a call that is to be one."""
+        return {name: getattr(call, name) for name in _FIELDS}
+
+
+@dataclass(slots=True)
+class BegunAnew(Followed):
     """A call without a state, whose answers count for what its first round asks.
 
     Args:
@@ -201,14 +226,12 @@ class BegunAnew(Call):
         if self.progress_token is not None:
             outlet = _Growing(outlet)
         outcome = await dispatch(self, outlet)
-        first: Mapping[str, Question] = {}
+        known: dict[tuple[str, str], Question] = {}
         while isinstance(outcome, Unfinished):
             answers = None
             if isinstance(outcome, NeedsInput):
-                if first:
-                    _check_known(first, outcome)
-                    break
-                first, answers = outcome.questions, self._answers_to(outcome.questions)
+                answers = self._answers_to(outcome, known)
+                known.update({(key, question.digest): question for key, question in outcome.questions.items()})
                 if not answers:
                     break
             elif self.is_single_use:  # each effect must belong to a flow that a retry can name
@@ -219,17 +242,31 @@ class BegunAnew(Call):
     @classmethod
     def of(cls, call: Call, given: Given, *, is_single_use: bool, one_by_one: bool) -> "BegunAnew":
         """Return a call as one that starts a new flow; see the class."""
-        shared = {name: getattr(call, name) for name in _FIELDS}
         sent = to_json(call.params)
-        return cls(**shared, given=given, sent=sent, is_single_use=is_single_use, one_by_one=one_by_one)
+        return cls(**cls.fields_of(call), given=given, sent=sent, is_single_use=is_single_use, one_by_one=one_by_one)
 
-    def _answers_to(self, questions: Mapping[str, Question]) -> dict[str, JSON]:
-        if not self.given:
+    def _answers_to(self, outcome: NeedsInput, known: Mapping[tuple[str, str], Question]) -> dict[str, JSON]:
+        """Return the answers to what a round asks, and no round before it; see the module.
+
+        Args:
+            outcome: that of the round.
+            known: what the rounds before it have asked, by key and digest.
+        """
+        asked = outcome.questions
+        new = {key: question for key, question in asked.items() if (key, question.digest) not in known}
+        if not self.given or not new:
             return {}
-        if self.one_by_one and len(questions) > 1:
-            raise InvalidParams(f"This request asks several questions, one at a time: {SEND_STATE}")
-        answers = self.given.answers_to(_locations(questions))
-        if any(questions[key].kind not in _WITHOUT_STATE for key in answers):
+        given = self.given
+        if known or (self.one_by_one and len(asked) > 1):  # the client has not been shown all of this
+            if not _have_names_of_their_own(known.values(), new.values()):
+                if not known:
+                    raise InvalidParams(f"This request asks several questions, one at a time: {SEND_STATE}")
+                message = "This request asks more than once: continue with the requestState that is here"
+                # With the state, so that what was done is not lost.
+                raise InvalidParams(message, {"requestState": with_locations(outcome.state, {})})
+            given = given.named()
+        answers = given.answers_to(_locations(new))
+        if any(new[key].kind not in _WITHOUT_STATE for key in answers):
             raise InvalidParams(f"A confirmation, or a page, takes an answer only with its state: {SEND_STATE}")
         return answers
 
@@ -263,22 +300,21 @@ class _Growing:
         return getattr(self._outlet, name)
 
 
-def _check_known(first: Mapping[str, Question], outcome: NeedsInput) -> None:
-    """Check that a flow asks nothing but what it has asked first: by its name, an answer might go to another question.
-
-    Raises:
-        InvalidParams: it asks something else; with the state, so that what was done is not lost.
-    """
-    known = {(key, question.digest) for key, question in first.items()}
-    if any((key, question.digest) not in known for key, question in outcome.questions.items()):
-        message = "This request asks more than once: continue with the requestState that is here"
-        raise InvalidParams(message, {"requestState": with_locations(outcome.state, {})})
+def _have_names_of_their_own(known: Iterable[Question], new: Iterable[Question]) -> bool:
+    """Return whether new questions are all forms, and the name of each field of them is that of no other question."""
+    taken = {name for question in known for name in _names_of(question)}
+    for question in new:
+        names = _names_of(question)
+        if question.kind != "form" or not taken.isdisjoint(names):
+            return False
+        taken.update(names)
+    return True
 
 
 def following(dispatch: Dispatch) -> Dispatch:
-    """Return what answers calls as `dispatch` does, and follows those that start new flows."""
+    """Return what answers calls as `dispatch` does, and those that are dispatched otherwise in their way."""
 
     def follow(call: Call, outlet: Outlet) -> Awaitable[Outcome]:
-        return call.follow(dispatch, outlet) if isinstance(call, BegunAnew) else dispatch(call, outlet)
+        return call.follow(dispatch, outlet) if isinstance(call, Followed) else dispatch(call, outlet)
 
     return follow

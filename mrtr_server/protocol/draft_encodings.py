@@ -8,20 +8,39 @@ count.
 """
 
 from abc import abstractmethod
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Awaitable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from typing_extensions import override
 
 from ..errors import InvalidParams
+from ..limits import LONGEST_KEY, check_length
 from ..well_formed import write_json
 from .callers import Principal
-from .dialect import read_answers, result, with_related
-from .draft_answers import MEMBERS, SEND_STATE, BegunAnew, Given, open_locations, with_locations
-from .drafts import SepDraftDialect, either, meta_of, with_mode
+from .dialect import result, with_related
+from .draft_answers import MEMBERS, SEND_STATE, BegunAnew, Followed, Given, open_locations, with_locations
+from .drafts import SepDraftDialect, either, meta_of
 from .jsonrpc import Envelope
-from .messages import ASKING_METHODS, JSON, Call, HandedOver, NeedsInput, Outcome, Question, TaskResult
+from .messages import (
+    ASKING_METHODS,
+    FIRST,
+    JSON,
+    NOTHING,
+    TASK_RESULT,
+    UNNAMED,
+    Call,
+    Dispatch,
+    HandedOver,
+    NeedsInput,
+    Note,
+    Outcome,
+    Outlet,
+    Piece,
+    Question,
+    TaskResult,
+)
+from .pending_elicitations import with_mode
 
 KEY = "mrtr-server/key"
 """Where a question of a task has its key in `_meta`, if there are several; its answer names it there, too."""
@@ -67,12 +86,12 @@ class Encoding(SepDraftDialect):
         return BegunAnew.of(call, given, is_single_use=is_single_use, one_by_one=self.one_by_one)
 
     @override
-    def _read_response(self, envelope: Envelope, principal: Principal | None, user: Any) -> Call:
-        call = super()._read_response(envelope, principal, user)
-        for holder in (envelope.message["result"], envelope.message):
-            if isinstance(key := meta_of(holder).get(KEY), str):
-                call.answers = read_answers({key: envelope.message["result"]})
-        return call
+    def _answered(self, holders: list[JSON]) -> str:
+        named = [key for holder in holders if isinstance(key := meta_of(holder).get(KEY), str)]
+        if not named:
+            return FIRST if self.one_by_one else UNNAMED
+        check_length(named[0], LONGEST_KEY, KEY)
+        return named[0]
 
     @override
     def dump_outcome(self, call: Call, outcome: Outcome) -> bytes:
@@ -83,6 +102,13 @@ class Encoding(SepDraftDialect):
             return self.dump_questions(call, list(questions.values()), [{} for _ in questions], {"requestState": state})
         if isinstance(outcome, HandedOver):
             return super().dump_outcome(call, replace(outcome, state=with_locations(outcome.state, {})))
+        if isinstance(outcome, TaskResult) and outcome.task.status == "working":
+            waits, done = (self.statuses[status][0] for status in ("input_required", "completed"))
+            raise InvalidParams(
+                "The task works, and has no result yet. Send tasks/get until its status is "
+                f"{waits} or {done}, and tasks/result again then",
+                {"taskId": outcome.task.id},
+            )
         if isinstance(outcome, TaskResult) and outcome.task.questions:
             asked = outcome.task.questions
             named = [{"_meta": {KEY: outcome.task.names[key]}} if len(asked) > 1 else {} for key in asked]
@@ -138,6 +164,30 @@ class AdditionalInfo(Encoding):
         return result(call, {"AdditionalInfoRequested": asked, "isError": False, **beside})
 
 
+@dataclass(slots=True)
+class PartialResult(Followed):
+    """A request for the result of a task, for which a reply that asks has as much of the result as there is by then.
+
+    Args:
+        content: that part of it, by block.
+    """
+
+    content: dict[int, JSON] = field(default_factory=dict, kw_only=True, repr=False)
+
+    @override
+    def follow(self, dispatch: Dispatch, outlet: Outlet) -> Awaitable[Outcome]:
+        """Return what the task asks, or came to; see `Followed.follow`."""
+        return dispatch(self, self)
+
+    def send(self, note: Note) -> Awaitable[None]:
+        """Take a piece of the result; see `Outlet.send`. Of a task there are no other notes."""
+        if isinstance(note, Piece):
+            before = self.content.get(note.block)
+            block = note.content if before is None else {**before, "text": before["text"] + note.content["text"]}
+            self.content[note.block] = block
+        return NOTHING
+
+
 class ElicitationContent(Encoding):
     """Option two of the message structure: a result whose content is what is asked."""
 
@@ -145,13 +195,23 @@ class ElicitationContent(Encoding):
     statuses = BareRequests.statuses
 
     @override
+    def load_call(self, envelope: Envelope, principal: Principal | None, user: Any) -> Call:
+        """Return the call in a request; see `Encoding.load_call`."""
+        call = super().load_call(envelope, principal, user)
+        if call.method != TASK_RESULT or call.takes_pieces:  # they come as they are made
+            return call
+        call.params = {**call.params, "stream": {}}
+        return PartialResult(**PartialResult.fields_of(call))
+
+    @override
     def dump_questions(self, call: Call, questions: list[Question], named: list[JSON], beside: JSON) -> bytes:
-        """Return the questions as blocks of content."""
+        """Return the questions as blocks of content, after what there is of the result by then."""
         blocks = [
             {"type": MEMBERS[question.method], **with_mode(question), **name}
             for question, name in zip(questions, named, strict=True)
         ]
-        return result(call, {"content": blocks, "isError": False, **beside})
+        partial = call.content.values() if isinstance(call, PartialResult) else ()
+        return result(call, {"content": [*partial, *blocks], "isError": False, **beside})
 
 
 class RevisionOne(SepDraftDialect):

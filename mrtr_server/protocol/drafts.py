@@ -26,6 +26,7 @@ from .dialect import (
     read_answers,
     read_arguments,
     read_progress_token,
+    read_response,
     read_target,
     read_task_ttl,
     requests,
@@ -40,19 +41,20 @@ from .messages import (
     ASKING_METHODS,
     JSON,
     TASK_RESULT,
+    UNNAMED,
     Acknowledged,
     Call,
     Complete,
     HandedOver,
     NeedsInput,
     Outcome,
-    Question,
     Task,
     TaskCreated,
     TaskOffer,
     TaskResult,
     TaskStatusResult,
 )
+from .pending_elicitations import IMMEDIATE, pending_of, read_elicitation_response, with_mode
 
 _TASK_METHODS = {
     "tasks/get": "tasks/get",
@@ -61,11 +63,6 @@ _TASK_METHODS = {
     "tasks/cancel": "tasks/cancel",
 }
 """The methods of tasks, by their names in the drafts."""
-
-_PREFIX = "io.modelcontextprotocol/"
-_PENDING = _PREFIX + "pending-elicitations"
-_IMMEDIATE = _PREFIX + "model-immediate-response"
-_RESPONSE = _PREFIX + "elicitation-response"
 
 _EVERYTHING = Client(capabilities=None)
 _OFFER = TaskOffer(first_ask=True)
@@ -132,25 +129,28 @@ class SepDraftDialect(Dialect):
     def _read_task(self, envelope: Envelope, principal: Principal | None, user: Any) -> Call:
         params = envelope.params
         task_id = _task_id(params, envelope.message)
-        method, answers = _TASK_METHODS[envelope.method], None
+        method = _TASK_METHODS[envelope.method]
+        answers = read_elicitation_response(envelope.method, params)
         if method == "tasks/answer":
             answers = _bare(either(envelope, "inputResponses"))
-        elif method == "tasks/get" and _RESPONSE in meta_of(params):
-            answer = meta_of(params)[_RESPONSE]
-            if not isinstance(answer, dict) or not isinstance(answer.get("elicitationId"), str):
-                raise InvalidParams(f"_meta.{_RESPONSE} must be an object with an elicitationId, a string")
-            answers = read_answers({answer["elicitationId"]: answer})
         return self._about_task(envelope, method, task_id, answers, principal, user)
 
     def _read_response(self, envelope: Envelope, principal: Principal | None, user: Any) -> Call:
-        """Read a JSON-RPC response that names a task as the answer to the one question that the task has open."""
-        answer = envelope.message.get("result")
-        if answer is None:
+        """Read a JSON-RPC response that names a task as the answer to a question of the task."""
+        message = envelope.message
+        holders = [message["result"] if "result" in message else message["error"], message]
+        if not any(RELATED_TASK in meta_of(holder) for holder in holders):
             raise InvalidRequest(NO_METHOD, envelope.id)
-        if RELATED_TASK not in meta_of(answer) and RELATED_TASK not in meta_of(envelope.message):
-            raise InvalidRequest(NO_METHOD, envelope.id)
-        task_id = _task_id(answer, envelope.message)
-        return self._about_task(envelope, "tasks/respond", task_id, {"": answer}, principal, user)
+        answers = {self._answered(holders): read_response(message)}
+        return self._about_task(envelope, "tasks/respond", _task_id(*holders), answers, principal, user)
+
+    def _answered(self, holders: list[JSON]) -> str:
+        """Return the name of the question that a response answers; see `UNNAMED`.
+
+        Args:
+            holders: what may name it in its `_meta`.
+        """
+        return UNNAMED
 
     def _about_task(
         self,
@@ -252,25 +252,12 @@ def _redeemed(redeemed: TaskResult) -> JSON:
     return with_related({"inputRequests": asked}, task.id)
 
 
-def with_mode(question: Question) -> JSON:
-    """Return the parameters of an ask; those of a form say that they are, as the drafts print it for tasks."""
-    return {"mode": "form", **question.params} if question.method == "elicitation/create" else question.params
-
-
 def _flat(task: Task) -> JSON:
     body = with_related({"taskId": task.id, "status": task.status, "createdAt": timestamp(task.created)}, task.id)
-    if task.status == "input_required":
-        body["_meta"][_PENDING] = [_pending(key, question) for key, question in task.questions.items()]
+    body["_meta"].update(pending_of(task, _EVERYTHING))
     if task.message and task.status in ("working", "input_required", "cancelled"):  # for while one waits
-        body["_meta"][_IMMEDIATE] = task.message
+        body["_meta"][IMMEDIATE] = task.message
     return body
-
-
-def _pending(key: str, question: Question) -> JSON:
-    """Return what is asked as #1869 lists it: an elicitation as printed, all else as the request that it is."""
-    if question.method == "elicitation/create":
-        return {"elicitationId": key, **with_mode(question)}
-    return {"elicitationId": key, "method": question.method, "params": question.params}
 
 
 def meta_of(holder: Mapping[str, Any]) -> JSON:
@@ -310,5 +297,10 @@ def _bare(answers: Any) -> dict[str, JSON]:
 
 
 def _unwrapped(raw: JSON) -> JSON:
+    """Return the answer in a wrapped one; an error in its place is that of a person who does not answer."""
+    if len(raw) != 1:
+        return raw
+    if isinstance(raw.get("error"), dict):
+        return {"action": "cancel"}
     wrapped = raw.get("result")
-    return wrapped if len(raw) == 1 and isinstance(wrapped, dict) else raw
+    return wrapped if isinstance(wrapped, dict) else raw

@@ -28,6 +28,7 @@ from .dialect import (
     CAPABILITIES_FIELD,
     CLIENT_FIELD,
     METHODS,
+    NO_METHOD_CODE,
     WITH_ARGUMENTS,
     Dialect,
     ListenWriter,
@@ -39,6 +40,7 @@ from .dialect import (
     progress_params,
     read_arguments,
     read_progress_token,
+    read_response,
     read_target,
     request,
     request_of,
@@ -56,6 +58,7 @@ from .handshake_tasks import (
     page_body,
     read_offer,
     read_task_id,
+    seen_body,
     task_body,
 )
 from .handshake_tasks import METHODS as TASK_METHODS
@@ -86,6 +89,7 @@ from .messages import (
     TaskResult,
     TaskStatusResult,
 )
+from .pending_elicitations import read_elicitation_response
 from .sessions import NO_SESSION, Session, remembered
 
 CANCELLED = "notifications/cancelled"
@@ -110,9 +114,6 @@ _SEEN_IN_HTTP = (
 """The errors that answer a request with an HTTP status of their own in this era, too."""
 
 _NO_RESOURCE = -32002
-_NO_METHOD = -32601
-_LONGEST_REASON = 200
-"""Characters of what a client says of why it did not answer."""
 
 
 class HandshakeDialect(Dialect):
@@ -252,10 +253,11 @@ class HandshakeDialect(Dialect):
             mismatch=mismatch,
         )
         if offer is not None and method == "tools/call":
-            call.task = read_offer(params)
+            call.task = read_offer(params, client)
         elif method in TASK_METHODS:
             call.task = offer
             call.target = "" if method == "tasks/list" else read_task_id(params)
+            call.answers = read_elicitation_response(method, params)
             if method == TASK_RESULT:
                 call.params = with_stream(envelope)
         elif method == "initialize":
@@ -279,13 +281,8 @@ class HandshakeDialect(Dialect):
         call.state = call.answers = None
 
     def load_answer(self, envelope: Envelope) -> JSON:
-        """Return the answer in a response to a question: its result; or that the client lacks it, or why it failed."""
-        if "result" in envelope.message:
-            return {"result": envelope.message["result"]}
-        error = envelope.message["error"]
-        if error.get("code") == _NO_METHOD:
-            return {"lacks": True}
-        return {"failed": str(error.get("message"))[:_LONGEST_REASON]}
+        """Return the answer in a response to a question; see `read_response`."""
+        return read_response(envelope.message)
 
     # Responses
 
@@ -319,7 +316,7 @@ class HandshakeDialect(Dialect):
         if isinstance(error, UnknownTarget) and "uri" in (error.data or {}):
             written["code"] = _NO_RESOURCE
         elif self.form.tasks and lacks_tasks(error):  # these clients request tasks by a parameter
-            written = {"code": _NO_METHOD, "message": "This tool can only be called as a task: send params.task"}
+            written = {"code": NO_METHOD_CODE, "message": "This tool can only be called as a task: send params.task"}
         elif isinstance(error, PagesRequired):
             asked = (question_params(self.form, each, name) for name, each in error.questions.items())
             written["data"] = {"elicitations": list(asked)}
@@ -400,9 +397,9 @@ class HandshakeDialect(Dialect):
         """
         match outcome:
             case TaskCreated(task):
-                return created_body(task, call.target)
+                return created_body(task, call.target, call.client)
             case TaskStatusResult(task):
-                return task_body(task)
+                return seen_body(task, call.client)
             case TaskPage():
                 return page_body(outcome)
             case TaskResult(task):

@@ -4,8 +4,10 @@ from typing import Any
 
 from ..errors import InvalidParams
 from ..limits import LONGEST_NAME, check_length
+from .callers import Client, lacking
 from .dialect import milliseconds, read_task_ttl, related_to, timestamp
 from .messages import JSON, Complete, Task, TaskOffer, TaskPage, TaskStatus
+from .pending_elicitations import IMMEDIATE, pending_of
 
 METHODS = frozenset({"tasks/get", "tasks/result", "tasks/list", "tasks/cancel"})
 
@@ -15,18 +17,20 @@ CAPABILITY: JSON = {"list": {}, "cancel": {}, "requests": {"tools": {"call": {}}
 OFFER = TaskOffer(at_once=True)
 """A client that takes a task takes nothing else, and that at once (Result Retrieval)."""
 
-_IMMEDIATE = "io.modelcontextprotocol/model-immediate-response"
-
 _LONGEST_MESSAGE = 500
 """Characters of what a failed tool says that are shown with the status of its task."""
 
 
-def read_offer(params: JSON) -> TaskOffer | None:
-    """Return what a call says of its task; None if it is to be none. Raises `InvalidParams`."""
+def read_offer(params: JSON, client: Client) -> TaskOffer | None:
+    """Return what a call says of its task; None if it is to be none. Raises `InvalidParams`.
+
+    An empty one is that of non-blocking elicitations (#1869), if its client can be asked.
+    """
     if "task" not in params:
         return None
     ttl = read_task_ttl(params)
-    return OFFER if ttl is None else TaskOffer(ttl, at_once=True)
+    first_ask = not params["task"] and not lacking(client, ("elicitation",))
+    return TaskOffer(ttl, first_ask, at_once=True) if first_ask or ttl is not None else OFFER
 
 
 def read_task_id(params: JSON) -> str:
@@ -54,10 +58,19 @@ def task_body(task: Task) -> JSON:
     return body
 
 
-def created_body(task: Task, tool: str) -> JSON:
-    """Return the result of a call that has become a task (Creating Tasks)."""
+def seen_body(task: Task, client: Client) -> JSON:
+    """Return a task with what it asks, if its client looks for that there (#1869)."""
+    body = task_body(task)
+    return {**body, "_meta": pending} if task.first_ask and (pending := pending_of(task, client)) else body
+
+
+def created_body(task: Task, tool: str, client: Client) -> JSON:
+    """Return the result of a call that has become a task (Creating Tasks), with what it asks; see `seen_body`."""
     immediate = f"{tool} runs in the background now, as a task. Its result follows when it is done."
-    return {"task": task_body(task), "_meta": {**related_to(task.id), _IMMEDIATE: immediate}}
+    meta = {**related_to(task.id), IMMEDIATE: immediate}
+    if task.first_ask:
+        meta.update({IMMEDIATE: task.message or immediate, **pending_of(task, client)})
+    return {"task": task_body(task), "_meta": meta}
 
 
 def page_body(page: TaskPage) -> JSON:

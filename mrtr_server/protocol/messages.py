@@ -34,6 +34,10 @@ STATE_METHODS = ASKING_METHODS | {TASK_RESULT, "tasks/answer"}
 PIECE = "notifications/tools/content"
 """The notification that carries a piece of a result: ours, since no revision of the protocol has one."""
 
+UNNAMED, FIRST = "", "\n"
+"""The names of an answer to a task that names no question: it is for the only one, or the only one of its kind; where
+its client was shown one question alone, for the first that is open. No key is a line break."""
+
 TaskSupport = Literal["forbidden", "optional", "required"]
 """Whether the calls of a tool become tasks: never, for clients that take them, or always."""
 

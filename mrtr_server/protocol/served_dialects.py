@@ -75,6 +75,8 @@ class ServedDialects:
         chosen = [dialect for name, dialect in known.items() if name in names]
         self.experiments = [dialect.name for dialect in chosen if dialect.name in UNVERSIONED]
         """The names of those that no ratified version of the protocol has."""
+        self.ratified = [name for name in DIALECTS if name not in UNVERSIONED]
+        """The names of those that there are of ratified versions, served or not."""
         advertised = [dialect.version for dialect in chosen if dialect.version]
         surface = Surface(info, advertised, mirrored, task_support, output_schema, sessions, takes_tasks, single_use)
         self._versions = [each for dialect in chosen for each in dialect.versions]

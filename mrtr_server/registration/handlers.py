@@ -127,8 +127,21 @@ def _without_asks(annotation: Any) -> Any:
     return Union[kept] if kept else type(None)  # noqa: UP007  built from values
 
 
-def calls(handler: Handler, method: str) -> bool:
-    """Check whether a handler's own code calls a method of its `Context`, as far as can be seen from its names."""
+_ASKS = ("ask", "confirm", "elicit", "elicit_url", "sample", "list_roots")
+"""The methods of a `Context` that ask."""
+
+
+def asks(handler: Handler) -> bool:
+    """Check whether a handler asks, as far as can be seen: what it declares, returns, or calls by its own code."""
+    if handler.inputs is not None or (handler.declared is not None and handler.declared.keys):
+        return True
+    nodes = () if handler.declared is None else handler.declared.nodes
+    own: list[Handler | Dependency] = [handler, *(node for node in nodes if isinstance(node, Dependency))]
+    return any(calls(each, method) for each in own for method in _ASKS)
+
+
+def calls(handler: Handler | Dependency, method: str) -> bool:
+    """Check whether a function's own code calls a method of its `Context`, as far as can be seen from its names."""
     code = getattr(_own_function(handler.function), "__code__", None)
     return code is not None and handler.context is not None and _takes(code, handler.context, method)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pydantic_core import from_json
 
 from ..errors import InvalidParams
-from ..protocol.messages import JSON, Question
+from ..protocol.messages import FIRST, JSON, UNNAMED, Question
 from ..well_formed import write_json
 
 _NUMBER = re.compile("[2-9]|[1-9][0-9]{1,8}")
@@ -16,8 +16,12 @@ _NUMBER = re.compile("[2-9]|[1-9][0-9]{1,8}")
 _SINCE_0_2 = "\n"
 """Where what is new lies among the numbers of the keys, so that servers of 0.1.0 read the rest. It is no name."""
 
-_REQUIRED = {"sampling/createMessage": "content", "roots/list": "roots"}
-"""What the answer to each request must have, besides those that are elicitations."""
+_REQUIRED = {"elicitation/create": "action", "sampling/createMessage": "content", "roots/list": "roots"}
+"""What the answer to each request must have."""
+
+_APPROVES_NOTHING = frozenset({"form", "sample", "roots"})
+"""The kinds of questions that an answer without a name may be for while others are open: it may have been meant for
+another one, and approves nothing."""
 
 
 @dataclass(slots=True)
@@ -99,18 +103,28 @@ class Questions:
             if name in answers and _fits(self.open[key], answers[name])
         }
 
-    def to_the_only_one(self, answers: Mapping[str, JSON]) -> dict[str, JSON]:
-        """Return the one answer that there is, by the key of the only question that is open, if it fits that.
+    def answered_by(self, name: str, response: JSON) -> str | None:
+        """Return the key of the question that a response answers; None if that is not open any more.
 
-        Raises `InvalidParams` if several are open, and the answer has the empty name, and not that of one of them.
+        Args:
+            name: the name of the question, or `UNNAMED` or `FIRST`.
+            response: what came: its `result`, if it is no error.
+
+        Raises:
+            InvalidParams: it may be the answer to any of several questions.
         """
-        if "" not in answers:
-            return self.by_name(answers)
-        if len(self.names) != 1:
-            raise InvalidParams(
-                f"The task has {len(self.names)} questions open, so an answer must name the one that it answers"
-            )
-        return self.by_name(dict(zip(self.names.values(), answers.values(), strict=True)))
+        if name not in (UNNAMED, FIRST):
+            return next((key for key, known in self.names.items() if known == name), None)
+        if len(self.open) == 1:
+            return next(iter(self.open))
+        likely = [key for key, question in self.open.items() if _is_of_kind(question, response)]
+        is_clear = len(likely) == 1 or (name == FIRST and likely[:1] == list(self.open)[:1])
+        if is_clear and likely and self.open[likely[0]].kind in _APPROVES_NOTHING:
+            return likely[0]
+        raise InvalidParams(
+            f"The task has {len(self.open)} questions open, so an answer must name the one that it answers. "
+            "tasks/result shows the name of each"
+        )
 
     def dump(self) -> bytes:
         """Write them down."""
@@ -128,6 +142,16 @@ class Questions:
         for key, page in pages.items():
             questions[key].page = page
         return cls(questions, names, answers, used, until, together)
+
+
+def _is_of_kind(question: Question, response: JSON) -> bool:
+    """Return whether a response may answer a question, by what it is; an error may answer any."""
+    result = response.get("result")
+    if not isinstance(result, dict):
+        return True
+    if "action" in result:  # a form's answer has `content`, too
+        return question.method == "elicitation/create"
+    return _REQUIRED[question.method] in result
 
 
 def _fits(question: Question, answer: JSON) -> bool:

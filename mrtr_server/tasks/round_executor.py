@@ -135,7 +135,7 @@ class RoundExecutor:
         within = self._tools.answer_within(row.name)
         call = records.sealed.unseal_call(row)
         journal = records.sealed.unseal_journal(row, records.now())
-        run.begin(journal, limits.flow_seconds if within is None else within)
+        run.begin(journal, row.ttl if within is None else within)
         if row.attempts > 1:
             records.tally.add(TAKEOVERS, "task")
             logger.warning(

@@ -91,6 +91,7 @@ class TaskRun:
             InvalidRequestState: what is asked can't be unsealed, and the handler does not begin.
         """
         self._journal, self._answer_within = journal, answer_within
+        journal.task_ends = self.row.deadline
         self.take_answers(self.row)
         self._begun = True
 

@@ -138,7 +138,7 @@ class Tasks:
             row = await self._add(row, quota)
         _noted(call, row)
         if offer.first_ask:
-            row = await self._settled(row)
+            row = await self._settled(row, in_list=offer.at_once)
         if offer.at_once and call.session:
             self._records.notify_session(call.session)
         return self.view(row)
@@ -155,8 +155,13 @@ class Tasks:
                     reservation.run(row)
         return row if is_new else await self.store.find_task(row.id) or row
 
-    async def _settled(self, row: TaskRow) -> TaskRow:
-        """Wait until a task has asked or ended, for a while."""
+    async def _settled(self, row: TaskRow, *, in_list: bool) -> TaskRow:
+        """Wait until a task has asked or ended, for a while.
+
+        Args:
+            row: the task.
+            in_list: whether its client can list its tasks, so that it finds one whose id did not reach it.
+        """
 
         async def find() -> TaskRow:
             return await self.store.find_task(row.id) or row
@@ -165,9 +170,10 @@ class Tasks:
             return await self._waiting.until_settled(row, find, min(self._limits.first_ask_seconds, row.ttl))
         except StoreUnavailable:
             pass  # the client may yet ask for it
-        except asyncio.CancelledError:  # the client has left, and nobody else will ever know the id
-            with suppress(StoreUnavailable, UnknownTarget):
-                await self._cancel(row.id, row.owner)
+        except asyncio.CancelledError:  # the client has left
+            if not in_list:  # and nobody else will ever know the id
+                with suppress(StoreUnavailable, UnknownTarget):
+                    await self._cancel(row.id, row.owner)
             raise
         return row
 

@@ -67,6 +67,8 @@ class WaitingRequests:
             Exception: whatever `find` raises.
         """
         if not self.has_room(row) or self._status(row) != "working":
+            if reader is not None:
+                await reader.send_new()
             return row
         loop = asyncio.get_running_loop()
         draining = self._admission.draining

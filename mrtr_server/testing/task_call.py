@@ -6,6 +6,7 @@ from typing import Any
 from pydantic_core import from_json
 from typing_extensions import override
 
+from ..protocol.dialect import LONGEST_TTL
 from ..protocol.messages import JSON
 from .asked import Asked
 from .events import Event
@@ -73,7 +74,7 @@ class TaskCall(OpenCall):
         if not await self.client.takes_task(server, position.target):
             await super()._call()
             return
-        params = {**params_of(position), "task": {}}
+        params = {**params_of(position), "task": {"ttl": LONGEST_TTL}}  # an empty one would wait for the first question
         request = await self.client.prepare(position.method, params, server, position.token, position.headers)
         self._called = request
         self._tokens = (from_json(request.body)["id"],)

@@ -830,6 +830,25 @@ class TestALink:
         clock.advance(61)
         refused(await Browser(server.app).back(state_of(url_of(asking))), "expired")
 
+    async def test_lives_as_long_as_the_task_that_asks(self, refused: Any) -> None:
+        clock = Clock()
+        server = calendar(clock=clock, limits=Limits(flow_seconds=60))
+
+        @server.app.tool(task="required", ttl=3600)
+        async def invite(ctx: Context) -> str:
+            return (await ctx.elicit_url("Log in to Google", provider, callback=server.google)).name
+
+        client = AsyncClient(server.app, token="ann-token", headers={"Host": "tools.example.com"}, tasks=True)
+        asking = client.flow("invite")
+        await asking.start()
+        await asking.wait()
+        clock.advance(3000)
+        link = state_of(url_of(asking))
+        await Browser(server.app).log_in(asking)
+        assert (await asking.answer(google=OPENED)).text == "ann"
+        clock.advance(601)
+        refused(await Browser(server.app).back(link), "expired")
+
     async def test_is_for_one_callback_alone(self, server: Calendar, state: str, refused: Any) -> None:
         @server.app.callback("other")
         async def other(request: Request) -> str:

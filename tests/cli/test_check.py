@@ -256,6 +256,54 @@ class TestFindings:
         assert said(found) == [("warning", "limits")]
         assert "ulimit -Hn" in found[0].message
 
+    def test_questions_to_clients_with_a_handshake_need_a_shared_store(self, tmp_path: Path) -> None:
+        """An answer comes as a request of its own, which may reach another process."""
+
+        def register(server: MRTRServer) -> MRTRServer:
+            async def named(ctx: Context) -> str:
+                return await ctx.elicit("Who?", str)
+
+            @server.tool
+            async def inline(ctx: Context) -> str:
+                """Ask inline."""
+                return await ctx.elicit("Who?", str)
+
+            @server.tool
+            def returned(inputs: Inputs) -> str | InputRequired:
+                """Ask as a pure function."""
+                return InputRequired(login=Elicit("Who?", str))
+
+            @server.tool
+            async def depending(name: Annotated[str, Depends(named)]) -> str:
+                """Ask in a dependency."""
+                return name
+
+            @server.prompt
+            async def review(ctx: Context) -> str:
+                """Ask for a prompt."""
+                return (await ctx.sample("What?")).text
+
+            @server.tool
+            async def silent(ctx: Context) -> str:
+                """Ask nothing."""
+                await ctx.log("quiet")
+                return "done"
+
+            return server
+
+        everywhere = register(make(dialects=["2026-07-28", "2025-11-25"]))
+        assert everywhere.check() == []
+        (finding,) = everywhere.check(workers=2)
+        assert (finding.level, finding.about) == ("error", "database")
+        assert (
+            "2025-11-25 and earlier get an error when they are asked by depending, inline, returned, review:"
+            in finding.message
+        )
+        assert register(make()).check(workers=2) == [], "the newest version alone needs no more than the key"
+        shared = SQLStore(f"sqlite:///{tmp_path}/store.db")
+        found = register(make(dialects=["2026-07-28", "2025-11-25"], store=shared)).check(workers=2)
+        assert said(found) == [("advice", "database")], "a SQLite file is for one machine"
+
     @pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "tools.example.com"])
     def test_a_public_address_without_authentication_is_a_warning(self, host: str) -> None:
         assert said(make().check(host=host)) == [("warning", "auth")]
@@ -296,9 +344,11 @@ class TestFindings:
         assert said(register(make()).check()) == [("warning", "base_url")]
         assert register(make(base_url="https://tools.example.com")).check() == []
 
-    def test_the_dialect_of_the_drafts_is_named_as_long_as_it_is_served(self) -> None:
+    def test_the_dialect_of_the_drafts_is_named_where_it_was_chosen(self) -> None:
         assert make(dialects=None).check() == [], "what is so by default needs no advice"
-        assert said(make(dialects=["2026-07-28", "sep-draft"]).check()) == [("advice", "dialects")]
+        (finding,) = make(dialects=["2026-07-28", "sep-draft"]).check()
+        assert (finding.level, finding.about) == ("advice", "dialects")
+        assert "With dialects=['2026-07-28', '2025-11-25'], the ratified versions alone" in finding.message
 
     def test_tools_and_prompts_without_descriptions_are_named_and_so_are_their_arguments(self) -> None:
         server = make()
@@ -337,6 +387,15 @@ class TestCommand:
         result = self.run(tmp_path, "summed", GOOD, MRTR_KEYS="ab" * 32)
         assert result.exit_code == 0
         assert result.output == "'good' can be served: 1 tool, 0 prompts, 0 resources\n"
+
+    def test_what_the_ratified_versions_alone_gain_is_printed_where_the_drafts_are_served_by_default(
+        self, tmp_path: Path
+    ) -> None:
+        text = GOOD.replace(', dialects=["2026-07-28"]', "")
+        result = self.run(tmp_path, "drafted", text, MRTR_KEYS="ab" * 32)
+        first, gain = result.output.splitlines()
+        assert first == "'good' can be served: 1 tool, 0 prompts, 0 resources"
+        assert gain.startswith("sep-draft is served, for clients that name no version.")
 
     def test_an_error_fails_and_a_warning_fails_only_where_it_is_strict(self, tmp_path: Path) -> None:
         warned = self.run(tmp_path, "warned", GOOD)

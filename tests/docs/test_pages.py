@@ -7,9 +7,10 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import fields
 from pathlib import Path
+from textwrap import dedent
 from typing import Any
 
 import click
@@ -29,6 +30,12 @@ FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 def blocks(page: Path, language: str) -> list[str]:
     return [code for kind, code in FENCE.findall(page.read_text()) if kind == language]
+
+
+def blocks_within(page: Path, begin: str, end: str) -> list[str]:
+    """Return the commands of a part of a page, also those in lists."""
+    part = page.read_text().partition(f"\n{begin}\n")[2].partition(f"\n{end}\n")[0]
+    return [dedent(code) for code in re.findall(r"^ *```sh\n(.*?)^ *```$", part, re.MULTILINE | re.DOTALL)]
 
 
 def programs(page: Path) -> Iterator[str]:
@@ -235,15 +242,51 @@ def test_the_first_tool_answers_the_terminals_client_as_printed(readme_app: Path
     assert [done.stdout] == blocks(ROOT / "README.md", "text")
 
 
-def test_several_workers_serve_one_flow_with_the_readmes_commands(readme_app: Path) -> None:
-    (command,) = (block for block in blocks(ROOT / "README.md", "sh") if "--workers" in block)
+FLEETS = [
+    pytest.param(block.strip(), id=page.name)
+    for page in (ROOT / "README.md", ROOT / "docs" / "deploying.md")
+    for block in blocks(page, "sh")
+    if "weather:app" in block and "--workers" in block and "export" in block
+]
+"""The commands that start several workers for the first tool."""
+
+
+def test_there_are_commands_that_start_several_workers() -> None:
+    assert [fleet.id for fleet in FLEETS] == ["README.md", "deploying.md"]
+
+
+@pytest.mark.parametrize("command", FLEETS)
+def test_several_workers_serve_clients_of_every_era_with_the_commands_as_printed(
+    readme_app: Path, command: str
+) -> None:
     (port,) = free_ports(1)
-    with running(command.strip(), readme_app, port):
-        client = Client(f"http://127.0.0.1:{port}/mcp", era="sep-draft")
-        for _ in range(12):  # each request on a connection of its own, so to any of the workers
-            done = client.call("get_weather", location="Oslo", answers={"github_login": {"name": "octocat"}})
-            assert "octocat" in done.text
-            assert done.rounds == 2
+    with running(command, readme_app, port):
+        for era in ("2026-07-28", "sep-draft", "2025-11-25", "2025-06-18"):  # those before that have no forms
+            client = Client(f"http://127.0.0.1:{port}/mcp", era=era)
+            for _ in range(6):  # each request on a connection of its own, so to any of the workers
+                done = client.call("get_weather", location="Oslo", answers={"github_login": {"name": "octocat"}})
+                assert "octocat" in done.text, era
+
+
+def test_a_fleet_of_replicas_serves_clients_of_every_era_with_the_commands_as_printed(readme_app: Path) -> None:
+    """The two replicas of the page for operators, each with its own command; the database is in the test's folder."""
+    made, replicas = blocks_within(ROOT / "docs" / "operating.md", "## Deploying", "## Checking a server")
+    ports = free_ports(2)
+    shared = replicas.replace("sqlite:////var/lib/tools/store.db", f"sqlite:///{readme_app}/store.db")
+    settings = "; ".join(line.strip() for line in shared.splitlines() if "export" in line)
+    starts = [line.strip(" &") for line in shared.splitlines() if "mrtr-server run" in line]
+    assert len(starts) == 2
+    subprocess.run(["bash", "-c", made], cwd=readme_app, env=clean_environment(), timeout=TIMEOUT, check=True)
+    with ExitStack() as stack:
+        for start, port in zip(starts, ports, strict=True):
+            command = re.sub(r" --port \d+", "", start)
+            stack.enter_context(running(f"{settings}; {command}", readme_app, port))
+        urls = [f"http://127.0.0.1:{port}/mcp" for port in ports]
+        for era in ("2026-07-28", "sep-draft", "2025-11-25", "2025-06-18"):
+            for _ in range(3):
+                client = Client(*urls, era=era)
+                done = client.call("get_weather", location="Oslo", answers={"github_login": {"name": "octocat"}})
+                assert "octocat" in done.text, era
 
 
 def test_the_commands_are_there() -> None:

@@ -1,13 +1,16 @@
 """The page of settings has every setting, limit and option, with its variable and its default."""
 
 import re
-from dataclasses import MISSING, fields
+import time
+from dataclasses import MISSING, Field, fields
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from mrtr_server import Limits
 from mrtr_server.cli.run import run
+from mrtr_server.concurrency.shutdown import DEFAULT
 from mrtr_server.deployment.environment import ELSEWHERE, variables
 from mrtr_server.deployment.settings import Settings
 
@@ -32,6 +35,27 @@ def test_every_setting_of_the_server_is_there_with_its_variable() -> None:
     read |= {setting: name for name, setting in ELSEWHERE.items()}
     written = {code(cells[0]): code(cells[1]) for cells in rows("Settings of the server")}
     assert written == {field.name: read.get(field.name, "") for field in fields(Settings) if field.name != "name"}
+
+
+NOT_NONE = {"shutdown_seconds": f"{DEFAULT:g}"}
+"""Figures that stand for None."""
+
+
+@pytest.mark.parametrize("field", [field for field in fields(Settings) if field.name != "name"], ids=lambda f: f.name)
+def test_every_setting_of_the_server_is_there_with_its_default(field: "Field[Any]") -> None:
+    (cell,) = (cells[2] for cells in rows("Settings of the server") if code(cells[0]) == field.name)
+    default = field.default if field.default_factory is MISSING else field.default_factory()
+    if isinstance(default, bool):
+        assert cell == str(default).lower()
+    elif isinstance(default, int | float):
+        assert cell == f"{default:g}"
+    elif isinstance(default, str) and default:
+        assert code(cell) == default
+    elif default is time.time:
+        assert code(cell) == "time.time"
+    else:  # what stands for it, or none
+        assert cell == NOT_NONE.get(field.name, cell) != ""
+        assert not cell.isdigit() or field.name in NOT_NONE
 
 
 def test_every_limit_is_there_with_its_variable_and_its_default() -> None:

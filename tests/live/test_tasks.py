@@ -1,14 +1,17 @@
 """Tasks of 2025-11-25: what clients that begin with a handshake do with the tasks that all dialects share."""
 
+import importlib
+import json
 import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from mrtr_server import Limits
+from mrtr_server import Limits, MRTRServer
 
 from ..support import live_tasks_app
 from ..support.effects import EFFECTS
@@ -24,6 +27,7 @@ RELATED, IMMEDIATE = PREFIX + "related-task", PREFIX + "model-immediate-response
 CAPABILITIES = PREFIX + "clientCapabilities"
 METHODS = ["tasks/get", "tasks/result", "tasks/list", "tasks/cancel"]
 OPEN = {"working", "input_required"}
+PRINTED = Path(__file__).parents[1] / "protocol" / "transcripts" / "draft-tasks" / "non-blocking-elicitation.json"
 
 
 @pytest.fixture
@@ -402,6 +406,92 @@ class TestWhatAClientCanBeAsked:
         with ann.resume(stream.last_id, Mcp_Session_Id=None) as again:
             ann.accept(again.ask(), name="Ann")
             assert text_of(again.end()) == "Hello, Ann!"
+
+
+class TestNonBlockingElicitations:
+    """An empty `task` (#1869): what is asked, and the answer, are in `_meta`; all else is as the version has it."""
+
+    PENDING, RESPONSE = PREFIX + "pending-elicitations", PREFIX + "elicitation-response"
+
+    def begin(self, client: Handshake, tool: str, **arguments: Any) -> tuple[JSON, JSON]:
+        """Call a tool with an empty `task`; return the task, and the `_meta` beside it."""
+        result = client.send("tools/call", {"name": tool, "arguments": arguments, "task": {}}).result
+        return result["task"], result["_meta"]
+
+    def respond(self, client: Handshake, task: JSON, asked: JSON, **answer: Any) -> Reply:
+        given = {"elicitationId": asked["elicitationId"], **answer}
+        return client.send("tasks/get", {"taskId": task["taskId"], "_meta": {self.RESPONSE: given}})
+
+    def test_are_asked_and_answered_as_printed(self, connect: Connect) -> None:
+        """The printed requests, posted as they are but for our ids; and the printed questions."""
+        dinner = importlib.import_module("examples.dinner")
+
+        def register(app: MRTRServer) -> MRTRServer:
+            app.include(dinner.app)
+            return app
+
+        client = connect(register=register)
+        called, looked, redeemed = json.loads(PRINTED.read_text())["exchanges"]
+        result = client.post({**called["request"], "id": 101}).result
+        printed = called["answer"]["result"]
+        task, meta = result["task"], result["_meta"]
+        assert task["status"] == printed["status"] == "input_required"
+        assert meta[IMMEDIATE] == printed["_meta"][IMMEDIATE]
+        (asked,), (expected,) = meta[self.PENDING], printed["_meta"][self.PENDING]
+        assert asked == {**expected, "elicitationId": asked["elicitationId"]}
+        assert client.send("tasks/get", {"taskId": task["taskId"]}).result["_meta"] == {self.PENDING: [asked]}
+        given = looked["request"]["params"]["_meta"][self.RESPONSE]
+        seen = self.respond(client, task, asked, **{name: given[name] for name in ("action", "content")}).result
+        assert (seen["status"], "_meta" in seen) == ("completed", False)
+        done = client.send(redeemed["request"]["method"], {"taskId": task["taskId"]}).result
+        (block,) = redeemed["answer"]["result"]["content"]
+        assert done["content"][0]["text"].partition("RES-")[0] == block["text"].partition("RES-")[0]
+
+    def test_wait_for_nobody_who_can_t_be_asked(self, studio: Callable[..., Handshake], gate: threading.Event) -> None:
+        client = studio(capabilities={"sampling": {}})
+        began = time.monotonic()
+        task, meta = self.begin(client, "wait")
+        assert time.monotonic() - began < 0.9
+        assert (task["status"], self.PENDING in meta) == ("working", False)
+
+    def test_take_an_answer_to_any_task_and_only_with_a_look_at_it(self, studio: Callable[..., Handshake]) -> None:
+        client = studio()
+        task = client.task("greet", ttl=60000)
+        asked = {"elicitationId": "login"}
+        assert "_meta" not in until(client, task, "input_required"), "it was not called so"
+        params = {"taskId": task["taskId"], "_meta": {self.RESPONSE: {**asked, "action": "accept"}}}
+        for method in ("tasks/result", "tasks/cancel"):
+            reply = client.send(method, params)
+            assert error_of(reply) == (200, -32602)
+            assert f"goes with tasks/get, and not with {method}" in reply.message["error"]["message"]
+        for broken in (5, {}, {"elicitationId": 5}):
+            assert error_of(client.send("tasks/get", {**params, "_meta": {self.RESPONSE: broken}})) == (200, -32602)
+        assert self.respond(client, task, {"elicitationId": "stranger"}, action="accept").result["status"] in OPEN
+        self.respond(client, task, asked, action="accept", content={"name": "Ann"})
+        ended(client, task)
+        assert text_of(client.about("tasks/result", task).message) == "Hello, Ann!"
+
+    def test_count_once_whichever_way_they_are_answered(self, studio: Callable[..., Handshake]) -> None:
+        client = studio()
+        task, meta = self.begin(client, "pay", amount=5)
+        (asked,) = meta[self.PENDING]
+        for _ in range(2):
+            self.respond(client, task, asked, action="accept", content={"confirm": True})
+        ended(client, task)
+        assert text_of(client.about("tasks/result", task).message) == "paid 5"
+        assert EFFECTS == ["paid 5"]
+
+    def test_of_other_kinds_are_shown_to_who_can_be_asked_that(self, studio: Callable[..., Handshake]) -> None:
+        _, meta = self.begin(studio(), "everything")
+        kinds = [asked.get("method", asked.get("mode")) for asked in meta[self.PENDING]]
+        assert kinds == ["form", "sampling/createMessage", "roots/list"]
+
+    def test_are_those_of_the_task_s_owner_alone(self, studio: Callable[..., Handshake]) -> None:
+        ann, bob = (studio(app={"auth": Bearer()}, headers={"Authorization": who}) for who in ("ann", "bob"))
+        task, meta = self.begin(ann, "greet")
+        (asked,) = meta[self.PENDING]
+        reply = self.respond(bob, task, asked, action="accept", content={"name": "Bob"})
+        assert error_of(reply) == (200, -32602)
 
 
 class TestWaiting:

@@ -4,7 +4,7 @@ import asyncio
 import json
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack
 from typing import Any
 
@@ -14,6 +14,7 @@ from pydantic import BaseModel
 
 from mrtr_server import (
     BearerTokens,
+    Confirm,
     Context,
     Elicit,
     InputRequired,
@@ -28,7 +29,7 @@ from mrtr_server import (
 )
 
 from ..support.models import Email, Login
-from ..support.serving import in_thread
+from ..support.serving import TIMEOUT, in_thread
 from ..support.stdio import over_pipes
 from ..support.wire import ACCEPT, JSON, PREFIX, Reply, Wire, accept, request, text_of
 
@@ -80,6 +81,46 @@ def serving(encoding: str, **settings: Any) -> MRTRServer:
         return f"{first.name}, {(await ctx.elicit('Who is second?', Login)).name}"
 
     @app.tool
+    async def in_stages(ctx: Context, what: str = "it") -> str:
+        """Ask by forms whose fields have names of their own, and then for a confirmation."""
+        name = (await ctx.elicit("Who?", Login)).name
+        address = (await ctx.elicit("Where to?", Email)).address
+        if what == "it":
+            return f"{name}, {address}"
+        await ctx.confirm(f"Send {what}?")
+        return await ctx.step(effect, what)
+
+    @app.tool
+    async def changing_form(inputs: Inputs, kept: State[int]) -> str | InputRequired:
+        """Ask under one key for one thing, for another, and for the first again."""
+        kept.value = (kept.value or 0) + 1
+        if kept.value == 4:
+            return "done"
+        ask = Elicit("Where to?", Email) if kept.value == 2 else Elicit(f"Who is {kept.value}?", Login)
+        return InputRequired(form=ask, state=kept.value)
+
+    @app.tool(task="optional", ttl=600, poll=0.2)
+    async def deploy_and_tell(ctx: Context) -> str:
+        _, said = await ctx.ask(Confirm("Deploy web?", key="confirm"), Sample("Say hello"))
+        return f"web {said.text}"
+
+    @app.tool(task="optional", ttl=600, poll=0.2)
+    async def say_hello(ctx: Context) -> str:
+        return (await ctx.sample("Say hello")).text
+
+    @app.tool(task="optional", ttl=600, poll=0.2)
+    async def hang() -> str:
+        await asyncio.sleep(TIMEOUT)
+        return "late"
+
+    @app.tool(task="optional", ttl=600, poll=0.2)
+    async def story(ctx: Context) -> AsyncIterator[str]:
+        """Ask between two pieces."""
+        yield "Once "
+        yield "upon a time"
+        yield f", {(await ctx.elicit('Who is the hero?', Login)).name} went home"
+
+    @app.tool(task="optional", ttl=600, poll=0.2)
     async def mixed(ctx: Context) -> str:
         login, said, roots = await ctx.ask(Elicit("Who?", Login), Sample("Say hello"), ListRoots())
         return f"{login.name} {said.text} {roots[0].uri}"
@@ -337,6 +378,35 @@ class TestAClientThatSendsNoState:
         done = call(wire, "in_turn", elicitation=named("name", "bob"), requestState=state_of(second))
         assert done.text == "ada, bob"
 
+    def test_answers_all_rounds_at_once_where_each_name_is_that_of_one_question(self, wire: Wire) -> None:
+        both = [named("address", "home"), named("name", "ada")]
+        assert call(wire, "in_stages", elicitation=both).text == "ada, home"
+        assert call(wire, "in_stages", elicitation=both[::-1]).text == "ada, home"
+        assert messages(call(wire, "in_stages", elicitation=both[1])) == ["Where to?"]
+        assert messages(call(wire, "in_stages", elicitation=both[0])) == ["Who?"], "the first is not answered"
+        (again,) = messages(call(wire, "in_stages", elicitation=[both[1], named("address", 5)]))
+        assert again.endswith("\n\nWhere to?")
+        declined = [both[1], {"name": "address", "action": "decline"}]
+        assert call(wire, "in_stages", elicitation=declined).result["isError"] is True
+
+    def test_answers_only_what_it_was_shown_first_where_it_names_no_field(self, wire: Wire) -> None:
+        yes = {"action": "accept", "content": {"name": "ada", "address": "home"}}
+        assert messages(call(wire, "in_stages", elicitation=yes)) == ["Where to?"]
+
+    def test_confirms_nothing_in_a_later_round_either(self, wire: Wire) -> None:
+        EFFECTS.clear()
+        everything = [named("name", "ada"), named("address", "home"), named("confirm", True)]
+        for given in (everything, everything[:2]):
+            reply = call(wire, "in_stages", {"what": "money"}, elicitation=given)
+            refused(reply, "This request asks more than once: continue with the requestState that is here")
+        shown = call(wire, "in_stages", {"what": "money"}, requestState=reply.error.data["requestState"])
+        assert messages(shown) == ["Send money?"]
+        assert EFFECTS == {}
+
+    def test_answers_no_question_whose_key_and_names_have_been_those_of_another(self, wire: Wire) -> None:
+        both = [named("name", "ada"), named("address", "home")]
+        refused(call(wire, "changing_form", elicitation=both), "This request asks more than once")
+
     def test_is_asked_again_for_what_does_not_fit(self, wire: Wire) -> None:
         (again,) = messages(call(wire, "greet", elicitation=named("name", 5)))
         assert again.endswith("\n\nWho are you?")
@@ -394,6 +464,13 @@ class TestSeveralQuestions:
         done = call(wire, "side_by_side", elicitation=named("name", "bob"), requestState=state_of(second))
         assert done.text == "ada, bob"
         refused(call(wire, "side_by_side", elicitation=named("name", "ada")), "asks several questions, one at a time")
+
+    def test_with_names_of_their_own_are_answered_at_once_or_one_by_one(self, wires: dict[str, Wire]) -> None:
+        wire = wires[BARE]
+        assert messages(call(wire, "optional")) == ["Who?"]
+        assert messages(call(wire, "optional", elicitation=named("name", "ada"))) == ["What else?"]
+        both = [named("gift", True), named("name", "ada")]
+        assert call(wire, "optional", elicitation=both).text == "ada True"
 
     @pytest.mark.parametrize("encoding", [LISTS, CONTENT])
     @pytest.mark.parametrize("with_state", [True, False])
@@ -500,8 +577,6 @@ class TestTasks:
             lists = reply.result.get("AdditionalInfoRequested", {}).get("elicitation", [])
             keys = [item["_meta"][KEY] for item in (lists or reply.result["content"])]
         assert keys == ["first", "second"][: len(keys)]
-        unnamed = self.respond(wire, task, accept(name="ada"))
-        refused(unnamed, "The task has 2 questions open, so an answer must name the one that it answers")
         taken = self.respond(wire, task, accept(name="ada"), **{KEY: "first"})
         assert (taken.status, taken.body) == (202, b"")
         rest = self.about(wire, "result", task)
@@ -511,6 +586,87 @@ class TestTasks:
         assert again.status == 202, "what is answered is not asked any more"
         self.respond(wire, task, accept(name="bob"))
         assert self.about(wire, "result", task).text == "ada, bob"
+
+    def test_take_a_response_without_a_name_for_the_question_that_alone_was_shown(self, wires: dict[str, Wire]) -> None:
+        wire = wires[BARE]
+        task = self.start(wire, "side_by_side")
+        for name, message in (("ada", "Who is first?"), ("bob", "Who is second?")):
+            assert messages(self.about(wire, "result", task)) == [message]
+            assert self.respond(wire, task, accept(name=name)).status == 202
+        assert self.about(wire, "result", task).text == "ada, bob"
+
+    @pytest.mark.parametrize("encoding", [LISTS, CONTENT])
+    def test_refuse_one_where_several_of_its_kind_were_shown(self, wires: dict[str, Wire], encoding: str) -> None:
+        task = self.start(wires[encoding], "side_by_side")
+        asked_for = self.about(wires[encoding], "result", task)
+        unnamed = self.respond(wires[encoding], task, accept(name="ada"))
+        refused(unnamed, "The task has 2 questions open, so an answer must name the one that it answers")
+        assert messages(self.about(wires[encoding], "result", task)) == messages(asked_for)
+
+    def test_take_responses_without_a_name_by_their_kind_in_any_order(self, wire: Wire) -> None:
+        task = self.start(wire, "mixed")
+        asked(self.about(wire, "result", task))
+        said = {"role": "assistant", "content": {"type": "text", "text": "hello"}, "model": "m"}
+        for answer in ({"roots": [{"uri": "file:///x"}]}, said, accept(name="ada")):
+            assert self.respond(wire, task, answer).status == 202
+        assert self.about(wire, "result", task).text == "ada hello file:///x"
+
+    def test_take_no_yes_without_a_name_where_something_else_is_asked(self, wire: Wire) -> None:
+        """It may be a second delivery of the answer to another question."""
+        EFFECTS.clear()
+        task = self.start(wire, "deploy_and_tell")
+        asked(self.about(wire, "result", task))
+        refused(self.respond(wire, task, accept(confirm=True)), "must name the one that it answers")
+        said = {"role": "assistant", "content": {"type": "text", "text": "hello"}, "model": "m"}
+        self.respond(wire, task, accept(confirm=True), **{KEY: "confirm"})
+        self.respond(wire, task, said)
+        assert self.about(wire, "result", task).text == "web hello"
+
+    def test_take_an_error_as_that_of_a_person_who_does_not_answer(self, wire: Wire) -> None:
+        task = self.start(wire, "greet")
+        assert self.fail(wire, task, {"code": -1, "message": "The user closed the form"}).status == 202
+        assert self.about(wire, "result", task).result["isError"] is True
+
+    @pytest.mark.parametrize(
+        ("code", "words"), [(-1, "did not fulfil sampling/createMessage: no model here"), (-32601, "sampling")]
+    )
+    def test_fail_with_an_error_where_nobody_can_be_asked_instead(self, wire: Wire, code: int, words: str) -> None:
+        task = self.start(wire, "say_hello")
+        asked(self.about(wire, "result", task))
+        assert self.fail(wire, task, {"code": code, "message": "no model here"}).status == 202
+        assert words in self.about(wire, "result", task).error.message
+
+    def test_take_no_error_that_names_no_task(self, wire: Wire) -> None:
+        reply = wire.draft({"jsonrpc": "2.0", "id": 9, "error": {"code": -1, "message": "no"}})
+        assert (reply.status, reply.code) == (400, -32600)
+
+    def test_return_no_state_alone_while_they_work(self) -> None:
+        """No draft of these encodings knows one: the error says what to do instead."""
+        for encoding, waits in ((BARE, "input_require"), (LISTS, "input_required"), (CONTENT, "input_require")):
+            with in_thread(serving(encoding, limits=Limits(result_wait_seconds=0.05, first_ask_seconds=0.05))) as port:
+                wire = Wire(f"http://127.0.0.1:{port}/mcp")
+                task = self.start(wire, "hang")
+                reply = self.about(wire, "result", task)
+                refused(reply, f"Send tasks/get until its status is {waits} or")
+                assert reply.error.data == {"taskId": task}
+                assert "requestState" not in reply.body.decode()
+                self.about(wire, "cancel", task)
+                wire.close()
+
+    def test_show_what_there_is_of_a_result_beside_a_question(self, wires: dict[str, Wire]) -> None:
+        """Option Two of the message structure: partial results, and input that is asked for, in one reply."""
+        wire = wires[CONTENT]
+        task = self.start(wire, "story")
+        for _ in range(2):
+            *partial, question = self.about(wire, "result", task).result["content"]
+            assert [block.get("text") for block in partial] == ["Once upon a time"]
+            assert (question["type"], question["message"]) == ("elicitation", "Who is the hero?")
+        self.respond(wire, task, accept(name="ada"))
+        assert self.about(wire, "result", task).text == "Once upon a time, ada went home"
+
+    def fail(self, wire: Wire, task: str, error: JSON) -> Reply:
+        asked(self.about(wire, "result", task))
+        return wire.draft({"jsonrpc": "2.0", "id": 9, "error": error, "_meta": {RELATED: {"taskId": task}}})
 
     @pytest.mark.parametrize(("encoding", "word"), [(BARE, "Cancelled"), (LISTS, "cancelled"), (CONTENT, "Cancelled")])
     def test_that_are_cancelled_have_the_word_of_their_draft(

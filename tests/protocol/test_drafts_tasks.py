@@ -197,6 +197,35 @@ class TestAnswers:
         assert (late.status, late.body) == (202, b"")
         assert about(wire, "result", task).text == "Hello, x"
 
+    def test_as_an_error_end_what_was_asked(self, wire: Wire) -> None:
+        """A form counts as cancelled, whichever way the error comes; a model that can't be asked fails the task."""
+        failed = {"code": -1, "message": "The user closed it"}
+        task = start(wire, "greet")
+        once(wire, task, "input_required")
+        error = {"jsonrpc": "2.0", "id": 4, "error": failed, "_meta": {RELATED: {"taskId": task}}}
+        assert wire.draft(error).status == 202
+        once(wire, task, "completed")
+        assert about(wire, "result", task).result["isError"] is True
+        task = start(wire, "greet")
+        once(wire, task, "input_required")
+        answer(wire, task, login={"error": failed})
+        once(wire, task, "completed")
+        assert about(wire, "result", task).result["isError"] is True
+        task = start(wire, "everything")
+        once(wire, task, "input_required")
+        unclear = wire.draft({**error, "_meta": {RELATED: {"taskId": task}}})
+        assert (unclear.status, unclear.code) == (400, -32602)
+
+    def test_as_responses_go_to_the_question_of_their_kind(self, wire: Wire) -> None:
+        task = start(wire, "everything")
+        once(wire, task, "input_required")
+        said = {"role": "assistant", "content": {"type": "text", "text": "To Oslo"}, "model": "m"}
+        for result in (said, {"roots": [{"uri": "file:///work"}]}):
+            response = {"jsonrpc": "2.0", "id": 4, "result": {**result, "_meta": {RELATED: {"taskId": task}}}}
+            assert wire.draft(response).status == 202
+        once(wire, task, "completed")
+        assert about(wire, "result", task).text == "To Oslo from file:///work"
+
 
 class TestResults:
     def test_of_a_tool_that_failed_are_results(self, wire: Wire) -> None:

@@ -405,7 +405,7 @@ class TestRequestsOfTheDrafts(Drafted):
         meta = {"_meta": {RELATED: {"taskId": ID}}}
         result = {**HEARD, **(meta if inside else {})}
         call = self.read({"jsonrpc": "2.0", "id": 4, "result": result, **({} if inside else meta)})
-        assert (call.method, call.target, call.answers) == ("tasks/respond", ID, {"": result})
+        assert (call.method, call.target, call.answers) == ("tasks/respond", ID, {"": {"result": result}})
         assert dialect("sep-draft").dump_outcome(call, Acknowledged(ID)) == b""
 
     @pytest.mark.parametrize("meta", [{}, {"_meta": None}, {"_meta": []}, {"_meta": {"other": 1}}], ids=str)

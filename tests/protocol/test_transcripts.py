@@ -1,7 +1,8 @@
 """Golden transcripts: what goes over the wire in each dialect, message by message.
 
 A transcript is a file in `transcripts/`, which opens with a sentence that says what it guards. Those of the drafts hold
-the messages that the drafts print; each request is posted once, with nothing but a content type.
+the messages that the drafts print; each request is posted once, with nothing but a content type. `printed.json` lists
+what clients send in the drafts.
 """
 
 import importlib
@@ -196,6 +197,24 @@ def test_the_other_encodings_are_answered_as_printed(wire_to: Callable[[str], Wi
         learn(printed, reply.message, ours)
         expected = up_to_times_and_state({**with_ids(printed, ours), "id": message["id"]})
         assert up_to_times_and_state(reply.message) == expected
+
+
+PRINTED = json.loads(Path(__file__).with_name("printed.json").read_text())
+"""What clients send in the drafts: every request, answer and response that a document prints, by document."""
+
+
+@pytest.mark.parametrize("document", PRINTED)
+def test_every_message_of_a_client_that_a_draft_prints_is_posted(document: str) -> None:
+    posted = [
+        exchange["request"]
+        for dialect in ("draft", "draft-tasks", "draft-encodings")
+        for transcript in transcripts(dialect)
+        for exchange in transcript.values[0]["exchanges"]
+    ]
+    for printed in PRINTED[document]:
+        # One is printed without its method and params.
+        whole = printed if "method" in printed or "result" in printed else None
+        assert any(each == whole or (whole is None and printed.items() <= each.items()) for each in posted), printed
 
 
 def test_a_non_blocking_elicitation_is_three_messages() -> None:

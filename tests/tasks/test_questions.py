@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from pydantic_core import from_json, to_json
 
 from mrtr_server.errors import InvalidParams
-from mrtr_server.protocol.messages import JSON, Question
+from mrtr_server.protocol.messages import FIRST, JSON, UNNAMED, Question
 from mrtr_server.tasks.questions import Questions
 
 NAME = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
@@ -155,15 +155,35 @@ class TestAnAnswerWithoutAName:
         questions = asking(**dict.fromkeys(names, LOGIN))
         for answered in names[1:]:
             questions.take({answered: ANN})
-        assert questions.to_the_only_one({"": ANN}) == {names[0]: ANN}
-        assert questions.to_the_only_one({"": {"result": ANN}}) == {}
+        assert questions.answered_by(UNNAMED, {"result": ANN}) == names[0]
 
     def test_is_none_where_it_has_a_name(self) -> None:
-        assert asking(login=LOGIN, size=LOGIN).to_the_only_one({"size": ANN}) == {"size": ANN}
+        assert asking(login=LOGIN, size=LOGIN).answered_by("size", {"result": ANN}) == "size"
+        assert asking(login=LOGIN).answered_by("size", {"result": ANN}) is None
 
-    def test_is_refused_where_there_are_several(self) -> None:
+    @pytest.mark.parametrize("response", [{"result": ANN}, {"result": {}}, {"result": 5}, {"failed": "no"}], ids=str)
+    def test_is_refused_where_there_are_several(self, response: JSON) -> None:
         with pytest.raises(InvalidParams, match="2 questions open"):
-            asking(login=LOGIN, size=LOGIN).to_the_only_one({"": ANN})
+            asking(login=LOGIN, size=LOGIN).answered_by(UNNAMED, response)
+
+    def test_is_known_by_its_kind(self) -> None:
+        questions = asking(page=PAGE, login=LOGIN, said=SAMPLE, where=ROOTS)
+        assert questions.answered_by(UNNAMED, {"result": {"content": {}}}) == "said"
+        assert questions.answered_by(UNNAMED, {"result": {"roots": []}}) == "where"
+        with pytest.raises(InvalidParams, match="4 questions open"):
+            questions.answered_by(UNNAMED, {"result": ANN})
+
+    @pytest.mark.parametrize("name", [UNNAMED, FIRST])
+    def test_opens_no_page_beside_other_questions(self, name: str) -> None:
+        with pytest.raises(InvalidParams, match="2 questions open"):
+            asking(page=PAGE, said=SAMPLE).answered_by(name, {"result": {"action": "accept"}})
+
+    def test_is_for_the_first_where_that_alone_was_shown(self) -> None:
+        questions = asking(login=LOGIN, size=LOGIN, said=SAMPLE)
+        assert questions.answered_by(FIRST, {"result": ANN}) == "login"
+        assert questions.answered_by(FIRST, {"failed": "no"}) == "login"
+        questions.take({"login": ANN})
+        assert questions.answered_by(FIRST, {"result": ANN}) == "size"
 
     @pytest.mark.parametrize("others", [{}, {"login": {}}], ids=str)
     def test_is_not_one_under_an_empty_name(self, others: Any) -> None:

@@ -49,6 +49,7 @@ def anyio_backend(virtual_time: VirtualTime) -> Any:
     return virtual_time.backend
 
 
+DAY = 24 * 3600
 EXTENSION = "io.modelcontextprotocol/tasks"
 
 app = MRTRServer("tasks", keys=[bytes(32)])
@@ -244,6 +245,13 @@ def counts(state: State[int]) -> str | InputRequired:
     """Keep a state that grows, and ask nothing."""
     count = state.value or 0
     return "counted to 5" if count == 5 else InputRequired(state=count + 1)
+
+
+@app.tool(task="optional", ttl=3 * DAY)
+async def stays(ctx: Context) -> str:
+    """Wait for three days for a yes."""
+    await ctx.confirm("Really?")
+    return did("the late deed")
 
 
 @app.tool(task="optional", answer_within=60, ttl=600)
@@ -704,6 +712,18 @@ class TestTime:
         await update(client, flow, {"inputResponses": {"confirm": yes.raw}})
         assert (await flow.look()).task.status == "failed"
         assert ran == []
+
+    async def test_for_an_answer_is_all_of_the_task_s_time(self, client: AsyncClient, clock: Clock) -> None:
+        """However long a flow may take in rounds: its author has said how long this task may."""
+        late, lost = await started(client, "stays"), await started(client, "stays")
+        for flow in (late, lost):
+            await flow.wait()
+        clock.advance(3 * DAY - 60)
+        assert (await late.answer(confirm=yes)).text == "the late deed"
+        clock.advance(61)
+        reply = await lost.look()
+        assert reply.task.status == "failed"
+        assert "did not come in time" in reply.error.message
 
     async def test_for_an_answer_ends_with_the_answer(self, client: AsyncClient, clock: Clock) -> None:
         flow = await started(client, "hurries")
