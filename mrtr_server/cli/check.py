@@ -62,7 +62,9 @@ def _summary(server: MRTRServer) -> str:
         "resource": len(offered.resources) + len(offered.templates),
     }
     listed = ", ".join(f"{count} {what if count == 1 else f'{what}s'}" for what, count in counts.items())
-    return f"{server.name!r} can be served: {listed}"
+    limits = server.limits
+    stored = f"{limits.stored_tasks:,} tasks, {limits.stored_states:,} states, {limits.stored_bytes / 2**20:,.0f} MiB"
+    return f"{server.name!r} can be served: {listed}\nAt most {stored} are stored: Limits(stored_...=...)"
 
 
 async def _review_database() -> list[Finding]:

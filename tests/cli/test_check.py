@@ -187,7 +187,10 @@ class TestCommand:
     def test_a_server_that_can_be_served_is_summed_up(self, tmp_path: Path) -> None:
         result = self.run(tmp_path, "summed", GOOD, MRTR_KEYS="ab" * 32)
         assert result.exit_code == 0
-        assert result.output == "'good' can be served: 1 tool, 0 prompts, 0 resources\n"
+        assert result.output.splitlines() == [
+            "'good' can be served: 1 tool, 0 prompts, 0 resources",
+            "At most 1,000,000 tasks, 1,000,000 states, 4,096 MiB are stored: Limits(stored_...=...)",
+        ]
 
     def test_an_error_fails_and_a_warning_fails_only_where_it_is_strict(self, tmp_path: Path) -> None:
         warned = self.run(tmp_path, "warned", GOOD)
