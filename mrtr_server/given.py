@@ -1,6 +1,6 @@
 """Objects that know which of their fields their author gave, so that the environment fills in the others alone."""
 
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 
 class KnowsGiven:
@@ -16,3 +16,11 @@ class KnowsGiven:
         made = super().__new__(cls)
         object.__setattr__(made, "given", frozenset(given))  # the dataclass is frozen
         return made
+
+
+G = TypeVar("G", bound=KnowsGiven)
+
+
+def having(made: G, **more: Any) -> G:
+    """Return an object with what was given to another one, and more; its other fields have their defaults."""
+    return type(made)(**{name: getattr(made, name) for name in made.given} | more)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from .errors import OverBudget, SetupError
-from .given import KnowsGiven
+from .given import KnowsGiven, having
 
 LONGEST_KEY = 256
 """Characters of a progress token, of the id of a request, of a key; or digits, where it is a number."""
@@ -19,6 +19,9 @@ LARGEST_META = 64 * 1024
 
 MOST_IN_BATCH = 100
 """How many messages a batch may hold."""
+
+STORED = ("stored_tasks", "stored_states", "stored_bytes")
+"""The limits of what a store keeps, for all processes that share it."""
 
 LARGEST_LIMIT = 10**15
 """What any limit may be at most: more of it than a process can ever have or wait for."""
@@ -103,7 +106,8 @@ class Limits(KnowsGiven):
         stored_tasks: how many tasks are stored at once, from their creation until they expire.
         stored_states: how many states that were redeemed, reports of callbacks, and values of open calls and sessions
             are stored at once. They are never removed before they expire, so new ones are refused.
-        stored_bytes: how large tasks, outcomes and reports may be together for new ones to be stored, in bytes.
+        stored_bytes: how large tasks, outcomes and reports may be together for new ones to be stored, in bytes. On
+            PostgreSQL, ten times of each of these three are stored, unless you give it.
         listeners: how many `subscriptions/listen` streams are open at once in a process.
         caller_share: which part of `stored_tasks`, `stored_states`, `stored_bytes`, `listeners`, `task_waits`,
             `held_streams` and `held_bytes` one authenticated caller may use, above 0 and at most 1; and which part of
@@ -189,6 +193,16 @@ class Limits(KnowsGiven):
             Its `caller_share`, and at least 1.
         """
         return share_of(total, self.caller_share)
+
+
+def with_room(limits: Limits, times: int) -> Limits:
+    """Return limits with the defaults of what is stored multiplied; what was given stays as it is.
+
+    Args:
+        limits: the limits.
+        times: by how much.
+    """
+    return having(limits, **{name: times * getattr(limits, name) for name in STORED if name not in limits.given})
 
 
 def _check(name: str, value: object, *, optional: bool) -> None:

@@ -16,6 +16,7 @@ from .errors import SetupError
 from .flow.handler import Handler
 from .flow.home import Home
 from .hints import PROMPT_OPTIONS, RESOURCE_OPTIONS, SERVER_ATTRIBUTES, SERVER_OPTIONS, TOOL_OPTIONS, attributes_of
+from .limits import Limits
 from .protocol.addresses import fault_of_uri
 from .protocol.messages import Change
 from .registration.callbacks import Registering, build_callback
@@ -231,6 +232,11 @@ class MRTRServer(Composition, ASGIServer):
         if self._parts.resource_metadata is None:
             raise SetupError(f"{self.name}: auth= names no authorization_servers, so there is no metadata")
         return self._parts.resource_metadata
+
+    @property
+    def limits(self) -> Limits:
+        """The limits that count: those that the code or the environment sets, and the defaults for this store."""
+        return self._parts.limits
 
     # Draining
 

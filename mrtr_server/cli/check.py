@@ -78,8 +78,14 @@ def _summary(server: MRTRServer) -> str:
         "resource": len(offered.resources) + len(offered.templates),
     }
     listed = ", ".join(f"{count} {what if count == 1 else f'{what}s'}" for what, count in counts.items())
-    gain = gain_of_ratified(server._parts.dialects)  # noqa: SLF001  nobody else prints it
-    return f"{server.name!r} can be served: {listed}" + (f"\n{gain}" if gain else "")
+    limits = server.limits
+    stored = f"{limits.stored_tasks:,} tasks, {limits.stored_states:,} states, {limits.stored_bytes / 2**20:,.0f} MiB"
+    lines = [
+        f"{server.name!r} can be served: {listed}",
+        f"At most {stored} are stored: Limits(stored_...=...)",
+        gain_of_ratified(server._parts.dialects),  # noqa: SLF001  nobody else prints it
+    ]
+    return "\n".join(line for line in lines if line)
 
 
 async def _review_database(workers: int) -> list[Finding]:

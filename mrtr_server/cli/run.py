@@ -18,7 +18,7 @@ from ..server import MRTRServer
 from .loading import find
 from .log_options import takes_log_options
 from .variables import CommandOfVariables
-from .web_servers import SERVERS, Serving, inherited_socket, most_connections
+from .web_servers import SERVERS, Serving, inherited_socket, raise_file_limit
 
 
 class Seconds(click.FloatRange):
@@ -62,7 +62,7 @@ OPTIONS = COMMAND_PREFIX.removesuffix("_")
 @click.option("--server", type=click.Choice(tuple(SERVERS)), default="uvicorn", show_default=True)
 @click.option(
     "--max-connections",
-    default=most_connections,
+    default=None,
     type=click.IntRange(1),
     help="How many connections a process takes; others get a 503. By default what its limit of open files allows.",
 )
@@ -84,7 +84,15 @@ OPTIONS = COMMAND_PREFIX.removesuffix("_")
 @click.option("--root-path", default="", help="The path at which a proxy serves the application.")
 @click.option("--access-log", is_flag=True, help="Log each request of the web server, too.")
 @takes_log_options("info")
-def run(app: str, app_dir: str, log_format: Format, log_level: str, access_log: bool, **options: Any) -> None:
+def run(
+    app: str,
+    app_dir: str,
+    log_format: Format,
+    log_level: str,
+    access_log: bool,
+    max_connections: int | None,
+    **options: Any,
+) -> None:
     """Serve MODULE:APP over HTTP.
 
     It is an MRTRServer, or an ASGI application in which one is mounted.
@@ -95,9 +103,10 @@ def run(app: str, app_dir: str, log_format: Format, log_level: str, access_log: 
     At SIGTERM it hands calls to other replicas, serves what waits in its socket, and ends before MRTR_SHUTDOWN_SECONDS.
     """
     _refuse_unknown_variables()
-    serving = Serving(app=app, log_config=log_config(log_format, log_level.upper(), access_log=access_log), **options)
+    config = log_config(log_format, log_level.upper(), access_log=access_log)
+    logging.config.dictConfig(config)
+    serving = Serving(app=app, log_config=config, max_connections=raise_file_limit(max_connections), **options)
     if not serving.reload:  # or it would end for a mistake that its author is about to mend
-        logging.config.dictConfig(serving.log_config)
         declare_workers(serving.workers)
         found = find(app, app_dir)
         if isinstance(found, MRTRServer):

@@ -59,15 +59,36 @@ class Serving:
         return None if self.shutdown_seconds is None else max(1, int(self.shutdown_seconds))
 
 
-def most_connections() -> int:
-    """Return how many connections the limit of open files allows, up to a sane number."""
+def raise_file_limit(wanted: int | None) -> int:
+    """Raise this process's limit of open files as far as it may, also for the workers that it starts.
+
+    It logs a warning where that is less than the connections need that are wanted.
+
+    Args:
+        wanted: how many connections are to be taken; None for as many as the limit allows, up to a sane number.
+
+    Returns:
+        How many connections are taken.
+    """
     try:
         import resource
     except ImportError:  # Windows
-        return MOST_CONNECTIONS
-    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    room = MOST_CONNECTIONS if files == resource.RLIM_INFINITY else files - OTHER_FILES
-    return max(OTHER_FILES, min(MOST_CONNECTIONS, room))
+        return wanted or MOST_CONNECTIONS
+    files, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if files != most:
+        with suppress(ValueError, OSError):  # as where a sandbox forbids it, or a system has yet another limit
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+            files = most
+    room = MOST_CONNECTIONS if files == resource.RLIM_INFINITY else max(OTHER_FILES, files - OTHER_FILES)
+    if room < (wanted or MOST_CONNECTIONS):
+        logger.warning(
+            "This process may open %d files, which is enough for %d connections, and not for %d. Raise its hard limit: "
+            "LimitNOFILE= of systemd, nofile of a container, or `ulimit -Hn`",
+            files,
+            room,
+            wanted or MOST_CONNECTIONS,
+        )
+    return wanted or min(MOST_CONNECTIONS, room)
 
 
 def inherited_socket(environment: Mapping[str, str] = os.environ) -> socket.socket | None:

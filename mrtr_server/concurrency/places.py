@@ -16,8 +16,8 @@ class PlacesByCaller:
     """
 
     def __init__(self, limit: str, total: int, share: int) -> None:
-        self._limit = limit
-        self._total = total
+        self.limit = limit
+        self.total = total
         self._share = share
         self._held: Counter[Hashable] = Counter()
         self.taken = 0
@@ -30,7 +30,7 @@ class PlacesByCaller:
             caller: who takes it.
             own: how many of its places do not count, since what they are for is to grow.
         """
-        return self.taken - own < self._total and not self._has_share(caller, own)
+        return self.taken - own < self.total and not self._has_share(caller, own)
 
     def _has_share(self, caller: Hashable, own: int) -> bool:
         return caller is not None and self._held[caller] - own >= self._share
@@ -43,9 +43,9 @@ class PlacesByCaller:
             Full: all are taken.
         """
         if self._has_share(caller, own):
-            raise OverShare(self._limit, self._share)
-        if self.taken - own >= self._total:
-            raise Full(self._limit, self._total)
+            raise OverShare(self.limit, self._share)
+        if self.taken - own >= self.total:
+            raise Full(self.limit, self.total)
 
     def add(self, caller: Hashable, more: int) -> None:
         """Count what a caller has taken, or with a negative number what it has given back."""

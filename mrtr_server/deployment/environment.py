@@ -18,6 +18,7 @@ from pydantic import BeforeValidator, ValidationError, create_model
 from ..concurrency.shutdown import ENVIRONMENT as SHUTDOWN_SECONDS
 from ..crypto.keys import ENVIRONMENT as KEYS
 from ..errors import SetupError
+from ..given import having
 from ..limits import Limits
 from ..storage.factory import ENVIRONMENT as DATABASE
 from .settings import Settings
@@ -161,7 +162,7 @@ def _changed(settings: Settings[Any], values: Mapping[Variable, Any]) -> Setting
     changes = {each.setting: value for each, value in values.items() if not each.of_limits}
     limits = {each.setting: value for each, value in values.items() if each.of_limits}
     if limits:
-        changes[_LIMITS] = replace(settings.limits or Limits(), **limits)
+        changes[_LIMITS] = having(settings.limits or Limits(), **limits)
     return replace(settings, **changes)
 
 

@@ -5,19 +5,39 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from .._version import __version__
+from ..concurrency.places import PlacesByCaller
 from ..flow.admission import Admission
+from ..flow.single_use import Redeemer
 from ..logs.refusals import RefusalLog
 from ..methods.background import BackgroundTools
 from ..methods.dispatcher import Dispatcher
 from ..registration.registry import Registry
 from ..storage.quotas import Quotas
+from ..storage.vitals import VitalsWatch, Waiting
 from ..storage.watched import WatchedStore
 from ..tally import Tally
+from ..tasks.worker import Worker
 from ..telemetry.call_kinds import Offered
 from ..telemetry.choice import choose
 from ..telemetry.lag import measure_lag
-from ..telemetry.meters import Gauges, Histogram, Meters
-from ..telemetry.names import DRAINING, IN_FLIGHT, LAG, QUEUE, STORE_AWAY
+from ..telemetry.meters import Gauges, Histogram, Meters, Values
+from ..telemetry.names import (
+    CLOCK,
+    CONNECTION_WAIT,
+    DRAINING,
+    IN_FLIGHT,
+    INFO,
+    LAG,
+    MOST,
+    NOTICES_AWAY,
+    OLDEST,
+    QUEUE,
+    STORE_AWAY,
+    UNRECORDED,
+    USED,
+    WAITING,
+)
 from ..telemetry.observed_calls import ObservedCalls
 from ..telemetry.store_measures import StoreMeasures
 from ..transport.metrics_page import MetricsPage
@@ -52,6 +72,10 @@ class ServerTelemetry:
         quotas: makes the digests of callers.
         admission: knows how many calls wait, and whether the server drains.
         store: what is shared.
+        vitals: looks at the store.
+        places: count what is held, by limits.
+        worker: runs tasks.
+        redeemers: keep outcomes that the store has not taken.
         dispatcher, background: run calls, and rounds of tasks.
     """
 
@@ -63,6 +87,10 @@ class ServerTelemetry:
         quotas: Quotas,
         admission: Admission,
         store: WatchedStore,
+        vitals: VitalsWatch,
+        places: Sequence[PlacesByCaller],
+        worker: Worker,
+        redeemers: Sequence[Redeemer],
         dispatcher: Dispatcher,
         background: BackgroundTools,
     ) -> None:
@@ -72,6 +100,10 @@ class ServerTelemetry:
         self._quotas = quotas
         self._admission = admission
         self._store = store
+        self._vitals = vitals
+        self._places = places
+        self._worker = worker
+        self._redeemers = redeemers
         self._dispatcher = dispatcher
         self._background = background
         self._calls: ObservedCalls | None = None
@@ -129,12 +161,29 @@ class ServerTelemetry:
         if self._meters:
             measure_lag(Histogram(LAG, self._meters).of())
 
-    def _read(self) -> Mapping[str, float]:
-        return {
+    def _read(self) -> Mapping[str, Values]:
+        vitals, settings = self._vitals.latest, self._settings
+        totals = self._vitals.totals() | {each.limit: (each.taken, each.total) for each in self._places}
+        if most := self._worker.places:
+            totals["tasks"] = self._worker.running, most
+        waiting = {tool: vitals.waiting.get(tool, Waiting()) for tool in self._registry.tasks}
+        alone: Mapping[str, float] = {
             IN_FLIGHT.name: 0 if self._calls is None else self._calls.in_flight,
             QUEUE.name: self._admission.waiting,
             DRAINING.name: int(self._admission.draining),
             STORE_AWAY.name: int(self._store.is_away),
+            NOTICES_AWAY.name: int(vitals.notices_away),
+            CONNECTION_WAIT.name: vitals.connection_wait,
+            CLOCK.name: vitals.clock_difference,
+            UNRECORDED.name: sum(each.unrecorded for each in self._redeemers),
+        }
+        return {
+            **{name: {(): value} for name, value in alone.items()},
+            USED.name: {(limit,): used for limit, (used, _) in totals.items()},
+            MOST.name: {(limit,): most for limit, (_, most) in totals.items()},
+            WAITING.name: {(tool,): each.tasks for tool, each in waiting.items()},
+            OLDEST.name: {(tool,): each.seconds for tool, each in waiting.items()},
+            INFO.name: {(__version__, settings.version): 1},
         }
 
     def page(self, refusals: RefusalLog) -> Metadata | None:
@@ -148,5 +197,5 @@ class ServerTelemetry:
             return None
         from ..telemetry.prometheus import render
 
-        page = MetricsPage(path, render, self._settings.allowed_hosts or (), refusals)
+        page = MetricsPage(path, self._vitals.look, render, self._settings.allowed_hosts or (), refusals)
         return Metadata(page.claims, page)

@@ -26,7 +26,7 @@ from ..flow.round_service import RoundService
 from ..flow.single_use import Redeemer
 from ..flow.states import States
 from ..flow.unanswered import UnansweredAsks
-from ..limits import Limits
+from ..limits import Limits, with_room
 from ..live.live_calls import LiveCalls
 from ..live.parts import LiveParts
 from ..logs.refusals import RefusalLog
@@ -51,6 +51,7 @@ from ..rates.rate_limiter import RateLimiter
 from ..registration.registry import Opening, Registry
 from ..storage.pubsub import Fanout
 from ..storage.quotas import Quotas
+from ..storage.vitals import VitalsWatch, written
 from ..tally import Tally
 from ..tasks.records import TaskRecords
 from ..tasks.task_service import Tasks
@@ -88,13 +89,13 @@ class ServerParts:
         settings, wrong = with_environment(settings)
         limits, clock = settings.limits or Limits(), settings.clock
         audience, path = settings.audience or settings.name, settings.path.rstrip("/")
-        self.limits = limits
         self.registry = registry
         self.threads = Threads(limits.threads)
         self.tally = Tally()
         self.shared = SharedResources(
             settings.name, settings.keys, settings.store, settings.database, limits.lease_seconds, clock, self.tally
         )
+        self.limits = limits = with_room(limits, self.shared.store.default_room)
         warn_of_unknown_variables()
         if wrong is not None:
             self.shared.refuse(wrong)
@@ -191,8 +192,22 @@ class ServerParts:
         self._dispatcher, self._background = dispatcher, background
         if self.lifespans.known or any(each.has_hooks for each in registry.homes()):
             self.call_hooks()
+        redeemers = (self.redeemer, live.redeemer)
+        vitals = VitalsWatch(settings.name, self.shared.watched, limits, lambda: list(registry.tasks))
+        self.shared.watched.watch(vitals)
         self.telemetry = ServerTelemetry(
-            settings, self.tally, registry, quotas, self.admission, self.shared.watched, dispatcher, background
+            settings,
+            self.tally,
+            registry,
+            quotas,
+            self.admission,
+            self.shared.watched,
+            vitals,
+            (*live.holds.places, subscriptions.places, self.tasks.waits),
+            self.worker,
+            redeemers,
+            dispatcher,
+            background,
         )
         self.observe = self.telemetry.start
         """Lets calls be observed from now on, where that is wanted."""
@@ -251,7 +266,13 @@ class ServerParts:
         if metadata is not None:
             self.resource_metadata = build_middleware_stack(metadata, middleware, refusals)
             public = Metadata(metadata.claims, self.resource_metadata)
-        probes = Probes(path, self._why_not_ready, self.shared.is_usable, needs_store=settings.ready_needs_store)
+        probes = Probes(
+            path,
+            self._why_not_ready,
+            self.shared.is_usable,
+            partial(_waiting_tasks, settings, registry, vitals),
+            needs_store=settings.ready_needs_store,
+        )
         self.router = Router(
             server,
             path,
@@ -269,7 +290,7 @@ class ServerParts:
             self.shared,
             self.threads,
             self.admission,
-            (self.redeemer, live.redeemer),
+            redeemers,
             self.callbacks,
             self.worker,
             self.rates,
@@ -338,6 +359,23 @@ def _enter(opening: Opening, home: Home) -> AbstractAsyncContextManager[Any]:
     override = home.overrides.get(key) or opening.home.overrides.get(key)
     made: AbstractAsyncContextManager[Any] = (override or opening.lifespan)(opening.server)
     return made
+
+
+async def _waiting_tasks(settings: Settings[Any], registry: Registry, vitals: VitalsWatch) -> JSON | None:
+    """Return what anybody may know of the tasks that wait; None where there are none.
+
+    A tool is named only where nothing could hide it from anybody.
+    """
+    waiting = (await vitals.look()).waiting if registry.tasks else {}
+    if not any(each.tasks for each in waiting.values()):
+        return None
+    guards = (settings.auth, settings.authorize, settings.scopes, settings.middleware)
+
+    def is_public(tool: str) -> bool:
+        found = registry.tools.get(tool)
+        return found is not None and found.authorize is None and not any(guards)
+
+    return written(waiting, is_public)
 
 
 def _implementation(settings: Settings[Any]) -> JSON:

@@ -142,6 +142,11 @@ class Redeemer:
         self._unrecorded: dict[str, _Delivery] = {}
         """The deliveries that ran here and whose outcomes the store has not taken, by the digests of their states."""
 
+    @property
+    def unrecorded(self) -> int:
+        """How many outcomes the store has not taken yet."""
+        return len(self._unrecorded)
+
     async def epoch(self) -> str:
         """Return the epoch of the store, which states that are redeemed once name; empty where it is not known."""
         with suppress(StoreUnavailable):

@@ -20,6 +20,8 @@ class Holds:
     def __init__(self, limits: Limits) -> None:
         self._places = PlacesByCaller("held_streams", limits.held_streams, limits.share_of(limits.held_streams))
         self._bytes = PlacesByCaller("held_bytes", limits.held_bytes, limits.share_of(limits.held_bytes))
+        self.places = (self._places, self._bytes)
+        """What is counted."""
 
     def have_room(self, principal: Principal | None) -> bool:
         """Return whether one more stream may be held for a caller; None where nobody is authenticated."""

@@ -58,7 +58,8 @@ class Subscriptions:
         offers: Callable[[Change], bool],
     ) -> None:
         self._offers = offers
-        self._places = PlacesByCaller("listeners", limits.listeners, limits.share_of(limits.listeners))
+        self.places = PlacesByCaller("listeners", limits.listeners, limits.share_of(limits.listeners))
+        """Counts the streams of `listen`."""
         self._registry = registry
         self._tasks = tasks
         self._fanout = fanout
@@ -77,7 +78,7 @@ class Subscriptions:
         call.params = {}
         if (portion := getattr(outlet, "portion", None)) is not None:
             portion.end()  # what it listens to counts by itself
-        give_back = self._places.take(None if principal is None else principal.person)
+        give_back = self.places.take(None if principal is None else principal.person)
         changes: Subscription | None = None
         try:
             changes = await self.subscribe(call, wanted, challenges=True)

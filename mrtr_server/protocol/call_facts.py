@@ -22,6 +22,8 @@ class CallFacts:
 
     trace_parent: Callable[[], str] = str
     """Returns the span that it is traced in, for the rounds that follow; an empty text (`str()`) if it is not."""
+    is_traced = False
+    """Whether that span is recorded, so that it is worth knowing more."""
     first = ""
     """Where the first round of its flow was traced."""
     journal: Remembered | None = None
@@ -35,6 +37,8 @@ class CallFacts:
     """Names what went wrong in the log; its client has it, too."""
     task = ""
     """What the log calls the task that it makes or is about, if there is such a task for its caller."""
+    task_flow = ""
+    """The flow of the task that it is about, where it is traced."""
     tool = ""
     """The tool that this is a call of."""
 

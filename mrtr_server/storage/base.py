@@ -12,6 +12,7 @@ from ..errors import StoreUnavailable
 from .pubsub import Fanout, InProcessFanout
 from .quotas import ANY, Quota
 from .tasks import FREE, Places, TaskRow
+from .vitals import Vitals
 
 
 @dataclass(slots=True)  # a frozen one takes three times as long to make
@@ -58,6 +59,10 @@ class Store(ABC):
 
     keeps_tasks: bool = False
     """Whether it keeps tasks; see `TaskStore`."""
+
+    default_room: int = 1
+    """By how much the defaults of `Limits(stored_tasks=..., stored_states=..., stored_bytes=...)` are multiplied, since
+    a fleet with a database server keeps more than one machine does. A limit that is set counts as it is."""
 
     has_epochs: bool = False
     """Whether it returns an `epoch`, and takes one in `redeem`. Otherwise nothing names one here, and what names one is
@@ -227,6 +232,20 @@ class Store(ABC):
 
     async def close(self) -> None:  # noqa: B027  nor something to end
         """End the connections. The store may be used again afterwards."""
+
+    async def measure(self, tools: Sequence[str]) -> Vitals:
+        """Return what operators want to know of the store. It is called a few times a minute.
+
+        Args:
+            tools: the tools whose waiting tasks are counted.
+
+        Returns:
+            What is stored, and what waits; by default nothing.
+
+        Raises:
+            StoreUnavailable: it can't be found.
+        """
+        return Vitals()
 
     # Changes: within this process, unless a subclass carries them further
 

@@ -16,6 +16,7 @@ from .base import Redemption, TaskStore
 from .quotas import ANY, UNLIMITED, Quota, Usage, UsageByCaller
 from .task_queues import TaskQueues
 from .tasks import ENDED, FREE, Places, TaskRow
+from .vitals import MOST_COUNTED, Vitals, Waiting
 
 T = TypeVar("T")
 
@@ -93,13 +94,14 @@ class _InProcessTasks(TaskStore):
     Args:
         clock: returns the time in seconds since the epoch.
         most_bytes: how large all tasks may be together, in bytes.
+        most_records: how many records the other half holds.
         usage: counts what each caller keeps, here and elsewhere.
     """
 
-    def __init__(self, clock: Callable[[], float], most_bytes: int, usage: UsageByCaller) -> None:
+    def __init__(self, clock: Callable[[], float], most_records: int, most_bytes: int, usage: UsageByCaller) -> None:
         self._now = clock
         self._most_bytes = most_bytes
-        self._room = Usage(UNLIMITED, UNLIMITED, most_bytes)
+        self._room = Usage(UNLIMITED, most_records, most_bytes)
         self._usage = usage
         self._bytes = 0
         self._tasks: dict[str, TaskRow] = {}
@@ -242,6 +244,19 @@ class _InProcessTasks(TaskStore):
         return list(overdue.values())
 
     @override
+    async def measure(self, tools: Sequence[str]) -> Vitals:
+        now = self._now()
+        with self._guard:
+            self._forget(now)
+            silent = [row for id in self._leased if (row := self._tasks[id]).leased_until <= now]
+            waiting = {tool: self._waiting.waiting(tool, MOST_COUNTED, now) for tool in tools}
+        for row in silent:
+            if row.name in waiting:
+                waiting[row.name].append(row)
+        counted = {tool: _counted(rows, now) for tool, rows in waiting.items()}
+        return Vitals(replace(self._usage.all), self._room, counted)
+
+    @override
     async def wait_for_tasks(
         self, seconds: float, *, tools: Sequence[str], without: Sequence[str] = (), lapsed: bool = True
     ) -> None:
@@ -296,6 +311,11 @@ def _size(row: TaskRow) -> int:
     return 512 + len(row.call) + len(row.journal) + len(row.questions) + len(row.outcome) + len(row.message)
 
 
+def _counted(rows: Sequence[TaskRow], now: float) -> Waiting:
+    since = (row.leased_until if row.lease else row.updated for row in rows)
+    return Waiting(len(rows), max(0.0, now - min(since, default=now)))
+
+
 @dataclass(slots=True)
 class _Record:
     """A redeemed state."""
@@ -329,7 +349,7 @@ class InProcessStore(_InProcessTasks):
         most_bytes: int = 256 * 1024 * 1024,
     ) -> None:
         usage = UsageByCaller()
-        super().__init__(clock, most_bytes, usage)
+        super().__init__(clock, most_records, most_bytes, usage)
         self._clock = clock
         self._lock = Lock()
         self._tokens = count(1)

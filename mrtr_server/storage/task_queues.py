@@ -4,7 +4,7 @@ import heapq
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from itertools import islice
+from itertools import chain, islice
 
 from .quotas import NOBODY
 from .tasks import Places, TaskRow
@@ -33,6 +33,15 @@ class TaskQueues:
         """Queue a task for its turn."""
         queue = self._queues.setdefault(row.name, {}).setdefault(row.caller, [])
         heapq.heappush(queue, (row.updated, row.id))
+
+    def waiting(self, tool: str, most: int, now: float) -> list[TaskRow]:
+        """Return the tasks of a tool that may be claimed, looking at no more than so many."""
+        queued = islice(chain.from_iterable(self._queues.get(tool, {}).values()), most)
+        return [row for id, updated in {id: at for at, id in queued}.items() if (row := self._free(id, updated, now))]
+
+    def _free(self, id: str, updated: float, now: float) -> TaskRow | None:
+        row = self._tasks.get(id)
+        return row if row is not None and _is_free(row, updated, now) else None
 
     def next(
         self, most: int, tools: Sequence[str], without: AbstractSet[str], places: Places, now: float
@@ -105,5 +114,9 @@ class _Claim:
         return None
 
     def _waits(self, row: TaskRow, since: float) -> bool:
-        is_free = row.status == "working" and row.leased_until <= self._now
-        return is_free and row.updated == since and row.id not in self.taken
+        return _is_free(row, since, self._now) and row.id not in self.taken
+
+
+def _is_free(row: TaskRow, since: float, now: float) -> bool:
+    """Return whether a task that was queued at a time still waits for a worker."""
+    return row.status == "working" and row.leased_until <= now and row.updated == since

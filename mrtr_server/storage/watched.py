@@ -20,6 +20,7 @@ from .pubsub import Fanout
 from .quotas import ANY, Quota
 from .slowness import Slowness
 from .tasks import FREE, Places, TaskRow
+from .vitals import Vitals, VitalsWatch
 
 logger = logging.getLogger("mrtr_server")
 
@@ -73,6 +74,7 @@ class Outage:
         self.look: Callable[[], object] = lambda: None
         """Starts a look whether the store is back, when what has worked proves nothing."""
         self.observer: StoreObserver | None = None
+        self.vitals: VitalsWatch | None = None
         self._failing: dict[str, float] = {}
         """The methods that failed, and when they did so last."""
 
@@ -113,6 +115,8 @@ class Outage:
                 self.slowness.took(method, began, now)
             if self.observer is not None:
                 self.observer.took(method, now - began, error)
+            if self.vitals is not None:
+                self.vitals.look_soon(now)
         if error is None:
             if self._failing:
                 self.worked(method, wrote=wrote)
@@ -193,6 +197,10 @@ class WatchedStore(Store):
             observer: is notified of what the store does.
         """
         self._outage.observer = observer
+
+    def watch(self, vitals: VitalsWatch) -> None:
+        """Let each use of the store start a look at it, if one is due, from now on."""
+        self._outage.vitals = vitals
 
     @property
     def is_away(self) -> bool:
@@ -359,6 +367,10 @@ class WatchedStore(Store):
         return came
 
     @override
+    async def measure(self, tools: Sequence[str]) -> Vitals:
+        return await self._store.measure(tools)  # which is beside what the store is for, and says nothing of an outage
+
+    @override
     async def check(self) -> None:
         await self._store.check()  # who calls it says what comes of a failure
 
@@ -372,6 +384,8 @@ class WatchedStore(Store):
         if looking is not None and looking.get_loop() is asyncio.get_running_loop():
             looking.cancel()  # or it would connect again
             await asyncio.wait((looking,))
+        if self._outage.vitals is not None:
+            await self._outage.vitals.close()
         await self._store.close()
 
     async def is_usable(self) -> bool:

@@ -72,6 +72,8 @@ class Tasks:
         self._limits = records.limits
         self._worker = worker
         self._waiting = WaitingRequests(fanout, admission, records.limits, records.status)
+        self.waits = self._waiting.places
+        """Counts the requests that wait."""
         self._told = False
         self._refusals = RefusalLog()
 
@@ -136,7 +138,7 @@ class Tasks:
             (row,) = found
         else:
             row = await self._add(row, quota)
-        _noted(call, row)
+        self._noted(call, row)
         if offer.first_ask:
             row = await self._settled(row, in_list=offer.at_once)
         if offer.at_once and call.session:
@@ -173,7 +175,7 @@ class Tasks:
         except asyncio.CancelledError:  # the client has left
             if not in_list:  # and nobody else will ever know the id
                 with suppress(StoreUnavailable, UnknownTarget):
-                    await self._cancel(row.id, row.owner)
+                    await self._end(row.id, row.owner, lambda row: CANCELLED)
             raise
         return row
 
@@ -331,11 +333,13 @@ class Tasks:
         Raises:
             UnknownTarget: there is no such task.
         """
-        row, had_ended = await self._cancel(call.target, owner_of(call))
-        return self.view(_noted(call, row)), had_ended
 
-    async def _cancel(self, id: str, owner: str) -> tuple[TaskRow, bool]:
-        return await self._end(id, owner, lambda row: CANCELLED)
+        def cancelled(row: TaskRow) -> Mapping[str, Any]:
+            self._noted(call, row)  # which then loses its flow
+            return CANCELLED
+
+        row, had_ended = await self._end(call.target, owner_of(call), cancelled)
+        return self.view(self._noted(call, row)), had_ended
 
     async def fail(self, call: Call, error: RequestError) -> None:
         """Fail a task, since its client can't answer what it asks; one that has ended stays as it is.
@@ -363,9 +367,20 @@ class Tasks:
         if self._worker is None or not self._worker.on_change(row):
             self._records.notify_worker(row.id)
 
+    def _noted(self, call: Call, row: TaskRow) -> TaskRow:
+        """Note for those who observe a call which task it is about, and return the row of the task."""
+        facts = call.facts
+        if facts is not None:
+            facts.task, facts.tool = row.reference, row.name
+            if facts.is_traced and not facts.first and call.target == row.id and row.journal:
+                with suppress(InvalidRequestState):
+                    journal = self._sealed.unseal_journal(row, self._records.now())
+                    facts.first, facts.task_flow = journal.origin, journal.flow_id
+        return row
+
     async def _find_of(self, call: Call) -> TaskRow:
         """Return the row of the task that a call is about. Raises `UnknownTarget`."""
-        return _noted(call, await self._find(call.target, owner_of(call)))
+        return self._noted(call, await self._find(call.target, owner_of(call)))
 
     async def _find(self, id: str, owner: str) -> TaskRow:
         row = await self.store.find_task(id) if len(id) <= _LONGEST_ID else None
@@ -418,10 +433,3 @@ def owner_of(call: Call) -> str:
     if (who := call.principal) is not None:
         return digest([who.issuer, who.subject, who.client_id])
     return digest(["session", call.session]) if call.session else ""
-
-
-def _noted(call: Call, row: TaskRow) -> TaskRow:
-    """Note for the log which task a call is about, and return the row of the task."""
-    if call.facts is not None:
-        call.facts.task, call.facts.tool = row.reference, row.name
-    return row

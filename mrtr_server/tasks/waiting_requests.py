@@ -39,11 +39,11 @@ class WaitingRequests:
         self._status = status
         self._fanout = fanout
         self._admission = admission
-        self._places = PlacesByCaller("task_waits", limits.task_waits, limits.share_of(limits.task_waits))
+        self.places = PlacesByCaller("task_waits", limits.task_waits, limits.share_of(limits.task_waits))
 
     def has_room(self, row: TaskRow) -> bool:
         """Return whether one more request may wait for a task of its caller."""
-        return self._places.has_room(row.caller or None)
+        return self.places.has_room(row.caller or None)
 
     async def until_settled(
         self,
@@ -82,7 +82,7 @@ class WaitingRequests:
                 with suppress(RuntimeError):  # it has just run out
                     timeout.reschedule(ends)
 
-        give_back = self._places.take(row.caller or None)
+        give_back = self.places.take(row.caller or None)
         wanted = {Change("task", row.id)} if reader is None else {Change("task", row.id), Change("piece", row.id)}
         changes = self._fanout.subscribe(frozenset(wanted))
         try:

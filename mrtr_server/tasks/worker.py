@@ -70,6 +70,16 @@ class Worker:
             del self._loop_workers[other]
         self._loop_workers[loop] = self._start()
 
+    @property
+    def running(self) -> int:
+        """How many tasks run here."""
+        return sum(each.running for each in self._loop_workers.values())
+
+    @property
+    def places(self) -> int:
+        """How many tasks may run here at once; 0 where this process runs none."""
+        return sum(each.places for each in self._loop_workers.values())
+
     def reserve(self, row: TaskRow) -> AbstractContextManager[Reservation | None]:
         """Keep a place for a task that is about to be stored, if there is one for its caller on this event loop."""
         loop_worker = self._loop_workers.get(asyncio.get_running_loop())
@@ -118,6 +128,16 @@ class _LoopWorker:
         self._claims = loop.create_task(self._again_and_again(self._claim, "claimed"), context=context)
         self._heard = loop.create_task(self._again_and_again(self._heartbeat, "renewed"), context=context)
         self._tended = loop.create_task(self._again_and_again(self._tend, "looked after"), context=context)
+
+    @property
+    def running(self) -> int:
+        """How many tasks run here."""
+        return len(self._running)
+
+    @property
+    def places(self) -> int:
+        """How many may run here at once."""
+        return self._limits.tasks
 
     async def close(self) -> None:
         """See `Worker.close`."""

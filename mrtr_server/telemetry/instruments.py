@@ -8,7 +8,7 @@ from weakref import WeakKeyDictionary, WeakSet
 from opentelemetry.metrics import CallbackOptions, Histogram, MeterProvider, Observation
 
 from .._version import __version__
-from .meters import Gauges, Record, counts_of, value_of
+from .meters import Gauges, Record, counts_of, values_of
 from .names import BUCKETS, METRICS, Metric, attributes_of
 
 SCHEMA = "https://opentelemetry.io/schemas/1.40.0"
@@ -35,7 +35,8 @@ class Instruments:
             elif metric.kind == "counter":
                 meter.create_observable_counter(name, [self._counter(metric)], unit, about)
             else:
-                meter.create_observable_up_down_counter(name, [self._gauge(metric)], unit, about)
+                make = meter.create_observable_up_down_counter if metric.is_sum else meter.create_observable_gauge
+                make(name, [self._gauge(metric)], unit, about)
 
     def bind(self, metric: Metric, attributes: Mapping[str, str]) -> Record:
         """Return what takes the measurements of a histogram; see `Meters`."""
@@ -53,7 +54,11 @@ class Instruments:
         return observe
 
     def _gauge(self, metric: Metric) -> Callable[[CallbackOptions], Iterable[Observation]]:
-        return lambda _: [Observation(value_of(metric, list(self._servers)))]
+        def observe(_: CallbackOptions) -> Iterable[Observation]:
+            found = values_of(metric, list(self._servers))
+            return [Observation(value, attributes_of(metric, labels)) for labels, value in found.items()]
+
+        return observe
 
 
 _of_providers: WeakKeyDictionary[Any, Instruments] = WeakKeyDictionary()

@@ -10,15 +10,19 @@ Record = Callable[[float], object]
 """Takes a measurement, in the unit of its metric."""
 
 
+Values = Mapping[tuple[str, ...], float]
+"""The values of a gauge by its labels."""
+
+
 class Gauges:
     """What is read of a server when its metrics are collected.
 
     Args:
         tally: what it has counted.
-        read: returns the value of each gauge, by the name of the metric.
+        read: returns the values of each gauge, by the name of the metric.
     """
 
-    def __init__(self, tally: Tally, read: Callable[[], Mapping[str, float]]) -> None:
+    def __init__(self, tally: Tally, read: Callable[[], Mapping[str, Values]]) -> None:
         self.tally = tally
         self.read = read
 
@@ -85,6 +89,11 @@ def counts_of(metric: Metric, servers: "list[Gauges]") -> dict[tuple[str, ...], 
     return found
 
 
-def value_of(metric: Metric, servers: "list[Gauges]") -> float:
-    """Return the value of a gauge of all servers together."""
-    return sum(server.read()[metric.name] for server in servers)
+def values_of(metric: Metric, servers: "list[Gauges]") -> dict[tuple[str, ...], float]:
+    """Return the values of a gauge of all servers together, by the labels."""
+    found: dict[tuple[str, ...], float] = {}
+    for server in servers:
+        for labels, value in server.read()[metric.name].items():
+            before = found.get(labels, 0.0)
+            found[labels] = before + value if metric.is_sum else max(before, value)
+    return found

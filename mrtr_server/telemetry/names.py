@@ -21,6 +21,7 @@ KIND = "mrtr.ask.kind"
 ACTION = "mrtr.answer.action"
 WORK = "mrtr.work"
 STATUS = "mrtr.task.status"
+LIMIT = "mrtr.limit"
 
 
 class Metric(NamedTuple):
@@ -32,6 +33,7 @@ class Metric(NamedTuple):
         unit: as the conventions write it.
         about: what it measures.
         labels: the names of its attributes, in the order of the tally. One that does not apply is left out.
+        is_sum: of a gauge: whether the values of several servers in a process are added; otherwise the largest counts.
     """
 
     name: str
@@ -39,6 +41,7 @@ class Metric(NamedTuple):
     unit: str
     about: str
     labels: tuple[str, ...] = ()
+    is_sum: bool = True
 
 
 SECONDS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300)
@@ -101,6 +104,34 @@ IN_FLIGHT = Metric("mrtr.server.requests.in_flight", "gauge", "{request}", "Requ
 QUEUE = Metric("mrtr.server.queue.length", "gauge", "{call}", "Calls that wait for their turn")
 DRAINING = Metric("mrtr.server.draining", "gauge", "1", "1 while the server drains")
 STORE_AWAY = Metric("mrtr.server.store.away", "gauge", "1", "1 while the shared store can't be used")
+USED = Metric("mrtr.server.used", "gauge", "1", "How much of each limit is used", (LIMIT,))
+MOST = Metric("mrtr.server.limit", "gauge", "1", "How much of each may be used", (LIMIT,))
+WAITING = Metric("mrtr.server.tasks.waiting", "gauge", "{task}", "Tasks that wait for a worker", (TOOL,), is_sum=False)
+OLDEST = Metric(
+    "mrtr.server.tasks.oldest",
+    "gauge",
+    "s",
+    "How long the oldest of them has waited",
+    (TOOL,),
+    is_sum=False,
+)
+UNRECORDED = Metric("mrtr.server.outcomes.unrecorded", "gauge", "{outcome}", "Outcomes that are not recorded yet")
+CONNECTION_WAIT = Metric(
+    "mrtr.server.store.connection.wait", "gauge", "s", "How long something waited for a connection lately", is_sum=False
+)
+NOTICES_AWAY = Metric(
+    "mrtr.server.store.notices.away", "gauge", "1", "1 while notices of other processes do not arrive", is_sum=False
+)
+CLOCK = Metric(
+    "mrtr.server.store.clock.difference",
+    "gauge",
+    "s",
+    "How far the clock of the store is from the machine's",
+    is_sum=False,
+)
+INFO = Metric(
+    "mrtr.server.info", "gauge", "1", "1, with what this is", ("mrtr.server.version", "service.version"), is_sum=False
+)
 
 METRICS = (
     DURATION,
@@ -111,11 +142,15 @@ METRICS = (
     ASKS,
     ANSWERED,
     STATE_SIZE,
-    Metric(REFUSALS, "counter", "{request}", "Refused requests", ("mrtr.refusal.reason", "mrtr.limit")),
+    Metric(REFUSALS, "counter", "{request}", "Refused requests", ("mrtr.refusal.reason", LIMIT)),
     SHED,
     QUEUE,
     IN_FLIGHT,
     DRAINING,
+    USED,
+    MOST,
+    WAITING,
+    OLDEST,
     Metric(TASKS, "counter", "{task}", "Tasks that came to a status", (TOOL, STATUS)),
     TASK_TIME,
     Metric(ABANDONED_TASKS, "counter", "{task}", "Tasks whose answers did not come in time", (TOOL,)),
@@ -123,7 +158,12 @@ METRICS = (
     Metric(DROPPED, "counter", "{result}", "Results that were dropped, since others had taken over", (WORK,)),
     STORE,
     STORE_AWAY,
+    NOTICES_AWAY,
+    CONNECTION_WAIT,
+    CLOCK,
+    UNRECORDED,
     LAG,
+    INFO,
 )
 
 BUCKETS: Mapping[str, Sequence[float]] = {

@@ -17,7 +17,6 @@ from ..protocol.messages import (
     NeedsInput,
     Outcome,
     Outlet,
-    TaskCreated,
     Unfinished,
     YieldReason,
     action_of,
@@ -112,6 +111,7 @@ class ObservedCalls:
         if self._spans is not None:
             span = self._spans.begin_call(kind.name, kind.attributes, call)
             facts.trace_parent = partial(self._spans.trace_parent, span)
+            facts.is_traced = self._spans.is_recorded(span)
         self.in_flight += 1
         began = time.perf_counter()
         try:
@@ -172,18 +172,15 @@ class ObservedCalls:
             about |= {"client.address": str(client[0]), "client.port": int(client[1] or 0)}
         if call.session:
             about["mcp.session.id"] = digest(call.session)[:ID_DIGITS]
+        about |= _of_flow(facts)
         if kind.asks:
             about[ROUND] = facts.rounds + 1
-            if facts.flow:
-                about["mrtr.flow.id"] = facts.flow[:ID_DIGITS]
         if call.method in _ABOUT_RESOURCES and call.target in self._offered.resources:
             about["mcp.resource.uri"] = call.target
         if isinstance(outcome, Unfinished):
             about["mrtr.state.size"] = len(outcome.state)
             if isinstance(outcome, NeedsInput):
                 about["mrtr.asks"] = [question.kind for question in outcome.questions.values()]
-        elif isinstance(outcome, TaskCreated):
-            about["mrtr.task.reference"] = outcome.task.reference
         if end.error:
             about |= {ERROR: end.error, CODE: end.code, "mrtr.reference": facts.reference}
             return _filled(about)
@@ -282,6 +279,16 @@ class ObservedCalls:
             fields["principal"] = self._caller_of(call.principal)[:ID_DIGITS]
         ids = ("", "") if span is None or self._spans is None else self._spans.ids(span)
         log_call(name, fields, end, reference, seconds, ids)
+
+
+def _of_flow(facts: CallFacts) -> dict[str, Any]:
+    """Return the attributes that name a flow, and the task that it has become."""
+    named = {}
+    if flow := facts.flow or facts.task_flow:
+        named["mrtr.flow.id"] = flow[:ID_DIGITS]
+    if facts.task:
+        named["mrtr.task.reference"] = facts.task
+    return named
 
 
 def _filled(attributes: dict[str, Any]) -> dict[str, Any]:

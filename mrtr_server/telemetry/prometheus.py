@@ -15,7 +15,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from .meters import Gauges, Record, counts_of, value_of
+from .meters import Gauges, Record, counts_of, values_of
 from .names import BUCKETS, METRICS, Metric
 
 _UNITS = {"s": "_seconds", "By": "_bytes"}
@@ -59,7 +59,10 @@ class PrometheusMetrics(Collector):
                     counter.add_metric(values, count)
                 yield counter
             elif metric.kind == "gauge":
-                yield GaugeMetricFamily(name, metric.about, value_of(metric, servers))
+                gauge = GaugeMetricFamily(name, metric.about, labels=labels)
+                for values, value in values_of(metric, servers).items():
+                    gauge.add_metric(values, value)
+                yield gauge
             else:
                 yield self._histogram(metric, HistogramMetricFamily(name, metric.about, labels=labels))
 

@@ -1,7 +1,7 @@
 """The metrics over HTTP, for a scraper in the same network."""
 
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection
 from ipaddress import ip_address
 
 from starlette.types import Receive, Scope, Send
@@ -20,6 +20,7 @@ class MetricsPage:
 
     Args:
         path: where it is.
+        look: looks at what is not known by itself.
         render: returns the metrics and their content type, by the header `Accept`.
         hosts: further names of this server.
         refusals: logs refused requests.
@@ -28,11 +29,13 @@ class MetricsPage:
     def __init__(
         self,
         path: str,
+        look: Callable[[], Awaitable[object]],
         render: Callable[[str], tuple[bytes, str]],
         hosts: Collection[str],
         refusals: RefusalLog,
     ) -> None:
         self._path = path
+        self._look = look
         self._render = render
         self._hosts = frozenset(host.lower() for host in hosts)
         self._refusals = refusals
@@ -55,6 +58,7 @@ class MetricsPage:
             )
             await respond(send, 403, b'{"error":"Host not allowed"}')
         else:
+            await self._look()
             body, content_type = self._render(headers.get(b"accept", b"").decode("latin-1"))
             start = {
                 "type": "http.response.start",

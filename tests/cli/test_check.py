@@ -386,14 +386,17 @@ class TestCommand:
     def test_a_server_that_can_be_served_is_summed_up(self, tmp_path: Path) -> None:
         result = self.run(tmp_path, "summed", GOOD, MRTR_KEYS="ab" * 32)
         assert result.exit_code == 0
-        assert result.output == "'good' can be served: 1 tool, 0 prompts, 0 resources\n"
+        assert result.output.splitlines() == [
+            "'good' can be served: 1 tool, 0 prompts, 0 resources",
+            "At most 1,000,000 tasks, 1,000,000 states, 4,096 MiB are stored: Limits(stored_...=...)",
+        ]
 
     def test_what_the_ratified_versions_alone_gain_is_printed_where_the_drafts_are_served_by_default(
         self, tmp_path: Path
     ) -> None:
         text = GOOD.replace(', dialects=["2026-07-28"]', "")
         result = self.run(tmp_path, "drafted", text, MRTR_KEYS="ab" * 32)
-        first, gain = result.output.splitlines()
+        first, _, gain = result.output.splitlines()
         assert first == "'good' can be served: 1 tool, 0 prompts, 0 resources"
         assert gain.startswith("sep-draft is served, for clients that name no version.")
 

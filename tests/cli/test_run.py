@@ -3,11 +3,12 @@
 import json
 import os
 import re
+import resource
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from click.testing import CliRunner
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from mrtr_server.cli import main
-from mrtr_server.cli.web_servers import _note_protocol, inherited_socket, most_connections
+from mrtr_server.cli.web_servers import _note_protocol, inherited_socket
 from mrtr_server.errors import SetupError
 from mrtr_server.transport.bounded_protocol import BoundedProtocol, bounded
 from mrtr_server.transport.one_write import one_write
@@ -45,12 +46,12 @@ COMMAND = [str(Path(sys.executable).with_name("mrtr-server")), "run"]
 
 
 @contextmanager
-def running(log: Path, *options: str, **variables: str) -> Iterator[Process]:
+def running(log: Path, *options: str, command: Sequence[str] = tuple(COMMAND), **variables: str) -> Iterator[Process]:
     """Run the command on a free port, and wait until it is ready."""
     (port,) = free_ports(1)
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [*COMMAND, *options],
+            [*command, *options],
             cwd=ROOT,
             env=without_settings(MRTR_RUN_PORT=str(port), MRTR_KEYS=KEYS, **variables),
             stdout=output,
@@ -222,8 +223,38 @@ class TestSockets:
         with pytest.raises(SetupError, match="LISTEN_FDS=2: the unit must pass one socket"):
             inherited_socket({"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "2"})
 
-    def test_there_is_room_for_other_files_than_connections(self) -> None:
-        assert 64 <= most_connections() <= 16_384
+
+class TestOpenFiles:
+    @staticmethod
+    @contextmanager
+    def limited(log: Path, soft: int, hard: int, *options: str, **variables: str) -> Iterator[Process]:
+        shell = f'ulimit -Sn {soft}; ulimit -Hn {hard}; exec "$0" "$@"'
+        with running(log, *options, command=["sh", "-c", shell, *COMMAND], **variables) as server:
+            yield server
+
+    def test_the_soft_limit_is_raised_to_the_hard_one_and_connections_follow(self, tmp_path: Path) -> None:
+        with self.limited(tmp_path / "log", 100, 200, APP) as server:
+            assert resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE) == (200, 200)
+            opened = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(120)]
+            assert is_ready(server.port), "100 files were too few"
+            for each in opened:
+                each.close()
+            assert server.text.count("may open 200 files, which is enough for 136 connections, and not for 16384") == 1
+
+    def test_workers_have_it_too(self, tmp_path: Path) -> None:
+        with self.limited(tmp_path / "log", 100, 20_000, APP, "--workers", "2") as server:
+            children = Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children").read_text().split()
+            limits = [resource.prlimit(int(child), resource.RLIMIT_NOFILE) for child in children]
+            assert limits
+            assert set(limits) == {(20_000, 20_000)}
+            assert "may open" not in server.text
+
+    @pytest.mark.parametrize(("wanted", "warned"), [("100", 0), ("1000", 1)])
+    def test_a_limit_that_is_enough_for_what_is_wanted_is_not_mentioned(
+        self, wanted: str, warned: int, tmp_path: Path
+    ) -> None:
+        with self.limited(tmp_path / "log", 100, 500, APP, "--max-connections", wanted) as server:
+            assert server.text.count("may open 500 files") == warned
 
 
 class TestAnotherUvicorn:

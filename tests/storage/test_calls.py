@@ -18,8 +18,8 @@ from ..support.models import Login
 
 pytestmark = pytest.mark.anyio
 
-IDLE = {"claim_tasks", "any_free_task", "renew_tasks", "overdue_tasks"}
-"""What a worker asks now and then, whatever else happens."""
+IDLE = {"claim_tasks", "any_free_task", "renew_tasks", "overdue_tasks", "measure"}
+"""What a worker asks now and then, whatever else happens; and every process, every ten seconds (`measure`)."""
 LOOKS = {"find_task", "find_tasks"}
 NOTICES = {"sweep_notices", "write_notices", "read_notices", "last_notice_before"}
 """What carries changes through a SQLite file."""
@@ -197,7 +197,12 @@ async def test_an_idle_worker_asks_a_few_times_a_second_at_most(
     asked = Counter(counted.statements)
     assert asked["overdue_tasks"] >= 1, "it works"
     looks = 2 if store.database.notifies else SPAN / POLL + 2
-    for name, most in (("claim_tasks", SPAN + 2), ("overdue_tasks", SPAN + 2), ("any_free_task", looks + SPAN)):
+    for name, most in (
+        ("claim_tasks", SPAN + 2),
+        ("overdue_tasks", SPAN + 2),
+        ("any_free_task", looks + SPAN),
+        ("measure", 1),
+    ):
         assert asked.pop(name, 0) <= most, name
     assert asked.pop("read_notices", 0) <= (0 if store.database.notifies else SPAN / notify.POLL + 2)
     assert asked.keys() <= NOTICES

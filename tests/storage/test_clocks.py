@@ -73,3 +73,12 @@ def test_what_is_too_far_apart_is_in_doubt_after_a_while(clocks: ClockComparison
     assert clocks.is_in_doubt
     clocks.note(HERE, before=HERE, took=0.0)
     assert not clocks.is_in_doubt
+
+
+@pytest.mark.parametrize(("theirs", "took", "apart"), [(100.0, 0.0, 0.0), (103.5, 0.0, 3.5), (96.0, 2.0, 4.0)])
+def test_how_far_they_are_apart_at_least_is_known_of_clocks_that_agree_too(
+    theirs: float, took: float, apart: float
+) -> None:
+    comparison = ClockComparison("db")
+    comparison.note(theirs, 100.0, took)
+    assert comparison.apart == apart

@@ -928,6 +928,38 @@ class TestPostgreSQLTrouble:
         assert len(set(attempts)) == 2
         await store.close()
 
+    async def test_a_server_that_ends_all_connections_at_once_costs_nobody_a_statement(
+        self, postgresql: PostgreSQL
+    ) -> None:
+        """As at a restart: its last word on each waits to be read, and the driver takes every connection for usable."""
+        name = await postgresql.new_database()
+        store = SQLStore(postgresql.url(name))
+        await asyncio.gather(*(store.database.rows("find_epoch") for _ in range(20)))  # the pool is warm
+        others = f"FROM pg_stat_activity WHERE datname = '{name}'"
+
+        def end_all() -> None:  # while nobody here reads
+            asyncio.run(postgresql.fetch(f"SELECT pg_terminate_backend(pid, 5000) {others}"))
+
+        thread = threading.Thread(target=end_all)
+        thread.start()
+        thread.join()
+        for _ in range(6):
+            assert await store.epoch()
+            assert await works(store)
+        await store.close()
+
+    async def test_no_reason_of_an_outage_is_a_word_of_the_driver(self, postgresql: PostgreSQL) -> None:
+        store = SQLStore(postgresql.url(await postgresql.new_database()))
+
+        async def meet(connection: Any) -> None:
+            raise asyncpg.InternalClientError("cannot switch to state 12; another operation (2) is in progress")
+
+        assert isinstance(store.database, PostgreSQLDatabase)
+        with pytest.raises(StoreUnavailable) as refused:
+            await store.database.run(meet)
+        assert str(refused.value) == f"{store.database.name}: the server has ended the connection; its own log says why"
+        await store.close()
+
     async def test_a_connection_that_is_about_to_die_is_not_waited_for(self, postgresql: PostgreSQL) -> None:
         """The driver says so by an error of its own, when the server's last word is still on its way."""
         store = SQLStore(postgresql.url(await postgresql.new_database()))

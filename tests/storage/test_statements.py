@@ -37,6 +37,7 @@ def test_they_differ_in_lists_and_in_locks_only() -> None:
         "list_owned_tasks",  # how bytes are written
         *("sweep_redemptions", "sweep_values", "sweep_tasks", "sweep_notices"),  # FOR UPDATE SKIP LOCKED
         *("new_epoch", "interrupt_tasks"),  # chance, the time, and FOR UPDATE
+        "measure",  # LATERAL
         "write_notices",  # one after the other, and for those who listen as well
     }
 

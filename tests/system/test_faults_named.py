@@ -222,6 +222,17 @@ class TestTheDatabase:
         wait_until(lambda: server.pay().status == 200, "room")
         settle(server, "the store is back")
 
+    def test_is_nearly_full(self, start: Start, tmp_path: Path) -> None:
+        url = f"sqlite:///{tmp_path}/shop.db"
+        first = start(MRTR_DATABASE_URL=url)
+        for _ in range(9):
+            assert first.pay().text == "paid"
+        server = start(MRTR_DATABASE_URL=url, MRTR_LIMITS_STORED_STATES="10")
+        server.pay()
+        line = server.line("are used of")
+        assert "of 10 are used of stored_states" in line
+        assert "Raise Limits(stored_states=...)" in line
+
     def test_has_another_clock(self, start: Start, url: str) -> None:
         server = start(MRTR_DATABASE_URL=url, CLOCK_AHEAD="60")
         assert {server.pay().status for _ in range(TIMES)} == {503}

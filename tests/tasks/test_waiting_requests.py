@@ -88,7 +88,7 @@ class Replicas:
     @property
     def waiting(self) -> int:
         """How many requests wait."""
-        return self.front._parts.tasks._waiting._places.taken
+        return self.front._parts.tasks._waiting.places.taken
 
     async def until_waiting(self, count: int = 1) -> None:
         """Wait until so many requests do."""

@@ -2,12 +2,14 @@
 
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from mrtr_server import Context, MRTRServer, SetupError
+from mrtr_server import Context, Limits, MRTRServer, SetupError, __version__
+from mrtr_server.storage import vitals
 from mrtr_server.telemetry.names import METRICS
 from mrtr_server.telemetry.prometheus import prometheus_name
 from mrtr_server.testing import Client
@@ -51,6 +53,42 @@ class TestThePage:
         assert found["mrtr_server_state_size_bytes_count", "found", ""] == 1
         assert found["mrtr_server_requests_in_flight", "", ""] == 0
         assert ("process_resident_memory_bytes", "", "") in found, "what prometheus_client shows by itself"
+
+    def test_a_scrape_shows_each_limit_and_how_much_of_it_is_used(
+        self, serve: Serve, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(vitals, "INTERVAL", 0.0)  # the first use of the store has looked at it already
+        app = server("used", limits=Limits(stored_states=50, listeners=7, tasks=3))
+        app.tool(name="work", task="required")(lambda: "done")
+        wire = serve(app)
+        Client(wire.url, tasks=True).call("work")
+        text = wire.send(None, method="GET", path="/metrics").responses[-1].body.decode()
+        found = {
+            (sample.name, sample.labels["mrtr_limit"]): sample.value
+            for family in text_string_to_metric_families(text)
+            for sample in family.samples
+            if sample.name in ("mrtr_server_used", "mrtr_server_limit")
+        }
+        limits = {limit: value for (name, limit), value in found.items() if name == "mrtr_server_limit"}
+        assert {(name, limit) for name in ("mrtr_server_used", "mrtr_server_limit") for limit in limits} == set(found)
+        assert {"held_streams", "held_bytes", "task_waits", "stored_bytes"} < limits.keys()
+        assert limits["stored_states"] % 50 == 0, "of all servers of this process"
+        assert found["mrtr_server_used", "stored_tasks"] >= 1
+        assert found["mrtr_server_used", "tasks"] == 0
+
+    def test_a_scrape_finds_tasks_that_no_worker_takes(self, serve: Serve, tmp_path: Path) -> None:
+        app = server("asking", database=f"sqlite:///{tmp_path}/store.db", run_tasks=False)
+        app.tool(name="dead", task="required")(lambda: "done")
+        wire = serve(app)
+        Client(wire.url, tasks=True).request("tools/call", {"name": "dead", "arguments": {}})
+        time.sleep(0.1)  # so that there is an age
+        found = samples(wire.send(None, method="GET", path="/metrics").responses[-1].body.decode())
+        assert found["mrtr_server_tasks_waiting", "dead", ""] == 1
+        assert 0 < found["mrtr_server_tasks_oldest_seconds", "dead", ""] < 60
+
+    def test_a_scrape_says_which_release_this_is(self, serve: Serve) -> None:
+        text = serve(server("built", version="7.1")).send(None, method="GET", path="/metrics").responses[-1].body
+        assert f'mrtr_server_info{{mrtr_server_version="{__version__}",service_version="7.1"}} 1.0' in text.decode()
 
     def test_each_metric_is_there(self, serve: Serve) -> None:
         text = serve(server("each")).send(None, method="GET", path="/metrics").responses[-1].body.decode()

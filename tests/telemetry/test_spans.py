@@ -331,6 +331,41 @@ class TestFlows:
         assert of(created)["mrtr.task.reference"] == of(asked)["mrtr.task.reference"]
         assert (asked.parent, asked.kind) == (None, SpanKind.INTERNAL)
 
+    def test_a_request_about_a_task_names_the_task_and_is_linked_to_its_flow(self, observed: Observed) -> None:
+        client = Client(server(observed), tasks=True)
+        client.call("deploy", answers={"confirm": yes, "login": {"name": "Ann"}})
+        first, created = observed.named("tools/call deploy")
+        (update,), (*looks, last) = observed.named("tasks/update"), observed.named("tasks/get")
+        for span in (update, *looks):
+            assert links(span) == [place(first)]
+            assert of(span)["mrtr.flow.id"] == of(first)["mrtr.flow.id"]
+        for span in (update, *looks, last):
+            assert of(span)["mrtr.task.reference"] == of(created)["mrtr.task.reference"]
+        assert (len(looks) > 0, links(last)) == (True, []), "of what was completed nothing is left but its result"
+
+    def test_one_about_a_task_of_its_own_first_round_is_linked_to_that(self, observed: Observed) -> None:
+        app = MRTRServer("observed", keys=[bytes(32)], telemetry=observed.telemetry)
+
+        @app.tool(task="required")
+        async def report(ctx: Context) -> str:
+            return (await ctx.elicit("Who?", Login)).name
+
+        client = Client(app, tasks=True)
+        created = client.request("tools/call", {"name": "report", "arguments": {}}).message["result"]
+        for method in ("tasks/get", "tasks/cancel"):
+            client.request(method, {"taskId": created["taskId"]})
+        (call,) = observed.named("tools/call report")
+        assert links(call) == [], "it is the first itself"
+        for method in ("tasks/get", "tasks/cancel"):
+            (span,) = observed.named(method)
+            assert links(span) == [place(call)]
+            assert of(span)["mrtr.task.reference"] == of(call)["mrtr.task.reference"]
+
+    def test_one_about_a_task_that_is_not_there_names_none(self, observed: Observed) -> None:
+        Client(server(observed), tasks=True).request("tasks/get", {"taskId": "0" * 48})
+        (span,) = observed.named("tasks/get")
+        assert (links(span), of(span).get("mrtr.task.reference")) == ([], None)
+
     def test_a_no_is_told_from_a_mistake(self, observed: Observed) -> None:
         Client(server(observed)).call("deploy", answers={"confirm": no})
         assert of(observed.spans[-1])["mrtr.outcome"] == "declined"

@@ -1,14 +1,19 @@
 """Health and readiness: where they are, what they say, and that they say it to anyone."""
 
+import asyncio
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 from starlette.applications import Starlette
+from starlette.middleware import Middleware
 from starlette.routing import Mount, Route
 from starlette.types import ASGIApp
 
 from mrtr_server import BearerTokens, MRTRServer
+from mrtr_server.testing import AsyncClient
 
 pytestmark = pytest.mark.anyio
 
@@ -115,3 +120,67 @@ async def test_later_versions_of_http_have_no_header_that_closes_a_connection() 
         }
         await app(scope, receive, send)  # type: ignore[arg-type]
     assert [(b"connection", b"close") in each for each in headers] == [True, False]
+
+
+class TestTasksThatWait:
+    """An orchestrator and an operator see from `/ready` that no worker takes what waits."""
+
+    @staticmethod
+    def shop(tmp_path: Path, **settings: Any) -> MRTRServer:
+        app = MRTRServer("shop", keys=RING, database=f"sqlite:///{tmp_path}/store.db", run_tasks=False, **settings)
+
+        @app.tool(task="required")
+        def report() -> str:
+            return "done"
+
+        @app.tool(task="required", visible=["admin"])
+        def secret() -> str:
+            return "done"
+
+        return app
+
+    @staticmethod
+    async def wait(app: MRTRServer, tool: str, **asked: Any) -> str:
+        client = AsyncClient(app, tasks=True, **asked)
+        reply = await client.request("tools/call", {"name": tool, "arguments": {}})
+        id: str = reply.message["result"]["taskId"]
+        return id
+
+    async def test_are_counted_by_tool_with_the_oldest_age(self, tmp_path: Path) -> None:
+        app = self.shop(tmp_path)
+        first = await self.wait(app, "report")
+        await self.wait(app, "report")
+        await asyncio.sleep(0.2)
+        ready = await ask(self.shop(tmp_path), "/ready")  # another replica
+        tasks = ready.json()["tasks"]
+        assert (ready.status_code, ready.json()["status"], tasks["waiting"]) == (200, "ok", 2)
+        assert 0 < tasks["oldest_seconds"] < 60
+        assert tasks["by_tool"] == {"report": {"waiting": 2, "oldest_seconds": tasks["oldest_seconds"]}}
+        assert first[:8] not in ready.text
+
+    @pytest.mark.parametrize(
+        "settings",
+        [
+            {"auth": BearerTokens({"token": "ann"})},
+            {"authorize": lambda caller, name: True},
+            {"middleware": [Middleware(lambda app: app)]},
+        ],
+        ids=["auth", "authorize", "middleware"],
+    )
+    async def test_of_tools_that_not_everybody_may_see_are_in_the_sum_alone(
+        self, settings: dict[str, Any], tmp_path: Path
+    ) -> None:
+        open_ = self.shop(tmp_path)
+        await self.wait(open_, "report")
+        tasks = (await ask(self.shop(tmp_path, **settings), "/ready")).json()["tasks"]
+        assert (tasks["waiting"], tasks["by_tool"]) == (1, {})
+
+    async def test_of_a_tool_with_visible_are_in_the_sum_alone(self, tmp_path: Path) -> None:
+        app = self.shop(tmp_path, auth=BearerTokens({"token": "ann"}, scopes=["admin"]))
+        await self.wait(app, "secret", token="token")
+        ready = await ask(self.shop(tmp_path), "/ready")
+        assert ready.json()["tasks"]["waiting"] == 1
+        assert "secret" not in ready.text
+
+    async def test_are_none_where_all_is_done(self, tmp_path: Path) -> None:
+        assert (await ask(self.shop(tmp_path), "/ready")).json() == {"status": "ok"}

@@ -42,6 +42,8 @@ class ClockComparison:
         self._name = name
         self._ahead_of_monotonic: float | None = None
         self._verdict: _Verdict = "agree"
+        self.apart = 0.0
+        """How far they are apart, at least, in seconds."""
 
     def note(self, theirs: float, before: float, took: float) -> None:
         """Record a reading of the database's clock.
@@ -54,7 +56,7 @@ class ClockComparison:
         self._compared = time.monotonic()
         self._ahead_of_monotonic = theirs - (self._compared - took / 2)
         ahead = theirs - (before + took / 2)
-        apart = max(abs(ahead) - took / 2, 0.0)  # at least, whenever in between it was read
+        self.apart = apart = max(abs(ahead) - took / 2, 0.0)  # at least, whenever in between it was read
         verdict: _Verdict = "too far" if apart > MOST_SECONDS else "apart" if apart > TOLD_SECONDS else "agree"
         if verdict == self._verdict:
             return

@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple
 
 from ...errors import StoreUnavailable, WrongVersion
 from ..patience import note_wait
+from .clocks import ClockComparison
 from .statements import read_migrations, read_statements
 
 TIMEOUT = 10.0
@@ -65,6 +66,14 @@ HINTS = {
 }
 """What to do about an error, by words of its text."""
 
+ENDED = "the server has ended the connection; its own log says why"
+MEANT = {
+    "cannot switch to state": ENDED,
+    "cannot process message": ENDED,
+    "cannot perform operation: connection is closed": ENDED,
+}
+"""What a driver means that met the last word of a server, by words of its text."""
+
 _INDEX = re.compile(r"^CREATE INDEX CONCURRENTLY (\w+)")
 _DROPPED = re.compile(r"^DROP INDEX (\w+)")
 
@@ -95,6 +104,10 @@ class Database(ABC):
         kind: `"sqlite"` or `"postgresql"`: which statements it takes.
         name: the database as an operator knows it, without password and options.
     """
+
+    clocks: ClockComparison | None = None
+    """Compares its clock with this machine's, where it has one of its own."""
+    longest_wait = 0.0
 
     notifies = False
     """Whether processes that wait hear of changes at once; otherwise they look, several times a second."""
@@ -164,6 +177,11 @@ class Database(ABC):
 
     async def compare_clocks(self) -> None:  # noqa: B027  not every database has one
         """Compare its clock with this machine's, where it has one of its own. Raises as `rows` does."""
+
+    def take_longest_wait(self) -> float:
+        """Return how long something waited for a free connection since this was called last, at most, in seconds."""
+        longest, self.longest_wait = self.longest_wait, 0.0
+        return longest
 
     async def check_clock(self) -> None:  # noqa: B027  likewise
         """Check that its clock is near enough to this machine's for single use.
@@ -283,6 +301,7 @@ class Database(ABC):
         if isinstance(error, TimeoutError):
             return StoreUnavailable(f"{self.name}: no answer in time")
         said = str(error).partition("\n")[0] or type(error).__name__  # further lines may hold values
+        said = next((meant for words, meant in MEANT.items() if words in said), said)
         if isinstance(error, OSError):
             said = f"can't connect: {said}"
         detail = getattr(error, "sqlite_errorname", "")

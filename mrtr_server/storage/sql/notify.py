@@ -80,6 +80,11 @@ class Notices:
         """Whether notices of others arrive at once."""
         return self._carrier is not None and self._carrier.connected
 
+    @property
+    def are_away(self) -> bool:
+        """Whether notices can't be carried for now."""
+        return self._carrier is not None and self._carrier.is_away
+
     def subscribe(self, on_notice: OnNotice, on_gap: Callable[[], None]) -> None:
         """Call functions for the notices of other processes, from now on, in the thread of this object.
 
@@ -164,7 +169,7 @@ class _Carrier(threading.Thread):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._woken = asyncio.Event()
         self._ending = False
-        self._is_away = False
+        self.is_away = False
         self.connected = False
         # Of a table:
         self._began = time.monotonic()
@@ -198,18 +203,18 @@ class _Carrier(threading.Thread):
             except Exception as error:
                 if self._ending:
                     return
-                if not self._is_away:
+                if not self.is_away:
                     why = self._database.unavailable(error)
                     logger.warning("Changes do not reach other replicas for now: %s", why)
-                self._is_away = True
+                self.is_away = True
             finally:
                 self.connected = False
             await self._rest(RETRY * random.uniform(0.5, 1.5))  # noqa: S311  so that not all come back at once
 
     def _is_there(self) -> None:
         self.connected = True
-        if self._is_away:
-            self._is_away = False
+        if self.is_away:
+            self.is_away = False
             logger.warning("Changes reach other replicas again")
 
     async def _rest(self, seconds: float | None) -> None:

@@ -114,7 +114,7 @@ class PostgreSQLDatabase(Database):
 
     def __init__(self, url: str, name: str, direct: str | None = None, clock: Callable[[], float] = time.time) -> None:
         super().__init__("postgresql", name)
-        self._clocks = ClockComparison(name, clock)
+        self.clocks: ClockComparison = ClockComparison(name, clock)
         self._url = url
         self._direct = direct
         self._is_pooled = direct is not None
@@ -181,7 +181,9 @@ class PostgreSQLDatabase(Database):
     async def _run_on(self, connected: _Connected, pool: Any, work: Callable[[Any], Awaitable[T]]) -> T:
         is_again = False
         while True:
-            connection, is_late = await pool.acquire(), False
+            began, is_late = time.monotonic(), False
+            connection = await pool.acquire()
+            self.longest_wait = max(self.longest_wait, time.monotonic() - began)
             try:
                 return await work(connection)
             except (asyncio.CancelledError, TimeoutError):
@@ -201,13 +203,13 @@ class PostgreSQLDatabase(Database):
 
     async def _is_of_no_more_use(self, connected: _Connected, connection: Any, error: Exception) -> bool:
         """Return whether a connection has ended; end it if it is about to, or if its server can't write."""
-        if _is_dead(connection):
-            return True
-        if getattr(error, "sqlstate", "") == READ_ONLY:
-            await self._leave_server(connected)
-        elif not isinstance(error, asyncpg.InternalClientError) and getattr(error, "severity_en", "") not in FATAL:
-            return False
-        connection.terminate()
+        if not _is_dead(connection):
+            if getattr(error, "sqlstate", "") == READ_ONLY:
+                await self._leave_server(connected)
+            elif not isinstance(error, asyncpg.InternalClientError) and getattr(error, "severity_en", "") not in FATAL:
+                return False
+            connection.terminate()
+        await connected.pool.expire_connections()  # so that the next one is new: all may have ended, as at a restart
         return True
 
     async def _leave_server(self, connected: _Connected) -> None:
@@ -236,13 +238,13 @@ class PostgreSQLDatabase(Database):
 
     async def check_clock(self) -> None:
         """Check that its clock is near enough to this machine's for single use; see `Database.check_clock`."""
-        if self._clocks.is_in_doubt:
+        if self.clocks.is_in_doubt:
             await self.compare_clocks()
-        self._clocks.check()
+        self.clocks.check()
 
     def time(self) -> float:
         """Return the database's time, as far as it is known here; see `Database.time`."""
-        return self._clocks.time()
+        return self.clocks.time()
 
     async def _begin(self, connection: Any) -> None:
         """Look at what may have changed since there was a connection before."""
@@ -253,9 +255,9 @@ class PostgreSQLDatabase(Database):
 
     async def _read_clock(self, connection: Any) -> None:
         statement, _ = number_parameters(self.statements["read_clock"], CLOCK)
-        before, began = self._clocks.clock(), time.monotonic()
+        before, began = self.clocks.clock(), time.monotonic()
         theirs = await connection.fetchval(statement)
-        self._clocks.note(theirs, before, time.monotonic() - began)
+        self.clocks.note(theirs, before, time.monotonic() - began)
 
     async def upgrade(self) -> Version | None:
         """Upgrade older tables to the present version; see `Database.upgrade`."""

@@ -339,6 +339,28 @@ LIMIT :most;
 -- name: find_usage
 SELECT caller, sum(tasks), sum(states), sum(blocks) FROM mrtr_usage WHERE caller IN ('*', :caller) GROUP BY caller;
 
+-- name: measure
+-- First what is stored in all; then of each tool how many tasks wait, at most so many, and how long the oldest one has
+-- waited: for a worker, or since the one that ran it fell silent.
+SELECT NULL AS tool, coalesce(sum(tasks), 0)::float8, coalesce(sum(states), 0)::float8, coalesce(sum(blocks), 0)::float8
+FROM mrtr_usage WHERE caller = '*'
+UNION ALL
+SELECT tool, count(since), coalesce(:now - min(since), 0), 0
+FROM unnest(:tools::text[]) AS tool LEFT JOIN LATERAL (
+    (
+        SELECT updated AS since FROM mrtr_tasks
+        WHERE status = 'working' AND lease = '' AND name = tool AND leased_until <= :now AND expires + 0 > :now
+        LIMIT :most
+    )
+    UNION ALL
+    (
+        SELECT leased_until FROM mrtr_tasks
+        WHERE status = 'working' AND lease <> '' AND name = tool AND leased_until <= :now AND expires + 0 > :now
+        LIMIT :most
+    )
+) AS free ON true
+GROUP BY tool;
+
 -- What processes tell each other
 
 -- name: notify

@@ -309,6 +309,39 @@ LIMIT :most;
 -- name: find_usage
 SELECT caller, sum(tasks), sum(states), sum(blocks) FROM mrtr_usage WHERE caller IN ('*', :caller) GROUP BY caller;
 
+-- name: measure
+-- First what is stored in all; then of each tool how many tasks wait, at most so many, and how long the oldest one has
+-- waited: for a worker, or since the one that ran it fell silent.
+SELECT NULL AS tool, sum(tasks) AS counted, sum(states) AS other, sum(blocks) AS blocks FROM mrtr_usage WHERE caller = '*'
+UNION ALL
+SELECT
+    value,
+    (
+        SELECT count(*) FROM (
+            SELECT 1 FROM mrtr_tasks
+            WHERE status = 'working' AND lease = '' AND name = value AND leased_until <= :now AND expires + 0 > :now
+            LIMIT :most
+        )
+    ) + (
+        SELECT count(*) FROM mrtr_tasks
+        WHERE status = 'working' AND lease <> '' AND name = value AND leased_until <= :now AND expires + 0 > :now
+    ),
+    :now - min(
+        (
+            SELECT coalesce(min(updated), :now) FROM (
+                SELECT updated FROM mrtr_tasks
+                WHERE status = 'working' AND lease = '' AND name = value AND leased_until <= :now AND expires + 0 > :now
+                LIMIT :most
+            )
+        ),
+        (
+            SELECT coalesce(min(leased_until), :now) FROM mrtr_tasks
+            WHERE status = 'working' AND lease <> '' AND name = value AND leased_until <= :now AND expires + 0 > :now
+        )
+    ),
+    0
+FROM json_each(:tools);
+
 -- What processes tell each other: SQLite has no NOTIFY
 
 -- name: write_notices

@@ -21,6 +21,8 @@ SWEEP_INTERVAL = 30.0
 """How often a process removes what has expired, in seconds."""
 LOCKED_PAUSE = 0.05
 """How long to wait before a row is looked at again that something else has locked, in seconds."""
+FLEET_ROOM = 10
+"""How many times the defaults of what is stored a database server keeps."""
 SWEEP_BATCH = 1_000
 """How much of it is removed at once; when there is more, the next call continues."""
 
@@ -48,6 +50,7 @@ class SQLStore(SQLTasks):
     def __init__(self, url: str = "sqlite:///mrtr_server.db", *, clock: Callable[[], float] = time.time) -> None:
         super().__init__(open_database(url, clock))
         self.one_machine = not self.database.notifies
+        self.default_room = 1 if self.one_machine else FLEET_ROOM
         self._renewals = BatchLoader(self._renew_grants)
         self._fanout = SQLFanout(self.notices)
         self._swept = -SWEEP_INTERVAL

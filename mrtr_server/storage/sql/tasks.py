@@ -17,6 +17,7 @@ from ..base import TaskStore
 from ..patience import begin_request, has_waited
 from ..quotas import ANY, ENDLESS, Quota, Usage, UsageByCaller
 from ..tasks import FREE, Places, TaskRow
+from ..vitals import MOST_COUNTED, Vitals, Waiting
 from .database import Database
 from .notify import Notices
 
@@ -86,6 +87,18 @@ class SQLTasks(TaskStore):
             else:
                 usage.set(caller, found)
         return usage
+
+    @override
+    async def measure(self, tools: Sequence[str]) -> Vitals:
+        (_, *stored), *waiting = await self.database.rows("measure", tools=list(tools), most=MOST_COUNTED)
+        tasks, states, blocks = map(int, stored)
+        return Vitals(
+            Usage(tasks, states, blocks * BLOCK),
+            waiting={tool: Waiting(int(count), max(0.0, seconds)) for tool, count, seconds, _ in waiting},
+            connection_wait=self.database.take_longest_wait(),
+            notices_away=self.notices.are_away,
+            clock_difference=0.0 if self.database.clocks is None else self.database.clocks.apart,
+        )
 
     @override
     async def find_task(self, id: str) -> TaskRow | None:
