@@ -8,14 +8,14 @@ from typing import Any, cast
 
 from ..callbacks.callback_service import KIND, Callback, Callbacks, Reports
 from ..concurrency.exception_groups import ending_in
-from ..errors import FlowError, InvalidAnswer, KeyConflict, MissingCapability, Refusal, SetupError
+from ..errors import CannotShow, FlowError, InvalidAnswer, KeyConflict, MissingCapability, Refusal, SetupError
 from ..logs.tracebacks import format_stack
 from ..protocol.callers import lacking, nested
-from ..protocol.messages import JSON, Call, Question
+from ..protocol.messages import JSON, PAGE, Call, Question, kind_of
 from ..well_formed import escape_halves
 from .asks import Ask
 from .endings import Asking, Backgrounded, Failed, Refused, RoundEnd, Yielded, YieldReason
-from .journal import Journal
+from .journal import CONFIRMATION, Journal
 from .url_asks import UNFINISHED, ElicitUrl
 
 OPEN: Any = object()
@@ -56,6 +56,16 @@ class Claim:
     ask: Ask[Any]
     question: Question
     value: Any
+
+
+def _cannot_show(kind: str, key: str, reason: str) -> str:
+    """Return what a model can do where a client gives an answer that does not fit, and gives it again."""
+    what = f"its answer to {key!r} does not fit ({reason.removesuffix('.')}), and it gave the same answer twice"
+    if kind == "form":
+        instead = "Ask the user in the chat, and call again if an argument takes the answer. Otherwise tell"
+        return f"This client can't show this form: {what}. {instead} the user that this needs another client."
+    shown = "show this confirmation" if kind == CONFIRMATION else "do what it was asked for"
+    return f"This client can't {shown}: {what}. Tell the user that this needs another client."
 
 
 class Round:
@@ -219,10 +229,23 @@ class Round:
                 self.refuse(refusal)
                 return OPEN
             except InvalidAnswer as misfit:
+                if not self.take_misfit(key, question.digest, raw, misfit.reason):
+                    return OPEN
                 question = question.because(misfit.reason)
-        self.journal.forget(key, question.digest)
         self._send(key, ask, question)
         return OPEN
+
+    def take_misfit(self, key: str, question: str, raw: JSON, reason: str) -> bool:
+        """Drop an answer that does not fit; return whether to ask again.
+
+        Whoever answers twice the same would do so for ever: the client can't show what is asked, and the call ends with
+        what the model can do. A page may take its time.
+        """
+        kind = kind_of(question)
+        if not self.journal.drop_misfit(key, question, raw) or kind == KIND:
+            return True
+        self.fail_with(CannotShow(_cannot_show(kind, key, reason)))
+        return False
 
     def kept(self, key: str, question: Question, needs_state: bool) -> JSON | None:
         """Return the raw answer that counts for a question; None if there is none."""
@@ -266,8 +289,12 @@ class Round:
     def _send(self, key: str, ask: Ask[Any], question: Question) -> None:
         if missing := lacking(self.call.client, question.needs):
             self._lack(missing)
-        elif question.kind == KIND:  # so it is one with a callback
-            self.asked[key] = self._leading_back(key, cast(ElicitUrl[Any], ask), question)
+        elif question.needs == PAGE:
+            name = self._callbacks.page(self.journal, key, question.digest)
+            if question.kind == KIND:  # so it is one with a callback
+                question = self._leading_back(key, cast(ElicitUrl[Any], ask), question)
+                question.page = name
+            self.asked[key] = question.having(elicitationId=name)
         else:
             self.asked[key] = question
 
@@ -275,9 +302,7 @@ class Round:
         callback = cast(Callback[Any], ask.callback)
         back = self._callbacks.callback_link(callback, key, question.digest, self.call, self.journal)
         unfinished = (key, question.digest) in self._reports.unfinished
-        led = ask.leading(question.because(UNFINISHED if unfinished else ""), back)
-        led.page = self._callbacks.page(self.journal, key, question.digest)
-        return led
+        return ask.leading(question.because(UNFINISHED if unfinished else ""), back)
 
     def _claim(self, given_key: str | None, default: str, question: Question) -> str:
         """Return the ask's key: its own, or the first of its default keys that is free and fits the journal best."""

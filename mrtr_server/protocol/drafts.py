@@ -269,7 +269,7 @@ def _flat(task: Task) -> JSON:
 def _pending(key: str, question: Question) -> JSON:
     """Return what is asked as #1869 lists it: an elicitation as printed, all else as the request that it is."""
     if question.method == "elicitation/create":
-        return {"elicitationId": key, **with_mode(question)}
+        return {**with_mode(question), "elicitationId": key}
     return {"elicitationId": key, "method": question.method, "params": question.params}
 
 

@@ -7,7 +7,7 @@ from types import CodeType
 from typing import Any, Union, get_args
 
 from ..errors import SetupError
-from ..flow.asks import Text
+from ..flow.asks import Confirm, Text
 from ..flow.handler import Handler
 from ..flow.home import Home
 from ..flow.idempotency_keys import IdempotencyKey
@@ -25,7 +25,7 @@ def compile_handler(
     namespace: Mapping[str, Any],
     *,
     answer_within: float | None = None,
-    confirm: Text | None = None,
+    confirm: Text | Confirm | None = None,
     single_use: bool = False,
     home: Home | None = None,
     may_stream: bool = False,
