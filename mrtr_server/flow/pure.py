@@ -164,7 +164,7 @@ class JournalInputs(Inputs):
             self._round.refuse(refusal)
             raise
         except InvalidAnswer as misfit:
-            if raw is None or not self._round.take_misfit(key, question, raw, misfit.reason):
+            if not self._round.take_misfit(key, question, raw or {}, misfit.reason):
                 raise CallEnded(misfit.reason) from None
             self.reasons[key] = misfit.reason
             return None

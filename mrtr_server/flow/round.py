@@ -58,14 +58,13 @@ class Claim:
     value: Any
 
 
-def _cannot_show(kind: str, key: str, reason: str) -> str:
-    """Return what a model can do where a client gives an answer that does not fit, and gives it again."""
-    what = f"its answer to {key!r} does not fit ({reason.removesuffix('.')}), and it gave the same answer twice"
-    if kind == "form":
-        instead = "Ask the user in the chat, and call again if an argument takes the answer. Otherwise tell"
-        return f"This client can't show this form: {what}. {instead} the user that this needs another client."
-    shown = "show this confirmation" if kind == CONFIRMATION else "do what it was asked for"
-    return f"This client can't {shown}: {what}. Tell the user that this needs another client."
+_CAN_NOT = {
+    "form": ("show this form", "elicitation"),
+    CONFIRMATION: ("show this confirmation", ""),
+    "sample": ("write this message", "sampling"),
+    "roots": ("list its folders", "roots"),
+}
+"""What a client can't do that gives the same misfit twice, by the kind of the question, and by which capability."""
 
 
 class Round:
@@ -244,7 +243,8 @@ class Round:
         kind = kind_of(question)
         if not self.journal.drop_misfit(key, question, raw) or kind == KIND:
             return True
-        self.fail_with(CannotShow(_cannot_show(kind, key, reason)))
+        what, capability = _CAN_NOT.get(kind, ("do what it was asked", ""))
+        self.fail_with(CannotShow(what, key, reason, capability))
         return False
 
     def kept(self, key: str, question: Question, needs_state: bool) -> JSON | None:

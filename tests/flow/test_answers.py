@@ -336,9 +336,7 @@ class TestAnAnswerThatDoesNotFitTwiceTheSame:
         await flow.start()
         for number in range(2):  # what is beside the answer may differ
             ended = await flow.answer(sample=Answer({"role": "assistant", "_meta": {"number": number}}))
-        assert ended.failure.startswith(
-            "This client can't do what it was asked for: its answer to 'sample' does not fit"
-        )
+        assert ended.failure.startswith("This client can't write this message: its answer to 'sample' does not fit")
 
     async def test_nothing_of_the_answers_is_shown(self, app: MRTRServer, caplog: pytest.LogCaptureFixture) -> None:
         self.asking(app)
