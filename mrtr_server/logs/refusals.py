@@ -30,8 +30,8 @@ _LACKING = (
 )
 
 _TOO_OLD = (
-    "%r was refused to the client %r: %s Give the field a default, so that it is left out for such clients; or check "
-    "ctx.client.supports(...) in the tool, and do without it"
+    "%r was refused to the client %r: %s (For the author: a field of a form that has a default is left out for such "
+    "clients)"
 )
 
 _UNDECLARED = (

@@ -348,7 +348,8 @@ class TestVersions:
             assert text_of(stream.end()) == "opened"
 
     def test_choices_of_several_that_may_be_left_out_are_left_out_for_older_clients(self, connect: Connect) -> None:
-        for declared in ({}, {"form": {}, "url": {}}):
+        several: tuple[JSON, ...] = {}, {"form": {}, "url": {}}
+        for declared in several:
             client = connect(version="2025-06-18", capabilities={"elicitation": declared})
             with client.calling("pizza") as stream:
                 asked = stream.ask()
@@ -357,7 +358,7 @@ class TestVersions:
                 assert text_of(stream.end()) == "large with cheese"
 
     def test_those_that_are_needed_are_asked_where_the_client_declares_what_came_with_them(
-        self, connect: Connect
+        self, connect: Connect, caplog: pytest.LogCaptureFixture
     ) -> None:
         """Codex CLI declares the modes of elicitation with 2025-06-18, and draws pages."""
 
@@ -383,6 +384,7 @@ class TestVersions:
             assert (error.code, error.data) == (-32021, {"protocolVersion": "2025-06-18"})
             assert "2025-06-18, which can't show a choice of several, as the field 'toppings' is" in error.message
             assert "Ask the user in the chat" in error.message
+            assert f"'tools/call {tool}' was refused to the client 'tests': The client speaks 2025-06-18" in caplog.text
         client = connect(register=register, version="2025-06-18", capabilities={"elicitation": {"form": {}}})
         for tool in ("choose", "choose_any"):
             with client.calling(tool) as stream:
