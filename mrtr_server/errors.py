@@ -5,7 +5,8 @@
     │   ├── SetupError              a mistake of the author or operator, found when the app is built or started
     │   │   └── NoSuchApp           the name of an application, as `module:app`, that stands for nothing
     │   ├── ToolError               raised by a handler: its message is for the model
-    │   │   └── NotFound            raised by the handler of a resource: the URI names nothing
+    │   │   ├── NotFound            raised by the handler of a resource: the URI names nothing
+    │   │   └── CannotShow          a client answers twice the same that does not fit, so it is not asked again
     │   ├── FlowError               a flow can't continue because of the handler's code; for the author
     │   │   ├── KeyConflict         one key for two different things
     │   │   ├── StepChanged         a recorded step was called with other arguments, or another type
@@ -40,6 +41,7 @@
     │       │   └── HandshakeNotServed  a client that begins with a handshake, and no version with one is served
     │       ├── SessionEnded        a session that its client has ended
     │       ├── MissingCapability   the client can't do what has to be asked of it
+    │       │   └── NotInVersion    the version that it speaks has no way to ask that
     │       ├── PagesRequired       pages that the person has to open before the same call is sent again
     │       ├── AnswerNotShared     an answer to a call that another process holds, without a store that they share
     │       ├── InsufficientScope   the caller's credentials lack scopes that it can ask for
@@ -89,6 +91,21 @@ class ToolError(MRTRError):
 
     In a tool it becomes a result with `isError: true`, in a prompt or a resource a JSON-RPC error.
     """
+
+
+class CannotShow(ToolError):
+    """The same answer has come twice, and does not fit: as of a client that can't show what it was asked to.
+
+    Args:
+        what: the client can't do, as in "This client can't show this form".
+        key: names the question.
+        reason: what is wrong with the answer.
+        capability: which one was needed; empty where nothing can be done instead.
+    """
+
+    def __init__(self, what: str, key: str, reason: str, capability: str = "") -> None:
+        misfit = f"its answer to {key!r} does not fit ({reason.removesuffix('.')}), and it gave the same answer twice"
+        super().__init__(f"This client can't {what}: {misfit}. {_instead([capability])}")
 
 
 class NotFound(ToolError):
@@ -438,19 +455,45 @@ class MissingCapability(RequestError):
         ("elicitation",): "elicitation",
         ("elicitation", "form"): "form elicitation",
         ("elicitation", "url"): "URL elicitation",
-        ("elicitation", "choices"): "form elicitation with several choices in one field",
         ("sampling", "tools"): "sampling with tools",
         ("sampling", "context"): "sampling with context",
-        ("sampling", "audio"): "sampling with audio",
     }
 
     def __init__(self, required: dict[str, Any]) -> None:
         # Named in the message, too: most clients show nothing else of an error.
-        names = ", ".join(self._NAMES.get(path, ".".join(path).rpartition("/")[2]) for path in _paths(required))
-        super().__init__(
-            f"This request needs capabilities that the client did not declare: {names}",
-            {"requiredCapabilities": required},
-        )
+        paths = list(_paths(required))
+        names = ", ".join(self._NAMES.get(path, ".".join(path).rpartition("/")[2]) for path in paths)
+        # What a page is for must not pass through the chat either.
+        asked = dict.fromkeys(path[0] for path in paths if path != ("elicitation", "url"))
+        message = f"This request needs capabilities that the client did not declare: {names}. {_instead(asked)}"
+        super().__init__(message, {"requiredCapabilities": required})
+
+
+class NotInVersion(MissingCapability):
+    """The version of the protocol that the client speaks has no way to ask what has to be asked.
+
+    Args:
+        version: the version.
+        what: what it can't show, as in "This version can't show ...".
+        capability: which capability it would belong to; empty where nothing can be done instead.
+    """
+
+    def __init__(self, version: str, what: str, capability: str = "") -> None:
+        message = f"The client speaks {version}, which can't show {what}. {_instead([capability])}"
+        RequestError.__init__(self, message, {"protocolVersion": version})
+
+
+_INSTEAD = {
+    "elicitation": "Ask the user in the chat, and call again if an argument takes the answer.",
+    "sampling": "Write the message yourself, and call again if an argument takes it.",
+    "roots": "Ask the user for the folders, and call again if an argument takes them.",
+}
+
+
+def _instead(capabilities: Iterable[str]) -> str:
+    """Return what a model can do instead of having the client asked."""
+    found = [_INSTEAD[each] for each in capabilities if each in _INSTEAD]
+    return " ".join([*found, f"{'Otherwise tell' if found else 'Tell'} the user that this needs another client."])
 
 
 def _paths(required: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
@@ -463,7 +506,7 @@ class PagesRequired(RequestError):
     """The person has to open pages, and the call can't stay open meanwhile; the client is to send it again afterwards.
 
     Args:
-        questions: what is asked, by the name of each page.
+        questions: what is asked, by key.
     """
 
     questions: Mapping[str, Any] = MappingProxyType({})

@@ -298,7 +298,8 @@ class MRTRServer(Composition, ASGIServer):
             validate: whether arguments are validated against `input_schema`. With False it is only served, and the
                 function gets whatever the client sent and has to check it.
             confirm: what the person must agree to before the function runs: a text, or a function that makes it from
-                arguments and declared parameters, by name. Anything but a yes ends the call.
+                arguments and declared parameters, by name; or a `Confirm(...)` with these.
+                Anything but a yes ends the call.
             answer_within: how long an answer may take, in seconds. Default: `Limits.state_seconds`; in a task as long
                 as the task lives.
             single_use: redeem each state once in the whole fleet, for tools whose effects must not happen twice. A

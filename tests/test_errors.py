@@ -18,6 +18,7 @@ from mrtr_server.errors import (
     InvalidRequest,
     InvalidRequestState,
     MissingCapability,
+    NotInVersion,
     OverBudget,
     PayloadTooLarge,
     Refusal,
@@ -102,6 +103,12 @@ def test_the_end_of_a_call_is_no_error_so_that_nothing_that_catches_errors_catch
     assert issubclass(Refusal, CallEnded)
 
 
+IN_THE_CHAT = "Ask the user in the chat, and call again if an argument takes the answer."
+YOURSELF = "Write the message yourself, and call again if an argument takes it."
+FOLDERS = "Ask the user for the folders, and call again if an argument takes them."
+OTHERWISE = "Otherwise tell the user that this needs another client."
+IN_ANY_CASE = "Tell the user that this needs another client."
+
 REQUEST_ERRORS: list[RequestError] = [
     InvalidRequest("not a request", 7),
     PayloadTooLarge(5),
@@ -112,7 +119,8 @@ REQUEST_ERRORS: list[RequestError] = [
     OverBudget("too many", "rounds", 10, seen=11),
     UnsupportedVersion("x" * 10_000, ["2026-07-28"]),
     UnsupportedVersion("1999", []),
-    MissingCapability({"elicitation": {"url": {}}}),
+    MissingCapability({"elicitation": {"form": {}, "url": {}}, "sampling": {"tools": {}}, "roots": {}}),
+    NotInVersion("2025-06-18", "a choice of several, as the field 'toppings' is", "elicitation"),
     InternalFault("abcd1234"),
     InternalFault("abcd1234", "ZeroDivisionError: division by zero"),
 ]
@@ -139,15 +147,17 @@ def test_data_lets_a_client_mend_its_request() -> None:
 @pytest.mark.parametrize(
     ("required", "named"),
     [
-        ({"elicitation": {"form": {}}}, "form elicitation"),
-        ({"elicitation": {"url": {}}, "roots": {}}, "URL elicitation, roots"),
-        ({"elicitation": {}}, "elicitation"),
-        ({"sampling": {"tools": {}}}, "sampling with tools"),
-        (NEEDS_TASKS, "tasks"),
-        ({"something.new": {}}, "something.new"),
+        ({"elicitation": {"form": {}}}, f"form elicitation. {IN_THE_CHAT} {OTHERWISE}"),
+        ({"elicitation": {"url": {}}, "roots": {}}, f"URL elicitation, roots. {FOLDERS} {OTHERWISE}"),
+        ({"elicitation": {"form": {}, "url": {}}}, f"form elicitation, URL elicitation. {IN_THE_CHAT} {OTHERWISE}"),
+        ({"elicitation": {"url": {}}}, f"URL elicitation. {IN_ANY_CASE}"),
+        ({"elicitation": {}}, f"elicitation. {IN_THE_CHAT} {OTHERWISE}"),
+        ({"sampling": {"tools": {}}}, f"sampling with tools. {YOURSELF} {OTHERWISE}"),
+        (NEEDS_TASKS, f"tasks. {IN_ANY_CASE}"),
+        ({"something.new": {}}, f"something.new. {IN_ANY_CASE}"),
     ],
 )
-def test_a_missing_capability_is_named_in_the_text_since_most_clients_show_nothing_else(
+def test_a_missing_capability_is_named_in_the_text_with_what_the_model_can_do_instead(
     required: dict[str, Any], named: str
 ) -> None:
     error = MissingCapability(required)

@@ -31,7 +31,7 @@ _CHOICES: Mapping[str, Choice] = {"accept": "accept", "decline": "decline", "can
 """What may be given for a form or a link in place of its fields."""
 
 _SAID = {"true": "accept", "false": "decline"}
-"""What else may be given for a link."""
+"""What else may be given for a link, and for a form without fields."""
 
 _LONGEST_NOTE = 80
 """How much of a note on progress is shown, in characters."""
@@ -82,7 +82,7 @@ class _Terminal:
         answer = self._answers.pop(form.key)
         if isinstance(answer, dict):
             return answer
-        if choice := _CHOICES.get(answer):
+        if choice := _CHOICES.get(answer if form.fields else _SAID.get(answer, answer)):
             return choice
         if len(form.fields) == 1:
             name = next(iter(form.fields))

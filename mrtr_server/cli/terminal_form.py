@@ -77,6 +77,8 @@ class Asker:
             if name := form.confirms:
                 default = form.fields[name].get("default") is True
                 return {name: await _asked(questionary.confirm("Do you agree?", default=default))}
+            if not form.fields:  # a plain confirmation
+                return {} if await _asked(questionary.confirm("Do you agree?", default=False)) else "decline"
             while True:
                 content = await self._fields(form)
                 choices = [_SEND, _AGAIN, _DECLINE, _CANCEL]

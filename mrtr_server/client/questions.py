@@ -56,7 +56,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """A form to fill in (Elicitation, Form Mode). A confirmation is a form with one boolean.
+    """A form to fill in (Elicitation, Form Mode). A confirmation is a form with one boolean, or without fields.
 
     Args:
         key: names the question in its call.

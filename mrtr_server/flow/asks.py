@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 from pydantic.alias_generators import to_camel
 from typing_extensions import override
 
+from ..crypto.digests import digest
 from ..errors import InvalidAnswer, Refusal, SetupError
 from ..protocol.content import parts_of, role_and_content, sampling_block, uses_tools
 from ..protocol.messages import FORM, JSON, SHORT_MESSAGE, Question
@@ -258,25 +259,32 @@ class Confirm(Ask[bool]):
     Args:
         message: what will happen, in words for the person; for a parameter, also a function as for `Elicit`.
         key: see `Ask`; `confirm` by default.
+        plain: whether to send a form without fields, which clients draw as Accept and Decline; by default it has a box
+            to tick. Some clients accept a form without fields by themselves, and some can't draw it: use it where
+            you know the clients.
     """
 
     default_key = "confirm"
     needs_state = True
 
-    def __init__(self, message: Text, *, key: str | None = None) -> None:
+    def __init__(self, message: Text, *, key: str | None = None, plain: bool = False) -> None:
         super().__init__(key)
         self.message = message
+        self.plain = plain
 
     @override
     def question(self) -> Question:
-        params = {"message": written(self.message), **_CONFIRMATION}
+        schema, shape = _CONFIRMATIONS[self.plain]
+        params = {"message": written(self.message), "requestedSchema": schema}
         # A kind of its own: no answer to a form that looks the same can be taken for a yes.
-        return Question(CONFIRMATION, "elicitation/create", params, FORM)
+        return Question(CONFIRMATION, "elicitation/create", params, FORM, shape)
 
     @override
     def parse(self, raw: JSON) -> bool:
         content = accepted(raw, confirming=True)
         confirmed = content.get("confirm") if isinstance(content, dict) else None
+        if confirmed is None and self.plain:
+            return True
         if not isinstance(confirmed, bool):
             raise InvalidAnswer("confirm: Please answer yes or no.")
         if not confirmed:
@@ -446,9 +454,23 @@ def sampling_message(message: Any) -> JSON:
     return {**others, "role": role, "content": written if several else written[0]}
 
 
-_CONFIRMATION: JSON = {
-    "requestedSchema": {"type": "object", "properties": {"confirm": {"type": "boolean"}}, "required": ["confirm"]}
+_PLAIN_FORM: JSON = {"type": "object", "properties": {}}
+_BOX_TO_TICK: JSON = {"type": "object", "properties": {"confirm": {"type": "boolean"}}, "required": ["confirm"]}
+_TEXTS = {"title": "Yes, do it", "description": "Nothing happens without this"}
+
+_CONFIRMATIONS = {
+    True: (_PLAIN_FORM, digest({"requestedSchema": _PLAIN_FORM})),
+    # Earlier releases sent no texts, and what they have sealed still counts.
+    False: (
+        {**_BOX_TO_TICK, "properties": {"confirm": {"type": "boolean", **_TEXTS}}},
+        digest({"requestedSchema": _BOX_TO_TICK}),
+    ),
 }
+"""The form of a confirmation and its shape, by whether it is plain."""
+
+PLAIN_SHAPE = _CONFIRMATIONS[True][1]
+CONFIRMATION_SHAPES = frozenset(shape for _, shape in _CONFIRMATIONS.values())
+"""An answer to a form of such a shape may be a yes, so it only counts for a question that was asked."""
 
 
 def accepted(raw: JSON, *, confirming: bool = False) -> Any:
@@ -487,7 +509,3 @@ def _no_form(schema: Any) -> str:
     if isinstance(schema, list | tuple) and schema and all(isinstance(each, str) for each in schema):
         return f"{said}. A choice is Literal[{', '.join(map(repr, schema))}]"
     return said
-
-
-CONFIRMATION_SHAPE = Confirm("").question().shape
-"""An answer to a form of this shape may be a yes, so it only counts for a question that was asked."""

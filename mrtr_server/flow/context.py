@@ -80,7 +80,7 @@ class Context:
         """
         return self._one(lambda: Elicit(message, schema, key=key))
 
-    def confirm(self, message: str, *, key: str | None = None) -> Ongoing[bool]:
+    def confirm(self, message: str, *, key: str | None = None, plain: bool = False) -> Ongoing[bool]:
         """Ask the person for a yes (Elicitation, Form Mode). Anything else ends the call; nothing after it runs.
 
         One yes lets what comes after it run once: see `Confirm`.
@@ -88,6 +88,7 @@ class Context:
         Args:
             message: what will happen, in words for the person.
             key: names the ask; `confirm` by default, then `confirm_2`.
+            plain: whether to send a form without fields; see `Confirm`.
 
         Returns:
             True, always.
@@ -96,7 +97,7 @@ class Context:
             CallEnded: a plain `def` called it, which can't wait.
             MisplacedCall: a step called it, or a dependency after its `yield`.
         """
-        return self._one(lambda: Confirm(message, key=key))
+        return self._one(lambda: Confirm(message, key=key, plain=plain))
 
     @overload
     def elicit_url(self, message: str, url: str, *, key: str | None = None) -> Ongoing[bool]: ...

@@ -130,6 +130,7 @@ class Journal:
             none.
         task_ends: when the time of the task ends that the flow is, in seconds since the epoch; 0 in rounds. It is kept
             in the row of the task.
+        misfits: a digest of the last answer that did not fit, with its question, by key.
     """
 
     started: float
@@ -149,6 +150,7 @@ class Journal:
     exact_state: Any = None
     epoch: str = ""
     task_ends: float = field(default=0.0, compare=False)
+    misfits: dict[str, str] = field(default_factory=dict)
 
     @property
     def flow(self) -> str:
@@ -205,6 +207,14 @@ class Journal:
         answers = self.answers.get(key)
         if answers is not None and answers.pop(question, None) is not None and not answers:
             del self.answers[key]
+
+    def drop_misfit(self, key: str, question: str, raw: JSON) -> bool:
+        """Drop an answer that does not fit; return whether the one before, to the same question, was the same."""
+        self.forget(key, question)
+        misfit = digest([question, {name: value for name, value in raw.items() if name != "_meta"}])
+        is_same = self.misfits.get(key) == misfit
+        self.misfits[key] = misfit
+        return is_same
 
     # Budgets
 
@@ -281,8 +291,8 @@ class Journal:
         # time of the start, rounds, state-only rounds ("o"), questions asked ("q"), answers, steps, the handler's own
         # state ("h"), digest of what was last handed over ("d"), a confirmation was asked ("c"), earlier answers,
         # handed over for too much load ("l"), where the first round was traced ("w"), pieces of the result that were
-        # sent ("p"), the epoch of the store ("y"), what JSON does not hold of results ("j") and of the handler's own
-        # state ("z"). A release ignores what it does not know of these.
+        # sent ("p"), the epoch of the store ("y"), answers that did not fit ("m"), what JSON does not hold of results
+        # ("j") and of the handler's own state ("z"). A release ignores what it does not know of these.
         self.expires = min(now + seconds, self.started + limits.flow_seconds)
         fields: JSON = {
             "v": _FORMAT,
@@ -299,7 +309,7 @@ class Journal:
         if self.state is not UNSET:
             fields["h"] = self.state
         more = (("d", self.handed_over), ("c", self.single_use), ("l", self.shed), ("w", self.origin))
-        for name, value in (*more, ("p", self.pieces), ("y", self.epoch)):
+        for name, value in (*more, ("p", self.pieces), ("y", self.epoch), ("m", self.misfits)):
             if value:
                 fields[name] = value
         fields.update(self._exact())
@@ -358,6 +368,7 @@ class Journal:
                 journal.origin = fields.get("w", "")
                 journal.pieces = fields.get("p", 0)
                 journal.epoch = fields.get("y", "")
+                journal.misfits = fields.get("m") or {}
                 journal.single_use = "c" in fields
                 journal.exact_state = fields.get("z")
                 for key, exact in fields.get("j", _NOTHING).items():

@@ -9,7 +9,7 @@ from ..concurrency.threads import Threads, call_function
 from ..errors import CallEnded, FlowError, InvalidAnswer, Refusal, SetupError
 from ..protocol.messages import JSON, Question
 from ..well_formed import escape_halves
-from .asks import CONFIRMATION_SHAPE, Ask
+from .asks import CONFIRMATION_SHAPES, Ask
 from .endings import Completed, Failed, Refused, RoundEnd, YieldReason
 from .handler import Handler
 from .inputs import InputRequired, Inputs, State, reader
@@ -150,7 +150,7 @@ class JournalInputs(Inputs):
 
     def get(self, key: str, asked: Any, /) -> Any:
         """Return the answer for a key, or None; see `Inputs.get`."""
-        key, question = escape_halves(key), ""
+        key, question, raw = escape_halves(key), "", None
         try:
             question, raw, read = self._find(key, asked)
             if raw is None:
@@ -164,8 +164,9 @@ class JournalInputs(Inputs):
             self._round.refuse(refusal)
             raise
         except InvalidAnswer as misfit:
+            if not self._round.take_misfit(key, question, raw or {}, misfit.reason):
+                raise CallEnded(misfit.reason) from None
             self.reasons[key] = misfit.reason
-            self._round.journal.forget(key, question)
             return None
         except Exception as error:
             detail = str(error) if isinstance(error, SetupError | FlowError) else type(error).__name__
@@ -189,7 +190,7 @@ class JournalInputs(Inputs):
             if not round_.early:
                 return "", None, read
             digest = f"{kind}..{shape or ''}"
-            return digest, round_.take_early(key, digest, shape == CONFIRMATION_SHAPE), read
+            return digest, round_.take_early(key, digest, shape in CONFIRMATION_SHAPES), read
         return *found, read
 
 

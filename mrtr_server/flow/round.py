@@ -10,14 +10,14 @@ from typing import Any, cast
 
 from ..callbacks.callback_service import KIND, Callback, Callbacks, Reports
 from ..concurrency.exception_groups import ending_in
-from ..errors import FlowError, InvalidAnswer, KeyConflict, MissingCapability, Refusal, SetupError
+from ..errors import CannotShow, FlowError, InvalidAnswer, KeyConflict, MissingCapability, Refusal, SetupError
 from ..logs.tracebacks import format_stack
 from ..protocol.callers import lacking, nested
-from ..protocol.messages import JSON, Call, Question
+from ..protocol.messages import JSON, PAGE, Call, Question, kind_of
 from ..well_formed import escape_halves
 from .asks import Ask
 from .endings import Asking, Backgrounded, Failed, Refused, RoundEnd, Yielded, YieldReason
-from .journal import Journal
+from .journal import CONFIRMATION, Journal
 from .url_asks import UNFINISHED, ElicitUrl
 
 logger = logging.getLogger("mrtr_server")
@@ -60,6 +60,15 @@ class Claim:
     ask: Ask[Any]
     question: Question
     value: Any
+
+
+_CAN_NOT = {
+    "form": ("show this form", "elicitation"),
+    CONFIRMATION: ("show this confirmation", ""),
+    "sample": ("write this message", "sampling"),
+    "roots": ("list its folders", "roots"),
+}
+"""What a client can't do that gives the same misfit twice, by the kind of the question, and by which capability."""
 
 
 class Round:
@@ -242,10 +251,24 @@ class Round:
                 self.refuse(refusal)
                 return OPEN
             except InvalidAnswer as misfit:
+                if not self.take_misfit(key, question.digest, raw, misfit.reason):
+                    return OPEN
                 question = question.because(misfit.reason)
-        self.journal.forget(key, question.digest)
         self._send(key, ask, question)
         return OPEN
+
+    def take_misfit(self, key: str, question: str, raw: JSON, reason: str) -> bool:
+        """Drop an answer that does not fit; return whether to ask again.
+
+        Whoever answers twice the same would do so for ever: the client can't show what is asked, and the call ends with
+        what the model can do. A page may take its time.
+        """
+        kind = kind_of(question)
+        if not self.journal.drop_misfit(key, question, raw) or kind == KIND:
+            return True
+        what, capability = _CAN_NOT.get(kind, ("do what it was asked", ""))
+        self.fail_with(CannotShow(what, key, reason, capability))
+        return False
 
     def kept(self, key: str, question: Question, needs_state: bool) -> JSON | None:
         """Return the raw answer that counts for a question; None if there is none."""
@@ -289,8 +312,12 @@ class Round:
     def _send(self, key: str, ask: Ask[Any], question: Question) -> None:
         if missing := lacking(self.call.client, question.needs):
             self._lack(missing)
-        elif question.kind == KIND:  # so it is one with a callback
-            self.asked[key] = self._leading_back(key, cast(ElicitUrl[Any], ask), question)
+        elif question.needs == PAGE:
+            name = self._callbacks.page(self.journal, key, question.digest)
+            if question.kind == KIND:  # so it is one with a callback
+                question = self._leading_back(key, cast(ElicitUrl[Any], ask), question)
+                question.page = name
+            self.asked[key] = question.having(elicitationId=name)
         else:
             self.asked[key] = question
 
@@ -298,9 +325,7 @@ class Round:
         callback = cast(Callback[Any], ask.callback)
         back = self._callbacks.callback_link(callback, key, question.digest, self.call, self.journal)
         unfinished = (key, question.digest) in self._reports.unfinished
-        led = ask.leading(question.because(UNFINISHED if unfinished else ""), back)
-        led.page = self._callbacks.page(self.journal, key, question.digest)
-        return led
+        return ask.leading(question.because(UNFINISHED if unfinished else ""), back)
 
     def _claim(self, given_key: str | None, default: str, question: Question) -> str:
         """Return the ask's key: its own, or the first of its default keys that is free and fits the journal best."""

@@ -1,7 +1,6 @@
 """Asks for a page to be opened, and for what it reports."""
 
 from collections.abc import Callable, Mapping
-from copy import copy
 from typing import Any, Self, TypeVar, cast, overload
 
 from pydantic import ValidationError
@@ -18,7 +17,7 @@ from .asks import Ask, Text, accepted, written
 T = TypeVar("T")
 A = TypeVar("A")
 
-UNFINISHED = "The page that you opened has not reported back yet. Please finish there first."
+UNFINISHED = "The page that you opened has not reported back yet. Please finish there first"
 """Prefix of the message of an ask that is repeated because its callback has not been called."""
 
 
@@ -122,10 +121,7 @@ class ElicitUrl(Ask[T]):
             FlowError: the `url=` function failed, or returned something else than the address of a page.
         """
         assert self.callback is not None  # noqa: S101  nothing leads back without one
-        led = copy(question)  # which others may be asked at the same time, by links of their own
-        led.params = {**question.params, "url": self._address(self.callback, back)}
-        led.written = led.dumped = b""
-        return led
+        return question.having(url=self._address(self.callback, back))
 
     def _address(self, callback: Callback[Any], back: CallbackLink) -> str:
         if self.url is None:

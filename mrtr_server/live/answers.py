@@ -10,13 +10,13 @@ from typing import Any
 
 from pydantic_core import from_json, to_json
 
-from ..crypto.digests import digest, digest_bytes, digest_parts
+from ..crypto.digests import digest_bytes, digest_parts
 from ..crypto.keys import KeyRing
 from ..crypto.place_codec import PlaceCodec, row_codec
 from ..crypto.purposes import LIVE_ANSWER
 from ..errors import AnswerNotShared, InvalidRequestState, StoreUnavailable
 from ..protocol.callers import Principal
-from ..protocol.messages import JSON, PAGE, Change, Question, Subscription
+from ..protocol.messages import JSON, Change, Subscription
 from ..protocol.sessions import OwnerPlaces
 from ..storage.base import Store
 from ..storage.pubsub import Fanout, InProcessFanout
@@ -133,12 +133,6 @@ class Answers:
             return None
         asked = Asked(*from_json(payload))
         return asked if asked.key == key else None
-
-    def elicitation(self, round: str, key: str, question: Question) -> str:
-        """Return what names a question that is a page, and opens nothing; empty for another question."""
-        if question.page or question.needs != PAGE:
-            return question.page
-        return digest(["elicitation", self._audience, round, key])
 
     # What was answered
 

@@ -27,11 +27,6 @@ class Channel(Outlet, Protocol):
         ...
 
     @property
-    def takes_pages(self) -> bool:
-        """Whether clients of this version take the pages that a call needs in place of its result."""
-        ...
-
-    @property
     def progress(self) -> float:
         """The progress that was sent last."""
         ...
@@ -67,20 +62,19 @@ class Channel(Outlet, Protocol):
         ...
 
     def check(self, question: Question) -> None:
-        """Check that clients of this version can be asked something. Raises `MissingCapability`."""
+        """Check that clients of this version can be asked something. Raises `NotInVersion`."""
         ...
 
-    def ask(self, id: str, question: Question, elicitation: str, event: str) -> None:
+    def ask(self, id: str, question: Question, event: str) -> None:
         """Send a question; `flush` is to be awaited then.
 
         Args:
             id: of the request.
             question: what is asked.
-            elicitation: names it, if it is a page.
             event: the id of the event.
 
         Raises:
-            MissingCapability: clients of this version can't be asked that.
+            NotInVersion: clients of this version can't be asked that.
         """
         ...
 

@@ -166,7 +166,7 @@ class Hold:
             self._found[key] = await self._answers.find(self._asked[key]) or self._in_vain[key]
 
     def _send(self) -> None:
-        event, answers = self._event, self._answers
+        event = self._event
         if event.sent >= len(event.questions):  # there will be no event with an id for a while
             self._channel.prime(self._id.after(event.sent))
         if len(event.questions) > 1:
@@ -175,8 +175,7 @@ class Hold:
         for number, (key, question) in enumerate(event.questions.items(), 1):
             if number > event.sent:
                 asked = self._asked[key]
-                request, page = self._seal(asked), answers.elicitation(self._round, key, question)
-                self._channel.ask(request, question, page, self._id.after(number))
+                self._channel.ask(self._seal(asked), question, self._id.after(number))
 
     def _seal(self, asked: Asked) -> str:
         id = self._answers.seal(asked, self._principal)

@@ -43,6 +43,9 @@ CANCEL_KEPT = 3600.0
 ANSWER_TIMEOUT = 10.0
 """For how long the store is asked to keep an answer, in seconds: no client sends one again."""
 
+MOST_ANSWERED = 4_096
+"""How many of the last answered requests are known, with about 100 bytes each."""
+
 LOOK_FOR_ROOM = 0.05
 """How often a call looks for room to run again, in seconds."""
 
@@ -71,6 +74,8 @@ class LiveCalls:
         self._refusals = RefusalLog()
         self._open: dict[tuple[str, str | int], list[_Running]] = {}
         """Calls that are open here, by session and request; several where a client has come back to one."""
+        self._answered: dict[int, None] = {}
+        """The requests that were answered here last, by a hash of session and request, the newest last."""
 
     async def serve(self, call: Call, channel: Channel) -> Outcome | None:
         """Serve a new call.
@@ -217,7 +222,7 @@ class LiveCalls:
                 return None
             answers: JSON | None = {}
             if event.questions:
-                if channel.takes_pages and not (channel.can_stream and self._parts.is_shared()):
+                if not (channel.can_stream and self._parts.is_shared()):
                     await self._end_with_pages(event, channel)
                 answers = await self._ask(event, running, channel, is_new=is_new)
                 if answers is None:
@@ -362,12 +367,21 @@ class LiveCalls:
             StoreUnavailable: it could not be kept, for a client that comes back.
             Busy: likewise, since the principal has cancelled too much of late, or too much is kept.
         """
+        key = session, request_id
+        if key not in self._open and hash(key) in self._answered:  # some clients cancel whatever has ended
+            return
         change = _cancellation(session, request_id)
-        for running in tuple(self._open.get((session, request_id), ())):
+        for running in tuple(self._open.get(key, ())):
             running.cancel()
         self._parts.cancellations.take(principal, change.uri)
         await self._parts.store.put(change.uri, b"", keep=CANCEL_KEPT, quota=self._parts.quotas.of(principal))
         self._parts.answers.publish(change)
+
+    def note_answered(self, session: str, request_id: str | int) -> None:
+        """Note that a request has its reply, so that nothing of it is left to be cancelled."""
+        self._answered[hash((session, request_id))] = None
+        if len(self._answered) > MOST_ANSWERED:
+            del self._answered[next(iter(self._answered))]
 
     async def watch(self, call: Call) -> None:
         """Wait until a call that takes long is cancelled through another replica, and cancel it."""

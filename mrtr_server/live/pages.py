@@ -14,7 +14,6 @@ from ..protocol.messages import JSON, PAGE, Call, Question
 from ..protocol.sessions import owner_of
 from ..storage.base import Store
 from ..storage.quotas import Quotas
-from .answers import Answers
 from .channel import Channel
 from .events import Event, dump_event, load_event
 from .session_states import SessionStates
@@ -34,20 +33,16 @@ class RequiredPages:
         audience: the server that it belongs to.
         store: keeps it, and has what pages reported.
         states: know of which pages a session is to hear.
-        answers: name pages.
         quotas: how much each caller may keep.
     """
 
-    def __init__(
-        self, ring: KeyRing, audience: str, store: Store, states: SessionStates, answers: Answers, quotas: Quotas
-    ) -> None:
+    def __init__(self, ring: KeyRing, audience: str, store: Store, states: SessionStates, quotas: Quotas) -> None:
         self._codec = PlaceCodec(ring, LIVE_PAGES)
         # A reader of the store could otherwise try out which arguments a call had.
         self._name_keys = [key for _, key in ring.derive(f"{LIVE_PAGES}, by name")]
         self._audience = audience
         self._store = store
         self._states = states
-        self._answers = answers
         self._quotas = quotas
 
     @staticmethod
@@ -96,7 +91,7 @@ class RequiredPages:
         Raises:
             StoreUnavailable: nobody can say.
         """
-        if channel.can_stream or call.principal is None or not channel.takes_pages:
+        if channel.can_stream or call.principal is None:
             return None
         if not call.client.supports("elicitation.url"):
             return None
@@ -142,8 +137,7 @@ class RequiredPages:
             await self._keep(call, b"null", event.ends - now)
 
     def _required(self, event: Event) -> PagesRequired:
-        name = self._answers.elicitation
-        return PagesRequired({name(event.round, key, each): each for key, each in event.questions.items()})
+        return PagesRequired(event.questions)
 
     async def _keep(self, call: Call, payload: bytes, seconds: float) -> None:
         key = self._keys(call)[0]

@@ -56,7 +56,7 @@ class LiveParts:
         self.answers = Answers(ring, audience, store, fanout, quotas, clock)
         self.task_asks = TaskAsks(ring, audience)
         self.events = EventIds(ring, audience, store, quotas, clock)
-        self.pages = RequiredPages(ring, audience, store, self.states, self.answers, quotas)
+        self.pages = RequiredPages(ring, audience, store, self.states, quotas)
         self.cancellations = Allowance(clock)
         self.holds = Holds(limits)
         outcomes = row_codec(ring, LIVE_OUTCOME, in_memory=store.in_memory)

@@ -222,8 +222,7 @@ class _Stream:
             self._event = replace(self._event, seen={**self._event.seen, key: question.page})
             request = parts.task_asks.seal(AskedByTask(task.id, key, self.call.session), principal)
             self._requests[key] = request
-            page = parts.answers.elicitation(task.id, key, question)
-            self.channel.ask(request, replace(question, task=task.id), page, await self._id())
+            self.channel.ask(request, replace(question, task=task.id), await self._id())
 
     def withdraw(self) -> None:
         """Notify the client that what was asked counts no more."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from traceback import format_exception_only
 
-from ..errors import MissingCapability
+from ..errors import MissingCapability, NotInVersion
 from ..tally import REFUSALS, Tally
 
 logger = logging.getLogger("mrtr_server")
@@ -27,6 +27,11 @@ CHARACTERS = 256
 _LACKING = (
     "%r was refused: the client %r did not declare the capability %r that it needs. Use a client that has it; or check "
     'ctx.client.supports(...) in the tool, and do without it (for tasks: register the tool with task="optional")'
+)
+
+_TOO_OLD = (
+    "%r was refused to the client %r: %s (For the author: a field of a form that has a default is left out for such "
+    "clients)"
 )
 
 _UNDECLARED = (
@@ -179,7 +184,9 @@ class RefusalLog:
             has_declared: whether the client has said what it can do, in this request or before.
         """
         required = json.dumps((error.data or {}).get("requiredCapabilities"))
-        if has_declared:
+        if isinstance(error, NotInVersion):
+            self.note(_TOO_OLD, what, client, error.message)
+        elif has_declared:
             self.note(_LACKING, what, client, required)
         else:
             self.note(_UNDECLARED, what, required)

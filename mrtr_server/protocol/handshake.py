@@ -318,22 +318,22 @@ class HandshakeDialect(Dialect):
         elif self.form.tasks and lacks_tasks(error):  # these clients request tasks by a parameter
             written = {"code": NO_METHOD_CODE, "message": "This tool can only be called as a task: send params.task"}
         elif isinstance(error, PagesRequired):
-            asked = (question_params(self.form, each, name) for name, each in error.questions.items())
-            written["data"] = {"elicitations": list(asked)}
+            asked = [question_params(self.form, each, Client()) for each in error.questions.values()]
+            written["data"] = {"elicitations": asked}
         return status, written
 
-    def dump_question(self, id: str, question: Question, elicitation: str) -> bytes:
+    def dump_question(self, id: str, question: Question, client: Client) -> bytes:
         """Return the request that asks a client.
 
         Args:
             id: of the request.
             question: what is asked.
-            elicitation: names the elicitation, if it is a page.
+            client: what the client declares.
 
         Raises:
-            MissingCapability: clients of this version can't be asked that.
+            NotInVersion: clients of this version can't be asked that.
         """
-        params = question_params(self.form, question, elicitation)
+        params = question_params(self.form, question, client)
         if params is question.params and not question.task:
             return request_of(id, question)
         return request(id, question.method, with_related(params, question.task) if question.task else params)
@@ -351,7 +351,7 @@ class HandshakeDialect(Dialect):
 
     def note(self, note: Note) -> bytes:
         """Return the notification that carries a note; empty where this version has none."""
-        if isinstance(note, PageReported) and self.form.enriches:
+        if isinstance(note, PageReported):
             return _completion(note.page, note.task)
         if isinstance(note, Piece) and not self.form.enriches:
             note = replace(note, content=content_of(self.form, note.content))

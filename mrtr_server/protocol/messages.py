@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Awaitable, Callable, Generator, Mapping
+from copy import copy
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import lru_cache
@@ -148,13 +149,23 @@ class Question:
         return cls(kind, method, params, tuple(needs.split()), shape, page)
 
     def because(self, reason: str) -> "Question":
-        """Return the question with a reason before its message. The digest stays, so that its answer still counts."""
+        """Return the question with a reason before its message. The digest stays, so that its answer still counts.
+
+        Both are in one line, since some clients drop line breaks.
+        """
         if not reason or "message" not in self.params:
             return self
-        message = f"{reason}\n\n{self.params['message']}"
+        message = f"{' '.join(reason.split()).removesuffix('.')} — {self.params['message']}"
         again = Question(self.kind, self.method, {**self.params, "message": message}, self.needs, self.shape)
         again.digest = self.digest
         return again
+
+    def having(self, **params: Any) -> "Question":
+        """Return a copy with more parameters, which differ from flow to flow. The digest stays."""
+        led = copy(self)
+        led.params = {**self.params, **params}
+        led.written = led.dumped = b""
+        return led
 
 
 @dataclass(slots=True)

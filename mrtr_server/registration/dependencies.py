@@ -41,7 +41,7 @@ def compile_declared(
     declarations: Mapping[str, Declaration],
     arguments: Mapping[str, Parameter],
     namespace: Mapping[str, Any],
-    confirm: Text | None,
+    confirm: Text | Confirm | None,
     home: Home | None = None,
     overrides: Mapping[Any, Callable[..., Any]] = _NONE,
 ) -> Declared | None:
@@ -68,11 +68,15 @@ def compile_declared(
     parameters = {name: plan.node(declaration, plan.scope) for name, declaration in declarations.items()}
     confirmation = None
     if confirm is not None:
-        given: Any = confirm
+        ask = confirm if isinstance(confirm, Confirm) else Confirm(confirm)
+        given: Any = ask.message
         if not given or not (callable(given) or isinstance(given, str)):
-            raise SetupError(f"{handler}: confirm= takes the text that the person reads, or a function that returns it")
+            raise SetupError(
+                f"{handler}: confirm= takes the text that the person reads, a function that returns it, or a "
+                "Confirm(...) with one of these"
+            )
         where = f"{handler}: confirm="
-        asked = Declaration("confirm=", where, bool, Confirm(confirm, key="confirm"), UNSET)
+        asked = Declaration("confirm=", where, bool, Confirm(given, key=ask.key or "confirm", plain=ask.plain), UNSET)
         confirmation = plan.node(asked, plan.scope)
     asks = [node for node in [confirmation, *parameters.values(), *plan.nodes] if isinstance(node, Asked)]
     _set_keys(handler, list(dict.fromkeys(asks)), plan.default_keys)

@@ -10,7 +10,7 @@ from typing import Any, Union, get_args
 from pydantic import BaseModel
 
 from ..errors import SetupError
-from ..flow.asks import Elicit, Text, form_of
+from ..flow.asks import Confirm, Elicit, Text, form_of
 from ..flow.handler import Handler
 from ..flow.home import Home
 from ..flow.idempotency_keys import IdempotencyKey
@@ -30,7 +30,7 @@ def compile_handler(
     namespace: Mapping[str, Any],
     *,
     answer_within: float | None = None,
-    confirm: Text | None = None,
+    confirm: Text | Confirm | None = None,
     single_use: bool = False,
     home: Home | None = None,
     may_stream: bool = False,

@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from ..errors import SetupError
-from ..flow.asks import Text
+from ..flow.asks import Confirm, Text
 from ..flow.authorization import Authorize
 from ..protocol.content import Annotations, Icon, ToolAnnotations
 from ..protocol.media import is_mime_type
@@ -52,7 +52,7 @@ class ToolOptions(ListedOptions):
     annotations: ToolAnnotations | Mapping[str, Any] | None = None
     input_schema: Mapping[str, Any] | None = None
     validate: bool = True
-    confirm: Text | None = None
+    confirm: Text | Confirm | None = None
     single_use: bool = False
     timeout: float | None = None
     task: Literal["never", "optional", "required"] = "never"

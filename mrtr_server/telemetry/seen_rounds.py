@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 from ..errors import RequestError
+from ..flow.asks import PLAIN_SHAPE
 from ..flow.endings import Asking
 from ..flow.journal import CONFIRMATION, Journal
 from ..flow.steps import step_watcher
@@ -196,6 +197,8 @@ def _came_of(question: str, answer: JSON) -> str:
         return action
     content = answer.get("content")
     confirmed = content.get("confirm") if isinstance(content, dict) else None
+    if confirmed is None and question.endswith(PLAIN_SHAPE):
+        return "yes"
     return "yes" if confirmed is True else "no" if confirmed is False else action
 
 

@@ -38,6 +38,7 @@ from .gate import refuse_repeated
 from .handshake_endpoint import HandshakeEndpoint
 from .in_flight import InFlight
 from .known_requests import find_request
+from .live_connection import LiveConnection
 from .refusal_notes import named, note_refusal
 from .refused_bodies import drain_body
 from .response_writer import JSON_TYPE, NO_HEADERS, Headers
@@ -293,6 +294,7 @@ class Endpoint:
         """Serve a request of the handshake era, or a batch, which has no envelope."""
         reply: Reply | None
         call: Call | None = None
+        live: LiveConnection | None = None
         dialect = handshake.dialect
         request_id = None if envelope is None or not envelope.method else envelope.id
         try:
@@ -308,6 +310,8 @@ class Endpoint:
         except (Exception, asyncio.CancelledError) as error:
             reply = await self._failed(error, connection, dialect, call, request_id)
         if reply is not None:
+            if live is not None:
+                handshake.note_answered(live.session, request_id)
             await connection.finish(*reply)
 
     async def _take(self, envelope: Envelope, scope: Scope) -> bool:

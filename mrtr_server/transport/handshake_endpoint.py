@@ -141,6 +141,11 @@ class HandshakeEndpoint:
             return None
         return connection.form.reply(call, outcome)
 
+    def note_answered(self, session: Session, request_id: str | int | None) -> None:
+        """Note that a request has its reply; see `LiveCalls.note_answered`."""
+        if session.key and request_id is not None:
+            self._calls.note_answered(session.key, request_id)
+
     def _leave(self, connection: LiveConnection) -> None:
         self._watch.leave(connection)
         connection.unwatch()  # also of a short call: one that has a stream is watched at once
@@ -187,6 +192,7 @@ class HandshakeEndpoint:
             part = to_json(message, inf_nan_mode="constants")
             request_id, reply = await self._serve_part(part, quiet)
             if reply is not None:
+                self.note_answered(quiet.session, request_id)
                 (replies if request_id is not None else refusals).append(reply)
         if not replies:  # there was no request in it
             return refusals[0] if refusals else Reply(202, b"")
@@ -269,6 +275,7 @@ class HandshakeEndpoint:
         if reply is None:
             await live.end_without_reply()
         else:
+            self.note_answered(origin.session, origin.request_id)
             # An HTTP error would make clients come back, and then give up without a word.
             await live.finish_stream(reply)
 

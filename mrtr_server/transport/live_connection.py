@@ -146,9 +146,9 @@ class LiveConnection(OpenCallNotes, Connection):
         # A type of its own: a client would look for a message in one without data.
         self._add_frame(Frame(f"event: prime\n{named}{later}data:\n\n".encode()))
 
-    def ask(self, id: str, question: Question, elicitation: str, event: str) -> None:
+    def ask(self, id: str, question: Question, event: str) -> None:
         """Send a question; see `Channel`."""
-        data = self.form.dump_question(id, question, elicitation)
+        data = self.dump_question(id, question)
         self._add_frame(_message(event, data), is_flushed=True)
 
     def withdraw(self, id: str, reason: str, task: str = "") -> None:

@@ -47,14 +47,14 @@ class OpenCallNotes:
 
     # Notes
 
-    @property
-    def takes_pages(self) -> bool:
-        """Whether clients of this version take the pages that a call needs in place of its result."""
-        return self.form.form.enriches
-
     def check(self, question: Question) -> None:
-        """Check that clients of this version can be asked something. Raises `MissingCapability`."""
-        self.form.dump_question("", question, "")
+        """Check that clients of this version can be asked something. Raises `NotInVersion`."""
+        self.dump_question("", question)
+
+    def dump_question(self, id: str, question: Question) -> bytes:
+        """Return the request that asks the client; see `HandshakeDialect.dump_question`."""
+        client = self.session.client if self.call is None else self.call.client
+        return self.form.dump_question(id, question, client)
 
     def take_news(self, note: Progress | PageReported | Piece) -> bool:
         """Return whether the client does not know a note yet, and note that it does from now on.

@@ -217,9 +217,9 @@ class OpenRequest(OpenCallNotes, StdioRequest):
         if self._then is not None:
             self._then()
 
-    def ask(self, id: str, question: Question, elicitation: str, event: str) -> None:
+    def ask(self, id: str, question: Question, event: str) -> None:
         """Send a question; see `Channel`."""
-        data = self.form.dump_question(id, question, elicitation)
+        data = self.dump_question(id, question)
         if not self._is_over:
             self.peer.writer.add(self, data)
 

@@ -242,7 +242,7 @@ class TestAFlowThatAsksForALogin:
         boss = state_of(url_of(asking, "google_2"))
         await browser.log_in(asking, "google", code="ann")
         assert (await asking.answer(google=OPENED, google_2=OPENED)).questions == {
-            "google_2": f"{UNFINISHED}\n\nLog in as your boss"
+            "google_2": f"{UNFINISHED} — Log in as your boss"
         }
         assert state_of(url_of(asking, "google_2")) == boss
         await browser.log_in(asking, "google_2", code="eve")
@@ -455,7 +455,7 @@ class TestTheClientsWordIsNotEnough:
         asking = flow(calendar(hold=0.05).app, target=target)
         assert (await asking.start()).needs_input
         url = url_of(asking, key)
-        assert (await asking.send({key: claim})).questions == {key: f"{UNFINISHED}\n\nLog in to Google"}
+        assert (await asking.send({key: claim})).questions == {key: f"{UNFINISHED} — Log in to Google"}
         assert url_of(asking, key) == url
 
     def test_not_even_where_nothing_looked_at_it_before(self) -> None:

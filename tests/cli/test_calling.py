@@ -104,6 +104,11 @@ async def print_book(ctx: Context) -> str:
     return "printed"
 
 
+@app.tool(confirm=Confirm("Bind it?", plain=True))
+def bind() -> str:
+    return "bound"
+
+
 @app.prompt
 def greeting(name: str) -> str:
     return f"Greet {name}"
@@ -197,6 +202,12 @@ class TestScripts:
         (key,) = asked
         assert run("call", url, "story", "--answer", f"{key}=upon a time").stdout == "Once: upon a time\n"
         assert run("call", url, "print_book", "--answer", "confirm=true").stdout == "printed\n"
+
+    def test_a_form_without_fields_takes_a_yes_or_a_no(self, url: str) -> None:
+        for yes in ("true", "accept", "{}"):
+            assert run("call", url, "bind", "--answer", f"confirm={yes}").stdout == "bound\n"
+        for no in ("false", "decline"):
+            assert "declined" in run("call", url, "bind", "--answer", f"confirm={no}", code=1).output
 
     def test_a_task_with_open_questions_is_cancelled(self, url: str) -> None:
         result = run("call", url, "print_book", "--json", "--trace", code=3)
@@ -315,6 +326,16 @@ def test_a_person_fills_in_a_form_field_by_field_and_confirms(url: str) -> None:
         terminal.type("(y/N)", "y")
         terminal.read("3 × Emma (hard)")
         assert terminal.process.wait(TIMEOUT) == 0
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(("typed", "read", "code"), [("y", "bound", 0), ("n", "declined", 1)])
+def test_a_form_without_fields_is_a_yes_or_a_no(url: str, typed: str, read: str, code: int) -> None:
+    with closing(Terminal("call", url, "bind")) as terminal:
+        terminal.read("Bind it?")
+        terminal.type("(y/N)", typed)
+        terminal.read(read)
+        assert terminal.process.wait(TIMEOUT) == code
 
 
 @pytest.mark.processes

@@ -98,7 +98,7 @@ def test_other_resolutions_need_no_second_question(wire: Wire, resolution: str) 
 def test_a_resolution_that_was_not_offered_is_asked_for_again(wire: Wire) -> None:
     again = wire.call("update_work_item", ARGUMENTS, answers={"resolution": accept(resolution="Forgotten")})
     message = again.result["inputRequests"]["resolution"]["params"]["message"]
-    assert message.endswith("\n\nResolving Bug #4522 requires a resolution. How was this bug resolved?")
+    assert message.endswith(" — Resolving Bug #4522 requires a resolution. How was this bug resolved?")
 
 
 @pytest.mark.parametrize("number", [4301.5, "the other one", None])
@@ -108,7 +108,7 @@ def test_what_is_no_work_item_is_asked_for_again(wire: Wire, number: Any) -> Non
     again = wire.call("update_work_item", ARGUMENTS, id=2, answers=answers, state=state)
     message = again.result["inputRequests"]["duplicate_of"]["params"]["message"]
     assert message.startswith("duplicateOfId: ")
-    assert message.endswith("\n\nSince this is a duplicate, which work item is the original?")
+    assert message.endswith(" — Since this is a duplicate, which work item is the original?")
 
 
 def test_other_changes_bring_in_no_rule(wire: Wire) -> None:

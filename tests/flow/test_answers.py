@@ -1,7 +1,7 @@
 """Rules 2 and 3 of a flow: which answers count, with a state and without one."""
 
 from itertools import count
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 from pydantic import BaseModel, field_validator
@@ -141,7 +141,7 @@ class TestRule2AnswersArePinnedToQuestions:
         for target in ("ask", "pure"):
             flow = AsyncClient(app).flow(target)
             assert (await flow.start()).needs_input
-            assert (await flow.answer(login=accept(nom="ann"))).questions == {"login": "name: Field required\n\nwho?"}
+            assert (await flow.answer(login=accept(nom="ann"))).questions == {"login": "name: Field required — who?"}
             # The answer is forgotten: who asks again without one is told nothing of it.
             assert (await flow.send()).questions == {"login": "who?"}
             # The reason is not part of the question: its answer counts.
@@ -240,6 +240,113 @@ class TestRule3AnswersWithoutAState:
         assert EFFECTS == ["ann"]
 
 
+class TestAnAnswerThatDoesNotFitTwiceTheSame:
+    """A client that can't show what it is asked answers the same for ever: the call ends in words for the model."""
+
+    @staticmethod
+    def asking(app: MRTRServer, **options: Any) -> None:
+        def pure(inputs: Inputs) -> str | InputRequired:
+            login = inputs.get("login", Login)
+            return login.name if login else InputRequired(login=Elicit("who?", Login))
+
+        async def inline(ctx: Context) -> str:
+            return (await ctx.elicit("who?", Login)).name
+
+        async def branching(ctx: Context) -> str:
+            return str((await ctx.elicit("who?", Elicited[Login])).content)
+
+        async def beside(ctx: Context) -> str:
+            login, _ = await ctx.ask(Elicit("who?", Login), Elicit("where?", Email))
+            return login.name
+
+        def declared(login: Annotated[Login, Elicit("who?")]) -> str:
+            return login.name
+
+        for each in (pure, inline, branching, beside, declared):
+            app.tool(**options)(each)
+        app.prompt(inline)
+        app.resource("notes://who")(inline)
+
+    ENDS = (
+        "This client can't show this form: its answer to 'login' does not fit (name: Field required), and it gave the "
+        "same answer twice. Ask the user in the chat, and call again if an argument takes the answer. Otherwise tell "
+        "the user that this needs another client."
+    )
+
+    @pytest.mark.parametrize("era", ["2026-07-28", "2025-11-25", "2025-06-18", "sep-draft"])
+    @pytest.mark.parametrize("tool", ["pure", "inline", "branching", "beside", "declared"])
+    async def test_ends_the_call_in_words_for_the_model(self, app: MRTRServer, tool: str, era: Any) -> None:
+        self.asking(app)
+        flow = AsyncClient(app, era=era).flow(tool)
+        await flow.start()
+        more = {"email": accept(address="here")} if tool == "beside" else {}
+        asked = await flow.answer(login=accept(), **more)
+        assert asked.questions == {"login": "name: Field required — who?"}
+        ended = await flow.answer(login=accept())
+        assert ended.failure == self.ENDS
+
+    async def test_of_prompts_and_resources_in_their_error(self, app: MRTRServer) -> None:
+        self.asking(app)
+        for flow in (AsyncClient(app).prompt_flow("inline"), AsyncClient(app).resource_flow("notes://who")):
+            await flow.start()
+            await flow.answer(login=accept())
+            error = (await flow.answer(login=accept())).error
+            assert (error.code, error.message) == (-32603, self.ENDS)
+
+    async def test_in_a_task(self, app: MRTRServer) -> None:
+        self.asking(app, task="required")
+        flow = AsyncClient(app, tasks=True).flow("inline")
+        await flow.start()
+        for _ in range(2):
+            (key,) = (await flow.wait()).questions
+            ended = await flow.answer({key: accept()})
+        assert ended.failure == self.ENDS
+        await app._parts.worker.close()
+
+    async def test_others_are_asked_for_again(self, app: MRTRServer) -> None:
+        """Somebody tries."""
+        self.asking(app)
+        flow = AsyncClient(app).flow("inline")
+        await flow.start()
+        for misfit in (accept(), accept(name=5), accept(), accept(nom="ann"), Answer({}), decline):
+            asked = await flow.answer(login=misfit)
+        assert asked.failure.startswith("The user declined")
+
+    async def test_a_confirmation_is_not_for_the_chat(self, app: MRTRServer) -> None:
+        @app.tool
+        async def pay(ctx: Context) -> str:
+            await ctx.confirm("Pay?")
+            return "paid"
+
+        flow = AsyncClient(app).flow("pay")
+        await flow.start()
+        for _ in range(2):
+            ended = await flow.answer(confirm=accept())
+        assert ended.failure.startswith(
+            "This client can't show this confirmation: its answer to 'confirm' does not fit"
+        )
+        assert "chat" not in ended.failure
+
+    async def test_a_model_that_says_nothing_is_not_asked_for_ever(self, app: MRTRServer) -> None:
+        @app.tool
+        async def write(ctx: Context) -> str:
+            return (await ctx.sample("Hi")).text
+
+        flow = AsyncClient(app).flow("write")
+        await flow.start()
+        for number in range(2):  # what is beside the answer may differ
+            ended = await flow.answer(sample=Answer({"role": "assistant", "_meta": {"number": number}}))
+        assert ended.failure.startswith("This client can't write this message: its answer to 'sample' does not fit")
+
+    async def test_nothing_of_the_answers_is_shown(self, app: MRTRServer, caplog: pytest.LogCaptureFixture) -> None:
+        self.asking(app)
+        flow = AsyncClient(app).flow("inline")
+        await flow.start()
+        for _ in range(2):
+            ended = await flow.answer(login=accept(name=["secret"]))
+        assert "secret" not in ended.failure + caplog.text
+
+
 class TestRule2APureFunctionKeepsWhatItHasRead:
     """Rules 2 and 3, of an answer that a pure function read by its model in this run: it is kept, and not asked for
     again, unless nothing would be left to ask.
@@ -284,9 +391,9 @@ class TestRule2APureFunctionKeepsWhatItHasRead:
         self.counting(app)
         flow = AsyncClient(app).flow("both")
         assert (await flow.start(login=accept(nom="ann"), email=accept(address="here"))).questions == {
-            "login": "name: Field required\n\nwho? (1)"
+            "login": "name: Field required — who? (1)"
         }
-        assert (await flow.answer(login=accept(nom="ann"))).questions == {"login": "name: Field required\n\nwho? (2)"}
+        assert (await flow.answer(login=accept(nom="ann"))).questions == {"login": "name: Field required — who? (2)"}
         assert (await flow.answer(login=accept(name="ann"))).text == "ann here"
 
     async def test_in_a_task(self, app: MRTRServer) -> None:
@@ -295,7 +402,7 @@ class TestRule2APureFunctionKeepsWhatItHasRead:
         await flow.start()
         assert (await flow.wait()).questions == {"login": "who? (1)", "email": "where is you? (1)"}
         asked = (await flow.answer(login=accept(name="ann"), email=accept(address=5))).questions
-        assert list(asked.values()) == ["address: Input should be a valid string\n\nwhere is ann? (2)"]
+        assert list(asked.values()) == ["address: Input should be a valid string — where is ann? (2)"]
         assert (await flow.answer(dict.fromkeys(asked, accept(address="here")))).text == "ann here"
         await app._parts.worker.close()
 
@@ -304,7 +411,7 @@ class TestRule2APureFunctionKeepsWhatItHasRead:
         flow = AsyncClient(app, era="2025-11-25").flow("both")
         assert (await flow.start()).questions == {"login": "who? (1)", "email": "where is you? (1)"}
         again = (await flow.answer(login=accept(name="ann"), email=accept(address=5))).questions
-        assert again == {"email": "address: Input should be a valid string\n\nwhere is ann? (2)"}
+        assert again == {"email": "address: Input should be a valid string — where is ann? (2)"}
         assert (await flow.answer(email=accept(address="here"))).text == "ann here"
 
     async def test_of_prompts_and_resources(self, app: MRTRServer) -> None:

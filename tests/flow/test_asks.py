@@ -1,7 +1,9 @@
 """Asks and answers: how each ask goes to the client, and what comes of each answer."""
 
 import inspect
+import itertools
 import json
+import re
 from dataclasses import dataclass
 from datetime import date
 from enum import Enum
@@ -108,11 +110,26 @@ class TestQuestions:
                 "message": "Deploy?",
                 "requestedSchema": {
                     "type": "object",
-                    "properties": {"confirm": {"type": "boolean"}},
+                    "properties": {
+                        "confirm": {
+                            "type": "boolean",
+                            "title": "Yes, do it",
+                            "description": "Nothing happens without this",
+                        }
+                    },
                     "required": ["confirm"],
                 },
             },
         }
+
+    def test_a_plain_one_is_a_form_without_fields(self) -> None:
+        plain = sent(Confirm("Deploy?", plain=True))
+        assert plain["params"] == {"message": "Deploy?", "requestedSchema": {"type": "object", "properties": {}}}
+
+    def test_its_digest_is_that_of_earlier_releases_which_sent_no_texts(self) -> None:
+        bare = {"type": "object", "properties": {"confirm": {"type": "boolean"}}, "required": ["confirm"]}
+        params = {"message": "Deploy?", "requestedSchema": bare}
+        assert CONFIRM.question().digest == Question("confirm", "elicitation/create", params, ()).digest
 
     def test_a_page_is_named_by_its_url(self) -> None:
         assert sent(URL) == {
@@ -274,7 +291,7 @@ class TestDigests:
     def test_the_reason_for_asking_again_is_not(self) -> None:
         question = LOGIN.question()
         again = question.because("name: Field required")
-        assert again.params == {**question.params, "message": "name: Field required\n\nYour name?"}
+        assert again.params == {**question.params, "message": "name: Field required — Your name?"}
         assert (again.digest, again.shape, again.needs) == (question.digest, question.shape, question.needs)
         assert question.because("") is question
         assert ROOTS.question().because("roots: Field required").params == {}
@@ -610,7 +627,7 @@ class TestValues:
 
 EVERYTHING: dict[str, tuple[type[Ask[Any]], dict[str, Any]]] = {
     "elicit": (Elicit, {"message": "Who?", "schema": Login, "key": "mine"}),
-    "confirm": (Confirm, {"message": "Pay?", "key": "mine"}),
+    "confirm": (Confirm, {"message": "Pay?", "key": "mine", "plain": True}),
     "elicit_url": (ElicitUrl, {"message": "Sign in", "url": "https://example.com/login", "key": "mine"}),
     "sample": (
         Sample,
@@ -650,4 +667,35 @@ async def test_a_method_of_the_context_asks_all_that_its_ask_can_say(method: str
 
     asked = [(await AsyncClient(app).flow(tool).start()).asks for tool in ("by_method", "by_ask")]
     assert list(asked[0]) == ["mine"]
+    for each in asked:
+        each["mine"].params.pop("elicitationId", None)  # names the page of one flow
     assert asked[0] == asked[1]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("era", ["2026-07-28", "2025-11-25", "sep-draft"])
+async def test_a_page_has_an_id_in_every_era_which_names_it_in_one_flow(era: Any) -> None:
+    """2026-07-28 has none, and clients whose SDK is of the version before need it."""
+    app, read = MRTRServer("pages", keys=[bytes(32)]), itertools.count()
+
+    @app.tool
+    async def sign_in(ctx: Context) -> str:
+        await ctx.ask(page=ElicitUrl("Sign in", "https://example.com"), other=ElicitUrl("Pay", "https://example.com"))
+        return "done"
+
+    @app.tool
+    def sign_in_again(inputs: Inputs) -> str | InputRequired:
+        page = ElicitUrl("Sign in", "https://example.com")
+        return "done" if next(read) > 1 else InputRequired(page=page)
+
+    names = []
+    for tool in ("sign_in", "sign_in", "sign_in_again"):
+        flow = AsyncClient(app, era=era).flow(tool)
+        asked = (await flow.start()).asks
+        if tool == "sign_in_again":
+            again = (await flow.answer(page=accept())).asks
+            assert again["page"].params == asked["page"].params
+        assert (await flow.answer({key: accept() for key in asked})).text == "done"
+        names += [each.params["elicitationId"] for each in asked.values()]
+    assert len(set(names)) == len(names)
+    assert all(re.fullmatch("[0-9a-f]{32}", name) for name in names)

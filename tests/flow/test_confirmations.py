@@ -9,7 +9,8 @@ from pydantic import BaseModel
 
 from mrtr_server import Confirm, Context, Depends, InputRequired, Inputs, MRTRServer
 from mrtr_server.errors import InvalidRequestState
-from mrtr_server.testing import AsyncClient, Clock
+from mrtr_server.testing import Answer, AsyncClient, Clock, cancel, decline, no, yes
+from mrtr_server.testing import accept as accept_it
 
 from ..conftest import Serve
 from ..support.wire import Wire, accept
@@ -107,6 +108,77 @@ def test_only_an_accepted_true_answer_goes_on(wire: Wire, tool: str) -> None:
     assert DONE == []
     assert wire.call(tool, X, answers={"confirm": accept(confirm=True)}, state=first.state).text == tool
     assert [tool] == DONE
+
+
+PLAIN_FORM = {"type": "object", "properties": {}}
+
+
+class TestAPlainOne:
+    """A form without fields: to accept it is a yes."""
+
+    pytestmark = pytest.mark.anyio
+    TOOLS = ("declared", "option", "inline", "pure")
+
+    @pytest.fixture
+    def plain(self) -> MRTRServer:
+        plain = MRTRServer("plain", keys=[bytes(32)])
+
+        @plain.tool
+        def declared(sure: Annotated[bool, Confirm("Delete?", key="confirm", plain=True)]) -> str:
+            return done("declared")
+
+        @plain.tool(confirm=Confirm("Delete?", plain=True))
+        def option() -> str:
+            return done("option")
+
+        @plain.tool
+        async def inline(ctx: Context) -> str:
+            await ctx.confirm("Delete?", plain=True)
+            return done("inline")
+
+        @plain.tool
+        def pure(inputs: Inputs) -> str | InputRequired:
+            sure = Confirm("Delete?", plain=True)
+            return done("pure") if inputs.get("confirm", sure) else InputRequired(confirm=sure)
+
+        return plain
+
+    @pytest.mark.parametrize("era", ["2026-07-28", "2025-11-25", "2025-06-18", "sep-draft"])
+    @pytest.mark.parametrize("answer", [accept_it(), accept_it({}), yes], ids=["alone", "empty", "yes"])
+    async def test_is_confirmed_by_accepting_it(self, plain: MRTRServer, answer: Answer, era: Any) -> None:
+        for tool in self.TOOLS:
+            flow = AsyncClient(plain, era=era).flow(tool)
+            asked = await flow.start()
+            assert asked.asks["confirm"].schema == PLAIN_FORM
+            assert (await flow.answer(confirm=answer)).text == tool
+        assert list(self.TOOLS) == DONE
+
+    @pytest.mark.parametrize("answer", [decline, cancel, no], ids=str)
+    async def test_by_nothing_else(self, plain: MRTRServer, answer: Answer) -> None:
+        for tool in self.TOOLS:
+            flow = AsyncClient(plain).flow(tool)
+            await flow.start()
+            assert "The user" in (await flow.answer(confirm=answer)).failure
+        assert DONE == []
+
+    async def test_not_before_it_was_asked(self, plain: MRTRServer) -> None:
+        for tool in self.TOOLS:
+            assert (await AsyncClient(plain).flow(tool).start(confirm=accept_it())).needs_input
+        assert DONE == []
+
+    async def test_nor_by_the_answer_to_one_with_a_box(self) -> None:
+        both, shown = MRTRServer("both", keys=[bytes(32)]), {"plain": False}
+
+        @both.tool
+        async def delete(ctx: Context) -> str:
+            await ctx.confirm("Delete?", plain=shown["plain"])
+            return done("delete")
+
+        flow = AsyncClient(both).flow("delete")
+        await flow.start()
+        shown["plain"] = True
+        assert (await flow.answer(confirm=yes)).asks["confirm"].schema == PLAIN_FORM
+        assert DONE == []
 
 
 @STYLES

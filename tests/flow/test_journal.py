@@ -443,7 +443,7 @@ class TestAnswers:
 
     def test_it_still_counts_when_the_question_was_asked_again_with_a_reason(self) -> None:
         again = self.ASKED.because("name: Field required")
-        assert again.params["message"] == "name: Field required\n\nYour name?"
+        assert again.params["message"] == "name: Field required — Your name?"
         assert self.delivered().answer("name", again.digest) == {"action": "accept"}
 
     def test_a_pure_function_reads_it_by_the_kind_and_shape_of_its_question(self) -> None:

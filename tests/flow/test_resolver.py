@@ -178,7 +178,7 @@ class TestAsks:
         flow = AsyncClient(app).flow("order")
         assert (await flow.start()).needs_input
         again = (await flow.answer(amount=accept(count=0), login=accept(name="ann"))).questions
-        assert again == {"amount": "count: Input should be greater than or equal to 1\n\nhow many?"}
+        assert again == {"amount": "count: Input should be greater than or equal to 1 — how many?"}
         assert (await flow.answer(amount=accept(count=2))).text == "2 ann"
 
     async def test_answers_on_the_first_call_count_but_for_confirmations_and_pages(self, app: MRTRServer) -> None:
@@ -1105,7 +1105,7 @@ class TestBadDeclarations:
             with pytest.raises(SetupError, match=r"Depends\(session\) with different on_ask="):
                 app.tool(name="bad")(with_parameters(parameters))
 
-    @pytest.mark.parametrize("confirm", ["", True, False, 5, Confirm("?")])
+    @pytest.mark.parametrize("confirm", ["", True, False, 5, Confirm(""), Elicit("?", str)])
     def test_of_confirmations(self, app: MRTRServer, confirm: Any) -> None:
         with pytest.raises(SetupError, match="bad: confirm= takes the text that the person reads"):
             app.tool(name="bad", confirm=confirm)(with_parameters({}))

@@ -185,7 +185,7 @@ class TestWhatAPureFunctionReturns:
     def test_is_asked_again_with_what_is_wrong_with_the_answer(self, begin: Begin) -> None:
         round_ = begin(kept={"login": [(WHO, ANN)]})
         round_.require("login", WHO, WHO.question(), reason="No such person.")
-        assert round_.asked["login"].params["message"] == "No such person.\n\nwho?"
+        assert round_.asked["login"].params["message"] == "No such person — who?"
         assert round_.asked["login"].digest == digest(WHO)
 
     def test_drops_the_answers_of_its_key_that_were_read_and_no_other(self, begin: Begin) -> None:

@@ -449,7 +449,7 @@ class TestAnAnswerInATask:
         assert isinstance(end, Asking)
         message = end.questions["login"].params["message"]
         assert message != "who?"
-        assert message.endswith("\n\nwho?")
+        assert message.endswith(" — who?")
 
     async def asks_for_a_page(self, ctx: Context, bench: Bench) -> str:
         page, login = ctx.elicit_url("pay!", callback=bench.paid), ctx.elicit("who?", Login)
@@ -527,7 +527,7 @@ class TestAnAnswerInATask:
         end = await running
         assert isinstance(end, Asking)
         assert (list(end.questions), waited) == (["paid"], [["paid"]])
-        assert end.questions["paid"].params["message"] == f"{UNFINISHED}\n\npay!"
+        assert end.questions["paid"].params["message"] == f"{UNFINISHED} — pay!"
 
     async def test_to_a_page_is_looked_for_again_a_while_after_the_store_was_away(
         self, background: Bench, monkeypatch: pytest.MonkeyPatch

@@ -3,19 +3,33 @@
 import asyncio
 import json
 import threading
-from typing import Any
+from typing import Any, Literal
 
 import pytest
+from pydantic import BaseModel, Field
 
-from mrtr_server import AudioContent, Context, Limits, MRTRServer, Sample
+from mrtr_server import AudioContent, Context, Elicit, Limits, MRTRServer, Sample
 
 from ..support.effects import EFFECTS
 from ..support.handshake import JSON, NEWEST, OLDER, Handshake, Stream
+from ..support.models import Login
 from ..support.wire import PREFIX, request, text_of
 from .conftest import Connect
 
 TEXT = {"type": "text", "text": "hello"}
 SAMPLED = {"role": "assistant", "content": TEXT, "model": "m"}
+
+
+class Needed(BaseModel):
+    """A form with a choice of several, which has to be made."""
+
+    toppings: list[Literal["cheese", "olives"]]
+
+
+class Optional(BaseModel):
+    """A form with such a choice alone, which may be left out."""
+
+    toppings: list[Literal["cheese", "olives"]] = Field(default=[])
 
 
 class TestOneQuestion:
@@ -99,7 +113,7 @@ class TestOneQuestion:
             client.accept(first, name=7)
             again = stream.ask()
             assert again["id"] != first["id"]
-            assert again["params"]["message"].endswith("\n\nWho are you?")
+            assert again["params"]["message"].endswith(" — Who are you?")
             client.accept(again, name="octocat")
             assert text_of(stream.end()) == "Hello, octocat!"
 
@@ -231,7 +245,7 @@ class TestCapabilities:
         method, params, missing = ASKING[asks]
         reply = client.send(method, params, Mcp_Session_Id=session)
         assert (reply.status, reply.code) == (200, -32021)
-        assert reply.error.message.endswith(f": {missing}")
+        assert f"did not declare: {missing}. " in reply.error.message
         assert "has neither the Mcp-Session-Id that initialize returned nor capabilities in _meta" in caplog.text
         assert client.send("tools/call", {"name": "add", "arguments": {"a": 1, "b": 2}}, Mcp_Session_Id=session).result
 
@@ -256,10 +270,13 @@ class TestCapabilities:
                 assert reply.code == -32021
             assert client.send("tools/call", {**params, "name": "open_page"}, **given).code == -32021, "forms alone"
 
-    def test_what_a_call_declares_counts_as_its_version_has_it(self, connect: Connect) -> None:
-        client = connect(version="2025-03-26")
-        reply = client.send("tools/call", {"name": "greet", "_meta": {CAPABILITIES: {"elicitation": {}}}})
-        assert reply.code == -32021
+    def test_what_a_call_declares_counts_whatever_its_version_has(self, connect: Connect) -> None:
+        client = connect(version="2025-03-26", capabilities={})
+        params = {"name": "greet", "_meta": {CAPABILITIES: {"elicitation": {}}}}
+        with client.open("tools/call", params) as stream:
+            client.accept(stream.ask(NEWEST), name="octocat")
+            assert text_of(stream.end()) == "Hello, octocat!"
+        assert client.call("greet").code == -32021
 
     def test_what_a_call_declares_counts_wherever_its_client_comes_back(self, connect: Connect) -> None:
         client = connect(servers=2)
@@ -330,17 +347,71 @@ class TestVersions:
             client.answer(asked, {"action": "accept"})
             assert text_of(stream.end()) == "opened"
 
-    def test_choices_of_several_are_not_asked_of_older_clients(self, connect: Connect) -> None:
-        client = connect(version="2025-06-18")
-        for tool in ("pizza", "name_and_pizza"):  # nor is what could be asked beside them
-            assert "several choices" in client.call(tool).error.message
+    def test_choices_of_several_that_may_be_left_out_are_left_out_for_older_clients(self, connect: Connect) -> None:
+        several: tuple[JSON, ...] = {}, {"form": {}, "url": {}}
+        for declared in several:
+            client = connect(version="2025-06-18", capabilities={"elicitation": declared})
+            with client.calling("pizza") as stream:
+                asked = stream.ask()
+                assert list(asked["params"]["requestedSchema"]["properties"]) == ["size"]
+                client.accept(asked, size="large")
+                assert text_of(stream.end()) == "large with cheese"
+
+    def test_those_that_are_needed_are_asked_where_the_client_declares_what_came_with_them(
+        self, connect: Connect, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """Codex CLI declares the modes of elicitation with 2025-06-18, and draws pages."""
+
+        def register(app: MRTRServer) -> MRTRServer:
+            @app.tool
+            async def choose(ctx: Context) -> str:
+                return " and ".join((await ctx.elicit("Which?", Needed)).toppings)
+
+            @app.tool
+            async def choose_any(ctx: Context) -> str:
+                return " and ".join((await ctx.elicit("Which?", Optional)).toppings) or "none"
+
+            @app.tool
+            async def choose_beside(ctx: Context) -> str:
+                await ctx.ask(Elicit("Who?", Login), Elicit("Which?", Needed))
+                return "done"
+
+            return app
+
+        client = connect(register=register, version="2025-06-18", capabilities={"elicitation": {}})
+        for tool in ("choose", "choose_any", "choose_beside"):  # nor is what could be asked beside them
+            error = client.call(tool).error
+            assert (error.code, error.data) == (-32021, {"protocolVersion": "2025-06-18"})
+            assert "2025-06-18, which can't show a choice of several, as the field 'toppings' is" in error.message
+            assert "Ask the user in the chat" in error.message
+            assert f"'tools/call {tool}' was refused to the client 'tests': The client speaks 2025-06-18" in caplog.text
+        client = connect(register=register, version="2025-06-18", capabilities={"elicitation": {"form": {}}})
+        for tool in ("choose", "choose_any"):
+            with client.calling(tool) as stream:
+                client.accept(stream.ask(NEWEST), toppings=["olives"])
+                assert text_of(stream.end()) == "olives"
+
+    @pytest.mark.parametrize("version", ["2025-06-18", "2025-03-26", "2024-11-05"])
+    def test_what_is_declared_is_asked_whatever_the_version(self, connect: Connect, version: str) -> None:
+        client = connect(version=version, capabilities={"elicitation": {"form": {}, "url": {}}})
+        with client.calling("greet") as stream:
+            client.accept(stream.ask(NEWEST), name="octocat")
+            assert text_of(stream.end()) == "Hello, octocat!"
+        with client.calling("open_page") as stream:
+            asked = stream.ask(NEWEST)
+            assert (asked["params"]["mode"], bool(asked["params"]["elicitationId"])) == ("url", True)
+            client.answer(asked, {"action": "accept"})
+            assert text_of(stream.end()) == "opened"
 
     @pytest.mark.parametrize("version", ["2025-03-26", "2024-11-05"])
-    @pytest.mark.parametrize("session", ["", "forged"])
-    def test_nothing_is_elicited_where_the_version_has_none(self, connect: Connect, version: str, session: str) -> None:
+    def test_nothing_is_elicited_where_nothing_is_declared_and_the_version_has_none(
+        self, connect: Connect, version: str
+    ) -> None:
         client = connect(version=version)
-        client.session = session or client.session
-        assert "elicitation" in client.call("greet").error.message
+        client.session = "forged"
+        error = client.call("greet").error
+        assert error.data == {"protocolVersion": version}
+        assert f"{version}, which can't show a form" in error.message
         with client.calling("say_hello") as stream:  # which it has
             client.answer(stream.ask(), SAMPLED)
             assert text_of(stream.end()) == "hello"
@@ -372,17 +443,20 @@ class TestVersions:
                     "POST", client.url(), json=client.request("tools/call", params), headers=client.given()
                 ) as reply:
                     if reply.headers["content-type"] == "application/json":
-                        found[kind] = json.loads(reply.read())["error"]["message"].rpartition(": ")[2]
+                        found[kind] = json.loads(reply.read())["error"]["message"].partition(".")[0].rpartition(": ")[2]
                     else:
-                        client.answer(Stream(reply, version).ask(), SAMPLED)
+                        client.answer(Stream(reply, version).ask(NEWEST if sampling else version), SAMPLED)
             return found
 
         tools, context = "sampling with tools", "sampling with context"
         assert lacks(NEWEST, {}) == {"used": tools, "both": f"{tools}, {context}", "context": context}
         assert lacks(NEWEST, {"tools": {}}) == {"both": context, "context": context}
         assert lacks(NEWEST, {"tools": {}, "context": {}}) == {}
-        assert lacks("2025-06-18", {"tools": {}}) == {"used": tools, "both": tools}
-        assert lacks("2024-11-05", {}) == {"audio": "sampling with audio", "used": tools, "both": tools}
+        assert lacks("2025-06-18", {}) == {"used": tools, "both": tools}
+        assert lacks("2025-06-18", {"tools": {}}) == {}, "what is declared is believed"
+        audio = "The client speaks 2024-11-05, which can't show audio in a sampling"
+        assert lacks("2024-11-05", {}) == {"audio": audio, "used": tools, "both": tools}
+        assert lacks("2024-11-05", {"tools": {}}) == {"audio": audio}
 
     def test_older_clients_get_forms_as_they_know_them(self, connect: Connect) -> None:
         client = connect(version="2025-06-18")

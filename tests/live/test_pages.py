@@ -331,9 +331,16 @@ class TestInPlaceOfAResult:
     def test_who_opens_no_pages_is_told_what_is_missing(self, urls: list[str]) -> None:
         with client(urls, capabilities={"elicitation": {"form": {}}}) as ann:
             assert ann.send("tools/call", {"name": "meet", "arguments": {}}, **JSON_ONLY).code == -32021
-        with client(urls, version="2025-06-18", capabilities=dict(EVERYTHING)) as ann:
+        with client(urls, version="2025-06-18", capabilities={"elicitation": {}}) as ann:
             reply = ann.send("tools/call", {"name": "meet", "arguments": {}}, **JSON_ONLY)
-            assert reply.code != -32042, "an older version has no such error"
+            assert reply.code == -32021
+
+    def test_who_declares_pages_with_an_older_version_gets_them_and_what_they_report(self, urls: list[str]) -> None:
+        with client(urls, version="2025-06-18", capabilities=dict(EVERYTHING)) as ann:
+            page = pages(ann.send("tools/call", {"name": "meet", "arguments": {}}, **JSON_ONLY))[0]
+            with ann.listen() as listening:
+                opened(page["url"])
+                assert next(listening.events()).message["params"] == {"elicitationId": page["elicitationId"]}
 
 
 class TestWithoutUsers:

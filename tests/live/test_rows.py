@@ -148,6 +148,46 @@ def test_cancellations_and_changes_of_sessions_beyond_an_allowance_are_not_kept(
         assert replies[-1].error.code == -31002
 
 
+def test_the_cancellation_of_a_request_that_was_answered_here_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some clients send one after each call (opencode does): it costs nothing, and leaves room for those that count."""
+    monkeypatch.setattr(allowances, "MOST_CHANGES", 1)
+
+    def cancel_last() -> None:
+        note = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": client.ids}}
+        assert client.post(note).status == 202
+
+    def come_back() -> None:
+        with client.calling("greet") as stream:
+            asked = stream.ask()
+        with client.resume(stream.last_id) as again:
+            client.accept(asked, name="jane")
+            assert text_of(again.end()) == "Hello, jane!"
+
+    ended: list[Callable[[], Any]] = [
+        lambda: client.call("add", a=1, b=2).result,
+        lambda: client.call("nothing").error,
+        lambda: client.call("fail").result["isError"],
+        lambda: client.send("tools/list").result,
+        lambda: client.send("nothing/known").error,
+        lambda: answer(client),
+        come_back,
+    ]
+    with serving() as (store, client):
+        for each in ended:
+            each()
+            store.rows.clear()
+            cancel_last()
+            cancel_last()
+            assert not store.rows
+        with client.calling("greet") as stream:  # an open one is cancelled
+            stream.ask()
+            store.rows.clear()
+            cancel_last()
+            assert "id" not in stream.next(), "its question is withdrawn"
+            assert list(stream.events()) == []
+        wait_until(lambda: bool(store.rows), "the cancellation to be kept")
+
+
 def test_an_allowance_counts_each_thing_once_and_each_owner_alone_until_its_window_ends(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -409,7 +409,7 @@ class TestAClientThatSendsNoState:
 
     def test_is_asked_again_for_what_does_not_fit(self, wire: Wire) -> None:
         (again,) = messages(call(wire, "greet", elicitation=named("name", 5)))
-        assert again.endswith("\n\nWho are you?")
+        assert again.endswith(" — Who are you?")
         assert "name" in again
         assert call(wire, "greet", elicitation=named("name", "ada")).text == "Hello, ada"
 

@@ -225,7 +225,13 @@ def test_a_non_blocking_elicitation_is_three_messages() -> None:
     assert not any(polls(exchange["request"]) for exchange in transcript["exchanges"])
 
 
-VOLATILE = {"requestState": STATE, "taskId": "<task>", "createdAt": "<time>", "lastUpdatedAt": "<time>"}
+VOLATILE = {
+    "requestState": STATE,
+    "elicitationId": "<elicitation>",
+    "taskId": "<task>",
+    "createdAt": "<time>",
+    "lastUpdatedAt": "<time>",
+}
 """What differs each time, and stands in a transcript as a mark; all else is compared in full."""
 
 

@@ -131,19 +131,19 @@ class Stream:
         """Return the events that have not been read, as they come."""
         return self._events
 
-    def next(self) -> JSON:
-        """Return the next message."""
+    def next(self, version: str = "") -> JSON:
+        """Return the next message, checked against a version, or that of the client."""
         for event in self._events:
             if event.data:
                 message = event.message
                 if "method" in message:
-                    check_message(message, {}, self.version)
+                    check_message(message, {}, version or self.version)
                 return message
         raise AssertionError("the stream ended without a message")
 
-    def ask(self) -> JSON:
-        """Return the next message, which asks."""
-        message = self.next()
+    def ask(self, version: str = "") -> JSON:
+        """Return the next message, which asks; see `next`."""
+        message = self.next(version)
         assert {"method", "id"} <= message.keys(), message
         return message
 

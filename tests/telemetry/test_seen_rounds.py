@@ -8,7 +8,7 @@ from pydantic import BaseModel
 from mrtr_server import Context, Elicit, InputRequired, Inputs, MRTRServer, ToolError
 from mrtr_server.protocol.messages import Complete
 from mrtr_server.telemetry.seen_rounds import SeenRound, current_round, set_round_observer
-from mrtr_server.testing import Client, no, yes
+from mrtr_server.testing import Answer, Client, accept, decline, no, yes
 
 
 class Amount(BaseModel):
@@ -66,6 +66,11 @@ def server() -> MRTRServer:
         return await ctx.step(place, "x")
 
     @app.tool
+    async def sign(ctx: Context) -> str:
+        await ctx.confirm("Sign?", plain=True)
+        return "signed"
+
+    @app.tool
     def fails() -> str:
         raise ToolError("no such thing")
 
@@ -103,6 +108,12 @@ def test_a_no_is_seen_as_one(recorder: Recorder) -> None:
     Client(server()).call("order", title="Dune", answers={"amount": {"copies": 2}, "confirm": no})
     assert recorder.rounds[-1].answered == {"confirm": "no"}
     assert not recorder.rounds[-1].runs_again
+
+
+@pytest.mark.parametrize(("answer", "seen"), [(accept(), "yes"), (yes, "yes"), (no, "no"), (decline, "decline")])
+def test_what_a_form_without_fields_says_is_seen(recorder: Recorder, answer: Answer, seen: str) -> None:
+    Client(server()).call("sign", answers={"confirm": answer})
+    assert recorder.rounds[-1].answered == {"confirm": seen}
 
 
 def test_a_pure_function_and_a_prompt_have_rounds_too(recorder: Recorder) -> None:

@@ -353,6 +353,42 @@ class TestTheHandshakeEra:
         session.send(method="notifications/of/another/kind")
         assert session.request("ping")["result"] == {}
 
+    def test_so_is_one_of_a_request_that_was_answered(self, session: StdioClient) -> None:
+        assert session.call("add", {"a": 1, "b": 2})["result"]
+        for id in range(1, 4):
+            session.send(method="notifications/cancelled", params={"requestId": id})
+        assert session.request("ping")["result"] == {}
+
+    def test_what_is_declared_is_asked_whatever_the_version(self, client: StdioClient) -> None:
+        """As Codex CLI does with 2025-06-18."""
+        client.initialize("2025-06-18", {"elicitation": {"form": {}, "url": {}}})
+        client.begin_call("open_page")
+        asked = client.next()
+        assert (asked["params"]["url"], bool(asked["params"]["elicitationId"])) == ("https://example.com/login", True)
+        client.send(id=asked["id"], result={"action": "accept"})
+        assert text_of(client.next()) == "opened"
+
+    @pytest.mark.parametrize("modern", [False, True])
+    def test_who_answers_twice_the_same_that_does_not_fit_is_not_asked_again(
+        self, session: StdioClient, modern: bool
+    ) -> None:
+        empty = {"action": "accept", "content": {}}
+        if modern:
+            asked = session.call("greet", modern=True)["result"]
+            for _ in range(2):
+                answered = {"inputResponses": {"login": empty}, "requestState": asked["requestState"]}
+                asked = session.request("tools/call", {"name": "greet", "arguments": {}, **answered}, modern=True)[
+                    "result"
+                ]
+            message: JSON = {"result": asked}
+        else:
+            session.begin_call("greet")
+            for _ in range(2):
+                session.send(id=session.next()["id"], result=empty)
+            message = session.next()
+        assert message["result"]["isError"]
+        assert text_of(message).startswith("This client can't show this form: its answer to 'login' does not fit")
+
     def test_modern_requests_are_served_beside_a_session(self, session: StdioClient) -> None:
         """As when a bridge has begun it."""
         assert session.call("greet", modern=True)["result"]["resultType"] == "input_required"

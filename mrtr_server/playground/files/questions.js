@@ -60,7 +60,8 @@ function kindOf(request) {
 
 function isConfirmation(schema) {
   const properties = schema?.properties ?? {};
-  return Object.keys(properties).length === 1 && properties.confirm?.type === "boolean";
+  const names = Object.keys(properties);
+  return names.length === 0 || (names.length === 1 && properties.confirm?.type === "boolean");
 }
 
 function elicitationActions(send, { label, submit, no = "Decline" }) {
@@ -87,11 +88,11 @@ const form = {
 
 const confirmation = {
   title: "Confirmation",
-  show: () => ({ element: el("div") }),
+  show: (params) => ({ element: el("div"), yes: params.requestedSchema?.properties?.confirm ? { confirm: true } : {} }),
   actions: (inner, send) => elicitationActions(send, {
     label: "Yes",
     no: "No",
-    submit: () => send({ action: "accept", content: { confirm: true } }, "You said yes."),
+    submit: () => send({ action: "accept", content: inner.yes }, "You said yes."),
   }),
 };
 
