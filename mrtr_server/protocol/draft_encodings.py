@@ -43,7 +43,7 @@ from .messages import (
 from .pending_elicitations import with_mode
 
 KEY = "mrtr-server/key"
-"""Where a question of a task has its key in `_meta`, if there are several; its answer names it there, too."""
+"""Where a question of a task has its name in `_meta`, if it needs one; its answer names it there, too."""
 
 _CAPITALS = {
     "working": ("Working", "The task is being worked on."),
@@ -110,9 +110,9 @@ class Encoding(SepDraftDialect):
                 {"taskId": outcome.task.id},
             )
         if isinstance(outcome, TaskResult) and outcome.task.questions:
-            asked = outcome.task.questions
-            named = [{"_meta": {KEY: outcome.task.names[key]}} if len(asked) > 1 else {} for key in asked]
-            return self.dump_questions(call, list(asked.values()), named, with_related({}, outcome.task.id))
+            task, asked = outcome.task, outcome.task.questions
+            named = [{"_meta": {KEY: task.names[key]}} if task.needs_names else {} for key in asked]
+            return self.dump_questions(call, list(asked.values()), named, with_related({}, task.id))
         return super().dump_outcome(call, outcome)
 
     def _shown(self, questions: Mapping[str, Question]) -> Mapping[str, Question]:

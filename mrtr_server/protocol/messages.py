@@ -36,8 +36,8 @@ PIECE = "notifications/tools/content"
 """The notification that carries a piece of a result: ours, since no revision of the protocol has one."""
 
 UNNAMED, FIRST = "", "\n"
-"""The names of an answer to a task that names no question: it is for the only one, or the only one of its kind; where
-its client was shown one question alone, for the first that is open. No key is a line break."""
+"""The names of an answer to a task that names no question; see `Questions.answered_by`. With `FIRST`, its client was
+shown one question alone, the first that is open. No key is a line break."""
 
 TaskSupport = Literal["forbidden", "optional", "required"]
 """Whether the calls of a tool become tasks: never, for clients that take them, or always."""
@@ -345,7 +345,8 @@ class Task:
         poll: how often to ask for it, in seconds.
         message: what it is doing, in words; empty for nothing to say.
         questions: what the client is to fulfil, by a key that is never used again; while input is required.
-        names: the key that the handler knows each of them by.
+        names: the name by which clients of the drafts know each of them, by that key.
+        needs_names: whether an answer without a name could be meant for another question.
         outcome: the result, or the error, once it is completed or failed.
         first_ask: whether its client waited for the first ask when it called; see `TaskOffer`.
         tool: the tool that it is a call of.
@@ -361,6 +362,7 @@ class Task:
     message: str = ""
     questions: dict[str, Question] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
+    needs_names: bool = False
     outcome: Complete | RequestError | None = None
     first_ask: bool = False
     tool: str = ""

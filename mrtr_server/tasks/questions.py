@@ -20,8 +20,8 @@ _REQUIRED = {"elicitation/create": "action", "sampling/createMessage": "content"
 """What the answer to each request must have."""
 
 _APPROVES_NOTHING = frozenset({"form", "sample", "roots"})
-"""The kinds of questions that an answer without a name may be for while others are open: it may have been meant for
-another one, and approves nothing."""
+"""The kinds of questions that an answer without a name may be for once something else was asked: it may have been meant
+for another one, and approves nothing."""
 
 
 @dataclass(slots=True)
@@ -95,11 +95,28 @@ class Questions:
             self.answers[self._close(key)] = dict(answers[key])
         return bool(taken)
 
+    def shown(self) -> dict[str, str]:
+        """Return the names by which clients of the drafts know the questions, by key.
+
+        They are the author's, which the drafts use again. What approves something has its key, which is used once.
+        """
+        return {key: name if self._approves_nothing(key) else key for key, name in self.names.items()}
+
+    def needs_names(self) -> bool:
+        """Return whether an answer without a name could be meant for another question; see `answered_by`."""
+        return len(self.open) > 1 or (self._has_asked_before() and not all(map(self._approves_nothing, self.open)))
+
+    def _approves_nothing(self, key: str) -> bool:
+        return self.open[key].kind in _APPROVES_NOTHING
+
+    def _has_asked_before(self) -> bool:
+        return sum(self.used.values()) > 1
+
     def by_name(self, answers: Mapping[str, JSON]) -> dict[str, JSON]:
-        """Return answers by the task's keys instead of the handler's; those alone that fit their question."""
+        """Return answers by the task's keys instead of the shown names; those alone that fit their question."""
         return {
             key: answers[name]
-            for key, name in self.names.items()
+            for key, name in self.shown().items()
             if name in answers and _fits(self.open[key], answers[name])
         }
 
@@ -107,24 +124,26 @@ class Questions:
         """Return the key of the question that a response answers; None if that is not open any more.
 
         Args:
-            name: the name of the question, or `UNNAMED` or `FIRST`.
+            name: the name of the question as it is shown, or `UNNAMED` or `FIRST`.
             response: what came: its `result`, if it is no error.
 
         Raises:
-            InvalidParams: it may be the answer to any of several questions.
+            InvalidParams: it may be the answer to another question.
         """
         if name not in (UNNAMED, FIRST):
-            return next((key for key, known in self.names.items() if known == name), None)
-        if len(self.open) == 1:
-            return next(iter(self.open))
-        likely = [key for key, question in self.open.items() if _is_of_kind(question, response)]
+            return next((key for key, known in self.shown().items() if known == name), None)
+        if not self.open:
+            return None
+        is_only = len(self.open) == 1
+        likely = [key for key, question in self.open.items() if is_only or _is_of_kind(question, response)]
         is_clear = len(likely) == 1 or (name == FIRST and likely[:1] == list(self.open)[:1])
-        if is_clear and likely and self.open[likely[0]].kind in _APPROVES_NOTHING:
+        if is_clear and likely and (self._approves_nothing(likely[0]) or not self._has_asked_before()):
             return likely[0]
-        raise InvalidParams(
-            f"The task has {len(self.open)} questions open, so an answer must name the one that it answers. "
-            "tasks/result shows the name of each"
-        )
+        if is_only:  # a second delivery of an earlier answer must not be a yes to this
+            why = "The task has asked before, so an answer to a confirmation or a page must name its question"
+        else:
+            why = f"The task has {len(self.open)} questions open, so an answer must name the one that it answers"
+        raise InvalidParams(f"{why}. tasks/result shows each name, and tasks/input_response takes answers by it")
 
     def dump(self) -> bytes:
         """Write them down."""

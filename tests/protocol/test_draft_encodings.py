@@ -105,6 +105,13 @@ def serving(encoding: str, **settings: Any) -> MRTRServer:
         return f"web {said.text}"
 
     @app.tool(task="optional", ttl=600, poll=0.2)
+    async def deploy_all(ctx: Context) -> str:
+        for service in ("web", "mail"):
+            await ctx.confirm(f"Deploy {service}?", key=service)
+            await ctx.step(effect, service)
+        return "all"
+
+    @app.tool(task="optional", ttl=600, poll=0.2)
     async def say_hello(ctx: Context) -> str:
         return (await ctx.sample("Say hello")).text
 
@@ -385,7 +392,7 @@ class TestAClientThatSendsNoState:
         assert messages(call(wire, "in_stages", elicitation=both[1])) == ["Where to?"]
         assert messages(call(wire, "in_stages", elicitation=both[0])) == ["Who?"], "the first is not answered"
         (again,) = messages(call(wire, "in_stages", elicitation=[both[1], named("address", 5)]))
-        assert again.endswith("\n\nWhere to?")
+        assert again.endswith(" — Where to?")
         declined = [both[1], {"name": "address", "action": "decline"}]
         assert call(wire, "in_stages", elicitation=declined).result["isError"] is True
 
@@ -621,6 +628,23 @@ class TestTasks:
         self.respond(wire, task, accept(confirm=True), **{KEY: "confirm"})
         self.respond(wire, task, said)
         assert self.about(wire, "result", task).text == "web hello"
+
+    def test_take_no_second_delivery_of_a_yes_for_a_later_confirmation(self, wire: Wire) -> None:
+        EFFECTS.clear()
+        task = self.start(wire, "deploy_all")
+        first = self.about(wire, "result", task)
+        assert messages(first) == ["Deploy web?"]
+        assert KEY not in first.body.decode()
+        self.respond(wire, task, accept(confirm=True))
+        assert messages(self.about(wire, "result", task)) == ["Deploy mail?"]
+        refused(self.respond(wire, task, accept(confirm=True)), "must name its question")
+        self.respond(wire, task, accept(confirm=True), **{KEY: "web"})
+        shown = self.about(wire, "result", task)
+        assert (messages(shown), EFFECTS) == (["Deploy mail?"], {"web": 1})
+        assert f'"{KEY}":"mail"' in shown.body.decode()
+        self.respond(wire, task, accept(confirm=True), **{KEY: "mail"})
+        assert self.about(wire, "result", task).text == "all"
+        assert EFFECTS == {"web": 1, "mail": 1}
 
     def test_take_an_error_as_that_of_a_person_who_does_not_answer(self, wire: Wire) -> None:
         task = self.start(wire, "greet")

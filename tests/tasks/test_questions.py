@@ -17,6 +17,8 @@ NOTE = Question("form", "elicitation/create", {"requestedSchema": {**NAME, "requ
 PAGE = Question("url", "elicitation/create", {"message": "Log in", "url": "https://example.com"}, ("elicitation.url",))
 SAMPLE = Question("sample", "sampling/createMessage", {"messages": [], "maxTokens": 5}, ("sampling",))
 ROOTS = Question("roots", "roots/list", {}, ("roots",))
+SURE = Question("confirm", "elicitation/create", {"message": "Sure?"}, ("elicitation.form",))
+YES: JSON = {"action": "accept", "content": {"confirm": True}}
 ANN: JSON = {"action": "accept", "content": {"name": "Ann"}}
 
 
@@ -165,6 +167,24 @@ class TestAnAnswerWithoutAName:
     def test_is_refused_where_there_are_several(self, response: JSON) -> None:
         with pytest.raises(InvalidParams, match="2 questions open"):
             asking(login=LOGIN, size=LOGIN).answered_by(UNNAMED, response)
+
+    @pytest.mark.parametrize("name", [UNNAMED, FIRST])
+    def test_approves_nothing_once_something_else_was_asked(self, name: str) -> None:
+        questions = asking(login=LOGIN)
+        ask_anew(questions, {"sure": SURE})
+        with pytest.raises(InvalidParams, match="must name its question"):
+            questions.answered_by(name, {"result": YES})
+        assert questions.answered_by("sure", {"result": YES}) == "sure"
+        ask_anew(questions, {"sure": SURE})
+        assert questions.by_name({"sure": YES}) == {}
+        assert questions.by_name({"sure_2": YES}) == {"sure_2": YES}
+
+    @pytest.mark.parametrize("name", [UNNAMED, FIRST])
+    def test_is_ignored_where_nothing_is_open(self, name: str) -> None:
+        questions = asking(sure=SURE)
+        assert questions.answered_by(name, {"result": YES}) == "sure"
+        questions.take({"sure": YES})
+        assert questions.answered_by(name, {"result": YES}) is None
 
     def test_is_known_by_its_kind(self) -> None:
         questions = asking(page=PAGE, login=LOGIN, said=SAMPLE, where=ROOTS)
