@@ -15,7 +15,7 @@ from ..crypto.signing import SignedCodec
 from ..limits import Limits
 from ..loopback import is_loopback_address
 from ..protocol.served_dialects import ServedDialects
-from ..registration.handlers import asked_fields, asks, calls
+from ..registration.handlers import asked_fields, asks, confirms_by_code
 from ..registration.prompts import Prompt
 from ..registration.registry import Registry
 from ..registration.resources import Resource
@@ -157,11 +157,12 @@ def _review_confirmations(registry: Registry, workers: int) -> Iterator[Finding]
     """Review the confirmations of a server without a shared store, as far as signatures and code show them."""
     handlers = [record.handler for _, _, record in registry.entries()]
     declared = {each.name for each in handlers if each.confirms or each.declares_confirmation}
-    found = declared if workers == 1 else declared | {each.name for each in handlers if calls(each, "confirm")}
+    found = declared if workers == 1 else declared | {each.name for each in handlers if confirms_by_code(each)}
     if found:
         many = "each process remembers for itself which yes was used, so one may count in several"
+        verb = "asks" if len(found) == 1 else "ask"
         one = "which yes was used is forgotten when the process ends, so it may count again"
-        why = f"there is none, and {', '.join(sorted(found))} ask for a confirmation: {many if workers > 1 else one}"
+        why = f"there is none, and {', '.join(sorted(found))} {verb} for a confirmation: {many if workers > 1 else one}"
         yield Finding("warning", "database", f"{why}. Set {DATABASE}")
 
 

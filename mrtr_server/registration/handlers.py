@@ -1,7 +1,7 @@
 """Handlers: what a decorated function takes, compiled once."""
 
 import dis
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import suppress
 from inspect import Parameter, getclosurevars, isclass, isfunction, unwrap
 from types import CodeType
@@ -135,9 +135,29 @@ def asks(handler: Handler) -> bool:
     """Check whether a handler asks, as far as can be seen: what it declares, returns, or calls by its own code."""
     if handler.inputs is not None or (handler.declared is not None and handler.declared.keys):
         return True
+    return any(calls(each, method) for each in _parts(handler) for method in _ASKS)
+
+
+def confirms_by_code(handler: Handler) -> bool:
+    """Check whether the code of a handler and its dependencies asks for a confirmation, as far as can be seen."""
+    return any(calls(each, "confirm") or Confirm in _values_in(each)[0] for each in _parts(handler))
+
+
+def _parts(handler: Handler) -> list[Handler | Dependency]:
     nodes = () if handler.declared is None else handler.declared.nodes
-    own: list[Handler | Dependency] = [handler, *(node for node in nodes if isinstance(node, Dependency))]
-    return any(calls(each, method) for each in own for method in _ASKS)
+    return [handler, *(node for node in nodes if isinstance(node, Dependency))]
+
+
+def _values_in(part: Handler | Dependency) -> tuple[list[Any], Set[str]]:
+    """Return what the names in a function's code stand for, and those names that stand for nothing out of it."""
+    code = _own_function(part.function)
+    if not isfunction(code):
+        return [], frozenset()
+    try:
+        names = getclosurevars(code)
+    except ValueError:  # one of them has no value yet
+        return [], frozenset()
+    return [*names.globals.values(), *names.nonlocals.values()], names.unbound
 
 
 def calls(handler: Handler | Dependency, method: str) -> bool:
@@ -157,16 +177,13 @@ def asked_fields(handler: Handler) -> Iterator[tuple[str, str, JSON]]:
         if isinstance(node, Asked) and isinstance(node.ask, Elicit):
             for where, name, field in _fields(node.ask.schema):
                 yield (node.key, node.key, field) if node.ask.of_value else (where, name, field)
-    for function in (handler.function, *(node.function for node in nodes if isinstance(node, Dependency))):
-        code = _own_function(function)
-        names = getclosurevars(code) if isfunction(code) else None
-        if names is not None:
-            used = [*names.globals.values(), *names.nonlocals.values()]
-            if "elicit" in names.unbound or any(each is Elicit for each in used):
-                for model in used:
-                    if isclass(model) and issubclass(model, BaseModel):
-                        with suppress(SetupError):  # it is no form
-                            yield from _fields(model)
+    for part in _parts(handler):
+        used, unbound = _values_in(part)
+        if "elicit" in unbound or any(each is Elicit for each in used):
+            for model in used:
+                if isclass(model) and issubclass(model, BaseModel):
+                    with suppress(Exception):  # it is no form, as `BaseModel` itself, or of a schema that fails
+                        yield from _fields(model)
 
 
 def _fields(asked: Any) -> Iterator[tuple[str, str, JSON]]:

@@ -56,6 +56,12 @@ class Key(BaseModel):
     tokens: str = ""
 
 
+class Odd(BaseModel):
+    """No form, and no schema."""
+
+    later: "NeverDefined"  # type: ignore[name-defined]  # noqa: F821
+
+
 def make(**settings: Any) -> MRTRServer:
     """Return a server about which there is nothing to say, but for what a test gives it."""
     chosen: dict[str, Any] = {"keys": RING, "dialects": ["2026-07-28"]}
@@ -112,6 +118,15 @@ class TestFindings:
         async def harmless(ctx: Context, city: Annotated[str, Elicit("Where?")]) -> str:
             """Use such a model, and ask for something else."""
             return SignIn(user=city, password="x").user
+
+        @server.tool
+        async def within(ctx: Context) -> str:
+            """Ask by a model that is made within, beside what is none."""
+
+            class Answer(BaseModel):
+                city: str
+
+            return (await ctx.elicit("Where?", Answer)).city + Odd.__name__
 
         found = [finding for finding in server.check() if "looks like a secret" in finding.message]
         assert sorted(finding.about for finding in found) == [
@@ -217,12 +232,25 @@ class TestFindings:
             await ctx.confirm("Sure?")
             return ""
 
+        @server.tool
+        def fifth(inputs: Inputs) -> InputRequired:
+            """Do it."""
+            return InputRequired(sure=Confirm("Sure?"))
+
+        async def permission(ctx: Context) -> str:
+            await ctx.confirm("Sure?")
+            return ""
+
+        @server.tool
+        def sixth(by: Annotated[str, Depends(permission)]) -> None:
+            """Do it."""
+
         (finding,) = server.check()
         assert finding.level == "warning"
         assert "first, second ask for a confirmation" in finding.message
         (finding,) = server.check(workers=2)
         assert (finding.level, finding.about) == ("warning", "database")
-        assert "first, fourth, second, third ask for a confirmation" in finding.message
+        assert "fifth, first, fourth, second, sixth, third ask for a confirmation" in finding.message
 
     @pytest.mark.parametrize(
         ("limits", "about"),
