@@ -8,7 +8,7 @@ from hashlib import sha256
 from starlette.authentication import AuthCredentials, AuthenticationBackend, AuthenticationError, BaseUser
 from starlette.requests import HTTPConnection
 
-from ..errors import SetupError
+from ..errors import SetupError, check_scopes
 
 logger = logging.getLogger("mrtr_server")
 
@@ -51,7 +51,7 @@ class BearerTokens(AuthenticationBackend):
         scopes: what every user may do; or, by token, what the user of each may do, who otherwise may do nothing.
 
     Raises:
-        SetupError: a token or an identity is empty, or the scopes are no lists or of a token that there is not.
+        SetupError: a token or an identity is empty, or the scopes are no lists of scopes or of a token that there is not.
     """
 
     def __init__(
@@ -59,14 +59,13 @@ class BearerTokens(AuthenticationBackend):
     ) -> None:
         if not all(token and identity for token, identity in users.items()):
             raise SetupError("BearerTokens needs a token and an identity for each user; neither may be empty")
-        # Digests, so that the time of a lookup reveals nothing about the token.
-        by_token = scopes if isinstance(scopes, Mapping) else dict.fromkeys(users, scopes)
+        by_token = scopes if isinstance(scopes, Mapping) else dict.fromkeys(users, check_scopes("scopes", scopes))
         if by_token.keys() - users.keys():
             raise SetupError("BearerTokens(scopes=...) has scopes of a token that no user has")
-        if any(isinstance(each, str) for each in (scopes, *by_token.values())):
-            raise SetupError("BearerTokens(scopes=...) takes a list of scopes, or one for each token")
+        granted = {token: check_scopes("scopes", each) for token, each in by_token.items()}
+        # Digests, so that the time of a lookup reveals nothing about the token.
         self._users = [
-            (sha256(token.encode()).digest(), TokenUser(identity), list(by_token.get(token, ())))
+            (sha256(token.encode()).digest(), TokenUser(identity), list(granted.get(token, ())))
             for token, identity in users.items()
         ]
 

@@ -1030,6 +1030,11 @@ class TestUsers:
     def test_scopes_by_token(self) -> None:
         app = self.app(auth=BearerTokens({"t": "ann", "u": "bob"}, scopes={"t": ["staff"]}))
         assert [Client(app, token=each).call("who").status for each in "tu"] == [200, 403]
-        for wrong in ({"nobody": ["staff"]}, {"t": "staff"}, "staff"):
-            with pytest.raises(SetupError, match=r"BearerTokens\(scopes="):
+        wrongs: list[Any] = [{"nobody": ["staff"]}, {"t": "staff"}, "staff", {"t": ["two words"]}, {"t": None}]
+        for wrong in wrongs:
+            with pytest.raises(SetupError, match="scopes"):
                 BearerTokens({"t": "ann"}, scopes=wrong)
+
+    def test_scopes_of_all_tokens_may_come_from_an_iterator(self) -> None:
+        app = self.app(auth=BearerTokens({"t": "ann", "u": "bob"}, scopes=iter(["staff"])))
+        assert [Client(app, token=each).call("who").status for each in "tu"] == [200, 200]
