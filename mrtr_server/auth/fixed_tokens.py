@@ -51,7 +51,7 @@ class BearerTokens(AuthenticationBackend):
         scopes: what every user may do; or, by token, what the user of each may do, who otherwise may do nothing.
 
     Raises:
-        SetupError: a token or an identity is empty, or the scopes are no lists of scopes or of a token that there is not.
+        SetupError: a token or an identity is empty, or the scopes are no list or of a token that there is not.
     """
 
     def __init__(
