@@ -248,6 +248,10 @@ class TestOptions:
             ("base_url", 3, "base_url= takes text"),
             ("list_scope", "all", '"public" or "private"'),
             ("debug", "yes", "debug= takes True or False"),
+            ("registers_later", True, "registers_later= takes a list of texts; it got True"),
+            ("dialects", True, "dialects= takes a list of texts"),
+            ("allowed_origins", [1], "allowed_origins= takes a list of texts"),
+            ("cors_origins", None, "cors_origins= takes a list of texts; it got None"),
         ],
     )
     def test_what_is_of_another_type_is_refused_at_once(self, option: str, value: Any, said: str) -> None:

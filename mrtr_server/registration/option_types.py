@@ -1,7 +1,7 @@
 """Options that were given something of the wrong type: told by the decorator or the constructor, with what to give."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, NamedTuple
 
@@ -40,6 +40,10 @@ def _is_text(value: Any) -> bool:
     return isinstance(value, str)
 
 
+def _are_texts(value: Any) -> bool:
+    return isinstance(value, Collection) and all(isinstance(each, str) for each in value)
+
+
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf
 
@@ -57,6 +61,7 @@ def _is_mapping(value: Any) -> bool:
 
 
 _TEXT = _Kind(_is_text, "text")
+_TEXTS = _Kind(_are_texts, "a list of texts")
 _FLAG = _Kind(_is_flag, "True or False")
 _SECONDS = _Kind(_is_number, "a number of seconds")
 _JSON_OBJECT = _Kind(_is_mapping, "a dictionary")
@@ -82,6 +87,7 @@ RESOURCE: Kinds = {
 SETTING_TYPES: Kinds = {
     **dict.fromkeys(("name", "version", "title", "description", "instructions", "website_url", "path"), _TEXT),
     **dict.fromkeys(("audience", "base_url", "metrics"), _TEXT),
+    **dict.fromkeys(("dialects", "registers_later", "allowed_origins", "allowed_hosts", "cors_origins"), _TEXTS),
     "icons": _ICONS,
     "list_scope": _SCOPE,
     "limits": _Kind(lambda value: isinstance(value, Limits), "Limits(...), such as Limits(rounds=5)"),
