@@ -30,8 +30,8 @@ _LACKING = (
 )
 
 _TOO_OLD = (
-    "%r was refused to the client %r: %s (For the author: a field of a form that has a default is left out for such "
-    "clients)"
+    "%r was refused to the client %r: %s (For the author: a field that has a default is left out for such clients, if "
+    "its form has another field)"
 )
 
 _UNDECLARED = (
