@@ -194,7 +194,8 @@ def _fields(asked: Any) -> Iterator[tuple[str, str, JSON]]:
 
 def _own_function(function: Any) -> Any:
     function = getattr(function, "func", function)
-    return unwrap(getattr(function, "__func__", function))
+    function = unwrap(getattr(function, "__func__", function))
+    return function if isfunction(function) else type(function).__call__  # of an object
 
 
 def _takes(code: CodeType, variable: str, attribute: str) -> bool:

@@ -245,12 +245,20 @@ class TestFindings:
         def sixth(by: Annotated[str, Depends(permission)]) -> None:
             """Do it."""
 
+        class Seventh:
+            """Do it."""
+
+            async def __call__(self, ctx: Context) -> None:
+                await ctx.confirm("Sure?")
+
+        server.tool(name="seventh")(Seventh())
+
         (finding,) = server.check()
         assert finding.level == "warning"
         assert "first, second ask for a confirmation" in finding.message
         (finding,) = server.check(workers=2)
         assert (finding.level, finding.about) == ("warning", "database")
-        assert "fifth, first, fourth, second, sixth, third ask for a confirmation" in finding.message
+        assert "fifth, first, fourth, second, seventh, sixth, third ask for a confirmation" in finding.message
 
     @pytest.mark.parametrize(
         ("limits", "about"),
