@@ -345,7 +345,7 @@ class Task:
         poll: how often to ask for it, in seconds.
         message: what it is doing, in words; empty for nothing to say.
         questions: what the client is to fulfil, by a key that is never used again; while input is required.
-        names: the name by which clients of the drafts know each of them, by that key.
+        names: the name of each of them, by that key, for clients that answer by names; see `Questions.shown`.
         needs_names: whether an answer without a name could be meant for another question.
         outcome: the result, or the error, once it is completed or failed.
         first_ask: whether its client waited for the first ask when it called; see `TaskOffer`.

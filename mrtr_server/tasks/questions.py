@@ -96,9 +96,9 @@ class Questions:
         return bool(taken)
 
     def shown(self) -> dict[str, str]:
-        """Return the names by which clients of the drafts know the questions, by key.
+        """Return the names of the open questions, by key, for clients that answer by names.
 
-        They are the author's, which the drafts use again. What approves something has its key, which is used once.
+        A name is the author's, and may be used again. What approves something has its key, which is used once.
         """
         return {key: name if self._approves_nothing(key) else key for key, name in self.names.items()}
 
