@@ -97,7 +97,7 @@ class CannotShow(ToolError):
     """The same answer has come twice, and does not fit: as of a client that can't show what it was asked to.
 
     Args:
-        what: the client can't do, as in "This client can't show this form".
+        what: what the client can't do, or may be unable to, as in "can't show this form".
         key: names the question.
         reason: what is wrong with the answer.
         capability: which one was needed; empty where nothing can be done instead.
@@ -105,7 +105,7 @@ class CannotShow(ToolError):
 
     def __init__(self, what: str, key: str, reason: str, capability: str = "") -> None:
         misfit = f"its answer to {key!r} does not fit ({reason.removesuffix('.')}), and it gave the same answer twice"
-        super().__init__(f"This client can't {what}: {misfit}. {_instead([capability])}")
+        super().__init__(f"This client {what}: {misfit}. {_instead([capability])}")
 
 
 class NotFound(ToolError):

@@ -267,7 +267,9 @@ class Round:
         if not self.journal.drop_misfit(key, question, raw) or kind == KIND:
             return True
         what, capability = _CAN_NOT.get(kind, ("do what it was asked", ""))
-        self.fail_with(CannotShow(what, key, reason, capability))
+        is_filled_in = kind == "form" and raw.get("content")  # maybe by a person who means it
+        can_not = "may be unable to" if is_filled_in else "can't"
+        self.fail_with(CannotShow(f"{can_not} {what}", key, reason, capability))
         return False
 
     def kept(self, key: str, question: Question, needs_state: bool) -> JSON | None:

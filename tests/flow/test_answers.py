@@ -312,6 +312,14 @@ class TestAnAnswerThatDoesNotFitTwiceTheSame:
             asked = await flow.answer(login=misfit)
         assert asked.failure.startswith("The user declined")
 
+    async def test_of_a_form_that_was_filled_in_may_be_the_persons_own(self, app: MRTRServer) -> None:
+        self.asking(app)
+        flow = AsyncClient(app).flow("inline")
+        await flow.start()
+        for _ in range(2):
+            ended = await flow.answer(login=accept(name=5))
+        assert ended.failure.startswith("This client may be unable to show this form: its answer to 'login'")
+
     async def test_a_confirmation_is_not_for_the_chat(self, app: MRTRServer) -> None:
         @app.tool
         async def pay(ctx: Context) -> str:
