@@ -385,7 +385,7 @@ class TestAClientThatSendsNoState:
         assert messages(call(wire, "in_stages", elicitation=both[1])) == ["Where to?"]
         assert messages(call(wire, "in_stages", elicitation=both[0])) == ["Who?"], "the first is not answered"
         (again,) = messages(call(wire, "in_stages", elicitation=[both[1], named("address", 5)]))
-        assert again.endswith("\n\nWhere to?")
+        assert again.endswith(" — Where to?")
         declined = [both[1], {"name": "address", "action": "decline"}]
         assert call(wire, "in_stages", elicitation=declined).result["isError"] is True
 
