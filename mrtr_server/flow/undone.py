@@ -1,6 +1,7 @@
 """What is rolled back with a round that ends without a result: values of dependencies, which no step may take."""
 
 import dataclasses
+from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from datetime import date, time, timedelta
 from enum import Enum
@@ -13,7 +14,7 @@ from pydantic import BaseModel
 from pydantic_core import to_jsonable_python
 
 _ATOMS = (type(None), bool, int, float, str, bytes, Enum, date, time, timedelta, PurePath, type, ModuleType)
-_COLLECTIONS = (list, tuple, dict, set, frozenset)
+_COLLECTIONS = (list, tuple, dict, set, frozenset, deque)
 
 _DEPTH = 8
 """Through how many collections, closures and attributes objects are looked for."""
