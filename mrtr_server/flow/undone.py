@@ -3,7 +3,7 @@
 import dataclasses
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from datetime import date, time, timedelta
+from datetime import date, time, timedelta, tzinfo
 from enum import Enum
 from functools import partial
 from pathlib import PurePath
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from pydantic import BaseModel
 from pydantic_core import to_jsonable_python
 
-_ATOMS = (type(None), bool, int, float, str, bytes, Enum, date, time, timedelta, PurePath, type, ModuleType)
+_ATOMS = (type(None), bool, int, float, str, bytes, Enum, date, time, timedelta, tzinfo, PurePath, type, ModuleType)
 _COLLECTIONS = (list, tuple, dict, set, frozenset, deque)
 
 _DEPTH = 8

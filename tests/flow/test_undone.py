@@ -3,9 +3,10 @@
 import dataclasses
 import sqlite3
 import threading
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, closing, contextmanager
-from datetime import date
+from datetime import UTC, date
 from decimal import Decimal
 from functools import partial
 from ipaddress import IPv4Address
@@ -129,6 +130,7 @@ TAKES_IT: dict[str, Step] = {
     "a default": lambda ctx, db: ctx.step(with_default(db)),
     "a list": lambda ctx, db: ctx.step(use, [1, [db]]),
     "a dict": lambda ctx, db: ctx.step(use, {"dbs": ({"first": db},)}),
+    "a queue": lambda ctx, db: ctx.step(use, deque([db])),
     "a set": lambda ctx, db: ctx.step(use, frozenset({db})),
     "a tuple with names": lambda ctx, db: ctx.step(use, Pair("a", db)),
     "a dataclass": lambda ctx, db: ctx.step(use, Unit(db)),
@@ -390,7 +392,7 @@ class TestWhatItCosts:
 class TestAStepRuns:
     DATA: tuple[Any, ...] = (
         *(None, True, 7, "tenant", b"raw", Decimal("1.5"), date(2026, 5, 1), IPv4Address("127.0.0.1"), Path("/srv")),
-        ("a", 1),
+        (UTC, 1),
     )
 
     async def test_that_takes_data_which_a_generator_yields(self, app: MRTRServer) -> None:
