@@ -93,14 +93,20 @@ class Undone:
 def _objects_in(value: Any, *, yielded: bool) -> Iterator[Any]:
     """Yield the objects in a value: all but plain data, of which a copy serves as well.
 
+    Of what they hold, as a unit of work holds its session, what can be rolled back counts: an engine or a pool lasts.
+
     Args:
         value: where to look.
         yielded: whether a generator yields it. Then lists, models and the like count, too: the code after the `yield`
             may look at what was put into them.
     """
     for each in _walk([value], _holds_data):
-        if (yielded and not isinstance(each, tuple | frozenset)) if _holds_data(each) else not _is_plain(each):
+        if _holds_data(each):
+            if yielded and not isinstance(each, tuple | frozenset):
+                yield each
+        elif not _is_plain(each):
             yield each
+            yield from (part for part in _parts(each) if hasattr(type(part), "rollback"))
 
 
 def _walk(values: Iterable[Any], goes_into: Callable[[Any], bool] = lambda _: True) -> Iterator[Any]:

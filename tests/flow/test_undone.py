@@ -220,6 +220,41 @@ class TestAStepIsRefused:
             assert "was given a value of Depends(session)" in await refusal(app, tool)
         assert await refusal(app, "data") == ""
 
+    async def test_that_takes_the_session_of_a_unit_of_work(self, app: MRTRServer) -> None:
+        engine = create_engine("sqlite://")
+
+        class UnitOfWork:
+            def __init__(self) -> None:
+                self.engine = engine
+                self.session = Session(engine)
+
+        async def unit() -> AsyncIterator[UnitOfWork]:
+            unit = UnitOfWork()
+            with unit.session.begin():
+                yield unit
+
+        def nested(unit: Annotated[UnitOfWork, Depends(unit)]) -> UnitOfWork:
+            return UnitOfWork()
+
+        takes: dict[str, Callable[[UnitOfWork], Any]] = {
+            "session": lambda unit: [unit.session],
+            "method": lambda unit: unit.session.add,
+            "engine": lambda unit: unit.engine,  # to open a session of its own
+        }
+
+        def add(name: str, dependency: Callable[..., Any], take: Callable[[UnitOfWork], Any]) -> None:
+            @app.tool(name=name)
+            async def run(unit: Annotated[UnitOfWork, Depends(dependency)], ctx: Context) -> str:
+                await ctx.step(use, take(unit))
+                await ctx.confirm("sure?")
+                return "done"
+
+        for dependency in (unit, nested):
+            for name, take in takes.items():
+                add(tool := f"{dependency.__name__}_{name}", dependency, take)
+                said = await refusal(app, tool)
+                assert ("was given a value of Depends(unit)" in said) is (name != "engine"), tool
+
     async def test_that_takes_a_list_which_a_generator_yields(self, app: MRTRServer) -> None:
         def batch() -> Iterator[list[str]]:
             rows: list[str] = []
