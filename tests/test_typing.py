@@ -97,7 +97,7 @@ guarded = MRTRServer("guarded", keys=[bytes(32)], authorize=owner, unknown_argum
 
 
 @guarded.tool(authorize=staff)
-def whatever(ctx: Context, **more: Any) -> str:
+def whatever(ctx: Context, city: str, **more: Any) -> str:
     assert_type(ctx.scopes, frozenset[str])
     return str(more)
 

@@ -100,7 +100,9 @@ class IntrospectionAuth(TokenBackend):
         if claims.get("active") is not True:
             self._inactive.put(digest, now + INACTIVE_KNOWN, True)
             raise AuthenticationError("the issuer says that the token is not active")
-        if claims.setdefault("iss", self.issuer) != self.issuer:
+        if claims.get("iss") is None:
+            claims["iss"] = self.issuer
+        if claims["iss"] != self.issuer:
             raise AuthenticationError("the token is of another issuer than issuer=")
         until = now + self._cache_seconds
         if claims.get("exp") is not None:

@@ -264,6 +264,8 @@ class Round:
         what the model can do. A page may take its time.
         """
         kind = kind_of(question)
+        if key in self.early:  # or it would be a second answer where the handler reads it again in this run
+            self.early = {name: each for name, each in self.early.items() if name != key}
         if not self.journal.drop_misfit(key, question, raw) or kind == KIND:
             return True
         what, capability = _CAN_NOT.get(kind, ("do what it was asked", ""))

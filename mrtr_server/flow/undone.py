@@ -1,8 +1,9 @@
 """What is rolled back with a round that ends without a result: values of dependencies, which no step may take."""
 
 import dataclasses
+from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from datetime import date, time, timedelta
+from datetime import date, time, timedelta, tzinfo
 from enum import Enum
 from functools import partial
 from pathlib import PurePath
@@ -12,8 +13,8 @@ from typing import Any, NamedTuple
 from pydantic import BaseModel
 from pydantic_core import to_jsonable_python
 
-_ATOMS = (type(None), bool, int, float, str, bytes, Enum, date, time, timedelta, PurePath, type, ModuleType)
-_COLLECTIONS = (list, tuple, dict, set, frozenset)
+_ATOMS = (type(None), bool, int, float, str, bytes, Enum, date, time, timedelta, tzinfo, PurePath, type, ModuleType)
+_COLLECTIONS = (list, tuple, dict, set, frozenset, deque)
 
 _DEPTH = 8
 """Through how many collections, closures and attributes objects are looked for."""
@@ -92,14 +93,20 @@ class Undone:
 def _objects_in(value: Any, *, yielded: bool) -> Iterator[Any]:
     """Yield the objects in a value: all but plain data, of which a copy serves as well.
 
+    Of what they hold, as a unit of work holds its session, what can be rolled back counts: an engine or a pool lasts.
+
     Args:
         value: where to look.
         yielded: whether a generator yields it. Then lists, models and the like count, too: the code after the `yield`
             may look at what was put into them.
     """
     for each in _walk([value], _holds_data):
-        if (yielded and not isinstance(each, tuple | frozenset)) if _holds_data(each) else not _is_plain(each):
+        if _holds_data(each):
+            if yielded and not isinstance(each, tuple | frozenset):
+                yield each
+        elif not _is_plain(each):
             yield each
+            yield from (part for part in _parts(each) if hasattr(type(part), "rollback"))
 
 
 def _walk(values: Iterable[Any], goes_into: Callable[[Any], bool] = lambda _: True) -> Iterator[Any]:

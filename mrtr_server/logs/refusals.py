@@ -9,11 +9,15 @@ from traceback import format_exception_only
 
 from ..errors import MissingCapability, NotInVersion
 from ..tally import REFUSALS, Tally
+from .tracebacks import origin_of
 
 logger = logging.getLogger("mrtr_server")
 
 SERVERS = ("uvicorn.error", "_granian", "asyncio")
 """The loggers of what clients cause in a web server before an application has to do with it."""
+
+_UVICORN = ("uvicorn", "websockets", "wsproto", "mrtr_server")
+"""The packages that log what uvicorn does. Many authors write lines of their own to its logger."""
 
 WINDOW = 60.0
 """How long a line is not repeated, in seconds."""
@@ -99,7 +103,7 @@ class BoundedLines(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         """Return whether a record is logged; it says how many of its kind were not."""
         error = record.exc_info[1] if record.exc_info else None
-        if record.levelno < logging.WARNING or (error is not None and not self._exceptions):
+        if record.levelno < logging.WARNING or (error is not None and not self._exceptions) or _is_of_author(record):
             return True
         message, kind, raised = record.getMessage(), f"{record.pathname}:{record.lineno}", ""
         if error is not None:
@@ -131,6 +135,10 @@ def bound_lines_of(*names: str, exceptions: bool = True) -> Callable[[], None]:
             each.removeFilter(bounded)
 
     return undo
+
+
+def _is_of_author(record: logging.LogRecord) -> bool:
+    return record.name == "uvicorn.error" and origin_of(record.pathname) not in _UVICORN
 
 
 def _raised_at(error: BaseException) -> str:

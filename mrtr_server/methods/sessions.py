@@ -156,6 +156,7 @@ class SessionChanges:
         """When to look again where the store was unavailable, in seconds."""
         self._looked = -math.inf
         self._keep_at = time.monotonic() + KEEP / 2
+        self._is_open = False
         self._is_closed = False
 
     async def open(self) -> None:
@@ -167,6 +168,7 @@ class SessionChanges:
         except BaseException:
             self.close()
             raise
+        self._is_open = True
         if self._stream is not None:
             self._stream.open()
 
@@ -195,7 +197,7 @@ class SessionChanges:
             changes = await self._subscribe(self._wanted(await self._find_tasks()))
         except BaseException as error:
             self._state = before
-            if not isinstance(error, Full) or self._listed is None:
+            if not isinstance(error, Full) or not self._is_open:
                 raise
             self.close()  # its client opens another when there is room
             return

@@ -3,6 +3,8 @@
 import re
 from urllib.parse import urlsplit
 
+from ..well_formed import well_formed
+
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:(?=.)", re.DOTALL)
 _WEB = ("http:", "https:")
 _SCRIPTS = ("javascript:", "vbscript:")
@@ -48,7 +50,7 @@ def fault_of_uri(uri: str) -> str:
     scheme = _SCHEME.match(uri)
     if scheme is None:
         return "is not a URI: it has no scheme, such as file: or docs:, or nothing after it"
-    if not uri.isprintable():
+    if not well_formed(uri).isprintable():  # halves of characters are shown, or refused, as in all other texts
         return "has a control character; percent-encode its parts with urllib.parse.quote"
     name = scheme[0].lower()
     if name in _SCRIPTS:

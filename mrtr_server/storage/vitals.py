@@ -133,6 +133,11 @@ class VitalsWatch:
         self._due = now + INTERVAL
         # What a request has waited is no reason to look for less long.
         self._looking = asyncio.create_task(self._look(), context=Context())
+        self._looking.add_done_callback(self._end)
+
+    def _end(self, looking: asyncio.Task[None]) -> None:
+        if self._looking is looking:
+            self._looking = None
 
     async def look(self) -> Vitals:
         """Return what a look finds, or what the last one has found if that is good enough, or can't be had in time."""

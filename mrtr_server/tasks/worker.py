@@ -123,11 +123,11 @@ class _LoopWorker:
         self._left: dict[str, float] = {}
         """The tasks that are left to others, until when by the monotonic clock."""
         # Not in the context of the request that happened to come first.
-        loop, context = asyncio.get_running_loop(), Context()
+        create = asyncio.get_running_loop().create_task
         self._from_clients = ClientChanges(records, self._look)
-        self._claims = loop.create_task(self._again_and_again(self._claim, "claimed"), context=context)
-        self._heard = loop.create_task(self._again_and_again(self._heartbeat, "renewed"), context=context)
-        self._tended = loop.create_task(self._again_and_again(self._tend, "looked after"), context=context)
+        self._claims = create(self._again_and_again(self._claim, "claimed"), context=Context())
+        self._heard = create(self._again_and_again(self._heartbeat, "renewed"), context=Context())
+        self._tended = create(self._again_and_again(self._tend, "looked after"), context=Context())
 
     @property
     def running(self) -> int:

@@ -39,6 +39,13 @@ async def test_an_issuer_that_says_nothing_of_itself_is_the_one_that_was_asked(a
     assert json.loads((await send(app, token)).text)[:2] == ["alice", issuer.url]
 
 
+async def test_null_is_nothing_said(app: MRTRServer, issuer: Tenant) -> None:
+    nulls = dict.fromkeys(["iss", "exp", "nbf", "client_id", "scope", "token_type", "cnf"])
+    said = {"active": True, "sub": "alice", "aud": AUDIENCE, **nulls}
+    token = issuer.mint(AUDIENCE, opaque=True, claims={"reply": {"content": json.dumps(said)}})
+    assert json.loads((await send(app, token)).text) == ["alice", issuer.url, "", []]
+
+
 async def test_a_token_may_hold_for_longer_than_any_clock_shows(app: MRTRServer, issuer: Tenant) -> None:
     assert (await send(app, issuer.mint(AUDIENCE, opaque=True, claims={"exp": 10**400}))).status == 200
 

@@ -227,7 +227,7 @@ def test_an_effect_is_told_with_its_line_of_code(capsys: pytest.CaptureFixture[s
     )
     assert told[1].strip() == "def place(title: str) -> str:"
     assert "ctx.step(function, ...)" in told[2]
-    assert len(told) == 3
+    assert [each.strip() for each in told[3:]] == ["https://mrtr-server.github.io/mrtr_server/dev/"]
 
 
 def test_texts_are_cut_on_one_line() -> None:

@@ -320,6 +320,26 @@ class TestAnAnswerThatDoesNotFitTwiceTheSame:
             ended = await flow.answer(login=accept(name=5))
         assert ended.failure.startswith("This client may be unable to show this form: its answer to 'login'")
 
+    async def test_one_that_is_read_twice_in_a_run_is_one(self, app: MRTRServer) -> None:
+        """Also if it comes without a state, where a later look would find it again."""
+
+        @app.tool
+        def ask(inputs: Inputs) -> str | InputRequired:
+            if inputs.get("login", Login) is None:
+                return InputRequired(login=Elicit("who?", Login))
+            login = inputs.get("login", Login)
+            return login.name if login else InputRequired(login=Elicit("who?", Login))
+
+        @app.tool
+        def again(inputs: Inputs) -> str | InputRequired:
+            login = inputs.get("login", Login) or inputs.get("login", Login)
+            return login.name if login else InputRequired(login=Elicit("who?", Login))
+
+        for tool in ("ask", "again"):
+            flow = AsyncClient(app).flow(tool)
+            assert (await flow.start(login=accept())).questions == {"login": "name: Field required — who?"}
+            assert (await flow.answer(login=accept(name="ann"))).text == "ann"
+
     async def test_a_confirmation_is_not_for_the_chat(self, app: MRTRServer) -> None:
         @app.tool
         async def pay(ctx: Context) -> str:

@@ -376,7 +376,9 @@ class TestEveryOutcomeIsRecorded:
         async def act(ctx: Context) -> Any:
             await ctx.confirm("Sure?")
             effect("acted")
-            return ToolResult(content=["done"], meta={"when": object()})
+            result = ToolResult(content=["done"])
+            result.meta = {"when": object()}  # which is not looked at again before it is written
+            return result
 
         flow = await asked(app, "act")
         repeated = again(app, flow, flow.state)

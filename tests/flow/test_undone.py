@@ -3,9 +3,10 @@
 import dataclasses
 import sqlite3
 import threading
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, closing, contextmanager
-from datetime import date
+from datetime import UTC, date
 from decimal import Decimal
 from functools import partial
 from ipaddress import IPv4Address
@@ -129,6 +130,7 @@ TAKES_IT: dict[str, Step] = {
     "a default": lambda ctx, db: ctx.step(with_default(db)),
     "a list": lambda ctx, db: ctx.step(use, [1, [db]]),
     "a dict": lambda ctx, db: ctx.step(use, {"dbs": ({"first": db},)}),
+    "a queue": lambda ctx, db: ctx.step(use, deque([db])),
     "a set": lambda ctx, db: ctx.step(use, frozenset({db})),
     "a tuple with names": lambda ctx, db: ctx.step(use, Pair("a", db)),
     "a dataclass": lambda ctx, db: ctx.step(use, Unit(db)),
@@ -217,6 +219,41 @@ class TestAStepIsRefused:
         for tool in ("made", "in_turn", "unknown"):
             assert "was given a value of Depends(session)" in await refusal(app, tool)
         assert await refusal(app, "data") == ""
+
+    async def test_that_takes_the_session_of_a_unit_of_work(self, app: MRTRServer) -> None:
+        engine = create_engine("sqlite://")
+
+        class UnitOfWork:
+            def __init__(self) -> None:
+                self.engine = engine
+                self.session = Session(engine)
+
+        async def unit() -> AsyncIterator[UnitOfWork]:
+            unit = UnitOfWork()
+            with unit.session.begin():
+                yield unit
+
+        def nested(unit: Annotated[UnitOfWork, Depends(unit)]) -> UnitOfWork:
+            return UnitOfWork()
+
+        takes: dict[str, Callable[[UnitOfWork], Any]] = {
+            "session": lambda unit: [unit.session],
+            "method": lambda unit: unit.session.add,
+            "engine": lambda unit: unit.engine,  # to open a session of its own
+        }
+
+        def add(name: str, dependency: Callable[..., Any], take: Callable[[UnitOfWork], Any]) -> None:
+            @app.tool(name=name)
+            async def run(unit: Annotated[UnitOfWork, Depends(dependency)], ctx: Context) -> str:
+                await ctx.step(use, take(unit))
+                await ctx.confirm("sure?")
+                return "done"
+
+        for dependency in (unit, nested):
+            for name, take in takes.items():
+                add(tool := f"{dependency.__name__}_{name}", dependency, take)
+                said = await refusal(app, tool)
+                assert ("was given a value of Depends(unit)" in said) is (name != "engine"), tool
 
     async def test_that_takes_a_list_which_a_generator_yields(self, app: MRTRServer) -> None:
         def batch() -> Iterator[list[str]]:
@@ -390,7 +427,7 @@ class TestWhatItCosts:
 class TestAStepRuns:
     DATA: tuple[Any, ...] = (
         *(None, True, 7, "tenant", b"raw", Decimal("1.5"), date(2026, 5, 1), IPv4Address("127.0.0.1"), Path("/srv")),
-        ("a", 1),
+        (UTC, 1),
     )
 
     async def test_that_takes_data_which_a_generator_yields(self, app: MRTRServer) -> None:

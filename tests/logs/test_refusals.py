@@ -7,6 +7,7 @@ import socket
 from typing import Any
 
 import pytest
+import uvicorn
 from starlette.middleware import Middleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -317,9 +318,18 @@ class TestTheLinesOfAWebServer:
         def warn() -> int:
             caplog.clear()
             for _ in range(3):
-                web_server.warning("Invalid HTTP")
+                its_own = (uvicorn.__file__, 1, "Invalid HTTP", (), None)
+                web_server.handle(web_server.makeRecord(web_server.name, logging.WARNING, *its_own))
             return self.said(caplog).count("Invalid HTTP")
 
         with in_thread(MRTRServer("x", keys=[bytes(32)]), log_config=None):
             assert warn() == 1
         assert warn() == 3
+
+    def test_that_an_author_writes_to_its_logger_are_all_there(self, caplog: pytest.LogCaptureFixture) -> None:
+        with in_thread(MRTRServer("x", keys=[bytes(32)]), log_config=None):
+            for number in range(LINES_IN_WINDOW + 1):
+                logging.getLogger("uvicorn.error").warning("A payment has failed: %d", number)
+                logging.getLogger("uvicorn.error").error("Again", exc_info=ValueError("one"))
+        said = self.said(caplog)
+        assert sum("payment" in each for each in said) == said.count("Again") == LINES_IN_WINDOW + 1

@@ -337,6 +337,16 @@ class TestLaterTables:
         assert "has begun" in await migrate.new_epoch(url)
         assert await version(url) == "12"
 
+    async def test_are_reviewed_by_what_they_need(self, postgresql: PostgreSQL) -> None:
+        """A later release may have dropped an index of ours."""
+        url = postgresql.url(await postgresql.new_database())
+        await upgrade(url)
+        drop = f"DROP INDEX {next(iter(open_database(url).later_indexes))}"
+        await on(url, drop)
+        assert "an index is missing" in str(await migrate.review(url))
+        await on(url, *self.LATER)
+        assert "an index is missing" not in str(await migrate.review(url))
+
     async def test_are_served(self, url: str, tmp_path: Path) -> None:
         await upgrade(url)
         await on(url, *self.LATER)

@@ -572,6 +572,7 @@ class TestTheLog:
     async def test_knows_which_task_a_call_is_about(self, office: Office) -> None:
         class Facts:
             task = tool = ""
+            is_traced = False
 
             def begin(self, journal: Journal) -> None:
                 """Take the journal."""

@@ -415,7 +415,7 @@ class TestARequestLooksAtItsTask:
 
     @pytest.mark.parametrize("status", ["input_required", "completed", "failed", "cancelled"])
     def test_does_not_look_again_where_it_asks_or_has_ended(self, virtual_time: VirtualTime, status: str) -> None:
-        assert self.looks(virtual_time, task_row(status=status), sends_pieces=True) == ([], [])
+        assert self.looks(virtual_time, task_row(status=status), sends_pieces=True) == ([], [0])
 
 
 class TestWaitingIsBounded:

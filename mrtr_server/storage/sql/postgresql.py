@@ -296,7 +296,8 @@ class PostgreSQLDatabase(Database):
     async def review(self, processes: int = 1) -> list[Advice]:
         """Return what an operator should know before servers use it; see `Database.review`."""
         found: list[Advice] = [("warning", self._advice)] if self._advice else []
-        if await self.missing_indexes():
+        tables = await self.found_version()
+        if tables is not None and tables.number in self.migrations and await self.missing_indexes():
             found.append(("warning", "an index is missing, or unfinished: run `mrtr-server db upgrade` again"))
         ((standbys, waited_for, commit, may_see, user),) = await self.rows("find_standbys")
         if commit == "off" or (commit == "local" and standbys):
