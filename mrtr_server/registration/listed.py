@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from ..errors import SetupError
-from ..protocol.content import Annotations, ToolAnnotations, icon_entries
+from ..protocol.content import Annotations, ToolAnnotations, first_problem, icon_entries, wire_of
 from ..protocol.messages import JSON
 from ..well_formed import refuse_halves
 from .options import ListedOptions
@@ -77,15 +77,10 @@ def hints_of(given: Any, kind: type[Annotations | ToolAnnotations], such_as: str
         raise SetupError(f"annotations= takes {kind.__name__}(...), such as {kind.__name__}({such_as})")
     if given is None:
         return None
-    if isinstance(given, kind):
-        return given.wire() or None
     try:
-        kind.model_validate(given)
+        return wire_of(kind, given if isinstance(given, Mapping) else given.wire()) or None
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(map(str, first["loc"]))
-        raise SetupError(f"annotations= can't be sent: {where}: {first['msg']}") from None
-    return dict(given) or None
+        raise SetupError(f"annotations= can't be sent: {first_problem(error)}") from None
 
 
 def refuse_other_than_strings(where: str, schema: Mapping[str, Any], what: str) -> None:

@@ -33,7 +33,7 @@ def written(value: Any, write: Write) -> Any:
 
 def _merged(value: Any, aliased: Any, named: Any) -> Any:
     """Return the JSON with aliases, with the keys of the other where a model says so; both are of one value."""
-    if isinstance(aliased, list) and isinstance(named, list):
+    if isinstance(aliased, list) and isinstance(named, list) and len(aliased) == len(named):  # a generator ends once
         items = list(value) if isinstance(value, list | tuple | set | frozenset) else []
         return [_merged(*each) for each in zip(_as_many(items, aliased), aliased, named, strict=True)]
     if not (isinstance(aliased, dict) and isinstance(named, dict) and len(aliased) == len(named)):

@@ -13,7 +13,7 @@ from collections.abc import (
 )
 from dataclasses import fields, is_dataclass
 from inspect import Parameter, isclass
-from types import CoroutineType, NoneType
+from types import CoroutineType, GeneratorType, NoneType
 from typing import Annotated, Any, get_args, get_origin
 
 from pydantic import BaseModel
@@ -30,6 +30,7 @@ from ..protocol.content import (
     block,
     is_content,
     is_content_class,
+    is_written_content,
     role_and_content,
 )
 from ..protocol.messages import JSON
@@ -82,15 +83,24 @@ def tool_results(where: str, returns: Any) -> tuple[JSON | None, Write]:
         if not isinstance(value, ToolResult):
             if isinstance(value, CoroutineType):
                 raise _unawaited(value)
+            value = _whole(value)
             return _structured(structured.dump(value), value)
         if value.is_error and value.structured_content is None:
             return _in_full(value)
         return _in_full(value.model_copy(update={"structured_content": structured.dump(value.structured_content)}))
 
-    if not _is_list_of_anything(returns):
-        return structured.schema, write
-    # It may hold content, whose results have no structure, so no schema is declared.
-    return None, lambda value: _write_content(value) if _has_content(value) else write(value)
+    # A list of anything may hold content, whose results have no structure, so no schema is declared.
+    return (None, _or_content(write)) if _is_list_of_anything(returns) else (structured.schema, write)
+
+
+def _or_content(write: Write) -> Write:
+    """Return what writes content as such, and all else in this way."""
+
+    def write_list(value: Any) -> JSON:
+        value = _whole(value)
+        return _write_content(value) if _has_content(value) else write(value)
+
+    return write_list
 
 
 def piece_results(where: str, returns: Any) -> Write:
@@ -206,6 +216,11 @@ def _is_list_of_anything(returns: Any) -> bool:
     return returns in _LISTS or (get_origin(returns) in _LISTS and set(get_args(returns)) <= {Any, ...})
 
 
+def _whole(value: Any) -> Any:
+    """Return the values of a generator, which can be looked at once, as a list; anything else as it is."""
+    return list(value) if isinstance(value, GeneratorType) else value
+
+
 def _has_content(value: Any) -> bool:
     return isinstance(value, list | tuple) and any(map(is_content, value))
 
@@ -240,6 +255,7 @@ def _write_content(value: Any) -> JSON:
         return _in_full(value)
     if value is None:
         return {"content": [], "isError": False}
+    value = _whole(value)
     if (content := _blocks_of(value)) is not None:
         return {"content": content, "isError": False}
     if type(value) not in _JSON_TYPES:
@@ -268,14 +284,16 @@ def _blocks_of(value: Any) -> list[JSON] | None:
 
 
 def _part(value: Any) -> JSON:
-    if isinstance(value, str) or is_content(value):
+    if isinstance(value, str) or is_content(value) or is_written_content(value):
         return block(value)
     return {"type": "text", "text": _text(_jsonable(value), value)}
 
 
 def _jsonable(value: Any) -> Any:
     try:
-        return written(value, lambda by_alias: _ANYTHING.to_python(value, mode="json", by_alias=by_alias))
+        return written(
+            value, lambda by_alias: _ANYTHING.to_python(value, mode="json", by_alias=by_alias, warnings=False)
+        )
     except UnicodeEncodeError:
         return to_jsonable_python(well_formed(value), by_alias=True)
 

@@ -3,12 +3,15 @@
 import json
 import math
 from base64 import b64encode, encodebytes
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from decimal import Decimal
+from enum import Enum
 from typing import Annotated, Any
 
 import mcp.types
 import pytest
-from pydantic import BaseModel, ValidationError
+from pydantic import AnyUrl, BaseModel, ValidationError, computed_field
 
 from mrtr_server import (
     Annotations,
@@ -139,7 +142,9 @@ class TestMessages:
 
 
 class TestData:
-    @pytest.mark.parametrize("data", ["no data", "iVBORw", "iVBO=Rw==", "iVBO-_==", "data:image/png;base64", "é"])
+    @pytest.mark.parametrize(
+        "data", ["no data", "iVBORw", "iVBORw====", "iVBO====", "iVBO=Rw==", "iVBO-_==", "data:image/png;base64", "é"]
+    )
     def test_is_base64(self, data: str) -> None:
         for make in (ImageContent, AudioContent):
             with pytest.raises(ValidationError, match=r"not Base64|no comma") as caught:
@@ -273,9 +278,101 @@ class TestContentBesideData:
         with pytest.raises(SetupError, match="within data, which no client would show"):
             called(None, returns)
 
+    def test_beside_content_a_dictionary_that_looks_like_content_is_content(self) -> None:
+        assert called([IMAGE, text("x"), {"type": "text"}])["result"]["content"] == [
+            BLOCK,
+            text("x"),
+            text('{"type":"text"}'),
+        ]
+
+    @pytest.mark.parametrize("returns", [Any, list, Iterable[Any]])
+    def test_a_generator_is_the_list_of_its_values(self, returns: Any) -> None:
+        made = called(({"a": each} for each in range(2)), returns)["result"]
+        assert made["structuredContent"] == [{"a": 0}, {"a": 1}]
+        nested = called({"rows": (each for each in range(2))})["result"]
+        assert nested["structuredContent"] == {"rows": [0, 1]}
+        if returns != Iterable[Any]:
+            assert called((each for each in (IMAGE, "x")), returns)["result"]["content"] == [BLOCK, text("x")]
+
     def test_data_that_looks_like_content_stays_data(self) -> None:
         for value in ({"type": "text", "text": "x"}, [{"type": "image"}]):
             assert called(value)["result"]["structuredContent"] == value
+
+
+class Level(Enum):
+    LOW = "low"
+
+
+class Item(BaseModel):
+    count: int = 1
+    price: Decimal = Decimal(1)
+    level: Level = Level.LOW
+    page: AnyUrl | None = None
+    tags: list[str] = []
+
+
+@dataclass
+class Row:
+    count: int
+    level: Level = Level.LOW
+    rows: list["Row"] = field(default_factory=list)
+
+
+class Box(BaseModel):
+    row: Row
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def half(self) -> int:
+        return self.row.count / 2  # type: ignore[return-value]
+
+
+def changed(**values: Any) -> Item:
+    item = Item()
+    for name, value in values.items():
+        setattr(item, name, value)
+    return item
+
+
+class TestObjects:
+    """Nobody has validated a dataclass, or what was assigned to a model."""
+
+    @pytest.mark.parametrize(
+        ("value", "returns", "why"),
+        [
+            (Row(None), Row, "count: Input should be a valid integer"),  # type: ignore[arg-type]
+            (Row("no number"), Row, "count: Input should be a valid integer"),  # type: ignore[arg-type]
+            ([Row(1, rows=[Row(1.5)])], list[Row], "0.rows.0.count: Input should be a valid integer"),  # type: ignore[arg-type]
+            (Box(row=Row(1)), Box, "half: Input should be a valid integer"),
+            (changed(level="secret"), Item, "level: Input should be 'low'"),
+            (changed(price=5), Item, "price: Input should be a valid string"),
+            (changed(tags=["a", 5]), Item | None, "tags.1: Input should be a valid string"),
+            (Item.model_construct(), Item, None),
+            (Report.model_construct(more=1), Report, "title: Field required"),  # type: ignore[call-arg]
+            ({"count": None}, Annotated[ToolResult, Item], "count: Input should be a valid integer"),
+        ],
+    )
+    def test_are_what_their_schema_promises(
+        self, value: Any, returns: Any, why: str | None, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        if why is None:
+            assert called(value, returns)["result"]["structuredContent"]["count"] == 1
+            return
+        value = ToolResult(structured_content=value) if isinstance(value, dict) else value
+        assert is_refused(called(value, returns), caplog, why)
+        assert "secret" not in caplog.text
+
+    def test_may_have_other_values_that_are_written_alike(self) -> None:
+        item = changed(count=2.0, level="low", page="https://example.com")
+        assert called(item, Item)["result"]["structuredContent"] == {
+            "count": 2.0,
+            "price": "1",
+            "level": "low",
+            "page": "https://example.com",
+            "tags": [],
+        }
+        assert called(Box(row=Row(4, "low")), Box)["result"]["structuredContent"]["half"] == 2  # type: ignore[arg-type]
+        assert called(changed(count="5"))["result"]["structuredContent"]["count"] == "5"
 
 
 class TestToolResults:
