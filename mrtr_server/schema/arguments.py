@@ -1,6 +1,6 @@
 """From a signature to JSON Schema, and from JSON back to arguments and results."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from inspect import Parameter
@@ -268,6 +268,7 @@ class Structured:
         try:
             valid = self._validate(value)
             if self._may_name:
+                valid = list(valid) if isinstance(valid, Iterator) else valid  # it is written twice
                 plain = written(valid, lambda by_alias: self._write(valid, by_alias=by_alias))
             else:
                 plain = self._write(valid, by_alias=True)
