@@ -330,7 +330,7 @@ def _text(plain: Any, value: Any) -> str:
     if isinstance(plain, str):
         return plain
     text = _json(plain)
-    if '"type":"' in text and (found := _content_within(value)) is not None:
+    if ('"type":"' in text or '"_meta":' in text) and (found := _content_within(value)) is not None:
         raise FlowError(
             f"The result has {type(found).__name__} within data, which no client would show. Return content by itself, "
             "in a list, or in ToolResult(content=[...], structured_content=...)"
@@ -340,7 +340,7 @@ def _text(plain: Any, value: Any) -> str:
 
 def _content_within(value: Any) -> Any:
     """Return content that is somewhere in a value; None if there is none."""
-    if isinstance(value, Content) or (is_content(value) and type(value).__name__ in _FOREIGN_CONTENT):
+    if isinstance(value, _NO_DATA) or (is_content(value) and type(value).__name__ in _FOREIGN_CONTENT):
         return value
     within: Iterable[Any] = ()
     if isinstance(value, Mapping):
@@ -354,6 +354,7 @@ def _content_within(value: Any) -> Any:
     return next((found for each in within if (found := _content_within(each)) is not None), None)
 
 
+_NO_DATA = (Content, ResourceContents, ToolResult, PromptResult)
 _FOREIGN_CONTENT = frozenset({"TextContent", "ImageContent", "AudioContent", "EmbeddedResource", "ResourceLink"})
 """The names of the content of the official SDK."""
 
@@ -387,7 +388,7 @@ def _prompt_message(item: Any) -> JSON:
 
 
 def _contents(item: Any, uri: str, mime_type: str | None) -> JSON:
-    if is_content(item):
+    if is_content(item) or isinstance(item, ToolResult | PromptResult) or for_result(type(item)):
         raise TypeError(
             f"{type(item).__name__} is no content of a resource; return text, bytes, or ResourceContents(blob=...)"
         )

@@ -273,6 +273,16 @@ class TestContentBesideData:
         for value, returns in values:
             assert is_refused(called(value, returns), caplog, why)
 
+    @pytest.mark.parametrize(
+        "value", [ResourceContents(text="x"), ToolResult(content=["x"]), PromptResult(messages=["x"])]
+    )
+    def test_so_is_what_other_handlers_return(self, value: Any, caplog: pytest.LogCaptureFixture) -> None:
+        assert is_refused(called({"a": [value]}), caplog, f"has {type(value).__name__} within data")
+        if not isinstance(value, ResourceContents):
+            app = MRTRServer("app")
+            app.resource("a://b", name="b")(lambda: value)
+            assert is_refused(Client(app).read("a://b").message, caplog, "is no content of a resource")
+
     @pytest.mark.parametrize("returns", [dict[str, ImageContent], dict[str, list[TextContent] | None]])
     def test_a_type_with_content_within_data_is_refused(self, returns: Any) -> None:
         with pytest.raises(SetupError, match="within data, which no client would show"):
