@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import PydanticInvalidForJsonSchema, TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode
-from pydantic_core import PydanticOmit, PydanticSerializationError, core_schema, from_json, to_json
+from pydantic_core import PydanticOmit, PydanticSerializationError, from_json, to_json
 
 from .aliases import has_names
 
@@ -106,9 +106,9 @@ class _ResultSchema(TitleFreeSchema):
     def union_schema(self, schema: Any) -> JSONSchema:
         """Describe a union, with what clients shall not choose (`SkipJsonSchema`): it is written all the same."""
         choices: list[JSONSchema] = []
-        for choice in core_schema.iter_union_choices(schema):
+        for choice in schema["choices"]:
             try:
-                choices.append(self._choice(choice))
+                choices.append(self._choice(choice[0] if isinstance(choice, tuple) else choice))
             except PydanticInvalidForJsonSchema:
                 return {}
             except PydanticOmit:  # what is missing is not written

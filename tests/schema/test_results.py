@@ -657,7 +657,7 @@ class TestNamesOrAliases:
             (NamedDataclass, NamedDataclass(), {"id": 4}),
             (NamedList, NamedList([Named()]), [NAMED]),
             (Iterable[Named], [Named()], [NAMED]),
-            (Any, deque([Named(), Aliased()]), [NAMED, ALIASED]),
+            (deque[Named | Aliased], deque([Named(), Aliased()]), [NAMED, ALIASED]),
             (
                 dict[str, Any],
                 {"x": [NamedAround(), (Aliased(), 1)], "y": NamedDataclass()},
