@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from ..errors import SetupError
 from ..protocol.content import Annotations, ToolAnnotations, first_problem, icon_entries, wire_of
 from ..protocol.messages import JSON
+from ..schema.lenient import takes
 from ..well_formed import refuse_halves
 from .options import ListedOptions
 
@@ -83,6 +84,10 @@ def hints_of(given: Any, kind: type[Annotations | ToolAnnotations], such_as: str
         raise SetupError(f"annotations= can't be sent: {first_problem(error)}") from None
 
 
+_OF_TEXTS = ("string", "integer", "number", "boolean")
+"""The JSON types whose values are read from texts."""
+
+
 def refuse_other_than_strings(where: str, schema: Mapping[str, Any], what: str) -> None:
     """Refuse parameters that come as strings and whose types take none.
 
@@ -95,17 +100,9 @@ def refuse_other_than_strings(where: str, schema: Mapping[str, Any], what: str) 
         SetupError: there is one.
     """
     for name, field in schema["properties"].items():
-        if not _takes_strings(field, schema.get("$defs", {})):
+        if not any(takes(schema, field, kind) for kind in _OF_TEXTS):
             raise SetupError(
                 f"{where}: {name!r} is {what}, which arrives as a string, and its type accepts no string; "
                 "take a str and convert it, or add BeforeValidator(..., json_schema_input_type=str) to the "
                 "annotation"
             )
-
-
-def _takes_strings(field: Mapping[str, Any], definitions: Mapping[str, Any]) -> bool:
-    if "$ref" in field:
-        field = definitions[field["$ref"].rpartition("/")[2]]
-    if "anyOf" in field or "oneOf" in field:
-        return any(_takes_strings(branch, definitions) for branch in field.get("anyOf", field.get("oneOf", ())))
-    return field.get("type") not in ("object", "array", "null")
