@@ -74,7 +74,9 @@ def tool_results(where: str, returns: Any) -> tuple[JSON | None, Write]:
         if hint := for_result(member):
             raise SetupError(f"{where}: {member!r} is another framework's; return {hint}")
     declared = _declared_by(returns)
-    if declared is None and (returns in (Parameter.empty, Any, None, NoneType) or any(map(_is_content_type, members))):
+    if declared is None and (
+        returns in (Parameter.empty, Any, object, None, NoneType) or any(map(_is_content_type, members))
+    ):
         lists = any(get_origin(member) in _LISTS and _is_content_type(member) for member in members)
         return None, _write_blocks if lists else _write_content
     structured = Structured(where, returns if declared is None else declared)
@@ -213,7 +215,11 @@ def completion_body(value: Any) -> JSON:
 
 
 def _is_list_of_anything(returns: Any) -> bool:
-    return returns in _LISTS or (get_origin(returns) in _LISTS and set(get_args(returns)) <= {Any, ...})
+    members = [member for member in union_members(returns) if member not in (None, NoneType)]
+    return bool(members) and all(
+        member in _LISTS or (get_origin(member) in _LISTS and set(get_args(member)) <= {Any, object, ...})
+        for member in members
+    )
 
 
 def _whole(value: Any) -> Any:
@@ -265,9 +271,10 @@ def _write_content(value: Any) -> JSON:
             raise FlowError(f"The result is another framework's {type(value).__name__}; return {hint}")
     try:
         return _structured(_jsonable(value), value)
-    except PydanticSerializationError as error:
+    except (PydanticSerializationError, UnicodeDecodeError) as error:
+        why = "it has bytes that are no text" if isinstance(error, UnicodeDecodeError) else error
         raise FlowError(
-            f"The result can't be written as JSON ({error}); return text, content, a model, a dataclass or "
+            f"The result can't be written as JSON ({why}); return text, content, a model, a dataclass or "
             "plain JSON values"
         ) from None
 

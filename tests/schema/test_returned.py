@@ -240,7 +240,13 @@ class Plot:
 
 
 class TestContentBesideData:
-    @pytest.mark.parametrize("returns", [Any, list, list[Any], tuple[Any, ...], list[ImageContent | dict[str, int]]])
+    @pytest.mark.parametrize(
+        "returns",
+        [
+            *(Any, list, list[Any], tuple[Any, ...], list[ImageContent | dict[str, int]]),
+            *(object, list[object], list[Any] | None, tuple[object, ...] | None),
+        ],
+    )
     @pytest.mark.parametrize("image", [IMAGE, FOREIGN])
     def test_a_picture_in_a_list_is_a_picture_and_data_beside_it_is_text(self, returns: Any, image: Any) -> None:
         result = called(["drawn", image, {"width": 3}, None], returns)["result"]
@@ -251,7 +257,7 @@ class TestContentBesideData:
         }
         assert "structuredContent" not in result
 
-    @pytest.mark.parametrize("returns", [list, list[Any]])
+    @pytest.mark.parametrize("returns", [list, list[Any], list[object] | None])
     def test_a_list_of_data_is_data(self, returns: Any) -> None:
         for value in ([{"type": "text"}, 1], ["a", "b"], []):
             assert called(value, returns)["result"]["structuredContent"] == value
@@ -287,6 +293,10 @@ class TestContentBesideData:
     def test_a_type_with_content_within_data_is_refused(self, returns: Any) -> None:
         with pytest.raises(SetupError, match="within data, which no client would show"):
             called(None, returns)
+
+    @pytest.mark.parametrize("value", [b"\xff", [b"\xff"]])
+    def test_bytes_that_are_no_text_are_refused(self, value: Any, caplog: pytest.LogCaptureFixture) -> None:
+        assert is_refused(called(value), caplog, "it has bytes that are no text")
 
     def test_beside_content_a_dictionary_that_looks_like_content_is_content(self) -> None:
         assert called([IMAGE, text("x"), {"type": "text"}])["result"]["content"] == [
