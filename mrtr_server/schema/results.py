@@ -74,9 +74,7 @@ def tool_results(where: str, returns: Any) -> tuple[JSON | None, Write]:
         if hint := for_result(member):
             raise SetupError(f"{where}: {member!r} is another framework's; return {hint}")
     declared = _declared_by(returns)
-    if declared is None and (
-        returns in (Parameter.empty, Any, object, None, NoneType) or any(map(_is_content_type, members))
-    ):
+    if declared is None and (returns in (Parameter.empty, Any, None, NoneType) or any(map(_is_content_type, members))):
         lists = any(get_origin(member) in _LISTS and _is_content_type(member) for member in members)
         return None, _write_blocks if lists else _write_content
     structured = Structured(where, returns if declared is None else declared)

@@ -244,7 +244,7 @@ class TestContentBesideData:
         "returns",
         [
             *(Any, list, list[Any], tuple[Any, ...], list[ImageContent | dict[str, int]]),
-            *(object, list[object], list[Any] | None, tuple[object, ...] | None),
+            *(list[object], list[Any] | None, tuple[object, ...] | None),
         ],
     )
     @pytest.mark.parametrize("image", [IMAGE, FOREIGN])
