@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pytest
-from pydantic import BaseModel, BeforeValidator
+from pydantic import BaseModel, BeforeValidator, Field
 from starlette.authentication import AuthenticationError
 from starlette.requests import HTTPConnection
 from starlette.types import Message
@@ -67,6 +67,10 @@ class Shelf:
 
     async def __call__(self, books: int) -> str:
         return str(books)
+
+
+class Tree(BaseModel):
+    branches: list["Tree"] = []
 
 
 class TestFunctions:
@@ -160,7 +164,13 @@ class TestRawSchemas:
 
 
 class TestTypes:
-    @pytest.mark.parametrize("annotation", [list[str], dict[str, int], Shelf | None, BaseModel, list[str] | None, None])
+    @pytest.mark.parametrize(
+        "annotation",
+        [
+            *(list[str], dict[str, int], Shelf | None, BaseModel, list[str] | None, None),
+            *(Tree, Annotated[Tree, Field(description="A tree")]),
+        ],
+    )
     def test_an_argument_of_a_prompt_comes_as_a_string(self, app: MRTRServer, annotation: Any) -> None:
         class Model(BaseModel):
             x: int

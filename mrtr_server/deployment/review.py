@@ -30,7 +30,8 @@ SHORT_LEASE = 10.0
 """A lease below that is one to think about, in seconds."""
 
 _SECRET = re.compile(
-    r"(?:^|_)(?:password|passwd|passphrase|passcode|pwd|secret|token|cvv|cvc|api_?key|(?:private|access)_key|card_number)(?:$|_)"
+    r"(?:^|_)(?:password|passwd|passphrase|passcode|pwd|secret|token|credentials?|otp|api_?key|(?:private|access)_key"
+    r"|cvv|cvc|card_number|credit_?card|security_code)(?:$|_)"
 )
 """Names of fields, in snake case, whose values are nobody's but the person's."""
 SHORT_LIFE, LONG_LIFE = 10.0, 90 * 86400.0

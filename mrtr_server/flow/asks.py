@@ -4,15 +4,16 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from functools import lru_cache
-from typing import Any, Generic, Literal, Protocol, Self, TypeVar, cast, get_args, get_origin, overload
+from typing import Annotated, Any, Generic, Literal, Protocol, Self, TypeVar, cast, get_args, get_origin, overload
 
-from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator
 from pydantic.alias_generators import to_camel
+from pydantic_core import from_json, to_json
 from typing_extensions import override
 
 from ..crypto.digests import digest
 from ..errors import InvalidAnswer, Refusal, SetupError
-from ..protocol.content import parts_of, role_and_content, sampling_block, uses_tools
+from ..protocol.content import first_problem, parts_of, role_and_content, sampling_block, uses_tools
 from ..protocol.messages import FORM, JSON, SHORT_MESSAGE, Question
 from ..schema.forms import Form, form, in_words
 from ..schema.peer_validator import validator_of
@@ -292,6 +293,31 @@ class Confirm(Ask[bool]):
         return True
 
 
+def _refuse_no_json(value: Any) -> Any:
+    try:
+        from_json(to_json(value), allow_inf_nan=False)
+    except ValueError:
+        raise ValueError("it can't be written as JSON") from None
+    return value
+
+
+_JSONObject = Annotated[Mapping[str, Any], AfterValidator(_refuse_no_json)]
+
+
+class _SampleOptions(BaseModel):
+    """What clients can read of a sampling, next to its messages."""
+
+    max_tokens: Annotated[int, Field(strict=True, ge=1)]
+    system_prompt: str | None = None
+    model_preferences: _JSONObject | None = None
+    temperature: Annotated[float, Field(strict=True, allow_inf_nan=False)] | None = None
+    stop_sequences: Sequence[str] | None = None
+    metadata: _JSONObject | None = None
+    include_context: Literal["none", "thisServer", "allServers"] | None = None
+    tools: Sequence[_JSONObject] | None = None
+    tool_choice: _JSONObject | None = None
+
+
 class Sample(Ask[Sampled]):
     """Ask the client's model for a message (Sampling, Creating Messages).
 
@@ -302,6 +328,9 @@ class Sample(Ask[Sampled]):
         system_prompt, model_preferences, temperature, stop_sequences, metadata, include_context, tools, tool_choice:
             as in the protocol, plain JSON. `tools` needs a client that declares `sampling.tools`.
         key: see `Ask`; `sample` by default.
+
+    Raises:
+        SetupError: a message or an option is not as the protocol has it.
     """
 
     default_key = "sample"
@@ -324,18 +353,23 @@ class Sample(Ask[Sampled]):
     ) -> None:
         super().__init__(key)
         self.messages = messages if callable(messages) else _conversation(messages)
-        optional = {
-            "systemPrompt": system_prompt,
-            "modelPreferences": model_preferences,
+        options = {
+            "max_tokens": max_tokens,
+            "system_prompt": system_prompt,
+            "model_preferences": model_preferences,
             "temperature": temperature,
-            "stopSequences": stop_sequences,
+            "stop_sequences": stop_sequences,
             "metadata": metadata,
-            "includeContext": include_context,
+            "include_context": include_context,
             "tools": tools,
-            "toolChoice": tool_choice,
+            "tool_choice": tool_choice,
         }
-        given = {name: value for name, value in optional.items() if value is not None}
-        self._params = {"maxTokens": max_tokens, **given}
+        given = {name: value for name, value in options.items() if value is not None}
+        try:
+            _SampleOptions.model_validate(given)
+        except ValidationError as error:
+            raise SetupError(f"A sampling can't be sent: {first_problem(error)}") from None
+        self._params = {to_camel(name): value for name, value in given.items()}
 
     @override
     def question(self) -> Question:

@@ -7,6 +7,8 @@ from ..well_formed import well_formed
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:(?=.)", re.DOTALL)
 _WEB = ("http:", "https:")
+_NO_HOST = re.compile(r"[%<>^|\"`{}]")
+"""What no host may have (URL Standard, forbidden host code points): clients fail to read it, or go elsewhere."""
 _SCRIPTS = ("javascript:", "vbscript:")
 
 
@@ -31,6 +33,8 @@ def fault_of_page(url: str) -> str:
         return "has no host; write it whole, such as https://example.com/page"
     if "@" in parts.netloc:
         return "has a user name or a password, which everybody sees who sees the address; leave them out"
+    if _NO_HOST.search(parts.netloc):
+        return "has a character in its host that no host has, such as %"
     return ""
 
 

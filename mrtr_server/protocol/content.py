@@ -52,6 +52,22 @@ class Wire(BaseModel):
         return self.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
+def wire_of(model: type[Wire], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return plain JSON as a model has it, with the members that the model does not have. Raises `ValidationError`."""
+    valid = model.model_validate(given)
+    known = {
+        name for field, info in model.model_fields.items() for name in (field, info.alias, info.serialization_alias)
+    }
+    return {**{name: value for name, value in given.items() if name not in known}, **valid.wire()}
+
+
+def first_problem(error: ValidationError) -> str:
+    """Return where the first problem is, and what, without the value."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    where = ".".join(map(str, first["loc"]))
+    return f"{where and f'{where}: '}{first['msg']}"
+
+
 def _date(text: str) -> str:
     try:
         datetime.fromisoformat(text)
@@ -92,11 +108,16 @@ class Icon(Wire):
 
 def icon_entries(where: str, icons: Iterable[Icon | Mapping[str, Any]]) -> list[dict[str, Any]] | None:
     """Return icons as plain JSON; None if there are none. Raises `SetupError` for one that clients must not fetch."""
-    entries = [icon.wire() if isinstance(icon, Icon) else dict(icon) for icon in icons]
-    for entry in entries:
-        src = entry.get("src")
+    entries = []
+    for icon in icons:
+        given = icon.wire() if isinstance(icon, Icon) else icon
+        src = given.get("src")
         if fault := fault_of_icon(src) if isinstance(src, str) else "is missing":
             raise SetupError(f"{where}: the src of an icon {fault}")
+        try:
+            entries.append(wire_of(Icon, given))
+        except ValidationError as error:
+            raise SetupError(f"{where}: an icon can't be sent: {first_problem(error)}") from None
     return entries or None
 
 
@@ -339,6 +360,12 @@ def is_content(value: Any) -> bool:
     return isinstance(kind, str) and kind in _MAIN_FIELDS and hasattr(value, _MAIN_FIELDS[kind])
 
 
+def is_written_content(value: Any) -> bool:
+    """Return whether a value is a dictionary that looks like a content block, and may be data all the same."""
+    kind = value.get("type") if isinstance(value, Mapping) else None
+    return isinstance(kind, str) and kind in _MAIN_FIELDS and _MAIN_FIELDS[kind] in value
+
+
 def is_content_class(cls: type[BaseModel]) -> bool:
     """Return whether the values of a class are content blocks."""
     kind = cls.model_fields.get("type")
@@ -383,13 +410,9 @@ def _checked(given: Mapping[str, Any]) -> dict[str, Any]:
     if model is None:
         raise TypeError(f"a dictionary is content if its type is one of {', '.join(_BLOCKS)}; this one has another")
     try:
-        valid = model.model_validate(given)
+        return wire_of(model, given)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(map(str, first["loc"]))
-        raise TypeError(f"this {kind} content can't be sent: {where and f'{where}: '}{first['msg']}") from None
-    known = {"mime_type", "mimeType", "_meta", "last_modified", *model.model_fields}
-    return {**{name: value for name, value in given.items() if name not in known}, **valid.wire()}
+        raise TypeError(f"this {kind} content can't be sent: {first_problem(error)}") from None
 
 
 ROLES = ("user", "assistant")

@@ -9,12 +9,17 @@ _EACH = "*"
 _PREFIX = "io.modelcontextprotocol/"
 
 _ANSWERS: JSON = {_EACH: {"_meta": {}, "result": {"_meta": {}}}}
-_META: JSON = {_PREFIX + name: {} for name in ("clientCapabilities", "related-task", "elicitation-response")}
+_CAPABILITIES: JSON = {name: {_EACH: {_EACH: {}}} for name in ("elicitation", "roots", "sampling", "tasks")}
+_META: JSON = {
+    _PREFIX + "clientCapabilities": _CAPABILITIES,
+    **{_PREFIX + name: {} for name in ("related-task", "elicitation-response")},
+}
 _MESSAGE: JSON = {
     "params": {
         "_meta": _META,
         "inputResponses": _ANSWERS,
-        **{name: {} for name in ("argument", "capabilities", "context", "notifications", "ref", "task")},
+        "capabilities": _CAPABILITIES,
+        **{name: {} for name in ("argument", "context", "notifications", "ref", "task")},
     },
     "result": {"_meta": _META},
     "error": {},

@@ -8,8 +8,9 @@ from typing import Any
 from pydantic import ValidationError
 
 from ..errors import SetupError
-from ..protocol.content import Annotations, ToolAnnotations, icon_entries
+from ..protocol.content import Annotations, ToolAnnotations, first_problem, icon_entries, wire_of
 from ..protocol.messages import JSON
+from ..schema.lenient import takes
 from ..well_formed import refuse_halves
 from .options import ListedOptions
 
@@ -77,15 +78,14 @@ def hints_of(given: Any, kind: type[Annotations | ToolAnnotations], such_as: str
         raise SetupError(f"annotations= takes {kind.__name__}(...), such as {kind.__name__}({such_as})")
     if given is None:
         return None
-    if isinstance(given, kind):
-        return given.wire() or None
     try:
-        kind.model_validate(given)
+        return wire_of(kind, given if isinstance(given, Mapping) else given.wire()) or None
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(map(str, first["loc"]))
-        raise SetupError(f"annotations= can't be sent: {where}: {first['msg']}") from None
-    return dict(given) or None
+        raise SetupError(f"annotations= can't be sent: {first_problem(error)}") from None
+
+
+_OF_TEXTS = ("string", "integer", "number", "boolean")
+"""The JSON types whose values are read from texts."""
 
 
 def refuse_other_than_strings(where: str, schema: Mapping[str, Any], what: str) -> None:
@@ -100,17 +100,9 @@ def refuse_other_than_strings(where: str, schema: Mapping[str, Any], what: str) 
         SetupError: there is one.
     """
     for name, field in schema["properties"].items():
-        if not _takes_strings(field, schema.get("$defs", {})):
+        if not any(takes(schema, field, kind) for kind in _OF_TEXTS):
             raise SetupError(
                 f"{where}: {name!r} is {what}, which arrives as a string, and its type accepts no string; "
                 "take a str and convert it, or add BeforeValidator(..., json_schema_input_type=str) to the "
                 "annotation"
             )
-
-
-def _takes_strings(field: Mapping[str, Any], definitions: Mapping[str, Any]) -> bool:
-    if "$ref" in field:
-        field = definitions[field["$ref"].rpartition("/")[2]]
-    if "anyOf" in field or "oneOf" in field:
-        return any(_takes_strings(branch, definitions) for branch in field.get("anyOf", field.get("oneOf", ())))
-    return field.get("type") not in ("object", "array", "null")

@@ -1,5 +1,6 @@
 """Whether results have the aliases of fields or their names: aliases, except where a model says otherwise itself."""
 
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -33,8 +34,10 @@ def written(value: Any, write: Write) -> Any:
 
 def _merged(value: Any, aliased: Any, named: Any) -> Any:
     """Return the JSON with aliases, with the keys of the other where a model says so; both are of one value."""
-    if isinstance(aliased, list) and isinstance(named, list):
-        items = list(value) if isinstance(value, list | tuple | set | frozenset) else []
+    if getattr(type(value), "__pydantic_root_model__", False):
+        return _merged(value.root, aliased, named)
+    if isinstance(aliased, list) and isinstance(named, list) and len(aliased) == len(named):  # a generator ends once
+        items = list(value) if isinstance(value, list | tuple | set | frozenset | deque) else []
         return [_merged(*each) for each in zip(_as_many(items, aliased), aliased, named, strict=True)]
     if not (isinstance(aliased, dict) and isinstance(named, dict) and len(aliased) == len(named)):
         return aliased

@@ -1,7 +1,8 @@
 """From a signature to JSON Schema, and from JSON back to arguments and results."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from inspect import Parameter
 from typing import Annotated, Any, NotRequired, Protocol, get_args, get_origin
 
@@ -22,6 +23,7 @@ from .generator import arguments_schema, results_schema
 from .lenient import DEFAULTS, LenientReading
 from .peer_validator import PeerValidator
 from .problems import MOST_PROBLEMS as MOST_PROBLEMS
+from .promises import promise_of
 
 _TELLING = frozenset({"value_error", "assertion_error", "union_tag_invalid"})
 """Errors of pydantic's whose message may hold the value."""
@@ -245,33 +247,34 @@ class Structured:
                     "structured_content=...)"
                 )
         # A serializer around that of a model, without an annotation, writes an object as a rule.
-        self._must_be_object = "type" not in self.schema and _wraps_a_model(adapter)
-        if self._must_be_object:
+        if "type" not in self.schema and _wraps_a_model(adapter):
             self.schema["type"] = "object"
         # The adapter's own methods do the same, and their many keywords double the time.
         self._validate = adapter.validator.validate_python
-        self._to_python = adapter.serializer.to_python
+        # Its warnings have values, and what it warns of is refused by the check, or fits.
+        self._write = partial(adapter.serializer.to_python, mode="json", warnings=False)
+        promise = promise_of(self.schema, adapter.core_schema)
+        self._check = promise.validate_python if promise else None
         self._may_name = any(each["type"] == "any" or has_names(each.get("cls")) for each in walk(adapter.core_schema))
 
     def dump(self, value: Any) -> Any:
         """Validate a result against its type, and return it as plain JSON. Raises `FlowError`, without the value."""
         try:
-            written = self._dump(value)
+            return self._dump(value)
         except UnicodeEncodeError:
-            written = self._dump(well_formed(value))
-        if self._must_be_object and not isinstance(written, dict):
-            raise FlowError(
-                f"The result's own serializer wrote a {type(written).__name__}; annotate what it returns, or let it "
-                "return a dictionary"
-            )
-        return written
+            return self._dump(well_formed(value))
 
     def _dump(self, value: Any, *, is_mended: bool = False) -> Any:
         try:
             valid = self._validate(value)
             if self._may_name:
-                return written(valid, lambda by_alias: self._to_python(valid, mode="json", by_alias=by_alias))
-            return self._to_python(valid, mode="json", by_alias=True)
+                valid = list(valid) if isinstance(valid, Iterator) else valid  # it is written twice
+                plain = written(valid, lambda by_alias: self._write(valid, by_alias=by_alias))
+            else:
+                plain = self._write(valid, by_alias=True)
+            if self._check is not None:
+                self._check(plain)
+            return plain
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
         if first["type"] == _NO_TEXT and not is_mended:

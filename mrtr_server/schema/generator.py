@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from pydantic import TypeAdapter
+from pydantic import PydanticInvalidForJsonSchema, TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode
-from pydantic_core import PydanticSerializationError, from_json, to_json
+from pydantic_core import PydanticOmit, PydanticSerializationError, from_json, to_json
 
 from .aliases import has_names
 
@@ -102,6 +102,24 @@ class _ResultSchema(TitleFreeSchema):
     def time_schema(self, schema: Any) -> JSONSchema:
         """Describe a time: the format asks for a zone."""
         return _with_zone(super().time_schema(schema), schema)
+
+    def union_schema(self, schema: Any) -> JSONSchema:
+        """Describe a union, with what clients shall not choose (`SkipJsonSchema`): it is written all the same."""
+        choices: list[JSONSchema] = []
+        for choice in schema["choices"]:
+            try:
+                choices.append(self._choice(choice[0] if isinstance(choice, tuple) else choice))
+            except PydanticInvalidForJsonSchema:
+                return {}
+            except PydanticOmit:  # what is missing is not written
+                continue
+        return choices[0] if len(choices) == 1 else self.get_union_of_schemas(choices)
+
+    def _choice(self, choice: Any) -> JSONSchema:
+        try:
+            return self.generate_inner(choice)
+        except PydanticOmit:
+            return self.generate_inner({name: value for name, value in choice.items() if name != "metadata"})
 
     def ser_schema(self, schema: Any) -> JSONSchema | None:
         """Describe what a serializer writes: anything, if that is a function of the author's without an annotation."""

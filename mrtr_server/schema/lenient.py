@@ -16,7 +16,7 @@ DEFAULTS = Limits()
 _ABOVE = 3
 """How deep an argument is within its message: an object each for that, its parameters and the arguments."""
 
-_TYPES = {str: "string", type(None): "null"}
+_TYPES = {str: "string", bool: "boolean", int: "integer", float: "number", type(None): "null"}
 
 
 class LenientReading:

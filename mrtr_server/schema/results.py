@@ -13,7 +13,7 @@ from collections.abc import (
 )
 from dataclasses import fields, is_dataclass
 from inspect import Parameter, isclass
-from types import CoroutineType, NoneType
+from types import CoroutineType, GeneratorType, NoneType
 from typing import Annotated, Any, get_args, get_origin
 
 from pydantic import BaseModel
@@ -30,6 +30,7 @@ from ..protocol.content import (
     block,
     is_content,
     is_content_class,
+    is_written_content,
     role_and_content,
 )
 from ..protocol.messages import JSON
@@ -82,15 +83,24 @@ def tool_results(where: str, returns: Any) -> tuple[JSON | None, Write]:
         if not isinstance(value, ToolResult):
             if isinstance(value, CoroutineType):
                 raise _unawaited(value)
+            value = _whole(value)
             return _structured(structured.dump(value), value)
         if value.is_error and value.structured_content is None:
             return _in_full(value)
         return _in_full(value.model_copy(update={"structured_content": structured.dump(value.structured_content)}))
 
-    if not _is_list_of_anything(returns):
-        return structured.schema, write
-    # It may hold content, whose results have no structure, so no schema is declared.
-    return None, lambda value: _write_content(value) if _has_content(value) else write(value)
+    # A list of anything may hold content, whose results have no structure, so no schema is declared.
+    return (None, _or_content(write)) if _is_list_of_anything(returns) else (structured.schema, write)
+
+
+def _or_content(write: Write) -> Write:
+    """Return what writes content as such, and all else in this way."""
+
+    def write_list(value: Any) -> JSON:
+        value = _whole(value)
+        return _write_content(value) if _has_content(value) else write(value)
+
+    return write_list
 
 
 def piece_results(where: str, returns: Any) -> Write:
@@ -203,7 +213,16 @@ def completion_body(value: Any) -> JSON:
 
 
 def _is_list_of_anything(returns: Any) -> bool:
-    return returns in _LISTS or (get_origin(returns) in _LISTS and set(get_args(returns)) <= {Any, ...})
+    members = [member for member in union_members(returns) if member not in (None, NoneType)]
+    return bool(members) and all(
+        member in _LISTS or (get_origin(member) in _LISTS and set(get_args(member)) <= {Any, object, ...})
+        for member in members
+    )
+
+
+def _whole(value: Any) -> Any:
+    """Return the values of a generator, which can be looked at once, as a list; anything else as it is."""
+    return list(value) if isinstance(value, GeneratorType) else value
 
 
 def _has_content(value: Any) -> bool:
@@ -240,6 +259,7 @@ def _write_content(value: Any) -> JSON:
         return _in_full(value)
     if value is None:
         return {"content": [], "isError": False}
+    value = _whole(value)
     if (content := _blocks_of(value)) is not None:
         return {"content": content, "isError": False}
     if type(value) not in _JSON_TYPES:
@@ -249,9 +269,10 @@ def _write_content(value: Any) -> JSON:
             raise FlowError(f"The result is another framework's {type(value).__name__}; return {hint}")
     try:
         return _structured(_jsonable(value), value)
-    except PydanticSerializationError as error:
+    except (PydanticSerializationError, UnicodeDecodeError) as error:
+        why = "it has bytes that are no text" if isinstance(error, UnicodeDecodeError) else error
         raise FlowError(
-            f"The result can't be written as JSON ({error}); return text, content, a model, a dataclass or "
+            f"The result can't be written as JSON ({why}); return text, content, a model, a dataclass or "
             "plain JSON values"
         ) from None
 
@@ -268,14 +289,16 @@ def _blocks_of(value: Any) -> list[JSON] | None:
 
 
 def _part(value: Any) -> JSON:
-    if isinstance(value, str) or is_content(value):
+    if isinstance(value, str) or is_content(value) or is_written_content(value):
         return block(value)
     return {"type": "text", "text": _text(_jsonable(value), value)}
 
 
 def _jsonable(value: Any) -> Any:
     try:
-        return written(value, lambda by_alias: _ANYTHING.to_python(value, mode="json", by_alias=by_alias))
+        return written(
+            value, lambda by_alias: _ANYTHING.to_python(value, mode="json", by_alias=by_alias, warnings=False)
+        )
     except UnicodeEncodeError:
         return to_jsonable_python(well_formed(value), by_alias=True)
 
@@ -312,7 +335,7 @@ def _text(plain: Any, value: Any) -> str:
     if isinstance(plain, str):
         return plain
     text = _json(plain)
-    if '"type":"' in text and (found := _content_within(value)) is not None:
+    if ('"type":"' in text or '"_meta":' in text) and (found := _content_within(value)) is not None:
         raise FlowError(
             f"The result has {type(found).__name__} within data, which no client would show. Return content by itself, "
             "in a list, or in ToolResult(content=[...], structured_content=...)"
@@ -322,7 +345,7 @@ def _text(plain: Any, value: Any) -> str:
 
 def _content_within(value: Any) -> Any:
     """Return content that is somewhere in a value; None if there is none."""
-    if isinstance(value, Content) or (is_content(value) and type(value).__name__ in _FOREIGN_CONTENT):
+    if isinstance(value, _NO_DATA) or (is_content(value) and type(value).__name__ in _FOREIGN_CONTENT):
         return value
     within: Iterable[Any] = ()
     if isinstance(value, Mapping):
@@ -336,6 +359,7 @@ def _content_within(value: Any) -> Any:
     return next((found for each in within if (found := _content_within(each)) is not None), None)
 
 
+_NO_DATA = (Content, ResourceContents, ToolResult, PromptResult)
 _FOREIGN_CONTENT = frozenset({"TextContent", "ImageContent", "AudioContent", "EmbeddedResource", "ResourceLink"})
 """The names of the content of the official SDK."""
 
@@ -369,7 +393,7 @@ def _prompt_message(item: Any) -> JSON:
 
 
 def _contents(item: Any, uri: str, mime_type: str | None) -> JSON:
-    if is_content(item):
+    if is_content(item) or isinstance(item, ToolResult | PromptResult) or for_result(type(item)):
         raise TypeError(
             f"{type(item).__name__} is no content of a resource; return text, bytes, or ResourceContents(blob=...)"
         )

@@ -15,6 +15,8 @@ _FORMS = "use {name} or {+name}, and at the end {?name} or {&name} for the query
 
 _RESERVED = ":/?#[]@!$&'()*+,;="
 _USUAL = re.compile(r"[A-Za-z0-9\-._~:/?#\[\]@!$&'()*+,;=]*")
+_BEGINNING = re.compile(r"^(?i:https?://[^/?#]*|[a-z][a-z0-9+.-]*:)")
+_NO_PATH = re.compile(r"^https?://[^/?#]+(?![^?#])")
 _ENCODED = re.compile("%([0-9A-Fa-f]{2})?")
 _UNRESERVED = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
 
@@ -23,14 +25,22 @@ def normal(uri: str) -> str:
     """Return a URI as all equivalent ones are written (RFC 3986, 6.2.2), for comparison.
 
     What may stand for itself is decoded, and what may not is encoded. A reserved character, such as a slash, and its
-    encoded form stay two.
-
-    Args:
-        uri: a URI, or a part of one.
+    encoded form stay two. The case of the scheme does not count, nor that of a web address's host, whose empty path is
+    a slash.
     """
-    if _USUAL.fullmatch(uri):
-        return uri
-    return _ENCODED.sub(_normal_octet, quote(uri, safe=f"{_RESERVED}%", errors="surrogatepass"))
+    return _NO_PATH.sub(r"\g<0>/", _part(uri, begins=True))
+
+
+def _part(text: str, *, begins: bool) -> str:
+    """Return a part of a URI as in all equivalent ones; what begins them is in lower case where case does not count."""
+    return _BEGINNING.sub(lambda found: found[0].lower(), _octets(text)) if begins else _octets(text)
+
+
+def _octets(text: str) -> str:
+    """Return a text in which what must be percent-encoded is, and nothing else."""
+    if _USUAL.fullmatch(text):
+        return text
+    return _ENCODED.sub(_normal_octet, quote(text, safe=f"{_RESERVED}%", errors="surrogatepass"))
 
 
 def _normal_octet(found: re.Match[str]) -> str:
@@ -87,13 +97,14 @@ class UriTemplate:
                 raise SetupError(f"{template!r}: nothing marks the end of {name!r}; put some text after it")
             after = "" if following is None else path[end : following.start()]
             pattern += re.escape(text) + self._value(reserved, after)
-            normal_pattern += re.escape(normal(text)) + self._value(reserved, normal(after))
+            normal_pattern += re.escape(_part(text, begins=not normal_pattern)) + self._value(reserved, _octets(after))
         if {"{", "}"} & set(_EXPRESSION.sub("", path)):
             raise SetupError(f"{template!r} has an unmatched brace")
         self._texts.append(path[end:])
         query = rf"(?:{re.escape(self._mark)}([^#]*))?" if self._mark else ""
         self._pattern = re.compile(pattern + re.escape(path[end:]) + query, re.DOTALL)
-        self._normal_pattern = re.compile(normal_pattern + re.escape(normal(path[end:])) + query, re.DOTALL)
+        normal_pattern += re.escape(_part(path[end:], begins=not normal_pattern))
+        self._normal_pattern = re.compile(normal_pattern + query, re.DOTALL)
         self.names = [*self._of_path, *of_query]
         self._of_query = frozenset(of_query)
         if twice := {name for name in self.names if self.names.count(name) > 1}:
@@ -141,7 +152,7 @@ class UriTemplate:
         """Return the values in a URI; None if neither it nor what is equivalent to it matches."""
         if found := self._pattern.fullmatch(uri):
             return Match(self._read(found), uri)
-        if found := self._normal_pattern.fullmatch(normal(uri)):
+        if found := self._normal_pattern.fullmatch(_part(uri, begins=True)):
             parts = [part for each in zip(self._texts, found.groups(), strict=False) for part in each]
             query = found[found.re.groups] if self._mark else None
             path = [*parts[: 2 * len(self._of_path)], self._texts[-1]]

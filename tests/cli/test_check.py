@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import pytest
 from click.testing import CliRunner, Result
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, create_model
 from starlette.requests import Request
 
 from mrtr_server import (
@@ -139,6 +139,27 @@ class TestFindings:
         named = {finding.about: finding.message.partition("(")[2].partition(")")[0] for finding in found}
         assert named["tool declared"] == "Key.apiKey, secret"
         assert named["prompt pure"] == "SignIn.password"
+
+    @pytest.mark.parametrize(
+        ("name", "is_secret"),
+        [
+            *(
+                (each, True)
+                for each in ("newPassword", "pwd", "otp", "creditCard", "credit_card", "cvv", "credentials")
+            ),
+            *((each, False) for each in ("compass", "secretary", "tokens", "passenger", "pin_code", "country_code")),
+        ],
+    )
+    def test_a_secret_is_known_by_its_name(self, name: str, is_secret: bool) -> None:
+        server = make()
+        form = create_model("Asked", **{name: (str, ...)})  # type: ignore[call-overload]
+
+        def tool(asked: Any) -> None:
+            """Ask."""
+
+        tool.__annotations__["asked"] = Annotated[form, Elicit("?")]
+        server.tool(tool)
+        assert any("looks like a secret" in finding.message for finding in server.check()) == is_secret
 
     def test_a_scope_that_is_no_right(self) -> None:
         server = make(scopes=["read", "offline_access"])

@@ -3,6 +3,7 @@
 import inspect
 import itertools
 import json
+import math
 import re
 from dataclasses import dataclass
 from datetime import date
@@ -208,6 +209,26 @@ class TestQuestions:
     def test_what_is_no_message_is_refused_at_once(self) -> None:
         with pytest.raises(SetupError, match="int is not content"):
             Sample(5)
+
+    @pytest.mark.parametrize(
+        ("name", "value"),
+        [
+            ("max_tokens", 0),
+            ("max_tokens", "5"),
+            ("system_prompt", 5),
+            ("temperature", math.nan),
+            ("temperature", True),
+            ("stop_sequences", "\n"),
+            ("include_context", "all"),
+            ("metadata", {"a": [math.inf]}),
+            ("model_preferences", {"hints": object()}),
+            ("tools", {"name": "a"}),
+            ("tool_choice", "auto"),
+        ],
+    )
+    def test_what_a_client_could_not_read_of_a_sampling_is_refused(self, name: str, value: Any) -> None:
+        with pytest.raises(SetupError, match=f"^A sampling can't be sent: {name}: "):
+            Sample("Hi", **{name: value})
 
     @pytest.mark.parametrize(
         ("ask", "needs"),

@@ -49,6 +49,9 @@ NO_PAGES = (
     "https://example.com/my page",
     "https://example.com/\u202etxt",
     "https://example.com\\@evil.example/",
+    "https://example.com%40evil.example/",
+    "https://example.com%00/",
+    "https://exa<mple.com/",
     "https://ex\u0430mple.com/",  # a letter of another alphabet that looks like one
 )
 
@@ -142,6 +145,11 @@ class TestIcons:
             MRTRServer("x", icons=[icon])
         with pytest.raises(ValidationError):
             Icon(**icon)
+
+    @pytest.mark.parametrize(("name", "value"), [("sizes", "48x48"), ("theme", "blue"), ("mimeType", 5)])
+    def test_what_a_client_could_not_read_is_refused(self, app: MRTRServer, name: str, value: Any) -> None:
+        with pytest.raises(SetupError, match=f"^it: an icon can't be sent: {name}: Input should be"):
+            app.tool(name="it", icons=[{"src": "https://example.com/a.png", name: value}])(lambda: None)
 
 
 URIS = ("docs://a", "file:///etc/hosts", "https://example.com/a", "urn:isbn:1", "data://naïve/my file")

@@ -102,6 +102,14 @@ class TestRequests:
         message["params"] |= params
         assert wire.post(message).text == "(None, 1)"
 
+    @pytest.mark.parametrize(
+        ("capability", "asks"), [({"form": None, "url": None}, True), ({"form": None, "url": {}}, False), (None, False)]
+    )
+    def test_within_a_capability(self, wire: Wire, capability: Any, asks: bool) -> None:
+        message = modern("tools/call", {"name": "ask"})
+        message["params"]["_meta"] |= meta({"elicitation": capability})
+        assert ("result" in wire.post(message).message) == asks
+
     def test_an_argument_keeps_its_nulls(self, wire: Wire) -> None:
         assert wire.call("echo", {"data": {"a": None, "_meta": None}, "other": None}).text == (
             "({'a': None, '_meta': None}, None)"

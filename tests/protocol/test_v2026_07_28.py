@@ -126,7 +126,7 @@ class TestMeta:
             ({"elicitation": {"form": {}}}, True, False),
             ({"elicitation": {"url": {}}}, False, True),
             ({"elicitation": {"form": {}, "url": {}}}, True, True),
-            ({"elicitation": {"form": None}}, False, False),
+            ({"elicitation": {"form": None}}, True, False),  # null is absent, and so this is the empty object
             ({"elicitation": None}, False, False),
             ({"elicitation": []}, False, False),
             ({"elicitation": "yes"}, False, False),

@@ -82,6 +82,13 @@ class TestLists:
             }
         ]
 
+    def test_names_of_python_in_dictionaries_are_listed_as_those_of_the_protocol(self, app: MRTRServer) -> None:
+        icon = {"src": "https://example.com/a.png", "mime_type": "image/png", "sizes": None, "shape": "round"}
+        app.tool(name="it", annotations={"read_only_hint": True, "title": None, "costs": 5}, icons=[icon])(lambda: None)
+        (entry,) = listed(app, "tools/list")
+        assert entry["annotations"] == {"readOnlyHint": True, "costs": 5}
+        assert entry["icons"] == [{"src": "https://example.com/a.png", "mimeType": "image/png", "shape": "round"}]
+
     def test_nothing_is_listed_that_was_not_said(self, app: MRTRServer) -> None:
         @app.tool
         def bare() -> None: ...

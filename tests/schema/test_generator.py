@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Callable
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
@@ -26,6 +27,7 @@ from pydantic import (
     field_serializer,
     model_serializer,
 )
+from pydantic.json_schema import SkipJsonSchema
 
 from mrtr_server import MRTRServer, ToolResult
 from mrtr_server.schema.generator import LARGEST
@@ -285,6 +287,16 @@ class TestPromises:
             draft.check_schema(schema)
             draft(schema, format_checker=formats).validate(found)
         assert "pattern" not in json.dumps(schema).lower()
+
+    def test_what_clients_shall_not_choose_is_written_all_the_same(self) -> None:
+        class Found(BaseModel):
+            count: int | SkipJsonSchema[None] = None
+            made_by: int | Callable[[], int] = 1
+
+        schema, found = result(Found, Found())
+        Draft202012Validator(schema).validate(found)
+        assert schema["properties"]["count"]["anyOf"] == [{"type": "integer"}, {"type": "null"}]
+        assert takes(Found)["properties"]["it"]["properties"]["count"]["type"] == "integer"
 
     def test_what_is_sure_is_promised(self) -> None:
         properties = result(Stamps, STAMPS)[0]["properties"]

@@ -3,7 +3,8 @@
 import json
 import math
 from base64 import b64encode
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from enum import Enum
@@ -16,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
-from pydantic import BaseModel, ConfigDict, Field, computed_field
+from pydantic import BaseModel, ConfigDict, Field, RootModel, computed_field
 from pydantic.alias_generators import to_camel
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 from typing_extensions import TypedDict
@@ -627,6 +628,9 @@ class Swapped(BaseModel):
     b: list[Aliased] = Field(default_factory=list, alias="a")
 
 
+class NamedList(RootModel[list[Named]]): ...
+
+
 class Said(BaseModel):
     model_config = ConfigDict(serialize_by_alias=True)
     inner: Named = Field(default_factory=Named, alias="IN")
@@ -651,6 +655,9 @@ class TestNamesOrAliases:
             (NamedAround, NamedAround(), AROUND),
             (list[Aliased | Named], [Aliased(), Named()], [ALIASED, NAMED]),
             (NamedDataclass, NamedDataclass(), {"id": 4}),
+            (NamedList, NamedList([Named()]), [NAMED]),
+            (Iterable[Named], [Named()], [NAMED]),
+            (deque[Named | Aliased], deque([Named(), Aliased()]), [NAMED, ALIASED]),
             (
                 dict[str, Any],
                 {"x": [NamedAround(), (Aliased(), 1)], "y": NamedDataclass()},

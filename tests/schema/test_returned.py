@@ -3,12 +3,15 @@
 import json
 import math
 from base64 import b64encode, encodebytes
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from decimal import Decimal
+from enum import Enum
 from typing import Annotated, Any
 
 import mcp.types
 import pytest
-from pydantic import BaseModel, ValidationError
+from pydantic import AnyUrl, BaseModel, ValidationError, computed_field
 
 from mrtr_server import (
     Annotations,
@@ -139,7 +142,9 @@ class TestMessages:
 
 
 class TestData:
-    @pytest.mark.parametrize("data", ["no data", "iVBORw", "iVBO=Rw==", "iVBO-_==", "data:image/png;base64", "é"])
+    @pytest.mark.parametrize(
+        "data", ["no data", "iVBORw", "iVBORw====", "iVBO====", "iVBO=Rw==", "iVBO-_==", "data:image/png;base64", "é"]
+    )
     def test_is_base64(self, data: str) -> None:
         for make in (ImageContent, AudioContent):
             with pytest.raises(ValidationError, match=r"not Base64|no comma") as caught:
@@ -235,7 +240,13 @@ class Plot:
 
 
 class TestContentBesideData:
-    @pytest.mark.parametrize("returns", [Any, list, list[Any], tuple[Any, ...], list[ImageContent | dict[str, int]]])
+    @pytest.mark.parametrize(
+        "returns",
+        [
+            *(Any, list, list[Any], tuple[Any, ...], list[ImageContent | dict[str, int]]),
+            *(list[object], list[Any] | None, tuple[object, ...] | None),
+        ],
+    )
     @pytest.mark.parametrize("image", [IMAGE, FOREIGN])
     def test_a_picture_in_a_list_is_a_picture_and_data_beside_it_is_text(self, returns: Any, image: Any) -> None:
         result = called(["drawn", image, {"width": 3}, None], returns)["result"]
@@ -246,7 +257,7 @@ class TestContentBesideData:
         }
         assert "structuredContent" not in result
 
-    @pytest.mark.parametrize("returns", [list, list[Any]])
+    @pytest.mark.parametrize("returns", [list, list[Any], list[object] | None])
     def test_a_list_of_data_is_data(self, returns: Any) -> None:
         for value in ([{"type": "text"}, 1], ["a", "b"], []):
             assert called(value, returns)["result"]["structuredContent"] == value
@@ -268,14 +279,120 @@ class TestContentBesideData:
         for value, returns in values:
             assert is_refused(called(value, returns), caplog, why)
 
+    @pytest.mark.parametrize(
+        "value", [ResourceContents(text="x"), ToolResult(content=["x"]), PromptResult(messages=["x"])]
+    )
+    def test_so_is_what_other_handlers_return(self, value: Any, caplog: pytest.LogCaptureFixture) -> None:
+        assert is_refused(called({"a": [value]}), caplog, f"has {type(value).__name__} within data")
+        if not isinstance(value, ResourceContents):
+            app = MRTRServer("app")
+            app.resource("a://b", name="b")(lambda: value)
+            assert is_refused(Client(app).read("a://b").message, caplog, "is no content of a resource")
+
     @pytest.mark.parametrize("returns", [dict[str, ImageContent], dict[str, list[TextContent] | None]])
     def test_a_type_with_content_within_data_is_refused(self, returns: Any) -> None:
         with pytest.raises(SetupError, match="within data, which no client would show"):
             called(None, returns)
 
+    @pytest.mark.parametrize("value", [b"\xff", [b"\xff"]])
+    def test_bytes_that_are_no_text_are_refused(self, value: Any, caplog: pytest.LogCaptureFixture) -> None:
+        assert is_refused(called(value), caplog, "it has bytes that are no text")
+
+    def test_beside_content_a_dictionary_that_looks_like_content_is_content(self) -> None:
+        assert called([IMAGE, text("x"), {"type": "text"}])["result"]["content"] == [
+            BLOCK,
+            text("x"),
+            text('{"type":"text"}'),
+        ]
+
+    @pytest.mark.parametrize("returns", [Any, list, Iterable[Any]])
+    def test_a_generator_is_the_list_of_its_values(self, returns: Any) -> None:
+        made = called(({"a": each} for each in range(2)), returns)["result"]
+        assert made["structuredContent"] == [{"a": 0}, {"a": 1}]
+        nested = called({"rows": (each for each in range(2))})["result"]
+        assert nested["structuredContent"] == {"rows": [0, 1]}
+        if returns != Iterable[Any]:
+            assert called((each for each in (IMAGE, "x")), returns)["result"]["content"] == [BLOCK, text("x")]
+
     def test_data_that_looks_like_content_stays_data(self) -> None:
         for value in ({"type": "text", "text": "x"}, [{"type": "image"}]):
             assert called(value)["result"]["structuredContent"] == value
+
+
+class Level(Enum):
+    LOW = "low"
+
+
+class Item(BaseModel):
+    count: int = 1
+    price: Decimal = Decimal(1)
+    level: Level = Level.LOW
+    page: AnyUrl | None = None
+    tags: list[str] = []
+
+
+@dataclass
+class Row:
+    count: int
+    level: Level = Level.LOW
+    rows: list["Row"] = field(default_factory=list)
+
+
+class Box(BaseModel):
+    row: Row
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def half(self) -> int:
+        return self.row.count / 2  # type: ignore[return-value]
+
+
+def changed(**values: Any) -> Item:
+    item = Item()
+    for name, value in values.items():
+        setattr(item, name, value)
+    return item
+
+
+class TestObjects:
+    """Nobody has validated a dataclass, or what was assigned to a model."""
+
+    @pytest.mark.parametrize(
+        ("value", "returns", "why"),
+        [
+            (Row(None), Row, "count: Input should be a valid integer"),  # type: ignore[arg-type]
+            (Row("no number"), Row, "count: Input should be a valid integer"),  # type: ignore[arg-type]
+            ([Row(1, rows=[Row(1.5)])], list[Row], "0.rows.0.count: Input should be a valid integer"),  # type: ignore[arg-type]
+            (Box(row=Row(1)), Box, "half: Input should be a valid integer"),
+            (changed(level="secret"), Item, "level: Input should be 'low'"),
+            (changed(price=5), Item, "price: Input should be a valid string"),
+            (changed(tags=["a", 5]), Item | None, "tags.1: Input should be a valid string"),
+            (Item.model_construct(), Item, None),
+            (Report.model_construct(more=1), Report, "title: Field required"),  # type: ignore[call-arg]
+            ({"count": None}, Annotated[ToolResult, Item], "count: Input should be a valid integer"),
+        ],
+    )
+    def test_are_what_their_schema_promises(
+        self, value: Any, returns: Any, why: str | None, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        if why is None:
+            assert called(value, returns)["result"]["structuredContent"]["count"] == 1
+            return
+        value = ToolResult(structured_content=value) if isinstance(value, dict) else value
+        assert is_refused(called(value, returns), caplog, why)
+        assert "secret" not in caplog.text
+
+    def test_may_have_other_values_that_are_written_alike(self) -> None:
+        item = changed(count=2.0, level="low", page="https://example.com")
+        assert called(item, Item)["result"]["structuredContent"] == {
+            "count": 2.0,
+            "price": "1",
+            "level": "low",
+            "page": "https://example.com",
+            "tags": [],
+        }
+        assert called(Box(row=Row(4, "low")), Box)["result"]["structuredContent"]["half"] == 2  # type: ignore[arg-type]
+        assert called(changed(count="5"))["result"]["structuredContent"]["count"] == "5"
 
 
 class TestToolResults:

@@ -28,7 +28,7 @@ def test_a_simple_expression_matches_up_to_the_next_slash() -> None:
 
 @pytest.mark.parametrize(
     "uri",
-    ["weather://", "weather:///", "weather://a/b", "weather://a?b", "weather://a#b", "Weather://a", " weather://a", ""],
+    ["weather://", "weather:///", "weather://a/b", "weather://a?b", "weather://a#b", "Wetter://a", " weather://a", ""],
 )
 def test_it_matches_neither_nothing_nor_what_ends_a_segment(uri: str) -> None:
     assert match("weather://{city}", uri) is None
@@ -186,16 +186,40 @@ class TestEquivalentURIs:
             ("a://~x", "a://%7Ex"),
             ("a://100%25", "a://100%"),
             ("a://%22%7B", 'a://"{'),
+            ("docs://Intro/A", "Docs://Intro/A"),
+            ("https://example.com/A?B", "HTTPS://Example.com/A?B"),
+            ("https://example.com/", "https://example.com"),
+            ("https://example.com/?A", "https://EXAMPLE.com?A"),
         ],
     )
     def test_are_written_in_one_way(self, written: str, other: str) -> None:
         assert normal(other) == normal(written) == written
 
     @pytest.mark.parametrize(
-        ("one", "two"), [("a://b%2Fc", "a://b/c"), ("a://b%3Fc", "a://b?c"), ("a://b%2525", "a://b%25")]
+        ("one", "two"),
+        [
+            ("a://b%2Fc", "a://b/c"),
+            ("a://b%3Fc", "a://b?c"),
+            ("a://b%2525", "a://b%25"),
+            ("a://B", "a://b"),
+            ("https://a/B", "https://a/b"),
+        ],
     )
     def test_what_is_reserved_stays_apart(self, one: str, two: str) -> None:
         assert normal(one) != normal(two)
+
+    def test_clients_write_schemes_and_hosts_in_lower_case(self) -> None:
+        app = MRTRServer("app")
+        app.resource("Docs://Intro", name="intro")(lambda: "intro")
+        app.resource("https://Example.com", name="site")(lambda: "site")
+        app.resource("Wiki://Page/{name}", name="page")(lambda name: f"page {name}")
+        app.resource("https://{host}/A:B", name="host")(lambda host: f"host {host}")
+        found = {
+            uri: Client(app).read(uri).text
+            for uri in ("docs://Intro", "https://example.com/", "wiki://Page/A", "HTTPS://A/A:B")
+        }
+        assert list(found.values()) == ["intro", "site", "page A", "host a"]
+        assert "error" in Client(app).read("docs://intro").message
 
     def test_the_text_of_a_template_may_be_encoded(self) -> None:
         template = UriTemplate("docs://menü/my files/{+name}{?q}")
