@@ -6,14 +6,14 @@ from copy import deepcopy
 from dataclasses import is_dataclass
 from enum import Enum
 from functools import cached_property, lru_cache
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 from pydantic import BaseModel, PydanticUserError, TypeAdapter, ValidationError
-from pydantic_core import SchemaError, from_json, to_json
+from pydantic_core import SchemaError, SchemaSerializer, from_json, to_json
 
 from ..errors import SetupError
 from ..well_formed import well_formed
-from .core_schema import Node, definitions_of, walk
+from .core_schema import Node, definitions_of, listed, rebuilt, walk
 from .exact import Classes, are_alike, classes_in, decode, encode, encode_beside, hides, with_derived
 from .peer_validator import compiled, without_floods
 from .unions import refuse_many_ways
@@ -92,7 +92,7 @@ class Stored:
         Raises:
             Exception: it can't be stored as its type: an error of pydantic's, or of the type's own code.
         """
-        written, back, is_same = self._keep(value)
+        written, back, is_same = self._keep(list(value) if isinstance(value, Iterator) else value)  # read only once
         if not is_same:
             _note_change(what, type(value).__qualname__, self._annotation)
         elif self._annotation is Any and written.exact is None and hides(value):
@@ -108,7 +108,7 @@ class Stored:
         for form in (_NAMES, _ALIASES, _VALIDATED, _AS_IT_WAS, _LOOSE):
             try:
                 if form == _AS_IT_WAS:  # for what is of the type, since nothing checks that where it is read
-                    self._adapter.dump_python(value, warnings="error")
+                    self._type.to_python(value, warnings="error")
                 if form in (_VALIDATED, _AS_IT_WAS):
                     written = Written(well_formed(base), [form, parts.tree()])
                 else:
@@ -119,10 +119,9 @@ class Stored:
             except Exception as error:
                 failure = failure or error
                 continue
-            # What declares nothing is plain JSON, and an iterator can't be read once more.
-            if self._annotation is Any or isinstance(value, Iterator):
+            if self._annotation is Any:  # what declares nothing is plain JSON
                 return written, back, True
-            is_equal = not self._type.has_own_equality and _are_equal(value, back)  # which is found sooner
+            is_equal = not self._type.tells_less and _are_equal(value, back)  # which is found sooner
             is_same = form != _LOOSE and (is_equal or parts.are_in(back))
             if is_same and (form != _AS_IT_WAS or are_alike(value, back)):
                 return written, back, True
@@ -136,7 +135,7 @@ class Stored:
     def _dump(self, value: Any, form: str) -> Any:
         warnings: Literal["error", "none"] = "none" if form == _LOOSE else "error"
         by_alias = True if form == _ALIASES else None
-        return self._adapter.dump_python(value, mode="json", warnings=warnings, round_trip=True, by_alias=by_alias)
+        return self._type.to_python(value, mode="json", warnings=warnings, round_trip=True, by_alias=by_alias)
 
     def load(self, json: Any, exact: Any = None) -> Any:
         """Return a stored value as its type. It shares nothing with what is stored, so a handler can change it.
@@ -183,12 +182,17 @@ class _Type:
         refuse_many_ways(repr(annotation), schema)
         bounded = without_floods(schema)
         self.validator = adapter.validator if bounded is schema else compiled(bounded)
+        lists = rebuilt(schema, listed)
+        serializer = adapter.serializer if lists is schema else SchemaSerializer(cast(Any, lists), _use_prebuilt=False)
+        self.to_python = serializer.to_python
         self.declared = tuple(classes_in(schema))
         """The classes that it names."""
         self.is_open = any(map(_leaves_open, walk(schema)))
         """Whether it leaves parts open, with `Any` or more fields, which come back as plain JSON."""
-        self.has_own_equality = not all(map(_compares_all, self.declared))
-        """Whether one of its classes may find two values equal that are not made of the same."""
+        has_unions = any(each["type"] == "union" for each in walk(schema))
+        self.tells_less = has_unions or not all(map(_compares_all, self.declared))
+        """Whether two of its values may be equal that are not made of the same: by a class of its own, or as `1.5` and
+        `Decimal("1.5")` are, or an enum's text and a text."""
 
 
 class _Parts:
@@ -221,7 +225,7 @@ class _Parts:
                 self._tree = encode_beside(self._value, back, self._classes)
             mine, its = self.tree(), encode(back, self._classes)
         except Exception:  # a part that only the type's own code knows
-            return _are_equal(self._value, back)
+            return _are_equal(self._value, back) and are_alike(self._value, back)
         return bool(mine == its)
 
 

@@ -3,7 +3,7 @@
 import re
 import time
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from fractions import Fraction
 from inspect import Parameter
 from ipaddress import IPv4Interface, IPv6Network
@@ -116,6 +116,7 @@ FLOODS: list[tuple[Any, Any]] = [
     (list[Row | Other], EMPTY),
     (tuple[Row, ...], EMPTY),
     (Sequence[Row], EMPTY),
+    (Iterable[Row], EMPTY),
     (deque[Row], EMPTY),
     (list[list[Row]], [[{}]] * 30_000),
     (list[tuple[Row, Row]], [[{}, {}]] * 15_000),
