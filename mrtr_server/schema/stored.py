@@ -92,7 +92,10 @@ class Stored:
         Raises:
             Exception: it can't be stored as its type: an error of pydantic's, or of the type's own code.
         """
-        written, back, is_same = self._keep(list(value) if isinstance(value, Iterator) else value)  # read only once
+        if self._type.is_none:  # whatever the function returns, nobody is to use it
+            written, back, is_same = Written(None), None, value is None
+        else:
+            written, back, is_same = self._keep(list(value) if isinstance(value, Iterator) else value)  # read only once
         if not is_same:
             _note_change(what, type(value).__qualname__, self._annotation)
         elif self._annotation is Any and written.exact is None and hides(value):
@@ -185,6 +188,7 @@ class _Type:
         lists = rebuilt(schema, listed)
         serializer = adapter.serializer if lists is schema else SchemaSerializer(cast(Any, lists), _use_prebuilt=False)
         self.to_python = serializer.to_python
+        self.is_none = schema["type"] == "none"
         self.declared = tuple(classes_in(schema))
         """The classes that it names."""
         self.is_open = any(map(_leaves_open, walk(schema)))

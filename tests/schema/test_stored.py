@@ -600,6 +600,10 @@ class TestTheLog:
         assert Stored(Any).keep(numbers(), "It")[1] == [1, 2]
         assert caplog.records == []
 
+    def test_what_is_returned_where_none_is_declared_is_none(self, caplog: pytest.LogCaptureFixture) -> None:
+        assert Stored(None).keep(5, "The result of it") == (Written(None), None)
+        assert "The result of it, a int, does not come back" in caplog.text
+
     @pytest.mark.parametrize("annotation", [Iterable[Id], Iterable[Id] | None, list[Iterable[Id]]])
     @pytest.mark.parametrize("make", [list, iter])
     def test_an_iterable_comes_back_as_a_list(
