@@ -7,7 +7,7 @@ is an object of one member, which names its kind.
 
 import dataclasses
 from base64 import b64decode, b64encode
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from datetime import date, datetime, time, timedelta
@@ -34,6 +34,7 @@ _TEXTS: Mapping[str, type] = {
 }
 _NAMES = {kind: name for name, kind in _TEXTS.items()}
 _JSON = (str, int, float, list, dict)
+_PLAIN = frozenset({str, int, float, bool, type(None)})
 _LOST = "lost"
 """The kind of what plain JSON does not hold all of, so that nothing that comes back is equal to it."""
 
@@ -145,12 +146,17 @@ def are_alike(value: Any, back: Any) -> bool:
     """Return whether two values that are written alike are of the same classes, too, in all their parts."""
     if type(value) is not type(back):
         return False
-    mine, its = _fields_of(value) or value, _fields_of(back) or back
-    if isinstance(mine, Mapping):
-        mine, its = mine.values(), its.values()
-    elif not isinstance(mine, list | tuple | deque):
+    if type(value) in _PLAIN:
         return True
-    return all(are_alike(*pair) for pair in zip(mine, its, strict=True))
+    if isinstance(value, Mapping):
+        return all(map(are_alike, value, back)) and all(map(are_alike, value.values(), back.values()))
+    if isinstance(value, list | tuple | deque):
+        return all(map(are_alike, value, back))
+    if isinstance(value, set | frozenset):
+        return Counter(map(type, value)) == Counter(map(type, back))
+    if isinstance(value, RootModel):
+        return are_alike(value.root, back.root)
+    return are_alike(_fields_of(value), _fields_of(back))
 
 
 def _fields_of(value: Any) -> dict[str, Any] | None:

@@ -124,8 +124,8 @@ class Stored:
                 continue
             if self._annotation is Any:  # what declares nothing is plain JSON
                 return written, back, True
-            is_equal = not self._type.tells_less and _are_equal(value, back)  # which is found sooner
-            is_same = form != _LOOSE and (is_equal or parts.are_in(back))
+            # Equality is found sooner.
+            is_same = form != _LOOSE and (self._type.is_equal(value, back) or parts.are_in(back))
             if is_same and (form != _AS_IT_WAS or are_alike(value, back)):
                 return written, back, True
             if kept is None and form != _AS_IT_WAS:
@@ -193,10 +193,15 @@ class _Type:
         """The classes that it names."""
         self.is_open = any(map(_leaves_open, walk(schema)))
         """Whether it leaves parts open, with `Any` or more fields, which come back as plain JSON."""
-        has_unions = any(each["type"] == "union" for each in walk(schema))
-        self.tells_less = has_unions or not all(map(_compares_all, self.declared))
-        """Whether two of its values may be equal that are not made of the same: by a class of its own, or as `1.5` and
-        `Decimal("1.5")` are, or an enum's text and a text."""
+        self.has_own_equality = not all(map(_compares_all, self.declared))
+        """Whether one of its classes may find two values equal that are not made of the same."""
+        self.has_unions = any(each["type"] == "union" for each in walk(schema))
+        """Whether two of its values may be equal that are of different classes: a text and an enum, or two numbers."""
+
+    def is_equal(self, value: Any, back: Any) -> bool:
+        """Check whether a value is equal to the one that has come back, where that says that it is the same."""
+        is_equal = not self.has_own_equality and _are_equal(value, back)
+        return is_equal and (not self.has_unions or are_alike(value, back))
 
 
 class _Parts:
