@@ -97,7 +97,7 @@ class Stored:
         else:
             written, back, is_same = self._keep(list(value) if isinstance(value, Iterator) else value)  # read only once
         if not is_same:
-            _note_change(what, type(value).__qualname__, self._annotation)
+            _note_change(what, type(value).__qualname__, str(self._annotation))
         elif self._annotation is Any and written.exact is None and hides(value):
             _note_loss(what, type(value).__qualname__)
         return written, back
@@ -252,14 +252,20 @@ def _are_equal(value: Any, back: Any) -> bool:
         return False
 
 
-@lru_cache(maxsize=256)
 def stored_as(annotation: Any) -> Stored:
     """Return how values of a type are stored, compiled once. Raises `SetupError` as `Stored` does."""
-    return Stored(annotation)
+    try:
+        hash(annotation)
+    except TypeError:  # of `Annotated[int, {...}]`
+        return Stored(annotation)
+    return _stored_once(annotation)
+
+
+_stored_once = lru_cache(maxsize=256)(Stored)
 
 
 @lru_cache(maxsize=1024)
-def _note_change(what: str, kind: str, annotation: Any) -> None:
+def _note_change(what: str, kind: str, annotation: str) -> None:
     """Log that a value has changed; by the cache, once."""
     logger.warning(
         "%s, a %s, does not come back from its record as it was. In this round and in all later ones, the handler gets "

@@ -46,7 +46,7 @@ from pydantic.dataclasses import dataclass as pydantic_dataclass
 from typing_extensions import TypedDict
 
 from mrtr_server.errors import SetupError
-from mrtr_server.schema.stored import Stored, Written
+from mrtr_server.schema.stored import Stored, Written, stored_as
 
 from .test_arguments import TYPES, Point
 
@@ -599,6 +599,11 @@ class TestTheLog:
 
         assert Stored(Any).keep(numbers(), "It")[1] == [1, 2]
         assert caplog.records == []
+
+    def test_marks_of_a_type_need_no_hash(self, caplog: pytest.LogCaptureFixture) -> None:
+        stored = stored_as(Annotated[int, {"unit": "s"}])
+        assert (stored.keep(5, "It")[1], stored.keep("5", "It")[1]) == (5, 5)
+        assert "It, a str, does not come back" in caplog.text
 
     def test_what_is_returned_where_none_is_declared_is_none(self, caplog: pytest.LogCaptureFixture) -> None:
         assert Stored(None).keep(5, "The result of it") == (Written(None), None)
