@@ -1,7 +1,7 @@
 """Values that are stored and read again as their declared type: results of steps, handlers' state, reports of pages."""
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import is_dataclass
 from enum import Enum
@@ -95,12 +95,17 @@ class Stored:
         if self._type.is_none:  # whatever the function returns, nobody is to use it
             written, back, is_same = Written(None), None, value is None
         else:
-            written, back, is_same = self._keep(list(value) if isinstance(value, Iterator) else value)  # read only once
+            written, back, is_same = self._keep(list(value) if self._is_read_once(value) else value)
         if not is_same:
             _note_change(what, type(value).__qualname__, str(self._annotation))
         elif self._annotation is Any and written.exact is None and hides(value):
             _note_loss(what, type(value).__qualname__)
         return written, back
+
+    def _is_read_once(self, value: Any) -> bool:
+        """Return whether a value is a list only once it is read: an iterator, or what is declared as an `Iterable`."""
+        is_any = self._type.is_iterable and isinstance(value, Collection) and not isinstance(value, str | list)
+        return is_any or isinstance(value, Iterator)
 
     def _keep(self, value: Any) -> tuple[Written, Any, bool]:
         """Return a value as it is stored, as it comes back, and whether it is the same then."""
@@ -188,7 +193,7 @@ class _Type:
         lists = rebuilt(schema, listed)
         serializer = adapter.serializer if lists is schema else SchemaSerializer(cast(Any, lists), _use_prebuilt=False)
         self.to_python = serializer.to_python
-        self.is_none = schema["type"] == "none"
+        self.is_none, self.is_iterable = schema["type"] == "none", schema["type"] == "generator"
         self.declared = tuple(classes_in(schema))
         """The classes that it names."""
         self.is_open = any(map(_leaves_open, walk(schema)))

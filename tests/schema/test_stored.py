@@ -619,4 +619,5 @@ class TestTheLog:
         stored = Stored(annotation)
         written, back = stored.keep(value, "It")
         assert back == again(stored, written) == expected
+        assert Stored(Iterable[int]).keep((1, 2), "It")[1] == [1, 2]
         assert caplog.records == []
