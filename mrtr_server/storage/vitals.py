@@ -133,6 +133,12 @@ class VitalsWatch:
         self._due = now + INTERVAL
         # What a request has waited is no reason to look for less long.
         self._looking = asyncio.create_task(self._look(), context=Context())
+        self._looking.add_done_callback(self._forget)
+
+    def _forget(self, ended: asyncio.Task[None]) -> None:
+        """Hold neither a look that has ended nor its event loop."""
+        if self._looking is ended:
+            self._looking = None
 
     async def look(self) -> Vitals:
         """Return what a look finds, or what the last one has found if that is good enough, or can't be had in time."""
