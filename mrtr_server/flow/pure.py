@@ -107,11 +107,14 @@ def _require(handler: Handler, required: InputRequired, round_: Round, inputs: "
 def _ask(handler: Handler, required: InputRequired, round_: Round, inputs: "JournalInputs | None") -> None:
     """Ask what is not answered yet.
 
-    A function that asks only what has been answered saw the answers and wants others, so all of it is asked again.
+    A function that asks only what has been answered saw the answers and wants others: those to the questions that are
+    new, if there are any, and else to all of them.
     """
     asked = {key: (ask, ask.question()) for key, ask in required.asks.items()}
     open_ = {key: each for key, each in asked.items() if not _is_answered(handler, key, *each, round_, inputs)}
-    for key, (ask, question) in (open_ or asked).items():
+    answers = round_.journal.answers
+    new = {key: each for key, each in asked.items() if each[1].digest not in answers.get(key, ())}
+    for key, (ask, question) in (open_ or new or asked).items():
         if inputs is None:
             round_.require(key, ask, question)
         else:

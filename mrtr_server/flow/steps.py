@@ -247,8 +247,11 @@ class Steps:
         try:
             (result, exact), value = stored.keep(value, f"The result of the step {key!r}")
         except Exception as error:  # of the type's own code, too; the step is no failed one, to be tried again
-            message = f"The step {key!r} returned a value that can't be stored as its declared type: {_why(error)}"
-            raise FlowError(message) from None
+            declared, kind = _declared_by(planned.function.func), type(value).__qualname__
+            raise FlowError(
+                f"The step {key!r} returned a value of type {kind} that can't be stored as its declared type, "
+                f"{declared}: {_why(error)}"
+            ) from None
         failed = self._failed.pop(key, [])
         self._journal.steps[key] = Step(planned.named, planned.digests, result, failed, exact)
         if self._keep is not None:

@@ -60,6 +60,11 @@ def rebuilt(node: Node, change: Callable[[Node], Node]) -> Node:
     return changed
 
 
+def listed(node: Node) -> Node:
+    """Return a list in place of an `Iterable`, which pydantic reads once, and validates only while it is read."""
+    return {**node, "type": "list"} if node["type"] == "generator" else node
+
+
 def is_compound(node: Node) -> bool:
     """Return whether values of it may have any number of values within them."""
     return any(each["type"] in COMPOUND for each in walk(node))

@@ -1,6 +1,6 @@
 """Defaults of parameters: they fit their annotations, and no call sees what another has changed in one."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from copy import deepcopy
 from functools import partial
 from typing import Any
@@ -48,7 +48,10 @@ def refuse_misfit(where: str, name: str, annotation: Any, default: Any) -> None:
     why = "it is data that makes one"
     try:
         read = adapter.validate_python(default, strict=True)
-        if type(read) is type(default) or read == default:
+        is_iterable = isinstance(read, Iterator)
+        if is_iterable and not isinstance(default, Iterator):
+            list(read)  # which validates it
+        if is_iterable or type(read) is type(default) or read == default:
             return
     except ValidationError as error:
         why = error.errors(include_url=False, include_input=False)[0]["msg"]

@@ -7,14 +7,15 @@ is an object of one member, which names its kind.
 
 import dataclasses
 from base64 import b64decode, b64encode
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
 from functools import lru_cache
-from pathlib import PurePath
+from ipaddress import IPv4Address, IPv4Interface, IPv4Network, IPv6Address, IPv6Interface, IPv6Network
+from pathlib import Path, PurePath
 from typing import Any, get_type_hints
 from uuid import UUID
 
@@ -24,9 +25,16 @@ from pydantic_core import to_json, to_jsonable_python
 from ..well_formed import is_well_formed
 from .core_schema import Node, walk
 
-_TEXTS: Mapping[str, type] = {each.__name__.lower(): each for each in (datetime, date, time, timedelta, Decimal, UUID)}
+_TEXTS: Mapping[str, type] = {
+    each.__name__.lower(): each
+    for each in (
+        *(datetime, date, time, timedelta, Decimal, UUID),
+        *(IPv4Address, IPv6Address, IPv4Network, IPv6Network, IPv4Interface, IPv6Interface),
+    )
+}
 _NAMES = {kind: name for name, kind in _TEXTS.items()}
 _JSON = (str, int, float, list, dict)
+_PLAIN = frozenset({str, int, float, bool, type(None)})
 _LOST = "lost"
 """The kind of what plain JSON does not hold all of, so that nothing that comes back is equal to it."""
 
@@ -77,9 +85,10 @@ def _encode_object(value: Any, classes: Classes) -> Any:
         if full_name(type(value)) not in classes:  # so it comes back as JSON, which may go to others
             fields = {name: item for name, item in fields.items() if not _is_excluded(value, name)}
         return _of_class(value, encode(fields, classes), classes)
-    if isinstance(value, PurePath):  # which the next one refuses with halves of characters
-        return encode(str(value), classes)
-    return to_jsonable_python(value)  # URLs, networks and the like
+    if isinstance(value, PurePath):
+        text = encode(str(value), classes)
+        return {"path": text} if isinstance(value, Path) else text
+    return {"class": [full_name(type(value)), to_jsonable_python(value)]}  # URLs and the like come back as their JSON
 
 
 def encode_beside(value: Any, back: Any, classes: Classes) -> Any:
@@ -137,12 +146,17 @@ def are_alike(value: Any, back: Any) -> bool:
     """Return whether two values that are written alike are of the same classes, too, in all their parts."""
     if type(value) is not type(back):
         return False
-    mine, its = _fields_of(value) or value, _fields_of(back) or back
-    if isinstance(mine, Mapping):
-        mine, its = mine.values(), its.values()
-    elif not isinstance(mine, list | tuple | deque):
+    if type(value) in _PLAIN:
         return True
-    return all(are_alike(*pair) for pair in zip(mine, its, strict=True))
+    if isinstance(value, Mapping):
+        return all(map(are_alike, value, back)) and all(map(are_alike, value.values(), back.values()))
+    if isinstance(value, list | tuple | deque):
+        return all(map(are_alike, value, back))
+    if isinstance(value, set | frozenset):
+        return Counter(map(type, value)) == Counter(map(type, back))
+    if isinstance(value, RootModel):
+        return are_alike(value.root, back.root)
+    return are_alike(_fields_of(value), _fields_of(back))
 
 
 def _fields_of(value: Any) -> dict[str, Any] | None:
@@ -189,7 +203,7 @@ def decode(tree: Any, classes: Classes, *, validates: bool) -> Any:
         return made
     if kind == "secret":  # which stays one where its type is left open, too
         return (SecretStr if isinstance(parts, str) else SecretBytes if isinstance(parts, bytes) else Secret)(parts)
-    return parts if kind == _LOST else _COLLECTIONS[kind](parts)
+    return parts if kind == _LOST else _MADE[kind](parts)
 
 
 _READERS: Mapping[str, Callable[[Any], Any]] = {
@@ -198,7 +212,7 @@ _READERS: Mapping[str, Callable[[Any], Any]] = {
     "float": float,
     **{name: TypeAdapter(kind).validate_python for name, kind in _TEXTS.items()},
 }
-_COLLECTIONS: Mapping[str, Any] = {each.__name__: each for each in (tuple, set, frozenset, dict)}
+_MADE: Mapping[str, Any] = {"path": Path, **{each.__name__: each for each in (tuple, set, frozenset, dict)}}
 
 
 def _object(cls: Any, fields: Any, *, validates: bool) -> Any:

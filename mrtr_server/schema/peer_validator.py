@@ -9,7 +9,7 @@ from typing import Any, cast
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import PydanticCustomError, SchemaValidator, to_json
 
-from .core_schema import ARRAYS, TABLES, Node, definitions_of, is_compound, parts, rebuilt, walk
+from .core_schema import ARRAYS, TABLES, Node, definitions_of, is_compound, listed, parts, rebuilt, walk
 from .hashed import scattered
 from .json_types import as_json, has_integers, whole
 from .patterns import refuse_backtracking
@@ -180,8 +180,8 @@ def _checked(node: Node) -> Node:
 
 def _ending(node: Node) -> Node:
     """End an array or a table at its first wrong item."""
-    kind = node["type"]
-    if kind not in ARRAYS | TABLES or kind == "generator" or node.get("fail_fast"):  # a generator ends by itself
+    node = listed(node)
+    if node["type"] not in ARRAYS | TABLES or node.get("fail_fast"):
         return node
     items = [each["type"] for each in parts(node)]
     return node if all(each == "any" for each in items) else {**node, "fail_fast": True}

@@ -1,19 +1,19 @@
 """Values that are stored and read again as their declared type: results of steps, handlers' state, reports of pages."""
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import is_dataclass
 from enum import Enum
 from functools import cached_property, lru_cache
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 from pydantic import BaseModel, PydanticUserError, TypeAdapter, ValidationError
-from pydantic_core import SchemaError, from_json, to_json
+from pydantic_core import SchemaError, SchemaSerializer, from_json, to_json
 
 from ..errors import SetupError
 from ..well_formed import well_formed
-from .core_schema import Node, definitions_of, walk
+from .core_schema import Node, definitions_of, listed, rebuilt, walk
 from .exact import Classes, are_alike, classes_in, decode, encode, encode_beside, hides, with_derived
 from .peer_validator import compiled, without_floods
 from .unions import refuse_many_ways
@@ -92,12 +92,20 @@ class Stored:
         Raises:
             Exception: it can't be stored as its type: an error of pydantic's, or of the type's own code.
         """
-        written, back, is_same = self._keep(value)
+        if self._type.is_none:  # whatever the function returns, nobody is to use it
+            written, back, is_same = Written(None), None, value is None
+        else:
+            written, back, is_same = self._keep(list(value) if self._is_read_once(value) else value)
         if not is_same:
-            _note_change(what, type(value).__qualname__, self._annotation)
+            _note_change(what, type(value).__qualname__, str(self._annotation))
         elif self._annotation is Any and written.exact is None and hides(value):
             _note_loss(what, type(value).__qualname__)
         return written, back
+
+    def _is_read_once(self, value: Any) -> bool:
+        """Return whether a value is a list only once it is read: an iterator, or what is declared as an `Iterable`."""
+        is_any = self._type.is_iterable and isinstance(value, Collection) and not isinstance(value, str | list)
+        return is_any or isinstance(value, Iterator)
 
     def _keep(self, value: Any) -> tuple[Written, Any, bool]:
         """Return a value as it is stored, as it comes back, and whether it is the same then."""
@@ -108,7 +116,7 @@ class Stored:
         for form in (_NAMES, _ALIASES, _VALIDATED, _AS_IT_WAS, _LOOSE):
             try:
                 if form == _AS_IT_WAS:  # for what is of the type, since nothing checks that where it is read
-                    self._adapter.dump_python(value, warnings="error")
+                    self._type.to_python(value, warnings="error")
                 if form in (_VALIDATED, _AS_IT_WAS):
                     written = Written(well_formed(base), [form, parts.tree()])
                 else:
@@ -119,11 +127,10 @@ class Stored:
             except Exception as error:
                 failure = failure or error
                 continue
-            # What declares nothing is plain JSON, and an iterator can't be read once more.
-            if self._annotation is Any or isinstance(value, Iterator):
+            if self._annotation is Any:  # what declares nothing is plain JSON
                 return written, back, True
-            is_equal = not self._type.has_own_equality and _are_equal(value, back)  # which is found sooner
-            is_same = form != _LOOSE and (is_equal or parts.are_in(back))
+            # Equality is found sooner.
+            is_same = form != _LOOSE and (self._type.is_equal(value, back) or parts.are_in(back))
             if is_same and (form != _AS_IT_WAS or are_alike(value, back)):
                 return written, back, True
             if kept is None and form != _AS_IT_WAS:
@@ -136,7 +143,7 @@ class Stored:
     def _dump(self, value: Any, form: str) -> Any:
         warnings: Literal["error", "none"] = "none" if form == _LOOSE else "error"
         by_alias = True if form == _ALIASES else None
-        return self._adapter.dump_python(value, mode="json", warnings=warnings, round_trip=True, by_alias=by_alias)
+        return self._type.to_python(value, mode="json", warnings=warnings, round_trip=True, by_alias=by_alias)
 
     def load(self, json: Any, exact: Any = None) -> Any:
         """Return a stored value as its type. It shares nothing with what is stored, so a handler can change it.
@@ -183,12 +190,23 @@ class _Type:
         refuse_many_ways(repr(annotation), schema)
         bounded = without_floods(schema)
         self.validator = adapter.validator if bounded is schema else compiled(bounded)
+        lists = rebuilt(schema, listed)
+        serializer = adapter.serializer if lists is schema else SchemaSerializer(cast(Any, lists), _use_prebuilt=False)
+        self.to_python = serializer.to_python
+        self.is_none, self.is_iterable = schema["type"] == "none", schema["type"] == "generator"
         self.declared = tuple(classes_in(schema))
         """The classes that it names."""
         self.is_open = any(map(_leaves_open, walk(schema)))
         """Whether it leaves parts open, with `Any` or more fields, which come back as plain JSON."""
         self.has_own_equality = not all(map(_compares_all, self.declared))
         """Whether one of its classes may find two values equal that are not made of the same."""
+        self.has_unions = any(each["type"] == "union" for each in walk(schema))
+        """Whether two of its values may be equal that are of different classes: a text and an enum, or two numbers."""
+
+    def is_equal(self, value: Any, back: Any) -> bool:
+        """Check whether a value is equal to the one that has come back, where that says that it is the same."""
+        is_equal = not self.has_own_equality and _are_equal(value, back)
+        return is_equal and (not self.has_unions or are_alike(value, back))
 
 
 class _Parts:
@@ -221,7 +239,7 @@ class _Parts:
                 self._tree = encode_beside(self._value, back, self._classes)
             mine, its = self.tree(), encode(back, self._classes)
         except Exception:  # a part that only the type's own code knows
-            return _are_equal(self._value, back)
+            return _are_equal(self._value, back) and are_alike(self._value, back)
         return bool(mine == its)
 
 
@@ -239,14 +257,20 @@ def _are_equal(value: Any, back: Any) -> bool:
         return False
 
 
-@lru_cache(maxsize=256)
 def stored_as(annotation: Any) -> Stored:
     """Return how values of a type are stored, compiled once. Raises `SetupError` as `Stored` does."""
-    return Stored(annotation)
+    try:
+        hash(annotation)
+    except TypeError:  # of `Annotated[int, {...}]`
+        return Stored(annotation)
+    return _stored_once(annotation)
+
+
+_stored_once = lru_cache(maxsize=256)(Stored)
 
 
 @lru_cache(maxsize=1024)
-def _note_change(what: str, kind: str, annotation: Any) -> None:
+def _note_change(what: str, kind: str, annotation: str) -> None:
     """Log that a value has changed; by the cache, once."""
     logger.warning(
         "%s, a %s, does not come back from its record as it was. In this round and in all later ones, the handler gets "

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from fractions import Fraction
+from functools import wraps
 from ipaddress import IPv4Interface, IPv4Network, IPv6Interface, IPv6Network
 from re import Pattern
 from typing import Any
@@ -73,7 +74,12 @@ def short_text(node: Node) -> Node:
 
     Args:
         node: a node of a core schema.
+
+    Returns:
+        The node itself if it makes nothing of the kind. Where pydantic lets an error of Python's pass, which would fail
+        the call and name the text in the log, the text is one that does not fit.
     """
+    node = _without_failures(node)
     kind = node["type"]
     if kind == "json":
         return _before(_count_values, node)
@@ -86,6 +92,22 @@ def short_text(node: Node) -> Node:
         return node
     checks = [check for cls, check in _CHECKS.items() if cls in made]
     return _before(checks[0], node) if checks else node
+
+
+def _without_failures(node: Node) -> Node:
+    function: Any = (node.get("function") or {}).get("function")
+    is_pydantics = str(getattr(function, "__module__", "")).startswith("pydantic.")
+    if not is_pydantics or not function.__qualname__.startswith(_FAILING):
+        return node
+
+    @wraps(function)
+    def read(*given: Any) -> Any:
+        try:
+            return function(*given)
+        except (OSError, OverflowError):
+            raise PydanticCustomError("unreadable", "Input can't be read as this type") from None
+
+    return {**node, "function": {**node["function"], "function": read}}
 
 
 def _before(check: Callable[[Any], Any], node: Node) -> Node:
@@ -122,6 +144,9 @@ _CHECKS: Mapping[Any, Callable[[Any], Any]] = {
     Pattern: _limited(LONGEST_PATTERN, str),
 }
 """What is checked of a text, by what Python makes of it."""
+
+_FAILING = ("PathType.", "pattern_")
+"""How the names of pydantic's functions begin that fail: at too long a name of a file, or at `a{99999999999}`."""
 
 _COMPILERS = dict.fromkeys(("pattern_either_validator", "pattern_str_validator", "pattern_bytes_validator"), Pattern)
 """The functions by which pydantic compiles what a peer sends."""

@@ -133,10 +133,11 @@ class VitalsWatch:
         self._due = now + INTERVAL
         # What a request has waited is no reason to look for less long.
         self._looking = asyncio.create_task(self._look(), context=Context())
-        self._looking.add_done_callback(self._end)
+        self._looking.add_done_callback(self._forget)
 
-    def _end(self, looking: asyncio.Task[None]) -> None:
-        if self._looking is looking:
+    def _forget(self, ended: asyncio.Task[None]) -> None:
+        """Hold neither a look that has ended nor its event loop."""
+        if self._looking is ended:
             self._looking = None
 
     async def look(self) -> Vitals:

@@ -534,6 +534,21 @@ class TestRule2APureFunctionKeepsWhatItHasRead:
         assert (await flow.answer(who=accept(name="ann"))).questions == both
         assert (await AsyncClient(app).flow("ask").start(who=accept(name="ann"))).questions == both
 
+    async def test_the_others_stay_where_a_question_is_put_in_other_words(self, app: MRTRServer) -> None:
+        @app.tool
+        def ask(inputs: Inputs) -> str | InputRequired:
+            login, email = inputs.get("login", Login), inputs.get("email", Email)
+            if login is None or email is None or login.name != "ann":
+                who = "who?" if login is None else f"{login.name} is unknown, who?"
+                return InputRequired(login=Elicit(who, Login), email=Elicit("where?", Email))
+            return f"{login.name} {email.address}"
+
+        flow = AsyncClient(app).flow("ask")
+        assert (await flow.start()).needs_input
+        again = (await flow.answer(login=accept(name="bob"), email=accept(address="here"))).questions
+        assert again == {"login": "bob is unknown, who?"}
+        assert (await flow.answer(login=accept(name="ann"))).text == "ann here"
+
     async def test_not_one_that_is_read_by_its_ask(self, app: MRTRServer) -> None:
         runs = count(1)
 

@@ -463,7 +463,10 @@ class TestRule4Steps:
         flow = AsyncClient(app).flow("run")
         assert "reference" in (await flow.start()).failure
         assert EFFECTS == ["not a number"]
-        assert "The step 'count' returned a value that can't be stored as its declared type" in caplog.text
+        what = (
+            "The step 'count' returned a value of type str that can't be stored as its declared type, <class 'int'>: "
+        )
+        assert what in caplog.text
         assert "not a number" not in caplog.text, "what it returned may be a secret"
 
     async def test_rerun_lets_a_step_run_again(self, app: MRTRServer) -> None:

@@ -6,7 +6,7 @@ import json
 import math
 import re
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal
@@ -407,6 +407,7 @@ class TestDefaults:
             (int, None, r"add `\| None` to its annotation"),
             (Literal["a", "b"], "c", "Input should be 'a' or 'b'"),
             (list[str], (), "Input should be a valid list"),
+            (Iterable[str], (1,), "Input should be a valid string"),
             (Point, {"x": 0}, "does not fit"),
             (Annotated[int, Field(ge=1)], 0, "greater than or equal to 1"),
             (int, Field(9, le=8), "less than or equal to 8"),
@@ -425,6 +426,8 @@ class TestDefaults:
             (float, 1),
             (Decimal, 0),
             (Sequence[str], ()),
+            (Iterable[str], ()),
+            (Iterable[int] | None, [1]),
             (int | None, None),
             (Path, Path("a")),
             (date, date(2026, 1, 2)),

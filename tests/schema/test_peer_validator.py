@@ -3,7 +3,7 @@
 import re
 import time
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from fractions import Fraction
 from inspect import Parameter
 from ipaddress import IPv4Interface, IPv6Network
@@ -15,10 +15,13 @@ from hypothesis import strategies as st
 from pydantic import (
     BaseModel,
     ConfigDict,
+    DirectoryPath,
     Field,
+    FilePath,
     ImportString,
     IPvAnyNetwork,
     Json,
+    NewPath,
     TypeAdapter,
     ValidationError,
     create_model,
@@ -116,6 +119,7 @@ FLOODS: list[tuple[Any, Any]] = [
     (list[Row | Other], EMPTY),
     (tuple[Row, ...], EMPTY),
     (Sequence[Row], EMPTY),
+    (Iterable[Row], EMPTY),
     (deque[Row], EMPTY),
     (list[list[Row]], [[{}]] * 30_000),
     (list[tuple[Row, Row]], [[{}, {}]] * 15_000),
@@ -265,6 +269,21 @@ def test_no_text_makes_python_compute_for_long(annotation: Any, good: Any, bad: 
     with pytest.raises(ArgumentsMisfit):
         arguments.validate({"it": bad})
     assert time.process_time() - began < 0.5
+
+
+@pytest.mark.parametrize(
+    ("annotation", "bad"),
+    [
+        (FilePath, "a" * 300),
+        (list[DirectoryPath], ["a" * 300]),
+        (NewPath | None, "a" * 300),
+        (re.Pattern, "a{99999999999}"),
+    ],
+)
+def test_what_python_fails_at_does_not_fit(annotation: Any, bad: Any) -> None:
+    with pytest.raises(ArgumentsMisfit) as caught:
+        arguments_of(annotation).validate({"it": bad})
+    assert [what for _, what in caught.value.problems] == ["Input can't be read as this type"]
 
 
 @pytest.mark.parametrize("annotation", [Imported, list[Imported], dict[str, Imported | None]])

@@ -3,7 +3,7 @@
 import json
 import logging
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import InitVar, dataclass, field
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
@@ -46,7 +46,7 @@ from pydantic.dataclasses import dataclass as pydantic_dataclass
 from typing_extensions import TypedDict
 
 from mrtr_server.errors import SetupError
-from mrtr_server.schema.stored import Stored, Written
+from mrtr_server.schema.stored import Stored, Written, stored_as
 
 from .test_arguments import TYPES, Point
 
@@ -256,6 +256,11 @@ class Aliased:
     a: Annotated[int, Field(validation_alias="A")]
 
 
+class Either(BaseModel):
+    size: str | Size
+    price: int | Decimal
+
+
 class Place(TypedDict):
     city: Annotated[str, Field(alias="c")]
 
@@ -314,6 +319,14 @@ COMES_BACK: list[tuple[Any, Any]] = [
     (date | str, DAY),
     (str | datetime, "2026-05-01T00:00:00"),
     (tuple[int, ...] | list[int], (1, 2)),
+    (str | Size, Size.S),
+    (list[str | Size], [Size.S, "s"]),
+    (int | Level, Level.LOW),
+    (float | Decimal, Decimal("1.50")),
+    (set[int] | frozenset[int], frozenset({1})),
+    (Path | str, Path("a")),
+    (str | IPv4Network, IPv4Network("10.0.0.0/8")),
+    (Either, Either(size=Size.S, price=Decimal(1))),
     (set[UUID], {UUID(int=1), UUID(int=2)}),
     (frozenset[bytes], frozenset((b"\xff", b"\xfe"))),
     (deque[int], deque([1])),
@@ -585,4 +598,26 @@ class TestTheLog:
             yield from (1, 2)
 
         assert Stored(Any).keep(numbers(), "It")[1] == [1, 2]
+        assert caplog.records == []
+
+    def test_marks_of_a_type_need_no_hash(self, caplog: pytest.LogCaptureFixture) -> None:
+        stored = stored_as(Annotated[int, {"unit": "s"}])
+        assert (stored.keep(5, "It")[1], stored.keep("5", "It")[1]) == (5, 5)
+        assert "It, a str, does not come back" in caplog.text
+
+    def test_what_is_returned_where_none_is_declared_is_none(self, caplog: pytest.LogCaptureFixture) -> None:
+        assert Stored(None).keep(5, "The result of it") == (Written(None), None)
+        assert "The result of it, a int, does not come back" in caplog.text
+
+    @pytest.mark.parametrize("annotation", [Iterable[Id], Iterable[Id] | None, list[Iterable[Id]]])
+    @pytest.mark.parametrize("make", [list, iter])
+    def test_an_iterable_comes_back_as_a_list(
+        self, annotation: Any, make: Callable[[list[Id]], Any], caplog: pytest.LogCaptureFixture
+    ) -> None:
+        ids = [Id(_id="1"), Id(_id="2")]
+        value, expected = ([ids], [ids]) if annotation == list[Iterable[Id]] else (make(ids), ids)
+        stored = Stored(annotation)
+        written, back = stored.keep(value, "It")
+        assert back == again(stored, written) == expected
+        assert Stored(Iterable[int]).keep((1, 2), "It")[1] == [1, 2]
         assert caplog.records == []
