@@ -105,7 +105,8 @@ class MRTRServer(Composition, ASGIServer):
             `@asynccontextmanager`. It is entered when the server starts and left when it shuts down, but not where the
             server is mounted: see `MRTRServer.lifespan`. The value that it yields is `ctx.lifespan` of handlers.
         lame_duck: how long the server accepts connections after SIGTERM, in seconds, while it reports that it is not
-            ready and hands calls to other replicas. It gives whatever routes requests the time to notice.
+            ready and hands calls to other replicas. It gives whatever routes requests the time to notice. Default: 2,
+            or half of `shutdown_seconds` if that is less.
         shutdown_seconds: how long the whole shutdown may take from SIGTERM on, `lame_duck` included, in seconds; less
             than the orchestrator waits before it kills. What still runs a quarter of that before the end, or five
             seconds, is cut off. Default: `MRTR_SHUTDOWN_SECONDS`, or 25.

@@ -10,7 +10,6 @@ import click
 
 from ..deployment.review import LEVELS, Finding, gain_of_ratified
 from ..deployment.web_workers import ENVIRONMENT as WORKERS
-from ..dev.process import servers_in
 from ..errors import SetupError, StoreUnavailable
 from ..server import MRTRServer
 from ..storage.factory import ENVIRONMENT as DATABASE
@@ -37,6 +36,8 @@ def check(app: str, app_dir: str, host: str, workers: int, strict: bool) -> None
     It looks at the settings, keys, tools and prompts, and connects to the database of MRTR_DATABASE_URL if that is set.
     The exit code is 1 if there is an error; with --strict, also if there is a warning.
     """
+    from ..dev.process import servers_in  # other commands load nothing of it
+
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)  # what the server logs of its setup is among the findings
     try:

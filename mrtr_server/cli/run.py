@@ -44,6 +44,8 @@ def check_proxies(given: str) -> str:
 
 OPTIONS = COMMAND_PREFIX.removesuffix("_")
 
+logger = logging.getLogger("mrtr_server")
+
 
 @click.command(cls=CommandOfVariables, context_settings={"auto_envvar_prefix": OPTIONS})
 @click.argument("app", metavar="MODULE:APP", envvar=APPLICATION)
@@ -123,7 +125,9 @@ def _check(server: MRTRServer, serving: Serving) -> None:
     if serving.workers == 1:
         return
     for finding in server.check(host=serving.host, workers=serving.workers):
-        if finding.level == "error":
+        if finding.about == "questions":  # other clients are served
+            logger.warning("%d workers and %s: %s", serving.workers, serving.app, finding.message)
+        elif finding.level == "error":
             raise click.ClickException(f"{serving.workers} workers can't serve {serving.app}: {finding.message}")
 
 

@@ -209,8 +209,8 @@ def _review_questions(
         newest = dialects.handshake.name
         yield Finding(
             "error",
-            "database",
-            f"there is none, so clients of {newest} and earlier get an error when they are asked by "
+            "questions",
+            f"there is no database, so clients of {newest} and earlier get an error when they are asked by "
             f"{', '.join(asking)}: their answers may come to another of the {workers} processes. Set {DATABASE}; or "
             f"leave {newest} out of dialects=, and such clients can't use the server at all",
         )

@@ -78,7 +78,7 @@ class Settings(KnowsGiven, Generic[Server]):
     metrics: str | None = None
     docs: bool = False
     lifespan: Callable[[Server], AbstractAsyncContextManager[Any]] | None = None
-    lame_duck: float = 2.0
+    lame_duck: float | None = None
     shutdown_seconds: float | None = None
     ready_needs_store: bool = False
     run_tasks: bool = True

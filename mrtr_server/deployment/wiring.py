@@ -72,6 +72,9 @@ from .settings import Settings
 from .shared_resources import SharedResources
 from .telemetry import ServerTelemetry
 
+LAME_DUCK = 2.0
+"""How long connections are accepted after SIGTERM, in seconds: longer than our nginx configuration keeps idle ones."""
+
 
 class ServerParts:
     """The parts of a server that outlive a request.
@@ -102,7 +105,8 @@ class ServerParts:
         ring = self.shared.ring
         self.settings = replace(settings, keys=ring)
         """The settings, with the keys that the server made for itself if it was given none."""
-        self.admission = Admission(limits, Shutdown(self._shutdown_seconds()))
+        shutdown_seconds, lame_duck = self._times_to_end()
+        self.admission = Admission(limits, Shutdown(shutdown_seconds))
         self.rates = RateLimiter(settings.rate_limits, audience, clock)
         if any(tool.rate is not None for tool in registry.tools.values()):  # of a server that this one replaces
             self.rates.turn_on()
@@ -296,7 +300,7 @@ class ServerParts:
             self.rates,
             observe=self.observe,
             page=self.page if settings.debug else "",
-            lame_duck=settings.lame_duck,
+            lame_duck=lame_duck,
         )
         registry.serving.add(self)
 
@@ -333,10 +337,13 @@ class ServerParts:
             self._dispatcher.observe(self._hooked.serve)
             self._background.surround(self._hooked.serve_task)
 
-    def _shutdown_seconds(self) -> float:
+    def _times_to_end(self) -> tuple[float, float]:
+        """Return how long a shutdown may take, and for how much of that connections are still accepted, in seconds."""
         lame_duck = self.settings.lame_duck
         try:
             seconds = read_seconds(self.settings.shutdown_seconds)
+            if lame_duck is None:
+                return seconds, min(LAME_DUCK, seconds / 2)
             if lame_duck >= seconds:
                 raise SetupError(
                     f"lame_duck={lame_duck:g} must be less than the {seconds:g} seconds that the shutdown may take; "
@@ -344,8 +351,9 @@ class ServerParts:
                 )
         except SetupError as error:
             self.shared.refuse(error)
-            return lame_duck + DEFAULT
-        return seconds
+            lame_duck = lame_duck or 0.0
+            return lame_duck + DEFAULT, lame_duck
+        return seconds, lame_duck
 
     def _why_not_ready(self) -> str:
         if self.shared.refusal:

@@ -351,7 +351,7 @@ class TestFindings:
         everywhere = register(make(dialects=["2026-07-28", "2025-11-25"]))
         assert everywhere.check() == []
         (finding,) = everywhere.check(workers=2)
-        assert (finding.level, finding.about) == ("error", "database")
+        assert (finding.level, finding.about) == ("error", "questions")
         assert (
             "2025-11-25 and earlier get an error when they are asked by depending, inline, returned, review:"
             in finding.message

@@ -13,6 +13,7 @@ from mrtr_server.cli.run import run
 from mrtr_server.concurrency.shutdown import DEFAULT
 from mrtr_server.deployment.environment import ELSEWHERE, variables
 from mrtr_server.deployment.settings import Settings
+from mrtr_server.deployment.wiring import LAME_DUCK
 
 from .test_pages import in_figures
 
@@ -37,7 +38,7 @@ def test_every_setting_of_the_server_is_there_with_its_variable() -> None:
     assert written == {field.name: read.get(field.name, "") for field in fields(Settings) if field.name != "name"}
 
 
-NOT_NONE = {"shutdown_seconds": f"{DEFAULT:g}"}
+NOT_NONE = {"shutdown_seconds": f"{DEFAULT:g}", "lame_duck": f"{LAME_DUCK:g}"}
 """Figures that stand for None."""
 
 

@@ -30,7 +30,9 @@ def test_each_step_runs_once_and_the_second_gets_the_image_of_the_first(wire: Wi
     image = built.removeprefix("built ")
     asked = first.result["inputRequests"]["confirm"]["params"]
     assert asked["message"] == f"Deploy {image} to production?"
-    assert asked["requestedSchema"]["properties"] == {"confirm": {"type": "boolean"}}
+    assert asked["requestedSchema"]["properties"] == {
+        "confirm": {"type": "boolean", "title": "Yes, do it", "description": "Nothing happens without this"}
+    }
     assert log.read_text().splitlines() == [built]
 
     second = wire.call("deploy", SHOP, id=2, answers={"confirm": accept(confirm=True)}, state=first.state)

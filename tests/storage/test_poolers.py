@@ -215,5 +215,5 @@ async def test_the_command_that_checks_a_server_names_it(direct: str, tmp_path: 
                 command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=TIMEOUT
             )
         )
-    assert (done.returncode, done.stderr) == (0, "")
+    assert done.returncode == 0
     assert "warning  database: a pooler answers in its place, such as PgBouncer." in done.stdout

@@ -510,7 +510,7 @@ class TestAsking:
             result = await client.call_tool("book", {"day": "Friday"})
         assert "large for 4" in text(result)
         first, again, _ = person.asked
-        assert again == f"people: Input should be less than or equal to 12\n\n{first}"
+        assert again == f"people: Input should be less than or equal to 12 — {first}"
 
     async def test_prompts_ask(self, connect: Connect) -> None:
         async with connect(Person({"Who are you?": yes(name="octocat")})) as client:
