@@ -96,6 +96,12 @@ def test_ctrl_c_ends_it_in_order_and_that_is_no_failure(tmp_path: Path, options:
     assert "Traceback" not in server.text
 
 
+def test_several_workers_without_a_store_are_started_with_a_warning_about_questions(tmp_path: Path) -> None:
+    """Clients that begin with a handshake can't be asked then, and others can."""
+    with running(tmp_path / "log", "examples.weather:app", "--workers", "2", MRTR_LAME_DUCK="0") as server:
+        assert "get an error when they are asked by get_weather" in server.text
+
+
 HANGING = """
 import asyncio
 from mrtr_server import MRTRServer
