@@ -87,7 +87,7 @@ class Lifecycle:
         self._told_draining = False
         self._runs = 0
         self._unbound: Callable[[], None]
-        """Takes what the web server logs from under the bound of its lines, once it is there."""
+        """Ends the bound of what the web server logs; there from the startup on."""
         self.hears_sigterm = False
         """Whether SIGTERM is heard: from the startup on; or from the first request, where the server is mounted."""
 

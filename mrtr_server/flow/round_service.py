@@ -395,7 +395,7 @@ class RoundService:
         return self._states.hand_over(handler, call, journal, bound_to, why)
 
     async def _name_epoch(self, handler: Handler, call: Call, journal: Journal, asked: Mapping[str, Question]) -> None:
-        """Let the state with which a round ends name the epoch of the store, if it is redeemed once.
+        """Name the epoch of the store in the state with which a round ends, if that is redeemed once.
 
         That of a call which stays open is, whatever it asks: its client may answer here, and come back elsewhere.
         """

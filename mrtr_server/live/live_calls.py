@@ -426,7 +426,7 @@ class LiveCalls:
 
 
 def _rest(event: Event, id: SealedEvent, running: "_Running") -> None:
-    """Let go of a call, which waits now, and of where it stands."""
+    """Free a call that waits, and where it stands, of what is read again when it goes on."""
     if id.is_smaller:
         event.let_go()
     running.let_go()

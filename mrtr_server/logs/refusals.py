@@ -63,7 +63,7 @@ class Bound:
         self._windows: dict[str, _Window] = {}
 
     def take(self, kind: str, shown: tuple[str, ...]) -> str | None:
-        """Take one more line.
+        """Count one more line.
 
         Args:
             kind: what it has in common with others; nobody but our own code and libraries chooses it.

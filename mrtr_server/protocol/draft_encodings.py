@@ -180,7 +180,7 @@ class PartialResult(Followed):
         return dispatch(self, self)
 
     def send(self, note: Note) -> Awaitable[None]:
-        """Take a piece of the result; see `Outlet.send`. Of a task there are no other notes."""
+        """Keep a piece of the result; see `Outlet.send`. A task has no other notes."""
         if isinstance(note, Piece):
             before = self.content.get(note.block)
             block = note.content if before is None else {**before, "text": before["text"] + note.content["text"]}

@@ -43,7 +43,7 @@ _current: ContextVar[_Patience | None] = ContextVar("mrtr_server_patience", defa
 
 
 def begin_request(since: float | None = None) -> None:
-    """Let all that this context waits for the store from now on count together.
+    """Begin to count, together, all that this context waits for the store.
 
     Args:
         since: since when it has waited already, by the monotonic clock; None if it has not.
@@ -56,7 +56,7 @@ def begin_request(since: float | None = None) -> None:
 
 
 def end_request() -> None:
-    """Let nothing count any more, since nobody waits for a reply."""
+    """Stop counting, since nobody waits for a reply."""
     _current.set(None)
 
 

@@ -199,7 +199,7 @@ class WatchedStore(Store):
         self._outage.observer = observer
 
     def watch(self, vitals: VitalsWatch) -> None:
-        """Let each use of the store start a look at it, if one is due, from now on."""
+        """Start a look at each use of the store from now on, if one is due."""
         self._outage.vitals = vitals
 
     @property

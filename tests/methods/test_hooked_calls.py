@@ -577,7 +577,7 @@ async def test_hooks_see_which_resource_is_read(sees: bool) -> None:
         await call_next(call)
 
     client = AsyncClient(app)
-    for uri in ("notes://work/a%20b", "notes://all", "nowhere://x"):
+    for uri in ("notes://plans/a%20b", "notes://all", "nowhere://x"):
         await client.read(uri)
-    found = ("notes://work/a%20b", {"folder": "work", "name": "a b"}) if sees else ("", None)
+    found = ("notes://plans/a%20b", {"folder": "plans", "name": "a b"}) if sees else ("", None)
     assert seen == [("notes://{folder}/{name}", *found), ("", "notes://all", None), ("", "", None)]
