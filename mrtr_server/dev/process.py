@@ -127,7 +127,7 @@ class DevProcess:
             counts: dict[str, Collection[Any]] = {
                 "tool": offered.tools,
                 "prompt": offered.prompts,
-                "resource": [*offered.resources, *offered.templates],
+                "resource": [*offered.records("resources"), *offered.records("resourceTemplates")],
             }
             style = terminal.style
             terminal.write(f"{terminal.head('serving', 'green')} {style(server.name, 'bold')}: {list_counts(counts)}")
