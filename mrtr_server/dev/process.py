@@ -101,7 +101,7 @@ class DevProcess:
         config = uvicorn.Config(
             RefusedRequests(found, terminal),
             loop="asyncio",  # uvloop connects in C, which no audit hook sees
-            http="mrtr_server.transport.bounded_protocol:BoundedProtocol",
+            http="mrtr_server.uvicorn_http.bounded_protocol:BoundedProtocol",
             ws="none",
             reload=bool(self.watched),
             access_log=False,
