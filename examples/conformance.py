@@ -49,11 +49,12 @@ from mrtr_server import (
     Roots,
     Sample,
     Sampled,
+    ServerInfo,
     TextContent,
     ToolError,
 )
 
-app = MRTRServer("conformance", version="1.0.0")
+app = MRTRServer("conformance", info=ServerInfo(version="1.0.0"))
 
 # One red pixel, and a silence of no samples.
 PNG = b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8DwHwAFBQIAX8jx0gAAAABJRU5ErkJggg==")

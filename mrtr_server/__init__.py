@@ -10,6 +10,7 @@ from .callbacks.callback_service import Callback, CallbackLink
 from .crypto.codec import Codec, SealedCodec
 from .crypto.keys import KeyRing
 from .crypto.signing import SignedCodec
+from .deployment.settings import Lists, Metrics, ServerInfo, Shutdown
 from .errors import (
     FlowContinues,
     InsufficientScope,
@@ -91,9 +92,11 @@ __all__ = [
     "KeyRing",
     "Limits",
     "ListRoots",
+    "Lists",
     "MRTRError",
     "MRTRServer",
     "Message",
+    "Metrics",
     "NotFound",
     "OpenTelemetry",
     "Principal",
@@ -110,7 +113,9 @@ __all__ = [
     "Sample",
     "Sampled",
     "SealedCodec",
+    "ServerInfo",
     "SetupError",
+    "Shutdown",
     "SignedCodec",
     "State",
     "Store",

@@ -4,6 +4,8 @@ from collections.abc import Callable, Mapping
 from re import search
 from typing import Any, get_args, get_origin
 
+from . import renamed
+
 _UVICORN = "an MRTRServer is an ASGI application; run it with `mrtr-server run module:app --host ... --port ...`"
 _STDIO = "use `mrtr-server stdio module:app`, or app.run_stdio()"
 _DECORATE = "register functions with the decorators, as in app.tool(function)"
@@ -22,9 +24,9 @@ _FROM_RETURNS = (
     "which sets every part of a result"
 )
 _UNIQUE = "names are unique; a second one is always refused"
-_LIST_TTL = "list_ttl= and list_scope= are for lists, ttl= and scope= of @app.resource for what is read"
+_CACHED = "lists=Lists(cache_seconds=...) is for lists, cache_seconds= and cache= of @app.resource for what is read"
 _ENABLED = "use app.disable(tools=[...]) and app.enable(tools=[...])"
-_ONE_VERSION = "a name has one version; MRTRServer(version=...) is that of the server"
+_ONE_VERSION = "a name has one version; info=ServerInfo(version=...) is that of the server"
 _ASK_DEPENDENCY = "Annotated[T, Depends(function)] fills a parameter that the model does not see"
 
 SERVER_ATTRIBUTES: Mapping[str, str] = {
@@ -115,6 +117,7 @@ CONTEXT: Mapping[str, str] = {
 """What their contexts have, and `Context` has not."""
 
 SERVER_OPTIONS: Mapping[str, str] = {
+    **renamed.SERVER_OPTIONS,
     **dict.fromkeys(("tools", "resources", "prompts"), _DECORATE),
     **dict.fromkeys(("host", "port", "log_level", "transport", "stateless_http", "json_response"), _UVICORN),
     **dict.fromkeys(("streamable_http_path", "sse_path", "message_path", "mount_path"), 'use path="/mcp"'),
@@ -138,13 +141,13 @@ SERVER_OPTIONS: Mapping[str, str] = {
         _UNIQUE,
     ),
     "mask_error_details": "clients see details only with debug=True; raise ToolError(...) with what the model may read",
-    "list_page_size": "use page_size=",
-    **dict.fromkeys(("cors", "allow_origins", "cors_allowed_origins"), "use cors_origins="),
-    **dict.fromkeys(("cache_ttl", "cache_scope", "cache_hints"), _LIST_TTL),
+    "list_page_size": "use lists=Lists(page_size=...)",
+    **dict.fromkeys(("cors", "allow_origins", "cors_allowed_origins"), "use origins="),
+    **dict.fromkeys(("cache_ttl", "cache_scope", "cache_hints"), _CACHED),
     "strict_input_validation": "use a strict type: StrictInt, or Field(strict=True)",
     **dict.fromkeys(("session_state_store", "event_store", "session_idle_timeout"), _SESSIONS),
-    "subscriptions": "changes reach listeners through the shared database, or through a fanout= of your own",
-    **dict.fromkeys(("transport_security", "host_origin_protection"), "use allowed_origins= and allowed_hosts="),
+    "subscriptions": "changes reach listeners through the shared database, or through fanout() of your own Store",
+    **dict.fromkeys(("transport_security", "host_origin_protection"), "use origins= and allowed_hosts="),
     **dict.fromkeys(("include_tags", "exclude_tags"), _TAGS),
     "dependencies": f"list packages in your project; {_ASK_DEPENDENCY}",
     **dict.fromkeys(("providers", "transforms", "extensions", "experimental_capabilities"), _DECORATE),

@@ -5,12 +5,12 @@ import time
 
 from pydantic import BaseModel
 
-from mrtr_server import Context, Limits, MRTRServer
+from mrtr_server import Context, Limits, MRTRServer, Shutdown
 
 CHAPTERS = ("sales", "costs", "people", "plans")
 
 # With the default lease, half a minute would pass before a task is taken from a process that was killed.
-app = MRTRServer("reports", limits=Limits(lease_seconds=5), lame_duck=0)
+app = MRTRServer("reports", limits=Limits(lease_seconds=5), shutdown=Shutdown(lame_duck=0))
 
 
 class Quarter(BaseModel):

@@ -23,9 +23,11 @@ from mrtr_server import (
     ImageContent,
     Inputs,
     KeyRing,
+    Lists,
     MRTRServer,
     ResourceContents,
     SetupError,
+    Shutdown,
     State,
     TextContent,
 )
@@ -234,15 +236,17 @@ class TestOptions:
         [
             ({"name": ""}, "MRTRServer needs a name"),
             ({"path": "mcp"}, "path='mcp' must start with a slash"),
-            ({"page_size": 0}, "page_size must be at least 1"),
-            ({"lame_duck": -0.1}, "lame_duck= takes a number of seconds; it got -0.1"),
         ],
         ids=str,
     )
     def test_those_that_can_not_work_are_refused(self, option: dict[str, Any], why: str) -> None:
         assert refusal(MRTRServer, **{"name": "x", "keys": [bytes(32)], **option}) == why
 
-    @pytest.mark.parametrize("option", ["dialects", "allowed_origins", "allowed_hosts"])
+    def test_so_are_those_of_a_group(self) -> None:
+        assert refusal(Lists, page_size=0) == "page_size must be at least 1"
+        assert refusal(Shutdown, lame_duck=-0.1) == "lame_duck= takes a number of seconds; it got -0.1"
+
+    @pytest.mark.parametrize("option", ["dialects", "origins", "allowed_hosts"])
     def test_one_string_is_no_list(self, option: str) -> None:
         options: Any = {option: "2026-07-28"}
         assert refusal(MRTRServer, "x", **options).endswith(f"give a list: {option}=['2026-07-28']")
@@ -336,7 +340,7 @@ class TestTasks:
         said = asyncio.run(live(app))[0]
         assert said["type"] == "lifespan.startup.failed"
         caplog.clear()
-        shared = MRTRServer("enqueues", keys=[bytes(32)], run_tasks=False, database=f"sqlite:///{tmp_path}/tasks.db")
+        shared = MRTRServer("enqueues", keys=[bytes(32)], run_tasks=False, store=f"sqlite:///{tmp_path}/tasks.db")
         shared.tool(task="optional")(count)
         assert caplog.messages == []
 
@@ -344,7 +348,7 @@ class TestTasks:
         self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
     ) -> None:
         monkeypatch.delenv("MRTR_KEYS", raising=False)
-        app = MRTRServer("forgetful", database=f"sqlite:///{tmp_path}/tasks.db")
+        app = MRTRServer("forgetful", store=f"sqlite:///{tmp_path}/tasks.db")
         caplog.clear()
         app.tool(task="optional")(count)
         app.tool(task="optional", name="again")(count)

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, suppress
 from typing import assert_never
 
 from ..concurrency.running import running_loop
-from ..concurrency.shutdown import Shutdown
+from ..concurrency.shutdown import ShutdownDeadline
 from ..errors import Overloaded
 from ..limits import Limits
 from ..protocol.messages import YieldReason
@@ -35,8 +35,8 @@ class Admission:
         shutdown: the end of the server.
     """
 
-    def __init__(self, limits: Limits, shutdown: Shutdown | None = None) -> None:
-        self.shutdown = Shutdown() if shutdown is None else shutdown
+    def __init__(self, limits: Limits, shutdown: ShutdownDeadline | None = None) -> None:
+        self.shutdown = ShutdownDeadline() if shutdown is None else shutdown
         self._most = limits.max_concurrency or float("inf")
         self._shed_above = limits.shed_above or float("inf")
         self._unlimited = limits.max_concurrency is None and limits.shed_above is None

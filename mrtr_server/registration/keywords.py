@@ -101,9 +101,11 @@ class _Keywords:
 
     def check(self, args: Sequence[Any], given: Mapping[str, Any]) -> None:
         """Check what a call gives. Raises `TypeError`."""
-        for option in given:
-            if option not in self._known:
-                raise TypeError(f"{self._name}() has no option {option}={_instead(option, self._hints, self._known)}")
+        unknown = [
+            f"{option}={_instead(option, self._hints, self._known)}" for option in given if option not in self._known
+        ]
+        if unknown:
+            raise TypeError(f"{self._name}() has no option {', and no '.join(unknown)}")
         if len(args) > len(self._in_order):
             raise TypeError(f"{self._name}() takes only {self._in_order[-1]!r} by position; give the others by name")
         try:

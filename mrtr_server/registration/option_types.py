@@ -25,9 +25,14 @@ class _Kind(NamedTuple):
     example: str
 
 
-def _has(*methods: str) -> Callable[[Any], bool]:
+def _can(*methods: str) -> Callable[[Any], bool]:
     """Return a check for an object, not a class, that has these methods."""
     return lambda value: not isinstance(value, type) and all(callable(getattr(value, each, None)) for each in methods)
+
+
+def _has(attribute: str) -> Callable[[Any], bool]:
+    """Return a check for an object, not a class, of the class that has an attribute of this name."""
+    return lambda value: not isinstance(value, type) and hasattr(value, attribute)
 
 
 def _several(*kinds: type) -> Callable[[Any], bool]:
@@ -65,7 +70,7 @@ _TEXTS = _Kind(_are_texts, "a list of texts")
 _FLAG = _Kind(_is_flag, "True or False")
 _SECONDS = _Kind(_is_number, "a number of seconds")
 _JSON_OBJECT = _Kind(_is_mapping, "a dictionary")
-_SCOPE = _Kind(lambda value: value in ("public", "private"), '"public" or "private"')
+_CACHE = _Kind(lambda value: value in ("public", "private"), '"public" or "private"')
 _ICONS = _Kind(_several(Icon, Mapping), 'a list of icons: [Icon(src="https://...")]')
 
 Kinds = Mapping[str, _Kind]
@@ -81,29 +86,36 @@ TOOL: Kinds = {
 RESOURCE: Kinds = {
     "mime_type": _TEXT,
     "size": _Kind(_is_count, "a number of bytes"),
-    "ttl": _SECONDS,
-    "scope": _SCOPE,
+    "cache_seconds": _SECONDS,
+    "cache": _CACHE,
 }
 SETTING_TYPES: Kinds = {
     **dict.fromkeys(("name", "version", "title", "description", "instructions", "website_url", "path"), _TEXT),
-    **dict.fromkeys(("audience", "base_url", "metrics"), _TEXT),
-    **dict.fromkeys(("dialects", "registers_later", "allowed_origins", "allowed_hosts", "cors_origins"), _TEXTS),
+    **dict.fromkeys(("audience", "base_url", "token"), _TEXT),
+    **dict.fromkeys(("dialects", "origins", "allowed_hosts"), _TEXTS),
     "icons": _ICONS,
-    "list_scope": _SCOPE,
+    "cache": _CACHE,
+    "info": _Kind(_has("website_url"), 'ServerInfo(...), such as ServerInfo(version="1.2")'),
+    "lists": _Kind(_has("page_size"), "Lists(...), such as Lists(page_size=50)"),
+    "metrics": _Kind(_has("token"), 'Metrics(...), such as Metrics("/metrics")'),
+    "shutdown": _Kind(_has("lame_duck"), "Shutdown(...), such as Shutdown(seconds=50)"),
+    "store": _Kind(
+        lambda value: isinstance(value, str) or _can("redeem", "record")(value),
+        'the URL of a database, such as "sqlite:///mrtr.db", or an object of a class that is derived from Store',
+    ),
     "limits": _Kind(lambda value: isinstance(value, Limits), "Limits(...), such as Limits(rounds=5)"),
     "rate_limits": _Kind(
         lambda value: isinstance(value, RateLimits), 'RateLimits(...), such as RateLimits(per_principal="100/minute")'
     ),
     "auth": _Kind(
-        _has("authenticate"),
+        _can("authenticate"),
         'a Starlette AuthenticationBackend; for fixed tokens BearerTokens({"token": "user"})',
     ),
-    "codec": _Kind(_has("seal", "unseal"), "a Codec, which seals and unseals"),
-    "fanout": _Kind(_has("publish", "subscribe"), "a Fanout, which publishes and subscribes"),
-    **dict.fromkeys(("identify", "lifespan", "clock"), _Kind(callable, "a function")),
+    "codec": _Kind(_can("seal", "unseal"), "a Codec, which seals and unseals"),
+    **dict.fromkeys(("identify", "lifespan"), _Kind(callable, "a function")),
     "middleware": _Kind(_several(Middleware), "a list of Starlette's Middleware(Class, option=...)"),
     "page_size": _Kind(_is_count, "a number of entries"),
-    **dict.fromkeys(("list_ttl", "lame_duck"), _SECONDS),
+    **dict.fromkeys(("cache_seconds", "lame_duck", "seconds"), _SECONDS),
     "telemetry": _Kind(
         lambda value: isinstance(value, bool) or (hasattr(value, "meter_provider") and not isinstance(value, type)),
         "True, False, or OpenTelemetry(tracer_provider=...)",

@@ -23,7 +23,9 @@ from mrtr_server import (
     JWTAuth,
     KeyRing,
     Limits,
+    Metrics,
     MRTRServer,
+    Shutdown,
     SignedCodec,
     SQLStore,
 )
@@ -205,7 +207,7 @@ class TestFindings:
         assert make(auth=auth, allowed_hosts=["tools.example.com"]).check(host="0.0.0.0") == []
 
     def test_a_socket_that_closes_before_anybody_knows_is_a_risk(self) -> None:
-        server = make(lame_duck=0, auth=BearerTokens({"t": "ann"}))
+        server = make(shutdown=Shutdown(lame_duck=0), auth=BearerTokens({"t": "ann"}))
         assert server.check() == []
         assert ("warning", "lame_duck") in said(server.check(host="0.0.0.0"))
 
@@ -374,7 +376,7 @@ class TestFindings:
         [
             ({"debug": True}, "debug"),
             ({"codec": SignedCodec(RING)}, "codec"),
-            ({"allowed_origins": ["*"]}, "allowed_origins"),
+            ({"origins": ["*"]}, "origins"),
         ],
     )
     def test_settings_that_are_not_for_production_are_warnings(self, settings: dict[str, Any], about: str) -> None:
@@ -386,7 +388,7 @@ class TestFindings:
         assert ("advice", "docs") in said(server.check(host="0.0.0.0"))
 
     def test_metrics_of_one_of_several_processes_are_a_warning(self) -> None:
-        server = make(metrics="/metrics")
+        server = make(metrics=Metrics("/metrics"))
         assert server.check() == []
         assert said(server.check(workers=2)) == [("warning", "metrics")]
 

@@ -74,7 +74,7 @@ def two_users(**options: Any) -> Iterator[tuple[Handshake, Handshake]]:
 
 @pytest.fixture
 def users(tmp_path: Path) -> Iterator[tuple[Handshake, Handshake]]:
-    with two_users(database=f"sqlite:///{tmp_path}/live.db") as both:
+    with two_users(store=f"sqlite:///{tmp_path}/live.db") as both:
         yield both
 
 

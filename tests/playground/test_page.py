@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from mrtr_server import BearerTokens, Context, KeyRing, MRTRServer, SetupError
+from mrtr_server import BearerTokens, Context, KeyRing, Metrics, MRTRServer, SetupError
 from mrtr_server.playground.local import token_of
 
 from ..support.direct import Headers, exchange, headers_for
@@ -132,7 +132,7 @@ class TestItsPlace:
         app = desk(docs=True)
         assert (await get(app, "/desk/docs/main.js", root_path="/desk")).status == 200
 
-    @pytest.mark.parametrize("settings", [{"path": "/docs"}, {"metrics": "/docs", "telemetry": True}])
+    @pytest.mark.parametrize("settings", [{"path": "/docs"}, {"metrics": Metrics("/docs"), "telemetry": True}])
     def test_is_nobody_elses(self, settings: dict[str, Any]) -> None:
         with pytest.raises(SetupError, match="docs=True serves the page at /docs"):
             desk(docs=True, **settings)

@@ -14,11 +14,13 @@ from mrtr_server import (
     InputRequired,
     Inputs,
     Limits,
+    Lists,
     MRTRServer,
     Root,
     Roots,
     Sample,
     Sampled,
+    ServerInfo,
     State,
     ToolError,
 )
@@ -35,7 +37,9 @@ class Order(BaseModel):
 
 LIMITS = Limits(body_bytes=64 * 1024, json_depth=12, answers=4, rounds=3, state_bytes=8 * 1024)
 
-strict = MRTRServer("strict", version="1.2.3", keys=[bytes(32)], limits=LIMITS, page_size=5)
+strict = MRTRServer(
+    "strict", info=ServerInfo(version="1.2.3"), keys=[bytes(32)], limits=LIMITS, lists=Lists(page_size=5)
+)
 """Offers something of every kind, under limits that a test reaches soon."""
 
 

@@ -4,7 +4,18 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from mrtr_server import Context, Elicit, InputRequired, Inputs, ListRoots, MRTRServer, ProtocolError, Sample, ToolError
+from mrtr_server import (
+    Context,
+    Elicit,
+    InputRequired,
+    Inputs,
+    ListRoots,
+    MRTRServer,
+    ProtocolError,
+    Sample,
+    Shutdown,
+    ToolError,
+)
 
 from .effects import EFFECTS
 from .live_app import opened
@@ -114,4 +125,4 @@ def register(app: MRTRServer) -> MRTRServer:
     return app
 
 
-app = register(MRTRServer("studio", lame_duck=0))
+app = register(MRTRServer("studio", shutdown=Shutdown(lame_duck=0)))

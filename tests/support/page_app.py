@@ -22,15 +22,16 @@ from mrtr_server import (
     MRTRServer,
     ResourceLink,
     Sample,
+    ServerInfo,
     TextContent,
     ToolError,
 )
 
 app = MRTRServer(
     "travel-desk",
-    title="Travel desk",
-    description="Books trips, and asks before it spends anything.",
-    version="1.4.0",
+    info=ServerInfo(
+        title="Travel desk", description="Books trips, and asks before it spends anything.", version="1.4.0"
+    ),
     docs=True,
 )
 

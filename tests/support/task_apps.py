@@ -2,7 +2,7 @@
 
 from pydantic import BaseModel
 
-from mrtr_server import Context, ListRoots, MRTRServer, ProtocolError, Sample, ToolError
+from mrtr_server import Context, ListRoots, MRTRServer, ProtocolError, Sample, ServerInfo, ToolError
 
 from .apps import weather_for_somebody
 from .models import Login
@@ -17,7 +17,7 @@ class Size(BaseModel):
     size: int
 
 
-working = MRTRServer("working", version="1.2.3", keys=[bytes(32)])
+working = MRTRServer("working", info=ServerInfo(version="1.2.3"), keys=[bytes(32)])
 """Has a tool of every kind that can become a task."""
 
 

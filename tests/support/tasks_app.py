@@ -17,7 +17,7 @@ from pathlib import Path
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
-from mrtr_server import Context, Limits, MRTRServer, ProtocolError
+from mrtr_server import Context, Limits, MRTRServer, ProtocolError, Shutdown
 
 POLL = 0.1
 """In seconds."""
@@ -40,17 +40,17 @@ async def lifespan(_: MRTRServer) -> AsyncIterator[None]:
 
 app = MRTRServer(
     "tasks",
-    database=DATABASE,
+    store=DATABASE,
     limits=Limits(
         lease_seconds=float(os.environ.get("TASKS_LEASE", "30")),
         task_attempts=int(os.environ.get("TASKS_ATTEMPTS", "5")),
     ),
     lifespan=lifespan,
-    lame_duck=float(os.environ.get("TASKS_LAME_DUCK", "0.1")),
+    shutdown=Shutdown(lame_duck=float(os.environ.get("TASKS_LAME_DUCK", "0.1"))),
     run_tasks=not os.environ.get("TASKS_LEFT_TO_OTHERS"),
 )
 mounted = Starlette(routes=[Mount("/", app)])  # which passes no lifespan on
-without_tasks = MRTRServer("plain", database=DATABASE)
+without_tasks = MRTRServer("plain", store=DATABASE)
 without_store = MRTRServer("alone")
 
 

@@ -17,8 +17,8 @@ import httpx
 import pytest
 from starlette.requests import Request
 
-from mrtr_server import BearerTokens, Context, InProcessStore, Limits, MRTRServer, StoreUnavailable
-from mrtr_server.concurrency.shutdown import Shutdown
+from mrtr_server import BearerTokens, Context, InProcessStore, Limits, MRTRServer, Shutdown, StoreUnavailable
+from mrtr_server.concurrency.shutdown import ShutdownDeadline
 from mrtr_server.errors import Full, UnknownTarget
 from mrtr_server.flow.handler import TaskTerms
 from mrtr_server.flow.journal import Step
@@ -122,12 +122,13 @@ class LateReplies(Flaky):
 class Tools:
     """A server with tools that wait to be let go on, and what they did."""
 
-    def __init__(self, store: Any, **settings: Any) -> None:
+    def __init__(self, store: Any, clock: Callable[[], float] = time.time, **settings: Any) -> None:
         self.ran: list[str] = []
         self.began = asyncio.Event()
         self.gate = asyncio.Event()
         self.store = store
-        self.app = MRTRServer("worker", keys=KEYS, store=store, lame_duck=0, shutdown_seconds=0.8, **settings)
+        times = Shutdown(lame_duck=0, seconds=0.8)
+        self.app = replica(MRTRServer("worker", keys=KEYS, store=store, shutdown=times, **settings), clock=clock)
         self.app.tool(task="optional", ttl=600)(self.steps)
         self.app.tool(task="optional")(self.greet)
         self.app.tool(task="optional")(self.says)
@@ -1240,7 +1241,7 @@ class TestMessages:
         assert (await (await tools.start("talks")).wait()).text == "done"
 
 
-def begin_to_end(app: MRTRServer) -> Shutdown:
+def begin_to_end(app: MRTRServer) -> ShutdownDeadline:
     """Let a server be past the cut-off of its shutdown, and before the deadline."""
     shutdown = app._parts.admission.shutdown
     shutdown.seconds, shutdown.began = 20.0, time.monotonic() - 17
@@ -1503,7 +1504,7 @@ class TestServersThatEnd:
         clock = Clock()
         tools = Tools(Flaky(clock), run_tasks=False, clock=clock)
         flow = await tools.start("at_once")
-        stranger = MRTRServer("worker", keys=KEYS, store=tools.store, clock=clock)
+        stranger = replica(MRTRServer("worker", keys=KEYS, store=tools.store), clock=clock)
         stranger._parts.tasks.wake_worker()
         await asyncio.sleep(0.3)
         row = await tools.row(flow)
@@ -1642,7 +1643,7 @@ class TestConcurrency:
         ran: list[str] = []
 
         def server(name: str) -> MRTRServer:
-            app = MRTRServer("replica", keys=[bytes(32)], database=f"sqlite:///{tmp_path}/tasks.db")
+            app = MRTRServer("replica", keys=[bytes(32)], store=f"sqlite:///{tmp_path}/tasks.db")
 
             @app.tool(task="required", concurrency=1, poll=0.05)
             async def one_at_a_time() -> str:

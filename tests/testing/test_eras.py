@@ -263,7 +263,7 @@ class TestInside:
         assert len(flow.answer(login=ANN).log) <= 1
 
     def test_replicas_may_share_a_database(self, era: str, tmp_path: Any) -> None:
-        shared = replicas(app, 3, database=f"sqlite:///{tmp_path}/x.db")
+        shared = replicas(app, 3, store=f"sqlite:///{tmp_path}/x.db")
         with Client(*shared, era=era) as client:  # so that they close it
             assert client.call("greet", answers={"login": ANN, "confirm": yes}).text == "Hello, ann"
 
