@@ -48,6 +48,7 @@ from .protocol.content import (
 from .rates.rate_limits import RateLimits
 from .registration.declarations import Depends
 from .registration.methods import prompt, resource, tool
+from .registration.options import InputSchema, Task
 from .schema.arguments import Header
 from .server import MRTRServer
 from .storage.base import Redemption, Store, TaskStore
@@ -85,6 +86,7 @@ __all__ = [
     "ImageContent",
     "InProcessStore",
     "InputRequired",
+    "InputSchema",
     "Inputs",
     "InsufficientScope",
     "IntrospectionAuth",
@@ -120,6 +122,7 @@ __all__ = [
     "State",
     "Store",
     "StoreUnavailable",
+    "Task",
     "TaskRow",
     "TaskStore",
     "TextContent",

@@ -168,6 +168,7 @@ _OF_ALL: Mapping[str, str] = {
 
 TOOL_OPTIONS: Mapping[str, str] = {
     **_OF_ALL,
+    **renamed.TOOL_OPTIONS,
     **dict.fromkeys(("output_schema", "structured_output", "serializer"), _FROM_RETURNS),
     "run_in_thread": "a plain `def` runs in a thread, an `async def` on the event loop",
     "exclude_args": _ASK_DEPENDENCY,
@@ -181,6 +182,7 @@ PROMPT_OPTIONS = _OF_ALL
 
 RESOURCE_OPTIONS: Mapping[str, str] = {
     **_OF_ALL,
+    **renamed.RESOURCE_OPTIONS,
     "security": SERVER_OPTIONS["resource_security"],
     "mimeType": "use mime_type=",
 }

@@ -27,6 +27,15 @@ SERVER_OPTIONS: Mapping[str, str] = {
 }
 """Options of `MRTRServer`."""
 
+TOOL_OPTIONS: Mapping[str, str] = {
+    **{name: f"use task=Task({name}=...)" for name in ("rounds_first", "ttl", "poll")},
+    "validate": "use input_schema=InputSchema(schema, validate=False)",
+}
+"""Options of `@app.tool`."""
+
+RESOURCE_OPTIONS: Mapping[str, str] = {"ttl": "use cache_seconds=", "scope": "use cache="}
+"""Options of `@app.resource`."""
+
 VARIABLES: Mapping[str, str] = {
     **{f"MRTR_{name.upper()}": f"MRTR_INFO_{name.upper()}" for name in _IN_INFO if name != "icons"},
     "MRTR_PAGE_SIZE": "MRTR_LISTS_PAGE_SIZE",

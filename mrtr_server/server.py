@@ -277,10 +277,8 @@ class MRTRServer(Composition, ASGIServer):
             description: what the model reads. Default: the docstring.
             annotations: hints on what the tool does.
             icons: for people to recognize it by.
-            input_schema: a JSON Schema of the arguments, served as it is. The function then takes one dictionary, or
-                `**arguments`. It needs the extra `schemas`.
-            validate: whether arguments are validated against `input_schema`. With False it is only served, and the
-                function gets whatever the client sent and has to check it.
+            input_schema: a JSON Schema of the arguments, served as it is, or an `InputSchema`. The function then takes
+                one dictionary, or `**arguments`. It needs the extra `schemas`.
             confirm: what the person must agree to before the function runs: a text, or a function that makes it from
                 arguments and declared parameters, by name; or a `Confirm(...)` with these.
                 Anything but a yes ends the call.
@@ -292,12 +290,7 @@ class MRTRServer(Composition, ASGIServer):
                 person or for its turn. After that an `async def` is cancelled, a plain `def` is left to run in its
                 thread, and the model is told. A running step is not interrupted: the round ends after it.
             task: whether calls become tasks, for clients that support them. For other clients, `"optional"` means that
-                they wait for the result, and `"required"` that they are refused.
-            rounds_first: whether a call begins in rounds and becomes a task at `ctx.background()`. Default: True where
-                the function calls that; otherwise a call is a task at once.
-            ttl: how long a task is kept after its creation, in seconds, unless its client asks for less. Default:
-                `Limits.task_seconds`.
-            poll: how often a client should ask for the task, in seconds. Default: `Limits.poll_seconds`.
+                they wait for the result, and `"required"` that they are refused. A `Task` says how.
             concurrency: how many of its tasks run at once in a process. Default: as many as `Limits.tasks` allows.
             rate_limit: how often each caller may call it, such as `"5/minute"`. It needs the extra `limits`.
                 `RateLimits(per_tool=...)` overrides it, and says where it is counted. Default: as often as they like.
@@ -395,8 +388,10 @@ class MRTRServer(Composition, ASGIServer):
             mime_type: the type of what is returned. Default: text, JSON or bytes, by the value.
             size: in bytes, if it is known; for a fixed URI alone.
             annotations: who it is for and how important it is.
-            ttl: how long a client may cache it, in seconds. A result that depended on an answer is never cached.
-            scope: who may share what was cached. A result that depends on `authorize=` is always private.
+            cache_seconds: how long a client may cache it, in seconds. A result that depended on an answer is never
+                cached.
+            cache: who may share what was cached: `"public"` for all, `"private"` for each caller alone. A result that
+                depends on `authorize=` is always private.
 
         Returns:
             A decorator that returns the function as it is.

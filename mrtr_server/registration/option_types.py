@@ -80,7 +80,9 @@ LISTED: Kinds = {"name": _TEXT, "title": _TEXT, "description": _TEXT, "icons": _
 TOOL: Kinds = {
     "single_use": _FLAG,
     "concurrency": _Kind(_is_count, "a number of tasks"),
-    "input_schema": _JSON_OBJECT,
+    "input_schema": _Kind(lambda value: _is_mapping(value) or _has("validate")(value), "a dictionary"),
+    "schema": _JSON_OBJECT,
+    **dict.fromkeys(("validate", "rounds_first"), _FLAG),
     "rate_limit": _Kind(_is_text, 'a rate, such as "5/minute"'),
 }
 RESOURCE: Kinds = {

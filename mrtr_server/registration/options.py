@@ -45,35 +45,87 @@ class ListedOptions:
             raise SetupError("tags= are listed as `tags` of `_meta`, which meta= has, too; keep one of them")
 
 
+@dataclass(frozen=True)
+class Task:
+    """How calls of a tool become tasks: `@app.tool(task=Task("optional", ttl=600))`.
+
+    Args:
+        mode: what happens to clients that do not support tasks: with `"optional"` they wait for the result, with
+            `"required"` they are refused.
+        rounds_first: whether a call begins in rounds and becomes a task at `ctx.background()`. Default: True where the
+            function calls that; otherwise a call is a task at once.
+        ttl: how long a task is kept after its creation, in seconds, unless its client asks for less. Default:
+            `Limits.task_seconds`.
+        poll: how often a client should ask for the task, in seconds. Default: `Limits.poll_seconds`.
+
+    Raises:
+        SetupError: one can't be right; the message says why.
+    """
+
+    mode: Literal["optional", "required"] = "optional"
+    rounds_first: bool | None = None
+    ttl: float | None = None
+    poll: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.mode not in ("optional", "required"):
+            raise SetupError(f'Task({self.mode!r}): choose from "optional", "required"')
+        check_types(self, TOOL)
+        check_seconds(ttl=self.ttl, poll=self.poll)
+
+
+@dataclass(frozen=True)
+class InputSchema:
+    """A JSON Schema of a tool's arguments, which the tool checks itself: `InputSchema(schema, validate=False)`.
+
+    Args:
+        schema: the schema, served as it is.
+        validate: whether arguments are validated against it. With False it is only served, and the function gets
+            whatever the client sent and has to check it.
+
+    Raises:
+        SetupError: one can't be right; the message says why.
+    """
+
+    schema: Mapping[str, Any]
+    validate: bool = True
+
+    def __post_init__(self) -> None:
+        check_types(self, TOOL)
+
+
 @dataclass(frozen=True, kw_only=True)
 class ToolOptions(ListedOptions):
     """Options of `@app.tool`."""
 
     annotations: ToolAnnotations | Mapping[str, Any] | None = None
-    input_schema: Mapping[str, Any] | None = None
-    validate: bool = True
+    input_schema: Mapping[str, Any] | InputSchema | None = None
     confirm: Text | Confirm | None = None
     single_use: bool = False
     timeout: float | None = None
-    task: Literal["never", "optional", "required"] = "never"
-    rounds_first: bool | None = None
-    ttl: float | None = None
-    poll: float | None = None
+    task: Literal["never", "optional", "required"] | Task = "never"
     concurrency: int | None = None
     rate_limit: str | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.task not in ("never", "optional", "required"):
-            raise SetupError(f'task={self.task!r}: choose from "never", "optional", "required"')
+        if not isinstance(self.task, Task) and self.task not in ("never", "optional", "required"):
+            raise SetupError(f'task={self.task!r}: choose from "never", "optional", "required", or give a Task(...)')
         check_types(self, TOOL)
-        for option in ("rounds_first", "ttl", "poll", "concurrency"):
-            value = getattr(self, option)
-            if self.task == "never" and value is not None:
-                raise SetupError(f'{option}={value!r} applies to tasks; give task="optional" or "required", too')
-        check_seconds(ttl=self.ttl, poll=self.poll, timeout=self.timeout)
+        if self.task == "never" and self.concurrency is not None:
+            raise SetupError(
+                f'concurrency={self.concurrency!r} applies to tasks; give task="optional" or "required", too'
+            )
+        check_seconds(timeout=self.timeout)
         if self.concurrency is not None and self.concurrency < 1:
             raise SetupError("concurrency= must be at least 1")
+
+    @property
+    def as_task(self) -> Task | None:
+        """How calls become tasks; None where they do not."""
+        if isinstance(self.task, Task):
+            return self.task
+        return None if self.task == "never" else Task(self.task)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,8 +142,8 @@ class ResourceOptions(ListedOptions):
     mime_type: str | None = None
     size: int | None = None
     annotations: Annotations | Mapping[str, Any] | None = None
-    ttl: float = 0.0
-    scope: Literal["public", "private"] = "private"
+    cache_seconds: float = 0.0
+    cache: Literal["public", "private"] = "private"
 
     def __post_init__(self) -> None:
         if not isinstance(self.uri, str):

@@ -38,6 +38,7 @@ from mrtr_server import (
     SealedCodec,
     SetupError,
     SQLStore,
+    Task,
     ToolError,
 )
 from mrtr_server.auth.fixed_tokens import TokenUser
@@ -836,7 +837,7 @@ class TestALink:
         clock = Clock()
         server = calendar(clock=clock, limits=Limits(flow_seconds=60))
 
-        @server.app.tool(task="required", ttl=3600)
+        @server.app.tool(task=Task("required", ttl=3600))
         async def invite(ctx: Context) -> str:
             return (await ctx.elicit_url("Log in to Google", provider, callback=server.google)).name
 

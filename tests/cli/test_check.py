@@ -28,6 +28,7 @@ from mrtr_server import (
     Shutdown,
     SignedCodec,
     SQLStore,
+    Task,
 )
 from mrtr_server.cli import main
 from mrtr_server.deployment.review import Finding
@@ -300,7 +301,7 @@ class TestFindings:
     def test_absurd_lifetimes_of_a_tool_are_named(self, tmp_path: Path) -> None:
         server = make(store=SQLStore(f"sqlite:///{tmp_path}/store.db"))
 
-        @server.tool(answer_within=2, task="optional", ttl=1e9)
+        @server.tool(answer_within=2, task=Task("optional", ttl=1e9))
         async def ask(ctx: Context) -> None:
             """Ask."""
             await ctx.confirm("Sure?")

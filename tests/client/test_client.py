@@ -8,7 +8,18 @@ import httpx
 import pytest
 from pydantic import BaseModel, Field
 
-from mrtr_server import Confirm, Context, ElicitUrl, Header, ListRoots, MRTRServer, ProtocolError, Sample, ToolError
+from mrtr_server import (
+    Confirm,
+    Context,
+    ElicitUrl,
+    Header,
+    ListRoots,
+    MRTRServer,
+    ProtocolError,
+    Sample,
+    Task,
+    ToolError,
+)
 from mrtr_server.client import (
     CallFailed,
     Choice,
@@ -85,14 +96,14 @@ def refused() -> str:
     raise ProtocolError("Not today", data={"until": "tomorrow"})
 
 
-@app.tool(task="required", poll=0.05)
+@app.tool(task=Task("required", poll=0.05))
 async def print_book(ctx: Context) -> str:
     await ctx.background()
     await ctx.status("Warming up")
     return f"{(await ctx.elicit('How many?', Order)).copies} printed"
 
 
-@app.tool(task="required", poll=0.05)
+@app.tool(task=Task("required", poll=0.05))
 async def endless(ctx: Context) -> str:
     await ctx.background()
     await asyncio.sleep(3600)

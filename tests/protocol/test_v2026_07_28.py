@@ -218,7 +218,7 @@ class TestResults:
     def test_that_can_be_kept_say_for_how_long_and_by_whom(self, serve: Serve) -> None:
         app = MRTRServer("kept", keys=[bytes(32)], lists=Lists(cache_seconds=2.5))
 
-        @app.resource("doc://one", ttl=60, scope="public")
+        @app.resource("doc://one", cache_seconds=60, cache="public")
         def one() -> str:
             return "1"
 

@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner
 from starlette.requests import Request
 
-from mrtr_server import Context, KeyRing, Limits, MRTRServer, SetupError, SQLStore, StoreUnavailable
+from mrtr_server import Context, KeyRing, Limits, MRTRServer, SetupError, SQLStore, StoreUnavailable, Task
 from mrtr_server.cli import main
 from mrtr_server.crypto.place_codec import PlaceCodec
 from mrtr_server.crypto.purposes import REPORT
@@ -52,16 +52,16 @@ class Bank:
         async def paid(request: Request) -> str:
             return "paid"
 
-        @self.app.tool(task="required", poll=0.05)
+        @self.app.tool(task=Task("required", poll=0.05))
         async def approve(ctx: Context) -> str:
             await ctx.confirm("Go on?")
             return "approved"
 
-        @self.app.tool(task="required", poll=0.05)
+        @self.app.tool(task=Task("required", poll=0.05))
         async def at_once() -> str:
             return "done"
 
-        @self.app.tool(task="required", poll=0.05)
+        @self.app.tool(task=Task("required", poll=0.05))
         async def work(ctx: Context) -> str:
             first = await ctx.step(self._wait, key="first")
             return f"{first} and {await ctx.step(self._do, key='second')}"

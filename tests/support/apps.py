@@ -22,6 +22,7 @@ from mrtr_server import (
     Sampled,
     ServerInfo,
     State,
+    Task,
     ToolError,
 )
 
@@ -184,7 +185,7 @@ def weather_at_once(city: str) -> str:
     return WEATHER.format(city)
 
 
-@streaming.tool(name="get_weather", task="optional", ttl=60, poll=5)
+@streaming.tool(name="get_weather", task=Task("optional", ttl=60, poll=5))
 async def weather_in_pieces(city: str) -> AsyncIterator[str]:
     """Get the weather in a city, line by line."""
     for line in WEATHER.format(city).splitlines(keepends=True):

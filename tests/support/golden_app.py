@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import BaseModel
 from starlette.requests import Request
 
-from mrtr_server import BearerTokens, Context, Elicit, InputRequired, Inputs, KeyRing, Lists, MRTRServer, State
+from mrtr_server import BearerTokens, Context, Elicit, InputRequired, Inputs, KeyRing, Lists, MRTRServer, State, Task
 from mrtr_server.testing import Clock, replica
 
 NOW = 1_700_000_000.0
@@ -82,7 +82,7 @@ def golden(**settings: Any) -> MRTRServer:
         await ctx.confirm(f"Pay for {item}?")
         return await ctx.step(pay, item)
 
-    @app.tool(task="optional", ttl=600)
+    @app.tool(task=Task("optional", ttl=600))
     async def ship(item: str, ctx: Context) -> str:
         """Reserve, go on in the background, ask there, and pay."""
         reserved = await ctx.step(reserve, item)

@@ -344,7 +344,7 @@ def broken() -> str:
     raise RuntimeError("swordfish")
 
 
-@office.resource("doc://plain", mime_type="text/markdown", ttl=60)
+@office.resource("doc://plain", mime_type="text/markdown", cache_seconds=60)
 def plain() -> str:
     """Be read at once."""
     READS.append("plain")

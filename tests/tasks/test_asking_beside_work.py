@@ -23,6 +23,7 @@ from mrtr_server import (
     Shutdown,
     SQLStore,
     Store,
+    Task,
 )
 from mrtr_server.flow.waiting_round import WaitingRound
 from mrtr_server.storage.tasks import TaskRow
@@ -60,7 +61,7 @@ class Tools:
         self.app = app = replica(served, clock=clock)
         for tool in (self.beside, self.two, self.returns, self.fails, self.chain, self.pages):
             app.tool(task="optional")(tool)
-        app.tool(task="optional", answer_within=60, ttl=600)(self.hurries)
+        app.tool(task=Task("optional", ttl=600), answer_within=60)(self.hurries)
         self.paid = app.callback("paid")(self.report)
 
     def gate(self, name: str) -> asyncio.Event:

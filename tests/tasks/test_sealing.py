@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pydantic_core import from_json, to_json
 
-from mrtr_server import Context, InProcessStore, KeyRing, Limits, MRTRServer, Principal, SQLStore
+from mrtr_server import Context, InProcessStore, KeyRing, Limits, MRTRServer, Principal, SQLStore, Task
 from mrtr_server.errors import InvalidRequestState, OverBudget
 from mrtr_server.flow.journal import Journal, Step
 from mrtr_server.limits import LARGEST_META
@@ -35,12 +35,12 @@ async def server(
     """A replica with these keys, and a client of it."""
     app = MRTRServer(name, keys=keys, store=SQLStore(f"sqlite:///{path}/tasks.db"), run_tasks=run_tasks)
 
-    @app.tool(task="required", poll=0.05)
+    @app.tool(task=Task("required", poll=0.05))
     async def pay(ctx: Context) -> str:
         await ctx.confirm("Pay?")
         return "paid" if name == "bank" else f"paid by the {name}"
 
-    @app.tool(task="required", single_use=True, poll=0.05)
+    @app.tool(task=Task("required", poll=0.05), single_use=True)
     async def transfer(ctx: Context) -> str:
         await ctx.confirm("Transfer?")
         await ctx.background()

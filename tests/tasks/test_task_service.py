@@ -26,6 +26,7 @@ from mrtr_server import (
     SQLStore,
     State,
     Store,
+    Task,
     ToolError,
 )
 from mrtr_server.storage.tasks import epoch_of
@@ -169,7 +170,7 @@ async def goes_on(ctx: Context) -> str:
     return login.name
 
 
-@app.tool(task="optional", rounds_first=True)
+@app.tool(task=Task("optional", rounds_first=True))
 async def depends(name: Annotated[str, Depends(goes_on)], ctx: Context) -> str:
     """Go on as a task in a dependency."""
     return await ctx.step(did, name)
@@ -247,14 +248,14 @@ def counts(state: State[int]) -> str | InputRequired:
     return "counted to 5" if count == 5 else InputRequired(state=count + 1)
 
 
-@app.tool(task="optional", ttl=3 * DAY)
+@app.tool(task=Task("optional", ttl=3 * DAY))
 async def stays(ctx: Context) -> str:
     """Wait for three days for a yes."""
     await ctx.confirm("Really?")
     return did("the late deed")
 
 
-@app.tool(task="optional", answer_within=60, ttl=600)
+@app.tool(task=Task("optional", ttl=600), answer_within=60)
 async def hurries(ctx: Context) -> str:
     """Wait a minute for a yes."""
     await ctx.confirm("Really?")

@@ -17,7 +17,7 @@ import httpx
 import pytest
 from starlette.requests import Request
 
-from mrtr_server import BearerTokens, Context, InProcessStore, Limits, MRTRServer, Shutdown, StoreUnavailable
+from mrtr_server import BearerTokens, Context, InProcessStore, Limits, MRTRServer, Shutdown, StoreUnavailable, Task
 from mrtr_server.concurrency.shutdown import ShutdownDeadline
 from mrtr_server.errors import Full, UnknownTarget
 from mrtr_server.flow.handler import TaskTerms
@@ -129,7 +129,7 @@ class Tools:
         self.store = store
         times = Shutdown(lame_duck=0, seconds=0.8)
         self.app = replica(MRTRServer("worker", keys=KEYS, store=store, shutdown=times, **settings), clock=clock)
-        self.app.tool(task="optional", ttl=600)(self.steps)
+        self.app.tool(task=Task("optional", ttl=600))(self.steps)
         self.app.tool(task="optional")(self.greet)
         self.app.tool(task="optional")(self.says)
         self.app.tool(task="optional")(self.at_once)
@@ -670,7 +670,7 @@ class TestTasksThatBeginHere:
     async def test_are_not_said_to_have_had_no_worker(self, caplog: pytest.LogCaptureFixture) -> None:
         clock = Clock()
         tools = Tools(Flaky(clock), clock=clock)
-        tools.app.tool(name="waits", task="optional", ttl=5)(tools.waits)
+        tools.app.tool(name="waits", task=Task("optional", ttl=5))(tools.waits)
         flow = await tools.start("waits")
         await tools.began.wait()
         assert (await tools.row(flow)).version == 0
@@ -683,7 +683,7 @@ class TestTasksThatBeginHere:
     async def test_nor_are_those_that_a_worker_began_and_handed_back(self, caplog: pytest.LogCaptureFixture) -> None:
         clock = Clock()
         tools = Tools(Flaky(clock), clock=clock)
-        tools.app.tool(name="waits", task="optional", ttl=5)(tools.waits)
+        tools.app.tool(name="waits", task=Task("optional", ttl=5))(tools.waits)
         flow = await tools.start("waits")
         await tools.began.wait()
         await tools.app._parts.worker.close()
@@ -1645,7 +1645,7 @@ class TestConcurrency:
         def server(name: str) -> MRTRServer:
             app = MRTRServer("replica", keys=[bytes(32)], store=f"sqlite:///{tmp_path}/tasks.db")
 
-            @app.tool(task="required", concurrency=1, poll=0.05)
+            @app.tool(task=Task("required", poll=0.05), concurrency=1)
             async def one_at_a_time() -> str:
                 await asyncio.sleep(0.3)
                 ran.append(name)
