@@ -81,7 +81,7 @@ async def report(ctx: Context) -> str:
         await ctx.progress(thousand, wanted.thousands, f"Counted {thousand} of {wanted.thousands} thousand")
 
     layout = await ctx.elicit(f"There are {sum(counts)} primes. How should the report look?", Layout)
-    await ctx.status("Writing the report")
+    await ctx.progress(message="Writing the report")
     if layout.style == "sentence":
         return (
             f"There are {sum(counts)} primes below {wanted.thousands},000, {counts[-1]} of them in the last thousand."

@@ -29,7 +29,7 @@ from .flow.idempotency_keys import IdempotencyKey
 from .flow.inputs import InputRequired, Inputs, State
 from .flow.url_asks import ElicitUrl
 from .limits import Limits
-from .protocol.callers import Caller, Client, Principal
+from .protocol.callers import Caller, ClientInfo, Principal
 from .protocol.content import (
     Annotations,
     AudioContent,
@@ -66,7 +66,7 @@ __all__ = [
     "Callback",
     "CallbackLink",
     "Caller",
-    "Client",
+    "ClientInfo",
     "Codec",
     "Completion",
     "Confirm",
@@ -144,4 +144,11 @@ else:
             from .storage.sql.store import SQLStore
 
             return SQLStore
+        from .renamed import PUBLIC, is_collected
+
+        if name in PUBLIC:
+            message = f"mrtr_server.{name} is {PUBLIC[name]} now"
+            if not is_collected(message):
+                raise ImportError(message)  # an AttributeError would hide the message of `from mrtr_server import`
+            return globals()[PUBLIC[name]]
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

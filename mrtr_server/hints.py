@@ -17,7 +17,7 @@ _AUTH = (
 )
 _AUTHORIZE = "authorize= decides who may call, and ctx.principal is who calls"
 _LOG = 'ctx.log("...", level="{}")'
-_LIFESPAN = "use ctx.lifespan, or Annotated[T, Depends(function)] with the function of lifespan="
+_LIFESPAN = "use ctx.opened, or Annotated[T, Depends(function)] with the function of lifespan="
 _TAGS = "use app.disable(tags=[...]) and app.enable(tags=[...])"
 _FROM_RETURNS = (
     "the output schema comes from the return annotation, such as Annotated[ToolResult, Model] for a ToolResult(...), "
@@ -30,6 +30,7 @@ _ONE_VERSION = "a name has one version; info=ServerInfo(version=...) is that of 
 _ASK_DEPENDENCY = "Annotated[T, Depends(function)] fills a parameter that the model does not see"
 
 SERVER_ATTRIBUTES: Mapping[str, str] = {
+    **{old: f"it is {new}() now" for old, new in renamed.SERVER_ATTRIBUTES.items()},
     **dict.fromkeys(("run", "run_async"), f"{_UVICORN}; for stdio, {_STDIO}"),
     **dict.fromkeys(("run_http_async", "run_streamable_http_async", "run_sse_async"), _UVICORN),
     "run_stdio_async": _STDIO,
@@ -50,7 +51,7 @@ SERVER_ATTRIBUTES: Mapping[str, str] = {
         "mount the server in a Starlette or FastAPI application that has the other routes",
     ),
     "add_middleware": "use @app.around for calls; for HTTP pass Starlette's: MRTRServer(middleware=[Middleware(...)])",
-    "dependency_overrides": "use app.overrides",
+    "dependency_overrides": "use `with app.override(dependency, function):`",
     "exception_handler": "use @app.on_error",
     **dict.fromkeys(
         (
@@ -75,6 +76,7 @@ SERVER_ATTRIBUTES: Mapping[str, str] = {
 """Attributes of their servers that `MRTRServer` lacks."""
 
 CONTEXT: Mapping[str, str] = {
+    **renamed.CONTEXT,
     "report_progress": "use ctx.progress(progress, total, message)",
     **{level: f"use {_LOG.format(level)}" for level in ("debug", "info", "warning", "error", "critical")},
     **dict.fromkeys(
@@ -87,7 +89,7 @@ CONTEXT: Mapping[str, str] = {
         "to keep a value until the next round, use the result of a step, or a parameter of type State[T]",
     ),
     "input_responses": "a parameter of type Inputs has the answers",
-    "request_context": "use ctx.request, ctx.lifespan, ctx.user, ctx.principal, ctx.meta and ctx.client",
+    "request_context": "use ctx.request, ctx.opened, ctx.user, ctx.principal, ctx.meta and ctx.client",
     "lifespan_context": _LIFESPAN,
     **dict.fromkeys(("fastmcp", "mcp_server", "server", "app"), "use the variable that your server is in"),
     **dict.fromkeys(("request_id", "origin_request_id"), "ctx.flow is the flow's id, the same in all its rounds"),
@@ -220,7 +222,7 @@ _THEIRS = frozenset({"mcp", "mcp_types", "fastmcp", "starlette", "fastapi"})
 def attributes_of(words: Mapping[str, str]) -> Callable[[Any, str], Any]:
     """Return a `__getattr__` that names our word for attributes of other frameworks.
 
-    The attributes do not exist: it always raises `AttributeError`.
+    The attributes do not exist: it raises `AttributeError`, unless old names are collected.
 
     Args:
         words: what to use instead, by the attribute's name.
@@ -228,7 +230,10 @@ def attributes_of(words: Mapping[str, str]) -> Callable[[Any, str], Any]:
 
     def missing(self: Any, name: str) -> Any:
         if name in words and not hasattr(type(self), name):
-            raise AttributeError(f"{type(self).__name__} has no {name!r}: {words[name]}")
+            message = f"{type(self).__name__} has no {name!r}: {words[name]}"
+            if name in renamed.SERVER_ATTRIBUTES and renamed.is_collected(message):
+                return object.__getattribute__(self, renamed.SERVER_ATTRIBUTES[name])
+            raise AttributeError(message)
         return object.__getattribute__(self, name)  # raises, as it has done before
 
     return missing

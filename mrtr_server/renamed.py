@@ -36,6 +36,18 @@ TOOL_OPTIONS: Mapping[str, str] = {
 RESOURCE_OPTIONS: Mapping[str, str] = {"ttl": "use cache_seconds=", "scope": "use cache="}
 """Options of `@app.resource`."""
 
+SERVER_ATTRIBUTES: Mapping[str, str] = {"lifespan": "running", "overrides": "override"}
+"""Attributes of `MRTRServer`, each with the new one."""
+
+CONTEXT: Mapping[str, str] = {"lifespan": "use ctx.opened", "status": "use ctx.progress(message=...)"}
+"""Attributes of `Context`."""
+
+PUBLIC: Mapping[str, str] = {"Client": "ClientInfo"}
+"""What `mrtr_server` exports."""
+
+ALL = frozenset({*SERVER_OPTIONS, *TOOL_OPTIONS, *RESOURCE_OPTIONS})
+"""Every option that has an old name."""
+
 VARIABLES: Mapping[str, str] = {
     **{f"MRTR_{name.upper()}": f"MRTR_INFO_{name.upper()}" for name in _IN_INFO if name != "icons"},
     "MRTR_PAGE_SIZE": "MRTR_LISTS_PAGE_SIZE",

@@ -93,7 +93,7 @@ class MRTRServer(Composition, ASGIServer):
             machine alone.
         lifespan: a function of the server that returns an asynchronous context manager, such as one with
             `@asynccontextmanager`. It is entered when the server starts and left when it shuts down, but not where the
-            server is mounted: see `MRTRServer.lifespan`. The value that it yields is `ctx.lifespan` of handlers.
+            server is mounted: see `MRTRServer.running`. The value that it yields is `ctx.opened` of handlers.
         shutdown: how long the server takes to end, and what `/ready` says: a `Shutdown`.
         run_tasks: whether this process runs tasks. If not, it starts them and leaves them to processes that share its
             database, such as `mrtr-server worker`.

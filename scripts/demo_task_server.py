@@ -30,7 +30,7 @@ async def report(ctx: Context) -> list[str]:
     await ctx.background()
     pages = []
     for chapter in CHAPTERS:
-        await ctx.status(f"process {os.getpid()} writes {chapter}")
+        await ctx.progress(message=f"process {os.getpid()} writes {chapter}")
         pages.append(await ctx.step(write, chapter, asked.quarter))
     await ctx.confirm("Send it to the board?")
     return [*pages, f"sent by process {os.getpid()}"]

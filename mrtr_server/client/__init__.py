@@ -11,7 +11,7 @@ from ..errors import BadReply, CallFailed, ClientError, NoReply, NotAnswered, Re
 from .bounds import Bounds
 from .client import Client
 from .questions import Choice, Form, Link, Piece, Progress, Sampling
-from .results import Prompt, PromptReply, Resource, ResourceReply, Task, Template, Tool, ToolReply
+from .results import Prompt, PromptReply, Resource, ResourceReply, TaskState, Template, Tool, ToolReply
 
 __all__ = [
     "BadReply",
@@ -32,8 +32,8 @@ __all__ = [
     "Resource",
     "ResourceReply",
     "Sampling",
-    "Task",
     "TaskCancelled",
+    "TaskState",
     "Template",
     "Tool",
     "ToolReply",

@@ -18,7 +18,7 @@ from pydantic import BeforeValidator, ValidationError, create_model
 from ..crypto.keys import ENVIRONMENT as KEYS
 from ..errors import SetupError
 from ..given import KnowsGiven, having
-from ..renamed import VARIABLES, refused_variables
+from ..renamed import VARIABLES, is_collected, refused_variables
 from ..storage.factory import ENVIRONMENT as DATABASE
 from .settings import Settings
 
@@ -119,7 +119,7 @@ def with_environment(settings: Settings[Any]) -> tuple[Settings[Any], SetupError
     Returns:
         The settings, and why the environment can't be used; None if it can. The settings are those of the code then.
     """
-    if refused := refused_variables(os.environ):
+    if refused := [each for each in refused_variables(os.environ) if not is_collected(each)]:
         return settings, SetupError("; ".join(refused))
     values = [
         each

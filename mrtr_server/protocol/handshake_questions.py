@@ -3,7 +3,7 @@
 from typing import Any
 
 from ..errors import NotInVersion
-from .callers import Client
+from .callers import ClientInfo
 from .content import uses_tools
 from .handshake_entries import content_of
 from .handshake_versions import HandshakeVersion
@@ -18,7 +18,7 @@ def known_capabilities(version: HandshakeVersion, declared: JSON | None) -> JSON
     return known
 
 
-def question_params(version: HandshakeVersion, question: Question, client: Client) -> JSON:
+def question_params(version: HandshakeVersion, question: Question, client: ClientInfo) -> JSON:
     """Return the parameters of the request that asks a client.
 
     What the client declares is believed, also if its version does not have it yet: some clients declare what came
@@ -54,7 +54,7 @@ def question_params(version: HandshakeVersion, question: Question, client: Clien
     return {**params, "requestedSchema": {**schema, "properties": fields}}
 
 
-def _plain_sampling(version: HandshakeVersion, params: JSON, client: Client) -> JSON:
+def _plain_sampling(version: HandshakeVersion, params: JSON, client: ClientInfo) -> JSON:
     """Return a sampling each of whose messages has one block of content, unless it has tools."""
     if "tools" in params or "toolChoice" in params or any(map(uses_tools, params["messages"])):
         if client.capabilities is None:
@@ -79,7 +79,7 @@ def _has_names(field: JSON) -> bool:
     return isinstance(field.get("oneOf"), NamedChoices)
 
 
-def _plain_form(version: HandshakeVersion, schema: JSON, client: Client) -> JSON:
+def _plain_form(version: HandshakeVersion, schema: JSON, client: ClientInfo) -> JSON:
     """Return a form as versions have it whose forms have no choice of several.
 
     Such a field is left out where it may be, unless there is nothing else to ask. A client that declares a mode of

@@ -18,7 +18,7 @@ from .failure import Unexpected
 from .flow import Flow
 from .notifications import Notifications
 from .observing import Log
-from .replies import Error, Progress, Reply, Task
+from .replies import Error, Progress, Reply, TaskView
 from .script import Answers
 from .servers import Clock, SharedStore, replica, replicas, short_lease
 from .wire import EVERYTHING
@@ -40,7 +40,7 @@ __all__ = [
     "Progress",
     "Reply",
     "SharedStore",
-    "Task",
+    "TaskView",
     "Unexpected",
     "accept",
     "cancel",

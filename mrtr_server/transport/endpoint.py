@@ -28,7 +28,7 @@ from ..logs.refusals import RefusalLog
 from ..loopback import is_loopback_origin
 from ..methods.dispatcher import Dispatcher
 from ..protocol.all_dialects import Dialect, Envelope, Reply, read_envelope
-from ..protocol.callers import NO_SCOPES, Client
+from ..protocol.callers import NO_SCOPES, ClientInfo
 from ..protocol.messages import NOTHING, Call, Listening
 from ..protocol.served_dialects import ServedDialects
 from ..protocol.users import principal_of, scopes_of
@@ -234,7 +234,7 @@ class Endpoint:
             finally:
                 self._watch.leave(connection)
             if isinstance(outcome, Listening):
-                call.client = Client()
+                call.client = ClientInfo()
                 await connection.listen(call, outcome)
                 return None
             written = dialect.dump_outcome(call, outcome)

@@ -31,8 +31,8 @@ from mrtr_server.client import (
     Progress,
     RequestRefused,
     Sampling,
-    Task,
     TaskCancelled,
+    TaskState,
 )
 
 from ..support.serving import TIMEOUT, in_thread, until
@@ -99,7 +99,7 @@ def refused() -> str:
 @app.tool(task=Task("required", poll=0.05))
 async def print_book(ctx: Context) -> str:
     await ctx.background()
-    await ctx.status("Warming up")
+    await ctx.progress(message="Warming up")
     return f"{(await ctx.elicit('How many?', Order)).copies} printed"
 
 
@@ -241,7 +241,7 @@ async def test_a_callback_can_leave_a_question_open(url: str, grouped: bool) -> 
 
 
 async def test_a_task_is_followed_and_its_questions_answered(url: str) -> None:
-    told: list[Task] = []
+    told: list[TaskState] = []
     async with Client(url, on_elicit=fill, on_task=told.append) as client:
         assert (await client.call("print_book")).text == "3 printed"
         assert (await client.follow(told[0].task_id)).text == "3 printed"
@@ -249,7 +249,7 @@ async def test_a_task_is_followed_and_its_questions_answered(url: str) -> None:
 
 
 async def test_a_cancelled_call_cancels_its_task(url: str) -> None:
-    told: list[Task] = []
+    told: list[TaskState] = []
     async with Client(url, on_task=told.append) as client:
         call = asyncio.create_task(client.call("endless"))
         await until(lambda: told, "the task")

@@ -13,7 +13,7 @@ from mrtr_server.flow.endings import Asking, Completed, Failed, Refused, YieldRe
 from mrtr_server.flow.journal import Journal, Step
 from mrtr_server.flow.pure import JournalInputs, conclude_error
 from mrtr_server.flow.round import OPEN, Round
-from mrtr_server.protocol.callers import Client
+from mrtr_server.protocol.callers import ClientInfo
 from mrtr_server.protocol.messages import JSON, Call
 
 from ..support.models import Login
@@ -36,7 +36,7 @@ def begin(callbacks: Callbacks) -> Begin:
         kept: dict[str, Any] | None = None,
         **more: Any,
     ) -> Round:
-        call = Call("tools/call", {}, answers=answers, state=state, client=Client(capabilities={"elicitation": {}}))
+        call = Call("tools/call", {}, answers=answers, state=state, client=ClientInfo(capabilities={"elicitation": {}}))
         journal = Journal(0.0, answers={key: {digest(ask): raw for ask, raw in of} for key, of in (kept or {}).items()})
         return Round(call, journal, "greet", callbacks, **more)
 

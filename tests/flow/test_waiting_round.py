@@ -24,7 +24,7 @@ from mrtr_server.flow.runner import WIND_DOWN_SECONDS, run
 from mrtr_server.flow.steps import step_watcher
 from mrtr_server.flow.url_asks import UNFINISHED
 from mrtr_server.flow.waiting_round import LOOK_AGAIN_AFTER, WaitingRound
-from mrtr_server.protocol.callers import Client
+from mrtr_server.protocol.callers import ClientInfo
 from mrtr_server.protocol.messages import NOTHING, Call, Note, Nothing, Question
 
 from ..support.models import Email, Login
@@ -107,7 +107,7 @@ class Bench:
         self.gate = asyncio.Event()
         """Lets `slow` and `breaks` end."""
         self.round = WaitingRound(
-            Call("tools/call", {}, client=Client(capabilities={"elicitation": {"form": {}, "url": {}}})),
+            Call("tools/call", {}, client=ClientInfo(capabilities={"elicitation": {"form": {}, "url": {}}})),
             Journal(0.0),
             "tested",
             Threads(1),

@@ -278,7 +278,7 @@ async def start() -> AsyncIterator[Start]:
 
         async def started(**settings: Any) -> Client:
             app = serving(**settings)
-            await stack.enter_async_context(app.lifespan())
+            await stack.enter_async_context(app.running())
             return await Client(app).begin()
 
         yield started

@@ -221,7 +221,7 @@ class TestItsAddress:
     """Whoever starts the server reads it, with the token; and nobody else."""
 
     async def test_is_logged_where_the_server_debugs(self, caplog: pytest.LogCaptureFixture) -> None:
-        async with desk(docs=True, debug=True).lifespan():
+        async with desk(docs=True, debug=True).running():
             pass
         shown = f"/docs#token={TOKEN[1].decode()}"
         assert [shown in record.getMessage() for record in caplog.records] == [True]
@@ -229,7 +229,7 @@ class TestItsAddress:
     @pytest.mark.parametrize("settings", [{"docs": True}, {"debug": True}, {}])
     async def test_is_in_no_log_elsewhere(self, settings: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
         app = desk(**settings)
-        async with app.lifespan():
+        async with app.running():
             await call(app, "whoami", [*HERE, (b"mrtr-page", b"1")])
             await get(app, "/docs/about", HERE)
         assert "token" not in caplog.text

@@ -24,7 +24,7 @@ from mrtr_server.live.answers import Asked
 from mrtr_server.live.events import Event, Origin
 from mrtr_server.live.parts import LiveParts
 from mrtr_server.live.session_states import SessionState
-from mrtr_server.protocol.callers import Client
+from mrtr_server.protocol.callers import ClientInfo
 from mrtr_server.protocol.messages import Call, Complete, Outcome
 from mrtr_server.protocol.sessions import Session
 from mrtr_server.storage.lease import Lease
@@ -137,7 +137,9 @@ async def test_every_sealed_row_is_sealed_under_the_first_key_and_the_others_can
 
 async def test_what_open_calls_and_sessions_keep_is_sealed_anew_as_well(url: str) -> None:
     asked, long = Asked("round", "key", time.time() + 600), "x" * 2_000
-    event = Event(Origin("tools/call", {"name": long}, 1, Session("v", Client(), key="key")), expires=time.time() + 600)
+    event = Event(
+        Origin("tools/call", {"name": long}, 1, Session("v", ClientInfo(), key="key")), expires=time.time() + 600
+    )
     call = Call("tools/call", {}, state="state")
 
     def parts(store: SQLStore, *keys: bytes) -> LiveParts:

@@ -203,7 +203,7 @@ async def charter(ctx: Context, seats: int = 20) -> str:
     await ctx.background()
     for done in range(1, 4):
         await ctx.step(search, f"stop {done}")
-        await ctx.status(f"Asked {done} of 3 companies")
+        await ctx.progress(message=f"Asked {done} of 3 companies")
     budget = await ctx.elicit("What may it cost?", Budget)
     return f"a bus with {seats} seats for at most {budget.limit:g} {budget.currency}"
 

@@ -38,7 +38,7 @@ async def measure(ctx: Context) -> str:
     """Ask in rounds, and again as a task."""
     login = await ctx.elicit("Who are you?", Login)
     await ctx.background()
-    await ctx.status(f"Waiting for the size of {login.name}")
+    await ctx.progress(message=f"Waiting for the size of {login.name}")
     size = await ctx.elicit("How tall?", Size)
     return f"{login.name} is {size.size} tall"
 

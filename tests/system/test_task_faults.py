@@ -193,7 +193,7 @@ class TestAStepWhoseRecordComesTooLate:
         async def pay(ctx: Context) -> str:
             receipt = await ctx.step(charge)
             done.append(f"told of {receipt}")
-            await ctx.status("almost")
+            await ctx.progress(message="almost")
             return f"receipt {receipt}"
 
         with in_thread(app) as port:

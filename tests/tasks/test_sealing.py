@@ -15,7 +15,7 @@ from mrtr_server import Context, InProcessStore, KeyRing, Limits, MRTRServer, Pr
 from mrtr_server.errors import InvalidRequestState, OverBudget
 from mrtr_server.flow.journal import Journal, Step
 from mrtr_server.limits import LARGEST_META
-from mrtr_server.protocol.callers import Client
+from mrtr_server.protocol.callers import ClientInfo
 from mrtr_server.protocol.messages import Call, Progress, TaskOffer
 from mrtr_server.tasks.sealing import _LONGEST_WAIT, RowBinding, SealedTasks, _dump_call
 from mrtr_server.testing import AsyncClient, yes
@@ -137,7 +137,7 @@ class TestARequestThatIsKept:
         {"_meta": {"trace": "x"}, "name": "pay", "arguments": {"to": "bob"}},
         target="pay",
         arguments={"to": "bob"},
-        client=Client({"name": "app", "version": "1"}, {"elicitation": {}}),
+        client=ClientInfo({"name": "app", "version": "1"}, {"elicitation": {}}),
         principal=Principal("ann", "issuer", "app"),
         scopes=frozenset({"b", "a"}),
         headers={b"host": b"here:8000", b"cookie": b"secret"},

@@ -151,7 +151,7 @@ async def rounds(ctx: Context) -> list[str]:
     first = await ctx.step(order, "first")
     login = await ctx.elicit("Who are you?", Login)
     await ctx.background()
-    await ctx.status(f"Working for {login.name}")
+    await ctx.progress(message=f"Working for {login.name}")
     second = await ctx.step(order, "second")
     size = await ctx.elicit("How tall?", Size)
     return [first, second, str(size.size)]
@@ -194,7 +194,7 @@ async def once_later(ctx: Context) -> str:
 @app.tool(task="optional")
 async def patient(ctx: Context, name: str) -> str:
     """Run a step that waits, and another one."""
-    await ctx.status("Waiting")
+    await ctx.progress(message="Waiting")
     await ctx.step(waits, name)
     did(f"after {name}")
     return await ctx.step(did, f"next to {name}")
@@ -265,7 +265,7 @@ async def hurries(ctx: Context) -> str:
 @app.tool(task="optional")
 async def mumbles(ctx: Context) -> str:
     """Say what not every database and client can read, and ask."""
-    await ctx.status("Around\0 \ud800")
+    await ctx.progress(message="Around\0 \ud800")
     return (await ctx.elicit("Who are you?", Login)).name
 
 

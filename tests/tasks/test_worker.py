@@ -160,8 +160,8 @@ class Tools:
 
     def says(self, ctx: Context) -> str:
         """Say something, and go on in a thread after its end."""
-        ctx.status("one")
-        ctx.status("two")
+        ctx.progress(message="one")
+        ctx.progress(message="two")
         return "done"
 
     async def at_once(self) -> str:
@@ -1131,7 +1131,7 @@ class TestARowThatHasChangedMeanwhile:
             """Say something, and wait."""
             said.set()
             await go_on.wait()
-            await ctx.status("one")
+            await ctx.progress(message="one")
             await tools.gate.wait()
             return "done"
 
@@ -1165,7 +1165,7 @@ class TestMessages:
             """Say a thing whenever it is let."""
             for number, turn in enumerate(turns):
                 await turn.wait()
-                await ctx.status(f"message {number}")
+                await ctx.progress(message=f"message {number}")
             await tools.gate.wait()
             return "done"
 
@@ -1216,7 +1216,7 @@ class TestMessages:
     async def test_are_what_everybody_can_keep_and_are_stored_once(self, tools: Tools, said: str, shown: str) -> None:
         async def tells(ctx: Context) -> str:
             """Tell it, and wait."""
-            await ctx.status(said)
+            await ctx.progress(message=said)
             return await tools._wait("tells")
 
         tools.app.tool(task="optional")(tells)
@@ -1232,7 +1232,7 @@ class TestMessages:
     async def test_that_are_being_stored_do_not_cost_the_result(self, tools: Tools) -> None:
         async def talks(ctx: Context) -> str:
             """End while its message is on its way."""
-            await ctx.status("working")
+            await ctx.progress(message="working")
             await asyncio.sleep(0.03)
             return "done"
 

@@ -829,7 +829,7 @@ class TestTheEnd:
 
         @app.tool
         def show(ctx: Context) -> str:
-            return f"{ctx.lifespan} {ctx.request}"
+            return f"{ctx.opened} {ctx.request}"
 
         with over_pipes(app) as client:
             assert text_of(client.call("show", {}, modern=True)) == "opened None"
