@@ -76,7 +76,7 @@ class Context:
 
         Raises:
             CallEnded: a plain `def` called it, which can't wait.
-            MisplacedCall: a step called it, or a dependency after its `yield`.
+            FlowError: a step called it, or a dependency after its `yield`.
         """
         return self._one(lambda: Elicit(message, schema, key=key))
 
@@ -95,7 +95,7 @@ class Context:
 
         Raises:
             CallEnded: a plain `def` called it, which can't wait.
-            MisplacedCall: a step called it, or a dependency after its `yield`.
+            FlowError: a step called it, or a dependency after its `yield`.
         """
         return self._one(lambda: Confirm(message, key=key, plain=plain))
 
@@ -129,7 +129,7 @@ class Context:
 
         Raises:
             CallEnded: a plain `def` called it, which can't wait.
-            MisplacedCall: a step called it, or a dependency after its `yield`.
+            FlowError: a step called it, or a dependency after its `yield`.
         """
         return self._one(lambda: ElicitUrl(message, url, callback=callback, key=key))
 
@@ -170,7 +170,7 @@ class Context:
 
         Raises:
             CallEnded: a plain `def` called it, which can't wait.
-            MisplacedCall: a step called it, or a dependency after its `yield`.
+            FlowError: a step called it, or a dependency after its `yield`.
         """
         return self._one(
             lambda: Sample(
@@ -199,7 +199,7 @@ class Context:
 
         Raises:
             CallEnded: a plain `def` called it, which can't wait.
-            MisplacedCall: a step called it, or a dependency after its `yield`.
+            FlowError: a step called it, or a dependency after its `yield`.
         """
         return self._one(lambda: ListRoots(key=key))
 
@@ -229,7 +229,7 @@ class Context:
 
         Raises:
             CallEnded: a plain `def` called it, which can't wait.
-            MisplacedCall: a step called it, or a dependency after its `yield`.
+            FlowError: a step called it, or a dependency after its `yield`.
             TypeError: something is not an ask, or only some of the asks have a name.
         """
         return self._awaited("an ask", lambda: self._several(asks, named))
@@ -294,7 +294,7 @@ class Context:
 
         Raises:
             CallEnded: a plain `def` called it, which can't wait.
-            MisplacedCall: a step called it, or a dependency after its `yield`.
+            FlowError: a step called it, or a dependency after its `yield`.
             TypeError: it is not a function.
             Exception: whatever the function raised.
         """
@@ -311,7 +311,7 @@ class Context:
 
         Raises:
             CallEnded: a plain `def` called it, which can't wait.
-            MisplacedCall: a step called it, or a dependency after its `yield`.
+            FlowError: a step called it, or a dependency after its `yield`.
         """
         return self._awaited("a checkpoint", self._round.checkpoint)
 
@@ -323,7 +323,7 @@ class Context:
 
         Raises:
             CallEnded: a plain `def` called it, which can't wait.
-            MisplacedCall: a step called it, or a dependency after its `yield`.
+            FlowError: a step called it, or a dependency after its `yield`.
         """
         return self._awaited("ctx.background()", self._round.continue_in_background)
 

@@ -331,7 +331,7 @@ class HandshakeDialect(Dialect):
             client: what the client declares.
 
         Raises:
-            NotInVersion: clients of this version can't be asked that.
+            MissingCapability: clients of this version can't be asked that.
         """
         params = question_params(self.form, question, client)
         if params is question.params and not question.task:

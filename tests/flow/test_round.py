@@ -7,7 +7,7 @@ import pytest
 
 from mrtr_server import Confirm, Elicit, Refusal
 from mrtr_server.callbacks.callback_service import Callbacks, Report, Reports
-from mrtr_server.errors import CallEnded, FlowError, KeyConflict
+from mrtr_server.errors import CallEnded, FlowError
 from mrtr_server.flow.asks import Ask
 from mrtr_server.flow.endings import Asking, Completed, Failed, Refused, YieldReason
 from mrtr_server.flow.journal import Journal, Step
@@ -199,10 +199,10 @@ class TestWhatAPureFunctionReturns:
     def test_may_not_have_the_key_of_another_question_or_of_a_step(self, begin: Begin) -> None:
         round_ = begin()
         claim(round_, WHO)
-        with pytest.raises(KeyConflict, match="The key 'login' is used for two different questions"):
+        with pytest.raises(FlowError, match="The key 'login' is used for two different questions"):
             round_.require("login", WHOM, WHOM.question())
         round_.journal.steps["step"] = Step("module.function", {}, None, [])
-        with pytest.raises(KeyConflict, match="An ask and a step both have the key 'step'"):
+        with pytest.raises(FlowError, match="An ask and a step both have the key 'step'"):
             round_.require("step", WHOM, WHOM.question())
 
     def test_is_not_what_was_asked_inline(self, begin: Begin) -> None:

@@ -34,7 +34,7 @@ from mrtr_server import (
     ToolResult,
 )
 from mrtr_server.crypto.place_codec import PlainCodec
-from mrtr_server.errors import InvalidRequestState, Overloaded, StoreUnavailable
+from mrtr_server.errors import Busy, InvalidRequestState, StoreUnavailable, overloaded
 from mrtr_server.flow import single_use as redemption
 from mrtr_server.protocol.messages import Call, Complete
 from mrtr_server.storage.base import Redemption, Store
@@ -541,13 +541,13 @@ class TestARoundForWhichThereIsNoRoom:
         self, redeemer: redemption.Redeemer, store: WatchedStore, virtual_time: VirtualTime
     ) -> None:
         async def refused(_: Lease) -> Complete:
-            raise Overloaded(1.0)
+            raise overloaded(1.0)
 
         async def run(_: Lease) -> Complete:
             return Complete({"paid": True})
 
         call, expires = Call("tools/call", {}, "pay", state="sealed"), virtual_time.time() + 300
-        with pytest.raises(Overloaded):
+        with pytest.raises(Busy):
             await redeemer.once(call, expires, refused)
         assert (len(store.redeemed), store.released, store.recorded) == (1, 1, {})
         assert await redeemer.once(call, expires, run) == Complete({"paid": True})
@@ -561,7 +561,7 @@ class TestARoundForWhichThereIsNoRoom:
         async def refused(_: Lease) -> Complete:
             await asyncio.sleep(61)
             assert await redeemer.once(call, expires, run) == Complete({"paid": True})
-            raise Overloaded(1.0)
+            raise overloaded(1.0)
 
         store.down = {"renew"}
         call, expires = Call("tools/call", {}, "pay", state="sealed"), virtual_time.time() + 300
