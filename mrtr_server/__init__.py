@@ -49,6 +49,7 @@ from .rates.rate_limits import RateLimits
 from .registration.declarations import Depends
 from .registration.methods import prompt, resource, tool
 from .registration.options import InputSchema, Task
+from .renamed import renamed_in
 from .schema.arguments import Header
 from .server import MRTRServer
 from .storage.base import Redemption, Store, TaskStore
@@ -144,11 +145,4 @@ else:
             from .storage.sql.store import SQLStore
 
             return SQLStore
-        from .renamed import PUBLIC, is_collected
-
-        if name in PUBLIC:
-            message = f"mrtr_server.{name} is {PUBLIC[name]} now"
-            if not is_collected(message):
-                raise ImportError(message)  # an AttributeError would hide the message of `from mrtr_server import`
-            return globals()[PUBLIC[name]]
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return renamed_in(__name__, globals())(name)

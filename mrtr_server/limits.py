@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from .errors import OverBudget, SetupError
-from .given import KnowsGiven, having
+from .fields import Group, having
 
 LONGEST_KEY = 256
 """Characters of a progress token, of the id of a request, of a key; or digits, where it is a number."""
@@ -61,7 +61,7 @@ def share_of(total: int, part: float) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits(KnowsGiven):
+class Limits(Group):
     """Limits of requests and flows. Every default is safe to keep.
 
     Args:

@@ -5,7 +5,7 @@
 
 import os
 import sys
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType
 
@@ -42,8 +42,12 @@ SERVER_ATTRIBUTES: Mapping[str, str] = {"lifespan": "running", "overrides": "ove
 CONTEXT: Mapping[str, str] = {"lifespan": "use ctx.opened", "status": "use ctx.progress(message=...)"}
 """Attributes of `Context`."""
 
-PUBLIC: Mapping[str, str] = {"Client": "ClientInfo"}
-"""What `mrtr_server` exports."""
+PUBLIC: Mapping[str, str] = {
+    "mrtr_server.Client": "ClientInfo",
+    "mrtr_server.client.Task": "TaskState",
+    "mrtr_server.testing.Task": "TaskView",
+}
+"""What the package exports, each with the new name."""
 
 ALL = frozenset({*SERVER_OPTIONS, *TOOL_OPTIONS, *RESOURCE_OPTIONS})
 """Every option that has an old name."""
@@ -82,6 +86,21 @@ def is_collected(message: str) -> bool:
         return False
     _collected.append((_place(), message))
     return True
+
+
+def renamed_in(module: str, members: Mapping[str, object]) -> Callable[[str], object]:
+    """Return a `__getattr__` of a module that refuses old names of what it exports."""
+
+    def missing(name: str) -> object:
+        new = PUBLIC.get(f"{module}.{name}")
+        if new is None:
+            raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        message = f"{module}.{name} is {new} now"
+        if not is_collected(message):
+            raise ImportError(message)  # an AttributeError would hide the message of `from mrtr_server import ...`
+        return members[new]
+
+    return missing
 
 
 def refused_variables(environment: Collection[str]) -> list[str]:

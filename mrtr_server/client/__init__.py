@@ -7,7 +7,10 @@
 It speaks the ratified protocol over HTTP. Extra: `client`.
 """
 
+import typing as _typing
+
 from ..errors import BadReply, CallFailed, ClientError, NoReply, NotAnswered, RequestRefused, TaskCancelled
+from ..renamed import renamed_in
 from .bounds import Bounds
 from .client import Client
 from .questions import Choice, Form, Link, Piece, Progress, Sampling
@@ -38,3 +41,6 @@ __all__ = [
     "Tool",
     "ToolReply",
 ]
+
+if not _typing.TYPE_CHECKING:
+    __getattr__ = renamed_in(__name__, globals())

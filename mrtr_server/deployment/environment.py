@@ -17,7 +17,7 @@ from pydantic import BeforeValidator, ValidationError, create_model
 
 from ..crypto.keys import ENVIRONMENT as KEYS
 from ..errors import SetupError
-from ..given import KnowsGiven, having
+from ..fields import Group, having
 from ..renamed import VARIABLES, is_collected, refused_variables
 from ..storage.factory import ENVIRONMENT as DATABASE
 from .settings import Settings
@@ -77,10 +77,10 @@ def _variables() -> dict[str, Variable]:
 
 
 @cache
-def _groups() -> dict[str, type[KnowsGiven]]:
+def _groups() -> dict[str, type[Group]]:
     """Return the classes of the settings that are groups of settings, by the names of their fields."""
     kinds = {name: each for name, hint in get_type_hints(Settings).items() for each in (hint, *get_args(hint))}
-    return {name: kind for name, kind in kinds.items() if isinstance(kind, type) and issubclass(kind, KnowsGiven)}
+    return {name: kind for name, kind in kinds.items() if isinstance(kind, type) and issubclass(kind, Group)}
 
 
 def _of(options: Any, group: str = "") -> Iterator[Variable]:

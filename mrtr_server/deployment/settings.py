@@ -15,14 +15,13 @@ from ..concurrency.shutdown import DEFAULT
 from ..crypto.codec import Codec
 from ..crypto.keys import KeyRing
 from ..errors import SetupError, check_scopes
+from ..fields import POSITIVE_SECONDS, Group, has, several, takes
 from ..flow.authorization import Authorize
-from ..given import KnowsGiven
 from ..limits import Limits
 from ..protocol.addresses import fault_of_page
 from ..protocol.served_dialects import check_dialects
 from ..rates.rate_limits import RateLimits
-from ..registration.option_types import SETTING_TYPES, check_seconds, check_types
-from ..registration.options import Icons
+from ..registration.options import TAKES_ICONS, Icons
 from ..storage.base import Store
 from ..telemetry.choice import OpenTelemetry
 from ..telemetry.choice import check as check_telemetry
@@ -40,7 +39,7 @@ LAME_DUCK = 2.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServerInfo(KnowsGiven):
+class ServerInfo(Group):
     """What a server says of itself (Discovery, Server Information): `MRTRServer(info=ServerInfo(version="1.2"))`.
 
     Args:
@@ -58,17 +57,17 @@ class ServerInfo(KnowsGiven):
     title: str | None = None
     description: str | None = None
     website_url: str | None = None
-    icons: Icons = ()
+    icons: Icons = field(default=(), metadata=TAKES_ICONS)
 
     def __post_init__(self) -> None:
-        check_types(self, SETTING_TYPES)
+        super().__post_init__()
         refuse_halves("ServerInfo", {each.name: getattr(self, each.name) for each in fields(self)})
         if self.website_url is not None and (fault := fault_of_page(self.website_url)):
             raise SetupError(f"website_url={self.website_url!r} {fault}")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lists(KnowsGiven):
+class Lists(Group):
     """How a server lists what it has (Pagination; Caching): `MRTRServer(lists=Lists(page_size=50))`.
 
     Args:
@@ -81,18 +80,18 @@ class Lists(KnowsGiven):
         SetupError: one can't be right; the message says why.
     """
 
-    page_size: int = 250
+    page_size: int = field(default=250, metadata=takes("a number of entries"))
     cache_seconds: float = 0.0
     cache: Literal["public", "private"] | None = None
 
     def __post_init__(self) -> None:
-        check_types(self, SETTING_TYPES)
+        super().__post_init__()
         if self.page_size < 1:
             raise SetupError("page_size must be at least 1")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shutdown(KnowsGiven):
+class Shutdown(Group):
     """How a server ends, and when it takes no calls: `MRTRServer(shutdown=Shutdown(seconds=50, lame_duck=5))`.
 
     Args:
@@ -109,13 +108,12 @@ class Shutdown(KnowsGiven):
         SetupError: one can't be right, or `lame_duck` is not less than `seconds`.
     """
 
-    seconds: float = DEFAULT
+    seconds: float = field(default=DEFAULT, metadata=takes(POSITIVE_SECONDS))
     lame_duck: float | None = None
     ready_needs_store: bool = False
 
     def __post_init__(self) -> None:
-        check_types(self, SETTING_TYPES)
-        check_seconds(seconds=self.seconds)
+        super().__post_init__()
         if self.lame_duck is not None and self.lame_duck >= self.seconds:
             raise SetupError(
                 f"lame_duck={self.lame_duck:g} must be less than the {self.seconds:g} seconds that the shutdown may "
@@ -129,7 +127,7 @@ class Shutdown(KnowsGiven):
 
 
 @dataclass(frozen=True)
-class Metrics(KnowsGiven):
+class Metrics(Group):
     """Where a server shows its metrics in the form of Prometheus: `MRTRServer(metrics=Metrics("/metrics"))`.
 
     They are those of this process alone. It needs the extra `prometheus`.
@@ -147,7 +145,7 @@ class Metrics(KnowsGiven):
     token: str | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        check_types(self, SETTING_TYPES)
+        super().__post_init__()
         if not self.path.startswith("/") or self.path.endswith("/"):
             raise SetupError(f"Metrics({self.path!r}) must start with a slash, and end without one")
         if self.token is not None and not _TOKEN.fullmatch(self.token):
@@ -155,7 +153,7 @@ class Metrics(KnowsGiven):
 
 
 @dataclass(frozen=True)
-class Settings(KnowsGiven, Generic[Server]):
+class Settings(Group, Generic[Server]):
     """The settings of a server, checked.
 
     Raises:
@@ -164,36 +162,56 @@ class Settings(KnowsGiven, Generic[Server]):
 
     name: str
     _: KW_ONLY
-    info: ServerInfo = ServerInfo()
+    info: ServerInfo = field(default=ServerInfo(), metadata=takes('ServerInfo(...), such as ServerInfo(version="1.2")'))
     instructions: str = ""
     path: str = "/mcp"
     keys: KeyRing | Sequence[bytes] | None = field(default=None, repr=False)
     audience: str | None = None
-    auth: AuthenticationBackend | None = None
+    auth: AuthenticationBackend | None = field(
+        default=None,
+        metadata=takes(
+            'a Starlette AuthenticationBackend; for fixed tokens BearerTokens({"token": "user"})', has("authenticate")
+        ),
+    )
     authorize: Authorize | None = None
-    scopes: Sequence[str] = ()
-    identify: Identify | None = None
+    scopes: Sequence[str] = field(default=(), metadata=takes(""))
+    identify: Identify | None = field(default=None, metadata=takes("a function", callable))
     base_url: str | None = None
-    codec: Codec | None = None
-    store: Store | str | None = field(default=None, repr=False)
-    limits: Limits | None = None
-    rate_limits: RateLimits | None = None
+    codec: Codec | None = field(default=None, metadata=takes("a Codec, which seals and unseals", has("seal", "unseal")))
+    store: Store | str | None = field(
+        default=None,
+        repr=False,
+        metadata=takes(
+            'the URL of a database, such as "sqlite:///mrtr.db", or an object of a class that is derived from Store',
+            lambda value: isinstance(value, Store | str),
+        ),
+    )
+    limits: Limits | None = field(default=None, metadata=takes("Limits(...), such as Limits(rounds=5)"))
+    rate_limits: RateLimits | None = field(
+        default=None, metadata=takes('RateLimits(...), such as RateLimits(per_principal="100/minute")')
+    )
     dialects: Sequence[str] | None = None
-    unknown_arguments: Literal["refuse", "ignore"] = "refuse"
-    lists: Lists = Lists()
+    unknown_arguments: Literal["refuse", "ignore"] = field(default="refuse", metadata=takes(""))
+    lists: Lists = field(default=Lists(), metadata=takes("Lists(...), such as Lists(page_size=50)"))
     origins: Sequence[str] = ()
     allowed_hosts: Sequence[str] | None = None
-    middleware: Sequence[Middleware] = ()
-    telemetry: OpenTelemetry | bool | None = None
-    metrics: Metrics | None = None
+    middleware: Sequence[Middleware] = field(
+        default=(), metadata=takes("a list of Starlette's Middleware(Class, option=...)", several(Middleware))
+    )
+    telemetry: OpenTelemetry | bool | None = field(
+        default=None, metadata=takes("True, False, or OpenTelemetry(tracer_provider=...)")
+    )
+    metrics: Metrics | None = field(default=None, metadata=takes('Metrics(...), such as Metrics("/metrics")'))
     docs: bool = False
-    lifespan: Callable[[Server], AbstractAsyncContextManager[Any]] | None = None
-    shutdown: Shutdown = Shutdown()
+    lifespan: Callable[[Server], AbstractAsyncContextManager[Any]] | None = field(
+        default=None, metadata=takes("a function", callable)
+    )
+    shutdown: Shutdown = field(default=Shutdown(), metadata=takes("Shutdown(...), such as Shutdown(seconds=50)"))
     run_tasks: bool = True
     debug: bool = False
 
     def __post_init__(self) -> None:
-        check_types(self, SETTING_TYPES)
+        super().__post_init__()
         if not self.name:
             raise SetupError("MRTRServer needs a name")
         refuse_halves("MRTRServer", {"name": self.name, "instructions": self.instructions})

@@ -10,6 +10,9 @@
 It works with any test runner, in process or over HTTP, and needs nothing that the package itself does not.
 """
 
+import typing as _typing
+
+from ..renamed import renamed_in
 from .answers import Answer, Answerable, accept, cancel, decline, no, roots, sampled, slowly, yes
 from .asked import Asked
 from .client import AsyncClient, Client
@@ -54,3 +57,6 @@ __all__ = [
     "slowly",
     "yes",
 ]
+
+if not _typing.TYPE_CHECKING:
+    __getattr__ = renamed_in(__name__, globals())

@@ -478,6 +478,41 @@ class TestCommand:
         assert result.exit_code == 1
         assert "MRTRServer needs a name" in result.output
 
+    def test_names_of_the_release_before_are_listed_all_at_once_with_the_new_ones(self, tmp_path: Path) -> None:
+        text = """
+from mrtr_server import Client, MRTRServer
+app = MRTRServer("old", version="1", lame_duck=3,
+    database="sqlite:///nowhere/store.db", allowed_origins=["*"])
+@app.tool(task="optional", ttl=60, validate=False)
+def work(client: Client) -> str: return ""
+@app.resource("a://b", ttl=3, scope="public")
+def read() -> str: return ""
+lifespan = app.lifespan
+"""
+        result = self.run(tmp_path, "old_names", text, MRTR_TITLE="t", MRTR_LAME_DUCK="2")
+        assert result.exit_code == 1
+        first, *others = result.output.splitlines()
+        assert first == "Error: names of the release before:"
+        found = [line.partition("old_names.py:")[2] for line in others]
+        assert found == [
+            "2: mrtr_server.Client is ClientInfo now",
+            "3: MRTRServer() has no option version=: use info=ServerInfo(version=...), and no lame_duck=: use "
+            "shutdown=Shutdown(lame_duck=...), and no database=: use store=, which takes the URL of a database, too, "
+            "and no allowed_origins=: use origins=",
+            "3: MRTR_LAME_DUCK is MRTR_SHUTDOWN_LAME_DUCK now",
+            "3: MRTR_TITLE is MRTR_INFO_TITLE now",
+            "5: @app.tool() has no option ttl=: use task=Task(ttl=...), and no validate=: use "
+            "input_schema=InputSchema(schema, validate=False)",
+            "7: @app.resource() has no option ttl=: use cache_seconds=, and no scope=: use cache=",
+            "9: MRTRServer has no 'lifespan': it is running() now",
+        ]
+
+    def test_elsewhere_the_first_of_them_is_refused(self, tmp_path: Path) -> None:
+        (tmp_path / "old.py").write_text("import mrtr_server\napp = mrtr_server.Client\n")
+        result = CliRunner().invoke(main, ["worker", "old:app", "--app-dir", str(tmp_path)])
+        assert result.exit_code == 1
+        assert "ImportError: mrtr_server.Client is ClientInfo now" in result.output
+
     @pytest.mark.parametrize("metadata", [False, True])
     @pytest.mark.parametrize("mounted", [False, True])
     def test_a_site_of_the_module_that_lacks_the_metadata_is_named(
