@@ -20,7 +20,8 @@ class Checked:
 
     def __post_init__(self) -> None:
         """Check the types of the fields. None may be given where it is the default. Raises `SetupError`."""
-        for name, kind in _kinds(type(self)).items():
+        options: Any = type(self)
+        for name, kind in _kinds(options).items():
             value = getattr(self, name)
             if not (kind.fits(value) or (value is None and kind.may_be_none)):
                 if kind.words is POSITIVE_SECONDS:
@@ -39,7 +40,8 @@ class Group(Checked):
     def __new__(cls, *positional: Any, **given: Any) -> Self:
         """Return an object without its fields; `__init__` of the dataclass sets those."""
         made = super().__new__(cls)
-        names = (each.name for each in dataclasses.fields(cls))  # type: ignore[arg-type]  each of them is a dataclass
+        options: Any = cls
+        names = (each.name for each in dataclasses.fields(options))
         by_position = [name for name, _ in zip(names, positional, strict=False)]
         object.__setattr__(made, "given", frozenset((*by_position, *given)))  # the dataclass is frozen
         return made

@@ -280,7 +280,7 @@ class TestOptions:
             (Lists, "cache_seconds", -1, "cache_seconds= takes a number of seconds; it got -1"),
             (Lists, "cache", "all", '"public" or "private"'),
             (Shutdown, "lame_duck", "1", "lame_duck= takes a number of seconds"),
-            (Shutdown, "seconds", None, "seconds= takes a number of seconds"),
+            (Shutdown, "seconds", None, "seconds=None must be a positive number of seconds"),
             (Shutdown, "ready_needs_store", 1, "ready_needs_store= takes True or False"),
             (Metrics, "path", None, "path= takes text"),
         ],
@@ -310,7 +310,9 @@ class TestOptions:
         with pytest.raises(SetupError, match=f"^{option}= takes "):
             app.tool(**{"name": "it", **given})(lambda a: a)
 
-    @pytest.mark.parametrize(("option", "value"), [("ttl", "x"), ("scope", "all"), ("size", "3"), ("mime_type", 3)])
+    @pytest.mark.parametrize(
+        ("option", "value"), [("cache_seconds", "x"), ("cache", "all"), ("size", "3"), ("mime_type", 3)]
+    )
     def test_what_is_of_another_type_is_refused_of_a_resource(self, app: MRTRServer, option: str, value: Any) -> None:
         given: Any = {option: value}
         with pytest.raises(SetupError, match=f"^{option}= takes "):

@@ -29,6 +29,7 @@ from mrtr_server import (
     SetupError,
     Shutdown,
     State,
+    Task,
     TextContent,
 )
 from mrtr_server.auth.fixed_tokens import BearerTokens, TokenUser
@@ -281,16 +282,20 @@ async def live(app: MRTRServer) -> list[Message]:
 
 
 class TestTasks:
-    @pytest.mark.parametrize("option", [{"ttl": 60}, {"poll": 1}, {"concurrency": 2}, {"rounds_first": True}], ids=str)
-    def test_their_options_need_them(self, app: MRTRServer, option: dict[str, Any]) -> None:
-        (name,) = option
-        assert refusal(app.tool, **option).startswith(f"{name}=")
-        app.tool(task="optional", **option)(count)
+    def test_how_many_run_at_once_needs_some(self, app: MRTRServer) -> None:
+        assert refusal(app.tool, concurrency=2).startswith("concurrency=")
+        app.tool(task="optional", concurrency=2)(count)
+
+    def test_a_short_form_is_the_same(self, app: MRTRServer) -> None:
+        app.tool(name="short", task="required")(count)
+        app.tool(name="long", task=Task("required"))(count)
+        assert app.registry.tasks["short"] == app.registry.tasks["long"]
+        assert "choose from" in refusal(Task, "never")
 
     @pytest.mark.parametrize("seconds", [0, -1, float("inf"), float("nan"), "1h"])
-    @pytest.mark.parametrize("option", ["ttl", "poll", "answer_within"])
+    @pytest.mark.parametrize("option", ["ttl", "poll", "answer_within", "timeout"])
     def test_times_are_seconds(self, app: MRTRServer, option: str, seconds: Any) -> None:
-        said = refusal(lambda: app.tool(task="optional", **{option: seconds})(count))
+        said = refusal(Task if option in ("ttl", "poll") else app.tool, **{option: seconds})
         assert said == f"{option}={seconds!r} must be a positive number of seconds"
 
     def test_answers_in_rounds_have_their_time_in_seconds_too(self, app: MRTRServer) -> None:

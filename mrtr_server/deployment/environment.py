@@ -79,8 +79,8 @@ def _variables() -> dict[str, Variable]:
 @cache
 def _groups() -> dict[str, type[Group]]:
     """Return the classes of the settings that are groups of settings, by the names of their fields."""
-    kinds = {name: each for name, hint in get_type_hints(Settings).items() for each in (hint, *get_args(hint))}
-    return {name: kind for name, kind in kinds.items() if isinstance(kind, type) and issubclass(kind, Group)}
+    kinds = [(name, each) for name, hint in get_type_hints(Settings).items() for each in (hint, *get_args(hint))]
+    return {name: kind for name, kind in kinds if isinstance(kind, type) and issubclass(kind, Group)}
 
 
 def _of(options: Any, group: str = "") -> Iterator[Variable]:
