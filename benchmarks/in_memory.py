@@ -27,7 +27,6 @@ from scenarios import PROTOCOL_VERSION
 from stores import OUTCOME, add, redeem
 
 from mrtr_server import Elicit, InProcessStore, InputRequired, Inputs, MRTRServer, SQLStore, TaskStore
-from mrtr_server.storage.pubsub import InProcessFanout
 from mrtr_server.storage.sql.database import Database
 
 RUNS, TIMES = 7, 500
@@ -85,7 +84,7 @@ class Client:
     """
 
     def __init__(self, store: TaskStore) -> None:
-        self._app = MRTRServer("bench", keys=[bytes(32)], store=store, fanout=InProcessFanout())
+        self._app = MRTRServer("bench", keys=[bytes(32)], store=store)
 
         @self._app.tool(single_use=True)
         async def greet(inputs: Inputs) -> str | InputRequired:

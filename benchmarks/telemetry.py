@@ -38,7 +38,7 @@ from opentelemetry.trace import set_span_in_context
 from pydantic import BaseModel
 from scenarios import META, PROTOCOL_VERSION
 
-from mrtr_server import Context, MRTRServer, OpenTelemetry
+from mrtr_server import Context, Metrics, MRTRServer, OpenTelemetry
 from mrtr_server.logs.formats import JSONFormatter
 from mrtr_server.telemetry.names import SPAN_ATTRIBUTES
 
@@ -71,7 +71,9 @@ class ToNowhere(logging.Handler):
 
 
 def server(telemetry: OpenTelemetry | bool, metrics: str | None = None) -> MRTRServer:
-    app = MRTRServer("bench", keys=[bytes(32)], telemetry=telemetry, metrics=metrics)
+    app = MRTRServer(
+        "bench", keys=[bytes(32)], telemetry=telemetry, metrics=None if metrics is None else Metrics(metrics)
+    )
 
     @app.tool
     async def add(a: int, b: int) -> str:

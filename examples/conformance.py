@@ -49,11 +49,13 @@ from mrtr_server import (
     Roots,
     Sample,
     Sampled,
+    ServerInfo,
+    Task,
     TextContent,
     ToolError,
 )
 
-app = MRTRServer("conformance", version="1.0.0")
+app = MRTRServer("conformance", info=ServerInfo(version="1.0.0"))
 
 # One red pixel, and a silence of no samples.
 PNG = b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8DwHwAFBQIAX8jx0gAAAABJRU5ErkJggg==")
@@ -385,40 +387,40 @@ def greet(name: str) -> str:
     return f"Hello, {name}!"
 
 
-@app.tool(task="optional", ttl=900, poll=0.5)
+@app.tool(task=Task("optional", ttl=900, poll=0.5))
 async def slow_compute(seconds: float, label: str = "computation") -> str:
     """Take some seconds; a task for a client that takes one."""
     await asyncio.sleep(seconds)
     return f"The {label} took {seconds:g} seconds."
 
 
-@app.tool(task="required", ttl=900, poll=0.5)
+@app.tool(task=Task("required", ttl=900, poll=0.5))
 def failing_job() -> str:
     """Fail in a task, with a message for the model."""
     raise ToolError("This job intentionally fails for testing")
 
 
-@app.tool(task="required", ttl=900, poll=0.5)
+@app.tool(task=Task("required", ttl=900, poll=0.5))
 def protocol_error_job() -> str:
     """Fail in a task, with an error for the client."""
     raise ProtocolError("This job intentionally fails with a protocol error for testing")
 
 
-@app.tool(task="required", ttl=900, poll=0.5)
+@app.tool(task=Task("required", ttl=900, poll=0.5))
 async def confirm_delete(filename: str, ctx: Context) -> str:
     """Ask in a task before anything is deleted."""
     await ctx.confirm(f"Delete {filename}?")
     return f"Deleted {filename}."
 
 
-@app.tool(task="required", ttl=900, poll=0.5)
+@app.tool(task=Task("required", ttl=900, poll=0.5))
 async def multi_input(ctx: Context) -> str:
     """Ask two things at once in a task."""
     first, second = await ctx.ask(Elicit("What is your name?", Name), Elicit("Who is with you?", Name))
     return f"Hello, {first.name} and {second.name}!"
 
 
-@app.tool(task="required", ttl=900, poll=0.5)
+@app.tool(task=Task("required", ttl=900, poll=0.5))
 async def test_tool_with_task(ctx: Context) -> str:
     """Ask in rounds, and continue as a task."""
     name = await ctx.elicit("What is your name?", Name, key="user_name")

@@ -36,7 +36,7 @@ import secrets
 
 from pydantic import BaseModel, Field
 
-from mrtr_server import Context, MRTRServer
+from mrtr_server import Context, MRTRServer, Task
 
 app = MRTRServer("dinner")
 
@@ -52,10 +52,10 @@ def reserve(day: datetime.date, at: datetime.time, guests: int) -> str:
     return f"RES-{day.year}-{secrets.randbelow(1000):03}"
 
 
-@app.tool(task="optional", ttl=3600, poll=0.1)
+@app.tool(task=Task("optional", ttl=3600, poll=0.1))
 async def book_dinner(date: datetime.date, time: datetime.time, ctx: Context) -> str:
     """Book a dinner reservation."""
-    await ctx.status("Checking availability for your reservation...")
+    await ctx.progress(message="Checking availability for your reservation...")
     party = await ctx.elicit("How many people will be dining?", Party, key="party_size")
     number = await ctx.step(reserve, date, time, party.partySize)
     people = "1 person" if party.partySize == 1 else f"{party.partySize} people"

@@ -42,7 +42,7 @@ Step 4: once it is completed, ask for the result.
 
 from pydantic import BaseModel
 
-from mrtr_server import Elicit, InputRequired, Inputs, MRTRServer
+from mrtr_server import Elicit, InputRequired, Inputs, MRTRServer, Task
 
 app = MRTRServer("echo")
 
@@ -53,7 +53,7 @@ class EchoInput(BaseModel):
     input: str
 
 
-@app.tool(task="optional", ttl=3600, poll=0.1)
+@app.tool(task=Task("optional", ttl=3600, poll=0.1))
 def echo(inputs: Inputs, input: str | None = None) -> str | InputRequired:
     """Say something back; what it is may come later."""
     if input is None:

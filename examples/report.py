@@ -42,7 +42,7 @@ from typing import Literal
 
 from pydantic import BaseModel, Field
 
-from mrtr_server import Context, MRTRServer
+from mrtr_server import Context, MRTRServer, Task
 
 PACE = 0.2
 """How many seconds a step takes at least, so that there is something to watch."""
@@ -69,7 +69,7 @@ def count_primes(thousand: int) -> int:
     return sum(all(number % divisor for divisor in range(2, int(number**0.5) + 1)) for number in numbers)
 
 
-@app.tool(task="optional", ttl=3600, poll=0.5, answer_within=1800)
+@app.tool(task=Task("optional", ttl=3600, poll=0.5), answer_within=1800)
 async def report(ctx: Context) -> str:
     """Report how the primes thin out."""
     wanted = await ctx.elicit("How far should the report go?", Wanted)
@@ -81,7 +81,7 @@ async def report(ctx: Context) -> str:
         await ctx.progress(thousand, wanted.thousands, f"Counted {thousand} of {wanted.thousands} thousand")
 
     layout = await ctx.elicit(f"There are {sum(counts)} primes. How should the report look?", Layout)
-    await ctx.status("Writing the report")
+    await ctx.progress(message="Writing the report")
     if layout.style == "sentence":
         return (
             f"There are {sum(counts)} primes below {wanted.thousands},000, {counts[-1]} of them in the last thousand."

@@ -38,10 +38,10 @@ Round 3: the new state has the GitHub login in it, so the answer that was missin
 
 from pydantic import BaseModel
 
-from mrtr_server import Context, Elicit, MRTRServer
+from mrtr_server import Context, Elicit, MRTRServer, ServerInfo
 
-v1 = MRTRServer("accounts", version="1.0.0")
-v2 = MRTRServer("accounts", version="2.0.0")
+v1 = MRTRServer("accounts", info=ServerInfo(version="1.0.0"))
+v2 = MRTRServer("accounts", info=ServerInfo(version="2.0.0"))
 
 
 class GitHubLogin(BaseModel):

@@ -10,6 +10,7 @@ from .callbacks.callback_service import Callback, CallbackLink
 from .crypto.codec import Codec, SealedCodec
 from .crypto.keys import KeyRing
 from .crypto.signing import SignedCodec
+from .deployment.settings import Lists, Metrics, ServerInfo, Shutdown
 from .errors import (
     FlowContinues,
     InsufficientScope,
@@ -28,7 +29,7 @@ from .flow.idempotency_keys import IdempotencyKey
 from .flow.inputs import InputRequired, Inputs, State
 from .flow.url_asks import ElicitUrl
 from .limits import Limits
-from .protocol.callers import Caller, Client, Principal
+from .protocol.callers import Caller, ClientInfo, Principal
 from .protocol.content import (
     Annotations,
     AudioContent,
@@ -47,6 +48,8 @@ from .protocol.content import (
 from .rates.rate_limits import RateLimits
 from .registration.declarations import Depends
 from .registration.methods import prompt, resource, tool
+from .registration.options import InputSchema, Task
+from .renamed import renamed_in
 from .schema.arguments import Header
 from .server import MRTRServer
 from .storage.base import Redemption, Store, TaskStore
@@ -64,7 +67,7 @@ __all__ = [
     "Callback",
     "CallbackLink",
     "Caller",
-    "Client",
+    "ClientInfo",
     "Codec",
     "Completion",
     "Confirm",
@@ -84,6 +87,7 @@ __all__ = [
     "ImageContent",
     "InProcessStore",
     "InputRequired",
+    "InputSchema",
     "Inputs",
     "InsufficientScope",
     "IntrospectionAuth",
@@ -91,9 +95,11 @@ __all__ = [
     "KeyRing",
     "Limits",
     "ListRoots",
+    "Lists",
     "MRTRError",
     "MRTRServer",
     "Message",
+    "Metrics",
     "NotFound",
     "OpenTelemetry",
     "Principal",
@@ -110,11 +116,14 @@ __all__ = [
     "Sample",
     "Sampled",
     "SealedCodec",
+    "ServerInfo",
     "SetupError",
+    "Shutdown",
     "SignedCodec",
     "State",
     "Store",
     "StoreUnavailable",
+    "Task",
     "TaskRow",
     "TaskStore",
     "TextContent",
@@ -136,4 +145,4 @@ else:
             from .storage.sql.store import SQLStore
 
             return SQLStore
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return renamed_in(__name__, globals())(name)

@@ -3,14 +3,9 @@
     BaseException
     ├── MRTRError
     │   ├── SetupError              a mistake of the author or operator, found when the app is built or started
-    │   │   └── NoSuchApp           the name of an application, as `module:app`, that stands for nothing
     │   ├── ToolError               raised by a handler: its message is for the model
-    │   │   ├── NotFound            raised by the handler of a resource: the URI names nothing
-    │   │   └── CannotShow          a client answers twice the same that does not fit, so it is not asked again
+    │   │   └── NotFound            raised by the handler of a resource: the URI names nothing
     │   ├── FlowError               a flow can't continue because of the handler's code; for the author
-    │   │   ├── KeyConflict         one key for two different things
-    │   │   ├── StepChanged         a recorded step was called with other arguments, or another type
-    │   │   └── MisplacedCall       an ask or a step where there can be none
     │   ├── ArgumentsMisfit         arguments of a call that do not fit; the model can correct them
     │   ├── NotBegun                a step was not run, since its round ends first
     │   ├── InvalidAnswer           an answer that is not what was asked for; it is asked for again
@@ -31,7 +26,6 @@
     │       ├── InvalidRequest      JSON, but no JSON-RPC request
     │       ├── PayloadTooLarge     over the body limit
     │       ├── UnknownMethod       no such method
-    │       │   └── NotAsTask       calls of this tool do not become tasks, and the client takes nothing else
     │       ├── InvalidParams       parameters that do not fit
     │       │   ├── UnknownTarget   no tool, prompt, resource or task of that name
     │       │   ├── InvalidRequestState  a requestState that does not open; one message, whatever the reason
@@ -41,15 +35,12 @@
     │       │   └── HandshakeNotServed  a client that begins with a handshake, and no version with one is served
     │       ├── SessionEnded        a session that its client has ended
     │       ├── MissingCapability   the client can't do what has to be asked of it
-    │       │   └── NotInVersion    the version that it speaks has no way to ask that
     │       ├── PagesRequired       pages that the person has to open before the same call is sent again
     │       ├── AnswerNotShared     an answer to a call that another process holds, without a store that they share
     │       ├── InsufficientScope   the caller's credentials lack scopes that it can ask for
     │       ├── ProtocolError       raised by a handler: the request fails, and its message is for the client
     │       ├── Declined            the user said no, where no tool result can say so
-    │       ├── NoSharedStore       what is asked while a call is open needs a store that all workers share
     │       ├── Busy                draining or overloaded, and the client can't continue elsewhere
-    │       │   ├── Overloaded      more calls wait than may, or for longer, and other replicas are full, too
     │       │   ├── RateLimited     a caller or an address has sent more in a time than it may
     │       │   ├── Full            all callers together have used up a limit of the server
     │       │   │   └── OverShare   one caller has used up its share of a limit; others have not
@@ -82,10 +73,6 @@ class SetupError(MRTRError):
     """A mistake in how the server was written or configured. Raised by decorators, constructors and at start."""
 
 
-class NoSuchApp(SetupError):
-    """The name of an application that stands for nothing; the message says why."""
-
-
 class ToolError(MRTRError):
     """Raise it in a handler to fail the call with a message that the model sees.
 
@@ -93,8 +80,8 @@ class ToolError(MRTRError):
     """
 
 
-class CannotShow(ToolError):
-    """The same answer has come twice, and does not fit: as of a client that can't show what it was asked to.
+def cannot_show(what: str, key: str, reason: str, capability: str = "") -> ToolError:
+    """Return the error for an answer that has come twice and does not fit, as of a client that can't show the question.
 
     Args:
         what: what the client can't do, or may be unable to, as in "can't show this form".
@@ -102,10 +89,8 @@ class CannotShow(ToolError):
         reason: what is wrong with the answer.
         capability: which one was needed; empty where nothing can be done instead.
     """
-
-    def __init__(self, what: str, key: str, reason: str, capability: str = "") -> None:
-        misfit = f"its answer to {key!r} does not fit ({reason.removesuffix('.')}), and it gave the same answer twice"
-        super().__init__(f"This client {what}: {misfit}. {_instead([capability])}")
+    misfit = f"its answer to {key!r} does not fit ({reason.removesuffix('.')}), and it gave the same answer twice"
+    return ToolError(f"This client {what}: {misfit}. {_instead([capability])}")
 
 
 class NotFound(ToolError):
@@ -114,18 +99,6 @@ class NotFound(ToolError):
 
 class FlowError(MRTRError):
     """A flow that can't continue because of what the handler's code did. Logged for the author in full."""
-
-
-class KeyConflict(FlowError):
-    """One key was used for two different things in a flow."""
-
-
-class StepChanged(FlowError):
-    """A step that has already run was called with other arguments, or its result is not of its type any more."""
-
-
-class MisplacedCall(FlowError):
-    """An ask or a step was made where there can be none."""
 
 
 class NotBegun(MRTRError):
@@ -315,21 +288,16 @@ class PayloadTooLarge(RequestError):
 
 
 class UnknownMethod(RequestError):
-    """No such method."""
-
-    def __init__(self, method: str) -> None:
-        super().__init__(f"Method not found: {method[:200]}")
-
-
-class NotAsTask(UnknownMethod):
-    """Calls of a tool do not become tasks, and the client takes nothing else.
+    """No such method, or none in this form.
 
     Args:
-        tool: the tool.
+        method: the method.
+        message: one sentence for the client, where there is more to say.
+        data: details for the client; plain JSON.
     """
 
-    def __init__(self, tool: str) -> None:
-        RequestError.__init__(self, f"{tool!r} can't be called as a task; call it without params.task", {"name": tool})
+    def __init__(self, method: str, message: str = "", data: Mapping[str, Any] | None = None) -> None:
+        super().__init__(message or f"Method not found: {method[:200]}", data)
 
 
 class InvalidParams(RequestError):
@@ -468,19 +436,19 @@ class MissingCapability(RequestError):
         message = f"This request needs capabilities that the client did not declare: {names}. {_instead(asked)}"
         super().__init__(message, {"requiredCapabilities": required})
 
+    @classmethod
+    def in_version(cls, version: str, what: str, capability: str = "") -> "MissingCapability":
+        """Return the error for what the version of the protocol that the client speaks has no way to ask.
 
-class NotInVersion(MissingCapability):
-    """The version of the protocol that the client speaks has no way to ask what has to be asked.
-
-    Args:
-        version: the version.
-        what: what it can't show, as in "This version can't show ...".
-        capability: which capability it would belong to; empty where nothing can be done instead.
-    """
-
-    def __init__(self, version: str, what: str, capability: str = "") -> None:
+        Args:
+            version: the version.
+            what: what it can't show, as in "This version can't show ...".
+            capability: which capability it would belong to; empty where nothing can be done instead.
+        """
+        error = cls.__new__(cls)
         message = f"The client speaks {version}, which can't show {what}. {_instead([capability])}"
-        RequestError.__init__(self, message, {"protocolVersion": version})
+        RequestError.__init__(error, message, {"protocolVersion": version})
+        return error
 
 
 _INSTEAD = {
@@ -580,16 +548,6 @@ class Declined(RequestError):
     """The user declined or dismissed a question, and the request can't continue without the answer."""
 
 
-class NoSharedStore(RequestError):
-    """What is asked while a call is open needs a store that all workers share, and there is none."""
-
-    def __init__(self) -> None:
-        super().__init__(
-            "This call asks a question, and this server can't take the answer: its workers share no database. Its "
-            "operator can set MRTR_DATABASE_URL"
-        )
-
-
 class AnswerNotShared(RequestError):
     """An answer came to a process that can't pass it on to the one whose call waits for it."""
 
@@ -610,7 +568,7 @@ class Busy(RequestError):
     """
 
     retry_after = 1.0
-    nothing_was_done: ClassVar[bool] = False
+    nothing_was_done = False
     """Whether it is certain that nothing was done, so that it is no outcome of a round that is redeemed once."""
 
     def __init__(
@@ -621,22 +579,20 @@ class Busy(RequestError):
             self.retry_after = retry_after
 
 
-class Overloaded(Busy):
-    """More calls wait than may wait, or would wait for longer than they may, and other replicas are full, too.
+def overloaded(retry_after: float) -> Busy:
+    """Return the error for a call that waits for too long, or would, while other replicas are full, too.
 
     Args:
         retry_after: when to send the request again, in seconds.
     """
-
-    nothing_was_done = True
-
-    def __init__(self, retry_after: float) -> None:
-        seconds = math.ceil(retry_after)
-        super().__init__(
-            retry_after,
-            f"The server has too much to do. Nothing was done; send the request again after {seconds} s",
-            {"retryAfter": seconds},
-        )
+    seconds = math.ceil(retry_after)
+    error = Busy(
+        retry_after,
+        f"The server has too much to do. Nothing was done; send the request again after {seconds} s",
+        {"retryAfter": seconds},
+    )
+    error.nothing_was_done = True
+    return error
 
 
 class RateLimited(Busy):

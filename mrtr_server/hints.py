@@ -4,6 +4,8 @@ from collections.abc import Callable, Mapping
 from re import search
 from typing import Any, get_args, get_origin
 
+from . import renamed
+
 _UVICORN = "an MRTRServer is an ASGI application; run it with `mrtr-server run module:app --host ... --port ...`"
 _STDIO = "use `mrtr-server stdio module:app`, or app.run_stdio()"
 _DECORATE = "register functions with the decorators, as in app.tool(function)"
@@ -15,19 +17,20 @@ _AUTH = (
 )
 _AUTHORIZE = "authorize= decides who may call, and ctx.principal is who calls"
 _LOG = 'ctx.log("...", level="{}")'
-_LIFESPAN = "use ctx.lifespan, or Annotated[T, Depends(function)] with the function of lifespan="
+_LIFESPAN = "use ctx.opened, or Annotated[T, Depends(function)] with the function of lifespan="
 _TAGS = "use app.disable(tags=[...]) and app.enable(tags=[...])"
 _FROM_RETURNS = (
     "the output schema comes from the return annotation, such as Annotated[ToolResult, Model] for a ToolResult(...), "
     "which sets every part of a result"
 )
 _UNIQUE = "names are unique; a second one is always refused"
-_LIST_TTL = "list_ttl= and list_scope= are for lists, ttl= and scope= of @app.resource for what is read"
+_CACHED = "lists=Lists(cache_seconds=...) is for lists, cache_seconds= and cache= of @app.resource for what is read"
 _ENABLED = "use app.disable(tools=[...]) and app.enable(tools=[...])"
-_ONE_VERSION = "a name has one version; MRTRServer(version=...) is that of the server"
+_ONE_VERSION = "a name has one version; info=ServerInfo(version=...) is that of the server"
 _ASK_DEPENDENCY = "Annotated[T, Depends(function)] fills a parameter that the model does not see"
 
 SERVER_ATTRIBUTES: Mapping[str, str] = {
+    **{old: f"it is {new}() now" for old, new in renamed.SERVER_ATTRIBUTES.items()},
     **dict.fromkeys(("run", "run_async"), f"{_UVICORN}; for stdio, {_STDIO}"),
     **dict.fromkeys(("run_http_async", "run_streamable_http_async", "run_sse_async"), _UVICORN),
     "run_stdio_async": _STDIO,
@@ -48,7 +51,7 @@ SERVER_ATTRIBUTES: Mapping[str, str] = {
         "mount the server in a Starlette or FastAPI application that has the other routes",
     ),
     "add_middleware": "use @app.around for calls; for HTTP pass Starlette's: MRTRServer(middleware=[Middleware(...)])",
-    "dependency_overrides": "use app.overrides",
+    "dependency_overrides": "use `with app.override(dependency, function):`",
     "exception_handler": "use @app.on_error",
     **dict.fromkeys(
         (
@@ -73,6 +76,7 @@ SERVER_ATTRIBUTES: Mapping[str, str] = {
 """Attributes of their servers that `MRTRServer` lacks."""
 
 CONTEXT: Mapping[str, str] = {
+    **renamed.CONTEXT,
     "report_progress": "use ctx.progress(progress, total, message)",
     **{level: f"use {_LOG.format(level)}" for level in ("debug", "info", "warning", "error", "critical")},
     **dict.fromkeys(
@@ -85,7 +89,7 @@ CONTEXT: Mapping[str, str] = {
         "to keep a value until the next round, use the result of a step, or a parameter of type State[T]",
     ),
     "input_responses": "a parameter of type Inputs has the answers",
-    "request_context": "use ctx.request, ctx.lifespan, ctx.user, ctx.principal, ctx.meta and ctx.client",
+    "request_context": "use ctx.request, ctx.opened, ctx.user, ctx.principal, ctx.meta and ctx.client",
     "lifespan_context": _LIFESPAN,
     **dict.fromkeys(("fastmcp", "mcp_server", "server", "app"), "use the variable that your server is in"),
     **dict.fromkeys(("request_id", "origin_request_id"), "ctx.flow is the flow's id, the same in all its rounds"),
@@ -115,6 +119,7 @@ CONTEXT: Mapping[str, str] = {
 """What their contexts have, and `Context` has not."""
 
 SERVER_OPTIONS: Mapping[str, str] = {
+    **renamed.SERVER_OPTIONS,
     **dict.fromkeys(("tools", "resources", "prompts"), _DECORATE),
     **dict.fromkeys(("host", "port", "log_level", "transport", "stateless_http", "json_response"), _UVICORN),
     **dict.fromkeys(("streamable_http_path", "sse_path", "message_path", "mount_path"), 'use path="/mcp"'),
@@ -138,13 +143,13 @@ SERVER_OPTIONS: Mapping[str, str] = {
         _UNIQUE,
     ),
     "mask_error_details": "clients see details only with debug=True; raise ToolError(...) with what the model may read",
-    "list_page_size": "use page_size=",
-    **dict.fromkeys(("cors", "allow_origins", "cors_allowed_origins"), "use cors_origins="),
-    **dict.fromkeys(("cache_ttl", "cache_scope", "cache_hints"), _LIST_TTL),
+    "list_page_size": "use lists=Lists(page_size=...)",
+    **dict.fromkeys(("cors", "allow_origins", "cors_allowed_origins"), "use origins="),
+    **dict.fromkeys(("cache_ttl", "cache_scope", "cache_hints"), _CACHED),
     "strict_input_validation": "use a strict type: StrictInt, or Field(strict=True)",
     **dict.fromkeys(("session_state_store", "event_store", "session_idle_timeout"), _SESSIONS),
-    "subscriptions": "changes reach listeners through the shared database, or through a fanout= of your own",
-    **dict.fromkeys(("transport_security", "host_origin_protection"), "use allowed_origins= and allowed_hosts="),
+    "subscriptions": "changes reach listeners through the shared database, or through fanout() of your own Store",
+    **dict.fromkeys(("transport_security", "host_origin_protection"), "use origins= and allowed_hosts="),
     **dict.fromkeys(("include_tags", "exclude_tags"), _TAGS),
     "dependencies": f"list packages in your project; {_ASK_DEPENDENCY}",
     **dict.fromkeys(("providers", "transforms", "extensions", "experimental_capabilities"), _DECORATE),
@@ -165,6 +170,7 @@ _OF_ALL: Mapping[str, str] = {
 
 TOOL_OPTIONS: Mapping[str, str] = {
     **_OF_ALL,
+    **renamed.TOOL_OPTIONS,
     **dict.fromkeys(("output_schema", "structured_output", "serializer"), _FROM_RETURNS),
     "run_in_thread": "a plain `def` runs in a thread, an `async def` on the event loop",
     "exclude_args": _ASK_DEPENDENCY,
@@ -178,6 +184,7 @@ PROMPT_OPTIONS = _OF_ALL
 
 RESOURCE_OPTIONS: Mapping[str, str] = {
     **_OF_ALL,
+    **renamed.RESOURCE_OPTIONS,
     "security": SERVER_OPTIONS["resource_security"],
     "mimeType": "use mime_type=",
 }
@@ -215,7 +222,7 @@ _THEIRS = frozenset({"mcp", "mcp_types", "fastmcp", "starlette", "fastapi"})
 def attributes_of(words: Mapping[str, str]) -> Callable[[Any, str], Any]:
     """Return a `__getattr__` that names our word for attributes of other frameworks.
 
-    The attributes do not exist: it always raises `AttributeError`.
+    The attributes do not exist: it raises `AttributeError`, unless old names are collected.
 
     Args:
         words: what to use instead, by the attribute's name.
@@ -223,7 +230,10 @@ def attributes_of(words: Mapping[str, str]) -> Callable[[Any, str], Any]:
 
     def missing(self: Any, name: str) -> Any:
         if name in words and not hasattr(type(self), name):
-            raise AttributeError(f"{type(self).__name__} has no {name!r}: {words[name]}")
+            message = f"{type(self).__name__} has no {name!r}: {words[name]}"
+            if name in renamed.SERVER_ATTRIBUTES and renamed.is_collected(message):
+                return object.__getattribute__(self, renamed.SERVER_ATTRIBUTES[name])
+            raise AttributeError(message)
         return object.__getattribute__(self, name)  # raises, as it has done before
 
     return missing

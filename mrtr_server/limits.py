@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from .errors import OverBudget, SetupError
-from .given import KnowsGiven, having
+from .fields import Group, having
 
 LONGEST_KEY = 256
 """Characters of a progress token, of the id of a request, of a key; or digits, where it is a number."""
@@ -61,7 +61,7 @@ def share_of(total: int, part: float) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits(KnowsGiven):
+class Limits(Group):
     """Limits of requests and flows. Every default is safe to keep.
 
     Args:
@@ -94,8 +94,8 @@ class Limits(KnowsGiven):
         open_requests: how many requests of a client on standard input are served at once, without those that wait for a
             person; no more is read meanwhile.
         threads: how many plain `def` handlers and steps run at once.
-        task_seconds: how long a task is kept, from its creation, in seconds; a tool's `ttl` overrides it.
-        poll_seconds: how often a client should ask for its task, in seconds; a tool's `poll` overrides it.
+        task_seconds: how long a task is kept, from its creation, in seconds; `Task(ttl=...)` of a tool overrides it.
+        poll_seconds: how often a client should ask for its task, in seconds; `Task(poll=...)` of a tool overrides it.
         first_ask_seconds: how long a call waits for the first ask of its task, if its client would rather see that than
             an empty task; and how long `tasks/get` with an answer waits; in seconds.
         result_wait_seconds: how long a request for a task's result waits while the task runs, in seconds. Keep it below

@@ -1,6 +1,7 @@
 """`MRTRServer`: the decorators, and the ASGI application."""
 
 import logging
+import time
 from collections.abc import Awaitable, Callable, Collection
 from contextlib import AbstractAsyncContextManager
 from copy import copy
@@ -44,16 +45,13 @@ class MRTRServer(Composition, ASGIServer):
 
     Run it with `uvicorn module:app`, or mount it in a Starlette or FastAPI application. It needs no lifespan events.
     With several workers it needs `MRTR_KEYS`, and where tools have tasks, `MRTR_DATABASE_URL`. What is not given here
-    and can be said in text is read from the environment: `lame_duck` from `MRTR_LAME_DUCK`, and so on.
+    and can be said in text is read from the environment: `path` from `MRTR_PATH`, `Limits(rounds=...)` of `limits` from
+    `MRTR_LIMITS_ROUNDS`, and so on.
 
     Args:
         name: what clients see. Sealed states are bound to it unless `audience` is given.
-        version: the server's own version, for clients to see.
-        title: a name for people.
-        description: what the server does, for people and for hosts that show or choose servers.
+        info: what the server says of itself, such as its version: a `ServerInfo`.
         instructions: how a model should use the server.
-        website_url: where people can read about it.
-        icons: for people to recognize it by.
         path: where the MCP endpoint is, with or without a slash at the end. Where the application is mounted, the
             root of the mount is the endpoint, too.
         keys: the key ring: a `KeyRing`, or secrets of 32 bytes, the one that seals first. Default: `MRTR_KEYS`.
@@ -71,51 +69,35 @@ class MRTRServer(Composition, ASGIServer):
         base_url: the address under which browsers reach the application, for callbacks, with the path that it is
             mounted at. Without it, callbacks work on loopback only.
         codec: seals the states instead of the default one.
-        fanout: carries change notifications. By default the database carries them to the listeners on every replica;
-            without a database they stay within the process.
-        store: what replicas share for tasks, `single_use` tools and callbacks: a `Store` of your own; or
-        database: the URL of a database for the built-in store. Default: `MRTR_DATABASE_URL`. Without any of these, all
-            of that works within one process and ends with it.
+        store: what replicas share for tasks, `single_use` tools, callbacks and change notifications: the URL of a
+            database, or a `Store` of your own. Default: `MRTR_DATABASE_URL`. Without one, all of that works within one
+            process and ends with it.
         limits: what requests and flows may use.
         rate_limits: how often callers may call: a `RateLimits`. It needs the extra `limits`. Default: as often as they
             like, but for tools with a `rate_limit`.
         dialects: the names of the dialects to serve. Default: all but those that stand in for another one.
         unknown_arguments: what happens to a new call with arguments that its tool or prompt does not take: `"refuse"`
             tells the model their names and the nearest known ones, `"ignore"` drops them.
-        registers_later: what is registered only while the server runs, of `"tools"`, `"prompts"`, `"resources"`,
-            `"completions"` and `"tasks"`. Clients are told of these from the start, and of all else where there is any.
-        page_size: the number of entries on a page of a list.
-        list_ttl: how long clients may cache lists, in seconds.
-        list_scope: who may share cached lists. Default: `"private"` with `auth`, otherwise `"public"`. A list that
-            depends on `authorize=` is always private.
-        allowed_origins: from where browsers may call, besides loopback: origins such as `"https://app.example.com"`, or
-            `"*"`.
+        lists: how lists are paged and cached: a `Lists`.
+        origins: from where pages may call and read the answers: origins such as `"https://app.example.com"`, or `"*"`.
+            Their browsers are told so (CORS). Pages on loopback may call in any case, and are told so only where they
+            are listed here.
         allowed_hosts: the allowed values of the `Host` header. Default: all.
-        cors_origins: from where pages may call and read the answers: their browsers are told so (CORS). The same as
-            for `allowed_origins`, which these need not be in, too.
         middleware: Starlette middleware around the application.
         telemetry: whether calls are traced and measured with OpenTelemetry (extra `otel`). Default: where its SDK is
             set up for the process when the server starts. An `OpenTelemetry` says where to.
-        metrics: the path that shows the metrics in the form of Prometheus, such as `"/metrics"` (extra `prometheus`).
-            Default: nowhere. They are those of this process alone.
+        metrics: where the metrics are shown in the form of Prometheus: a `Metrics` (extra `prometheus`). Default:
+            nowhere.
         docs: whether to serve a page for people, beside the endpoint at `/docs`: it shows what the server offers, and
             calls it round by round. With `debug` it also opens states and calls as other users, for browsers on this
             machine alone.
         lifespan: a function of the server that returns an asynchronous context manager, such as one with
             `@asynccontextmanager`. It is entered when the server starts and left when it shuts down, but not where the
-            server is mounted: see `MRTRServer.lifespan`. The value that it yields is `ctx.lifespan` of handlers.
-        lame_duck: how long the server accepts connections after SIGTERM, in seconds, while it reports that it is not
-            ready and hands calls to other replicas. It gives whatever routes requests the time to notice. Default: 2,
-            or half of `shutdown_seconds` if that is less.
-        shutdown_seconds: how long the whole shutdown may take from SIGTERM on, `lame_duck` included, in seconds; less
-            than the orchestrator waits before it kills. What still runs a quarter of that before the end, or five
-            seconds, is cut off. Default: `MRTR_SHUTDOWN_SECONDS`, or 25.
-        ready_needs_store: whether `/ready` returns 503 while the shared store is unavailable. Its body says so in any
-            case, and calls that need no store are still served.
+            server is mounted: see `MRTRServer.running`. The value that it yields is `ctx.opened` of handlers.
+        shutdown: how long the server takes to end, and what `/ready` says: a `Shutdown`.
         run_tasks: whether this process runs tasks. If not, it starts them and leaves them to processes that share its
             database, such as `mrtr-server worker`.
         debug: show clients what went wrong inside. Not for production.
-        clock: returns the time, in seconds since the epoch.
 
     Raises:
         SetupError: a setting is wrong, or two do not fit together; the message says which.
@@ -123,7 +105,7 @@ class MRTRServer(Composition, ASGIServer):
 
     @takes(Settings["MRTRServer"], "MRTRServer", SERVER_OPTIONS)
     def __init__(self, settings: "Settings[MRTRServer]") -> None:
-        self._assemble(settings, Registry(Home(settings.name, settings.lifespan)))
+        self._assemble(settings, Registry(Home(settings.name, settings.lifespan)), time.time)
 
     def __replace__(self, /, **changes: Any) -> Self:
         """Return a server with the same handlers and other settings; `copy.replace` calls it from Python 3.13 on.
@@ -134,14 +116,15 @@ class MRTRServer(Composition, ASGIServer):
         Args:
             changes: settings, as for the constructor.
         """
+        clock = changes.pop("clock", self._parts.clock)  # which the test kit replaces, and nobody else
         other = copy(self)
-        other._assemble(replace(self._parts.settings, **changes), self._parts.registry)  # noqa: SLF001  its own class
+        other._assemble(replace(self._parts.settings, **changes), self._parts.registry, clock)  # noqa: SLF001  its own class
         return other
 
-    def _assemble(self, settings: "Settings[MRTRServer]", registry: Registry) -> None:
+    def _assemble(self, settings: "Settings[MRTRServer]", registry: Registry, clock: Callable[[], float]) -> None:
         self.registry = registry
         """All that is registered, by name."""
-        self._parts = ServerParts(settings, registry, self)
+        self._parts = ServerParts(settings, registry, self, clock)
         self.name = settings.name
         self.path = self._parts.settings.path.rstrip("/")
         """Where the MCP endpoint is, without a slash at its end."""
@@ -294,10 +277,8 @@ class MRTRServer(Composition, ASGIServer):
             description: what the model reads. Default: the docstring.
             annotations: hints on what the tool does.
             icons: for people to recognize it by.
-            input_schema: a JSON Schema of the arguments, served as it is. The function then takes one dictionary, or
-                `**arguments`. It needs the extra `schemas`.
-            validate: whether arguments are validated against `input_schema`. With False it is only served, and the
-                function gets whatever the client sent and has to check it.
+            input_schema: a JSON Schema of the arguments, served as it is, or an `InputSchema`. The function then takes
+                one dictionary, or `**arguments`. It needs the extra `schemas`.
             confirm: what the person must agree to before the function runs: a text, or a function that makes it from
                 arguments and declared parameters, by name; or a `Confirm(...)` with these.
                 Anything but a yes ends the call.
@@ -309,12 +290,7 @@ class MRTRServer(Composition, ASGIServer):
                 person or for its turn. After that an `async def` is cancelled, a plain `def` is left to run in its
                 thread, and the model is told. A running step is not interrupted: the round ends after it.
             task: whether calls become tasks, for clients that support them. For other clients, `"optional"` means that
-                they wait for the result, and `"required"` that they are refused.
-            rounds_first: whether a call begins in rounds and becomes a task at `ctx.background()`. Default: True where
-                the function calls that; otherwise a call is a task at once.
-            ttl: how long a task is kept after its creation, in seconds, unless its client asks for less. Default:
-                `Limits.task_seconds`.
-            poll: how often a client should ask for the task, in seconds. Default: `Limits.poll_seconds`.
+                they wait for the result, and `"required"` that they are refused. A `Task` says how.
             concurrency: how many of its tasks run at once in a process. Default: as many as `Limits.tasks` allows.
             rate_limit: how often each caller may call it, such as `"5/minute"`. It needs the extra `limits`.
                 `RateLimits(per_tool=...)` overrides it, and says where it is counted. Default: as often as they like.
@@ -412,8 +388,10 @@ class MRTRServer(Composition, ASGIServer):
             mime_type: the type of what is returned. Default: text, JSON or bytes, by the value.
             size: in bytes, if it is known; for a fixed URI alone.
             annotations: who it is for and how important it is.
-            ttl: how long a client may cache it, in seconds. A result that depended on an answer is never cached.
-            scope: who may share what was cached. A result that depends on `authorize=` is always private.
+            cache_seconds: how long a client may cache it, in seconds. A result that depended on an answer is never
+                cached.
+            cache: who may share what was cached: `"public"` for all, `"private"` for each caller alone. A result that
+                depends on `authorize=` is always private.
 
         Returns:
             A decorator that returns the function as it is.

@@ -3,9 +3,9 @@
 from chaos_ledger import shared
 from pydantic import BaseModel
 
-from mrtr_server import Context, MRTRServer
+from mrtr_server import Context, MRTRServer, Shutdown
 
-app = MRTRServer("chaos", lame_duck=0.3)
+app = MRTRServer("chaos", shutdown=Shutdown(lame_duck=0.3))
 ledger = shared()
 
 

@@ -8,11 +8,11 @@ from typing import Any
 from chaos_task_ledger import shared
 from pydantic import BaseModel
 
-from mrtr_server import Context, IdempotencyKey, Limits, MRTRServer
+from mrtr_server import Context, IdempotencyKey, Limits, MRTRServer, Shutdown, Task
 
 # A task whose server was killed is taken up again when its lease has ended. Here it is never the task that kills it.
 limits = Limits(lease_seconds=4, task_attempts=1000)
-app = MRTRServer("chaos", lame_duck=0.3, database=os.environ["CHAOS_DATABASE"], limits=limits)
+app = MRTRServer("chaos", shutdown=Shutdown(lame_duck=0.3), store=os.environ["CHAOS_DATABASE"], limits=limits)
 ledger = shared()
 
 
@@ -40,7 +40,7 @@ async def weigh(intent: str, key: IdempotencyKey = IdempotencyKey()) -> int:
     return await ledger.run(intent, "weigh", key)
 
 
-@app.tool(task="required", single_use=True, poll=0.5)
+@app.tool(task=Task("required", poll=0.5), single_use=True)
 async def order(intent: str, ctx: Context) -> str:
     """Ask what is wished for; in the background reserve it, weigh and pack it, have it confirmed, charge for it."""
 

@@ -5,9 +5,9 @@ from typing import Annotated
 
 from pydantic import BaseModel, Field
 
-from mrtr_server import Context, MRTRServer
+from mrtr_server import Context, MRTRServer, Shutdown
 
-app = MRTRServer("clients", lame_duck=0)
+app = MRTRServer("clients", shutdown=Shutdown(lame_duck=0))
 
 
 class Person(BaseModel):

@@ -16,11 +16,13 @@ from mrtr_server import (
     JWTAuth,
     Limits,
     ListRoots,
+    Lists,
     MRTRServer,
     Sample,
     State,
     ToolError,
 )
+from mrtr_server.testing import replica
 
 LIMITS = Limits(body_bytes=64 * 1024, json_depth=12, values=2_000, hold_seconds=0.01, first_ask_seconds=0.01)
 """Limits that a request reaches soon."""
@@ -56,15 +58,17 @@ def make_servers(clock: Callable[[], float], database: str | None) -> dict[str, 
     """Return the servers, by kind. They share a key and a database, and nothing else."""
     return {
         kind: register(
-            MRTRServer(
-                kind,
-                keys=[bytes(32)],
-                auth=None if kind == "open" else Named(),
-                dialects=dialects,
-                limits=LIMITS,
+            replica(
+                MRTRServer(
+                    kind,
+                    keys=[bytes(32)],
+                    auth=None if kind == "open" else Named(),
+                    dialects=dialects,
+                    limits=LIMITS,
+                    lists=Lists(page_size=3),
+                    store=database,
+                ),
                 clock=clock,
-                page_size=3,
-                database=database,
             )
         )
         for kind, dialects in KINDS.items()

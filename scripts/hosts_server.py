@@ -5,9 +5,9 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field
 
-from mrtr_server import Context, MRTRServer
+from mrtr_server import Context, MRTRServer, Shutdown
 
-app = MRTRServer("shop", lame_duck=0)
+app = MRTRServer("shop", shutdown=Shutdown(lame_duck=0))
 
 
 class Colour(BaseModel):

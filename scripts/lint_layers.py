@@ -57,7 +57,8 @@ KINDS = re.compile(r"\w*(Store|Tasks|Fanout|Database|Notices)")
 OBJECTS = re.compile(r"\b_?(store|given_store|watched|tasks|fanout|database|notices)$")
 """What a store, or a part of one, is called where it is used."""
 MAY_PROBE = {
-    "deployment.shared_resources": {"isinstance(given, Store | None)"},  # whether it is a store at all
+    "deployment.settings": {"isinstance(value, Store | str)"},  # whether it is a store at all
+    "deployment.shared_resources": {"isinstance(store, Store)"},  # or a URL
     "live.session_states": {"getattr(self._fanout, 'updated_at', None)"},  # an application's own needs two methods
 }
 
@@ -101,7 +102,7 @@ ONLY_IMPORTERS = {
         "protocol.users",
         "flow.context",
         "flow.hooks",
-        *(f"registration.{each}" for each in ("callbacks", "option_types", "options")),
+        *(f"registration.{each}" for each in ("callbacks", "options")),
         *(f"deployment.{each}" for each in ("lifecycle", "settings", "wiring")),
         *(f"playground.{each}" for each in ("local", "observed_rounds", "page")),
         "server",

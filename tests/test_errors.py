@@ -18,7 +18,6 @@ from mrtr_server.errors import (
     InvalidRequest,
     InvalidRequestState,
     MissingCapability,
-    NotInVersion,
     OverBudget,
     PayloadTooLarge,
     Refusal,
@@ -120,7 +119,7 @@ REQUEST_ERRORS: list[RequestError] = [
     UnsupportedVersion("x" * 10_000, ["2026-07-28"]),
     UnsupportedVersion("1999", []),
     MissingCapability({"elicitation": {"form": {}, "url": {}}, "sampling": {"tools": {}}, "roots": {}}),
-    NotInVersion("2025-06-18", "a choice of several, as the field 'toppings' is", "elicitation"),
+    MissingCapability.in_version("2025-06-18", "a choice of several, as the field 'toppings' is", "elicitation"),
     InternalFault("abcd1234"),
     InternalFault("abcd1234", "ZeroDivisionError: division by zero"),
 ]

@@ -15,7 +15,20 @@ from mcp.server.mcpserver.exceptions import ToolError as TheirToolError
 from pydantic import BaseModel
 
 import mrtr_server
-from mrtr_server import BearerTokens, Context, Elicit, Elicited, InputRequired, Limits, MRTRServer, SetupError
+from mrtr_server import (
+    BearerTokens,
+    Context,
+    Elicit,
+    Elicited,
+    InputRequired,
+    Limits,
+    Lists,
+    Metrics,
+    MRTRServer,
+    ServerInfo,
+    SetupError,
+    Shutdown,
+)
 from mrtr_server.deployment.settings import Settings
 from mrtr_server.hints import CONTEXT, PROMPT_OPTIONS, RESOURCE_OPTIONS, SERVER_ATTRIBUTES, SERVER_OPTIONS, TOOL_OPTIONS
 from mrtr_server.registration.options import (
@@ -141,7 +154,7 @@ class TestAttributes:
         assert replica(app).name == app.name
         assert not inspect.isabstract(app)
         assert not callable(getattr(app, "__wrapped__", None))
-        assert list(inspect.signature(MRTRServer).parameters)[:3] == ["name", "version", "title"]
+        assert list(inspect.signature(MRTRServer).parameters)[:3] == ["name", "info", "instructions"]
         assert "version" not in inspect.signature(app.tool).parameters
         assert inspect.getdoc(app.tool) == inspect.getdoc(MRTRServer.tool)
 
@@ -232,26 +245,20 @@ class TestOptions:
             ("middleware", [object()], "Starlette's Middleware(Class, option=...)"),
             ("middleware", object(), "Starlette's Middleware(Class, option=...)"),
             ("lifespan", {}, "lifespan= takes a function"),
-            ("version", 1, "version= takes text; it got 1"),
-            ("version", None, "version= takes text; it got None"),
+            ("info", "1.2", 'info= takes ServerInfo(...), such as ServerInfo(version="1.2"); it got str'),
             ("path", None, "path= takes text"),
-            ("page_size", "3", "page_size= takes a number of entries"),
-            ("list_ttl", "x", "list_ttl= takes a number of seconds"),
-            ("list_ttl", -1, "list_ttl= takes a number of seconds; it got -1"),
-            ("lame_duck", "1", "lame_duck= takes a number of seconds"),
-            ("icons", "x.png", "icons= takes a list of icons"),
-            ("icons", ["x.png"], "icons= takes a list of icons"),
+            ("lists", {}, "lists= takes Lists(...), such as Lists(page_size=50)"),
+            ("shutdown", 25, "shutdown= takes Shutdown(...), such as Shutdown(seconds=50); it got 25"),
+            ("metrics", "/metrics", 'metrics= takes Metrics(...), such as Metrics("/metrics"); it got str'),
+            ("metrics", Metrics, "it got the class Metrics"),
+            ("store", 3, 'store= takes the URL of a database, such as "sqlite:///mrtr.db"'),
             ("codec", "x", "codec= takes a Codec"),
-            ("fanout", "x", "fanout= takes a Fanout"),
-            ("clock", 3, "clock= takes a function"),
             ("identify", 3, "identify= takes a function"),
             ("base_url", 3, "base_url= takes text"),
-            ("list_scope", "all", '"public" or "private"'),
             ("debug", "yes", "debug= takes True or False"),
-            ("registers_later", True, "registers_later= takes a list of texts; it got True"),
             ("dialects", True, "dialects= takes a list of texts"),
-            ("allowed_origins", [1], "allowed_origins= takes a list of texts"),
-            ("cors_origins", None, "cors_origins= takes a list of texts; it got None"),
+            ("origins", [1], "origins= takes a list of texts"),
+            ("origins", None, "origins= takes a list of texts; it got None"),
         ],
     )
     def test_what_is_of_another_type_is_refused_at_once(self, option: str, value: Any, said: str) -> None:
@@ -260,6 +267,28 @@ class TestOptions:
             MRTRServer("x", **given)
         assert said in str(raised.value)
         assert "secret" not in str(raised.value)
+
+    @pytest.mark.parametrize(
+        ("group", "option", "value", "said"),
+        [
+            (ServerInfo, "version", 1, "version= takes text; it got 1"),
+            (ServerInfo, "version", None, "version= takes text; it got None"),
+            (ServerInfo, "icons", "x.png", "icons= takes a list of icons"),
+            (ServerInfo, "icons", ["x.png"], "icons= takes a list of icons"),
+            (Lists, "page_size", "3", "page_size= takes a number of entries"),
+            (Lists, "cache_seconds", "x", "cache_seconds= takes a number of seconds"),
+            (Lists, "cache_seconds", -1, "cache_seconds= takes a number of seconds; it got -1"),
+            (Lists, "cache", "all", '"public" or "private"'),
+            (Shutdown, "lame_duck", "1", "lame_duck= takes a number of seconds"),
+            (Shutdown, "seconds", None, "seconds=None must be a positive number of seconds"),
+            (Shutdown, "ready_needs_store", 1, "ready_needs_store= takes True or False"),
+            (Metrics, "path", None, "path= takes text"),
+        ],
+    )
+    def test_so_is_what_is_of_another_type_in_a_group(self, group: Any, option: str, value: Any, said: str) -> None:
+        with pytest.raises(SetupError) as raised:
+            group(**{option: value})
+        assert said in str(raised.value)
 
     @pytest.mark.parametrize(
         ("option", "value"),
@@ -281,7 +310,9 @@ class TestOptions:
         with pytest.raises(SetupError, match=f"^{option}= takes "):
             app.tool(**{"name": "it", **given})(lambda a: a)
 
-    @pytest.mark.parametrize(("option", "value"), [("ttl", "x"), ("scope", "all"), ("size", "3"), ("mime_type", 3)])
+    @pytest.mark.parametrize(
+        ("option", "value"), [("cache_seconds", "x"), ("cache", "all"), ("size", "3"), ("mime_type", 3)]
+    )
     def test_what_is_of_another_type_is_refused_of_a_resource(self, app: MRTRServer, option: str, value: Any) -> None:
         given: Any = {option: value}
         with pytest.raises(SetupError, match=f"^{option}= takes "):

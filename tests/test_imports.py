@@ -45,7 +45,7 @@ print([name for name in {self.EXTRAS.split()} if name in sys.modules])
     def test_a_raw_schema_loads_the_one_that_it_needs(self) -> None:
         code = """
 import sys
-from mrtr_server import MRTRServer
+from mrtr_server import InputSchema, MRTRServer
 app = MRTRServer("x", keys=[bytes(32)])
 app.tool(name="raw", input_schema={"type": "object"})(lambda **arguments: None)
 print([name for name in ("jsonschema", "jsonschema_rs") if name in sys.modules])
@@ -71,9 +71,9 @@ except SetupError as error:
         code = """
 import sys
 sys.modules["jsonschema_rs"] = None
-from mrtr_server import MRTRServer
+from mrtr_server import InputSchema, MRTRServer
 app = MRTRServer("x", keys=[bytes(32)])
-app.tool(name="raw", input_schema={"type": "object"}, validate=False)(lambda **arguments: None)
+app.tool(name="raw", input_schema=InputSchema({"type": "object"}, validate=False))(lambda **arguments: None)
 print("served")
 """
         assert run(code) == "served"

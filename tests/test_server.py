@@ -23,10 +23,13 @@ from mrtr_server import (
     ImageContent,
     Inputs,
     KeyRing,
+    Lists,
     MRTRServer,
     ResourceContents,
     SetupError,
+    Shutdown,
     State,
+    Task,
     TextContent,
 )
 from mrtr_server.auth.fixed_tokens import BearerTokens, TokenUser
@@ -233,15 +236,17 @@ class TestOptions:
         [
             ({"name": ""}, "MRTRServer needs a name"),
             ({"path": "mcp"}, "path='mcp' must start with a slash"),
-            ({"page_size": 0}, "page_size must be at least 1"),
-            ({"lame_duck": -0.1}, "lame_duck= takes a number of seconds; it got -0.1"),
         ],
         ids=str,
     )
     def test_those_that_can_not_work_are_refused(self, option: dict[str, Any], why: str) -> None:
         assert refusal(MRTRServer, **{"name": "x", "keys": [bytes(32)], **option}) == why
 
-    @pytest.mark.parametrize("option", ["dialects", "allowed_origins", "allowed_hosts"])
+    def test_so_are_those_of_a_group(self) -> None:
+        assert refusal(Lists, page_size=0) == "page_size must be at least 1"
+        assert refusal(Shutdown, lame_duck=-0.1) == "lame_duck= takes a number of seconds; it got -0.1"
+
+    @pytest.mark.parametrize("option", ["dialects", "origins", "allowed_hosts"])
     def test_one_string_is_no_list(self, option: str) -> None:
         options: Any = {option: "2026-07-28"}
         assert refusal(MRTRServer, "x", **options).endswith(f"give a list: {option}=['2026-07-28']")
@@ -276,16 +281,20 @@ async def live(app: MRTRServer) -> list[Message]:
 
 
 class TestTasks:
-    @pytest.mark.parametrize("option", [{"ttl": 60}, {"poll": 1}, {"concurrency": 2}, {"rounds_first": True}], ids=str)
-    def test_their_options_need_them(self, app: MRTRServer, option: dict[str, Any]) -> None:
-        (name,) = option
-        assert refusal(app.tool, **option).startswith(f"{name}=")
-        app.tool(task="optional", **option)(count)
+    def test_how_many_run_at_once_needs_some(self, app: MRTRServer) -> None:
+        assert refusal(app.tool, concurrency=2).startswith("concurrency=")
+        app.tool(task="optional", concurrency=2)(count)
+
+    def test_a_short_form_is_the_same(self, app: MRTRServer) -> None:
+        app.tool(name="short", task="required")(count)
+        app.tool(name="long", task=Task("required"))(count)
+        assert app.registry.tasks["short"] == app.registry.tasks["long"]
+        assert "choose from" in refusal(Task, "never")
 
     @pytest.mark.parametrize("seconds", [0, -1, float("inf"), float("nan"), "1h"])
-    @pytest.mark.parametrize("option", ["ttl", "poll", "answer_within"])
+    @pytest.mark.parametrize("option", ["ttl", "poll", "answer_within", "timeout"])
     def test_times_are_seconds(self, app: MRTRServer, option: str, seconds: Any) -> None:
-        said = refusal(lambda: app.tool(task="optional", **{option: seconds})(count))
+        said = refusal(Task if option in ("ttl", "poll") else app.tool, **{option: seconds})
         assert said == f"{option}={seconds!r} must be a positive number of seconds"
 
     def test_answers_in_rounds_have_their_time_in_seconds_too(self, app: MRTRServer) -> None:
@@ -335,7 +344,7 @@ class TestTasks:
         said = asyncio.run(live(app))[0]
         assert said["type"] == "lifespan.startup.failed"
         caplog.clear()
-        shared = MRTRServer("enqueues", keys=[bytes(32)], run_tasks=False, database=f"sqlite:///{tmp_path}/tasks.db")
+        shared = MRTRServer("enqueues", keys=[bytes(32)], run_tasks=False, store=f"sqlite:///{tmp_path}/tasks.db")
         shared.tool(task="optional")(count)
         assert caplog.messages == []
 
@@ -343,7 +352,7 @@ class TestTasks:
         self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
     ) -> None:
         monkeypatch.delenv("MRTR_KEYS", raising=False)
-        app = MRTRServer("forgetful", database=f"sqlite:///{tmp_path}/tasks.db")
+        app = MRTRServer("forgetful", store=f"sqlite:///{tmp_path}/tasks.db")
         caplog.clear()
         app.tool(task="optional")(count)
         app.tool(task="optional", name="again")(count)

@@ -266,7 +266,7 @@ def review(code: str) -> list[str | Message]:
     return ["Review this:", Message(role="assistant", content=code)]
 
 
-@app.resource("weather://{city}", mime_type="application/json", ttl=60.0, scope="public")
+@app.resource("weather://{city}", mime_type="application/json", cache_seconds=60.0, cache="public")
 async def weather(city: str, ctx: Context) -> ResourceContents:
     if city == "nowhere":
         raise NotFound(city)

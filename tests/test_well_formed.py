@@ -19,6 +19,7 @@ from mrtr_server import (
     Elicit,
     InputRequired,
     Inputs,
+    InputSchema,
     MRTRServer,
     ProtocolError,
     ResourceContents,
@@ -316,7 +317,9 @@ class TestWhatAnAuthorWritesDown:
         with pytest.raises(SetupError, match="look: title has half"):
             app.prompt(name="look", title=NAME)(lambda: "")
         with pytest.raises(SetupError, match="look: inputSchema has half"):
-            app.tool(name="look", input_schema={"type": "object", "title": NAME}, validate=False)(lambda given: "")
+            app.tool(name="look", input_schema=InputSchema({"type": "object", "title": NAME}, validate=False))(
+                lambda given: ""
+            )
         with pytest.raises(SetupError, match="look: uri has half"):
             app.resource(f"files://{NAME}", name="look")(lambda: "")
         with pytest.raises(SetupError, match="MRTRServer: instructions has half"):

@@ -40,7 +40,7 @@ async def get_weather_live(location: str, ctx: Context) -> str:
 
 def with_sqlite() -> MRTRServer:
     """Return a server whose replicas could take each other's answers."""
-    server = MRTRServer("bench", keys=[bytes(32)], database=f"sqlite:///{tempfile.mkdtemp()}/bench.db")
+    server = MRTRServer("bench", keys=[bytes(32)], store=f"sqlite:///{tempfile.mkdtemp()}/bench.db")
     for tool in (add, get_weather_live):
         server.tool(tool)
     return server

@@ -11,6 +11,7 @@ import click
 from ..deployment.review import LEVELS, Finding, gain_of_ratified
 from ..deployment.web_workers import ENVIRONMENT as WORKERS
 from ..errors import SetupError, StoreUnavailable
+from ..renamed import collecting
 from ..server import MRTRServer
 from ..storage.factory import ENVIRONMENT as DATABASE
 from .loading import find, takes_app
@@ -33,6 +34,8 @@ def check(app: str, app_dir: str, host: str, workers: int, strict: bool) -> None
 
     It is an MRTRServer, or an ASGI application in which some are mounted: each of them is checked.
 
+    Names of the release before are an error that lists all of them, with the new ones.
+
     It looks at the settings, keys, tools and prompts, and connects to the database of MRTR_DATABASE_URL if that is set.
     The exit code is 1 if there is an error; with --strict, also if there is a warning.
     """
@@ -41,7 +44,7 @@ def check(app: str, app_dir: str, host: str, workers: int, strict: bool) -> None
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)  # what the server logs of its setup is among the findings
     try:
-        found = find(app, app_dir)
+        found = _find(app, app_dir)
         servers = list(dict.fromkeys(server for _, server in servers_in(found)))
         if not servers:
             raise click.ClickException(
@@ -59,6 +62,17 @@ def check(app: str, app_dir: str, host: str, workers: int, strict: bool) -> None
         raise SystemExit(1)
     for server in servers:
         click.echo(_summary(server))
+
+
+def _find(app: str, app_dir: str) -> Any:
+    """Import the application. Raises `click.ClickException`; for old names, with all of them that it uses."""
+    with collecting() as old:
+        try:
+            return find(app, app_dir)
+        finally:
+            if old:  # whatever else is wrong may come of them
+                lines = dict.fromkeys(f"{place}: {message}" for place, message in old)
+                raise click.ClickException("\n".join(("names of the release before:", *lines))) from None
 
 
 def _review(server: MRTRServer, found: Any, app: str, host: str, workers: int) -> list[Finding]:

@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 import click
 
 from ..deployment.environment import APPLICATION, PREFIX
-from ..errors import NoSuchApp, SetupError
-from ..logs.tracebacks import format_import_failure, format_origin
+from ..errors import SetupError
+from ..logs.tracebacks import format_import_failure, format_origin, is_raised_by_author
 from ..server import MRTRServer
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -51,10 +51,9 @@ def find(app: str, app_dir: str) -> Any:
     """Import whatever a name stands for: a server, or an application in which one is mounted; as `load`."""
     try:
         return import_app(app, app_dir)
-    except NoSuchApp as error:
-        raise click.ClickException(str(error)) from None
     except SetupError as error:  # it says itself what is wrong, maybe to the operator
-        if str(error).startswith(PREFIX):  # a variable of the environment, so no line of the code is to blame
+        # Of the name of the application, or a variable of the environment, no line of the code is to blame.
+        if not is_raised_by_author(error) or str(error).startswith(PREFIX):
             raise click.ClickException(str(error)) from None
         raise click.ClickException(f"{app} can't be imported: {error}\n{format_origin(error)}".rstrip()) from None
     except Exception as error:
@@ -69,7 +68,7 @@ def import_app(app: str, app_dir: str) -> Any:
         app_dir: the folder in which to look for the module; empty for the working directory.
 
     Raises:
-        NoSuchApp: there is nothing of that name.
+        SetupError: there is nothing of that name.
         Exception: what the code of the module raises.
     """
     sys.path.insert(0, app_dir)
@@ -79,7 +78,7 @@ def import_app(app: str, app_dir: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
             raise  # it is the module itself that imports what is not there
-        raise NoSuchApp(
+        raise SetupError(
             f"There is no module {name!r} in {os.path.abspath(sys.path[0])} or where Python looks. "
             "--app-dir names the folder that it is in"
         ) from None
@@ -88,14 +87,14 @@ def import_app(app: str, app_dir: str) -> Any:
     except AttributeError:
         servers = [repr(each) for each, value in vars(module).items() if isinstance(value, MRTRServer)]
         has = f". It has the server {' and '.join(servers)}" if servers else ""
-        raise NoSuchApp(f"The module {name!r} has no {attribute!r}{has}") from None
+        raise SetupError(f"The module {name!r} has no {attribute!r}{has}") from None
 
 
 def _parts_of(app: str) -> tuple[str, str]:
     module, _, attribute = app.partition(":")
     if module.endswith(".py"):
         dotted = module.removesuffix(".py").removeprefix("./").strip("/").replace("/", ".")
-        raise NoSuchApp(f"{app!r} is a file. Name the module and not its file: {dotted}:{attribute or 'app'}")
+        raise SetupError(f"{app!r} is a file. Name the module and not its file: {dotted}:{attribute or 'app'}")
     if not all(part.isidentifier() for part in (*module.split("."), *attribute.split("."))):
-        raise NoSuchApp(f"{app!r} must be a module and the server in it, such as weather:app")
+        raise SetupError(f"{app!r} must be a module and the server in it, such as weather:app")
     return module, attribute

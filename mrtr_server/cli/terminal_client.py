@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import ExitStack, asynccontextmanager
 from typing import Any, Literal, NamedTuple, TypeVar
 
-from ..client import Bounds, Client, Form, Link, Piece, Progress, Sampling, Task
+from ..client import Bounds, Client, Form, Link, Piece, Progress, Sampling, TaskState
 from ..client.questions import Choice, Filled
 from ..errors import NotAnswered, SetupError
 from ..extras import lacking
@@ -109,7 +109,7 @@ class _Terminal:
         self._bar.stop()
         self.pieces.show(piece)
 
-    def on_task(self, task: Task) -> None:
+    def on_task(self, task: TaskState) -> None:
         self.task = task.task_id
         self._show(f"task {task.status}: {task.status_message}" if task.status_message else f"task {task.status}")
 

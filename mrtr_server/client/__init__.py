@@ -7,11 +7,14 @@
 It speaks the ratified protocol over HTTP. Extra: `client`.
 """
 
+import typing as _typing
+
 from ..errors import BadReply, CallFailed, ClientError, NoReply, NotAnswered, RequestRefused, TaskCancelled
+from ..renamed import renamed_in
 from .bounds import Bounds
 from .client import Client
 from .questions import Choice, Form, Link, Piece, Progress, Sampling
-from .results import Prompt, PromptReply, Resource, ResourceReply, Task, Template, Tool, ToolReply
+from .results import Prompt, PromptReply, Resource, ResourceReply, TaskState, Template, Tool, ToolReply
 
 __all__ = [
     "BadReply",
@@ -32,9 +35,12 @@ __all__ = [
     "Resource",
     "ResourceReply",
     "Sampling",
-    "Task",
     "TaskCancelled",
+    "TaskState",
     "Template",
     "Tool",
     "ToolReply",
 ]
+
+if not _typing.TYPE_CHECKING:
+    __getattr__ = renamed_in(__name__, globals())

@@ -24,7 +24,7 @@ from .questions import (
     write_roots,
     write_sampled,
 )
-from .results import Task
+from .results import TaskState
 
 T = TypeVar("T")
 
@@ -34,7 +34,7 @@ OnSample = Callable[[Sampling], Sampled | Awaitable[Sampled]]
 OnRoots = Callable[[], Rooted | Awaitable[Rooted]]
 OnPiece = Callable[[Piece], Awaitable[None] | None]
 OnProgress = Callable[[Progress], Awaitable[None] | None]
-OnTask = Callable[[Task], Awaitable[None] | None]
+OnTask = Callable[[TaskState], Awaitable[None] | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,19 @@ from .bounds import DEFAULT, Bounds
 from .callbacks import Callbacks, OnElicit, OnLink, OnPiece, OnProgress, OnRoots, OnSample, OnTask, awaited
 from .connection import Allowance, Connection, Noted, OnMessage, refusal_of
 from .questions import Piece, Progress
-from .results import M, Prompt, PromptReply, Resource, ResourceReply, Task, Template, Tool, ToolReply, number_of, read
+from .results import (
+    M,
+    Prompt,
+    PromptReply,
+    Resource,
+    ResourceReply,
+    TaskState,
+    Template,
+    Tool,
+    ToolReply,
+    number_of,
+    read,
+)
 
 if TYPE_CHECKING:
     from httpx import AsyncClient
@@ -249,7 +261,7 @@ class Client:
             if kind == "complete":
                 return result
             if kind == "task" and method == "tools/call":
-                task = read(Task, result)
+                task = read(TaskState, result)
                 return await self._follow(task.task_id, task)
             if kind != "input_required":
                 raise BadReply("The result is of no kind that this client knows")
@@ -278,7 +290,7 @@ class Client:
                 raise
         return await self._request(method, params, noted)  # nothing has run: the headers are looked at first
 
-    async def _follow(self, id: str, task: Task | None) -> JSON:
+    async def _follow(self, id: str, task: TaskState | None) -> JSON:
         """Look at a task until it has ended, and answer what it asks."""
         deadline = monotonic() + self._bounds.task_seconds
         answered: set[str] = set()
@@ -287,7 +299,7 @@ class Client:
                 if task is not None:
                     await self._tell(self._on_task, task)
                 result = await self._request("tasks/get", {"taskId": id})
-                task = read(Task, result)
+                task = read(TaskState, result)
                 if task.status == "completed":
                     await self._tell(self._on_task, task)
                 if task.status not in ("working", "input_required"):
@@ -376,7 +388,7 @@ def _checked(result: JSON) -> ToolReply:
     return reply
 
 
-def _ended(task: Task, result: JSON) -> JSON:
+def _ended(task: TaskState, result: JSON) -> JSON:
     """Return what a task came to. Raises what else it ended with."""
     if task.status == "completed" and isinstance(result.get("result"), dict):
         return dict(result["result"])

@@ -195,7 +195,7 @@ class Template(_Read):
     mime_type: str | None = None
 
 
-class Task(_Read):
+class TaskState(_Read):
     """How a task is doing.
 
     Args:

@@ -2,15 +2,12 @@
 
 import asyncio
 import logging
-import math
 import os
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from typing import TypeVar
-
-from ..errors import SetupError
 
 logger = logging.getLogger("mrtr_server")
 
@@ -28,27 +25,6 @@ SHUTDOWN_MARGIN = 1.0
 """How long before the deadline we are done, in seconds; at most a tenth of the time. Others have to end, too."""
 
 
-def read_seconds(given: float | None, environment: Mapping[str, str] = os.environ) -> float:
-    """Return how long a shutdown may take, in seconds.
-
-    Args:
-        given: the author's choice; None takes `MRTR_SHUTDOWN_SECONDS`, or else the default.
-        environment: where to look that up.
-
-    Raises:
-        SetupError: it is not a positive number.
-    """
-    text = environment.get(ENVIRONMENT, "").strip() if given is None else ""
-    name, value = ("shutdown_seconds", given) if given is not None else (ENVIRONMENT, text or DEFAULT)
-    try:
-        seconds = float(value)
-    except (TypeError, ValueError):
-        seconds = 0.0
-    if not 0 < seconds < math.inf:
-        raise SetupError(f"{name}={value!r} must be a positive number of seconds")
-    return seconds
-
-
 def end_process_in_time(seconds: float) -> None:
     """End the process, which is ours, if something keeps it: a blocked event loop, or a thread of the tools'.
 
@@ -64,7 +40,7 @@ def _end_process(seconds: float) -> None:
     os._exit(1)
 
 
-class Shutdown:
+class ShutdownDeadline:
     """The shutdown of a server. It begins with the signal, and its deadline is counted from there.
 
     At first everything that runs may end, or reach a boundary. At the cut-off, whatever still runs is cancelled. The

@@ -1,7 +1,7 @@
 """What is put around a server's handlers, and together with them: hooks, other applications, changes as it runs."""
 
-from collections.abc import Callable, Collection, Iterator
-from contextlib import AbstractAsyncContextManager, contextmanager
+from collections.abc import Callable, Collection
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import fields, replace
 from typing import Any, TypeVar, overload
 
@@ -13,7 +13,7 @@ from ..registration.listed import name_of
 from ..registration.methods import marked_methods
 from ..registration.offering import Opening
 from ..registration.options import PromptOptions, ResourceOptions, ToolOptions
-from ..registration.overrides import Overrides
+from ..registration.overrides import overridden
 from .wiring import ServerParts
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -96,44 +96,27 @@ class Composition:
 
     # Dependencies in tests
 
-    @property
-    def overrides(self) -> Overrides:
-        """What takes the place of which dependency, in tests: `app.overrides[connect] = connect_to_test_database`.
-
-        The key is the function that `Depends(...)` was given, or that of `lifespan=`; the value a function that may be
-        a dependency itself, with parameters of its own. `del app.overrides[connect]` and `app.overrides.clear()` put
-        things back. A function that nothing depends on is a `SetupError`.
-        """
-        return Overrides(self._parts.registry)
-
-    @contextmanager
-    def override(self, dependency: Callable[..., Any], function: Callable[..., Any]) -> Iterator[None]:
-        """Put a function into the place of a dependency for as long as the block lasts; see `overrides`.
+    def override(self, dependency: Callable[..., Any], function: Callable[..., Any]) -> AbstractContextManager[None]:
+        """Put a function into the place of a dependency for as long as a block lasts, in tests.
 
         Args:
             dependency: the function that `Depends(...)` was given, or that of `lifespan=`.
-            function: what takes its place.
+            function: what takes its place. It may be a dependency itself, with parameters of its own.
 
         Returns:
-            A context manager.
+            A context manager, which puts back what was there before.
+
+        Raises:
+            SetupError: when the block begins: nothing depends on the function, or the other one can't be a dependency.
         """
-        overrides = self.overrides
-        before = overrides.get(dependency)
-        overrides[dependency] = function
-        try:
-            yield
-        finally:
-            if before is None:
-                del overrides[dependency]
-            else:
-                overrides[dependency] = before
+        return overridden(self._parts.registry, dependency, function)
 
     # Within another application
 
-    def lifespan(self, outer: object = None, /) -> AbstractAsyncContextManager[None]:
+    def running(self, outer: object = None, /) -> AbstractAsyncContextManager[None]:
         """Run the server for as long as a block lasts: what an application does in which it is mounted.
 
-        `FastAPI(lifespan=server.lifespan)`, or `async with server.lifespan():` within a lifespan of its own. It enters
+        `FastAPI(lifespan=server.running)`, or `async with server.running():` within a lifespan of its own. It enters
         `lifespan=`, runs tasks unless `run_tasks=False`, and drains at the end.
 
         Args:

@@ -1,7 +1,7 @@
-"""Settings from the environment: `MRTR_` and the name of the setting, `MRTR_LIMITS_` and the name of the limit.
+"""Settings from the environment: `MRTR_LIMITS_ROUNDS` for `Limits(rounds=...)` of `MRTRServer(limits=...)`.
 
-What the code gives counts more. The variables follow from the fields of `Settings` and `Limits`, so a new field has its
-variable by itself, if text can say what it takes.
+What the code gives counts more. The variables follow from the fields of `Settings` and of the groups in them, so a new
+field has its variable by itself, if text can say what it takes.
 """
 
 import logging
@@ -15,11 +15,10 @@ from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_ori
 
 from pydantic import BeforeValidator, ValidationError, create_model
 
-from ..concurrency.shutdown import ENVIRONMENT as SHUTDOWN_SECONDS
 from ..crypto.keys import ENVIRONMENT as KEYS
 from ..errors import SetupError
-from ..given import having
-from ..limits import Limits
+from ..fields import Group, having
+from ..renamed import VARIABLES, is_collected, refused_variables
 from ..storage.factory import ENVIRONMENT as DATABASE
 from .settings import Settings
 from .web_workers import DECLARED
@@ -28,7 +27,7 @@ logger = logging.getLogger("mrtr_server")
 
 PREFIX = "MRTR_"
 
-ELSEWHERE = {KEYS: "keys", DATABASE: "database", SHUTDOWN_SECONDS: "shutdown_seconds"}
+ELSEWHERE = {KEYS: "keys", DATABASE: "store"}
 """Variables of settings that are read where they are used."""
 
 DIRECT_DATABASE = "MRTR_DATABASE_DIRECT_URL"
@@ -40,7 +39,6 @@ CALL_TOKEN = "MRTR_CALL_TOKEN"  # noqa: S105
 """The variable with the token of the commands that call servers."""
 
 _IN_CODE = frozenset({"name", *ELSEWHERE.values()})
-_LIMITS = "limits"
 _ALLOWED = {"bool_parsing": "; write true or false"}
 """What to write instead, where the message of pydantic does not say so, by the type of its error."""
 
@@ -50,14 +48,14 @@ class Variable(NamedTuple):
 
     Args:
         name: in capitals.
-        setting: the field of `Settings`, or of `Limits`.
-        of_limits: whether it is one of `Limits`.
+        group: the field of `Settings` whose value has the setting, such as "limits"; empty for one that stands alone.
+        setting: the field.
         kind: what it takes, as a type.
     """
 
     name: str
+    group: str
     setting: str
-    of_limits: bool
     kind: Any
 
     @property
@@ -73,16 +71,26 @@ def variables() -> list[Variable]:
 
 @cache
 def _variables() -> dict[str, Variable]:
-    found = [*_of(Settings, PREFIX, of_limits=False), *_of(Limits, f"{PREFIX}LIMITS_", of_limits=True)]
-    return {each.name: each for each in found}
+    alone = [each for each in _of(Settings) if each.setting not in _IN_CODE]
+    return {
+        each.name: each for each in (*alone, *(each for name, kind in _groups().items() for each in _of(kind, name)))
+    }
 
 
-def _of(options: Any, prefix: str, *, of_limits: bool) -> Iterator[Variable]:
+@cache
+def _groups() -> dict[str, type[Group]]:
+    """Return the classes of the settings that are groups of settings, by the names of their fields."""
+    kinds = [(name, each) for name, hint in get_type_hints(Settings).items() for each in (hint, *get_args(hint))]
+    return {name: kind for name, kind in kinds if isinstance(kind, type) and issubclass(kind, Group)}
+
+
+def _of(options: Any, group: str = "") -> Iterator[Variable]:
     hints = get_type_hints(options)
     for field in fields(options):
         kind = _readable(hints[field.name])
-        if kind is not None and (of_limits or field.name not in _IN_CODE):
-            yield Variable(prefix + field.name.upper(), field.name, of_limits, kind)
+        if kind is not None:
+            name = "_".join(part for part in (group, field.name) if part).upper()
+            yield Variable(PREFIX + name, group, field.name, kind)
 
 
 def _readable(hint: Any) -> Any:
@@ -112,11 +120,12 @@ def with_environment(settings: Settings[Any]) -> tuple[Settings[Any], SetupError
     Returns:
         The settings, and why the environment can't be used; None if it can. The settings are those of the code then.
     """
-    limits = settings.limits or Limits()
+    if refused := [each for each in refused_variables(os.environ) if not is_collected(each)]:
+        return settings, SetupError("; ".join(refused))
     values = [
         each
         for each in _variables().values()
-        if os.environ.get(each.name, "").strip() and each.setting not in (limits if each.of_limits else settings).given
+        if os.environ.get(each.name, "").strip() and each.setting not in _given(settings, each.group)
     ]
     if not values:
         return settings, None
@@ -124,6 +133,12 @@ def with_environment(settings: Settings[Any]) -> tuple[Settings[Any], SetupError
         return _apply(settings, _read(values)), None
     except SetupError as error:
         return settings, error
+
+
+def _given(settings: Settings[Any], group: str) -> Collection[str]:
+    """Return the names of what the code gives, of a group or of the settings themselves."""
+    holder = getattr(settings, group) if group else settings
+    return () if holder is None else holder.given
 
 
 def _read(wanted: list[Variable]) -> dict[Variable, Any]:
@@ -160,10 +175,12 @@ def _apply(settings: Settings[Any], values: Mapping[Variable, Any]) -> Settings[
 
 
 def _changed(settings: Settings[Any], values: Mapping[Variable, Any]) -> Settings[Any]:
-    changes = {each.setting: value for each, value in values.items() if not each.of_limits}
-    limits = {each.setting: value for each, value in values.items() if each.of_limits}
-    if limits:
-        changes[_LIMITS] = having(settings.limits or Limits(), **limits)
+    changes: dict[str, Any] = {}
+    groups: dict[str, dict[str, Any]] = {}
+    for each, value in values.items():
+        (groups.setdefault(each.group, {}) if each.group else changes)[each.setting] = value
+    for name, given in groups.items():
+        changes[name] = having(getattr(settings, name) or _groups()[name](), **given)
     return replace(settings, **changes)
 
 
@@ -174,6 +191,7 @@ def unknown_variables(environment: Mapping[str, str] = os.environ) -> dict[str, 
         environment: where to look. Values are never shown.
     """
     known = {*_variables(), *ELSEWHERE, DIRECT_DATABASE, APPLICATION, CALL_TOKEN, DECLARED}
+    known |= VARIABLES.keys()  # which are refused
     found = (name for name in environment if name.startswith(PREFIX) and not name.startswith(COMMAND_PREFIX))
     return {name: _advice(name, known) for name in sorted(found) if name not in known}
 

@@ -142,8 +142,8 @@ def _review_deployment(
         yield Finding(
             "warning",
             "metrics",
-            f"each worker shows its own at {settings.metrics}, and a scrape reaches one of them. Start one process for "
-            "each port, or push them by OpenTelemetry",
+            f"each worker shows its own at {settings.metrics.path}, and a scrape reaches one of them. Start one "
+            "process for each port, or push them by OpenTelemetry",
         )
     yield from _review_rates(settings, registry, workers)
     if settings.debug:
@@ -223,11 +223,10 @@ def _review_access(settings: Settings[Any], registry: Registry, host: str) -> It
             f"anyone who reaches {host} may call every tool: pass auth=, or allow access only through a gateway that "
             "authenticates",
         )
-    for option in ("allowed_origins", "cors_origins"):
-        if "*" in getattr(settings, option):
-            yield Finding(
-                "warning", option, 'with "*", any page that a user opens can call the server; list your origins'
-            )
+    if "*" in settings.origins:
+        yield Finding(
+            "warning", "origins", 'with "*", any page that a user opens can call the server; list your origins'
+        )
     if registry.callbacks and settings.base_url is None:
         yield Finding(
             "warning",
@@ -281,7 +280,7 @@ def _review_site(settings: Settings[Any], server: object, site: object) -> Itera
 
 
 def _review_end(settings: Settings[Any], host: str) -> Iterator[Finding]:
-    if settings.lame_duck == 0 and not _is_loopback(host):
+    if settings.shutdown.lame_duck == 0 and not _is_loopback(host):
         yield Finding(
             "warning",
             "lame_duck",

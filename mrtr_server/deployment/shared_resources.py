@@ -23,7 +23,8 @@ class SharedResources:
 
     Args:
         name: the server's, for the log.
-        keys, store, database, clock: as for `MRTRServer`.
+        keys, store: as for `MRTRServer`.
+        clock: returns the time, in seconds since the epoch.
         lease: how long a replica may be silent before others take its tasks over, in seconds.
         tally: counts what happens at the store.
 
@@ -35,8 +36,7 @@ class SharedResources:
         self,
         name: str,
         keys: KeyRing | Sequence[bytes] | None,
-        store: Store | None,
-        database: str | None,
+        store: Store | str | None,
         lease: float,
         clock: Callable[[], float],
         tally: Tally,
@@ -52,7 +52,7 @@ class SharedResources:
         self.refusal = ""
         """Why the server may not start; empty if it may."""
         self.ring = self._ring(keys)
-        given = self._given_store(store, database)
+        given = self._given_store(store)
         self._is_alone = given is None
         self.store: Store = given or InProcessStore(clock=clock)
         self._outage = Outage(name)
@@ -91,8 +91,8 @@ class SharedResources:
         if needed and self._workers > 1:
             self._refuse(
                 f"{name!r} is single_use, and {self._workers} workers need a shared store for that: without one, each "
-                f"of them may run the same request again. Give them a database with {DATABASE} or database=, or a "
-                "store= that is shared"
+                f"of them may run the same request again. Give them a database with {DATABASE} or store=, or a "
+                "store of your own that is shared"
             )
         elif not self._told_of_store:
             self._told_of_store = True
@@ -118,7 +118,7 @@ class SharedResources:
         if not run_tasks and self._is_alone and not self.refusal:
             self._refuse(
                 f"run_tasks=False leaves the tasks of {tool!r} to other processes, and they share no store. "
-                f"Give them a database with {DATABASE} or database=, or a store= that is shared"
+                f"Give them a database with {DATABASE} or store=, or a store of your own that is shared"
             )
         if self.store.shared and not self.has_keys and not self.refusal and not self._told_of_keys:
             self._told_of_keys = True
@@ -139,7 +139,7 @@ class SharedResources:
         if self._workers > 1 and not self.store.shared and not self.refusal:
             self._refuse(
                 f"{self._workers} workers need one shared store for {what}: without it, no worker sees what another "
-                f"one keeps. Give them a database with {DATABASE} or database=, or a store= that is shared"
+                f"one keeps. Give them a database with {DATABASE} or store=, or a store of your own that is shared"
             )
 
     def check_worker(self) -> None:
@@ -147,7 +147,7 @@ class SharedResources:
         if not self.store.shared:
             raise SetupError(
                 f"{self._name}: there is no store that the servers share with their workers. Give them a database with "
-                f"{DATABASE} or database=, or a store= that is shared"
+                f"{DATABASE} or store=, or a store of your own that is shared"
             )
         if not self.has_keys:
             raise SetupError(
@@ -155,17 +155,9 @@ class SharedResources:
                 "same value for servers and workers; `mrtr-server keygen` makes a key"
             )
 
-    def _given_store(self, store: Store | None, database: str | None) -> Store | None:
-        given: Any = store
-        if not isinstance(given, Store | None) or not isinstance(database, str | None):
-            raise SetupError(
-                "store= takes an object of a class that is derived from mrtr_server.Store, and database= a URL: "
-                "MRTRServer(..., database='sqlite:///mrtr.db')"
-            )
-        if store is not None and database is not None:
-            raise SetupError("Give store= or database=, not both")
+    def _given_store(self, store: Store | str | None) -> Store | None:
         try:
-            return store if store is not None else store_of(database)
+            return store if isinstance(store, Store) else store_of(store)
         except SetupError as error:
             self.refuse(error)
             self._store_failed = True

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-from ..concurrency.shutdown import Shutdown, end_process_in_time
+from ..concurrency.shutdown import ShutdownDeadline, end_process_in_time
 from ..errors import SetupError
 from ..transport.standard_streams import StandardStreams, take_standard_streams
 from .wiring import ServerParts
@@ -50,7 +50,7 @@ async def serve_stdio(
 
 
 @contextmanager
-def _on_signals(shutdown: Shutdown, end: Callable[[], None]) -> Iterator[None]:
+def _on_signals(shutdown: ShutdownDeadline, end: Callable[[], None]) -> Iterator[None]:
     """Begin the shutdown at a signal, and call a function on this event loop at each; the third ends the process.
 
     It works on every platform, unlike the handlers of an event loop.

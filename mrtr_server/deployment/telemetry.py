@@ -2,7 +2,7 @@
 
 import logging
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from .._version import __version__
@@ -67,6 +67,7 @@ class ServerTelemetry:
 
     Args:
         settings: the server's.
+        clock: returns the time, in seconds since the epoch.
         tally: what it counts.
         registry: what it offers.
         quotas: makes the digests of callers.
@@ -82,6 +83,7 @@ class ServerTelemetry:
     def __init__(
         self,
         settings: Settings[Any],
+        clock: Callable[[], float],
         tally: Tally,
         registry: Registry,
         quotas: Quotas,
@@ -95,6 +97,7 @@ class ServerTelemetry:
         background: BackgroundTools,
     ) -> None:
         self._settings = settings
+        self._clock = clock
         self._tally = tally
         self._registry = registry
         self._quotas = quotas
@@ -135,7 +138,7 @@ class ServerTelemetry:
             self._background.observe(seen.serve_task)
 
     def _observe_calls(self) -> None:
-        spans, meters = choose(self._settings.telemetry, self._settings.metrics)
+        spans, meters = choose(self._settings.telemetry, shows_metrics=self._settings.metrics is not None)
         if spans is None and not meters and not logger.isEnabledFor(logging.INFO):
             return
         self._has_started = True
@@ -146,7 +149,7 @@ class ServerTelemetry:
             lambda principal: self._quotas.of(principal).caller,
             spans,
             meters,
-            self._settings.clock,
+            self._clock,
         )
         self._dispatcher.observe(calls.serve)
         self._background.observe(calls.serve_task)
@@ -183,7 +186,7 @@ class ServerTelemetry:
             MOST.name: {(limit,): most for limit, (_, most) in totals.items()},
             WAITING.name: {(tool,): each.tasks for tool, each in waiting.items()},
             OLDEST.name: {(tool,): each.seconds for tool, each in waiting.items()},
-            INFO.name: {(__version__, settings.version): 1},
+            INFO.name: {(__version__, settings.info.version): 1},
         }
 
     def page(self, refusals: RefusalLog) -> Metadata | None:
@@ -192,10 +195,12 @@ class ServerTelemetry:
         Args:
             refusals: logs refused requests.
         """
-        path = self._settings.metrics
-        if path is None:
+        shown = self._settings.metrics
+        if shown is None:
             return None
         from ..telemetry.prometheus import render
 
-        page = MetricsPage(path, self._vitals.look, render, self._settings.allowed_hosts or (), refusals)
+        page = MetricsPage(
+            shown.path, self._vitals.look, render, self._settings.allowed_hosts or (), refusals, token=shown.token
+        )
         return Metadata(page.claims, page)

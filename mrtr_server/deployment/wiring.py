@@ -1,22 +1,22 @@
 """The parts of a server, each given what it needs of the others."""
 
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 from starlette.types import ASGIApp
 
 from ..callbacks.base_url import BaseUrl
 from ..callbacks.callback_service import Callbacks
-from ..concurrency.shutdown import DEFAULT, Shutdown, read_seconds
+from ..concurrency.shutdown import ShutdownDeadline
 from ..concurrency.threads import Threads
 from ..crypto.codec import SealedCodec
 from ..crypto.cursors import Cursors
 from ..crypto.keys import KeyRing
 from ..crypto.place_codec import PlaceCodec
 from ..crypto.purposes import OUTCOME
-from ..errors import SetupError
 from ..flow.admission import Admission
 from ..flow.authorization import Authorizer
 from ..flow.handler import Handler
@@ -69,12 +69,9 @@ from ..transport.routing import Metadata, Router
 from ..transport.stdio import StdioServer
 from .environment import warn_of_unknown_variables, with_environment
 from .lifecycle import Lifecycle
-from .settings import Settings
+from .settings import ServerInfo, Settings
 from .shared_resources import SharedResources
 from .telemetry import ServerTelemetry
-
-LAME_DUCK = 2.0
-"""How long connections are accepted after SIGTERM, in seconds: longer than our nginx configuration keeps idle ones."""
 
 
 class ServerParts:
@@ -84,20 +81,24 @@ class ServerParts:
         settings: what the server is made with.
         registry: what it offers; more may come.
         server: the server itself, which routes and `lifespan=` know.
+        clock: returns the time, in seconds since the epoch.
 
     Raises:
         SetupError: something does not fit together; the message says what.
     """
 
-    def __init__(self, settings: Settings[Any], registry: Registry, server: ASGIApp) -> None:
+    def __init__(
+        self, settings: Settings[Any], registry: Registry, server: ASGIApp, clock: Callable[[], float]
+    ) -> None:
         settings, wrong = with_environment(settings)
-        limits, clock = settings.limits or Limits(), settings.clock
+        limits, info, lists = settings.limits or Limits(), settings.info, settings.lists
         audience, path = settings.audience or settings.name, settings.path.rstrip("/")
         self.registry = registry
+        self.clock = clock
         self.threads = Threads(limits.threads)
         self.tally = Tally()
         self.shared = SharedResources(
-            settings.name, settings.keys, settings.store, settings.database, limits.lease_seconds, clock, self.tally
+            settings.name, settings.keys, settings.store, limits.lease_seconds, clock, self.tally
         )
         self.limits = limits = with_room(limits, self.shared.store.default_room)
         warn_of_unknown_variables()
@@ -106,12 +107,11 @@ class ServerParts:
         ring = self.shared.ring
         self.settings = replace(settings, keys=ring)
         """The settings, with the keys that the server made for itself if it was given none."""
-        shutdown_seconds, lame_duck = self._times_to_end()
-        self.admission = Admission(limits, Shutdown(shutdown_seconds))
+        self.admission = Admission(limits, ShutdownDeadline(settings.shutdown.seconds))
         self.rates = RateLimiter(settings.rate_limits, audience, clock)
         if any(tool.rate is not None for tool in registry.tools.values()):  # of a server that this one replaces
             self.rates.turn_on()
-        self.fanout: Fanout = settings.fanout or self.shared.store.fanout()
+        self.fanout: Fanout = self.shared.store.fanout()
         home = registry.home
         self.lifespans = Lifespans()
         own = [] if settings.lifespan is None else [Opening(home, settings.lifespan, server)]
@@ -157,7 +157,7 @@ class ServerParts:
         self.worker = Worker(records, background, self.admission, starts_by_itself=settings.run_tasks)
         self.tasks = Tasks(records, self.fanout, self.admission, self.worker)
         prompt_and_resource_rounds = Rounds(rounds, errors)
-        ttl, scope = settings.list_ttl, _list_scope(settings)
+        cache = lists.cache or ("private" if settings.auth is not None else "public")
         live = LiveParts(
             ring,
             audience,
@@ -172,9 +172,8 @@ class ServerParts:
         discoverer = Discoverer(
             registry,
             instructions=settings.instructions,
-            ttl=ttl,
-            scope=scope,
-            registers_later=frozenset(settings.registers_later),
+            ttl=lists.cache_seconds,
+            scope=cache,
         )
         subscriptions = Subscriptions(
             registry, self.tasks, self.fanout, errors, authorizer, limits, live.holds, discoverer.offers
@@ -184,11 +183,11 @@ class ServerParts:
             Tools(registry, rounds, self.tasks, errors, authorizer, self.rates),
             Prompts(registry, prompt_and_resource_rounds, authorizer),
             Resources(registry, prompt_and_resource_rounds, authorizer),
-            Lists(registry, authorizer, cursors, page_size=settings.page_size, ttl=ttl, scope=scope),
+            Lists(registry, authorizer, cursors, page_size=lists.page_size, ttl=lists.cache_seconds, scope=cache),
             Completions(registry, self.threads, errors, authorizer, discoverer.has_completions),
             discoverer,
             subscriptions,
-            TaskRequests(self.tasks, errors, cursors, settings.page_size),
+            TaskRequests(self.tasks, errors, cursors, lists.page_size),
             SessionRequests(registry, live.states, subscriptions, self.tasks, errors, authorizer),
             self.rates,
         )
@@ -202,6 +201,7 @@ class ServerParts:
         self.shared.watched.watch(vitals)
         self.telemetry = ServerTelemetry(
             settings,
+            clock,
             self.tally,
             registry,
             quotas,
@@ -216,11 +216,11 @@ class ServerParts:
         )
         self.observe = self.telemetry.start
         """Lets calls be observed from now on, where that is wanted."""
-        metadata = _resource_metadata(settings, path)
+        metadata = _resource_metadata(settings, info, path)
         challenges = Challenges(metadata, settings.scopes)
         dialects = ServedDialects(
             settings.dialects,
-            _implementation(settings),
+            _implementation(settings.name, info),
             registry.header_parameters,
             registry.task_support,
             discoverer.takes_tasks,
@@ -231,7 +231,7 @@ class ServerParts:
         calls = LiveCalls(dispatcher.dispatch, live, self.tasks)
         self.stdio = partial(StdioServer, dispatcher, dialects, calls, live, limits, self.admission.shutdown, refusals)
         """Makes what serves the client that started this process."""
-        cors = check_origins("cors_origins", settings.cors_origins)
+        origins = check_origins("origins", settings.origins)
         endpoint = Endpoint(
             dispatcher,
             dialects,
@@ -239,7 +239,7 @@ class ServerParts:
             live,
             limits,
             self.admission,
-            allowed_origins=check_origins("allowed_origins", settings.allowed_origins) | cors,
+            origins=origins,
             allowed_hosts=settings.allowed_hosts,
             challenges=challenges,
             refusals=refusals,
@@ -265,8 +265,8 @@ class ServerParts:
             served = Authentication(served, auth, challenges, refusals, dialects.handshake, limits.body_bytes)
         if served is not endpoint or middleware:  # the endpoint looks at its headers itself where it stands alone
             served = build_middleware_stack(served, middleware, refusals)
-        if cors:
-            served = share_with_origins(served, cors)
+        if origins:
+            served = share_with_origins(served, origins)
         self.resource_metadata = public = None
         if metadata is not None:
             self.resource_metadata = build_middleware_stack(metadata, middleware, refusals)
@@ -276,7 +276,7 @@ class ServerParts:
             self._why_not_ready,
             self.shared.is_usable,
             partial(_waiting_tasks, settings, registry, vitals),
-            needs_store=settings.ready_needs_store,
+            needs_store=settings.shutdown.ready_needs_store,
         )
         self.router = Router(
             server,
@@ -301,7 +301,7 @@ class ServerParts:
             self.rates,
             observe=self.observe,
             page=self.page if settings.debug else "",
-            lame_duck=lame_duck,
+            lame_duck=settings.shutdown.lame_duck_seconds,
         )
         registry.serving.add(self)
 
@@ -338,24 +338,6 @@ class ServerParts:
             self._dispatcher.observe(self._hooked.serve)
             self._background.surround(self._hooked.serve_task)
 
-    def _times_to_end(self) -> tuple[float, float]:
-        """Return how long a shutdown may take, and for how much of that connections are still accepted, in seconds."""
-        lame_duck = self.settings.lame_duck
-        try:
-            seconds = read_seconds(self.settings.shutdown_seconds)
-            if lame_duck is None:
-                return seconds, min(LAME_DUCK, seconds / 2)
-            if lame_duck >= seconds:
-                raise SetupError(
-                    f"lame_duck={lame_duck:g} must be less than the {seconds:g} seconds that the shutdown may take; "
-                    "raise shutdown_seconds="
-                )
-        except SetupError as error:
-            self.shared.refuse(error)
-            lame_duck = lame_duck or 0.0
-            return lame_duck + DEFAULT, lame_duck
-        return seconds, lame_duck
-
     def _why_not_ready(self) -> str:
         if self.shared.refusal:
             return "not set up"
@@ -387,20 +369,20 @@ async def _waiting_tasks(settings: Settings[Any], registry: Registry, vitals: Vi
     return written(waiting, is_public)
 
 
-def _implementation(settings: Settings[Any]) -> JSON:
+def _implementation(name: str, info: ServerInfo) -> JSON:
     """Return what the server says of itself, in the shape of `Implementation`."""
     fields = {
-        "name": settings.name,
-        "version": settings.version,
-        "title": settings.title,
-        "description": settings.description,
-        "websiteUrl": settings.website_url,
-        "icons": icon_entries("MRTRServer", settings.icons),
+        "name": name,
+        "version": info.version,
+        "title": info.title,
+        "description": info.description,
+        "websiteUrl": info.website_url,
+        "icons": icon_entries("ServerInfo", info.icons),
     }
     return {field: value for field, value in fields.items() if value is not None}
 
 
-def _resource_metadata(settings: Settings[Any], path: str) -> ResourceMetadata | None:
+def _resource_metadata(settings: Settings[Any], info: ServerInfo, path: str) -> ResourceMetadata | None:
     """Return the metadata of the protected resource; None where the backend names no authorization server."""
     servers = getattr(settings.auth, "authorization_servers", ())
     if not servers:
@@ -411,8 +393,8 @@ def _resource_metadata(settings: Settings[Any], path: str) -> ResourceMetadata |
         audience=getattr(settings.auth, "audience", ()),
         authorization_servers=servers,
         scopes=settings.scopes,
-        name=settings.title or settings.name,
-        documentation=settings.website_url,
+        name=info.title or settings.name,
+        documentation=info.website_url,
     )
 
 
@@ -438,7 +420,3 @@ def _with_page(
     page = Page(path, ring, tasks, token, own_codec=settings.codec is not None, has_auth=settings.auth is not None)
     served = Metadata(page.claims, build_middleware_stack(page, settings.middleware, refusals))
     return endpoint, served, address_of(page.path, token) if token else page.path
-
-
-def _list_scope(settings: Settings[Any]) -> Literal["public", "private"]:
-    return settings.list_scope or ("private" if settings.auth is not None else "public")

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from ..concurrency.shutdown import read_seconds
+from ..concurrency.shutdown import DEFAULT
 from ..deployment.lifecycle import note_page_is_shown
 from ..errors import SetupError
 from ..logs.tracebacks import format_import_failure, is_raised_by_author, origin_of
@@ -91,6 +91,7 @@ class DevProcess:
         import uvicorn
 
         say = self._banner
+        longest = max((server.shutdown_seconds for _, server in servers_in(found)), default=DEFAULT)
 
         class Server(uvicorn.Server):
             async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -107,7 +108,7 @@ class DevProcess:
             access_log=False,
             log_config=None,
             server_header=False,
-            timeout_graceful_shutdown=max(1, int(read_seconds(None))),
+            timeout_graceful_shutdown=max(1, int(longest)),
         )
         server = Server(config)
         server.run(sockets=sockets)

@@ -7,8 +7,8 @@ from contextlib import AbstractContextManager, suppress
 from typing import assert_never
 
 from ..concurrency.running import running_loop
-from ..concurrency.shutdown import Shutdown
-from ..errors import Overloaded
+from ..concurrency.shutdown import ShutdownDeadline
+from ..errors import overloaded
 from ..limits import Limits
 from ..protocol.messages import YieldReason
 from .overload_log import Overload
@@ -35,8 +35,8 @@ class Admission:
         shutdown: the end of the server.
     """
 
-    def __init__(self, limits: Limits, shutdown: Shutdown | None = None) -> None:
-        self.shutdown = Shutdown() if shutdown is None else shutdown
+    def __init__(self, limits: Limits, shutdown: ShutdownDeadline | None = None) -> None:
+        self.shutdown = ShutdownDeadline() if shutdown is None else shutdown
         self._most = limits.max_concurrency or float("inf")
         self._shed_above = limits.shed_above or float("inf")
         self._unlimited = limits.max_concurrency is None and limits.shed_above is None
@@ -128,7 +128,7 @@ class Admission:
             None if it runs here, and then `leave` must be called when it has; otherwise why it is to be handed back.
 
         Raises:
-            Overloaded: too many wait already, or it has waited for too long, and it can't continue elsewhere.
+            Busy: too many wait already, or it has waited for too long, and it can't continue elsewhere.
         """
         share = 2 if has_begun else 1
         self._arrivals += 1
@@ -147,7 +147,7 @@ class Admission:
                 return YieldReason.FULL
             if is_refused:
                 self.note_turned_away()
-                raise Overloaded(self._line.retry_after)
+                raise overloaded(self._line.retry_after)
         self._in_flight += 1
         runs = False
         try:
@@ -215,7 +215,7 @@ class Admission:
                 return YieldReason.DRAINING
             case TurnEnd.TOO_LATE:
                 self.note_turned_away()
-                raise Overloaded(self._line.retry_after)
+                raise overloaded(self._line.retry_after)
             case unknown:
                 assert_never(unknown)
 

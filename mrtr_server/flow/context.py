@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, overload
 
 from ..callbacks.callback_service import Callback, CallbackLink
 from ..hints import CONTEXT, attributes_of
-from ..protocol.callers import Client, Principal
+from ..protocol.callers import ClientInfo, Principal
 from ..protocol.messages import LOG_LEVELS, NOTHING, ComeBack, LogLevel, LogMessage, Outlet, Progress
 from ..protocol.users import request_of
 from ..schema.uri_templates import UriTemplate
@@ -76,7 +76,7 @@ class Context:
 
         Raises:
             CallEnded: a plain `def` called it, which can't wait.
-            MisplacedCall: a step called it, or a dependency after its `yield`.
+            FlowError: a step called it, or a dependency after its `yield`.
         """
         return self._one(lambda: Elicit(message, schema, key=key))
 
@@ -95,7 +95,7 @@ class Context:
 
         Raises:
             CallEnded: a plain `def` called it, which can't wait.
-            MisplacedCall: a step called it, or a dependency after its `yield`.
+            FlowError: a step called it, or a dependency after its `yield`.
         """
         return self._one(lambda: Confirm(message, key=key, plain=plain))
 
@@ -129,7 +129,7 @@ class Context:
 
         Raises:
             CallEnded: a plain `def` called it, which can't wait.
-            MisplacedCall: a step called it, or a dependency after its `yield`.
+            FlowError: a step called it, or a dependency after its `yield`.
         """
         return self._one(lambda: ElicitUrl(message, url, callback=callback, key=key))
 
@@ -170,7 +170,7 @@ class Context:
 
         Raises:
             CallEnded: a plain `def` called it, which can't wait.
-            MisplacedCall: a step called it, or a dependency after its `yield`.
+            FlowError: a step called it, or a dependency after its `yield`.
         """
         return self._one(
             lambda: Sample(
@@ -199,7 +199,7 @@ class Context:
 
         Raises:
             CallEnded: a plain `def` called it, which can't wait.
-            MisplacedCall: a step called it, or a dependency after its `yield`.
+            FlowError: a step called it, or a dependency after its `yield`.
         """
         return self._one(lambda: ListRoots(key=key))
 
@@ -229,7 +229,7 @@ class Context:
 
         Raises:
             CallEnded: a plain `def` called it, which can't wait.
-            MisplacedCall: a step called it, or a dependency after its `yield`.
+            FlowError: a step called it, or a dependency after its `yield`.
             TypeError: something is not an ask, or only some of the asks have a name.
         """
         return self._awaited("an ask", lambda: self._several(asks, named))
@@ -294,7 +294,7 @@ class Context:
 
         Raises:
             CallEnded: a plain `def` called it, which can't wait.
-            MisplacedCall: a step called it, or a dependency after its `yield`.
+            FlowError: a step called it, or a dependency after its `yield`.
             TypeError: it is not a function.
             Exception: whatever the function raised.
         """
@@ -311,7 +311,7 @@ class Context:
 
         Raises:
             CallEnded: a plain `def` called it, which can't wait.
-            MisplacedCall: a step called it, or a dependency after its `yield`.
+            FlowError: a step called it, or a dependency after its `yield`.
         """
         return self._awaited("a checkpoint", self._round.checkpoint)
 
@@ -323,21 +323,25 @@ class Context:
 
         Raises:
             CallEnded: a plain `def` called it, which can't wait.
-            MisplacedCall: a step called it, or a dependency after its `yield`.
+            FlowError: a step called it, or a dependency after its `yield`.
         """
         return self._awaited("ctx.background()", self._round.continue_in_background)
 
     # Notes
 
-    def progress(self, progress: float, total: float | None = None, message: str | None = None) -> Awaitable[None]:
+    def progress(
+        self, progress: float | None = None, total: float | None = None, message: str | None = None
+    ) -> Awaitable[None]:
         """Send the client how far the call has come, if it wants to know. In a plain `def`, don't await it.
 
         It never waits for the client: where that reads slowly, newer progress takes the place of older (Progress).
 
         Args:
             progress: grows with each note; in a unit of your own. One that has not grown is not sent, and logged once.
+                Without it, the message is the status of a task (Tasks, Task Status). In the foreground it goes nowhere,
+                since clients order notes by their numbers.
             total: what `progress` will be at the end, if that is known.
-            message: what is being done, in words for the person; in a task, its status.
+            message: what is being done, in words for the person, and nothing secret; in a task, its status.
 
         Returns:
             Something that an `async def` may await; it is done at once.
@@ -345,7 +349,7 @@ class Context:
         if self._round.task is not None and message:
             self._round.task.say(message)
         token = self._round.call.progress_token
-        if token is None or not self._round.advance(progress):
+        if token is None or progress is None or not self._round.advance(progress):
             return NOTHING
         known = total if total is not None and isfinite(total) else None
         return self._outlet.send(Progress(token, progress, known, message))
@@ -363,19 +367,6 @@ class Context:
             Something that an `async def` may await.
         """
         return self._outlet.send(ComeBack(retry))
-
-    def status(self, message: str) -> Awaitable[None]:
-        """Describe what a task is doing (Tasks, Task Status). In a plain `def`, don't await it.
-
-        Args:
-            message: in words for the person; nothing secret. In the foreground it goes nowhere.
-
-        Returns:
-            Something that an `async def` may await; it is done at once.
-        """
-        if self._round.task is not None:
-            self._round.task.say(message)
-        return NOTHING
 
     def log(self, data: Any, *, level: LogLevel = "info", logger: str | None = None) -> Awaitable[None]:
         """Send a message to the client's log, if it wants messages of that level. In a plain `def`, don't await it.
@@ -418,7 +409,7 @@ class Context:
         return self._round.addresses.uri(UriTemplate(uri).expand(variables))
 
     @property
-    def client(self) -> Client:
+    def client(self) -> ClientInfo:
         """The client as it describes itself; `ctx.client.supports("sampling")` lets a tool choose another way first."""
         return self._round.call.client
 
@@ -445,7 +436,7 @@ class Context:
         return self._round.call.scopes
 
     @property
-    def lifespan(self) -> Any:
+    def opened(self) -> Any:
         """What `MRTRServer(lifespan=...)` has yielded: that of the application which registered the handler.
 
         `Annotated[Resources, Depends(lifespan)]`, with the function itself, fills a parameter with the same.

@@ -6,7 +6,7 @@ from inspect import isclass, iscoroutinefunction, signature
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from ..errors import SetupError
-from ..protocol.callers import Caller, Client
+from ..protocol.callers import Caller, ClientInfo
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -38,7 +38,7 @@ class CallInfo:
     method: str
     name: str
     caller: Caller
-    client: Client
+    client: ClientInfo
     is_task: bool = False
     is_retry: bool = False
     request: "Request | None" = None

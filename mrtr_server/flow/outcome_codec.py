@@ -74,8 +74,12 @@ def _questions(parts: JSON) -> dict[str, Question]:
     return {key: Question.load(*each) for key, each in parts.items()}
 
 
+_MERGED = {"NotInVersion": "MissingCapability", "NotAsTask": "UnknownMethod"}
+"""What earlier releases wrote by names of their own."""
+
+
 def _error(name: str, message: str, data: JSON | None) -> RequestError:
-    kind = getattr(errors, name, None)
+    kind = getattr(errors, _MERGED.get(name, name), None)
     if not (isinstance(kind, type) and issubclass(kind, RequestError)):
         kind = RequestError
     # Each class makes its own message of its own arguments; the message is there already.

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from ..callbacks.callback_service import KIND, Callback, Callbacks, Reports
 from ..concurrency.exception_groups import ending_in
-from ..errors import CannotShow, FlowError, InvalidAnswer, KeyConflict, MissingCapability, Refusal, SetupError
+from ..errors import FlowError, InvalidAnswer, MissingCapability, Refusal, SetupError, cannot_show
 from ..logs.tracebacks import format_stack
 from ..protocol.callers import lacking, nested
 from ..protocol.messages import JSON, PAGE, Call, Question, kind_of
@@ -271,7 +271,7 @@ class Round:
         what, capability = _CAN_NOT.get(kind, ("do what it was asked", ""))
         is_filled_in = kind == "form" and raw.get("content")  # maybe by a person who means it
         can_not = "may be unable to" if is_filled_in else "can't"
-        self.fail_with(CannotShow(f"{can_not} {what}", key, reason, capability))
+        self.fail_with(cannot_show(f"{can_not} {what}", key, reason, capability))
         return False
 
     def kept(self, key: str, question: Question, needs_state: bool) -> JSON | None:
@@ -301,7 +301,7 @@ class Round:
             reason: what is wrong with the answer that came before; empty if there was none.
 
         Raises:
-            KeyConflict: the key is used for something else in this run.
+            FlowError: the key is used for something else in this run.
             FlowError: the link that the ask needs can't be made.
         """
         self._refuse_taken(key, question)
@@ -340,11 +340,11 @@ class Round:
 
     def _refuse_taken(self, key: str, question: Question) -> None:
         if self._claimed.get(key, question.digest) != question.digest:
-            raise KeyConflict(
+            raise FlowError(
                 f"The key {key!r} is used for two different questions in one round; give one of them another key="
             )
         if key in self.journal.steps or key in self._started:
-            raise KeyConflict(f"An ask and a step both have the key {key!r}; give one of them another key=")
+            raise FlowError(f"An ask and a step both have the key {key!r}; give one of them another key=")
 
     @property
     def _is_branch(self) -> bool:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import chain, repeat
 
 from ..concurrency.running import running_loop
-from ..concurrency.shutdown import Shutdown
+from ..concurrency.shutdown import ShutdownDeadline
 from ..crypto.digests import canonical, digest_twice
 from ..crypto.place_codec import RowCodec
 from ..errors import Busy, InternalFault, InvalidRequestState, RequestError, StateFault, StoreUnavailable
@@ -223,7 +223,7 @@ class Redeemer:
         error = StoreUnavailable(f"{len(self._unrecorded)} outcomes of other rounds wait to be recorded")
         return not_executed(error, f"{delivery.call.target!r} was not run, since its outcome could not be recorded")
 
-    async def finish(self, shutdown: Shutdown) -> None:
+    async def finish(self, shutdown: ShutdownDeadline) -> None:
         """Wait for the rounds whose clients have gone, and for outcomes that have yet to be recorded.
 
         Args:

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from ..concurrency.threads import Threads
 from ..crypto.digests import digest
-from ..errors import FlowError, KeyConflict, NotBegun, SetupError, StepChanged
+from ..errors import FlowError, NotBegun, SetupError
 from ..protocol.messages import JSON
 from ..schema.forms import describe
 from ..schema.stored import Stored, stored_as
@@ -169,10 +169,10 @@ class Steps:
             raise planned.error
         key = planned.key
         if key in self._asked or key in self._journal.answers:
-            raise KeyConflict(f"An ask and a step both have the key {key!r}; give one of them another key=")
+            raise FlowError(f"An ask and a step both have the key {key!r}; give one of them another key=")
         other, task = self.started.get(key, (planned, None))
         if other.named != planned.named or other.digests != planned.digests:
-            raise KeyConflict(
+            raise FlowError(
                 f"The key {key!r} is used for two different steps, {other.named} and {planned.named}; give one of "
                 "them another key="
             )
@@ -301,7 +301,7 @@ class Steps:
 def _replay(planned: Planned, record: Step, stored: Stored) -> Any:
     """Return what a step returned when it ran; `_RUN_AGAIN`, if it has to run again and may."""
     if record.function != planned.named:
-        raise KeyConflict(
+        raise FlowError(
             f"The step {planned.key!r} was {record.function} when it ran, and is {planned.named} now; give "
             "one of them another key="
         )
@@ -360,17 +360,17 @@ def _why(error: Exception) -> str:
     return describe(error) if isinstance(error, ValidationError) else type(error).__name__
 
 
-def _misfit(key: str, error: Exception) -> StepChanged:
-    return StepChanged(
+def _misfit(key: str, error: Exception) -> FlowError:
+    return FlowError(
         f"The recorded result of the step {key!r} no longer fits its declared type: {_why(error)}. Running it "
         "again would repeat its effect. Let the type accept what flows in progress have recorded, or pass "
         "rerun=True if the step may run again"
     )
 
 
-def _moved(key: str, record: Step, digests: dict[str, str]) -> StepChanged:
+def _moved(key: str, record: Step, digests: dict[str, str]) -> FlowError:
     moved = sorted(n for n in record.arguments.keys() | digests.keys() if record.arguments.get(n) != digests.get(n))
-    return StepChanged(
+    return FlowError(
         f"The step {key!r} has run in an earlier round with another value of {', '.join(map(repr, moved))}. Running it "
         "again would repeat its effect, and its result no longer fits: compute the argument in a step, or pass "
         "rerun=True if the step may run again"

@@ -19,7 +19,7 @@ from typing_extensions import override
 from ..callbacks.callback_service import KIND, Callbacks, Reports
 from ..concurrency.running import running_loop
 from ..concurrency.threads import Threads
-from ..errors import CallEnded, FlowError, MisplacedCall, NotBegun, RoundOver, StoreUnavailable
+from ..errors import CallEnded, FlowError, NotBegun, RoundOver, StoreUnavailable
 from ..logs.tracebacks import CallSite, call_site, format_call_site
 from ..protocol.messages import JSON, Call, Question
 from .asks import Ask
@@ -226,9 +226,7 @@ class WaitingRound(Round):
             site = next(iter(self._unawaited.values()))
             call = f"ctx.{site[-1].co_name}"
             self.fail(
-                MisplacedCall(
-                    f"{call}() was called but never awaited; write `await {call}(...)`: {format_call_site(site)}"
-                )
+                FlowError(f"{call}() was called but never awaited; write `await {call}(...)`: {format_call_site(site)}")
             )
 
     async def _park(self, may_continue: Callable[[], bool] = _can_never) -> None:
@@ -278,7 +276,7 @@ class WaitingRound(Round):
         """Refuse an ask or a step where there can be none, and where it can't park either: by an exception."""
         if self.in_teardown and asyncio.current_task() is self.main:
             message = f"{what} was called after the yield of a dependency; by then the round has ended"
-            raise self.fail(MisplacedCall(message))
+            raise self.fail(FlowError(message))
         if self.stopped is not None:
             logger.error(
                 "%s %r continued after its round had ended: it caught the cancellation and called %s. Re-raise "
@@ -290,16 +288,16 @@ class WaitingRound(Round):
             raise asyncio.CancelledError("the round has ended")
         if step := current_step.get():
             message = f"{what} was called inside the step {step!r}; a step can't contain an ask or another step"
-            raise self.fail(MisplacedCall(message))
+            raise self.fail(FlowError(message))
         if self.main is not None and running_loop() is not self.main.get_loop():
-            raise self.fail(MisplacedCall(f"{what} was called on another event loop than its handler's"))
+            raise self.fail(FlowError(f"{what} was called on another event loop than its handler's"))
 
     def refuse_plain(self, what: str) -> CallEnded:
         """End the flow, since a function that can't await has called what must be awaited."""
         message = f"{what} was called in a plain `def`; make the handler `async def`"
         if what == "an ask":
             message += ", or return InputRequired"
-        self.fail(MisplacedCall(message))
+        self.fail(FlowError(message))
         return CallEnded(message)
 
     def awaited(self, work: Callable[[], Coroutine[Any, Any, Any]]) -> Coroutine[Any, Any, Any]:

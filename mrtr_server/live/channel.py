@@ -62,7 +62,7 @@ class Channel(Outlet, Protocol):
         ...
 
     def check(self, question: Question) -> None:
-        """Check that clients of this version can be asked something. Raises `NotInVersion`."""
+        """Check that clients of this version can be asked something. Raises `MissingCapability`."""
         ...
 
     def ask(self, id: str, question: Question, event: str) -> None:
@@ -74,7 +74,7 @@ class Channel(Outlet, Protocol):
             event: the id of the event.
 
         Raises:
-            NotInVersion: clients of this version can't be asked that.
+            MissingCapability: clients of this version can't be asked that.
         """
         ...
 

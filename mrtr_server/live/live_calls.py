@@ -17,7 +17,7 @@ from pydantic_core import to_json
 from ..concurrency.places import Portion
 from ..concurrency.running import running_task
 from ..crypto.digests import digest_parts
-from ..errors import InvalidRequest, NoSharedStore, ProtocolError, StoreUnavailable, Unavailable
+from ..errors import InvalidRequest, ProtocolError, RequestError, StoreUnavailable, Unavailable
 from ..flow.single_use import OTHER_EPOCH
 from ..logs.failures import report_outage
 from ..logs.refusals import RefusalLog
@@ -289,7 +289,10 @@ class LiveCalls:
         if channel.gone:
             return None
         if not parts.is_shared():
-            raise NoSharedStore
+            raise RequestError(
+                "This call asks a question, and this server can't take the answer: its workers share no database. Its "
+                "operator can set MRTR_DATABASE_URL"
+            )
         if not channel.can_stream:
             raise InvalidRequest("This call asks a question, which needs Accept: text/event-stream")
         id, round, call = parts.events.seal(event, principal), event.round, running.call

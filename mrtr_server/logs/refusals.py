@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from traceback import format_exception_only
 
-from ..errors import MissingCapability, NotInVersion
+from ..errors import MissingCapability
 from ..tally import REFUSALS, Tally
 from .tracebacks import origin_of
 
@@ -192,7 +192,7 @@ class RefusalLog:
             has_declared: whether the client has said what it can do, in this request or before.
         """
         required = json.dumps((error.data or {}).get("requiredCapabilities"))
-        if isinstance(error, NotInVersion):
+        if required == "null":  # no capability would help: the version of its protocol has no way to ask that
             self.note(_TOO_OLD, what, client, error.message)
         elif has_declared:
             self.note(_LACKING, what, client, required)

@@ -10,6 +10,9 @@ Registered = Literal["tools", "prompts", "resources", "completions", "tasks"]
 """What a server can have, each with a capability of its own (Discovery, Server Capabilities)."""
 
 
+_LISTS: tuple[Registered, ...] = ("tools", "prompts", "resources")
+
+
 class Discoverer:
     """Describes what the server can do.
 
@@ -18,7 +21,6 @@ class Discoverer:
         instructions: how a model should use it.
         ttl: how long a client may cache the result, in seconds.
         scope: who may share that.
-        registers_later: what the server may have while it runs, though there is none yet.
     """
 
     def __init__(
@@ -28,28 +30,26 @@ class Discoverer:
         instructions: str,
         ttl: float,
         scope: Literal["public", "private"],
-        registers_later: Collection[Registered],
     ) -> None:
         self._registry = registry
         self._instructions = instructions
         self._ttl = ttl
         self._scope: Literal["public", "private"] = scope
-        self._registers_later = registers_later
         self._last: tuple[frozenset[Registered], Discovery] | None = None
 
     def takes_tasks(self) -> bool:
-        """Return whether calls may become tasks, now or later."""
-        return self._registry.has_tasks or "tasks" in self._registers_later
+        """Return whether calls may become tasks."""
+        return self._registry.has_tasks
 
     def has_completions(self) -> bool:
-        """Return whether there are completions, now or later."""
-        return self._registry.has_completions or "completions" in self._registers_later
+        """Return whether there are completions."""
+        return self._registry.has_completions
 
     def offers(self, change: Change) -> bool:
-        """Return whether a change that clients listen to can happen: of a list, a resource or a task, now or later."""
+        """Return whether a change that clients listen to can happen: of a list, a resource or a task."""
         if change.kind == "resource":
-            return "resources" in self._registers_later or self._registry.find_resource(change.uri) is not None
-        return change.kind == "task" or change.kind in self._has()
+            return self._registry.find_resource(change.uri) is not None
+        return change.kind in ("task", *_LISTS)  # a list may get its first entry while the server runs
 
     async def discover(self, call: Call, outlet: Outlet) -> Outcome:
         """Serve `server/discover` (Discovery, Server Capabilities).
@@ -62,9 +62,9 @@ class Discoverer:
         return self._last[1]
 
     def _has(self) -> frozenset[Registered]:
-        """Return what the server has, or may have later."""
+        """Return what the server has. One that has nothing yet gets it while it runs, and clients look only once."""
         registry = self._registry
-        has: set[Registered] = set(self._registers_later)
+        has: set[Registered] = set()
         if registry.has_any("tools"):
             has.add("tools")
         if registry.has_any("prompts"):
@@ -75,7 +75,7 @@ class Discoverer:
             has.add("completions")
         if registry.has_tasks:
             has.add("tasks")
-        return frozenset(has)
+        return frozenset(has or _LISTS)
 
 
 def _capabilities(has: Collection[Registered]) -> JSON:

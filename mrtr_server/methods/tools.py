@@ -8,9 +8,9 @@ from ..errors import (
     ArgumentsMisfit,
     InvalidParams,
     MissingCapability,
-    NotAsTask,
     RequestError,
     StoreUnavailable,
+    UnknownMethod,
     UnknownTarget,
 )
 from ..flow.authorization import Authorizer
@@ -197,8 +197,9 @@ def _misfit(call: Call, problems: str) -> Complete:
 
 
 def _check_offer(call: Call, terms: TaskTerms | None) -> None:
-    """Check that the client takes what calls of a tool become. Raises `MissingCapability` or `NotAsTask`."""
+    """Check that the client takes what calls of a tool become. Raises `RequestError`."""
     if call.task is None and terms is not None and terms.required:
         raise MissingCapability(NEEDS_TASKS)
     if call.task is not None and call.task.at_once and terms is None:
-        raise NotAsTask(call.target)
+        message = f"{call.target!r} can't be called as a task; call it without params.task"
+        raise UnknownMethod(call.method, message, {"name": call.target})

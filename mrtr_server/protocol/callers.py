@@ -45,7 +45,7 @@ class Caller:
 
 
 @dataclass(slots=True)
-class Client:
+class ClientInfo:
     """The client behind a request, as it describes itself. Fine for display, never for a security decision.
 
     Args:
@@ -89,8 +89,8 @@ class Client:
         return found is not None
 
 
-def lacking(client: Client, needs: Iterable[str]) -> list[str]:
-    """Return those of some capabilities that a client did not declare; see `Client.supports`."""
+def lacking(client: ClientInfo, needs: Iterable[str]) -> list[str]:
+    """Return those of some capabilities that a client did not declare; see `ClientInfo.supports`."""
     return [need for need in needs if not client.supports(need)]
 
 

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from ..errors import InvalidParams, InvalidRequest, RequestError, UnknownMethod
 from ..limits import LONGEST_NAME, check_length
-from .callers import Client, Principal
+from .callers import ClientInfo, Principal
 from .dialect import (
     METHODS,
     RELATED_TASK,
@@ -64,7 +64,7 @@ _TASK_METHODS = {
 }
 """The methods of tasks, by their names in the drafts."""
 
-_EVERYTHING = Client(capabilities=None)
+_EVERYTHING = ClientInfo(capabilities=None)
 _OFFER = TaskOffer(first_ask=True)
 _ABSENT: Any = object()
 

@@ -23,7 +23,7 @@ from ..errors import (
     UnsupportedVersion,
 )
 from ..limits import LONGEST_NAME, check_length
-from .callers import Client, Principal
+from .callers import ClientInfo, Principal
 from .dialect import (
     CAPABILITIES_FIELD,
     CLIENT_FIELD,
@@ -318,11 +318,11 @@ class HandshakeDialect(Dialect):
         elif self.form.tasks and lacks_tasks(error):  # these clients request tasks by a parameter
             written = {"code": NO_METHOD_CODE, "message": "This tool can only be called as a task: send params.task"}
         elif isinstance(error, PagesRequired):
-            asked = [question_params(self.form, each, Client()) for each in error.questions.values()]
+            asked = [question_params(self.form, each, ClientInfo()) for each in error.questions.values()]
             written["data"] = {"elicitations": asked}
         return status, written
 
-    def dump_question(self, id: str, question: Question, client: Client) -> bytes:
+    def dump_question(self, id: str, question: Question, client: ClientInfo) -> bytes:
         """Return the request that asks a client.
 
         Args:
@@ -331,7 +331,7 @@ class HandshakeDialect(Dialect):
             client: what the client declares.
 
         Raises:
-            NotInVersion: clients of this version can't be asked that.
+            MissingCapability: clients of this version can't be asked that.
         """
         params = question_params(self.form, question, client)
         if params is question.params and not question.task:
@@ -460,20 +460,20 @@ def _negotiated(params: Mapping[str, Any]) -> str:
     return wanted if isinstance(wanted, str) and wanted in BY_NAME else NEWEST.name
 
 
-def _read_client(params: Mapping[str, Any]) -> Client:
+def _read_client(params: Mapping[str, Any]) -> ClientInfo:
     info, capabilities = params.get("clientInfo", {}), params.get("capabilities", {})
     if not isinstance(info, dict) or not isinstance(capabilities, dict):
         raise InvalidParams("initialize needs clientInfo and capabilities, two objects")
-    return Client(info, capabilities)
+    return ClientInfo(info, capabilities)
 
 
-def _read_declared(meta: JSON, version: HandshakeVersion, client: Client) -> Client:
+def _read_declared(meta: JSON, version: HandshakeVersion, client: ClientInfo) -> ClientInfo:
     """Return the client as a request describes it, which counts before its session; the same of it as there is kept."""
     capabilities, info = meta[CAPABILITIES_FIELD], meta.get(CLIENT_FIELD, client.info)
     for field, value in ((CAPABILITIES_FIELD, capabilities), (CLIENT_FIELD, info)):
         if not isinstance(value, dict):
             raise InvalidParams(f"params._meta.{field} must be an object")
-    return remembered(Client(info, known_capabilities(version, capabilities)))
+    return remembered(ClientInfo(info, known_capabilities(version, capabilities)))
 
 
 def _read_uri(params: Mapping[str, Any]) -> str:

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from ..errors import NotInVersion
-from .callers import Client
+from ..errors import MissingCapability
+from .callers import ClientInfo
 from .content import uses_tools
 from .handshake_entries import content_of
 from .handshake_versions import HandshakeVersion
@@ -18,7 +18,7 @@ def known_capabilities(version: HandshakeVersion, declared: JSON | None) -> JSON
     return known
 
 
-def question_params(version: HandshakeVersion, question: Question, client: Client) -> JSON:
+def question_params(version: HandshakeVersion, question: Question, client: ClientInfo) -> JSON:
     """Return the parameters of the request that asks a client.
 
     What the client declares is believed, also if its version does not have it yet: some clients declare what came
@@ -30,7 +30,7 @@ def question_params(version: HandshakeVersion, question: Question, client: Clien
         client: what it declares.
 
     Raises:
-        NotInVersion: clients of this version can't be asked that.
+        MissingCapability: clients of this version can't be asked that.
     """
     params = question.params
     if question.method == "sampling/createMessage":
@@ -39,10 +39,10 @@ def question_params(version: HandshakeVersion, question: Question, client: Clien
         return params
     is_declared = client.capabilities is not None  # or it would not have been asked
     if not (version.structures or is_declared):
-        raise NotInVersion(version.name, "a form or a page", "elicitation")
+        raise MissingCapability.in_version(version.name, "a form or a page", "elicitation")
     if params.get("mode") == "url":
         if not (version.enriches or is_declared):
-            raise NotInVersion(version.name, "a page")
+            raise MissingCapability.in_version(version.name, "a page")
         # What an earlier release has asked, and stored, has no id.
         return params if "elicitationId" in params else {**params, "elicitationId": question.page or question.digest}
     schema = params["requestedSchema"]
@@ -54,18 +54,18 @@ def question_params(version: HandshakeVersion, question: Question, client: Clien
     return {**params, "requestedSchema": {**schema, "properties": fields}}
 
 
-def _plain_sampling(version: HandshakeVersion, params: JSON, client: Client) -> JSON:
+def _plain_sampling(version: HandshakeVersion, params: JSON, client: ClientInfo) -> JSON:
     """Return a sampling each of whose messages has one block of content, unless it has tools."""
     if "tools" in params or "toolChoice" in params or any(map(uses_tools, params["messages"])):
         if client.capabilities is None:
-            raise NotInVersion(version.name, "a sampling with tools", "sampling")
+            raise MissingCapability.in_version(version.name, "a sampling with tools", "sampling")
         return params
     messages: list[Any] = []
     for message in params["messages"]:
         content = message.get("content")
         each = content if isinstance(content, list) else [content]
         if not version.annotates and any(isinstance(block, dict) and block.get("type") == "audio" for block in each):
-            raise NotInVersion(version.name, "audio in a sampling", "sampling")
+            raise MissingCapability.in_version(version.name, "audio in a sampling", "sampling")
         messages += [{"role": message["role"], "content": content_of(version, block)} for block in each]
     return {**params, "messages": messages}
 
@@ -79,7 +79,7 @@ def _has_names(field: JSON) -> bool:
     return isinstance(field.get("oneOf"), NamedChoices)
 
 
-def _plain_form(version: HandshakeVersion, schema: JSON, client: Client) -> JSON:
+def _plain_form(version: HandshakeVersion, schema: JSON, client: ClientInfo) -> JSON:
     """Return a form as versions have it whose forms have no choice of several.
 
     Such a field is left out where it may be, unless there is nothing else to ask. A client that declares a mode of
@@ -90,7 +90,9 @@ def _plain_form(version: HandshakeVersion, schema: JSON, client: Client) -> JSON
     left_out = {name for name in several if name not in required} if len(several) < len(fields) else set()
     needed = [name for name in several if name not in left_out]
     if needed and not (client.capabilities or {}).get("elicitation"):
-        raise NotInVersion(version.name, f"a choice of several, as the field {needed[0]!r} is", "elicitation")
+        raise MissingCapability.in_version(
+            version.name, f"a choice of several, as the field {needed[0]!r} is", "elicitation"
+        )
     shown = {name: _plain_field(field) for name, field in fields.items() if name not in left_out}
     return {**schema, "properties": shown}
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from ..errors import InvalidParams
 from ..limits import LONGEST_NAME, check_length
-from .callers import Client, lacking
+from .callers import ClientInfo, lacking
 from .dialect import milliseconds, read_task_ttl, related_to, timestamp
 from .messages import JSON, Complete, Task, TaskOffer, TaskPage, TaskStatus
 from .pending_elicitations import IMMEDIATE, pending_of
@@ -21,7 +21,7 @@ _LONGEST_MESSAGE = 500
 """Characters of what a failed tool says that are shown with the status of its task."""
 
 
-def read_offer(params: JSON, client: Client) -> TaskOffer | None:
+def read_offer(params: JSON, client: ClientInfo) -> TaskOffer | None:
     """Return what a call says of its task; None if it is to be none. Raises `InvalidParams`.
 
     An empty one is that of non-blocking elicitations (#1869), if its client can be asked.
@@ -58,13 +58,13 @@ def task_body(task: Task) -> JSON:
     return body
 
 
-def seen_body(task: Task, client: Client) -> JSON:
+def seen_body(task: Task, client: ClientInfo) -> JSON:
     """Return a task with what it asks, if its client looks for that there (#1869)."""
     body = task_body(task)
     return {**body, "_meta": pending} if task.first_ask and (pending := pending_of(task, client)) else body
 
 
-def created_body(task: Task, tool: str, client: Client) -> JSON:
+def created_body(task: Task, tool: str, client: ClientInfo) -> JSON:
     """Return the result of a call that has become a task (Creating Tasks), with what it asks; see `seen_body`."""
     immediate = f"{tool} runs in the background now, as a task. Its result follows when it is done."
     meta = {**related_to(task.id), IMMEDIATE: immediate}

@@ -12,7 +12,7 @@ from ..crypto.digests import digest, digest_bytes
 from ..errors import RequestError
 from ..well_formed import is_well_formed, well_formed
 from .call_facts import CallFacts
-from .callers import NO_SCOPES, Caller, Client, Principal
+from .callers import NO_SCOPES, Caller, ClientInfo, Principal
 
 JSON = dict[str, Any]
 
@@ -207,7 +207,7 @@ class Call:
     arguments: JSON = field(default_factory=dict)
     answers: Mapping[str, JSON] | None = None
     state: Any = None
-    client: Client = field(default_factory=Client)
+    client: ClientInfo = field(default_factory=ClientInfo)
     principal: Principal | None = None
     user: Any = None
     progress_token: str | int | None = None

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..errors import InvalidParams
-from .callers import Client, lacking
+from .callers import ClientInfo, lacking
 from .dialect import read_answers
 from .messages import JSON, Question, Task
 
@@ -25,7 +25,7 @@ def with_mode(question: Question) -> JSON:
     return {"mode": "form", **question.params} if question.method == "elicitation/create" else question.params
 
 
-def pending_of(task: Task, client: Client) -> JSON:
+def pending_of(task: Task, client: ClientInfo) -> JSON:
     """Return the member of `_meta` that lists what a task asks, if a client can be asked that; empty for nothing."""
     pending = [
         _pending(key, question) for key, question in task.questions.items() if not lacking(client, question.needs)

@@ -13,7 +13,7 @@ from ..crypto.digests import digest, digest_bytes
 from ..crypto.keys import KeyRing
 from ..crypto.place_codec import PlaceCodec
 from ..errors import InvalidRequestState
-from .callers import Client, Principal
+from .callers import ClientInfo, Principal
 
 _KNOWN: Mapping[str, frozenset[str]] = {
     "elicitation": frozenset({"form", "url"}),
@@ -44,12 +44,12 @@ class Session:
     """
 
     version: str = ""
-    client: Client = field(default_factory=lambda: Client(capabilities=None))
+    client: ClientInfo = field(default_factory=lambda: ClientInfo(capabilities=None))
     issued: float = 0.0
     key: str = ""
     _dumped: list[bytes] = field(default_factory=list, init=False, repr=False, compare=False)
 
-    def of(self, version: str, client: Client) -> "Session":
+    def of(self, version: str, client: ClientInfo) -> "Session":
         """Return the session as one of its requests has it, which may name a version or describe its client itself."""
         if version == self.version and client is self.client:
             return self
@@ -66,10 +66,10 @@ class Session:
     def load(cls, parts: list[Any]) -> "Session":
         """Return the session that JSON was made of."""
         version, client, issued, key = parts
-        return cls(version, Client(*client), issued, key)
+        return cls(version, ClientInfo(*client), issued, key)
 
 
-NO_SESSION = Session(client=Client())
+NO_SESSION = Session(client=ClientInfo())
 """The session of a request that names none: its client has declared nothing, unless the request does."""
 
 UNOPENED = Session()
@@ -115,7 +115,7 @@ class Sessions:
         self._opened: OrderedDict[tuple[bytes, Principal | None], Session | bytes] = OrderedDict()
         """The sessions of opened ids; of one that nobody has named yet, what was sealed."""
 
-    def seal(self, version: str, client: Client, principal: Principal | None) -> bytes:
+    def seal(self, version: str, client: ClientInfo, principal: Principal | None) -> bytes:
         """Return the id of a new session.
 
         Args:
@@ -127,7 +127,7 @@ class Sessions:
         payload = to_json([version, kept.capabilities, kept.info, self._clock()])
         id = self._codec.seal(self._places.of(principal), payload).encode()
         if len(id) > _LONGEST_ID:  # of a name in an alphabet whose characters take many bytes
-            return self.seal(version, Client(capabilities=client.capabilities), principal)
+            return self.seal(version, ClientInfo(capabilities=client.capabilities), principal)
         self._remember(id, principal, payload)
         return id
 
@@ -154,7 +154,7 @@ class Sessions:
             except InvalidRequestState:
                 return UNOPENED
         version, capabilities, info, issued = from_json(known)
-        session = Session(version, Client(info, capabilities), issued, digest_bytes(id))
+        session = Session(version, ClientInfo(info, capabilities), issued, digest_bytes(id))
         self._remember(id, principal, session)
         return session
 
@@ -165,10 +165,10 @@ class Sessions:
                 self._opened.popitem(last=False)
 
 
-def remembered(client: Client) -> Client:
+def remembered(client: ClientInfo) -> ClientInfo:
     """Return what is kept of how a client describes itself: its known capabilities, its name and its version."""
     info = {"name": client.name[:_LONGEST_NAME], "version": client.version[:_LONGEST_NAME]}
-    return Client(info, _known_capabilities(client.capabilities or {}))
+    return ClientInfo(info, _known_capabilities(client.capabilities or {}))
 
 
 def _known_capabilities(declared: Mapping[str, Any]) -> dict[str, Any]:

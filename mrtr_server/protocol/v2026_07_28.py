@@ -6,7 +6,7 @@ from typing import Any
 from pydantic_core import to_json
 
 from ..errors import HeaderMismatch, InvalidParams, InvalidRequest, MissingCapability, UnknownMethod, UnsupportedVersion
-from .callers import Client, Principal
+from .callers import ClientInfo, Principal
 from .dialect import (
     CAPABILITIES_FIELD,
     CLIENT_FIELD,
@@ -125,7 +125,7 @@ class ModernDialect(Dialect):
             read_arguments(params) if method in WITH_ARGUMENTS else {},
             answers,
             params.get("requestState"),
-            Client(info, capabilities),
+            ClientInfo(info, capabilities),
             principal,
             user,
             read_progress_token(meta) if "progressToken" in meta else None,

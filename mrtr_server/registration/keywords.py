@@ -10,6 +10,7 @@ from functools import wraps
 from inspect import Parameter, Signature, signature
 from typing import Any, Concatenate, ParamSpec, TypeVar, get_origin
 
+from .. import renamed
 from ..errors import SetupError
 
 P = ParamSpec("P")
@@ -38,8 +39,7 @@ def takes(
 
         @wraps(method)
         def checked(self: Self_, /, *args: P.args, **given: P.kwargs) -> R:
-            keywords.check(args, given)
-            return method(self, options(*args, **given))
+            return method(self, options(*args, **keywords.check(args, given)))
 
         return keywords.sign(checked)
 
@@ -62,8 +62,7 @@ def takes_function_or(
 
         @wraps(method)
         def checked(self: Any, /, *args: Any, **given: Any) -> Any:
-            keywords.check(args, given)
-            register = method(self, options(**given))
+            register = method(self, options(**keywords.check(args, given)))
             if not args or args[0] is None:
                 return register
             if isinstance(args[0], str):
@@ -99,17 +98,25 @@ class _Keywords:
         vars(function)["__signature__"] = self._signature.replace(parameters=parameters)
         return function
 
-    def check(self, args: Sequence[Any], given: Mapping[str, Any]) -> None:
-        """Check what a call gives. Raises `TypeError`."""
-        for option in given:
-            if option not in self._known:
-                raise TypeError(f"{self._name}() has no option {option}={_instead(option, self._hints, self._known)}")
+    def check(self, args: Sequence[Any], given: Any) -> Any:
+        """Return what a call gives, without old names that are collected. Raises `TypeError`."""
+        unknown = {
+            option: f"{option}={_instead(option, self._hints, self._known)}"
+            for option in given
+            if option not in self._known
+        }
+        if unknown:
+            message = f"{self._name}() has no option {', and no '.join(unknown.values())}"
+            if not (renamed.ALL.issuperset(unknown) and renamed.is_collected(message)):
+                raise TypeError(message)
+            given = {option: value for option, value in given.items() if option in self._known}
         if len(args) > len(self._in_order):
             raise TypeError(f"{self._name}() takes only {self._in_order[-1]!r} by position; give the others by name")
         try:
             self._signature.bind(*args, **given)
         except TypeError as error:
             raise TypeError(f"{self._name}(): {error}") from None
+        return given
 
 
 def _instead(option: str, hints: Mapping[str, str], known: Iterable[str]) -> str:

@@ -1,41 +1,43 @@
 """The options of the decorators; `MRTRServer` documents them where they are given."""
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Literal
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from ..errors import SetupError
+from ..fields import POSITIVE_SECONDS, Checked, several, takes
 from ..flow.asks import Confirm, Text
 from ..flow.authorization import Authorize
 from ..protocol.content import Annotations, Icon, ToolAnnotations
 from ..protocol.media import is_mime_type
 from ..protocol.meta import meta_problem
-from .option_types import LISTED, RESOURCE, TOOL, check_seconds, check_types
 
 Icons = Sequence[Icon | Mapping[str, Any]]
 
 
+TAKES_ICONS = takes('a list of icons: [Icon(src="https://...")]', several(Icon, Mapping))
+
+
 @dataclass(frozen=True, kw_only=True)
-class ListedOptions:
+class ListedOptions(Checked):
     """Options of everything that is listed."""
 
     name: str | None = None
     title: str | None = None
     description: str | None = None
-    icons: Icons = ()
+    icons: Icons = field(default=(), metadata=TAKES_ICONS)
     meta: Mapping[str, Any] | None = None
-    tags: Collection[str] = ()
-    answer_within: float | None = None
+    tags: Collection[str] = field(default=(), metadata=takes(""))
+    answer_within: float | None = field(default=None, metadata=takes(POSITIVE_SECONDS))
     authorize: Authorize | None = None
-    scopes: Sequence[str] = ()
-    visible: Sequence[str] = ()
+    scopes: Sequence[str] = field(default=(), metadata=takes(""))
+    visible: Sequence[str] = field(default=(), metadata=takes(""))
 
     def __post_init__(self) -> None:
-        check_types(self, LISTED)
-        check_seconds(answer_within=self.answer_within)
+        super().__post_init__()
         tags: Any = self.tags
         if isinstance(tags, str) or not all(isinstance(tag, str) and tag for tag in tags):
             raise SetupError('tags= takes a list of texts, such as ["billing"]')
@@ -45,35 +47,81 @@ class ListedOptions:
             raise SetupError("tags= are listed as `tags` of `_meta`, which meta= has, too; keep one of them")
 
 
+@dataclass(frozen=True)
+class Task(Checked):
+    """How calls of a tool become tasks: `@app.tool(task=Task("optional", ttl=600))`.
+
+    Args:
+        mode: what happens to clients that do not support tasks: with `"optional"` they wait for the result, with
+            `"required"` they are refused.
+        rounds_first: whether a call begins in rounds and becomes a task at `ctx.background()`. Default: True where the
+            function calls that; otherwise a call is a task at once.
+        ttl: how long a task is kept after its creation, in seconds, unless its client asks for less. Default:
+            `Limits.task_seconds`.
+        poll: how often a client should ask for the task, in seconds. Default: `Limits.poll_seconds`.
+
+    Raises:
+        SetupError: one can't be right; the message says why.
+    """
+
+    mode: Literal["optional", "required"] = field(default="optional", metadata=takes(""))
+    rounds_first: bool | None = None
+    ttl: float | None = field(default=None, metadata=takes(POSITIVE_SECONDS))
+    poll: float | None = field(default=None, metadata=takes(POSITIVE_SECONDS))
+
+    def __post_init__(self) -> None:
+        if self.mode not in ("optional", "required"):
+            raise SetupError(f'Task({self.mode!r}): choose from "optional", "required"')
+        super().__post_init__()
+
+
+@dataclass(frozen=True)
+class InputSchema(Checked):
+    """A JSON Schema of a tool's arguments, which the tool checks itself: `InputSchema(schema, validate=False)`.
+
+    Args:
+        schema: the schema, served as it is.
+        validate: whether arguments are validated against it. With False it is only served, and the function gets
+            whatever the client sent and has to check it.
+
+    Raises:
+        SetupError: one can't be right; the message says why.
+    """
+
+    schema: Mapping[str, Any]
+    validate: bool = True
+
+
 @dataclass(frozen=True, kw_only=True)
 class ToolOptions(ListedOptions):
     """Options of `@app.tool`."""
 
     annotations: ToolAnnotations | Mapping[str, Any] | None = None
-    input_schema: Mapping[str, Any] | None = None
-    validate: bool = True
+    input_schema: Mapping[str, Any] | InputSchema | None = None
     confirm: Text | Confirm | None = None
     single_use: bool = False
-    timeout: float | None = None
-    task: Literal["never", "optional", "required"] = "never"
-    rounds_first: bool | None = None
-    ttl: float | None = None
-    poll: float | None = None
-    concurrency: int | None = None
-    rate_limit: str | None = None
+    timeout: float | None = field(default=None, metadata=takes(POSITIVE_SECONDS))
+    task: Literal["never", "optional", "required"] | Task = field(default="never", metadata=takes(""))
+    concurrency: int | None = field(default=None, metadata=takes("a number of tasks"))
+    rate_limit: str | None = field(default=None, metadata=takes('a rate, such as "5/minute"'))
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.task not in ("never", "optional", "required"):
-            raise SetupError(f'task={self.task!r}: choose from "never", "optional", "required"')
-        check_types(self, TOOL)
-        for option in ("rounds_first", "ttl", "poll", "concurrency"):
-            value = getattr(self, option)
-            if self.task == "never" and value is not None:
-                raise SetupError(f'{option}={value!r} applies to tasks; give task="optional" or "required", too')
-        check_seconds(ttl=self.ttl, poll=self.poll, timeout=self.timeout)
+        if not isinstance(self.task, Task) and self.task not in ("never", "optional", "required"):
+            raise SetupError(f'task={self.task!r}: choose from "never", "optional", "required", or give a Task(...)')
+        if self.task == "never" and self.concurrency is not None:
+            raise SetupError(
+                f'concurrency={self.concurrency!r} applies to tasks; give task="optional" or "required", too'
+            )
         if self.concurrency is not None and self.concurrency < 1:
             raise SetupError("concurrency= must be at least 1")
+
+    @property
+    def as_task(self) -> Task | None:
+        """How calls become tasks; None where they do not."""
+        if isinstance(self.task, Task):
+            return self.task
+        return None if self.task == "never" else Task(self.task)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,16 +136,15 @@ class ResourceOptions(ListedOptions):
     uri: str
     _: KW_ONLY
     mime_type: str | None = None
-    size: int | None = None
+    size: int | None = field(default=None, metadata=takes("a number of bytes"))
     annotations: Annotations | Mapping[str, Any] | None = None
-    ttl: float = 0.0
-    scope: Literal["public", "private"] = "private"
+    cache_seconds: float = 0.0
+    cache: Literal["public", "private"] = "private"
 
     def __post_init__(self) -> None:
         if not isinstance(self.uri, str):
             raise SetupError('A resource needs its URI: use @app.resource("scheme://...")')
         super().__post_init__()
-        check_types(self, RESOURCE)
         if self.mime_type is not None and not is_mime_type(self.mime_type):
             raise SetupError(f'mime_type={self.mime_type!r} is no MIME type; write one such as "text/plain"')
 

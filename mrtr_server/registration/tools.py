@@ -20,7 +20,7 @@ from ..schema.results import Write, piece_results, tool_results
 from .foreign import refuse_foreign_types
 from .handlers import calls, compile_handler
 from .listed import hints_of, list_entry, name_of
-from .options import ToolOptions
+from .options import InputSchema, ToolOptions
 from .signatures import names_around_decorator
 
 if TYPE_CHECKING:
@@ -72,8 +72,6 @@ def build_tool(
     arguments: Arguments
     names = None
     if options.input_schema is None:
-        if not options.validate:
-            raise SetupError(f"{name}: validate=False is for tools with input_schema=")
         arguments = signature = SignatureArguments(name, handler.parameters, handler.own_parameters)
         if signature.is_open and not signature.names:
             raise SetupError(
@@ -85,8 +83,9 @@ def build_tool(
             names = ArgumentNames(signature, handler.own_parameters)
             arguments.schema.setdefault("additionalProperties", False)
     else:
-        parameter = _raw_parameter(name, handler.parameters)
-        arguments = RawArguments(name, options.input_schema, parameter, validate=options.validate)
+        parameter, given = _raw_parameter(name, handler.parameters), options.input_schema
+        served = given if isinstance(given, InputSchema) else InputSchema(given)
+        arguments = RawArguments(name, served.schema, parameter, validate=served.validate)
         ours = handler.own_parameters & set(arguments.schema.get("properties", ()))
         if ours and arguments.by_name:
             raise SetupError(
@@ -148,9 +147,9 @@ def _compile(function: Callable[..., Any], name: str, options: ToolOptions, home
     goes_on = calls(handler, "background")
     if goes_on and not handler.is_async:
         raise SetupError(f"{name}: ctx.background() is awaited; make the function `async def`")
-    if options.task != "never":
-        first = goes_on if options.rounds_first is None else options.rounds_first
-        terms = TaskTerms(options.task == "required", first, options.ttl, options.poll, options.concurrency)
+    if (task := options.as_task) is not None:
+        first = goes_on if task.rounds_first is None else task.rounds_first
+        terms = TaskTerms(task.mode == "required", first, task.ttl, task.poll, options.concurrency)
         return replace(handler, task=terms)
     if goes_on:
         logger.warning(

@@ -24,7 +24,9 @@ try:
     from jsonschema_rs import FancyRegexOptions, RegexOptions, ValidationError, Validator
 except ImportError as error:  # pragma: no cover  tests run with every extra
     raise lacking(
-        "Checking arguments by input_schema= (validate=False leaves that to the tool)", "schemas", error
+        "Checking arguments by input_schema= (InputSchema(validate=False) leaves that to the tool)",
+        "schemas",
+        error,
     ) from error
 
 Path = tuple[str | int, ...]
@@ -260,8 +262,8 @@ def _why_not(error: ValueError) -> str:
         return f"the pattern {pattern!r} is not a regular expression, or is too large{place}"
     return (
         f"the pattern {pattern!r} can't be matched in linear time{place}: a client could block the server "
-        "with it. Write it without lookaround and backreferences; or pass validate=False, and check the "
-        "arguments yourself"
+        "with it. Write it without lookaround and backreferences; or pass InputSchema(..., validate=False), and check "
+        "the arguments yourself"
     )
 
 

@@ -9,11 +9,11 @@ from .base import Store
 ENVIRONMENT = "MRTR_DATABASE_URL"
 
 
-def store_of(database: str | None = None, environment: Mapping[str, str] = os.environ) -> Store | None:
+def store_of(url: str | None = None, environment: Mapping[str, str] = os.environ) -> Store | None:
     """Return the store of a database's URL. Its modules are loaded only where there is one.
 
     Args:
-        database: the URL; None takes `MRTR_DATABASE_URL`.
+        url: the URL; None takes `MRTR_DATABASE_URL`.
         environment: where that is looked up.
 
     Returns:
@@ -22,9 +22,9 @@ def store_of(database: str | None = None, environment: Mapping[str, str] = os.en
     Raises:
         SetupError: the URL can't be used, or the database's driver is not installed.
     """
-    named_by = "database" if database is not None else ENVIRONMENT
-    url = environment.get(ENVIRONMENT, "").strip() if database is None else database
-    if database is None and not url:
+    named_by = ENVIRONMENT if url is None else "store"
+    url = environment.get(ENVIRONMENT, "").strip() or None if url is None else url
+    if url is None:
         return None
     try:
         from .sql.store import SQLStore

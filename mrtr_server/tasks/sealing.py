@@ -13,7 +13,7 @@ from ..errors import InvalidRequestState, OverBudget, ProtocolError, RequestErro
 from ..flow.journal import Journal
 from ..flow.outcome_codec import dump_outcome, load_outcome
 from ..limits import LARGEST_META, Limits
-from ..protocol.callers import Client, Principal
+from ..protocol.callers import ClientInfo, Principal
 from ..protocol.messages import JSON, Call, Complete, Progress
 from ..protocol.users import dump_user, load_user
 from ..storage.tasks import TaskRow, in_epoch
@@ -203,7 +203,7 @@ def _load_call(fields: JSON) -> Call:
         params={} if fields["meta"] is None else {"_meta": fields["meta"]},
         target=fields["target"],
         arguments=fields["arguments"],
-        client=Client(*fields["client"]),
+        client=ClientInfo(*fields["client"]),
         principal=None if who is None else Principal(*who),
         user=load_user(fields["user"] if "user" in fields else _named_by(who)),
         scopes=frozenset(fields.get("scopes", ())),

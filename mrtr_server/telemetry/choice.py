@@ -39,7 +39,7 @@ class Chosen(NamedTuple):
     meters: Sequence[Meters]
 
 
-def check(telemetry: OpenTelemetry | bool | None, metrics: str | None) -> None:
+def check(telemetry: OpenTelemetry | bool | None, *, shows_metrics: bool) -> None:
     """Check that the libraries are there which the settings need. Raises `SetupError`."""
     if telemetry:
         try:
@@ -47,22 +47,22 @@ def check(telemetry: OpenTelemetry | bool | None, metrics: str | None) -> None:
             import opentelemetry.trace  # noqa: F401
         except ImportError as error:
             raise lacking("telemetry=", "otel", error) from None
-    if metrics is not None:
+    if shows_metrics:
         try:
             from . import prometheus  # noqa: F401
         except ImportError as error:
             raise lacking("metrics=", "prometheus", error) from None
 
 
-def choose(telemetry: OpenTelemetry | bool | None, metrics: str | None) -> Chosen:
+def choose(telemetry: OpenTelemetry | bool | None, *, shows_metrics: bool) -> Chosen:
     """Return what the calls of a server are observed with.
 
     Args:
         telemetry: the setting; None for what is set up in this process by now.
-        metrics: the path where the metrics are shown; None for none.
+        shows_metrics: whether the server shows its metrics on a page.
     """
     meters: list[Meters] = []
-    if metrics is not None:
+    if shows_metrics:
         from .prometheus import metrics as of_prometheus
 
         meters.append(of_prometheus())

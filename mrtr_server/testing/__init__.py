@@ -10,6 +10,9 @@
 It works with any test runner, in process or over HTTP, and needs nothing that the package itself does not.
 """
 
+import typing as _typing
+
+from ..renamed import renamed_in
 from .answers import Answer, Answerable, accept, cancel, decline, no, roots, sampled, slowly, yes
 from .asked import Asked
 from .client import AsyncClient, Client
@@ -18,7 +21,7 @@ from .failure import Unexpected
 from .flow import Flow
 from .notifications import Notifications
 from .observing import Log
-from .replies import Error, Progress, Reply, Task
+from .replies import Error, Progress, Reply, TaskView
 from .script import Answers
 from .servers import Clock, SharedStore, replica, replicas, short_lease
 from .wire import EVERYTHING
@@ -40,7 +43,7 @@ __all__ = [
     "Progress",
     "Reply",
     "SharedStore",
-    "Task",
+    "TaskView",
     "Unexpected",
     "accept",
     "cancel",
@@ -54,3 +57,6 @@ __all__ = [
     "slowly",
     "yes",
 ]
+
+if not _typing.TYPE_CHECKING:
+    __getattr__ = renamed_in(__name__, globals())

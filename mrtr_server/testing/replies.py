@@ -45,7 +45,7 @@ class Error(NamedTuple):
     data: Any = None
 
 
-class Task(NamedTuple):
+class TaskView(NamedTuple):
     """How a task is doing.
 
     Args:
@@ -243,12 +243,12 @@ class Reply:
         return "taskId" in self._task_fields
 
     @property
-    def task(self) -> Task:
+    def task(self) -> TaskView:
         """How the task is doing: its `id`, `status` and `message`."""
         if not self.is_task:
             raise Unexpected(f"There is no task. {self}")
         fields = self._task_fields
-        return Task(fields["taskId"], fields["status"], fields.get("statusMessage", ""))
+        return TaskView(fields["taskId"], fields["status"], fields.get("statusMessage", ""))
 
     @property
     def _task_fields(self) -> JSON:

@@ -62,7 +62,8 @@ def replica(app: S, /, **settings: Any) -> S:
 
     Args:
         app: the application; it does not change.
-        settings: keywords of `MRTRServer`, such as `keys=`, `clock=`, `limits=`, `auth=`.
+        settings: keywords of `MRTRServer`, such as `keys=`, `limits=`, `auth=`; and `clock=`, a function that returns
+            the time, in seconds since the epoch.
 
     Returns:
         The replica.

@@ -28,7 +28,7 @@ from ..logs.refusals import RefusalLog
 from ..loopback import is_loopback_origin
 from ..methods.dispatcher import Dispatcher
 from ..protocol.all_dialects import Dialect, Envelope, Reply, read_envelope
-from ..protocol.callers import NO_SCOPES, Client
+from ..protocol.callers import NO_SCOPES, ClientInfo
 from ..protocol.messages import NOTHING, Call, Listening
 from ..protocol.served_dialects import ServedDialects
 from ..protocol.users import principal_of, scopes_of
@@ -56,7 +56,7 @@ class Endpoint:
         live: what these and sessions share.
         limits: what a request may use.
         admission: whether the server is draining.
-        allowed_origins: the origins that browsers may call from, besides loopback; `"*"` for any.
+        origins: the origins that browsers may call from, besides loopback; `"*"` for any.
         allowed_hosts: what `Host` may be; None for anything.
         challenges: tell clients which scopes they lack.
         refusals: logs refused requests.
@@ -71,7 +71,7 @@ class Endpoint:
         limits: Limits,
         admission: Admission,
         *,
-        allowed_origins: frozenset[str],
+        origins: frozenset[str],
         allowed_hosts: Sequence[str] | None,
         challenges: Challenges,
         refusals: RefusalLog,
@@ -85,7 +85,7 @@ class Endpoint:
         """Bytes of a body that neither count nor are too many."""
         self._admission = admission
         self._holds = live.holds
-        self._origins = allowed_origins
+        self._origins = origins
         self._hosts = None if allowed_hosts is None else frozenset(host.lower() for host in allowed_hosts)
         self._challenges = challenges
         self._refusals = refusals
@@ -148,7 +148,7 @@ class Endpoint:
         if origin is not None and not self._origin_allowed(origin.decode("latin-1")):
             self._refusals.count("origin")
             self._refusals.note(
-                "Refused the origin %r: to let browsers call from there, add it to allowed_origins=",
+                "Refused the origin %r: to let browsers call from there, add it to origins=",
                 origin.decode("latin-1"),
             )
             return 403, b'{"error":"Origin not allowed"}'
@@ -234,7 +234,7 @@ class Endpoint:
             finally:
                 self._watch.leave(connection)
             if isinstance(outcome, Listening):
-                call.client = Client()
+                call.client = ClientInfo()
                 await connection.listen(call, outcome)
                 return None
             written = dialect.dump_outcome(call, outcome)

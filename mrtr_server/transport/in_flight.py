@@ -4,7 +4,7 @@ import asyncio
 from contextlib import suppress
 from weakref import WeakKeyDictionary
 
-from ..concurrency.shutdown import Shutdown
+from ..concurrency.shutdown import ShutdownDeadline
 
 
 class InFlight:
@@ -16,7 +16,7 @@ class InFlight:
         shutdown: the shutdown of the server.
     """
 
-    def __init__(self, shutdown: Shutdown) -> None:
+    def __init__(self, shutdown: ShutdownDeadline) -> None:
         self._shutdown = shutdown
         self._requests: set[asyncio.Task[object]] = set()
         self._cut: dict[asyncio.Task[object], int] = {}

@@ -1,7 +1,8 @@
 """The metrics over HTTP, for a scraper in the same network."""
 
 import re
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from hmac import compare_digest
 from ipaddress import ip_address
 
 from starlette.types import Receive, Scope, Send
@@ -15,8 +16,9 @@ _PORT = re.compile(r":[0-9]{1,5}$")
 class MetricsPage:
     """Shows the metrics of the process.
 
-    No page of another site can read them: a request must name the server by an address, by a name without a dot, as
-    within a cluster, or by one of `allowed_hosts`. None of these can be made to point here by somebody else.
+    No page of another site can read them: a request must have the token. Without one, it must name the server by an
+    address, by a name without a dot, as within a cluster, or by one of `allowed_hosts`. None of these can be made to
+    point here by somebody else.
 
     Args:
         path: where it is.
@@ -24,6 +26,7 @@ class MetricsPage:
         render: returns the metrics and their content type, by the header `Accept`.
         hosts: further names of this server.
         refusals: logs refused requests.
+        token: what a request must have in its `Authorization`; None for nothing.
     """
 
     def __init__(
@@ -33,12 +36,15 @@ class MetricsPage:
         render: Callable[[str], tuple[bytes, str]],
         hosts: Collection[str],
         refusals: RefusalLog,
+        *,
+        token: str | None,
     ) -> None:
         self._path = path
         self._look = look
         self._render = render
         self._hosts = frozenset(host.lower() for host in hosts)
         self._refusals = refusals
+        self._token = None if token is None else token.encode()
 
     def claims(self, path: str) -> bool:
         """Return whether a path within the application is that of the metrics."""
@@ -50,7 +56,10 @@ class MetricsPage:
         host = headers.get(b"host", b"").decode("latin-1")
         if scope["method"] not in ("GET", "HEAD"):
             await respond(send, 405, b'{"error":"GET or HEAD"}', (b"allow", b"GET, HEAD"))
-        elif not self._is_of_this_network(host.lower()):
+        elif self._token is not None and not _has_token(headers, self._token):
+            self._refusals.note("Refused a request for the metrics: it does not have the token of Metrics(token=...)")
+            await respond(send, 401, b'{"error":"A bearer token is needed"}', (b"www-authenticate", b"Bearer"))
+        elif self._token is None and not self._is_of_this_network(host.lower()):
             self._refusals.note(
                 "Refused the host %r for the metrics: if your scraper reaches this server by that name, add it to "
                 "allowed_hosts=",
@@ -81,3 +90,8 @@ class MetricsPage:
         except ValueError:
             return name != "" and name.replace("-", "").replace("_", "").isalnum()
         return True
+
+
+def _has_token(headers: Mapping[bytes, bytes], token: bytes) -> bool:
+    scheme, _, given = headers.get(b"authorization", b"").partition(b" ")
+    return scheme.lower() == b"bearer" and compare_digest(given.strip(), token)

@@ -48,7 +48,7 @@ class OpenCallNotes:
     # Notes
 
     def check(self, question: Question) -> None:
-        """Check that clients of this version can be asked something. Raises `NotInVersion`."""
+        """Check that clients of this version can be asked something. Raises `MissingCapability`."""
         self.dump_question("", question)
 
     def dump_question(self, id: str, question: Question) -> bytes:

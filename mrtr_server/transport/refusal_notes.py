@@ -21,7 +21,7 @@ from ..errors import (
     RequestError,
 )
 from ..logs.refusals import RefusalLog
-from ..protocol.callers import Client
+from ..protocol.callers import ClientInfo
 from ..protocol.messages import Call
 from ..protocol.sessions import NO_SESSION
 from ..telemetry.names import reason_of
@@ -46,7 +46,7 @@ def note_refusal(refusals: RefusalLog, call: Call | None, error: RequestError) -
         )
     elif isinstance(error, MissingCapability):
         what = f"{call.method} {_shown(call)}" if call is not None else "a request about tasks"
-        client = call.client if call is not None else Client()
+        client = call.client if call is not None else ClientInfo()
         refusals.note_lacking(what, client.name, error, has_declared=client is not NO_SESSION.client)
     elif isinstance(error, Full):
         one = isinstance(error, OverShare)

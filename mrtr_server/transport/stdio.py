@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from pydantic_core import to_json
 
 from ..concurrency.places import Portion
-from ..concurrency.shutdown import Shutdown
+from ..concurrency.shutdown import ShutdownDeadline
 from ..errors import (
     Busy,
     CutOff,
@@ -73,7 +73,7 @@ class StdioServer:
         calls: LiveCalls,
         live: LiveParts,
         limits: Limits,
-        shutdown: Shutdown,
+        shutdown: ShutdownDeadline,
         refusals: RefusalLog,
     ) -> None:
         self._dispatch = dialects.dispatching(dispatcher.dispatch)

@@ -15,7 +15,7 @@ from starlette.middleware.authentication import AuthenticationMiddleware
 from starlette.requests import HTTPConnection
 from starlette.routing import BaseRoute, Host, Mount, Route, Router
 
-from mrtr_server import BearerTokens, Caller, InsufficientScope, JWTAuth, MRTRServer, SetupError
+from mrtr_server import BearerTokens, Caller, InsufficientScope, JWTAuth, MRTRServer, ServerInfo, SetupError
 from mrtr_server.auth.fixed_tokens import TokenUser
 
 from ..support.authorization_server import Tenant
@@ -116,7 +116,7 @@ class TestWithoutAToken:
 class TestTheMetadata:
     @pytest.mark.parametrize("path", [WELL_KNOWN, f"{WELL_KNOWN}/mcp", f"{WELL_KNOWN}/mcp/"])
     async def test_is_at_both_well_known_paths(self, path: str) -> None:
-        app = make(Named(), scopes=["base"], title="Tools", website_url="https://example.com/docs")
+        app = make(Named(), scopes=["base"], info=ServerInfo(title="Tools", website_url="https://example.com/docs"))
         reply = await get(app, path)
         assert json.loads(reply.body) == {
             "resource": "http://tools.example.com/mcp",

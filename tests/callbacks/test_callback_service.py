@@ -38,6 +38,7 @@ from mrtr_server import (
     SealedCodec,
     SetupError,
     SQLStore,
+    Task,
     ToolError,
 )
 from mrtr_server.auth.fixed_tokens import TokenUser
@@ -48,7 +49,7 @@ from mrtr_server.flow.journal import Journal
 from mrtr_server.flow.url_asks import UNFINISHED
 from mrtr_server.schema.stored import Stored
 from mrtr_server.storage.memory import InProcessStore
-from mrtr_server.testing import EVERYTHING, Answer, AsyncClient, Clock, Flow, accept, cancel, decline, yes
+from mrtr_server.testing import EVERYTHING, Answer, AsyncClient, Clock, Flow, accept, cancel, decline, replica, yes
 
 from ..support.direct import Exchange, headers_for, scope_of
 from ..support.flows import AsyncFlow, is_state_only
@@ -95,6 +96,7 @@ def calendar(
     hold: float = 0.2,
     keys: Any = RING,
     answer: Callable[[Request], Any] = lambda request: Account(name=request.query_params.get("code", "?")),
+    clock: Callable[[], float] = time.time,
     **options: Any,
 ) -> Calendar:
     """A server with a callback, and tools that ask for it in every style.
@@ -106,11 +108,12 @@ def calendar(
         hold: how long an early client is held, in seconds.
         keys: its key ring.
         answer: what the callback does with the request.
+        clock: returns the time, in seconds since the epoch.
         options: of `MRTRServer`.
     """
     known: dict[str, Any] = {"auth": BearerTokens(USERS), "identify": cookie} if signed_in else {}
     settings = {"base_url": BASE, "limits": Limits(hold_seconds=hold), "store": store, **known, **options}
-    app = MRTRServer(name, keys=keys, **settings)
+    app = replica(MRTRServer(name, keys=keys, **settings), clock=clock)
     opened: list[Request] = []
 
     @app.callback("google")
@@ -834,7 +837,7 @@ class TestALink:
         clock = Clock()
         server = calendar(clock=clock, limits=Limits(flow_seconds=60))
 
-        @server.app.tool(task="required", ttl=3600)
+        @server.app.tool(task=Task("required", ttl=3600))
         async def invite(ctx: Context) -> str:
             return (await ctx.elicit_url("Log in to Google", provider, callback=server.google)).name
 

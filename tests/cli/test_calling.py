@@ -20,7 +20,7 @@ import pytest
 from click.testing import CliRunner, Result
 from pydantic import BaseModel, Field
 
-from mrtr_server import Confirm, Context, ElicitUrl, MRTRServer, Sample, SetupError, ToolError
+from mrtr_server import Confirm, Context, ElicitUrl, MRTRServer, Sample, SetupError, Task, ToolError
 from mrtr_server.cli import main
 from mrtr_server.cli.call_arguments import read_arguments
 from mrtr_server.cli.terminal_form import problem_of
@@ -97,7 +97,7 @@ async def itinerary(ctx: Context) -> AsyncIterator[str]:
     yield f"\nWith {order.copies} books."
 
 
-@app.tool(task="required", poll=0.05)
+@app.tool(task=Task("required", poll=0.05))
 async def print_book(ctx: Context) -> str:
     await ctx.background()
     await ctx.ask(Confirm("Print?"))

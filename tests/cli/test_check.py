@@ -23,9 +23,12 @@ from mrtr_server import (
     JWTAuth,
     KeyRing,
     Limits,
+    Metrics,
     MRTRServer,
+    Shutdown,
     SignedCodec,
     SQLStore,
+    Task,
 )
 from mrtr_server.cli import main
 from mrtr_server.deployment.review import Finding
@@ -205,7 +208,7 @@ class TestFindings:
         assert make(auth=auth, allowed_hosts=["tools.example.com"]).check(host="0.0.0.0") == []
 
     def test_a_socket_that_closes_before_anybody_knows_is_a_risk(self) -> None:
-        server = make(lame_duck=0, auth=BearerTokens({"t": "ann"}))
+        server = make(shutdown=Shutdown(lame_duck=0), auth=BearerTokens({"t": "ann"}))
         assert server.check() == []
         assert ("warning", "lame_duck") in said(server.check(host="0.0.0.0"))
 
@@ -298,7 +301,7 @@ class TestFindings:
     def test_absurd_lifetimes_of_a_tool_are_named(self, tmp_path: Path) -> None:
         server = make(store=SQLStore(f"sqlite:///{tmp_path}/store.db"))
 
-        @server.tool(answer_within=2, task="optional", ttl=1e9)
+        @server.tool(answer_within=2, task=Task("optional", ttl=1e9))
         async def ask(ctx: Context) -> None:
             """Ask."""
             await ctx.confirm("Sure?")
@@ -374,7 +377,7 @@ class TestFindings:
         [
             ({"debug": True}, "debug"),
             ({"codec": SignedCodec(RING)}, "codec"),
-            ({"allowed_origins": ["*"]}, "allowed_origins"),
+            ({"origins": ["*"]}, "origins"),
         ],
     )
     def test_settings_that_are_not_for_production_are_warnings(self, settings: dict[str, Any], about: str) -> None:
@@ -386,7 +389,7 @@ class TestFindings:
         assert ("advice", "docs") in said(server.check(host="0.0.0.0"))
 
     def test_metrics_of_one_of_several_processes_are_a_warning(self) -> None:
-        server = make(metrics="/metrics")
+        server = make(metrics=Metrics("/metrics"))
         assert server.check() == []
         assert said(server.check(workers=2)) == [("warning", "metrics")]
 
@@ -474,6 +477,41 @@ class TestCommand:
         result = self.run(tmp_path, "wrong", GOOD.replace('"good"', '""'))
         assert result.exit_code == 1
         assert "MRTRServer needs a name" in result.output
+
+    def test_names_of_the_release_before_are_listed_all_at_once_with_the_new_ones(self, tmp_path: Path) -> None:
+        text = """
+from mrtr_server import Client, MRTRServer
+app = MRTRServer("old", version="1", lame_duck=3,
+    database="sqlite:///nowhere/store.db", allowed_origins=["*"])
+@app.tool(task="optional", ttl=60, validate=False)
+def work(client: Client) -> str: return ""
+@app.resource("a://b", ttl=3, scope="public")
+def read() -> str: return ""
+lifespan = app.lifespan
+"""
+        result = self.run(tmp_path, "old_names", text, MRTR_TITLE="t", MRTR_LAME_DUCK="2")
+        assert result.exit_code == 1
+        first, *others = result.output.splitlines()
+        assert first == "Error: names of the release before:"
+        found = [line.partition("old_names.py:")[2] for line in others]
+        assert found == [
+            "2: mrtr_server.Client is ClientInfo now",
+            "3: MRTRServer() has no option version=: use info=ServerInfo(version=...), and no lame_duck=: use "
+            "shutdown=Shutdown(lame_duck=...), and no database=: use store=, which takes the URL of a database, too, "
+            "and no allowed_origins=: use origins=",
+            "3: MRTR_LAME_DUCK is MRTR_SHUTDOWN_LAME_DUCK now",
+            "3: MRTR_TITLE is MRTR_INFO_TITLE now",
+            "5: @app.tool() has no option ttl=: use task=Task(ttl=...), and no validate=: use "
+            "input_schema=InputSchema(schema, validate=False)",
+            "7: @app.resource() has no option ttl=: use cache_seconds=, and no scope=: use cache=",
+            "9: MRTRServer has no 'lifespan': it is running() now",
+        ]
+
+    def test_elsewhere_the_first_of_them_is_refused(self, tmp_path: Path) -> None:
+        (tmp_path / "old.py").write_text("import mrtr_server\napp = mrtr_server.Client\n")
+        result = CliRunner().invoke(main, ["worker", "old:app", "--app-dir", str(tmp_path)])
+        assert result.exit_code == 1
+        assert "ImportError: mrtr_server.Client is ClientInfo now" in result.output
 
     @pytest.mark.parametrize("metadata", [False, True])
     @pytest.mark.parametrize("mounted", [False, True])

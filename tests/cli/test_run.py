@@ -72,7 +72,7 @@ def running(log: Path, *options: str, command: Sequence[str] = tuple(COMMAND), *
 
 def test_it_serves_and_logs_json_from_info_on_and_drains(tmp_path: Path) -> None:
     """All options have variables; MODULE:APP has `MRTR_APP`."""
-    with running(tmp_path / "log", MRTR_APP=APP, MRTR_RUN_LOG_FORMAT="json", MRTR_LAME_DUCK="0.2") as server:
+    with running(tmp_path / "log", MRTR_APP=APP, MRTR_RUN_LOG_FORMAT="json", MRTR_SHUTDOWN_LAME_DUCK="0.2") as server:
         wire = Wire(f"http://127.0.0.1:{server.port}/mcp")
         with closing(wire.client):
             assert wire.call("who").text == str(server.process.pid)
@@ -89,7 +89,7 @@ def test_it_serves_and_logs_json_from_info_on_and_drains(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("options", [[], ["--workers", "2"], ["--server", "granian"]])
 def test_ctrl_c_ends_it_in_order_and_that_is_no_failure(tmp_path: Path, options: list[str]) -> None:
-    with running(tmp_path / "log", APP, *options, MRTR_LAME_DUCK="0") as server:
+    with running(tmp_path / "log", APP, *options, MRTR_SHUTDOWN_LAME_DUCK="0") as server:
         server.process.send_signal(signal.SIGINT)
         assert server.process.wait(TIMEOUT) == 0
     assert "Aborted" not in server.text
@@ -98,7 +98,7 @@ def test_ctrl_c_ends_it_in_order_and_that_is_no_failure(tmp_path: Path, options:
 
 def test_several_workers_without_a_store_are_started_with_a_warning_about_questions(tmp_path: Path) -> None:
     """Clients that begin with a handshake can't be asked then, and others can."""
-    with running(tmp_path / "log", "examples.weather:app", "--workers", "2", MRTR_LAME_DUCK="0") as server:
+    with running(tmp_path / "log", "examples.weather:app", "--workers", "2", MRTR_SHUTDOWN_LAME_DUCK="0") as server:
         assert "get an error when they are asked by get_weather" in server.text
 
 
@@ -192,7 +192,7 @@ class TestRefusals:
         assert "mrtr-server keygen" in said
 
     def test_what_the_environment_has_wrong(self) -> None:
-        assert "MRTR_PAGE_SIZE='many'" in self.refused(APP, MRTR_PAGE_SIZE="many")
+        assert "MRTR_LISTS_PAGE_SIZE='many'" in self.refused(APP, MRTR_LISTS_PAGE_SIZE="many")
 
     @pytest.mark.parametrize(
         ("arguments", "variables", "said"),

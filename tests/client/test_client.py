@@ -8,7 +8,18 @@ import httpx
 import pytest
 from pydantic import BaseModel, Field
 
-from mrtr_server import Confirm, Context, ElicitUrl, Header, ListRoots, MRTRServer, ProtocolError, Sample, ToolError
+from mrtr_server import (
+    Confirm,
+    Context,
+    ElicitUrl,
+    Header,
+    ListRoots,
+    MRTRServer,
+    ProtocolError,
+    Sample,
+    Task,
+    ToolError,
+)
 from mrtr_server.client import (
     CallFailed,
     Choice,
@@ -20,8 +31,8 @@ from mrtr_server.client import (
     Progress,
     RequestRefused,
     Sampling,
-    Task,
     TaskCancelled,
+    TaskState,
 )
 
 from ..support.serving import TIMEOUT, in_thread, until
@@ -85,14 +96,14 @@ def refused() -> str:
     raise ProtocolError("Not today", data={"until": "tomorrow"})
 
 
-@app.tool(task="required", poll=0.05)
+@app.tool(task=Task("required", poll=0.05))
 async def print_book(ctx: Context) -> str:
     await ctx.background()
-    await ctx.status("Warming up")
+    await ctx.progress(message="Warming up")
     return f"{(await ctx.elicit('How many?', Order)).copies} printed"
 
 
-@app.tool(task="required", poll=0.05)
+@app.tool(task=Task("required", poll=0.05))
 async def endless(ctx: Context) -> str:
     await ctx.background()
     await asyncio.sleep(3600)
@@ -230,7 +241,7 @@ async def test_a_callback_can_leave_a_question_open(url: str, grouped: bool) -> 
 
 
 async def test_a_task_is_followed_and_its_questions_answered(url: str) -> None:
-    told: list[Task] = []
+    told: list[TaskState] = []
     async with Client(url, on_elicit=fill, on_task=told.append) as client:
         assert (await client.call("print_book")).text == "3 printed"
         assert (await client.follow(told[0].task_id)).text == "3 printed"
@@ -238,7 +249,7 @@ async def test_a_task_is_followed_and_its_questions_answered(url: str) -> None:
 
 
 async def test_a_cancelled_call_cancels_its_task(url: str) -> None:
-    told: list[Task] = []
+    told: list[TaskState] = []
     async with Client(url, on_task=told.append) as client:
         call = asyncio.create_task(client.call("endless"))
         await until(lambda: told, "the task")

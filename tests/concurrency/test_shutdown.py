@@ -16,8 +16,8 @@ from typing import Any
 import anyio
 import pytest
 
-from mrtr_server import MRTRServer, SetupError
-from mrtr_server.concurrency.shutdown import DEFAULT, Shutdown, read_seconds
+from mrtr_server import MRTRServer, SetupError, Shutdown
+from mrtr_server.concurrency.shutdown import DEFAULT, ShutdownDeadline
 from mrtr_server.testing import Clock
 from mrtr_server.transport.in_flight import InFlight
 
@@ -275,34 +275,38 @@ class TestWorker:
 
 
 class TestTheDeadline:
-    def test_is_25_seconds_unless_the_author_or_the_operator_says_otherwise(self) -> None:
-        assert read_seconds(None, {}) == DEFAULT == 25
-        assert read_seconds(None, {"MRTR_SHUTDOWN_SECONDS": " 8 "}) == 8
-        assert read_seconds(3, {"MRTR_SHUTDOWN_SECONDS": "8"}) == 3
+    def test_is_25_seconds_unless_the_author_or_the_operator_says_otherwise(
+        self, no_settings: None, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        assert MRTRServer("a", keys=[bytes(32)]).shutdown_seconds == DEFAULT == 25
+        monkeypatch.setenv("MRTR_SHUTDOWN_SECONDS", " 8 ")
+        assert MRTRServer("a", keys=[bytes(32)]).shutdown_seconds == 8
+        assert MRTRServer("a", keys=[bytes(32)], shutdown=Shutdown(seconds=3)).shutdown_seconds == 3
 
     @pytest.mark.parametrize("text", ["0", "-1", "inf", "nan", "soon"])
     def test_must_be_a_positive_number(self, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("MRTR_SHUTDOWN_SECONDS", text)
-        with pytest.raises(SetupError, match=r"MRTR_SHUTDOWN_SECONDS='.*' must be a positive number of seconds"):
+        with pytest.raises(SetupError, match=r"MRTR_SHUTDOWN_SECONDS.*number"):
             MRTRServer("a", keys=[bytes(32)])
-        with pytest.raises(SetupError, match="shutdown_seconds=0 must be"):
-            MRTRServer("a", keys=[bytes(32)], shutdown_seconds=0)
+        with pytest.raises(SetupError, match="seconds=0 must be"):
+            Shutdown(seconds=0)
 
     def test_of_a_worker_among_several_lets_the_start_fail(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Where an error at import would make the web server start a new one for ever."""
         monkeypatch.setattr("mrtr_server.deployment.shared_resources.worker_count", lambda: 4)
-        app = MRTRServer("a", keys=[bytes(32)], shutdown_seconds=0)
-        assert "shutdown_seconds=0 must be" in app._parts.shared.refusal
+        monkeypatch.setenv("MRTR_SHUTDOWN_SECONDS", "0")
+        app = MRTRServer("a", keys=[bytes(32)])
+        assert "seconds=0.0 must be" in app._parts.shared.refusal
 
     def test_must_be_after_the_lame_duck(self) -> None:
         with pytest.raises(SetupError, match="lame_duck=30 must be less than the 25 seconds"):
-            MRTRServer("a", keys=[bytes(32)], lame_duck=30)
-        assert MRTRServer("a", keys=[bytes(32)], lame_duck=30, shutdown_seconds=40).shutdown_seconds == 40
+            MRTRServer("a", keys=[bytes(32)], shutdown=Shutdown(lame_duck=30))
+        assert MRTRServer("a", keys=[bytes(32)], shutdown=Shutdown(lame_duck=30, seconds=40)).shutdown_seconds == 40
 
     def test_is_counted_from_its_beginning_and_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
         clock = Clock(1000.0)
         monkeypatch.setattr("mrtr_server.concurrency.shutdown.time.monotonic", clock)
-        shutdown, told = Shutdown(40), list[str]()
+        shutdown, told = ShutdownDeadline(40), list[str]()
         shutdown.on_begin(lambda: told.append("begun"))
         assert (shutdown.until_cut_off(), shutdown.left()) == (35, 39)
         for _ in range(2):
@@ -316,11 +320,11 @@ class TestTheDeadline:
         assert (shutdown.until_cut_off(), shutdown.left()) == (35, 39)
 
     def test_of_a_short_one_leaves_a_part_for_the_end(self) -> None:
-        assert (Shutdown(4).until_cut_off(), Shutdown(4).left()) == (3, 3.6)
+        assert (ShutdownDeadline(4).until_cut_off(), ShutdownDeadline(4).left()) == (3, 3.6)
 
     @pytest.mark.anyio
     async def test_what_ends_late_is_cancelled_and_named(self, caplog: pytest.LogCaptureFixture) -> None:
-        shutdown = Shutdown(0.1)
+        shutdown = ShutdownDeadline(0.1)
         assert await shutdown.in_time(asyncio.sleep(0, "done"), "it") == "done"
         assert caplog.messages == []
         shutdown.begin()
@@ -333,7 +337,7 @@ class TestTheDeadline:
             raise TimeoutError("mine")
 
         with pytest.raises(TimeoutError, match="mine"):
-            await Shutdown(1).in_time(fails(), "it")
+            await ShutdownDeadline(1).in_time(fails(), "it")
 
 
 class TestRequestsInFlight:
@@ -341,7 +345,7 @@ class TestRequestsInFlight:
         virtual_time.run(self.two_shutdowns())
 
     async def two_shutdowns(self) -> None:
-        shutdown = Shutdown(0.2)
+        shutdown = ShutdownDeadline(0.2)
         in_flight = InFlight(shutdown)
         gate = asyncio.Event()
 

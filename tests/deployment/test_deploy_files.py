@@ -58,7 +58,7 @@ class TestCompose:
     def test_its_times_fit_together(self) -> None:
         service = self.compose["services"]["tools-1"]
         shutdown = float(service["environment"]["MRTR_SHUTDOWN_SECONDS"])
-        lame_duck = float(service["environment"]["MRTR_LAME_DUCK"])
+        lame_duck = float(service["environment"]["MRTR_SHUTDOWN_LAME_DUCK"])
         nginx = (FOLDER / "nginx.conf").read_text()
         idle = re.search(r"keepalive_timeout (\w+);", nginx)
         assert idle is not None
@@ -101,7 +101,7 @@ class TestKubernetes:
 
     def test_the_grace_period_is_longer_than_the_shutdown_and_that_longer_than_the_lame_duck(self) -> None:
         environment = self.environment
-        lame_duck, shutdown = float(environment["MRTR_LAME_DUCK"]), float(environment["MRTR_SHUTDOWN_SECONDS"])
+        lame_duck, shutdown = float(environment["MRTR_SHUTDOWN_LAME_DUCK"]), float(environment["MRTR_SHUTDOWN_SECONDS"])
         assert lame_duck < shutdown < self.pod["terminationGracePeriodSeconds"]
         readiness = self.pod["containers"][0]["readinessProbe"]
         assert lame_duck > readiness["periodSeconds"] * readiness["failureThreshold"]
@@ -134,7 +134,7 @@ class TestSystemd:
         assert service["Unit"]["Requires"] == "tools@%i.socket"
         assert listening["Socket"]["ListenStream"] == "127.0.0.1:%i"
         times = dict(each.split("=") for each in shlex.split(service["Service"]["Environment"]))
-        lame_duck, shutdown = float(times["MRTR_LAME_DUCK"]), float(times["MRTR_SHUTDOWN_SECONDS"])
+        lame_duck, shutdown = float(times["MRTR_SHUTDOWN_LAME_DUCK"]), float(times["MRTR_SHUTDOWN_SECONDS"])
         idle = re.search(r"keepalive_timeout (\w+);", (FOLDER / "nginx.conf").read_text())
         assert idle is not None
         assert seconds(idle[1]) < lame_duck < shutdown < float(service["Service"]["TimeoutStopSec"])

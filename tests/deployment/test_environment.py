@@ -11,11 +11,12 @@ from typing import Any, Literal, get_origin
 import pytest
 from click.testing import CliRunner
 
-from mrtr_server import Limits, MRTRServer, SetupError
+from mrtr_server import Limits, Lists, Metrics, MRTRServer, ServerInfo, SetupError, Shutdown
 from mrtr_server.cli import main
 from mrtr_server.deployment import environment
 from mrtr_server.deployment.environment import ELSEWHERE, Variable, unknown_variables, variables
 from mrtr_server.deployment.settings import Settings
+from mrtr_server.renamed import VARIABLES
 from mrtr_server.testing import short_lease
 
 RING = [bytes(32)]
@@ -50,14 +51,11 @@ NEEDED = {"max_queue": QUEUE, "queue_seconds": QUEUE}
 
 EXAMPLES: dict[str, tuple[str, Any]] = {
     "path": ("/tools", "/tools"),
-    "metrics": ("/metrics", "/metrics"),
     "base_url": ("https://tools.example.com", "https://tools.example.com"),
     "website_url": ("https://example.com", "https://example.com"),
     "scopes": ("read, write", ["read", "write"]),
     "dialects": ("2026-07-28,2025-11-25", ["2026-07-28", "2025-11-25"]),
-    "registers_later": ("tools", ["tools"]),
-    "allowed_origins": ("https://a.example.com", ["https://a.example.com"]),
-    "cors_origins": ("https://a.example.com", ["https://a.example.com"]),
+    "origins": ("https://a.example.com", ["https://a.example.com"]),
     "lease_seconds": ("4.5", 4.5),
     "allowed_hosts": ("a.example.com, b.example.com,", ["a.example.com", "b.example.com"]),
 }
@@ -67,21 +65,30 @@ EXAMPLES: dict[str, tuple[str, Any]] = {
 def test_each_variable_sets_its_setting(variable: Variable, monkeypatch: pytest.MonkeyPatch) -> None:
     text, value = example_of(variable)
     settings = made(monkeypatch, {variable.name: text} | NEEDED.get(variable.setting, {}))
-    assert getattr(settings.limits if variable.of_limits else settings, variable.setting) == value
+    assert getattr(getattr(settings, variable.group) if variable.group else settings, variable.setting) == value
 
 
 def test_each_setting_that_text_can_say_has_a_variable() -> None:
-    found = {each.setting for each in variables() if not each.of_limits} | set(ELSEWHERE.values())
-    objects = {"auth", "authorize", "identify", "codec", "fanout", "store", "limits", "middleware", "lifespan"}
-    assert objects | {"icons", "clock", "name"} <= {field.name for field in fields(Settings)} - found
-    assert {"lame_duck", "base_url", "cors_origins", "run_tasks", "keys", "database"} <= found
-    assert {each.setting for each in variables() if each.of_limits} == {field.name for field in fields(Limits)}
+    found = {each.setting for each in variables() if not each.group} | set(ELSEWHERE.values())
+    objects = {"auth", "authorize", "identify", "codec", "middleware", "lifespan", "rate_limits"}
+    groups = {"info": ServerInfo, "lists": Lists, "shutdown": Shutdown, "metrics": Metrics, "limits": Limits}
+    assert {field.name for field in fields(Settings)} - found == objects | groups.keys() | {"name"}
+    for name, group in groups.items():
+        read = {each.setting for each in variables() if each.group == name}
+        assert {field.name for field in fields(group)} - read == ({"icons"} if name == "info" else set())
 
 
 class TestTheCodeCountsMore:
     def test_a_setting_that_is_given_stays(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        settings = made(monkeypatch, {"MRTR_LAME_DUCK": "3", "MRTR_TITLE": "From outside"}, lame_duck=1.0)
-        assert (settings.lame_duck, settings.title) == (1.0, "From outside")
+        outside = {"MRTR_SHUTDOWN_LAME_DUCK": "3", "MRTR_SHUTDOWN_SECONDS": "9", "MRTR_PATH": "/outside"}
+        settings = made(
+            monkeypatch,
+            {**outside, "MRTR_BASE_URL": "https://x.example"},
+            path="/mcp",
+            shutdown=Shutdown(lame_duck=1.0),
+        )
+        assert (settings.shutdown.lame_duck, settings.shutdown.seconds) == (1.0, 9)
+        assert (settings.path, settings.base_url) == ("/mcp", "https://x.example"), "even as its default"
 
     def test_a_limit_that_is_given_stays_even_as_its_default(self, monkeypatch: pytest.MonkeyPatch) -> None:
         variables = {"MRTR_LIMITS_ROUNDS": "3", "MRTR_LIMITS_ANSWERS": "5"}
@@ -96,10 +103,15 @@ class TestTheCodeCountsMore:
         assert (limits.lease_seconds, limits.answers) == (0.2, 5)
 
     def test_a_wrong_value_of_what_is_given_does_no_harm(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        assert made(monkeypatch, {"MRTR_LAME_DUCK": "soon"}, lame_duck=1.0).lame_duck == 1.0
+        settings = made(monkeypatch, {"MRTR_SHUTDOWN_LAME_DUCK": "soon"}, shutdown=Shutdown(lame_duck=1.0))
+        assert settings.shutdown.lame_duck == 1.0
 
     def test_an_empty_variable_is_none(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        assert made(monkeypatch, {"MRTR_LAME_DUCK": " ", "MRTR_TITLE": ""}).title is None
+        assert made(monkeypatch, {"MRTR_SHUTDOWN_LAME_DUCK": " ", "MRTR_INFO_TITLE": ""}).info == ServerInfo()
+
+    def test_metrics_are_shown_where_a_variable_says_so(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        assert made(monkeypatch, {}).metrics is None
+        assert made(monkeypatch, {"MRTR_METRICS_TOKEN": "t"}).metrics == Metrics("/metrics", "t")
 
     def test_the_path_is_where_the_endpoint_is(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("MRTR_PATH", "/tools/")
@@ -110,16 +122,24 @@ class TestMistakes:
     @pytest.mark.parametrize(
         ("name", "value", "said"),
         [
-            ("MRTR_LAME_DUCK", "soon", "MRTR_LAME_DUCK='soon': Input should be a valid number"),
+            ("MRTR_SHUTDOWN_LAME_DUCK", "soon", "MRTR_SHUTDOWN_LAME_DUCK='soon': Input should be a valid number"),
             ("MRTR_DEBUG", "perhaps", "MRTR_DEBUG='perhaps': Input should be a valid boolean"),
-            ("MRTR_PAGE_SIZE", "0", "MRTR_PAGE_SIZE: page_size must be at least 1"),
+            ("MRTR_LISTS_PAGE_SIZE", "0", "MRTR_LISTS_PAGE_SIZE: page_size must be at least 1"),
             ("MRTR_LIMITS_ROUNDS", "-1", r"MRTR_LIMITS_ROUNDS: Limits\(rounds=...\) must be positive"),
             ("MRTR_UNKNOWN_ARGUMENTS", "keep", "MRTR_UNKNOWN_ARGUMENTS='keep': Input should be 'refuse' or 'ignore'"),
-            ("MRTR_CORS_ORIGINS", "https://a.example.com/path", "MRTR_CORS_ORIGINS: cors_origins: .* is not an origin"),
+            ("MRTR_ORIGINS", "https://a.example.com/path", "MRTR_ORIGINS: origins: .* is not an origin"),
             ("MRTR_BASE_URL", "ftp://x", "MRTR_BASE_URL: base_url='ftp://x' must be an address such as https"),
             ("MRTR_DIALECTS", "2020-01-01", r"MRTR_DIALECTS: dialects=\['2020-01-01'\]: choose from 2026-07-28"),
-            ("MRTR_LAME_DUCK", "nan", "MRTR_LAME_DUCK: lame_duck= takes a number of seconds; it got nan"),
-            ("MRTR_LIST_TTL", "-1", "MRTR_LIST_TTL: list_ttl= takes a number of seconds; it got -1.0"),
+            (
+                "MRTR_SHUTDOWN_LAME_DUCK",
+                "nan",
+                ": lame_duck= takes a number of seconds; it got nan",
+            ),
+            (
+                "MRTR_LISTS_CACHE_SECONDS",
+                "-1",
+                ": cache_seconds= takes a number of seconds; it got -1.0",
+            ),
             ("MRTR_DOCS", "perhaps", "MRTR_DOCS='perhaps': .*; write true or false"),
         ],
     )
@@ -127,7 +147,7 @@ class TestMistakes:
         self, name: str, value: str, said: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         with pytest.raises(SetupError, match=said):
-            made(monkeypatch, {name: value, "MRTR_TITLE": "right"})
+            made(monkeypatch, {name: value, "MRTR_INFO_TITLE": "right"})
 
     @pytest.mark.parametrize("command", ["check", "run", "worker"])
     @pytest.mark.parametrize(
@@ -154,7 +174,7 @@ class TestMistakes:
     @pytest.mark.parametrize(
         ("name", "said"),
         [
-            ("MRTR_LAMEDUCK", "MRTR_LAMEDUCK is no setting; did you mean MRTR_LAME_DUCK?"),
+            ("MRTR_LIST_PAGE_SIZE", "MRTR_LIST_PAGE_SIZE is no setting; did you mean MRTR_LISTS_PAGE_SIZE?"),
             ("MRTR_DATABASE", "MRTR_DATABASE is no setting; did you mean MRTR_DATABASE_URL?"),
             ("MRTR_AUTH", "MRTR_AUTH is not read: give auth= in the code"),
             ("MRTR_LIMIT_ROUNDS", "MRTR_LIMIT_ROUNDS is no setting; did you mean MRTR_LIMITS_ROUNDS?"),
@@ -171,6 +191,15 @@ class TestMistakes:
         assert [str(each) for each in MRTRServer("x", keys=RING, dialects=["2026-07-28"]).check()] == [
             f"warning: environment: {said}"
         ]
+
+    def test_names_of_the_release_before_are_refused_with_the_new_ones(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        with pytest.raises(SetupError) as raised:
+            made(monkeypatch, {**dict.fromkeys(VARIABLES, "1"), "MRTR_PATH": "/x"})
+        for old, new in VARIABLES.items():
+            assert (f"{old} is {new} now" if new else f"{old} is no setting any more; leave it out") in str(
+                raised.value
+            )
+            assert not new or new in {each.name for each in variables()}
 
     def test_the_variables_of_others_are_left_alone(self) -> None:
         known = {**dict.fromkeys(ELSEWHERE, "x"), "MRTR_APP": "x", "MRTR_RUN_PORT": "1", "PATH": "/", "MRTR": "x"}

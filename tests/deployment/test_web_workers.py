@@ -36,12 +36,12 @@ COMMANDS: dict[str, Callable[[str, str], list[str]]] = {
 def serving(server: str, workers: int, log: Path, *arguments: str, **environment: str) -> Iterator[Process]:
     """Run a web server with so many workers; return its process at once."""
     (port,) = free_ports(1)
-    with running([*COMMANDS[server](str(port), str(workers)), *arguments], log, port, **environment) as process:
+    with running([*COMMANDS[server](str(port), str(workers)), *arguments], log, environment, port) as process:
         yield process
 
 
 @contextmanager
-def running(command: list[str], log: Path, port: int = 0, **environment: str) -> Iterator[Process]:
+def running(command: list[str], log: Path, environment: dict[str, str], port: int = 0) -> Iterator[Process]:
     """Run a module of Python as a command; return its process at once."""
     with log.open("wb") as output:
         process = subprocess.Popen(
@@ -119,7 +119,7 @@ class TestWorkers:
 )
 def test_the_number_is_known_whoever_says_it(command: list[str], environment: dict[str, str], tmp_path: Path) -> None:
     bind = {"uvicorn": "--port=0", "gunicorn": "--bind=127.0.0.1:0", "hypercorn": "--bind=127.0.0.1:0"}.get(command[0])
-    with running([*command, *([bind] if bind else [])], tmp_path / "log", **environment) as several:
+    with running([*command, *([bind] if bind else [])], tmp_path / "log", environment) as several:
         wait_until(lambda: "2 workers need one shared key" in several.text, "the refusal")
 
 

@@ -1,19 +1,16 @@
 """The page of settings has every setting, limit and option, with its variable and its default."""
 
 import re
-import time
-from dataclasses import MISSING, Field, fields
+from dataclasses import MISSING, Field, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from mrtr_server import Limits
+from mrtr_server import Limits, Lists, Metrics, ServerInfo, Shutdown
 from mrtr_server.cli.run import run
-from mrtr_server.concurrency.shutdown import DEFAULT
 from mrtr_server.deployment.environment import ELSEWHERE, variables
-from mrtr_server.deployment.settings import Settings
-from mrtr_server.deployment.wiring import LAME_DUCK
+from mrtr_server.deployment.settings import LAME_DUCK, Settings
 
 from .test_pages import in_figures
 
@@ -31,36 +28,45 @@ def code(cell: str) -> str:
     return cell.strip("`") if cell.startswith("`") else ""
 
 
-def test_every_setting_of_the_server_is_there_with_its_variable() -> None:
-    read = {each.setting: each.name for each in variables() if not each.of_limits}
-    read |= {setting: name for name, setting in ELSEWHERE.items()}
-    written = {code(cells[0]): code(cells[1]) for cells in rows("Settings of the server")}
-    assert written == {field.name: read.get(field.name, "") for field in fields(Settings) if field.name != "name"}
+GROUPS: dict[str, Any] = {"ServerInfo": ServerInfo, "Lists": Lists, "Shutdown": Shutdown, "Metrics": Metrics}
+SECTIONS = [("Settings of the server", "", Settings)]
+SECTIONS += [
+    (name, next(f.name for f in fields(Settings) if name in str(f.type)), kind) for name, kind in GROUPS.items()
+]
+EVERY = [(section, field) for section, _, kind in SECTIONS for field in fields(kind) if field.name != "name"]
 
 
-NOT_NONE = {"shutdown_seconds": f"{DEFAULT:g}", "lame_duck": f"{LAME_DUCK:g}"}
+@pytest.mark.parametrize(("section", "group", "kind"), SECTIONS)
+def test_every_setting_is_there_with_its_variable(section: str, group: str, kind: Any) -> None:
+    read = {each.setting: each.name for each in variables() if each.group == group}
+    read |= {} if group else {setting: name for name, setting in ELSEWHERE.items()}
+    written = {code(cells[0]): code(cells[1]) for cells in rows(section)}
+    assert written == {field.name: read.get(field.name, "") for field in fields(kind) if field.name != "name"}
+
+
+NOT_NONE = {"lame_duck": f"{LAME_DUCK:g}"}
 """Figures that stand for None."""
 
 
-@pytest.mark.parametrize("field", [field for field in fields(Settings) if field.name != "name"], ids=lambda f: f.name)
-def test_every_setting_of_the_server_is_there_with_its_default(field: "Field[Any]") -> None:
-    (cell,) = (cells[2] for cells in rows("Settings of the server") if code(cells[0]) == field.name)
-    default = field.default if field.default_factory is MISSING else field.default_factory()
+@pytest.mark.parametrize(("section", "field"), EVERY, ids=lambda each: getattr(each, "name", each))
+def test_every_setting_is_there_with_its_default(section: str, field: "Field[Any]") -> None:
+    (cell,) = (cells[2] for cells in rows(section) if code(cells[0]) == field.name)
+    default = field.default
     if isinstance(default, bool):
         assert cell == str(default).lower()
     elif isinstance(default, int | float):
         assert cell == f"{default:g}"
     elif isinstance(default, str) and default:
         assert code(cell) == default
-    elif default is time.time:
-        assert code(cell) == "time.time"
+    elif is_dataclass(default):
+        assert code(cell) == f"{type(default).__name__}()"
     else:  # what stands for it, or none
         assert cell == NOT_NONE.get(field.name, cell) != ""
         assert not cell.isdigit() or field.name in NOT_NONE
 
 
 def test_every_limit_is_there_with_its_variable_and_its_default() -> None:
-    read = {each.setting: each.name for each in variables() if each.of_limits}
+    read = {each.setting: each.name for each in variables() if each.group == "limits"}
     written = {code(cells[0]): (code(cells[1]), in_figures(cells[2])) for cells in rows("Limits")}
     assert written == {field.name: (read[field.name], field.default) for field in fields(Limits)}
     assert MISSING not in [field.default for field in fields(Limits)]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mrtr_server import Limits
-from mrtr_server.errors import Overloaded
+from mrtr_server.errors import Busy
 from mrtr_server.flow import admission
 from mrtr_server.flow.admission import Admission
 from mrtr_server.flow.endings import YieldReason
@@ -46,7 +46,7 @@ class Calls:
             if await self.admission.enter(lambda: may_leave, **how) is not None:
                 self.handed_back.append(name)
                 return
-        except Overloaded as error:
+        except Busy as error:
             self.refused.append(name if 1 <= error.retry_after <= 60 else f"{name} {error.retry_after}")
             return
         try:
@@ -346,7 +346,7 @@ class TestTheQueue:
             await computed.wait()
             try:
                 await queue.enter(lambda: False)
-            except Overloaded:
+            except Busy:
                 told.append(f"{name} is refused")
                 return
             told.append(f"{name} runs")
@@ -374,7 +374,7 @@ class TestTheQueue:
         async def come(name: str) -> None:
             try:
                 await queue.enter(lambda: False)
-            except Overloaded:
+            except Busy:
                 told.append(f"{name} is refused")
 
         await queue.enter(lambda: False)
@@ -450,7 +450,7 @@ class TestTheQueue:
         async def compute(name: str) -> None:
             try:
                 await queue.enter(lambda: False)
-            except Overloaded:
+            except Busy:
                 told.append(f"{name} is refused")
                 return
             told.append(f"{name} computes")
@@ -469,7 +469,7 @@ class TestTheQueue:
                 await asyncio.sleep(0)
             try:
                 await queue.enter(lambda: False)
-            except Overloaded:
+            except Busy:
                 told.append(f"{name} is refused")
                 return
             told.append(f"{name} computes")

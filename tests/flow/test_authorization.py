@@ -19,6 +19,7 @@ from mrtr_server import (
     Header,
     Inputs,
     KeyRing,
+    Lists,
     MRTRServer,
     Principal,
     SetupError,
@@ -242,7 +243,7 @@ class TestLists:
         async def hook(caller: Caller, name: str) -> bool:
             return caller.principal == Principal("alice") or int(name.removeprefix("tool")) % 4 == 3
 
-        app = MRTRServer("many", keys=[bytes(32)], auth=TOKENS, authorize=hook, page_size=size, **options)
+        app = MRTRServer("many", keys=[bytes(32)], auth=TOKENS, authorize=hook, lists=Lists(page_size=size), **options)
         for number in range(30):
             app.tool(name=f"tool{number}")(lambda: "")
         return app
@@ -269,7 +270,7 @@ class TestLists:
         async def hook(caller: Caller, name: str) -> bool:
             return name in ("tool0", "tool1")
 
-        app = MRTRServer("few", keys=[bytes(32)], auth=TOKENS, authorize=hook, page_size=2)
+        app = MRTRServer("few", keys=[bytes(32)], auth=TOKENS, authorize=hook, lists=Lists(page_size=2))
         for number in range(9):
             app.tool(name=f"tool{number}")(lambda: "")
         assert self.pages(serve(app), BOB) == [["tool0", "tool1"]]
@@ -284,11 +285,11 @@ class TestLists:
     @pytest.mark.parametrize("where", ["of its own", "of the server"])
     def test_are_never_shared_over_callers(self, serve: Serve, method: str, where: str) -> None:
         given: Any = {"hook": only_alice} if where == "of its own" else {"of_server": only_alice}
-        wire = serve(make(**given, list_scope="public", list_ttl=60))
+        wire = serve(make(**given, lists=Lists(cache="public", cache_seconds=60)))
         assert wire.post(modern(method), ALICE).result["cacheScope"] == "private"
 
     def test_may_be_shared_where_nothing_in_them_is_guarded(self, serve: Serve) -> None:
-        app = MRTRServer("half", keys=[bytes(32)], list_ttl=60)
+        app = MRTRServer("half", keys=[bytes(32)], lists=Lists(cache_seconds=60))
         app.tool(name="open")(lambda: "")
         app.prompt(name="closed", authorize=only_alice)(lambda: "")
         wire = serve(app)
@@ -441,7 +442,7 @@ class TestListening:
         asyncio.run(scene())
 
     def test_to_any_uri_is_agreed_to_where_nobody_is_asked_and_it_may_come_later(self) -> None:
-        app = MRTRServer("open", keys=[bytes(32)], registers_later=["resources"])
+        app = MRTRServer("open", keys=[bytes(32)])
 
         async def scene() -> None:
             message = modern("subscriptions/listen", {"notifications": {"resourceSubscriptions": ["doc://x"]}})

@@ -15,7 +15,7 @@ from mrtr_server import (
     MRTRServer,
     State,
 )
-from mrtr_server.testing import AsyncClient, Clock, accept, yes
+from mrtr_server.testing import AsyncClient, Clock, accept, replica, yes
 
 from ..support.effects import EFFECTS, effect
 from ..support.flows import is_state_only
@@ -133,7 +133,7 @@ class TestRule7Budgets:
     async def test_the_life_of_a_state_and_of_a_flow(self) -> None:
         clock = Clock(1_000_000.0)
         limits = Limits(state_seconds=100, flow_seconds=150)
-        app = MRTRServer("rules", keys=KeyRing.generate(), limits=limits, clock=clock)
+        app = replica(MRTRServer("rules", keys=KeyRing.generate(), limits=limits), clock=clock)
 
         @app.tool
         async def two(ctx: Context) -> str:

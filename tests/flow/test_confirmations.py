@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 from mrtr_server import Confirm, Context, Depends, InputRequired, Inputs, MRTRServer
 from mrtr_server.errors import InvalidRequestState
-from mrtr_server.testing import Answer, AsyncClient, Clock, cancel, decline, no, yes
+from mrtr_server.testing import Answer, AsyncClient, Clock, cancel, decline, no, replica, yes
 from mrtr_server.testing import accept as accept_it
 
 from ..conftest import Serve
@@ -18,7 +18,7 @@ from ..support.wire import Wire, accept
 DONE: list[str] = []
 CLOCK = Clock()
 
-app = MRTRServer("confirmations", keys=[bytes(32)], clock=CLOCK)
+app = replica(MRTRServer("confirmations", keys=[bytes(32)]), clock=CLOCK)
 
 
 def done(what: str) -> str:

@@ -13,7 +13,7 @@ from mrtr_server.flow.asks import Ask
 from mrtr_server.flow.endings import Asking, Backgrounded, Completed, Failed, Refused, RoundEnd, Yielded, YieldReason
 from mrtr_server.flow.journal import Journal
 from mrtr_server.flow.round import Round
-from mrtr_server.protocol.callers import Client
+from mrtr_server.protocol.callers import ClientInfo
 from mrtr_server.protocol.messages import Call
 
 from ..support.models import Login
@@ -27,7 +27,7 @@ def ask(round_: Round) -> None:
 
 
 def lack(round_: Round) -> None:
-    able, round_.call.client = round_.call.client, Client()
+    able, round_.call.client = round_.call.client, ClientInfo()
     ask(round_)
     round_.call.client = able
 
@@ -48,7 +48,7 @@ REASONS: dict[str, Reason] = {
 
 @pytest.fixture
 def round_(callbacks: Callbacks) -> Round:
-    call = Call("tools/call", {}, client=Client(capabilities={"elicitation": {}}))
+    call = Call("tools/call", {}, client=ClientInfo(capabilities={"elicitation": {}}))
     return Round(call, Journal(0.0), "greet", callbacks)
 
 
@@ -81,7 +81,7 @@ def test_of_two_noes_the_first_counts(round_: Round) -> None:
 
 
 def test_all_that_a_client_lacks_is_named(round_: Round) -> None:
-    round_.call.client = Client()
+    round_.call.client = ClientInfo()
     asks: dict[str, Ask[Any]] = {"login": Elicit("Who are you?", Login), "text": Sample("Hello")}
     for key, question in asks.items():
         round_.answer(key, question, question.question(), question.parse)

@@ -8,7 +8,7 @@ from mrtr_server import Context, KeyRing, MRTRServer
 from mrtr_server.crypto.codec import SealedCodec
 from mrtr_server.errors import InvalidRequestState
 from mrtr_server.flow.inspection import inspect_state, utc_time
-from mrtr_server.testing import AsyncClient, Clock
+from mrtr_server.testing import AsyncClient, Clock, replica
 
 from ..support.models import Login
 
@@ -21,7 +21,7 @@ def count(number: int) -> int:
 
 async def state() -> str:
     """Return the state of a flow that has asked twice and done something."""
-    app = MRTRServer("bank", keys=RING, clock=Clock(1_000_000.0))
+    app = replica(MRTRServer("bank", keys=RING), clock=Clock(1_000_000.0))
 
     @app.tool
     async def greet(ctx: Context) -> str:

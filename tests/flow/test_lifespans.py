@@ -75,21 +75,21 @@ def app(life: Life) -> MRTRServer:
     async def use(
         ctx: Context, resources: Annotated[Resources, Depends(life)], twice: Annotated[int, Depends(doubled)]
     ) -> str:
-        assert ctx.lifespan is resources
+        assert ctx.opened is resources
         return f"{resources.number} {twice}"
 
     @app.tool
     def plain(ctx: Context) -> int:
-        number: int = ctx.lifespan.number
+        number: int = ctx.opened.number
         return number
 
     @app.prompt
     async def prompted(ctx: Context) -> str:
-        return str(ctx.lifespan.number)
+        return str(ctx.opened.number)
 
     @app.resource("number://it")
     async def read(ctx: Context) -> str:
-        return str(ctx.lifespan.number)
+        return str(ctx.opened.number)
 
     @app.tool
     async def ask(ctx: Context, resources: Annotated[Resources, Depends(life)]) -> str:
@@ -142,7 +142,7 @@ class TestWhereItRuns:
     def test_in_another_application_that_passes_its_lifespan_on(
         self, app: MRTRServer, life: Life, outer: Callable[..., Any]
     ) -> None:
-        site = outer(routes=[Mount("/tools", app), Route("/mcp", app)], lifespan=app.lifespan)
+        site = outer(routes=[Mount("/tools", app), Route("/mcp", app)], lifespan=app.running)
         with TestClient(site, base_url="http://127.0.0.1") as client:
             assert life.happened == ["open"]
             for path in ("/tools/mcp", "/mcp"):
@@ -179,7 +179,7 @@ class TestWhereItRuns:
 
         @app.tool
         async def use(ctx: Context) -> str:
-            return str(ctx.lifespan)
+            return str(ctx.opened)
 
         reply = await AsyncClient(app).flow("use").start()
         assert "'use' needs what lifespan= yields, and its MRTRServer has no lifespan=" in reply.log

@@ -108,7 +108,7 @@ class TestAsks:
         def letter(topic: str, login: Annotated[Login, Elicit(lambda topic: f"who writes of {topic}?")]) -> str:
             return f"{topic} by {login.name}"
 
-        @app.resource("notes://{topic}", ttl=60)
+        @app.resource("notes://{topic}", cache_seconds=60)
         async def note(topic: str, login: Annotated[Login, Elicit(lambda topic: f"who reads {topic}?")]) -> str:
             return f"{topic} for {login.name}"
 

@@ -7,13 +7,13 @@ import pytest
 
 from mrtr_server import Confirm, Elicit, Refusal
 from mrtr_server.callbacks.callback_service import Callbacks, Report, Reports
-from mrtr_server.errors import CallEnded, FlowError, KeyConflict
+from mrtr_server.errors import CallEnded, FlowError
 from mrtr_server.flow.asks import Ask
 from mrtr_server.flow.endings import Asking, Completed, Failed, Refused, YieldReason
 from mrtr_server.flow.journal import Journal, Step
 from mrtr_server.flow.pure import JournalInputs, conclude_error
 from mrtr_server.flow.round import OPEN, Round
-from mrtr_server.protocol.callers import Client
+from mrtr_server.protocol.callers import ClientInfo
 from mrtr_server.protocol.messages import JSON, Call
 
 from ..support.models import Login
@@ -36,7 +36,7 @@ def begin(callbacks: Callbacks) -> Begin:
         kept: dict[str, Any] | None = None,
         **more: Any,
     ) -> Round:
-        call = Call("tools/call", {}, answers=answers, state=state, client=Client(capabilities={"elicitation": {}}))
+        call = Call("tools/call", {}, answers=answers, state=state, client=ClientInfo(capabilities={"elicitation": {}}))
         journal = Journal(0.0, answers={key: {digest(ask): raw for ask, raw in of} for key, of in (kept or {}).items()})
         return Round(call, journal, "greet", callbacks, **more)
 
@@ -199,10 +199,10 @@ class TestWhatAPureFunctionReturns:
     def test_may_not_have_the_key_of_another_question_or_of_a_step(self, begin: Begin) -> None:
         round_ = begin()
         claim(round_, WHO)
-        with pytest.raises(KeyConflict, match="The key 'login' is used for two different questions"):
+        with pytest.raises(FlowError, match="The key 'login' is used for two different questions"):
             round_.require("login", WHOM, WHOM.question())
         round_.journal.steps["step"] = Step("module.function", {}, None, [])
-        with pytest.raises(KeyConflict, match="An ask and a step both have the key 'step'"):
+        with pytest.raises(FlowError, match="An ask and a step both have the key 'step'"):
             round_.require("step", WHOM, WHOM.question())
 
     def test_is_not_what_was_asked_inline(self, begin: Begin) -> None:

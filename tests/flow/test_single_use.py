@@ -27,13 +27,14 @@ from mrtr_server import (
     Limits,
     MRTRServer,
     SetupError,
+    Shutdown,
     SignedCodec,
     State,
     ToolError,
     ToolResult,
 )
 from mrtr_server.crypto.place_codec import PlainCodec
-from mrtr_server.errors import InvalidRequestState, Overloaded, StoreUnavailable
+from mrtr_server.errors import Busy, InvalidRequestState, StoreUnavailable, overloaded
 from mrtr_server.flow import single_use as redemption
 from mrtr_server.protocol.messages import Call, Complete
 from mrtr_server.storage.base import Redemption, Store
@@ -41,7 +42,19 @@ from mrtr_server.storage.lease import Lease
 from mrtr_server.storage.memory import InProcessStore
 from mrtr_server.storage.quotas import Quotas
 from mrtr_server.storage.tasks import TaskRow
-from mrtr_server.testing import EVERYTHING, Answer, AsyncClient, Clock, Reply, accept, decline, no, short_lease, yes
+from mrtr_server.testing import (
+    EVERYTHING,
+    Answer,
+    AsyncClient,
+    Clock,
+    Reply,
+    accept,
+    decline,
+    no,
+    replica,
+    short_lease,
+    yes,
+)
 
 from ..support.databases import freeze
 from ..support.direct import Exchange, headers_for, scope_of
@@ -528,13 +541,13 @@ class TestARoundForWhichThereIsNoRoom:
         self, redeemer: redemption.Redeemer, store: WatchedStore, virtual_time: VirtualTime
     ) -> None:
         async def refused(_: Lease) -> Complete:
-            raise Overloaded(1.0)
+            raise overloaded(1.0)
 
         async def run(_: Lease) -> Complete:
             return Complete({"paid": True})
 
         call, expires = Call("tools/call", {}, "pay", state="sealed"), virtual_time.time() + 300
-        with pytest.raises(Overloaded):
+        with pytest.raises(Busy):
             await redeemer.once(call, expires, refused)
         assert (len(store.redeemed), store.released, store.recorded) == (1, 1, {})
         assert await redeemer.once(call, expires, run) == Complete({"paid": True})
@@ -548,7 +561,7 @@ class TestARoundForWhichThereIsNoRoom:
         async def refused(_: Lease) -> Complete:
             await asyncio.sleep(61)
             assert await redeemer.once(call, expires, run) == Complete({"paid": True})
-            raise Overloaded(1.0)
+            raise overloaded(1.0)
 
         store.down = {"renew"}
         call, expires = Call("tools/call", {}, "pay", state="sealed"), virtual_time.time() + 300
@@ -846,7 +859,7 @@ class TestAnOutcomeThatTheStoreDoesNotTake:
         self, store: WatchedStore, caplog: pytest.LogCaptureFixture
     ) -> None:
         clock = Clock()
-        app = MRTRServer("bank", keys=[KEY], store=store, clock=clock, limits=Limits(state_seconds=100))
+        app = replica(MRTRServer("bank", keys=[KEY], store=store, limits=Limits(state_seconds=100)), clock=clock)
         _, repeated = await self.paid(app, store)
         clock.advance(101)
         kept = repeated.state
@@ -876,7 +889,7 @@ class TestAnOutcomeThatTheStoreDoesNotTake:
     async def test_is_waited_for_by_the_end_of_the_server(
         self, store: WatchedStore, caplog: pytest.LogCaptureFixture
     ) -> None:
-        app = MRTRServer("bank", keys=[KEY], store=store, lame_duck=0, shutdown_seconds=1)
+        app = MRTRServer("bank", keys=[KEY], store=store, shutdown=Shutdown(lame_duck=0, seconds=1))
         phases = iter(["startup", "shutdown"])
 
         async def receive() -> Any:
@@ -1089,7 +1102,7 @@ class TestTheEndOfTheServer:
     async def test_waits_no_longer_than_the_shutdown_may_take(
         self, store: WatchedStore, caplog: pytest.LogCaptureFixture
     ) -> None:
-        app = MRTRServer("bank", keys=[KEY], store=store, lame_duck=0, shutdown_seconds=1)
+        app = MRTRServer("bank", keys=[KEY], store=store, shutdown=Shutdown(lame_duck=0, seconds=1))
         never = asyncio.Event()
 
         async def stuck(what: str) -> str:
@@ -1279,7 +1292,7 @@ class TestFaultsInARow:
 
     @pytest.fixture
     def app(self, store: TakenOver, clock: Clock) -> MRTRServer:
-        app = MRTRServer("bank", keys=[KEY], store=store, clock=clock, limits=Limits(lease_seconds=30))
+        app = replica(MRTRServer("bank", keys=[KEY], store=store, limits=Limits(lease_seconds=30)), clock=clock)
         add_pay(app)
         return app
 
@@ -1317,8 +1330,8 @@ class TestRecordsOutliveTheState:
     async def test_a_state_whose_record_has_expired_is_refused(self) -> None:
         clock = Clock(1_000_000.0)
         store = WatchedStore(clock=clock)
-        app = MRTRServer(
-            "bank", keys=[KEY], store=store, clock=clock, limits=Limits(state_seconds=100, lease_seconds=5)
+        app = replica(
+            MRTRServer("bank", keys=[KEY], store=store, limits=Limits(state_seconds=100, lease_seconds=5)), clock=clock
         )
         add_pay(app, effect)
         flow = await asked(app)
@@ -1328,14 +1341,14 @@ class TestRecordsOutliveTheState:
         clock.advance(69)
         assert (await again(app, flow, kept).send({"confirm": yes})).text == "5 paid"
         # A replica whose clock is behind may still take the state for good, within the leeway.
-        slow = MRTRServer("bank", keys=[KEY], store=store, clock=lambda: clock() - 60)
+        slow = replica(MRTRServer("bank", keys=[KEY], store=store), clock=lambda: clock() - 60)
         add_pay(slow, effect)
         clock.advance(60)
-        for replica in (app, slow):
-            assert (await again(replica, flow, kept).send({"confirm": yes})).text == "5 paid"
+        for server in (app, slow):
+            assert (await again(server, flow, kept).send({"confirm": yes})).text == "5 paid"
         clock.advance(1)
-        for replica in (app, slow):
-            error = (await again(replica, flow, kept).send({"confirm": yes})).error
+        for server in (app, slow):
+            error = (await again(server, flow, kept).send({"confirm": yes})).error
             assert error.message == InvalidRequestState.MESSAGE
         (state,) = store.recorded
         assert (await store.store.redeem(state, "other", lease=1, keep=1)).verdict == "granted", "it is gone"
@@ -1344,7 +1357,7 @@ class TestRecordsOutliveTheState:
     async def test_what_comes_late_begins_nothing(self) -> None:
         clock = Clock(1_000_000.0)
         store = WatchedStore(clock=clock)
-        app = MRTRServer("bank", keys=[KEY], store=store, clock=clock, limits=Limits(state_seconds=100))
+        app = replica(MRTRServer("bank", keys=[KEY], store=store, limits=Limits(state_seconds=100)), clock=clock)
         add_pay(app, effect)
         flow = await asked(app)
         clock.advance(100)
@@ -1354,7 +1367,7 @@ class TestRecordsOutliveTheState:
 
     async def test_a_duplicate_does_not_wait_past_that(self, store: WatchedStore) -> None:
         clock = Clock(1_000_000.0)
-        app = MRTRServer("bank", keys=[KEY], store=store, clock=clock, limits=Limits(state_seconds=100))
+        app = replica(MRTRServer("bank", keys=[KEY], store=store, limits=Limits(state_seconds=100)), clock=clock)
         add_pay(app)
 
         async def busy(*args: Any, **kwargs: Any) -> Redemption:
@@ -1401,11 +1414,9 @@ class TestWithoutASharedStore:
 
 
 def test_what_is_no_store_is_refused() -> None:
-    url: Any = "sqlite:///x.db"
-    with pytest.raises(SetupError, match="database= a URL"):
-        MRTRServer("x", keys=[KEY], store=url)
-    with pytest.raises(SetupError, match="not both"):
-        MRTRServer("x", keys=[KEY], store=WatchedStore(), database=url)
+    no_store: Any = object()
+    with pytest.raises(SetupError, match="store= takes the URL of a database"):
+        MRTRServer("x", keys=[KEY], store=no_store)
 
 
 class Fleet:
@@ -1489,9 +1500,9 @@ class TestOfTwoReplicas:
         assert texts == later
         assert len(texts) == 1
         assert [len(fleet.ledger(kind)) for kind in ("begin", "charged", "mailed")] == [1, 1, 1]
-        for replica in (0, 1):
-            assert fleet.pay(replica, state, no).error.message == InvalidRequestState.MESSAGE
-            assert fleet.pay(replica, state, decline).error.message == InvalidRequestState.MESSAGE
+        for number in (0, 1):
+            assert fleet.pay(number, state, no).error.message == InvalidRequestState.MESSAGE
+            assert fleet.pay(number, state, decline).error.message == InvalidRequestState.MESSAGE
 
     def test_one_that_is_killed_in_the_middle_is_followed_by_the_other(self, fleet: Fleet) -> None:
         state = fleet.ask()

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from mrtr_server import KeyRing, Limits
-from mrtr_server.concurrency.shutdown import Shutdown
+from mrtr_server.concurrency.shutdown import ShutdownDeadline
 from mrtr_server.crypto.place_codec import PlainCodec
-from mrtr_server.errors import Busy, InternalFault, InvalidRequestState, Overloaded, RequestError, StoreUnavailable
+from mrtr_server.errors import Busy, InternalFault, InvalidRequestState, RequestError, StoreUnavailable, overloaded
 from mrtr_server.flow import single_use
 from mrtr_server.flow.single_use import Redeemer
 from mrtr_server.protocol.callers import Principal
@@ -158,7 +158,7 @@ class TestAClientThatHasLeft:
 
 
 class TestBusy:
-    @pytest.mark.parametrize(("error", "runs"), [(Overloaded(1.0), 2), (Busy(1.0), 1)])
+    @pytest.mark.parametrize(("error", "runs"), [(overloaded(1.0), 2), (Busy(1.0), 1)])
     async def test_is_an_outcome_unless_it_is_certain_that_nothing_was_done(
         self, desk: Desk, error: RequestError, runs: int
     ) -> None:
@@ -180,10 +180,10 @@ class TestBusy:
         async def run(_: Lease) -> Complete:
             await asyncio.sleep(61)  # so the lease is in doubt
             desk.store.down = {"redeem"}
-            raise Overloaded(1.0)
+            raise overloaded(1.0)
 
         desk.store.down = {"renew"}
-        with pytest.raises(Overloaded):
+        with pytest.raises(Busy):
             await desk.once(run)
         assert (desk.redeemer._unrecorded, caplog.messages) == ({}, [])
 
@@ -423,7 +423,7 @@ class TestTheEnd:
         self, desk: Desk, caplog: pytest.LogCaptureFixture, takes: float, waited: float
     ) -> None:
         await left(desk.once(taking(takes)))
-        shutdown = Shutdown(40)
+        shutdown = ShutdownDeadline(40)
         shutdown.begin()
         began = time.monotonic()
         await desk.redeemer.finish(shutdown)
@@ -433,7 +433,7 @@ class TestTheEnd:
 
     async def test_waits_after_that_for_a_third_of_what_is_left(self, desk: Desk) -> None:
         await left(desk.once(taking(60)))
-        shutdown = Shutdown(40)
+        shutdown = ShutdownDeadline(40)
         shutdown.begin()
         await asyncio.sleep(36)
         began = time.monotonic()
@@ -445,7 +445,7 @@ class TestTheEnd:
         self, virtual_time: VirtualTime, caplog: pytest.LogCaptureFixture
     ) -> None:
         desk = Desk(virtual_time)
-        shutdown = Shutdown(40)
+        shutdown = ShutdownDeadline(40)
 
         async def unrecorded() -> None:
             desk.store.down = {"record"}

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from mrtr_server import Limits
-from mrtr_server.errors import Overloaded
+from mrtr_server.errors import Busy
 from mrtr_server.flow.admission import Admission
 
 from ..support.virtual_time import VirtualTime
@@ -56,7 +56,7 @@ async def come(clock: VirtualTime, limits: Limits, rate: float, seconds: float, 
     async def call(came: float) -> None:
         try:
             await admission.enter(lambda: False)
-        except Overloaded:
+        except Busy:
             told.refused.append(clock.now - came)
             return
         told.begun.append(clock.now - came)

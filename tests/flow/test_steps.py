@@ -19,7 +19,7 @@ from mrtr_server import (
     Context,
     MRTRServer,
 )
-from mrtr_server.errors import MisplacedCall
+from mrtr_server.errors import FlowError
 from mrtr_server.flow.step_arguments import plain
 from mrtr_server.testing import AsyncClient, yes
 
@@ -220,7 +220,7 @@ class TestRule4Steps:
 
         assert "reference" in (await AsyncClient(app).flow("nested").start()).failure
         (mistake,) = caught
-        assert isinstance(mistake, MisplacedCall)
+        assert isinstance(mistake, FlowError)
         assert "a step can't contain an ask or another step" in str(mistake)
         assert EFFECTS == []
 

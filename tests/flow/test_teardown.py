@@ -25,6 +25,7 @@ from mrtr_server import (
     MRTRServer,
     NotFound,
     Refusal,
+    Shutdown,
     State,
     ToolError,
 )
@@ -1265,7 +1266,7 @@ class TestContextVariables:
 class TestTasks:
     async def test_steps_are_durable_before_a_teardown(self) -> None:
         store = InProcessStore()
-        app = MRTRServer("first", keys=[bytes(32)], store=store, lame_duck=0, shutdown_seconds=0.8)
+        app = MRTRServer("first", keys=[bytes(32)], store=store, shutdown=Shutdown(lame_duck=0, seconds=0.8))
         began = asyncio.Event()
         hangs = True
 

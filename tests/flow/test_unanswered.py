@@ -11,7 +11,7 @@ from mrtr_server.flow import unanswered
 from mrtr_server.flow.journal import Journal
 from mrtr_server.protocol.messages import Call
 from mrtr_server.rates.rate_limiter import RateLimiter
-from mrtr_server.testing import AsyncClient, Clock, decline
+from mrtr_server.testing import AsyncClient, Clock, decline, replica
 
 from ..support.effects import EFFECTS
 from ..support.models import Login
@@ -30,9 +30,9 @@ class AskingSite:
         self.clock = Clock(1_200_000.0)
         limits = Limits(unanswered_asks=most)
         backend = Bearer() if auth else None
-        self.app = app = MRTRServer(
-            "site", keys=[bytes(32)], auth=backend, limits=limits, clock=self.clock, **settings
-        )  # fmt: skip
+        self.app = app = replica(
+            MRTRServer("site", keys=[bytes(32)], auth=backend, limits=limits, **settings), clock=self.clock
+        )
 
         @app.tool
         async def greet(ctx: Context, greeting: str = "Hello") -> str:

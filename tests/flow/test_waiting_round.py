@@ -17,14 +17,14 @@ from starlette.requests import Request
 from mrtr_server import Context, Depends, Elicit, MRTRServer
 from mrtr_server.callbacks.callback_service import Callbacks, Reports
 from mrtr_server.concurrency.threads import Threads
-from mrtr_server.errors import MisplacedCall, StoreUnavailable
+from mrtr_server.errors import FlowError, StoreUnavailable
 from mrtr_server.flow.endings import Asking, Backgrounded, Completed, Failed, RoundEnd, Yielded, YieldReason
 from mrtr_server.flow.journal import Journal
 from mrtr_server.flow.runner import WIND_DOWN_SECONDS, run
 from mrtr_server.flow.steps import step_watcher
 from mrtr_server.flow.url_asks import UNFINISHED
 from mrtr_server.flow.waiting_round import LOOK_AGAIN_AFTER, WaitingRound
-from mrtr_server.protocol.callers import Client
+from mrtr_server.protocol.callers import ClientInfo
 from mrtr_server.protocol.messages import NOTHING, Call, Note, Nothing, Question
 
 from ..support.models import Email, Login
@@ -107,7 +107,7 @@ class Bench:
         self.gate = asyncio.Event()
         """Lets `slow` and `breaks` end."""
         self.round = WaitingRound(
-            Call("tools/call", {}, client=Client(capabilities={"elicitation": {"form": {}, "url": {}}})),
+            Call("tools/call", {}, client=ClientInfo(capabilities={"elicitation": {"form": {}, "url": {}}})),
             Journal(0.0),
             "tested",
             Threads(1),
@@ -242,7 +242,7 @@ class TestAQuestion:
         with pytest.warns(RuntimeWarning, match=f"coroutine 'Context.{what}' was never awaited"):
             end = await bench.run(forgets)
         assert isinstance(end, Failed)
-        assert isinstance(end.error, MisplacedCall)
+        assert isinstance(end.error, FlowError)
         place = "forgets" if what in ("checkpoint", "background") else "<lambda>"
         assert f"ctx.{what}() was called but never awaited; write `await ctx.{what}(...)`" in str(end.error)
         assert str(end.error).endswith(f"in {place}")
@@ -313,7 +313,7 @@ class TestAQuestion:
 
         end = await bench.run(nests)
         assert isinstance(end, Failed)
-        assert isinstance(end.error, MisplacedCall)
+        assert isinstance(end.error, FlowError)
         assert "was called inside the step 'inner'" in str(end.error)
 
     async def test_that_a_task_of_its_own_still_waits_for_is_no_error_of_asyncios(

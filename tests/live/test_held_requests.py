@@ -278,7 +278,7 @@ async def start() -> AsyncIterator[Start]:
 
         async def started(**settings: Any) -> Client:
             app = serving(**settings)
-            await stack.enter_async_context(app.lifespan())
+            await stack.enter_async_context(app.running())
             return await Client(app).begin()
 
         yield started
@@ -297,7 +297,7 @@ def no_collection() -> Iterator[None]:
 class TestACallThatWaits:
     @pytest.mark.parametrize("kind", WAITING)
     async def test_holds_nothing_of_what_it_was_sent_with(self, start: Start, url: str, kind: str) -> None:
-        held, left = await held_by(await start(database=url), WAITING[kind])
+        held, left = await held_by(await start(store=url), WAITING[kind])
         assert max(held, left) < SMALL
 
     @pytest.mark.parametrize("kind", ["ask", "a_second_question"])
@@ -305,7 +305,7 @@ class TestACallThatWaits:
         self, start: Start, tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture
     ) -> None:
         caplog.set_level(logging.INFO, "mrtr_server")
-        client = await start(database=f"sqlite:///{tmp_path}/store.db")
+        client = await start(store=f"sqlite:///{tmp_path}/store.db")
 
         @client.app.around(sees_arguments=True, sees_answers=True)
         async def around(call: CallInfo, call_next: CallNext) -> None:
@@ -320,7 +320,7 @@ class TestACallThatWaits:
         assert SIZE < held < SIZE + SMALL
 
     async def test_holds_nothing_over_standard_input_either(self, tmp_path: Path) -> None:
-        app = serving(database=f"sqlite:///{tmp_path}/store.db")
+        app = serving(store=f"sqlite:///{tmp_path}/store.db")
         with over_pipes(app) as client:
             client.initialize()
 
@@ -348,7 +348,7 @@ class TestItsAnswer:
 
     @pytest.mark.parametrize("tool", ["ask", "ask_purely", "ask_once"])
     async def test_runs_it_with_all_of_its_arguments(self, start: Start, url: str, tool: str) -> None:
-        client = await start(database=url)
+        client = await start(store=url)
         call = await calls(tool)(client)
         await client.accept(await call.asked())
         assert text_of(await call.result()) == f"ada {SIZE}"
@@ -360,13 +360,13 @@ class TestItsAnswer:
         assert text_of(await call.result()) == f"ada bob {SIZE}"
 
     async def test_is_found_where_another_one_was_waited_for(self, start: Start, url: str) -> None:
-        client = await start(database=url)
+        client = await start(store=url)
         call = await one_of_two_answers(client)
         await client.accept(await call.asked())
         assert text_of(await call.result()) == f"ada {SIZE}"
 
     async def test_continues_what_its_client_came_back_to(self, start: Start, url: str) -> None:
-        client = await start(database=url)
+        client = await start(store=url)
         first = await calls("ask")(client)
         asked, last_id = await first.asked(), first.last_id
         await first.leave()
@@ -376,7 +376,7 @@ class TestItsAnswer:
         assert text_of(await again.result()) == f"ada {SIZE}"
 
     async def test_is_in_vain_where_the_store_has_lost_the_call(self, start: Start, tmp_path: Path) -> None:
-        client = await start(database=f"sqlite:///{tmp_path}/store.db")
+        client = await start(store=f"sqlite:///{tmp_path}/store.db")
         call = await calls("ask")(client)
         with closing(sqlite3.connect(tmp_path / "store.db")) as database:
             database.execute("DELETE FROM mrtr_kept")

@@ -16,7 +16,7 @@ from mrtr_server.flow.admission import Admission
 from mrtr_server.live.answers import Asked
 from mrtr_server.live.events import Event, Origin
 from mrtr_server.live.parts import LiveParts
-from mrtr_server.protocol.callers import Client, Principal
+from mrtr_server.protocol.callers import ClientInfo, Principal
 from mrtr_server.protocol.messages import Question
 from mrtr_server.protocol.sessions import Session
 from mrtr_server.storage.base import Store
@@ -74,7 +74,7 @@ def two_users(**options: Any) -> Iterator[tuple[Handshake, Handshake]]:
 
 @pytest.fixture
 def users(tmp_path: Path) -> Iterator[tuple[Handshake, Handshake]]:
-    with two_users(database=f"sqlite:///{tmp_path}/live.db") as both:
+    with two_users(store=f"sqlite:///{tmp_path}/live.db") as both:
         yield both
 
 
@@ -144,12 +144,12 @@ def parts(audience: str = "live", key: bytes = bytes(32), store: Store | None = 
 
 OURS = parts()
 OTHERS = [parts("another server"), parts(key=b"\1" * 32)]
-ORIGIN = Origin("tools/call", {"name": "x"}, 1, Session("v", Client({"name": "n"}, {}), 1.0, "key"))
+ORIGIN = Origin("tools/call", {"name": "x"}, 1, Session("v", ClientInfo({"name": "n"}, {}), 1.0, "key"))
 ASK = Asked("round", "key", 2e9)
 EVENT = Event(ORIGIN, state="state", questions={"k": Question("form", "m", {"message": "?"}, ("x",))}, expires=2e9)
 
 SEALED = {
-    "session": OURS.sessions.seal("v", Client(), JANE).decode(),
+    "session": OURS.sessions.seal("v", ClientInfo(), JANE).decode(),
     "question": parts().answers.seal(ASK, JANE),
     "question that waits here": OURS.answers.seal(ASK, JANE),
     "event": OURS.events.seal(EVENT, JANE).after(1),
@@ -201,7 +201,10 @@ def test_a_session_is_the_same_where_it_began_and_elsewhere_and_when_it_has_been
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("mrtr_server.protocol.sessions._REMEMBERED", 2)
-    began, client = parts().sessions, Client({"name": "n", "version": "1"}, {"elicitation": {"url": {}}, "roots": {}})
+    began, client = (
+        parts().sessions,
+        ClientInfo({"name": "n", "version": "1"}, {"elicitation": {"url": {}}, "roots": {}}),
+    )
     id = began.seal("2025-11-25", client, JANE)
     here, elsewhere = began.unseal(id, JANE), parts().sessions.unseal(id, JANE)
     assert here == elsewhere

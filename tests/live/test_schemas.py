@@ -17,6 +17,7 @@ from mrtr_server import (
     PromptResult,
     ResourceContents,
     ResourceLink,
+    ServerInfo,
     TextContent,
     ToolAnnotations,
     ToolError,
@@ -119,14 +120,9 @@ def enriched(app: MRTRServer) -> MRTRServer:
 @pytest.fixture(params=EVERY)
 def client(request: pytest.FixtureRequest, connect: Connect) -> Handshake:
     """A client of each version that has begun; each of its replies is checked against the schema of its version."""
-    info = {
-        "title": "Notes",
-        "description": "Keeps notes",
-        "website_url": "https://example.com",
-        "icons": ICONS,
-        "instructions": "Read the notes",
-    }
-    return connect(begin=False, register=enriched, app=info, version=request.param)
+    info = ServerInfo(title="Notes", description="Keeps notes", website_url="https://example.com", icons=ICONS)
+    app = {"info": info, "instructions": "Read the notes"}
+    return connect(begin=False, register=enriched, app=app, version=request.param)
 
 
 class TestResults:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from starlette.types import Message
 
-from mrtr_server import Limits, MRTRServer
+from mrtr_server import Limits, MRTRServer, ServerInfo
 from mrtr_server.methods.subscriptions import Subscriptions
 from mrtr_server.testing import EVERYTHING, Client
 from mrtr_server.transport.handshake_endpoint import MOST_LISTENING
@@ -47,7 +47,8 @@ class TestInitialize:
 
     def test_it_says_what_the_server_is_and_has(self, connect: Connect) -> None:
         client = connect(
-            begin=False, app={"instructions": "Ask away", "website_url": "https://example.com", "title": "T"}
+            begin=False,
+            app={"instructions": "Ask away", "info": ServerInfo(website_url="https://example.com", title="T")},
         )
         result = client.begin()
         assert result["instructions"] == "Ask away"
@@ -85,7 +86,9 @@ class TestInitialize:
         assert begun() == {"tools", "logging"}
 
     def test_older_versions_have_fewer_fields(self, connect: Connect) -> None:
-        client = connect(begin=False, version="2024-11-05", app={"website_url": "https://example.com", "title": "T"})
+        client = connect(
+            begin=False, version="2024-11-05", app={"info": ServerInfo(website_url="https://example.com", title="T")}
+        )
         assert client.begin()["serverInfo"] == {"name": "live", "version": "0.0.0"}
 
     def test_the_id_is_short_and_has_nothing_but_what_is_known(self, connect: Connect) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from mrtr_server import Limits, MRTRServer
+from mrtr_server import Limits, Lists, MRTRServer
 
 from ..support import live_tasks_app
 from ..support.effects import EFFECTS
@@ -681,7 +681,7 @@ class TestWhoseTheyAre:
 
 class TestLists:
     def test_they_come_page_by_page_the_newest_first(self, studio: Callable[..., Handshake], database: str) -> None:
-        client = studio(2, database, app={"page_size": 2})
+        client = studio(2, database, app={"lists": Lists(page_size=2)})
         made = [client.task("count")["taskId"] for _ in range(5)]
         listed: list[str] = []
         cursor: JSON = {}
@@ -693,7 +693,7 @@ class TestLists:
         assert cursor == {"cursor": None}
 
     def test_a_cursor_of_something_else_is_invalid(self, studio: Callable[..., Handshake]) -> None:
-        one = studio(app={"page_size": 1})
+        one = studio(app={"lists": Lists(page_size=1)})
         other = Handshake(one.urls)
         other.begin(title="another")
         for _ in range(2):

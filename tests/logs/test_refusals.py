@@ -140,7 +140,7 @@ class TestALine:
         host = (b"host", b"tools.example.com")
         assert posted(app, host, (b"origin", b"https://chat.example.com")).status == 403
         assert lines(caplog) == [
-            "Refused the origin 'https://chat.example.com': to let browsers call from there, add it to allowed_origins="
+            "Refused the origin 'https://chat.example.com': to let browsers call from there, add it to origins="
         ]
 
     def test_is_there_for_a_host_that_is_refused(self, app: MRTRServer, caplog: pytest.LogCaptureFixture) -> None:

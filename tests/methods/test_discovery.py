@@ -1,4 +1,4 @@
-"""What a server says that it can do is what it has, or may have while it runs."""
+"""What a server says that it can do is what it has."""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from mrtr_server import MRTRServer
-from mrtr_server.methods.discovery import Discoverer, Registered
+from mrtr_server.methods.discovery import Discoverer
 from mrtr_server.protocol.messages import TASKS, Call, Discovery
 
 from ..support.methods import Notes
@@ -36,7 +36,7 @@ def complete(app: MRTRServer) -> None:
 
 
 ADDED: list[tuple[Callable[[MRTRServer], object], dict[str, Any]]] = [
-    (lambda app: None, {}),
+    (lambda app: None, {**TOOLS, **PROMPTS, **RESOURCES}),  # it gets them while it runs
     (lambda app: app.tool(name="t")(nothing), TOOLS),
     (lambda app: app.tool(name="t", task="optional")(nothing), {**TOOLS, "extensions": {TASKS: {}}}),
     (lambda app: app.prompt(name="p")(nothing), PROMPTS),
@@ -46,8 +46,8 @@ ADDED: list[tuple[Callable[[MRTRServer], object], dict[str, Any]]] = [
 ]
 
 
-def discoverer(app: MRTRServer, *later: Registered) -> Discoverer:
-    return Discoverer(app.registry, instructions="Ask.", ttl=9.0, scope="public", registers_later=later)
+def discoverer(app: MRTRServer) -> Discoverer:
+    return Discoverer(app.registry, instructions="Ask.", ttl=9.0, scope="public")
 
 
 async def discovered(made: Discoverer) -> Discovery:
@@ -64,26 +64,9 @@ async def test_what_is_there_is_a_capability(
     assert await discovered(discoverer(app)) == Discovery(capabilities, "Ask.", 9.0, "public")
 
 
-@pytest.mark.parametrize(
-    ("later", "capabilities"),
-    [
-        ("tools", TOOLS),
-        ("prompts", PROMPTS),
-        ("resources", RESOURCES),
-        ("completions", {"completions": {}}),
-        ("tasks", {"extensions": {TASKS: {}}}),
-    ],
-)
-async def test_so_is_what_may_come_later(app: MRTRServer, later: Registered, capabilities: dict[str, Any]) -> None:
-    made = discoverer(app, later)
-    assert (await discovered(made)).capabilities == capabilities
-    assert (made.takes_tasks(), made.has_completions()) == (later == "tasks", later == "completions")
-
-
 async def test_what_comes_while_the_server_runs_is_seen_at_the_next_request(app: MRTRServer) -> None:
     made = discoverer(app)
     first = await discovered(made)
-    assert first.capabilities == {}
     assert await discovered(made) is first, "it is made once for what there is"
     app.tool(name="t")(nothing)
     assert (await discovered(made)).capabilities == TOOLS

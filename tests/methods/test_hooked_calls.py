@@ -17,7 +17,7 @@ from mrtr_server import (
     Caller,
     CallInfo,
     CallNext,
-    Client,
+    ClientInfo,
     Context,
     Depends,
     Ended,
@@ -547,14 +547,14 @@ async def _go_on(call: CallInfo, call_next: CallNext) -> None:
 
 
 def test_a_call_that_an_author_s_own_test_makes_is_a_first_one_with_nothing_to_see() -> None:
-    call = CallInfo("tools/call", "pay", Caller(), Client())
+    call = CallInfo("tools/call", "pay", Caller(), ClientInfo())
     assert (call.is_task, call.is_retry) == (False, False)
     assert (call.request, call.arguments, call.answers) == (None, None, None)
 
 
 def test_a_call_that_is_printed_shows_no_values() -> None:
     given = {"arguments": {"pin": "a secret"}, "answers": {"login": "a secret"}}
-    call = CallInfo("tools/call", "pay", Caller(), Client(), **given)  # type: ignore[arg-type]
+    call = CallInfo("tools/call", "pay", Caller(), ClientInfo(), **given)  # type: ignore[arg-type]
     assert "pay" in repr(call)
     assert "secret" not in repr(call)
 

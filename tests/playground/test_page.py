@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from mrtr_server import BearerTokens, Context, KeyRing, MRTRServer, SetupError
+from mrtr_server import BearerTokens, Context, KeyRing, Metrics, MRTRServer, SetupError
 from mrtr_server.playground.local import token_of
 
 from ..support.direct import Headers, exchange, headers_for
@@ -132,7 +132,7 @@ class TestItsPlace:
         app = desk(docs=True)
         assert (await get(app, "/desk/docs/main.js", root_path="/desk")).status == 200
 
-    @pytest.mark.parametrize("settings", [{"path": "/docs"}, {"metrics": "/docs", "telemetry": True}])
+    @pytest.mark.parametrize("settings", [{"path": "/docs"}, {"metrics": Metrics("/docs"), "telemetry": True}])
     def test_is_nobody_elses(self, settings: dict[str, Any]) -> None:
         with pytest.raises(SetupError, match="docs=True serves the page at /docs"):
             desk(docs=True, **settings)
@@ -221,7 +221,7 @@ class TestItsAddress:
     """Whoever starts the server reads it, with the token; and nobody else."""
 
     async def test_is_logged_where_the_server_debugs(self, caplog: pytest.LogCaptureFixture) -> None:
-        async with desk(docs=True, debug=True).lifespan():
+        async with desk(docs=True, debug=True).running():
             pass
         shown = f"/docs#token={TOKEN[1].decode()}"
         assert [shown in record.getMessage() for record in caplog.records] == [True]
@@ -229,7 +229,7 @@ class TestItsAddress:
     @pytest.mark.parametrize("settings", [{"docs": True}, {"debug": True}, {}])
     async def test_is_in_no_log_elsewhere(self, settings: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
         app = desk(**settings)
-        async with app.lifespan():
+        async with app.running():
             await call(app, "whoami", [*HERE, (b"mrtr-page", b"1")])
             await get(app, "/docs/about", HERE)
         assert "token" not in caplog.text

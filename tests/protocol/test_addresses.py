@@ -17,6 +17,7 @@ from mrtr_server import (
     MRTRServer,
     ResourceContents,
     ResourceLink,
+    ServerInfo,
 )
 from mrtr_server.errors import SetupError
 from mrtr_server.testing import Client, accept, roots
@@ -107,7 +108,7 @@ class TestPages:
         with pytest.raises(SetupError, match="has a user name or a password"):
             ElicitUrl("Log in", "https://ann:secret@example.com/")
         with pytest.raises(SetupError, match="website_url='/about' must be absolute"):
-            MRTRServer("x", website_url="/about")
+            MRTRServer("x", info=ServerInfo(website_url="/about"))
 
     def test_the_log_does_not_have_the_address(self, app: MRTRServer, caplog: pytest.LogCaptureFixture) -> None:
         in_a_handler(app, "https://example.com/login?token=hunter2 ")
@@ -142,7 +143,7 @@ class TestIcons:
         with pytest.raises(SetupError, match=r"^it: the src of an icon is"):
             app.resource("docs://it", name="it", icons=[icon])(lambda: None)
         with pytest.raises(SetupError, match=r"^MRTRServer: the src of an icon is"):
-            MRTRServer("x", icons=[icon])
+            MRTRServer("x", info=ServerInfo(icons=[icon]))
         with pytest.raises(ValidationError):
             Icon(**icon)
 

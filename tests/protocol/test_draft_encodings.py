@@ -26,6 +26,7 @@ from mrtr_server import (
     Sample,
     SignedCodec,
     State,
+    Task,
 )
 
 from ..support.models import Email, Login
@@ -59,7 +60,7 @@ def serving(encoding: str, **settings: Any) -> MRTRServer:
     """Return a server that has a tool of every kind."""
     app = MRTRServer("encodings", keys=[bytes(32)], dialects=["2026-07-28", encoding], **settings)
 
-    @app.tool(task="optional", ttl=600, poll=0.2)
+    @app.tool(task=Task("optional", ttl=600, poll=0.2))
     async def greet(ctx: Context) -> str:
         return f"Hello, {(await ctx.elicit('Who are you?', Login)).name}"
 
@@ -68,7 +69,7 @@ def serving(encoding: str, **settings: Any) -> MRTRServer:
         await ctx.step(effect, what)
         return f"{what} for {(await ctx.elicit('For whom?', Login)).name}"
 
-    @app.tool(task="optional", ttl=600, poll=0.2)
+    @app.tool(task=Task("optional", ttl=600, poll=0.2))
     async def side_by_side(ctx: Context) -> str:
         first, second = await ctx.ask(
             Elicit("Who is first?", Login, key="first"), Elicit("Who is second?", Login, key="second")
@@ -99,35 +100,35 @@ def serving(encoding: str, **settings: Any) -> MRTRServer:
         ask = Elicit("Where to?", Email) if kept.value == 2 else Elicit(f"Who is {kept.value}?", Login)
         return InputRequired(form=ask, state=kept.value)
 
-    @app.tool(task="optional", ttl=600, poll=0.2)
+    @app.tool(task=Task("optional", ttl=600, poll=0.2))
     async def deploy_and_tell(ctx: Context) -> str:
         _, said = await ctx.ask(Confirm("Deploy web?", key="confirm"), Sample("Say hello"))
         return f"web {said.text}"
 
-    @app.tool(task="optional", ttl=600, poll=0.2)
+    @app.tool(task=Task("optional", ttl=600, poll=0.2))
     async def deploy_all(ctx: Context) -> str:
         for service in ("web", "mail"):
             await ctx.confirm(f"Deploy {service}?", key=service)
             await ctx.step(effect, service)
         return "all"
 
-    @app.tool(task="optional", ttl=600, poll=0.2)
+    @app.tool(task=Task("optional", ttl=600, poll=0.2))
     async def say_hello(ctx: Context) -> str:
         return (await ctx.sample("Say hello")).text
 
-    @app.tool(task="optional", ttl=600, poll=0.2)
+    @app.tool(task=Task("optional", ttl=600, poll=0.2))
     async def hang() -> str:
         await asyncio.sleep(TIMEOUT)
         return "late"
 
-    @app.tool(task="optional", ttl=600, poll=0.2)
+    @app.tool(task=Task("optional", ttl=600, poll=0.2))
     async def story(ctx: Context) -> AsyncIterator[str]:
         """Ask between two pieces."""
         yield "Once "
         yield "upon a time"
         yield f", {(await ctx.elicit('Who is the hero?', Login)).name} went home"
 
-    @app.tool(task="optional", ttl=600, poll=0.2)
+    @app.tool(task=Task("optional", ttl=600, poll=0.2))
     async def mixed(ctx: Context) -> str:
         login, said, roots = await ctx.ask(Elicit("Who?", Login), Sample("Say hello"), ListRoots())
         return f"{login.name} {said.text} {roots[0].uri}"

@@ -17,9 +17,10 @@ from mrtr_server import (
     InputRequired,
     Inputs,
     ListRoots,
+    Lists,
     MRTRServer,
     Sample,
-    SetupError,
+    ServerInfo,
     State,
     TextContent,
     ToolResult,
@@ -215,9 +216,9 @@ class TestResults:
         assert told == {"com.example/cost": 3, PREFIX + "serverInfo": {"name": "meta", "version": "0.0.0"}}
 
     def test_that_can_be_kept_say_for_how_long_and_by_whom(self, serve: Serve) -> None:
-        app = MRTRServer("kept", keys=[bytes(32)], list_ttl=2.5)
+        app = MRTRServer("kept", keys=[bytes(32)], lists=Lists(cache_seconds=2.5))
 
-        @app.resource("doc://one", ttl=60, scope="public")
+        @app.resource("doc://one", cache_seconds=60, cache="public")
         def one() -> str:
             return "1"
 
@@ -307,11 +308,13 @@ class TestDiscover:
     def test_says_what_the_server_is_and_speaks(self, serve: Serve) -> None:
         app = MRTRServer(
             "known",
-            version="3.1",
-            title="Known",
-            description="Knows things.",
-            website_url="https://example.com",
-            icons=[Icon(src="https://example.com/i.png", mime_type="image/png", sizes=["48x48"])],
+            info=ServerInfo(
+                version="3.1",
+                title="Known",
+                description="Knows things.",
+                website_url="https://example.com",
+                icons=[Icon(src="https://example.com/i.png", mime_type="image/png", sizes=["48x48"])],
+            ),
             instructions="Ask away.",
             keys=[bytes(32)],
         )
@@ -352,25 +355,18 @@ class TestDiscover:
         app.resource("file:///a", name="a")(lambda: "a")
         assert "resources" in serve(app).modern("server/discover").result["capabilities"]
 
-    def test_advertises_what_there_may_be_later(self, serve: Serve) -> None:
+    def test_advertises_all_lists_where_there_is_nothing_yet(self, serve: Serve) -> None:
         """A client looks for capabilities once, and would never ask for a list that came after."""
-        later: Any = ("tools", "prompts", "resources", "completions", "tasks")
-        everything = serve(MRTRServer("later", keys=[bytes(32)], registers_later=later))
-        assert everything.modern("server/discover").result["capabilities"] == {
+        app = MRTRServer("later", keys=[bytes(32)])
+        wire = serve(app)
+        assert wire.modern("server/discover").result["capabilities"] == {
             "tools": {"listChanged": True},
             "prompts": {"listChanged": True},
             "resources": {"listChanged": True, "subscribe": True},
             "logging": {},
-            "completions": {},
-            **TASKS,
         }
-        some = serve(MRTRServer("some", keys=[bytes(32)], registers_later=["prompts"]))
-        assert set(some.modern("server/discover").result["capabilities"]) == {"prompts", "logging"}
-
-    @pytest.mark.parametrize("wrong", [["tool"], "tools", ["prompts", "sampling"]], ids=str)
-    def test_refuses_to_advertise_what_it_never_has(self, wrong: Any) -> None:
-        with pytest.raises(SetupError, match="registers_later="):
-            MRTRServer("wrong", keys=[bytes(32)], registers_later=wrong)
+        app.prompt(name="greet")(lambda: "hello")
+        assert set(wire.modern("server/discover").result["capabilities"]) == {"prompts", "logging"}
 
     def test_advertises_what_listeners_can_have(self, wire: Wire) -> None:
         capabilities = wire.modern("server/discover").result["capabilities"]

@@ -8,7 +8,7 @@ import pytest
 from mrtr_server import Caller, Context, MRTRServer, RateLimits, SetupError
 from mrtr_server.methods.dispatcher import Dispatcher
 from mrtr_server.rates import counters
-from mrtr_server.testing import AsyncClient, Clock, yes
+from mrtr_server.testing import AsyncClient, Clock, replica, yes
 
 from ..support.direct import send
 from ..support.effects import EFFECTS, effect
@@ -32,7 +32,9 @@ class RatedSite:
         self.clock = Clock(1_200_000.0)  # the beginning of a minute, and of an hour
         rates = RateLimits(**limits) if limits else None
         backend = Bearer() if auth else None
-        self.app = app = MRTRServer("site", keys=[bytes(32)], auth=backend, rate_limits=rates, clock=self.clock)
+        self.app = app = replica(
+            MRTRServer("site", keys=[bytes(32)], auth=backend, rate_limits=rates), clock=self.clock
+        )
 
         @app.tool
         async def add(a: int, b: int) -> int:

@@ -206,7 +206,7 @@ class TestInclude:
 
         @other.tool
         async def use(opened: Annotated[str, Depends(its_life)], ctx: Context) -> str:
-            assert ctx.lifespan == opened
+            assert ctx.opened == opened
             return opened
 
         @other.tool
@@ -215,7 +215,7 @@ class TestInclude:
 
         @app.tool
         async def own(ctx: Context) -> str:
-            return str(ctx.lifespan)
+            return str(ctx.opened)
 
         def hook(name: str) -> Any:
             async def around(call: CallInfo, call_next: CallNext) -> None:
@@ -298,11 +298,10 @@ class TestInclude:
             return it
 
         app.include(other, prefix="o")
-        other.overrides[real] = lambda: "inner"
-        assert await call(app, "o_use") == "inner"
-        with app.override(real, lambda: "outer"):
-            assert (await call(app, "o_use"), await call(other, "use")) == ("outer", "inner")
-        other.overrides.clear()
+        with other.override(real, lambda: "inner"):
+            assert await call(app, "o_use") == "inner"
+            with app.override(real, lambda: "outer"):
+                assert (await call(app, "o_use"), await call(other, "use")) == ("outer", "inner")
         assert await call(app, "o_use") == "real"
 
     async def test_rights_keep_working_and_hooks_get_their_own_names(self) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from typing import Annotated
+from typing import Annotated, Any
 
 import pytest
 from pydantic import BaseModel
@@ -49,23 +49,19 @@ async def query(app: MRTRServer) -> str:
 
 
 class TestOverrides:
-    async def test_one_takes_the_place_of_a_dependency_until_it_is_deleted(self, app: MRTRServer) -> None:
+    async def test_one_takes_the_place_of_a_dependency_for_as_long_as_the_block_lasts(self, app: MRTRServer) -> None:
         @app.prompt
         def prompted(connection: Annotated[str, Depends(connect)]) -> str:
             return connection
 
-        app.overrides[connect] = lambda: "a fake"
-        assert await query(app) == "x a fake"
-        assert "a fake" in str((await AsyncClient(app).get_prompt("prompted")).result)
-        assert list(app.overrides) == [connect]
-        del app.overrides[connect]
+        with app.override(connect, lambda: "a fake"):
+            assert await query(app) == "x a fake"
+            assert "a fake" in str((await AsyncClient(app).get_prompt("prompted")).result)
         assert await query(app) == "x connected to production"
-        assert len(app.overrides) == 0
 
     async def test_one_of_a_dependency_of_a_dependency(self, app: MRTRServer) -> None:
-        app.overrides[settings] = lambda: "test"
-        assert await query(app) == "x connected to test"
-        app.overrides.clear()
+        with app.override(settings, lambda: "test"):
+            assert await query(app) == "x connected to test"
         assert await query(app) == "x connected to production"
 
     async def test_one_may_have_dependencies_arguments_asks_and_a_clean_up_of_its_own(self, app: MRTRServer) -> None:
@@ -88,8 +84,8 @@ class TestOverrides:
             yield "plain"
             happened.append("left")
 
-        app.overrides[connect] = fake
-        assert await query(app) == "x plain"
+        with app.override(connect, fake):
+            assert await query(app) == "x plain"
         assert happened == ["left"]
 
     async def test_one_is_left_as_the_parameter_says_and_need_not_be_a_generator(self, app: MRTRServer) -> None:
@@ -112,32 +108,42 @@ class TestOverrides:
         assert happened == ["left"]
 
     async def test_the_context_manager_puts_back_what_was_there_whatever_happens(self, app: MRTRServer) -> None:
-        app.overrides[connect] = lambda: "first"
-
         async def fail() -> None:
             with app.override(connect, lambda: "second"):
                 assert await query(app) == "x second"
                 raise ZeroDivisionError
 
-        with pytest.raises(ZeroDivisionError):
-            await fail()
-        assert await query(app) == "x first"
+        with app.override(connect, lambda: "first"), app.override(settings, lambda: "test"):
+            with pytest.raises(ZeroDivisionError):
+                await fail()
+            assert await query(app) == "x first"
+        assert await query(app) == "x connected to production"
+
+    async def test_those_that_end_out_of_order_leave_the_others(self, app: MRTRServer) -> None:
+        one, other = app.override(connect, lambda: "fake"), app.override(settings, lambda: "test")
+        one.__enter__()
+        other.__enter__()
+        one.__exit__(None, None, None)
+        assert await query(app) == "x connected to test"
+        other.__exit__(None, None, None)
+        assert await query(app) == "x connected to production"
 
     async def test_what_is_registered_later_has_it_too(self, app: MRTRServer) -> None:
-        app.overrides[connect] = lambda: "a fake"
+        with app.override(connect, lambda: "a fake"):
 
-        @app.tool
-        def later(connection: Annotated[str, Depends(connect)]) -> str:
-            return connection
+            @app.tool
+            def later(connection: Annotated[str, Depends(connect)]) -> str:
+                return connection
 
-        assert (await AsyncClient(app).call("later")).text == "a fake"
+            assert (await AsyncClient(app).call("later")).text == "a fake"
+        assert (await AsyncClient(app).call("later")).text == "connected to production"
 
     async def test_the_schema_never_shows_what_one_takes(self, app: MRTRServer) -> None:
         def fake(text: str, other: str = "default") -> str:
             return other
 
-        app.overrides[connect] = fake
-        (tool,) = (await AsyncClient(app).request("tools/list")).result["tools"]
+        with app.override(connect, fake):
+            (tool,) = (await AsyncClient(app).request("tools/list")).result["tools"]
         assert list(tool["inputSchema"]["properties"]) == ["text"]
 
     async def test_steps_have_the_names_that_they_had(self, app: MRTRServer) -> None:
@@ -163,20 +169,23 @@ class TestOverrides:
         assert happened == ["step"]
 
     def test_one_for_what_nothing_depends_on_is_refused(self, app: MRTRServer) -> None:
-        with pytest.raises(SetupError, match="overridden: nothing depends on unused; an override is for the very"):
-            app.overrides[unused] = settings
+        refused = pytest.raises(SetupError, match="overridden: nothing depends on unused; an override is for the very")
+        with refused, app.override(unused, settings):
+            pass
 
     @pytest.mark.parametrize("value", ["text", None, 3])
     def test_one_that_is_no_function_is_refused(self, app: MRTRServer, value: object) -> None:
-        with pytest.raises(SetupError, match="is not a function"):
-            app.overrides[connect] = value  # type: ignore[assignment]
+        given: Any = value
+        with pytest.raises(SetupError, match="is not a function"), app.override(connect, given):
+            pass
 
     async def test_one_that_can_not_take_the_place_changes_nothing(self, app: MRTRServer) -> None:
         def wrong(nothing: str) -> str:
             return nothing
 
-        with pytest.raises(SetupError, match="needs 'nothing', which is neither an argument nor"):
-            app.overrides[connect] = wrong
+        refused = pytest.raises(SetupError, match="needs 'nothing', which is neither an argument nor")
+        with refused, app.override(connect, wrong):
+            pass
         assert await query(app) == "x connected to production"
 
     async def test_replicas_share_them_as_they_share_handlers(self, app: MRTRServer) -> None:
@@ -191,7 +200,7 @@ class TestOfLifespans:
 
         @app.tool
         async def use(database: Annotated[str, Depends(real)], ctx: Context) -> str:
-            return f"{database} {ctx.lifespan}"
+            return f"{database} {ctx.opened}"
 
         return app
 

@@ -179,8 +179,8 @@ class TestAFlowThatHasBegun:
 
     def test_goes_on_as_a_task(self, tmp_path: Path) -> None:
         url = f"sqlite:///{tmp_path}/tasks.db"
-        old = MRTRServer("rolling", keys=[bytes(32)], database=url, run_tasks=False)
-        new = MRTRServer("rolling", keys=[bytes(32)], database=url)
+        old = MRTRServer("rolling", keys=[bytes(32)], store=url, run_tasks=False)
+        new = MRTRServer("rolling", keys=[bytes(32)], store=url)
 
         @old.tool(name="go", task="required")
         async def go_then(city: str, unit: str) -> str:

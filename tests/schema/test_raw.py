@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from mrtr_server import MRTRServer, SetupError
+from mrtr_server import InputSchema, MRTRServer, SetupError
 from mrtr_server.errors import ArgumentsMisfit
 from mrtr_server.schema.arguments import MOST_PROBLEMS
 from mrtr_server.schema.raw import RawArguments
@@ -210,7 +210,7 @@ def test_a_pattern_that_needs_more_than_that_is_refused_with_the_ways_out(patter
             RawArguments("tool", {"$schema": dialect, "type": "object", "properties": {"a": field}}, None)
         said = str(caught.value)
         assert f"{pattern!r} can't be matched in linear time (at {place})" in said
-        assert "Write it without lookaround and backreferences; or pass validate=False" in said
+        assert "Write it without lookaround and backreferences; or pass InputSchema(..., validate=False)" in said
 
 
 def test_without_validation_a_schema_is_served_and_nothing_is_held_to_it() -> None:
@@ -227,9 +227,7 @@ def test_leaving_validation_out_is_said_to_the_decorator() -> None:
     schema = {"type": "object", "properties": {"a": {"pattern": "(?=a)b"}}}
     with pytest.raises(SetupError, match="can't be matched in linear time"):
         app.tool(name="held", input_schema=schema)(lambda arguments: None)
-    app.tool(name="served", input_schema=schema, validate=False)(lambda arguments: None)
-    with pytest.raises(SetupError, match="validate=False is for tools with input_schema="):
-        app.tool(name="typed", validate=False)(lambda city: None)
+    app.tool(name="served", input_schema=InputSchema(schema, validate=False))(lambda arguments: None)
 
 
 def test_unique_items_take_a_time_that_grows_with_their_number() -> None:

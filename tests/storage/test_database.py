@@ -248,7 +248,7 @@ class TestASQLiteThatIsTooOld:
         with pytest.raises(SetupError, match=r"SQLite must be 3\.35 or later, and this Python has 3\.34\.1"):
             SQLStore(f"sqlite:///{tmp_path}/store.db")
         with pytest.raises(SetupError, match=r"^database: SQLite must be 3\.35"):
-            MRTRServer("old", keys=[bytes(32)], database=f"sqlite:///{tmp_path}/store.db")
+            MRTRServer("old", keys=[bytes(32)], store=f"sqlite:///{tmp_path}/store.db")
 
     def test_keeps_no_server_from_its_tasks_and_confirmations_in_one_process(self) -> None:
         app = MRTRServer("old", keys=[bytes(32)])

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 from pydantic_core import from_json
 
-from mrtr_server import Context, InProcessStore, KeyRing, MRTRServer, SQLStore, Store, StoreUnavailable
+from mrtr_server import Context, InProcessStore, KeyRing, MRTRServer, SQLStore, Store, StoreUnavailable, Task
 from mrtr_server.cli import main
 from mrtr_server.crypto.codec import SealedCodec
 from mrtr_server.errors import InvalidRequestState
@@ -79,7 +79,7 @@ def server(store: Store, **options: Any) -> MRTRServer:
         await ctx.confirm("Write it?")
         return effect("written")
 
-    @app.tool(task="required", poll=0.05)
+    @app.tool(task=Task("required", poll=0.05))
     async def ship(ctx: Context) -> str:
         first = await ctx.step(effect, "packed")
         await ctx.confirm("Ship it?")

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 import httpx
 import pytest
 
-from mrtr_server import MRTRServer, SQLStore, StoreUnavailable
+from mrtr_server import MRTRServer, Shutdown, SQLStore, StoreUnavailable
 from mrtr_server.protocol.messages import Change
 from mrtr_server.testing import AsyncClient, yes
 
@@ -64,7 +64,7 @@ class TestAServerThatIsMadeReadOnly:
         self, postgresql: PostgreSQL, caplog: pytest.LogCaptureFixture
     ) -> None:
         store = SQLStore(postgresql.url(await postgresql.new_database()))
-        app = MRTRServer("bank", keys=[bytes(32)], store=store, ready_needs_store=True)
+        app = MRTRServer("bank", keys=[bytes(32)], store=store, shutdown=Shutdown(ready_needs_store=True))
 
         @app.tool(confirm="Pay?")
         def pay() -> str:

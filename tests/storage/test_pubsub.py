@@ -23,6 +23,7 @@ from mrtr_server.storage.sql.pubsub import SQLFanout
 
 from ..support.databases import PostgreSQL
 from ..support.serving import KEYS, ROOT, TIMEOUT, in_process, until
+from ..support.stores import carrying
 from ..support.wire import Wire
 from ..transport.test_subscriptions import listening
 
@@ -543,10 +544,10 @@ class TestWhichOne:
         assert type(InProcessStore().fanout()) is InProcessFanout
         assert type(SQLStore(f"sqlite:///{tmp_path}/changes.db").fanout()) is SQLFanout
 
-    async def test_a_server_takes_that_of_its_store_unless_it_is_given_another(self, tmp_path: Path) -> None:
+    async def test_a_server_takes_that_of_its_store(self, tmp_path: Path) -> None:
         given, url = InProcessFanout(), f"sqlite:///{tmp_path}/changes.db"
-        assert type(MRTRServer("x", keys=[bytes(32)], database=url)._parts.fanout) is SQLFanout
-        assert MRTRServer("x", keys=[bytes(32)], database=url, fanout=given)._parts.fanout is given
+        assert type(MRTRServer("x", keys=[bytes(32)], store=url)._parts.fanout) is SQLFanout
+        assert MRTRServer("x", keys=[bytes(32)], store=carrying(given))._parts.fanout is given
         assert type(MRTRServer("x", keys=[bytes(32)])._parts.fanout) is InProcessFanout
 
 

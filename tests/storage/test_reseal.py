@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner
 from starlette.requests import Request
 
-from mrtr_server import Context, KeyRing, Limits, MRTRServer, SetupError, SQLStore, StoreUnavailable
+from mrtr_server import Context, KeyRing, Limits, MRTRServer, SetupError, SQLStore, StoreUnavailable, Task
 from mrtr_server.cli import main
 from mrtr_server.crypto.place_codec import PlaceCodec
 from mrtr_server.crypto.purposes import REPORT
@@ -24,7 +24,7 @@ from mrtr_server.live.answers import Asked
 from mrtr_server.live.events import Event, Origin
 from mrtr_server.live.parts import LiveParts
 from mrtr_server.live.session_states import SessionState
-from mrtr_server.protocol.callers import Client
+from mrtr_server.protocol.callers import ClientInfo
 from mrtr_server.protocol.messages import Call, Complete, Outcome
 from mrtr_server.protocol.sessions import Session
 from mrtr_server.storage.lease import Lease
@@ -52,16 +52,16 @@ class Bank:
         async def paid(request: Request) -> str:
             return "paid"
 
-        @self.app.tool(task="required", poll=0.05)
+        @self.app.tool(task=Task("required", poll=0.05))
         async def approve(ctx: Context) -> str:
             await ctx.confirm("Go on?")
             return "approved"
 
-        @self.app.tool(task="required", poll=0.05)
+        @self.app.tool(task=Task("required", poll=0.05))
         async def at_once() -> str:
             return "done"
 
-        @self.app.tool(task="required", poll=0.05)
+        @self.app.tool(task=Task("required", poll=0.05))
         async def work(ctx: Context) -> str:
             first = await ctx.step(self._wait, key="first")
             return f"{first} and {await ctx.step(self._do, key='second')}"
@@ -137,7 +137,9 @@ async def test_every_sealed_row_is_sealed_under_the_first_key_and_the_others_can
 
 async def test_what_open_calls_and_sessions_keep_is_sealed_anew_as_well(url: str) -> None:
     asked, long = Asked("round", "key", time.time() + 600), "x" * 2_000
-    event = Event(Origin("tools/call", {"name": long}, 1, Session("v", Client(), key="key")), expires=time.time() + 600)
+    event = Event(
+        Origin("tools/call", {"name": long}, 1, Session("v", ClientInfo(), key="key")), expires=time.time() + 600
+    )
     call = Call("tools/call", {}, state="state")
 
     def parts(store: SQLStore, *keys: bytes) -> LiveParts:

@@ -18,7 +18,7 @@ SAID = ("argument", "question", "answered", "result", "outcome", "alice")
 async def test_who_reads_the_file_finds_nothing_that_was_said(tmp_path: Path) -> None:
     words = {word: f"{word}-5c4d1e" for word in SAID}
     users = {"token": words["alice"]}
-    app = MRTRServer("sealed", keys=[bytes(32)], database=f"sqlite:///{tmp_path}/store.db", auth=BearerTokens(users))
+    app = MRTRServer("sealed", keys=[bytes(32)], store=f"sqlite:///{tmp_path}/store.db", auth=BearerTokens(users))
 
     def note(text: str) -> str:
         return f"{words['result']} {text}"

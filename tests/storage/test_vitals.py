@@ -176,7 +176,7 @@ class TestTheTotals:
         default = Limits()
 
         def totals(database: str | None, **limits: Any) -> list[int]:
-            app = MRTRServer("shop", keys=[bytes(32)], database=database, limits=Limits(**limits) if limits else None)
+            app = MRTRServer("shop", keys=[bytes(32)], store=database, limits=Limits(**limits) if limits else None)
             found = app.limits
             return [found.stored_tasks, found.stored_states, found.stored_bytes]
 
@@ -190,5 +190,5 @@ class TestTheTotals:
         assert totals(url) == [7, 10 * before[1], 10 * before[2]], "of the environment, too"
 
     async def test_a_sqlite_file_keeps_the_defaults(self, tmp_path: Path) -> None:
-        app = MRTRServer("shop", keys=[bytes(32)], database=f"sqlite:///{tmp_path}/store.db")
+        app = MRTRServer("shop", keys=[bytes(32)], store=f"sqlite:///{tmp_path}/store.db")
         assert app.limits == Limits()

@@ -14,7 +14,7 @@ import httpx
 import pytest
 from pydantic_core import from_json
 
-from mrtr_server import Context, InProcessStore, MRTRServer, StoreUnavailable
+from mrtr_server import Context, InProcessStore, MRTRServer, Shutdown, StoreUnavailable
 from mrtr_server.errors import ClocksApart, WrongVersion
 from mrtr_server.storage import contact
 from mrtr_server.storage import watched as watched_store
@@ -150,7 +150,7 @@ def assert_unavailable(reply: Reply) -> str:
 
 @pytest.fixture
 async def served(database: Away) -> AsyncIterator[Served]:
-    made = Served(database=database.url, lame_duck=0, shutdown_seconds=1)
+    made = Served(store=database.url, shutdown=Shutdown(lame_duck=0, seconds=1))
     yield made
     await made.close()
 
@@ -189,7 +189,7 @@ class TestADatabaseThatIsAway:
         await served.ready_is(200, {"status": "ok"})
 
     async def test_readiness_turns_where_the_operator_says_so(self, database: Away) -> None:
-        served = Served(database=database.url, ready_needs_store=True, lame_duck=0, shutdown_seconds=1)
+        served = Served(store=database.url, shutdown=Shutdown(ready_needs_store=True, lame_duck=0, seconds=1))
         assert await served.ready() == (200, {"status": "ok"})
         with database.gone():
             await served.ready_is(503, {"status": "store away", "store": "away"})

@@ -14,12 +14,15 @@ from mrtr_server import (
     InputRequired,
     Inputs,
     Limits,
+    Lists,
     MRTRServer,
     Root,
     Roots,
     Sample,
     Sampled,
+    ServerInfo,
     State,
+    Task,
     ToolError,
 )
 
@@ -35,7 +38,9 @@ class Order(BaseModel):
 
 LIMITS = Limits(body_bytes=64 * 1024, json_depth=12, answers=4, rounds=3, state_bytes=8 * 1024)
 
-strict = MRTRServer("strict", version="1.2.3", keys=[bytes(32)], limits=LIMITS, page_size=5)
+strict = MRTRServer(
+    "strict", info=ServerInfo(version="1.2.3"), keys=[bytes(32)], limits=LIMITS, lists=Lists(page_size=5)
+)
 """Offers something of every kind, under limits that a test reaches soon."""
 
 
@@ -180,7 +185,7 @@ def weather_at_once(city: str) -> str:
     return WEATHER.format(city)
 
 
-@streaming.tool(name="get_weather", task="optional", ttl=60, poll=5)
+@streaming.tool(name="get_weather", task=Task("optional", ttl=60, poll=5))
 async def weather_in_pieces(city: str) -> AsyncIterator[str]:
     """Get the weather in a city, line by line."""
     for line in WEATHER.format(city).splitlines(keepends=True):

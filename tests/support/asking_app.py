@@ -9,11 +9,13 @@ from pathlib import Path
 
 from starlette.requests import Request
 
-from mrtr_server import Context, MRTRServer
+from mrtr_server import Context, Metrics, MRTRServer, Shutdown
 
 PLACE = Path(os.environ["ASKING_DIR"])
 
-app = MRTRServer("asking", database=os.environ["ASKING_DATABASE"], lame_duck=0.1, metrics="/metrics")
+app = MRTRServer(
+    "asking", store=os.environ["ASKING_DATABASE"], shutdown=Shutdown(lame_duck=0.1), metrics=Metrics("/metrics")
+)
 
 
 @app.tool(single_use=True)

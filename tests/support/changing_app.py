@@ -4,7 +4,7 @@ import asyncio
 
 from mrtr_server import MRTRServer
 
-app = MRTRServer("changing", registers_later=("prompts", "resources"))
+app = MRTRServer("changing")
 
 
 @app.tool

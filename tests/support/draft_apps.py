@@ -3,7 +3,7 @@
 from pydantic import BaseModel
 
 from examples.echo_task import echo
-from mrtr_server import Context, MRTRServer
+from mrtr_server import Context, MRTRServer, Task
 
 from .apps import weather_for_somebody
 
@@ -24,9 +24,9 @@ async def describe(ctx: Context) -> str:
 def serving(encoding: str) -> MRTRServer:
     """Return the tools of the drafts in one of their encodings, and in the newest version for tests to listen by."""
     app = MRTRServer("drafts", keys=[bytes(32)], dialects=["2026-07-28", encoding])
-    app.tool(name="get_weather", task="optional", ttl=3600, poll=5)(weather_for_somebody)
-    app.tool(task="optional", ttl=3600, poll=0.1)(echo)
-    app.tool(task="optional", ttl=3600, poll=5)(describe)
+    app.tool(name="get_weather", task=Task("optional", ttl=3600, poll=5))(weather_for_somebody)
+    app.tool(task=Task("optional", ttl=3600, poll=0.1))(echo)
+    app.tool(task=Task("optional", ttl=3600, poll=5))(describe)
     return app
 
 

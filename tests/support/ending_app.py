@@ -16,7 +16,7 @@ from typing import Annotated
 
 import uvicorn
 
-from mrtr_server import Context, Depends, MRTRServer
+from mrtr_server import Context, Depends, MRTRServer, Shutdown
 
 PLACE = Path(os.environ.get("ENDING", "."))
 MINUTE = 60.0
@@ -37,8 +37,8 @@ async def lifespan(_: MRTRServer) -> AsyncIterator[None]:
 
 app = MRTRServer(
     "ending",
-    lame_duck=0.2,
-    database=os.environ.get("ENDING_DATABASE", f"sqlite:///{PLACE}/tasks.db"),
+    shutdown=Shutdown(lame_duck=0.2),
+    store=os.environ.get("ENDING_DATABASE", f"sqlite:///{PLACE}/tasks.db"),
     lifespan=lifespan,
     run_tasks="ENDING_LEFT_TO_OTHERS" not in os.environ,
 )

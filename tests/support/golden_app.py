@@ -8,8 +8,8 @@ from typing import Any
 from pydantic import BaseModel
 from starlette.requests import Request
 
-from mrtr_server import BearerTokens, Context, Elicit, InputRequired, Inputs, KeyRing, MRTRServer, State
-from mrtr_server.testing import Clock
+from mrtr_server import BearerTokens, Context, Elicit, InputRequired, Inputs, KeyRing, Lists, MRTRServer, State, Task
+from mrtr_server.testing import Clock, replica
 
 NOW = 1_700_000_000.0
 RING = KeyRing([bytes(range(32))])
@@ -59,7 +59,8 @@ def survey(inputs: Inputs, state: State[int]) -> str | InputRequired:
 def golden(**settings: Any) -> MRTRServer:
     """Make the application, with the settings of a test."""
     known = {"auth": BearerTokens({"ann-token": "ann", "bob-token": "bob"}), "identify": whose, "base_url": BASE}
-    app = MRTRServer("golden", keys=RING, **{"clock": Clock(NOW), "page_size": 2, **known, **settings})
+    clock = settings.pop("clock", Clock(NOW))
+    app = replica(MRTRServer("golden", keys=RING, **{"lists": Lists(page_size=2), **known, **settings}), clock=clock)
 
     @app.callback("bank")
     async def bank(request: Request) -> Account:
@@ -81,7 +82,7 @@ def golden(**settings: Any) -> MRTRServer:
         await ctx.confirm(f"Pay for {item}?")
         return await ctx.step(pay, item)
 
-    @app.tool(task="optional", ttl=600)
+    @app.tool(task=Task("optional", ttl=600))
     async def ship(item: str, ctx: Context) -> str:
         """Reserve, go on in the background, ask there, and pay."""
         reserved = await ctx.step(reserve, item)

@@ -4,7 +4,19 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from mrtr_server import Context, Elicit, InputRequired, Inputs, ListRoots, MRTRServer, ProtocolError, Sample, ToolError
+from mrtr_server import (
+    Context,
+    Elicit,
+    InputRequired,
+    Inputs,
+    ListRoots,
+    MRTRServer,
+    ProtocolError,
+    Sample,
+    Shutdown,
+    Task,
+    ToolError,
+)
 
 from .effects import EFFECTS
 from .live_app import opened
@@ -29,7 +41,7 @@ def register(app: MRTRServer) -> MRTRServer:
         """Add two numbers, without a task."""
         return a + b
 
-    @app.tool(task="optional", ttl=600, poll=0.5)
+    @app.tool(task=Task("optional", ttl=600, poll=0.5))
     def count(shelf: int = 1) -> Count:
         """Count films."""
         return Count(films=3 * shelf)
@@ -44,7 +56,7 @@ def register(app: MRTRServer) -> MRTRServer:
         """Render a film, in the background alone."""
         return await ctx.step(effect, "rendered")
 
-    @app.tool(task="optional", poll=0.1)
+    @app.tool(task=Task("optional", poll=0.1))
     async def greet(ctx: Context, greeting: str = "Hello") -> str:
         """Ask for a name."""
         login = await ctx.elicit("Who are you?", Login)
@@ -114,4 +126,4 @@ def register(app: MRTRServer) -> MRTRServer:
     return app
 
 
-app = register(MRTRServer("studio", lame_duck=0))
+app = register(MRTRServer("studio", shutdown=Shutdown(lame_duck=0)))

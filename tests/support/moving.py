@@ -11,13 +11,13 @@ from pathlib import Path
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
-from mrtr_server import Context, InputRequired, Inputs, MRTRServer
+from mrtr_server import Context, InputRequired, Inputs, MRTRServer, Shutdown
 
 DIRECTORY = Path(os.environ.get("MOVING", "."))
 
 LAME_DUCK = float(os.environ.get("LAME_DUCK", "0.5"))
 
-app = MRTRServer("moving", lame_duck=LAME_DUCK, shutdown_seconds=LAME_DUCK + 25)
+app = MRTRServer("moving", shutdown=Shutdown(lame_duck=LAME_DUCK, seconds=LAME_DUCK + 25))
 site = Starlette(routes=[Mount("/tools", app)])
 
 

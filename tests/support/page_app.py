@@ -22,15 +22,17 @@ from mrtr_server import (
     MRTRServer,
     ResourceLink,
     Sample,
+    ServerInfo,
+    Task,
     TextContent,
     ToolError,
 )
 
 app = MRTRServer(
     "travel-desk",
-    title="Travel desk",
-    description="Books trips, and asks before it spends anything.",
-    version="1.4.0",
+    info=ServerInfo(
+        title="Travel desk", description="Books trips, and asks before it spends anything.", version="1.4.0"
+    ),
     docs=True,
 )
 
@@ -195,13 +197,13 @@ async def forever(ctx: Context) -> str:
     return "never"
 
 
-@app.tool(task="optional", poll=0.3)
+@app.tool(task=Task("optional", poll=0.3))
 async def charter(ctx: Context, seats: int = 20) -> str:
     """Charter a bus in the background, and ask what it may cost."""
     await ctx.background()
     for done in range(1, 4):
         await ctx.step(search, f"stop {done}")
-        await ctx.status(f"Asked {done} of 3 companies")
+        await ctx.progress(message=f"Asked {done} of 3 companies")
     budget = await ctx.elicit("What may it cost?", Budget)
     return f"a bus with {seats} seats for at most {budget.limit:g} {budget.currency}"
 
@@ -221,7 +223,7 @@ async def diary() -> AsyncIterator[str | ImageContent]:
     yield "Day 2: Oslo."
 
 
-@app.tool(task="optional", poll=0.3)
+@app.tool(task=Task("optional", poll=0.3))
 async def voyage(ctx: Context) -> AsyncIterator[str | ImageContent]:
     """Tell of a journey in the background, piece by piece."""
     await ctx.background()

@@ -54,7 +54,7 @@ class Replica:
             self.process = subprocess.Popen(
                 command,
                 cwd=ROOT,
-                env=without_settings(MRTR_SHUTDOWN_SECONDS="60", MRTR_LAME_DUCK=LAME_DUCK) | environment,
+                env=without_settings(MRTR_SHUTDOWN_SECONDS="60", MRTR_SHUTDOWN_LAME_DUCK=LAME_DUCK) | environment,
                 stdout=output,
                 stderr=output,
                 pass_fds=inherited,

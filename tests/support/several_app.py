@@ -2,9 +2,9 @@
 
 import os
 
-from mrtr_server import MRTRServer
+from mrtr_server import MRTRServer, Shutdown
 
-app = MRTRServer("several", lame_duck=0.1)
+app = MRTRServer("several", shutdown=Shutdown(lame_duck=0.1))
 
 
 @app.tool

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from mrtr_server import Context, IdempotencyKey, Limits, MRTRServer, SQLStore
-from mrtr_server.testing import short_lease
+from mrtr_server.testing import replica, short_lease
 
 LEASE = 1.0
 """In seconds."""
@@ -26,7 +26,7 @@ def clock() -> float:
     return time.time() + (WITHIN if (PLACE / "later").exists() else 0.0)
 
 
-app = MRTRServer("bank", store=STORE, limits=short_lease(LEASE, Limits(state_seconds=WITHIN)), clock=clock)
+app = replica(MRTRServer("bank", store=STORE, limits=short_lease(LEASE, Limits(state_seconds=WITHIN))), clock=clock)
 
 
 def note(*words: object) -> None:

@@ -8,4 +8,4 @@ from granian.cli import entrypoint
 if __name__ == "__main__":
     multiprocessing.set_start_method("spawn")
     sys.argv[0] = "granian"
-    entrypoint()
+    entrypoint()  # type: ignore[no-untyped-call]

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 
-from mrtr_server import Context, Elicit, ListRoots, MRTRServer, Sample
+from mrtr_server import Context, Elicit, ListRoots, MRTRServer, Sample, ServerInfo
 
 from .models import Login
 
@@ -17,7 +17,7 @@ def exists(file: str) -> bool:
     return bool(file) and os.path.exists(file)
 
 
-app = MRTRServer("desktop", version="1.0")
+app = MRTRServer("desktop", info=ServerInfo(version="1.0"))
 
 
 @app.tool

@@ -1,8 +1,12 @@
-"""Two views of one store, for the contracts that every store keeps."""
+"""Stores for tests: two views of one, for the contracts that every store keeps, and one with a fan-out of the test."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
+
+from typing_extensions import override
+
+from mrtr_server import Fanout, InProcessStore
 
 S = TypeVar("S")
 
@@ -22,3 +26,14 @@ class Stores(Generic[S]):
     another: S
     pass_time: Callable[[float], Awaitable[None]]
     rows: Callable[[], Awaitable[int]]
+
+
+def carrying(fanout: Fanout) -> InProcessStore:
+    """Return a store of the process whose changes are carried by a fan-out of the test's own."""
+
+    class Carrying(InProcessStore):
+        @override
+        def fanout(self) -> Fanout:
+            return fanout
+
+    return Carrying()

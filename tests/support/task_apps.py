@@ -2,7 +2,7 @@
 
 from pydantic import BaseModel
 
-from mrtr_server import Context, ListRoots, MRTRServer, ProtocolError, Sample, ToolError
+from mrtr_server import Context, ListRoots, MRTRServer, ProtocolError, Sample, ServerInfo, Task, ToolError
 
 from .apps import weather_for_somebody
 from .models import Login
@@ -10,14 +10,14 @@ from .models import Login
 promising = MRTRServer("promising", keys=[bytes(32)])
 """The city weather of the earliest sketches, as a promise."""
 
-promising.tool(name="get_weather", task="optional", ttl=3600, poll=5)(weather_for_somebody)
+promising.tool(name="get_weather", task=Task("optional", ttl=3600, poll=5))(weather_for_somebody)
 
 
 class Size(BaseModel):
     size: int
 
 
-working = MRTRServer("working", version="1.2.3", keys=[bytes(32)])
+working = MRTRServer("working", info=ServerInfo(version="1.2.3"), keys=[bytes(32)])
 """Has a tool of every kind that can become a task."""
 
 
@@ -27,23 +27,23 @@ def at_once(name: str) -> str:
     return f"Hello, {name}"
 
 
-@working.tool(task="optional", ttl=600, poll=0.2)
+@working.tool(task=Task("optional", ttl=600, poll=0.2))
 async def greet(ctx: Context) -> str:
     """Ask for a name."""
     return f"Hello, {(await ctx.elicit('Who are you?', Login)).name}"
 
 
-@working.tool(task="optional", ttl=600, poll=0.2)
+@working.tool(task=Task("optional", ttl=600, poll=0.2))
 async def measure(ctx: Context) -> str:
     """Ask in rounds, and again as a task."""
     login = await ctx.elicit("Who are you?", Login)
     await ctx.background()
-    await ctx.status(f"Waiting for the size of {login.name}")
+    await ctx.progress(message=f"Waiting for the size of {login.name}")
     size = await ctx.elicit("How tall?", Size)
     return f"{login.name} is {size.size} tall"
 
 
-@working.tool(task="optional", ttl=600, poll=0.2)
+@working.tool(task=Task("optional", ttl=600, poll=0.2))
 async def twice(ctx: Context) -> str:
     """Ask the same thing twice, under one key and then another."""
     first = await ctx.elicit("Who is first?", Login)
@@ -51,7 +51,7 @@ async def twice(ctx: Context) -> str:
     return f"{first.name}, {second.name}"
 
 
-@working.tool(task="optional", ttl=600, poll=0.2)
+@working.tool(task=Task("optional", ttl=600, poll=0.2))
 async def everything(ctx: Context) -> str:
     """Ask the client's model, and for its roots."""
     said, roots = await ctx.ask(Sample("Where to?"), ListRoots())

@@ -17,7 +17,7 @@ from pathlib import Path
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
-from mrtr_server import Context, Limits, MRTRServer, ProtocolError
+from mrtr_server import Context, Limits, MRTRServer, ProtocolError, Shutdown, Task
 
 POLL = 0.1
 """In seconds."""
@@ -40,17 +40,17 @@ async def lifespan(_: MRTRServer) -> AsyncIterator[None]:
 
 app = MRTRServer(
     "tasks",
-    database=DATABASE,
+    store=DATABASE,
     limits=Limits(
         lease_seconds=float(os.environ.get("TASKS_LEASE", "30")),
         task_attempts=int(os.environ.get("TASKS_ATTEMPTS", "5")),
     ),
     lifespan=lifespan,
-    lame_duck=float(os.environ.get("TASKS_LAME_DUCK", "0.1")),
+    shutdown=Shutdown(lame_duck=float(os.environ.get("TASKS_LAME_DUCK", "0.1"))),
     run_tasks=not os.environ.get("TASKS_LEFT_TO_OTHERS"),
 )
 mounted = Starlette(routes=[Mount("/", app)])  # which passes no lifespan on
-without_tasks = MRTRServer("plain", database=DATABASE)
+without_tasks = MRTRServer("plain", store=DATABASE)
 without_store = MRTRServer("alone")
 
 
@@ -62,7 +62,7 @@ async def part(number: int) -> int:
     return os.getpid()
 
 
-@app.tool(task="required", poll=POLL)
+@app.tool(task=Task("required", poll=POLL))
 @without_store.tool(task="required")
 async def work(parts: int, ctx: Context) -> str:
     """Do a work of several parts; return which processes did them."""
@@ -73,14 +73,14 @@ async def work(parts: int, ctx: Context) -> str:
     return " ".join(done)
 
 
-@app.tool(task="required", poll=POLL)
+@app.tool(task=Task("required", poll=POLL))
 async def approve(ctx: Context) -> str:
     """Ask, and go on."""
     await ctx.confirm("Go on?")
     return "gone on"
 
 
-@app.tool(task="required", poll=POLL)
+@app.tool(task=Task("required", poll=POLL))
 async def beside(ctx: Context) -> str:
     """Ask beside a part, and do another one when that is answered."""
 
@@ -96,14 +96,14 @@ async def die() -> None:
     os._exit(1)
 
 
-@app.tool(task="required", poll=POLL)
+@app.tool(task=Task("required", poll=POLL))
 async def deadly(ctx: Context) -> str:
     """Take the process along."""
     await ctx.step(die)
     return "alive"
 
 
-@app.tool(task="required", poll=POLL)
+@app.tool(task=Task("required", poll=POLL))
 async def signalled_twice(number: int, ctx: Context) -> str:
     """Send the process a signal twice, before its event loop turns, and go on for long."""
     for _ in range(2):
@@ -111,7 +111,7 @@ async def signalled_twice(number: int, ctx: Context) -> str:
     return str(await ctx.step(part, 0))
 
 
-@app.tool(task="required", poll=POLL)
+@app.tool(task=Task("required", poll=POLL))
 async def fragile(ctx: Context) -> str:
     """Do a part, and fail unless the file `mended` is there."""
     done = await ctx.step(part, 0)
@@ -126,7 +126,7 @@ async def drop(name: str, number: int) -> int:
     return number
 
 
-@app.tool(task="required", poll=POLL)
+@app.tool(task=Task("required", poll=POLL))
 async def drip(name: str, ctx: Context) -> str:
     """Have one effect after the other, with pauses of every length in between."""
     for number in range(1000):
@@ -136,7 +136,7 @@ async def drip(name: str, ctx: Context) -> str:
     return "dry"
 
 
-@app.tool(task="required", poll=POLL)
+@app.tool(task=Task("required", poll=POLL))
 async def endless(ctx: Context) -> str:
     """Run until somebody ends it."""
     note("begun", os.getpid())

@@ -79,7 +79,7 @@ def test_every_request_that_reached_the_socket_is_answered_but_for_one_of_the_la
 ) -> None:
     (port,) = free_ports(1)
     replica = Replica(port, tmp_path / "log")
-    replica.start(*options, MRTR_LAME_DUCK="0.3", **keys_of(KEYS))
+    replica.start(*options, MRTR_SHUTDOWN_LAME_DUCK="0.3", **keys_of(KEYS))
     process = replica.process
     assert process is not None
     wait_until(lambda: replica.text.count("Application startup complete") == max(1, len(options)), "the start")

@@ -22,7 +22,7 @@ from mrtr_server import (
     TaskRow,
 )
 from mrtr_server.crypto.codec import SealedCodec
-from mrtr_server.testing import AsyncClient, Clock, accept, yes
+from mrtr_server.testing import AsyncClient, Clock, accept, replica, yes
 
 from ..support import golden_app
 from ..support.golden_app import BASE, DONE, NOW, Login, golden
@@ -75,7 +75,7 @@ reserve.__module__ = pay.__module__ = "shop"
 @pytest.fixture
 def app() -> MRTRServer:
     PAID.clear()
-    app = MRTRServer("golden", keys=RING, clock=Clock(NOW))
+    app = replica(MRTRServer("golden", keys=RING), clock=Clock(NOW))
 
     @app.tool
     async def order(item: str, ctx: Context) -> str:

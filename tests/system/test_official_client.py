@@ -32,12 +32,14 @@ from mrtr_server import (
     InputRequired,
     Inputs,
     ListRoots,
+    Lists,
     Message,
     MRTRServer,
     ResourceContents,
     ResourceLink,
     Roots,
     Sample,
+    ServerInfo,
     State,
     TextContent,
     ToolError,
@@ -160,7 +162,9 @@ def connect(office_url: str, mode: str) -> Connect:
 # The server
 
 
-office = MRTRServer("office", version="2.0", instructions="Be brief.", keys=[bytes(32)], page_size=7)
+office = MRTRServer(
+    "office", info=ServerInfo(version="2.0"), instructions="Be brief.", keys=[bytes(32)], lists=Lists(page_size=7)
+)
 
 
 class Booking(BaseModel):
@@ -340,7 +344,7 @@ def broken() -> str:
     raise RuntimeError("swordfish")
 
 
-@office.resource("doc://plain", mime_type="text/markdown", ttl=60)
+@office.resource("doc://plain", mime_type="text/markdown", cache_seconds=60)
 def plain() -> str:
     """Be read at once."""
     READS.append("plain")

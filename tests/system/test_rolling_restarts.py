@@ -70,7 +70,7 @@ def test_events_of_a_stream_pass_as_they_come(nginx: Nginx) -> None:
 def test_a_rolling_restart_loses_no_request(nginx: Nginx, replicas: list[Replica]) -> None:
     """With the settings of the example alone, and without `non_idempotent`: nginx sends no POST twice."""
     assert "non_idempotent" not in (nginx.directory / "tools.conf").read_text()
-    assert f'MRTR_LAME_DUCK: "{LAME_DUCK}"' in example("compose.yaml")
+    assert f'MRTR_SHUTDOWN_LAME_DUCK: "{LAME_DUCK}"' in example("compose.yaml")
     before = len(nginx.replies)
     load = Load(nginx.url)
     with load.running():
@@ -116,7 +116,7 @@ def test_keys_are_rotated_and_the_version_is_upgraded_under_load(tmp_path: Path)
                 load.flows_after(10)
                 replaced = [replica.process for replica in replicas]
                 for replica in replicas:
-                    replica.start(**environment, MRTR_LAME_DUCK="0.3")
+                    replica.start(**environment, MRTR_SHUTDOWN_LAME_DUCK="0.3")
                 for replica in replicas:
                     replica.wait_ready()
                 for replica, process in zip(replicas, replaced, strict=True):

@@ -14,7 +14,7 @@ import anyio
 import asyncpg  # type: ignore[import-untyped]
 import pytest
 
-from mrtr_server import Context, MRTRServer, SQLStore
+from mrtr_server import Context, MRTRServer, SQLStore, Task
 from mrtr_server.flow import single_use as redemption
 from mrtr_server.storage.tasks import TaskRow
 from mrtr_server.testing import short_lease, yes
@@ -189,11 +189,11 @@ class TestAStepWhoseRecordComesTooLate:
             done.append("charged")
             return done.count("charged")
 
-        @app.tool(task="required", poll=0.1)
+        @app.tool(task=Task("required", poll=0.1))
         async def pay(ctx: Context) -> str:
             receipt = await ctx.step(charge)
             done.append(f"told of {receipt}")
-            await ctx.status("almost")
+            await ctx.progress(message="almost")
             return f"receipt {receipt}"
 
         with in_thread(app) as port:

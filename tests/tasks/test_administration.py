@@ -9,7 +9,7 @@ from typing import Literal
 
 import pytest
 
-from mrtr_server import Context, KeyRing, MRTRServer, ProtocolError, SetupError, SQLStore, TaskRow
+from mrtr_server import Context, KeyRing, MRTRServer, ProtocolError, SetupError, SQLStore, Task, TaskRow
 from mrtr_server.errors import UnknownTarget
 from mrtr_server.protocol.messages import Change
 from mrtr_server.tasks.administration import TaskAdministration
@@ -33,7 +33,7 @@ class AdministrationBench:
         self.app = MRTRServer("bench", keys=[bytes(32)], store=store)
         self.mended = False
 
-        @self.app.tool(task="required", poll=0.05, ttl=60)
+        @self.app.tool(task=Task("required", poll=0.05, ttl=60))
         async def work(ctx: Context) -> str:
             done = await ctx.step(effect, "part")
             if not self.mended:

@@ -1,6 +1,7 @@
 """A task works while it waits: it asks beside its steps, and each answer continues its own branch."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,19 @@ import pytest
 from pydantic import BaseModel
 from starlette.requests import Request
 
-from mrtr_server import Context, Elicit, InProcessStore, InputRequired, Inputs, Limits, MRTRServer, SQLStore, Store
+from mrtr_server import (
+    Context,
+    Elicit,
+    InProcessStore,
+    InputRequired,
+    Inputs,
+    Limits,
+    MRTRServer,
+    Shutdown,
+    SQLStore,
+    Store,
+    Task,
+)
 from mrtr_server.flow.waiting_round import WaitingRound
 from mrtr_server.storage.tasks import TaskRow
 from mrtr_server.tasks import worker
@@ -38,16 +51,17 @@ class Tools:
         settings: of the server.
     """
 
-    def __init__(self, store: Store, **settings: Any) -> None:
+    def __init__(self, store: Store, clock: Callable[[], float] = time.time, **settings: Any) -> None:
         self.store = store
         self.ran: list[str] = []
         self.runs = 0
         """How often a handler began."""
         self.gates: dict[str, asyncio.Event] = {}
-        self.app = app = MRTRServer("beside", keys=[bytes(32)], store=store, lame_duck=0, **settings)
+        served = MRTRServer("beside", keys=[bytes(32)], store=store, shutdown=Shutdown(lame_duck=0), **settings)
+        self.app = app = replica(served, clock=clock)
         for tool in (self.beside, self.two, self.returns, self.fails, self.chain, self.pages):
             app.tool(task="optional")(tool)
-        app.tool(task="optional", answer_within=60, ttl=600)(self.hurries)
+        app.tool(task=Task("optional", ttl=600), answer_within=60)(self.hurries)
         self.paid = app.callback("paid")(self.report)
 
     def gate(self, name: str) -> asyncio.Event:

@@ -14,7 +14,7 @@ from starlette.middleware.authentication import AuthenticationMiddleware
 from starlette.requests import HTTPConnection
 from starlette.routing import Mount
 
-from mrtr_server import Caller, Context, KeyRing, Limits, MRTRServer, Principal
+from mrtr_server import Caller, Context, KeyRing, Limits, MRTRServer, Principal, Task
 from mrtr_server.flow.journal import Journal
 from mrtr_server.protocol.messages import Call
 from mrtr_server.protocol.users import RecordedUser, dump_user, load_user
@@ -84,7 +84,7 @@ def seen(ctx: Context) -> JSON:
 def make(**options: Any) -> MRTRServer:
     app = MRTRServer("callers", keys=[bytes(32)], auth=Tokens(), **options)
 
-    @app.tool(task="optional", poll=0.05)
+    @app.tool(task=Task("optional", poll=0.05))
     async def both(ctx: Context) -> list[JSON]:
         before = seen(ctx)
         await ctx.background()
@@ -120,7 +120,7 @@ class TestTheUser:
     def test_is_the_same_in_rounds_and_in_tasks(self, serve: Serve, name: str) -> None:
         app = MRTRServer("callers", keys=[bytes(32)], auth=Tokens())
         app.tool(name="round")(seen)
-        app.tool(name="task", task="required", poll=0.05)(seen)
+        app.tool(name="task", task=Task("required", poll=0.05))(seen)
         wire, headers = serve(app), by(f"{name}:read,write")
         in_a_round = wire.post(modern("tools/call", {"name": "round"}), headers).structured
         in_a_task = until(wire, start(wire, "task", headers), headers, "completed")["result"]["structuredContent"]
@@ -141,7 +141,7 @@ class TestTheUser:
 
         app = MRTRServer("open", keys=[bytes(32)])
         app.tool(name="round")(user)
-        app.tool(name="task", task="required", poll=0.05)(user)
+        app.tool(name="task", task=Task("required", poll=0.05))(user)
         wire = serve(app)
         assert wire.call("round").structured == [True, True, True]
         done = until(wire, start(wire, "task", {}), {}, "completed")
@@ -153,7 +153,7 @@ class TestTheUser:
 
         app = MRTRServer("open", keys=[bytes(32)])
         app.tool(name="round")(user)
-        app.tool(name="task", task="required", poll=0.05)(user)
+        app.tool(name="task", task=Task("required", poll=0.05))(user)
         around = [Middleware(AuthenticationMiddleware, backend=Tokens())]
         wire = serve(Starlette(routes=[Mount("/", app)], middleware=around))
         assert wire.call("round").structured == [False, True]
@@ -263,7 +263,7 @@ class Directory:
 def with_effect(directory: Directory, effects: list[str]) -> MRTRServer:
     app = MRTRServer("effects", keys=[bytes(32)], auth=Tokens())
 
-    @app.tool(task="required", poll=0.05, authorize=directory)
+    @app.tool(task=Task("required", poll=0.05), authorize=directory)
     async def pay(ctx: Context) -> str:
         await ctx.elicit("Pay?", Login)
         effects.append("paid")

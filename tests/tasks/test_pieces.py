@@ -104,7 +104,7 @@ async def _replicas(stack: AsyncExitStack, url: str | None, **settings: Any) -> 
         alone = replica(app, **settings)
         stack.push_async_callback(alone._parts.worker.close)
         return Replicas(alone)
-    front, back = replica(app, database=url, run_tasks=False, **settings), replica(app, database=url)
+    front, back = replica(app, store=url, run_tasks=False, **settings), replica(app, store=url)
     await stack.enter_async_context(back.worker())
     stack.push_async_callback(front._parts.shared.store.close)
     return Replicas(front)

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from pydantic_core import from_json, to_json
 
-from mrtr_server import Context, InProcessStore, KeyRing, Limits, MRTRServer, Principal, SQLStore
+from mrtr_server import Context, InProcessStore, KeyRing, Limits, MRTRServer, Principal, SQLStore, Task
 from mrtr_server.errors import InvalidRequestState, OverBudget
 from mrtr_server.flow.journal import Journal, Step
 from mrtr_server.limits import LARGEST_META
-from mrtr_server.protocol.callers import Client
+from mrtr_server.protocol.callers import ClientInfo
 from mrtr_server.protocol.messages import Call, Progress, TaskOffer
 from mrtr_server.tasks.sealing import _LONGEST_WAIT, RowBinding, SealedTasks, _dump_call
 from mrtr_server.testing import AsyncClient, yes
@@ -35,12 +35,12 @@ async def server(
     """A replica with these keys, and a client of it."""
     app = MRTRServer(name, keys=keys, store=SQLStore(f"sqlite:///{path}/tasks.db"), run_tasks=run_tasks)
 
-    @app.tool(task="required", poll=0.05)
+    @app.tool(task=Task("required", poll=0.05))
     async def pay(ctx: Context) -> str:
         await ctx.confirm("Pay?")
         return "paid" if name == "bank" else f"paid by the {name}"
 
-    @app.tool(task="required", single_use=True, poll=0.05)
+    @app.tool(task=Task("required", poll=0.05), single_use=True)
     async def transfer(ctx: Context) -> str:
         await ctx.confirm("Transfer?")
         await ctx.background()
@@ -137,7 +137,7 @@ class TestARequestThatIsKept:
         {"_meta": {"trace": "x"}, "name": "pay", "arguments": {"to": "bob"}},
         target="pay",
         arguments={"to": "bob"},
-        client=Client({"name": "app", "version": "1"}, {"elicitation": {}}),
+        client=ClientInfo({"name": "app", "version": "1"}, {"elicitation": {}}),
         principal=Principal("ann", "issuer", "app"),
         scopes=frozenset({"b", "a"}),
         headers={b"host": b"here:8000", b"cookie": b"secret"},

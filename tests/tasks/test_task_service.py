@@ -26,6 +26,7 @@ from mrtr_server import (
     SQLStore,
     State,
     Store,
+    Task,
     ToolError,
 )
 from mrtr_server.storage.tasks import epoch_of
@@ -150,7 +151,7 @@ async def rounds(ctx: Context) -> list[str]:
     first = await ctx.step(order, "first")
     login = await ctx.elicit("Who are you?", Login)
     await ctx.background()
-    await ctx.status(f"Working for {login.name}")
+    await ctx.progress(message=f"Working for {login.name}")
     second = await ctx.step(order, "second")
     size = await ctx.elicit("How tall?", Size)
     return [first, second, str(size.size)]
@@ -169,7 +170,7 @@ async def goes_on(ctx: Context) -> str:
     return login.name
 
 
-@app.tool(task="optional", rounds_first=True)
+@app.tool(task=Task("optional", rounds_first=True))
 async def depends(name: Annotated[str, Depends(goes_on)], ctx: Context) -> str:
     """Go on as a task in a dependency."""
     return await ctx.step(did, name)
@@ -193,7 +194,7 @@ async def once_later(ctx: Context) -> str:
 @app.tool(task="optional")
 async def patient(ctx: Context, name: str) -> str:
     """Run a step that waits, and another one."""
-    await ctx.status("Waiting")
+    await ctx.progress(message="Waiting")
     await ctx.step(waits, name)
     did(f"after {name}")
     return await ctx.step(did, f"next to {name}")
@@ -247,14 +248,14 @@ def counts(state: State[int]) -> str | InputRequired:
     return "counted to 5" if count == 5 else InputRequired(state=count + 1)
 
 
-@app.tool(task="optional", ttl=3 * DAY)
+@app.tool(task=Task("optional", ttl=3 * DAY))
 async def stays(ctx: Context) -> str:
     """Wait for three days for a yes."""
     await ctx.confirm("Really?")
     return did("the late deed")
 
 
-@app.tool(task="optional", answer_within=60, ttl=600)
+@app.tool(task=Task("optional", ttl=600), answer_within=60)
 async def hurries(ctx: Context) -> str:
     """Wait a minute for a yes."""
     await ctx.confirm("Really?")
@@ -264,7 +265,7 @@ async def hurries(ctx: Context) -> str:
 @app.tool(task="optional")
 async def mumbles(ctx: Context) -> str:
     """Say what not every database and client can read, and ask."""
-    await ctx.status("Around\0 \ud800")
+    await ctx.progress(message="Around\0 \ud800")
     return (await ctx.elicit("Who are you?", Login)).name
 
 

@@ -29,6 +29,7 @@ from ..support.direct import Exchange, exchange, scope_of
 from ..support.fleet import fleet
 from ..support.models import Login
 from ..support.serving import TIMEOUT
+from ..support.stores import carrying
 from ..support.virtual_time import VirtualTime
 from ..support.wire import JSON, PREFIX, Reply, Wire, accept, request
 
@@ -126,7 +127,7 @@ async def _replicas(stack: AsyncExitStack, url: str | None, **settings: Any) -> 
         alone = replica(app, **settings)
         stack.push_async_callback(alone._parts.worker.close)
         return Replicas(alone, alone)
-    front, back = replica(app, database=url, run_tasks=False, **settings), replica(app, database=url)
+    front, back = replica(app, store=url, run_tasks=False, **settings), replica(app, store=url)
     await stack.enter_async_context(back.worker())
     stack.push_async_callback(front._parts.shared.store.close)
     return Replicas(front, back)
@@ -319,7 +320,7 @@ class TestTheWaitEnds:
 
         monkeypatch.setattr(task_waiting, "FIRST_LOOK", 0.01)
         async with AsyncExitStack() as stack:
-            deaf = await _replicas(stack, None, fanout=Deaf())
+            deaf = await _replicas(stack, None, store=carrying(Deaf()))
             task = await deaf.start("held", name="a")
             waiting = deaf.opening("tasks/result", {"taskId": task}).start()
             await deaf.until_waiting()

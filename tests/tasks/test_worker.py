@@ -17,8 +17,8 @@ import httpx
 import pytest
 from starlette.requests import Request
 
-from mrtr_server import BearerTokens, Context, InProcessStore, Limits, MRTRServer, StoreUnavailable
-from mrtr_server.concurrency.shutdown import Shutdown
+from mrtr_server import BearerTokens, Context, InProcessStore, Limits, MRTRServer, Shutdown, StoreUnavailable, Task
+from mrtr_server.concurrency.shutdown import ShutdownDeadline
 from mrtr_server.errors import Full, UnknownTarget
 from mrtr_server.flow.handler import TaskTerms
 from mrtr_server.flow.journal import Step
@@ -122,13 +122,14 @@ class LateReplies(Flaky):
 class Tools:
     """A server with tools that wait to be let go on, and what they did."""
 
-    def __init__(self, store: Any, **settings: Any) -> None:
+    def __init__(self, store: Any, clock: Callable[[], float] = time.time, **settings: Any) -> None:
         self.ran: list[str] = []
         self.began = asyncio.Event()
         self.gate = asyncio.Event()
         self.store = store
-        self.app = MRTRServer("worker", keys=KEYS, store=store, lame_duck=0, shutdown_seconds=0.8, **settings)
-        self.app.tool(task="optional", ttl=600)(self.steps)
+        times = Shutdown(lame_duck=0, seconds=0.8)
+        self.app = replica(MRTRServer("worker", keys=KEYS, store=store, shutdown=times, **settings), clock=clock)
+        self.app.tool(task=Task("optional", ttl=600))(self.steps)
         self.app.tool(task="optional")(self.greet)
         self.app.tool(task="optional")(self.says)
         self.app.tool(task="optional")(self.at_once)
@@ -159,8 +160,8 @@ class Tools:
 
     def says(self, ctx: Context) -> str:
         """Say something, and go on in a thread after its end."""
-        ctx.status("one")
-        ctx.status("two")
+        ctx.progress(message="one")
+        ctx.progress(message="two")
         return "done"
 
     async def at_once(self) -> str:
@@ -669,7 +670,7 @@ class TestTasksThatBeginHere:
     async def test_are_not_said_to_have_had_no_worker(self, caplog: pytest.LogCaptureFixture) -> None:
         clock = Clock()
         tools = Tools(Flaky(clock), clock=clock)
-        tools.app.tool(name="waits", task="optional", ttl=5)(tools.waits)
+        tools.app.tool(name="waits", task=Task("optional", ttl=5))(tools.waits)
         flow = await tools.start("waits")
         await tools.began.wait()
         assert (await tools.row(flow)).version == 0
@@ -682,7 +683,7 @@ class TestTasksThatBeginHere:
     async def test_nor_are_those_that_a_worker_began_and_handed_back(self, caplog: pytest.LogCaptureFixture) -> None:
         clock = Clock()
         tools = Tools(Flaky(clock), clock=clock)
-        tools.app.tool(name="waits", task="optional", ttl=5)(tools.waits)
+        tools.app.tool(name="waits", task=Task("optional", ttl=5))(tools.waits)
         flow = await tools.start("waits")
         await tools.began.wait()
         await tools.app._parts.worker.close()
@@ -1130,7 +1131,7 @@ class TestARowThatHasChangedMeanwhile:
             """Say something, and wait."""
             said.set()
             await go_on.wait()
-            await ctx.status("one")
+            await ctx.progress(message="one")
             await tools.gate.wait()
             return "done"
 
@@ -1164,7 +1165,7 @@ class TestMessages:
             """Say a thing whenever it is let."""
             for number, turn in enumerate(turns):
                 await turn.wait()
-                await ctx.status(f"message {number}")
+                await ctx.progress(message=f"message {number}")
             await tools.gate.wait()
             return "done"
 
@@ -1215,7 +1216,7 @@ class TestMessages:
     async def test_are_what_everybody_can_keep_and_are_stored_once(self, tools: Tools, said: str, shown: str) -> None:
         async def tells(ctx: Context) -> str:
             """Tell it, and wait."""
-            await ctx.status(said)
+            await ctx.progress(message=said)
             return await tools._wait("tells")
 
         tools.app.tool(task="optional")(tells)
@@ -1231,7 +1232,7 @@ class TestMessages:
     async def test_that_are_being_stored_do_not_cost_the_result(self, tools: Tools) -> None:
         async def talks(ctx: Context) -> str:
             """End while its message is on its way."""
-            await ctx.status("working")
+            await ctx.progress(message="working")
             await asyncio.sleep(0.03)
             return "done"
 
@@ -1240,7 +1241,7 @@ class TestMessages:
         assert (await (await tools.start("talks")).wait()).text == "done"
 
 
-def begin_to_end(app: MRTRServer) -> Shutdown:
+def begin_to_end(app: MRTRServer) -> ShutdownDeadline:
     """Let a server be past the cut-off of its shutdown, and before the deadline."""
     shutdown = app._parts.admission.shutdown
     shutdown.seconds, shutdown.began = 20.0, time.monotonic() - 17
@@ -1503,7 +1504,7 @@ class TestServersThatEnd:
         clock = Clock()
         tools = Tools(Flaky(clock), run_tasks=False, clock=clock)
         flow = await tools.start("at_once")
-        stranger = MRTRServer("worker", keys=KEYS, store=tools.store, clock=clock)
+        stranger = replica(MRTRServer("worker", keys=KEYS, store=tools.store), clock=clock)
         stranger._parts.tasks.wake_worker()
         await asyncio.sleep(0.3)
         row = await tools.row(flow)
@@ -1642,9 +1643,9 @@ class TestConcurrency:
         ran: list[str] = []
 
         def server(name: str) -> MRTRServer:
-            app = MRTRServer("replica", keys=[bytes(32)], database=f"sqlite:///{tmp_path}/tasks.db")
+            app = MRTRServer("replica", keys=[bytes(32)], store=f"sqlite:///{tmp_path}/tasks.db")
 
-            @app.tool(task="required", concurrency=1, poll=0.05)
+            @app.tool(task=Task("required", poll=0.05), concurrency=1)
             async def one_at_a_time() -> str:
                 await asyncio.sleep(0.3)
                 ran.append(name)

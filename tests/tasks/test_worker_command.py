@@ -114,7 +114,7 @@ class TestWorking:
     """`app.worker()`, which the command is made of."""
 
     async def test_nothing_of_it_is_left_after_its_block(self, tmp_path: Path) -> None:
-        app = MRTRServer("a", keys=[bytes(32)], database=f"sqlite:///{tmp_path}/tasks.db", run_tasks=False)
+        app = MRTRServer("a", keys=[bytes(32)], store=f"sqlite:///{tmp_path}/tasks.db", run_tasks=False)
 
         @app.tool(task="optional")
         async def act(ctx: Context) -> str:

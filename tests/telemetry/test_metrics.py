@@ -262,7 +262,7 @@ class TestTasks:
 
 class TestTheStore:
     def test_how_long_each_operation_took(self, observed: Observed, tmp_path: Path) -> None:
-        app = server(observed, database=f"sqlite:///{tmp_path}/s.db")
+        app = server(observed, store=f"sqlite:///{tmp_path}/s.db")
         Client(app, tasks=True).call("deploy", answers={"confirm": yes, **LOGIN})
         timed = {
             labels["mrtr.store.operation"] for labels, _ in observed.points("mrtr.server.store.operation.duration")

@@ -85,7 +85,7 @@ print([span.name for span in spans.get_finished_spans()])
 
 def test_the_api_without_its_sdk_counts_as_nothing_unless_it_is_asked_for() -> None:
     assert choose(OpenTelemetry(), None) == (None, [])
-    spans, meters = choose(telemetry=True, metrics=None)
+    spans, meters = choose(telemetry=True, shows_metrics=False)
     assert spans is not None
     assert len(meters) == 1
-    assert choose(telemetry=False, metrics=None) == (None, [])
+    assert choose(telemetry=False, shows_metrics=False) == (None, [])

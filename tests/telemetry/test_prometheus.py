@@ -4,11 +4,12 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from mrtr_server import Context, Limits, MRTRServer, SetupError, __version__
+from mrtr_server import Context, Limits, Metrics, MRTRServer, ServerInfo, SetupError, __version__
 from mrtr_server.storage import vitals
 from mrtr_server.telemetry.names import METRICS
 from mrtr_server.telemetry.prometheus import prometheus_name
@@ -20,7 +21,7 @@ from ..support.observed import Observed
 
 
 def server(name: str, **settings: object) -> MRTRServer:
-    app = MRTRServer("scraped", keys=[bytes(32)], **{"metrics": "/metrics", **settings})  # type: ignore[arg-type]
+    app = MRTRServer("scraped", keys=[bytes(32)], **{"metrics": Metrics("/metrics"), **settings})  # type: ignore[arg-type]
 
     @app.tool(name=name)
     async def greet(ctx: Context) -> str:
@@ -77,7 +78,7 @@ class TestThePage:
         assert found["mrtr_server_used", "tasks"] == 0
 
     def test_a_scrape_finds_tasks_that_no_worker_takes(self, serve: Serve, tmp_path: Path) -> None:
-        app = server("asking", database=f"sqlite:///{tmp_path}/store.db", run_tasks=False)
+        app = server("asking", store=f"sqlite:///{tmp_path}/store.db", run_tasks=False)
         app.tool(name="dead", task="required")(lambda: "done")
         wire = serve(app)
         Client(wire.url, tasks=True).request("tools/call", {"name": "dead", "arguments": {}})
@@ -87,7 +88,12 @@ class TestThePage:
         assert 0 < found["mrtr_server_tasks_oldest_seconds", "dead", ""] < 60
 
     def test_a_scrape_says_which_release_this_is(self, serve: Serve) -> None:
-        text = serve(server("built", version="7.1")).send(None, method="GET", path="/metrics").responses[-1].body
+        text = (
+            serve(server("built", info=ServerInfo(version="7.1")))
+            .send(None, method="GET", path="/metrics")
+            .responses[-1]
+            .body
+        )
         assert f'mrtr_server_info{{mrtr_server_version="{__version__}",service_version="7.1"}} 1.0' in text.decode()
 
     def test_each_metric_is_there(self, serve: Serve) -> None:
@@ -122,6 +128,22 @@ class TestThePage:
         assert wire.send(None, method="HEAD", path="/metrics").responses[-1].body == b""
         assert wire.send(b"", method="POST", path="/metrics").status == 405
 
+    def test_one_with_a_token_shows_them_to_nobody_else(self, serve: Serve) -> None:
+        wire = serve(server("guarded", metrics=Metrics(token="scraper")))
+        for sent in ({}, {"Authorization": "Bearer scrape"}, {"Authorization": "Basic scraper"}):
+            refused = wire.send(None, sent, method="GET", path="/metrics")
+            assert (refused.status, refused.headers["www-authenticate"]) == (401, "Bearer")
+            assert "mrtr_server" not in refused.responses[-1].body.decode()
+        for host in ("127.0.0.1", "tools.example.com"):  # the token says enough, whatever the server is called
+            sent = {"Authorization": "bearer scraper", "Host": host}
+            assert wire.send(None, sent, method="GET", path="/metrics").status == 200
+
+    @pytest.mark.parametrize("token", ["", "two words", "ünsafe", 3])
+    def test_what_can_be_no_token_is_refused_and_not_shown(self, token: Any) -> None:
+        with pytest.raises(SetupError, match="token") as raised:
+            Metrics(token=token)
+        assert "words" not in str(raised.value)
+
     def test_without_the_setting_there_is_none(self, serve: Serve) -> None:
         assert serve(server("none", metrics=None)).send(None, method="GET", path="/metrics").status == 404
 
@@ -129,13 +151,13 @@ class TestThePage:
 class TestTheSetting:
     @pytest.mark.parametrize("path", ["metrics", "/", "/metrics/", "/mcp", "/health", "/ready"])
     def test_a_path_that_can_not_be_it_is_refused(self, path: str) -> None:
-        with pytest.raises(SetupError, match="metrics="):
-            server("x", metrics=path)
+        with pytest.raises(SetupError, match=r"must start with a slash|already used"):
+            server("x", metrics=Metrics(path))
 
     @pytest.mark.parametrize(
         ("library", "setting", "extra"),
         [
-            ("prometheus_client", "metrics='/metrics'", "prometheus"),
+            ("prometheus_client", "metrics=Metrics()", "prometheus"),
             ("opentelemetry", "telemetry=True", "otel"),
         ],
     )
@@ -145,7 +167,7 @@ class TestTheSetting:
         code = f"""
 import sys
 sys.modules[{library!r}] = None
-from mrtr_server import MRTRServer, SetupError
+from mrtr_server import Metrics, MRTRServer, SetupError
 try:
     MRTRServer("x", keys=[bytes(32)], {setting})
 except SetupError as error:

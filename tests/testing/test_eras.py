@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from mrtr_server import Context, Elicit, KeyRing, Limits, ListRoots, MRTRServer, Sample, SQLStore
+from mrtr_server import Context, Elicit, KeyRing, Limits, ListRoots, MRTRServer, Sample, SQLStore, Task
 from mrtr_server.testing import (
     EVERYTHING,
     Answers,
@@ -263,7 +263,7 @@ class TestInside:
         assert len(flow.answer(login=ANN).log) <= 1
 
     def test_replicas_may_share_a_database(self, era: str, tmp_path: Any) -> None:
-        shared = replicas(app, 3, database=f"sqlite:///{tmp_path}/x.db")
+        shared = replicas(app, 3, store=f"sqlite:///{tmp_path}/x.db")
         with Client(*shared, era=era) as client:  # so that they close it
             assert client.call("greet", answers={"login": ANN, "confirm": yes}).text == "Hello, ann"
 
@@ -472,14 +472,14 @@ class TestStrict:
 studio = MRTRServer("studio", keys=KeyRing.generate(), limits=Limits(held_streams=2))
 
 
-@studio.tool(task="optional", poll=0.1)
+@studio.tool(task=Task("optional", poll=0.1))
 async def film(ctx: Context, title: str = "Up") -> str:
     await ctx.progress(1, 2)
     login, sure = await asyncio.gather(ctx.elicit("Who films?", Login), ctx.elicit("Who cuts?", Login, key="cuts"))
     return await ctx.step(roll_out, f"{title} by {login.name} and {sure.name}")
 
 
-@studio.tool(task="required", poll=0.1)
+@studio.tool(task=Task("required", poll=0.1))
 async def render(ctx: Context) -> str:
     return await ctx.step(roll_out, "a film")
 

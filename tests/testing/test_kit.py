@@ -32,10 +32,12 @@ from mrtr_server import (
     KeyRing,
     Limits,
     ListRoots,
+    Lists,
     Message,
     MRTRServer,
     Sample,
     SealedCodec,
+    ServerInfo,
     SetupError,
     State,
     ToolError,
@@ -96,7 +98,7 @@ async def roll_out(image: str) -> str:
 
 
 ring = KeyRing.generate()
-app = MRTRServer("kit", keys=ring, clock=Clock())
+app = replica(MRTRServer("kit", keys=ring), clock=Clock())
 
 
 @app.tool
@@ -723,9 +725,9 @@ class TestReplicas:
         parameters = signature(MRTRServer).parameters.keys()
         assert parameters <= vars(app._parts.settings).keys()
         assert replica(app)._parts.settings == app._parts.settings
-        changed = {"title": "Other", "page_size": 3}
+        changed = {"info": ServerInfo(title="Other"), "lists": Lists(page_size=3)}
         assert vars(replica(app, **changed)._parts.settings) == {**vars(app._parts.settings), **changed}
-        assert app._parts.settings.title is None
+        assert app._parts.settings.info.title is None
 
     def test_have_their_own_of_what_the_application_was_not_given(self) -> None:
         given = MRTRServer("given", keys=ring, codec=SealedCodec(ring))

@@ -13,6 +13,7 @@ from mrtr_server import (
     MRTRServer,
     ProtocolError,
     ResourceContents,
+    Task,
     ToolError,
 )
 from mrtr_server.testing import Answer, AsyncClient, Client, Flow, Unexpected, accept, replicas, yes
@@ -110,7 +111,7 @@ class TestASendThatDoesNotWait:
     def test_leaves_the_task_at_work_to_be_cancelled(self, app: MRTRServer) -> None:
         begun, cancelled = asyncio.Event(), asyncio.Event()
 
-        @app.tool(task="optional", rounds_first=False)
+        @app.tool(task=Task("optional", rounds_first=False))
         async def work(ctx: Context) -> str:
             await ctx.confirm("Work?")
             begun.set()

@@ -17,7 +17,7 @@ OTHER = "https://evil.example.com"
 
 
 def make(**options: Any) -> MRTRServer:
-    app = MRTRServer("shared", keys=[bytes(32)], **{"cors_origins": [PAGE], **options})
+    app = MRTRServer("shared", keys=[bytes(32)], **{"origins": [PAGE], **options})
 
     @app.tool
     def look() -> str:
@@ -102,7 +102,7 @@ class TestPreflight:
         assert response.headers.get("access-control-allow-origin") == allowed
 
     async def test_without_origins_nothing_is_shared(self) -> None:
-        app = make(cors_origins=())
+        app = make(origins=())
         assert (await preflight(app, PAGE, "content-type")).status_code == 405
         response = await call(app, "http://localhost:3000")
         assert response.status_code == 200
@@ -146,7 +146,7 @@ class TestResponses:
         assert (await call(make(allowed_hosts=["other.example.com"]), PAGE)).status_code == 403
 
     async def test_any_origin_is_served_without_credentials_alone(self) -> None:
-        response = await call(make(cors_origins=["*"]), OTHER)
+        response = await call(make(origins=["*"]), OTHER)
         assert response.headers["access-control-allow-origin"] == "*"
         assert "access-control-allow-credentials" not in response.headers
 
@@ -158,9 +158,9 @@ class TestResponses:
 
 @pytest.mark.parametrize("origin", ["null", "app.example.com", "https://app.example.com/path"])
 def test_what_is_no_origin_is_refused(origin: str) -> None:
-    with pytest.raises(SetupError, match="cors_origins"):
-        make(cors_origins=[origin])
+    with pytest.raises(SetupError, match="origins"):
+        make(origins=[origin])
 
 
 def test_any_origin_is_a_finding() -> None:
-    assert [each.about for each in make(cors_origins=["*"]).check() if each.about != "dialects"][:1] == ["cors_origins"]
+    assert [each.about for each in make(origins=["*"]).check() if each.about != "dialects"][:1] == ["origins"]

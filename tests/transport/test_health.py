@@ -127,7 +127,7 @@ class TestTasksThatWait:
 
     @staticmethod
     def shop(tmp_path: Path, **settings: Any) -> MRTRServer:
-        app = MRTRServer("shop", keys=RING, database=f"sqlite:///{tmp_path}/store.db", run_tasks=False, **settings)
+        app = MRTRServer("shop", keys=RING, store=f"sqlite:///{tmp_path}/store.db", run_tasks=False, **settings)
 
         @app.tool(task="required")
         def report() -> str:

@@ -40,9 +40,7 @@ class Site:
         """The first letters of the arguments of the calls that have begun, as soon as they have all answers."""
         given: dict[str, Any] = {"held_bytes": TOTAL, **limits}
         backend = Bearer() if auth else None
-        self.app = MRTRServer(
-            "held", keys=[bytes(32)], auth=backend, registers_later=["resources"], limits=Limits(**given)
-        )
+        self.app = MRTRServer("held", keys=[bytes(32)], auth=backend, limits=Limits(**given))
         self.app.tool(self.wait)
         self.app.tool(self.ask)
         self.app.tool(single_use=True)(self.ask_once)

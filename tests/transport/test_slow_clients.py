@@ -232,12 +232,7 @@ class TestDeadline:
         return self.serving(PATIENT)
 
     def serving(self, write_seconds: float) -> MRTRServer:
-        app = MRTRServer(
-            "deadline",
-            keys=[bytes(32)],
-            limits=Limits(write_seconds=write_seconds),
-            registers_later=["resources"],
-        )
+        app = MRTRServer("deadline", keys=[bytes(32)], limits=Limits(write_seconds=write_seconds))
 
         @app.tool
         async def large(ctx: Context) -> str:

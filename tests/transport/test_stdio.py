@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar
 import pytest
 from starlette.authentication import SimpleUser
 
-from mrtr_server import Caller, Context, Elicit, Header, Limits, MRTRServer
+from mrtr_server import Caller, Context, Elicit, Header, Limits, MRTRServer, Shutdown
 from mrtr_server.transport.lines import BACKLOG_BYTES
 
 from ..support import live_app, live_tasks_app
@@ -28,7 +28,7 @@ YES = {"action": "accept", "content": {"confirm": True}}
 
 
 def live(**settings: Any) -> MRTRServer:
-    return live_app.register(MRTRServer("live", shutdown_seconds=TIMEOUT, **settings))
+    return live_app.register(MRTRServer("live", shutdown=Shutdown(seconds=TIMEOUT), **settings))
 
 
 @pytest.fixture(scope="module")
@@ -405,7 +405,7 @@ class TestTheHandshakeEra:
 
 class TestTasks:
     def test_a_task_asks_while_its_result_is_waited_for_and_its_status_is_told(self) -> None:
-        with over_pipes(live_tasks_app.register(MRTRServer("studio", shutdown_seconds=TIMEOUT))) as client:
+        with over_pipes(live_tasks_app.register(MRTRServer("studio", shutdown=Shutdown(seconds=TIMEOUT)))) as client:
             client.initialize()
             called = client.request("tools/call", {"name": "greet", "arguments": {}, "task": {}})
             task = {"taskId": called["result"]["task"]["taskId"]}
@@ -799,7 +799,7 @@ class TestTheEnd:
 
     def test_what_runs_too_long_is_cut_off(self) -> None:
         live_app.GATE.clear()
-        app = live_app.register(MRTRServer("live", shutdown_seconds=1, lame_duck=0))
+        app = live_app.register(MRTRServer("live", shutdown=Shutdown(seconds=1, lame_duck=0)))
         with over_pipes(app) as client:
             client.initialize()
             client.begin_call("wait")
@@ -829,7 +829,7 @@ class TestTheEnd:
 
         @app.tool
         def show(ctx: Context) -> str:
-            return f"{ctx.lifespan} {ctx.request}"
+            return f"{ctx.opened} {ctx.request}"
 
         with over_pipes(app) as client:
             assert text_of(client.call("show", {}, modern=True)) == "opened None"

@@ -6,7 +6,7 @@ import json
 import socket
 import sys
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,6 @@ import pytest
 from starlette.types import Message
 
 from mrtr_server import Fanout, MRTRServer
-from mrtr_server.methods.discovery import Registered
 from mrtr_server.protocol.messages import Change, Subscription
 from mrtr_server.storage.pubsub import InProcessFanout
 from mrtr_server.transport import connection
@@ -23,11 +22,10 @@ from mrtr_server.transport import connection
 from ..conftest import Serve
 from ..support.direct import Exchange, headers_for, scope_of, send
 from ..support.serving import TIMEOUT, Process, in_process, in_thread, wait_until
+from ..support.stores import carrying
 from ..support.wire import EVERYTHING, JSON, PREFIX, TASKS, Listener, Reply, Wire, message_problems, modern
 
 SUBSCRIPTION = PREFIX + "subscriptionId"
-LATER: Collection[Registered] = ("tools", "prompts", "resources")
-"""What a server may have later can be listened to before."""
 ALL: JSON = {"toolsListChanged": True, "promptsListChanged": True, "resourcesListChanged": True}
 
 
@@ -38,7 +36,7 @@ def fanout() -> InProcessFanout:
 
 @pytest.fixture
 def app(fanout: InProcessFanout) -> MRTRServer:
-    served = MRTRServer("changing", keys=[bytes(32)], fanout=fanout, registers_later=LATER)
+    served = MRTRServer("changing", keys=[bytes(32)], store=carrying(fanout))
 
     @served.tool
     def change() -> str:
@@ -180,8 +178,8 @@ class TestChanges:
                 super().publish(change)
 
         kept: Fanout = Kept()
-        app = MRTRServer("kept", keys=[bytes(32)], fanout=kept, registers_later=LATER)
-        other = MRTRServer("kept", keys=[bytes(32)], fanout=kept, registers_later=LATER)
+        app = MRTRServer("kept", keys=[bytes(32)], store=carrying(kept))
+        other = MRTRServer("kept", keys=[bytes(32)], store=carrying(kept))
         with listening(serve(app), ALL) as listener:
             listener.next()
             other.notify_prompts_changed()
@@ -463,7 +461,7 @@ class TestEnding:
                 return Deaf()
 
         async def scene() -> Reply:
-            app = MRTRServer("deaf", keys=[bytes(32)], fanout=DeafFanout())
+            app = MRTRServer("deaf", keys=[bytes(32)], store=carrying(DeafFanout()))
             message = modern("subscriptions/listen", {"notifications": ALL}, id="sub")
             under_way = Exchange(app, scope_of(headers_for(message))).body(json.dumps(message).encode()).start()
             await under_way.until(b"acknowledged")

@@ -59,7 +59,7 @@ app = Starlette(
         WebSocketRoute("/socket", echo),
         Mount("/", mcp),
     ],
-    lifespan=mcp.lifespan,
+    lifespan=mcp.running,
 )
 
 
