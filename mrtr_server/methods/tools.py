@@ -23,7 +23,7 @@ from ..protocol.messages import JSON, NEEDS_TASKS, Call, Complete, HandedOver, N
 from ..rates.rate_limiter import RateLimiter
 from ..registration.registry import Registry
 from ..registration.tools import Tool
-from ..schema.known_arguments import validate_arguments
+from ..schema.arguments import validate_arguments
 from ..schema.results import failed
 from ..storage.lease import Lease
 from ..storage.watched import not_executed
