@@ -49,10 +49,9 @@ from .registration.declarations import Depends
 from .registration.methods import prompt, resource, tool
 from .schema.arguments import Header
 from .server import MRTRServer
-from .storage.base import Redemption, Store, TaskStore
+from .storage.base import Redemption, Store, TaskRow, TaskStore
 from .storage.memory import InProcessStore
 from .storage.pubsub import Fanout
-from .storage.tasks import TaskRow
 from .telemetry.choice import OpenTelemetry
 
 __all__ = [

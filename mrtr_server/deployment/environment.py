@@ -20,7 +20,7 @@ from ..crypto.keys import ENVIRONMENT as KEYS
 from ..errors import SetupError
 from ..given import having
 from ..limits import Limits
-from ..storage.factory import ENVIRONMENT as DATABASE
+from ..storage import ENVIRONMENT as DATABASE
 from .settings import Settings
 
 logger = logging.getLogger("mrtr_server")

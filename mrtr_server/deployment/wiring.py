@@ -49,9 +49,9 @@ from ..protocol.messages import JSON, Change
 from ..protocol.served_dialects import ServedDialects
 from ..rates.rate_limiter import RateLimiter
 from ..registration.registry import Opening, Registry
+from ..storage.health import VitalsWatch, written
 from ..storage.pubsub import Fanout
 from ..storage.quotas import Quotas
-from ..storage.vitals import VitalsWatch, written
 from ..tally import Tally
 from ..tasks.records import TaskRecords
 from ..tasks.task_service import Tasks

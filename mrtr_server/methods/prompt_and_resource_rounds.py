@@ -18,7 +18,7 @@ from ..flow.round_service import RoundService
 from ..flow.states import Opened
 from ..protocol.messages import JSON, Call, Complete, HandedOver, NeedsInput, Outcome, Outlet
 from ..schema.arguments import ArgumentNames, Arguments, validate_arguments
-from ..storage.lease import Lease
+from ..storage.base import Lease
 from .failures import ErrorReporter, problems, refused, request_failure
 
 

@@ -1,152 +1,25 @@
 """A store whose outages are logged once: when it goes away, and when it is back."""
 
 import asyncio
-import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextvars import Context
 from secrets import token_hex
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from typing_extensions import override
 
-from ..errors import ClocksApart, NotExecuted, StoreUnavailable
-from ..logs.failures import report_failure, report_outage
+from ..errors import StoreUnavailable
 from ..tally import DROPPED, TAKEOVERS, Tally
-from .base import Redemption, Store
-from .contact import Contact
-from .lease import GRACE_SECONDS
+from .base import FREE, GRACE_SECONDS, Places, Redemption, Store, TaskRow, Vitals
+from .health import LOOK_WITHIN, Contact, Outage, StoreObserver, VitalsWatch
 from .pubsub import Fanout
 from .quotas import ANY, Quota
-from .slowness import Slowness
-from .tasks import FREE, Places, TaskRow
-from .vitals import Vitals, VitalsWatch
-
-logger = logging.getLogger("mrtr_server")
 
 POLL_INTERVAL = 1.0
 """How long a look is good enough for readiness, in seconds."""
 
-BESIDE = frozenset({"renew", "renew_tasks"})
-"""What has a way of its own to the store: that it works proves nothing of the others."""
-
-QUIET = 2.0
-"""How long a method must not have failed, in seconds, when another one has written."""
-
-LOOK_WITHIN = 0.7
-"""How long such a look may take, in seconds. Kubernetes waits a second for its probe."""
-
 T = TypeVar("T")
-
-
-class StoreObserver(Protocol):
-    """Is told what a store does."""
-
-    def took(self, method: str, seconds: float, error: Exception | None) -> None:
-        """Note how long an operation took, and why it failed, if it did."""
-
-    def added(self, row: TaskRow) -> None:
-        """Note that there is a new task."""
-
-    def changed(self, row: TaskRow, to: TaskRow) -> None:
-        """Note what a task was, and what it is now."""
-
-
-class Outage:
-    """Whether a store can be used, as far as its users have noticed.
-
-    It ends when each method that failed has worked again; or has not been called for a while, and something was
-    written meanwhile. (A disk that is full can be read, and a standby, too.)
-
-    Args:
-        name: the server's, for the log.
-    """
-
-    _reference: str
-    _since: float
-    _failures: int
-    """What the log says of the one that is on, or was on last."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self.slowness = Slowness(name)
-        """Whether the store is slow, for the log."""
-        self.look: Callable[[], object] = lambda: None
-        """Starts a look whether the store is back, when what has worked proves nothing."""
-        self.observer: StoreObserver | None = None
-        self.vitals: VitalsWatch | None = None
-        self._failing: dict[str, float] = {}
-        """The methods that failed, and when they did so last."""
-
-    @property
-    def is_on(self) -> bool:
-        """Whether the store is unavailable, or can't do what it was asked for."""
-        return bool(self._failing)
-
-    def failed(self, method: str, error: StoreUnavailable) -> None:
-        """Note that a method failed, and log it if that is news.
-
-        Args:
-            method: its name.
-            error: gets the reference of the log's entry.
-        """
-        if not self._failing:
-            self._since, self._failures = time.monotonic(), 0
-            why = f"{error}. Requests that need it are refused until it is back"
-            self._reference = report_failure(
-                "%s: the store can't be used", self._name, why=why, fields={"event": "store_away"}
-            )
-        self._failing[method] = time.monotonic()
-        self._failures += 1
-        error.reference = self._reference
-
-    def ended(self, method: str, began: float, error: Exception | None = None, *, wrote: bool = False) -> None:
-        """Note that a method has ended.
-
-        Args:
-            method: its name.
-            began: when it was called, by the monotonic clock.
-            error: why it failed; None if it worked.
-            wrote: whether it has changed anything.
-        """
-        if method != "wait_for_tasks":  # which is to wait
-            now = time.monotonic()
-            if error is None:
-                self.slowness.took(method, began, now)
-            if self.observer is not None:
-                self.observer.took(method, now - began, error)
-            if self.vitals is not None:
-                self.vitals.look_soon(now)
-        if error is None:
-            if self._failing:
-                self.worked(method, wrote=wrote)
-        # Where clocks are apart, the store works, and the log has said what does not.
-        elif isinstance(error, StoreUnavailable) and not isinstance(error, ClocksApart):
-            self.failed(method, error)
-
-    def worked(self, method: str, *, wrote: bool) -> None:
-        """Note that a method worked.
-
-        Args:
-            method: its name.
-            wrote: whether it has changed anything.
-        """
-        if wrote or method != "claim_tasks":  # which writes nothing where it finds nothing, as on a full disk
-            self._failing.pop(method, None)
-        if wrote and method not in BESIDE:
-            since = time.monotonic() - QUIET
-            self._failing = {each: at for each, at in self._failing.items() if at > since}
-        if self._failing:
-            self.look()
-        else:
-            logger.warning(
-                "%s: the store is back (reference %s), after %.0f s in which it failed %d times",
-                self._name,
-                self._reference,
-                time.monotonic() - self._since,
-                self._failures,
-                extra={"fields": {"event": "store_back", "reference": self._reference, "failures": self._failures}},
-            )
 
 
 async def _watched(outage: Outage, method: str, work: Awaitable[T], wrote: Callable[[T], bool]) -> T:
@@ -171,11 +44,7 @@ class WatchedStore(Store):
     workers until this process has been in touch with the store for a whole lease: those who live have renewed theirs by
     then, and recorded what they have done.
 
-    Args:
-        store: the store.
-        outage: takes notice.
-        lease: how long a worker may be silent before others take its tasks over, in seconds.
-        tally: counts rounds that are taken over, and outcomes that are dropped.
+    The tally counts rounds that are taken over, and outcomes that are dropped.
     """
 
     def __init__(self, store: Store, outage: Outage, *, lease: float, tally: Tally | None = None) -> None:
@@ -191,11 +60,7 @@ class WatchedStore(Store):
         outage.look = self._look_soon
 
     def observe(self, observer: StoreObserver) -> None:
-        """Notify an observer from now on.
-
-        Args:
-            observer: is notified of what the store does.
-        """
+        """Notify an observer of what the store does, from now on."""
         self._outage.observer = observer
 
     def watch(self, vitals: VitalsWatch) -> None:
@@ -400,9 +265,7 @@ class WatchedStore(Store):
     def _look_soon(self, *, writes: bool = False) -> "asyncio.Task[None] | None":
         """Start a look, unless one is under way or has just ended; return the one that is under way.
 
-        Args:
-            writes: whether it is to show that the store can be written; it does so, too, while the store is
-                unavailable.
+        If it is to show that the store can be written, or while the store is unavailable, it writes.
         """
         looking = self._looking
         if looking is None or looking.done() or looking.get_loop().is_closed():
@@ -423,13 +286,3 @@ class WatchedStore(Store):
             pass  # which has been noticed
         except Exception as error:  # in a store of the author's
             self._outage.failed("look", StoreUnavailable(f"{type(error).__name__}: {error}"))
-
-
-def not_executed(error: StoreUnavailable, what: str) -> NotExecuted:
-    """Return the error for a request that was not begun, since the store can't tell whether it was done already.
-
-    Args:
-        error: what the store said; it goes to the log unless it is there already.
-        what: was not done, for the log.
-    """
-    return NotExecuted(report_outage(error, "%s", what))

@@ -16,7 +16,7 @@ from ..limits import LARGEST_META, Limits
 from ..protocol.callers import Client, Principal
 from ..protocol.messages import JSON, Call, Complete, Progress
 from ..protocol.users import dump_user, load_user
-from ..storage.tasks import TaskRow, in_epoch
+from ..storage.base import TaskRow, in_epoch
 from ..well_formed import write_json
 from .questions import Questions
 

@@ -36,11 +36,9 @@ from mrtr_server.crypto.place_codec import PlainCodec
 from mrtr_server.errors import InvalidRequestState, Overloaded, StoreUnavailable
 from mrtr_server.flow import single_use as redemption
 from mrtr_server.protocol.messages import Call, Complete
-from mrtr_server.storage.base import Redemption, Store
-from mrtr_server.storage.lease import Lease
+from mrtr_server.storage.base import Lease, Redemption, Store, TaskRow
 from mrtr_server.storage.memory import InProcessStore
 from mrtr_server.storage.quotas import Quotas
-from mrtr_server.storage.tasks import TaskRow
 from mrtr_server.testing import EVERYTHING, Answer, AsyncClient, Clock, Reply, accept, decline, no, short_lease, yes
 
 from ..support.databases import freeze

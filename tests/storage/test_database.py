@@ -22,7 +22,7 @@ import pytest
 
 from mrtr_server import Context, MRTRServer, SetupError, SQLStore, Store, StoreUnavailable
 from mrtr_server.errors import WrongVersion
-from mrtr_server.storage.factory import store_of
+from mrtr_server.storage import store_of
 from mrtr_server.storage.sql import postgresql as module
 from mrtr_server.storage.sql import sqlite
 from mrtr_server.storage.sql.database import Version

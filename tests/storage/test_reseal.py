@@ -27,11 +27,11 @@ from mrtr_server.live.session_states import SessionState
 from mrtr_server.protocol.callers import Client
 from mrtr_server.protocol.messages import Call, Complete, Outcome
 from mrtr_server.protocol.sessions import Session
-from mrtr_server.storage.lease import Lease
+from mrtr_server.storage.base import Lease
 from mrtr_server.storage.quotas import Quotas
-from mrtr_server.storage.sql import reseal as module
+from mrtr_server.storage.sql import administration as module
+from mrtr_server.storage.sql.administration import TABLES, Resealed, reseal
 from mrtr_server.storage.sql.database import Database
-from mrtr_server.storage.sql.reseal import TABLES, Resealed, reseal
 from mrtr_server.storage.sql.urls import open_database
 from mrtr_server.testing import AsyncClient, accept, short_lease, yes
 

@@ -16,13 +16,12 @@ from pydantic_core import from_json
 
 from mrtr_server import Context, InProcessStore, MRTRServer, StoreUnavailable
 from mrtr_server.errors import ClocksApart, WrongVersion
-from mrtr_server.storage import contact
+from mrtr_server.storage import health
 from mrtr_server.storage import watched as watched_store
-from mrtr_server.storage.base import Redemption, Store
+from mrtr_server.storage.base import Redemption, Store, TaskRow
+from mrtr_server.storage.health import Outage, Slowness
 from mrtr_server.storage.pubsub import InProcessFanout
-from mrtr_server.storage.slowness import Slowness
-from mrtr_server.storage.tasks import TaskRow
-from mrtr_server.storage.watched import Outage, WatchedStore
+from mrtr_server.storage.watched import WatchedStore
 from mrtr_server.tally import DROPPED, TAKEOVERS, Tally
 from mrtr_server.testing import AsyncClient, Reply, yes
 
@@ -805,7 +804,7 @@ class TestTakingTasksOver:
         self, watched: WatchedStore, store: Shared, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         await self.waited(watched, store)
-        monkeypatch.setattr(contact, "LONGEST_GAP", 0.1)
+        monkeypatch.setattr(health, "LONGEST_GAP", 0.1)
         await asyncio.sleep(0.2)
         assert await self.waited(watched, store) >= LEASE
 

@@ -58,11 +58,8 @@ class _Jobs:
 class SQLiteFile:
     """Runs single statements on a file whose tables are there, and on no other that comes in its place.
 
-    Any number of event loops may use it. It opens the file when it is used, and closes it when it is not for a while.
-
-    Args:
-        path: of the file.
-        busy_timeout: how long a statement waits for another process's write, in seconds.
+    Any number of event loops may use it. It opens the file when it is used, and closes it when it is not for a while. A
+    statement waits for another process's write for `busy_timeout` seconds.
     """
 
     def __init__(self, path: str, busy_timeout: float) -> None:
@@ -73,13 +70,8 @@ class SQLiteFile:
     async def run(self, sql: str, given: Mapping[str, Any], *, is_urgent: bool = False) -> Rows:
         """Run a statement, and return its rows. Its changes are on the disk then.
 
-        Args:
-            sql: the statement; one that begins with SELECT only reads.
-            given: its parameters by name, in types that SQLite knows.
-            is_urgent: whether it goes before all that waits and is not.
-
-        Raises:
-            sqlite3.Error: it could not be run; it has changed nothing then.
+        Where it raises, it has changed nothing. One that begins with SELECT only reads. An urgent one goes before all
+        that wait and are not.
         """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Rows] = loop.create_future()
@@ -88,15 +80,7 @@ class SQLiteFile:
         return await future
 
     def find(self, sql: str, given: Mapping[str, Any]) -> Rows | None:
-        """Run a lookup by key without waiting.
-
-        Args:
-            sql: the statement, which begins with SELECT.
-            given: its parameters by name, in types that SQLite knows.
-
-        Returns:
-            The rows; None if it would have to wait: then use `run`.
-        """
+        """Run a lookup by key without waiting; None if it would have to wait: then use `run`."""
         return self._inline.read(sql, given)
 
     def close(self) -> None:

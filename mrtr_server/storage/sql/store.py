@@ -13,7 +13,7 @@ from ...concurrency.threads import in_own_thread
 from ...errors import StoreUnavailable
 from ..base import Redemption
 from ..quotas import ANY, ENDLESS, Quota
-from .pubsub import SQLFanout
+from .notify import SQLFanout
 from .tasks import FULL_AND_THEN_NOT, LOOKS, SQLTasks, budget
 from .urls import open_database
 

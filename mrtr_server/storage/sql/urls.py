@@ -16,15 +16,9 @@ DRIVERS = {"sqlite": ("", "aiosqlite"), "postgresql": ("", "asyncpg")}
 def open_database(
     url: str, clock: Callable[[], float] = time.time, environment: Mapping[str, str] = os.environ
 ) -> Database:
-    """Return the database of a URL. It connects when it is first used.
+    """Return the database of a URL, which connects when it is first used. A path is from the working directory.
 
-    Args:
-        url: `sqlite:///file.db`, a path from the working directory; or `postgresql://user@host/name`, as libpq has it.
-        clock: returns the time of this machine, in seconds since the epoch.
-        environment: where `MRTR_DATABASE_DIRECT_URL` is looked up.
-
-    Raises:
-        SetupError: the URL can't be used, or its driver is not installed. The message never repeats the URL.
+    Raises `SetupError`, which never repeats the URL.
     """
     kind, rest = _kind(url.strip())
     if kind == "sqlite":

@@ -1,4 +1,4 @@
-"""Seal what a database holds under the first key of the ring, so that the others can be dropped."""
+"""What an operator does to a database: upgrade its tables, check it, begin another epoch, and seal its rows anew."""
 
 import asyncio
 from collections import Counter
@@ -9,25 +9,89 @@ from ...crypto import purposes
 from ...crypto.keys import KeyRing
 from ...crypto.place_codec import PlaceCodec
 from ...errors import InvalidRequestState, SetupError
-from .database import Database
+from .database import Advice, Database
 from .urls import open_database
+
+
+async def upgrade(url: str) -> str:
+    """Upgrade a database, or make the tables if there are none, while no other process does either.
+
+    Returns what was done, in words. Where it raises `StoreUnavailable`, the tables are as they were, or complete but
+    for an index.
+    """
+    database = open_database(url)
+    try:
+        found = await database.upgrade()
+    finally:
+        await database.close()
+    if found is None:
+        return f"{database.name}: created the tables, at version {database.version}"
+    if found.number == database.version:
+        return f"{database.name}: nothing to do, the tables are at version {found.number}"
+    if found.number not in database.migrations:
+        return f"{database.name}: nothing to do, the tables are at the later version {found.number}, which works, too"
+    return f"{database.name}: upgraded from version {found.number} to version {database.version}"
+
+
+async def script(url: str) -> str:
+    """Return what `upgrade` would run, for those who run it by hand; nothing where it is done. It changes nothing.
+
+    One transaction changes the tables. What follows it makes indexes while others write, each outside of a transaction.
+    """
+    database = open_database(url)
+    try:
+        found = await database.found_version()
+        steps = database.steps_from(found)
+        # Of new tables, they are made with the tables; those of a later release are not ours to make.
+        indexes = await database.missing_indexes() if found is not None and found.number in database.migrations else []
+    finally:
+        await database.close()
+    whole = ["BEGIN", *steps, "COMMIT"] if steps else []
+    return "".join(f"{step};\n" for step in (*whole, *indexes))
+
+
+async def review(url: str, processes: int = 1) -> list[Advice]:
+    """Return what an operator should know of a database before so many processes use it."""
+    database = open_database(url)
+    try:
+        await database.check()
+        return await database.review(processes)
+    finally:
+        await database.close()
+
+
+async def new_epoch(url: str) -> str:
+    """Begin another epoch of a database: what states and tasks name of the one before does not count any more.
+
+    Returns what was done, in words.
+    """
+    database = open_database(url)
+    try:
+        epoch = await database.begin_epoch()
+    finally:
+        await database.close()
+    return (
+        f"{database.name}: the epoch {epoch} has begun. States of before that are redeemed once are refused, and the "
+        "tasks that had not ended have failed: `mrtr-server tasks list --status failed` shows them"
+    )
+
+
+# Seal what a database holds under the first key of the ring, so that the others can be dropped
+
 
 BATCH = 50
 """How many rows are read at once."""
+
 PASSES = 5
 """How often all rows are looked at, at most: servers write rows meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Table:
-    """A table with sealed columns.
+    """A table with sealed columns, each row for one of the purposes.
 
-    Args:
-        name: its name.
-        purposes: what its columns are sealed for: each row for one of these.
-        columns: the sealed ones.
-        find: the statement that returns rows after a key: each the key and these columns.
-        change: the statement that changes these columns of a row where they are as they were found.
+    One statement finds rows after a key: each the key and these columns. The other one changes these columns of a row
+    where they are as they were found.
     """
 
     name: str
@@ -65,14 +129,9 @@ TABLES = (
 
 @dataclass(slots=True)
 class Resealed:
-    """What was done to a table.
+    """What was done to a table, of the rows that have not expired.
 
-    Args:
-        table: its name.
-        rows: how many it has, but for those that have expired.
-        sealed: how many were resealed.
-        left: how many are still sealed under another key, since servers still seal under it.
-        unopened: how many do not open under the ring, by the reason.
+    Some are left under another key, since servers still seal under it; some do not open under the ring, by the reason.
     """
 
     table: str
@@ -91,18 +150,7 @@ async def reseal(url: str, ring: KeyRing) -> list[Resealed]:
     """Seal every row of a database under the first key of a ring, while servers work with it.
 
     A row that is changed meanwhile is not overwritten, but looked at again. It may be ended at any time and run again:
-    rows that are sealed under the first key stay as they are.
-
-    Args:
-        url: as for `SQLStore`.
-        ring: has every key that rows are sealed under, the new one first.
-
-    Returns:
-        What was done, for each table.
-
-    Raises:
-        SetupError: the URL can't be used, or the database's driver is not installed, or there are no tables.
-        StoreUnavailable: it could not be done to its end.
+    rows that are sealed under the first key stay as they are. Raises `SetupError` where there are no tables.
     """
     database = open_database(url)
     try:
