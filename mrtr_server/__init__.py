@@ -4,8 +4,7 @@ import typing as _typing
 
 from ._version import __version__
 from .auth.fixed_tokens import BearerTokens
-from .auth.introspection import IntrospectionAuth
-from .auth.jwt_auth import JWTAuth
+from .auth.oauth import IntrospectionAuth, JWTAuth
 from .callbacks.callback_service import Callback, CallbackLink
 from .crypto.codec import Codec, SealedCodec
 from .crypto.keys import KeyRing

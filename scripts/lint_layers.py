@@ -93,10 +93,7 @@ ONLY_IMPORTERS = {
                 "site",
             )
         ),
-        *(
-            f"auth.{each}"
-            for each in ("bearer", "fixed_tokens", "introspection", "jwt_auth", "jwt_keys", "token_backend")
-        ),
+        *(f"auth.{each}" for each in ("fixed_tokens", "jwt_keys", "oauth", "token_backend")),
         "dev.refused_requests",
         "protocol.users",
         "flow.context",
