@@ -12,10 +12,8 @@ from ..callbacks.callback_service import Callbacks
 from ..concurrency.shutdown import DEFAULT, Shutdown, read_seconds
 from ..concurrency.threads import Threads
 from ..crypto.codec import SealedCodec
-from ..crypto.cursors import Cursors
-from ..crypto.keys import KeyRing
-from ..crypto.place_codec import PlaceCodec
-from ..crypto.purposes import OUTCOME
+from ..crypto.keys import OUTCOME, KeyRing
+from ..crypto.place_codec import Cursors, PlaceCodec
 from ..errors import SetupError
 from ..flow.admission import Admission
 from ..flow.authorization import Authorizer

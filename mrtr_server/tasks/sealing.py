@@ -6,9 +6,8 @@ from typing import Any, NamedTuple
 
 from pydantic_core import from_json, to_json
 
-from ..crypto.keys import KeyRing
+from ..crypto.keys import TASK, KeyRing
 from ..crypto.place_codec import PlaceCodec
-from ..crypto.purposes import TASK
 from ..errors import InvalidRequestState, OverBudget, ProtocolError, RequestError
 from ..flow.journal import Journal
 from ..flow.outcome_codec import dump_outcome, load_outcome

@@ -17,8 +17,8 @@ from starlette.requests import Request
 
 from mrtr_server import Context, KeyRing, Limits, MRTRServer, SetupError, SQLStore, StoreUnavailable
 from mrtr_server.cli import main
+from mrtr_server.crypto.keys import REPORT
 from mrtr_server.crypto.place_codec import PlaceCodec
-from mrtr_server.crypto.purposes import REPORT
 from mrtr_server.flow.admission import Admission
 from mrtr_server.live.answers import Asked
 from mrtr_server.live.events import Event, Origin

@@ -5,8 +5,18 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ...crypto import purposes
-from ...crypto.keys import KeyRing
+from ...crypto.keys import (
+    LIVE_ANSWER,
+    LIVE_EVENT,
+    LIVE_OUTCOME,
+    LIVE_PAGES,
+    LIVE_SESSION,
+    OUTCOME,
+    REPORT,
+    TASK,
+    TASK_PIECES,
+    KeyRing,
+)
 from ...crypto.place_codec import PlaceCodec
 from ...errors import InvalidRequestState, SetupError
 from .database import Advice, Database
@@ -102,28 +112,15 @@ class _Table:
 
 
 TABLES = (
-    _Table(
-        "mrtr_redemptions",
-        (purposes.OUTCOME, purposes.LIVE_OUTCOME),
-        ("outcome",),
-        "sealed_redemptions",
-        "reseal_redemption",
-    ),
+    _Table("mrtr_redemptions", (OUTCOME, LIVE_OUTCOME), ("outcome",), "sealed_redemptions", "reseal_redemption"),
     _Table(
         "mrtr_kept",
-        (
-            purposes.REPORT,
-            purposes.LIVE_ANSWER,
-            purposes.LIVE_EVENT,
-            purposes.LIVE_SESSION,
-            purposes.LIVE_PAGES,
-            purposes.TASK_PIECES,
-        ),
+        (REPORT, LIVE_ANSWER, LIVE_EVENT, LIVE_SESSION, LIVE_PAGES, TASK_PIECES),
         ("value",),
         "sealed_values",
         "reseal_value",
     ),
-    _Table("mrtr_tasks", (purposes.TASK,), ("call", "journal", "questions", "outcome"), "sealed_tasks", "reseal_task"),
+    _Table("mrtr_tasks", (TASK,), ("call", "journal", "questions", "outcome"), "sealed_tasks", "reseal_task"),
 )
 
 
