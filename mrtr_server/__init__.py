@@ -43,7 +43,7 @@ from .protocol.content import (
     ToolAnnotations,
     ToolResult,
 )
-from .rates.rate_limits import RateLimits
+from .rates.rate_limiter import RateLimits
 from .registration.declarations import Depends
 from .registration.methods import prompt, resource, tool
 from .schema.arguments import Header

@@ -9,7 +9,7 @@ from pydantic_core import to_json
 
 from ..errors import InvalidRequestState, MRTRError, SetupError, UnknownTarget
 from ..flow.inspection import utc_time
-from ..logs.text import plain, plain_json
+from ..logs.formats import plain, plain_json
 from ..protocol.messages import JSON, TaskStatus
 from ..storage.base import TaskRow
 from .database import takes_database

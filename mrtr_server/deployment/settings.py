@@ -20,7 +20,7 @@ from ..limits import Limits
 from ..methods.discovery import Registered
 from ..protocol.addresses import fault_of_page
 from ..protocol.served_dialects import check_dialects
-from ..rates.rate_limits import RateLimits
+from ..rates.rate_limiter import RateLimits
 from ..registration.option_types import SETTING_TYPES, check_types
 from ..registration.options import Icons
 from ..storage.base import Store

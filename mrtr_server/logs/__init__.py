@@ -2,7 +2,7 @@
 
 import logging
 
-from .text import PlainText
+from .formats import PlainText
 from .tracebacks import AuthorsFirst
 
 _logger = logging.getLogger("mrtr_server")

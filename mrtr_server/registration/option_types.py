@@ -10,7 +10,7 @@ from starlette.middleware import Middleware
 from ..errors import SetupError
 from ..limits import Limits
 from ..protocol.content import Icon
-from ..rates.rate_limits import RateLimits
+from ..rates.rate_limiter import RateLimits
 
 
 class _Kind(NamedTuple):
