@@ -52,8 +52,8 @@ async def fetch_json(
 ) -> dict[str, Any]:
     """Return the JSON object at a URL, to which a form may be POSTed. Redirects are not followed.
 
-    The credentials are name and password of this server. The `status` of an `IssuerUnavailable` says whether something
-    else came.
+    The credentials are name and password of this server. Raises `IssuerUnavailable`, with the status of
+    an answer that is of no use.
     """
     if not is_safe(url):
         raise IssuerUnavailable(f"{url!r} is not an https address")

@@ -168,7 +168,7 @@ MOST_TRIED = 10
 class IssuerKeys:
     """The keys of one issuer.
 
-    They are kept for as long as it can't be reached; `on_change` is called when other keys came. They are at
+    They are kept for as long as it can't be reached; `on_change` is called when they change. They are at
     `jwks_uri`, or where its metadata says.
     """
 
@@ -215,7 +215,7 @@ class IssuerKeys:
 
     def _lookup(self, id: str, algorithm: str, tried: Collection[VerifyingKey]) -> list[VerifyingKey]:
         fitting = [key for key in self._keys if algorithm in key.algorithms and (key.id == id or not (key.id and id))]
-        fitting.sort(key=lambda key: key.id != id)  # those of its name first
+        fitting.sort(key=lambda key: key.id != id)  # keys of its name first
         known = {key.thumbprint for key in tried}
         return [key for key in fitting[:MOST_TRIED] if key.thumbprint not in known]
 
@@ -270,9 +270,7 @@ class IssuerKeys:
                 MOST_KEYS,
             )
         if not keys:
-            if isinstance(
-                listed, list
-            ):  # the issuer has withdrawn those that are known; anything else is no set of keys
+            if isinstance(listed, list):  # the issuer has withdrawn the known keys; anything else is no set of keys
                 self._take([])
             raise IssuerUnavailable(f"{self._found_at} has no key for {', '.join(self._algorithms)}")
         return keys

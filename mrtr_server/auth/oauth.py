@@ -50,7 +50,7 @@ class JWTAuth(TokenBackend):
         implied_scopes: Mapping[str, Iterable[str]] | None = None,
         jwks_uri: str | None = None,
     ) -> None:
-        # Here, so that they are loaded only where they are used.
+        # Here, so that httpx and PyJWT are loaded only where they are used.
         from . import jwt_keys
         from .fetching import check_issuer, is_safe
 
@@ -78,7 +78,7 @@ class JWTAuth(TokenBackend):
             claims = self._verified(token, await self._keys.find(id, algorithm, keys), algorithm)
         if claims is None:
             raise AuthenticationError("the token's signature does not fit the issuer's key")
-        # No longer than the keys count: the issuer may withdraw the one that has signed it.
+        # No longer than the keys count: the issuer may withdraw the key of the token.
         return claims, min(expires_at(claims), self._clock() + self._keys.trusted_for)
 
     def _verified(self, token: bytes, keys: "Iterable[VerifyingKey]", algorithm: str) -> Mapping[str, Any] | None:
@@ -134,7 +134,7 @@ class IntrospectionAuth(TokenBackend):
         endpoint: str | None = None,
         cache_seconds: float = 60.0,
     ) -> None:
-        # Here, so that they are loaded only where they are used.
+        # Here, so that httpx and PyJWT are loaded only where they are used.
         from . import fetching
 
         fetching.check_issuer(issuer)
@@ -203,7 +203,7 @@ class IntrospectionAuth(TokenBackend):
         if self._asking.get(digest) is task:
             del self._asking[digest]
         if not task.cancelled():
-            task.exception()  # those who wait for it have it
+            task.exception()  # the requests that wait for it have it
 
     async def _ask(self, token: bytes, digest: bytes) -> dict[str, Any]:
         loop = asyncio.get_running_loop()

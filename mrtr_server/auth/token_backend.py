@@ -46,7 +46,7 @@ _ACCESS_KINDS = frozenset(
         "application/at+jwt",
     }
 )
-"""What these say of an access token that its bearer may use, in lower case. A refresh token or an ID token is none."""
+"""What these claims say of an access token that its bearer may use, in lower case; not of refresh or ID tokens."""
 
 
 class IssuedUser(BaseUser):

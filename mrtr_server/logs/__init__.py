@@ -1,4 +1,4 @@
-"""What goes to the log: plain text, short tracebacks, failures under a reference, and refusals told once."""
+"""What goes to the log: plain text, short tracebacks, failures under a reference, and refusals once."""
 
 import logging
 

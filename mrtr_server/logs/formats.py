@@ -131,7 +131,7 @@ LONGEST = 2000
 """How many characters of a message, or of what an exception says, are logged."""
 
 
-# Control characters, characters that break a line in a viewer, and those that change the direction of text.
+# Control characters, characters that break a line in a viewer, and characters that change the direction of text.
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 _BUT_LINES = re.compile(_CONTROL.pattern.replace("\x00-\x1f", "\x00-\x08\x0b-\x1f"))

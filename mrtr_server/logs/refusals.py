@@ -1,4 +1,4 @@
-"""Lines that clients cause come at a limited rate: those of refused requests, and those of the web server."""
+"""Lines that clients cause come at a limited rate: of refused requests, and of the web server."""
 
 import json
 import logging
@@ -59,7 +59,7 @@ class Bound:
         self._windows: dict[str, _Window] = {}
 
     def take(self, kind: str, shown: tuple[str, ...]) -> str | None:
-        """Count one more line; return what it is to say of those that were left out, or None if it is left out itself.
+        """Count one more line; return what it is to say of lines that were left out, or None if it is left out itself.
 
         Nobody but our own code and libraries chooses the kind, which it has in common with others.
         """

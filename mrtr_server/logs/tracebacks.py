@@ -71,8 +71,8 @@ def format_innermost(frame: FrameType) -> str:
 def format_failure(error: BaseException) -> str:
     """Return a failure as the log shows it.
 
-    Of its traceback, and of those of the exceptions that led to it, the author's calls are shown, and one line says
-    which others were left out. Where no call is the author's, all are shown.
+    Of its traceback, and of the tracebacks of exceptions that led to it, the author's calls are shown, and one line
+    says which others were left out. Where no call is the author's, all are shown.
     """
     failure = traceback.TracebackException.from_exception(error, compact=True)
     parts = list(_parts(failure))
@@ -88,7 +88,7 @@ def format_failure(error: BaseException) -> str:
 
 def format_import_failure(error: Exception) -> str:
     """Return why a module of the author's can't be imported, as `format_failure` does."""
-    if isinstance(error, SyntaxError):  # it names the line itself; the calls are those of an import
+    if isinstance(error, SyntaxError):  # it names the line itself; the calls are of an import
         return "".join(traceback.format_exception_only(error)).rstrip()
     return format_failure(error)
 
@@ -153,7 +153,7 @@ def _parts(failure: traceback.TracebackException) -> Iterator[traceback.Tracebac
 
 
 def _called(calls: Iterable[traceback.FrameSummary]) -> Iterator[str]:
-    """Return the files of the functions that ours have called for the author: those may be installed, too."""
+    """Yield the files of functions that ours have called for the author: an author's code may be installed, too."""
     caller = ""
     for call in calls:
         if caller in _CALLERS and not call.filename.startswith(_OURS):
@@ -200,9 +200,9 @@ def _summary(frame: FrameType) -> traceback.FrameSummary:
 
 
 def take_locals(error: BaseException) -> None:
-    """Put a traceback without local variables into the place of an exception's own, and of those that led to it.
+    """Remove the local variables from the tracebacks of an exception, and of the exceptions that led to it.
 
-    It has the same files, lines and functions. Local variables hold whatever the code worked on. Nobody may handle the
+    Files, lines and functions stay. Local variables hold whatever the code worked on. Nobody may handle the
     exception any more.
     """
     for each in _linked(error):

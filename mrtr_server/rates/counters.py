@@ -19,7 +19,7 @@ except ImportError as error:
     raise lacking("A rate limit", "limits", error) from error
 
 MOST_COUNTERS = 100_000
-"""How many counters a process keeps: beyond that, those with the least use are reset."""
+"""How many counters a process keeps: beyond that, the least used are reset."""
 
 REDIS_TIMEOUT = 1.0
 """How long Redis may take to answer, in seconds."""
@@ -158,7 +158,7 @@ class Counters:
     def _sweep(self, now: float) -> None:
         """Drop the counters that count nothing any more, and a quarter of too many.
 
-        Not those that are used up: a caller could reset its own by causing many others.
+        Counters that are used up stay: a caller could reset its own by causing many others.
         """
         kept = {key: window for key, window in self._windows.items() if window.ends > now}
         if len(kept) >= MOST_COUNTERS:
@@ -211,7 +211,7 @@ def _wait(rate: Rate, before: int, before_left: float, count: int, left: float) 
     The counts are of the window before and of the present one, each with how long it counts still, in seconds.
     """
     span, most = rate.item.get_expiry(), rate.item.amount
-    if count < most:  # those of the window before fade away
+    if count < most:  # the count of the window before fades away
         seconds = before_left - (most - count) * span / before if before else 0.0
     else:  # until this window is the one before, and has begun to fade
         seconds = left - span + span * (1 - most / count)
@@ -219,14 +219,14 @@ def _wait(rate: Rate, before: int, before_left: float, count: int, left: float) 
 
 
 class EachLoop:
-    """Counters in Redis or Valkey, with connections of their own for each event loop, since those can't be shared."""
+    """Counters in Redis or Valkey for each event loop, since connections can't be shared."""
 
     def __init__(self, url: str) -> None:
         self._url = url
         self._made: WeakKeyDictionary[asyncio.AbstractEventLoop, SharedCounters] = WeakKeyDictionary()
 
     def here(self) -> SharedCounters:
-        """Return those of the running event loop."""
+        """Return the counters of the running event loop."""
         loop = asyncio.get_running_loop()
         counters = self._made.get(loop)
         if counters is None:

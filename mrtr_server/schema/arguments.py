@@ -53,7 +53,7 @@ class Arguments(Protocol):
 
 
 class SignatureArguments:
-    """Arguments that a signature describes, with resolved annotations; `**kwargs: Any` is for whatever else comes.
+    """Arguments that a signature describes, with resolved annotations; `**kwargs: Any` is for further arguments.
 
     With `are_texts`, all arguments come as strings, so that numbers and booleans are read from them. Raises
     `SetupError` where a client can't send them, or could stop the server with a pattern.
@@ -244,7 +244,7 @@ DEEPEST = 64
 """How many schemas may stand within each other: deeper ones describe arguments that no request holds."""
 
 _NAMED = frozenset({"properties", "patternProperties", "dependentSchemas", "$defs", "definitions"})
-"""Keywords whose value has a schema under each name, and is none itself."""
+"""Keywords whose value is no schema, and has one under each name."""
 
 
 class RawArguments:
@@ -293,7 +293,7 @@ def _is_too_deep(schema: Mapping[str, Any]) -> bool:
 
 
 def _parts_of(schema: Any) -> Iterator[Any]:
-    """Return the objects and lists right within a schema; one that holds schemas by name or in order is none itself."""
+    """Yield the objects and lists right within a schema. A list or table of schemas is no schema itself."""
     if not isinstance(schema, Mapping):
         yield from (each for each in schema if isinstance(each, Mapping | list | tuple))
         return

@@ -39,7 +39,7 @@ _LOST = "lost"
 """The kind of what plain JSON does not hold all of, so that nothing that comes back is equal to it."""
 
 Classes = Mapping[str, Any]
-"""Classes by their full names: those that a declared type may have values of."""
+"""The classes that a declared type may have values of, by their full names."""
 
 
 def encode(value: Any, classes: Classes) -> Any:
@@ -87,9 +87,9 @@ def _encode_object(value: Any, classes: Classes) -> Any:
 
 
 def encode_beside(value: Any, back: Any, classes: Classes) -> Any:
-    """Write a value by its parts, but those that its type leaves open, with `Any`, as they have come back: as JSON.
+    """Write a value by its parts. Parts that its type leaves open, with `Any`, are written as the JSON that comes back.
 
-    `back` is the value as it came back from its type's own JSON. Raises `PydanticSerializationError`.
+    `back` is the value as its type reads its own JSON. Raises `PydanticSerializationError`.
     """
     fields, known = _fields_of(value), _fields_of(back)
     if fields is not None and known is not None:

@@ -177,7 +177,7 @@ def _plain(where: str, field: dict[str, Any], definitions: dict[str, Any]) -> di
 
 
 def _typed(where: str, field: dict[str, Any]) -> dict[str, Any]:
-    """Return a field with its type, which is one that forms have."""
+    """Return a field with its type. Raises `SetupError` where no form has that type."""
     if field.get("writeOnly") or field.get("format") == "password":
         raise SetupError(
             f"{where} is a secret, but the client sees what is typed into a form; ask for it on a page, with elicit_url"

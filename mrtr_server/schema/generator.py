@@ -31,7 +31,7 @@ _SINGLE = frozenset(
 )
 
 _ANNOTATIONS = frozenset({"title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly"})
-"""Keywords that restrict no value, so those beside a reference take the place of those that it leads to."""
+"""Keywords that restrict no value. Beside a reference, they take the place of the target's own."""
 
 _PREFIX = "#/$defs/"
 

@@ -200,7 +200,7 @@ def _title(node: Node, definitions: Mapping[str, Node]) -> str:
 
 
 def _recursive(definitions: Mapping[str, Node]) -> set[str]:
-    """Return the names of definitions that lead back to themselves; without those that are the default of a field."""
+    """Return the names of definitions that lead back to themselves, without the defaults of fields."""
     leads = {
         name: {each["schema_ref"] for each in walk(node) if "schema_ref" in each} for name, node in definitions.items()
     }
@@ -266,7 +266,7 @@ def _read(value: Any, handler: Callable[[Any], Any]) -> Any:
     try:
         return handler(value)
     except ValidationError as error:
-        left[0] = min(left[0], before - error.error_count())  # those within were counted already
+        left[0] = min(left[0], before - error.error_count())  # problems within were counted already
         raise
 
 

@@ -85,7 +85,7 @@ def tool_results(where: str, returns: Any) -> tuple[JSON | None, Write]:
 
 
 def _or_content(write: Write) -> Write:
-    """Return what writes content as such, and all else in this way."""
+    """Return a writer of lists: of content as such, and of all other values in this way."""
 
     def write_list(value: Any) -> JSON:
         value = _whole(value)

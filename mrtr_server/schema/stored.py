@@ -178,7 +178,7 @@ class _Type:
         """Whether two of its values may be equal that are of different classes: a text and an enum, or two numbers."""
 
     def is_equal(self, value: Any, back: Any) -> bool:
-        """Check whether a value is equal to the one that has come back, where that says that it is the same."""
+        """Check whether a value equals the one that has come back, where equal values of its type are the same."""
         is_equal = not self.has_own_equality and _are_equal(value, back)
         return is_equal and (not self.has_unions or are_alike(value, back))
 

@@ -1,4 +1,4 @@
-"""Unions in types: those with which a client could stop the server are refused."""
+"""Unions in types are refused where a client could stop the server with them."""
 
 from collections import Counter
 from collections.abc import Hashable, Iterator
@@ -172,7 +172,7 @@ class _Paths:
         return known
 
     def _width(self, ways: Ways) -> int:
-        """Return how many nodes at most look into one value: those for an array do not look into an object."""
+        """Return how many nodes at most look into one value: a node for an array does not look into an object."""
         counts: Counter[str] = Counter({"": 1})
         for (node, _), count in ways.items():
             for kind in _KINDS[self._nodes[node]["type"]]:
@@ -194,7 +194,7 @@ _KINDS = {
 
 
 def _tried(node: Node, *, text: bool) -> Iterator[Node]:
-    """Yield the nodes that get the value of one that does not look into it."""
+    """Yield the nodes to which a node passes its value on, without a look into it."""
     kind = node["type"]
     if kind == "union":
         yield from (each[0] if isinstance(each, tuple) else each for each in node["choices"])

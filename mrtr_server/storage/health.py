@@ -51,7 +51,7 @@ class Outage:
     _reference: str
     _since: float
     _failures: int
-    """What the log says of the one that is on, or was on last."""
+    """What the log says of the present outage, or of the last one."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -322,7 +322,7 @@ class VitalsWatch:
     async def _look(self) -> None:
         try:
             self.latest = await self._store.measure(self._tools())
-        except StoreUnavailable:  # which those notice who need it
+        except StoreUnavailable:  # its users notice that themselves
             return
         except Exception as error:  # of a store of the author's
             self._faults.note("%s: measure() of the store failed: %s", self._name, type(error).__name__)

@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class _ExpiringDict(Generic[T]):
-    """A dictionary of items that expire. Those that have are removed when one is added, so that there is no timer."""
+    """A dictionary of items that expire. Expired items are removed when one is added, so that there is no timer."""
 
     def __init__(self, most: int, most_bytes: int, usage: UsageByCaller) -> None:
         self._most = most

@@ -1,4 +1,4 @@
-"""Tasks in dictionaries, for a server that is one process; those that wait are in a queue for each tool and caller."""
+"""Tasks in dictionaries, for a server that is one process; waiting tasks are in queues by tool and caller."""
 
 import heapq
 from collections import Counter
@@ -31,7 +31,7 @@ class InProcessTasks(TaskStore):
         """The ids of the tasks of each owner."""
         self._waiting = TaskQueues(self._tasks)
         self._leased: set[str] = set()
-        """The ids of those that work under a lease, whether it has ended or not."""
+        """The ids of tasks that run under a lease, whether it has ended or not."""
         self._deadlines: list[tuple[float, str]] = []
         self._expiring: list[tuple[float, str]] = []
         """Heaps. They may hold more than there is: what has ended meanwhile stays in them until its time."""
@@ -203,7 +203,7 @@ class InProcessTasks(TaskStore):
             self._waiting.add(row)
 
     def _free_lapsed(self, now: float) -> None:
-        """Queue tasks again whose lease has ended. Only those that run are looked at, never those that wait."""
+        """Queue tasks again whose lease has ended. Only tasks that run are looked at, never the waiting ones."""
         for id in list(self._leased):
             row = self._tasks[id]
             if row.leased_until <= now:

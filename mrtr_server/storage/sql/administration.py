@@ -52,7 +52,7 @@ async def script(url: str) -> str:
     try:
         found = await database.found_version()
         steps = database.steps_from(found)
-        # Of new tables, they are made with the tables; those of a later release are not ours to make.
+        # New tables are made with their indexes, and the indexes of a later release are not ours to make.
         indexes = await database.missing_indexes() if found is not None and found.number in database.migrations else []
     finally:
         await database.close()

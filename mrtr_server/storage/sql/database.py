@@ -31,7 +31,7 @@ EPOCH_AGE = 30.0
 """How long an epoch is taken for the present one before it is looked up again, in seconds."""
 
 EPOCH_WITHIN = 1.0
-"""How long that is waited for, in seconds: the one that is known is nearly always right."""
+"""How long a request waits for that look, in seconds: the known epoch is nearly always right."""
 
 Way = Literal["client", "record", "heartbeat"]
 """How a statement comes to the database. A heartbeat, by which the holder of a lease keeps it or learns whether it has,
@@ -45,7 +45,7 @@ WAYS: dict[str, Way] = {
     "find_leases": "heartbeat",
     "record_outcome": "record",
 }
-"""Those of statements that are no client's."""
+"""The ways of statements that are not a client's."""
 
 DIRECT = "MRTR_DATABASE_DIRECT_URL"
 """Names the URL that leads past a pooler, where `MRTR_DATABASE_URL` leads to one."""
@@ -173,10 +173,10 @@ class Database(ABC):
         longest, self.longest_wait = self.longest_wait, 0.0
         return longest
 
-    async def check_clock(self) -> None:  # noqa: B027  likewise
+    async def check_clock(self) -> None:  # noqa: B027  not every database has one
         """Check that its clock is near enough to this machine's for single use.
 
-        Raises `ClocksApart`, of which the log has told, or as `rows` does.
+        Raises `ClocksApart`, which is in the log already; otherwise as `rows` does.
         """
 
     @abstractmethod

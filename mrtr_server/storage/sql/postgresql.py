@@ -40,7 +40,7 @@ CONNECTIONS = 5
 """Connections that a process keeps for what clients do, at most."""
 
 OF_PROCESS = CONNECTIONS + 2
-"""All connections of a process: also the one for leases, and the one that listens."""
+"""All connections of a process, with one for leases and one that listens."""
 IDLE_LIFE = 5 * 60.0
 """After how many seconds without use a connection is closed: firewalls drop old ones without a word."""
 STATEMENTS = 100
@@ -103,8 +103,8 @@ class _Connected:
 
 
 _CONNECTED: dict[_Connected, asyncio.AbstractEventLoop] = {}
-"""What is connected, of all databases. An event loop knows its generators weakly: the garbage collector ends one that
-nobody else knows, and a loop that is about to end does not wait for that."""
+"""What is connected, of all databases. An event loop knows its generators weakly: the garbage collector ends a
+generator that nobody else knows, and a loop that is about to end does not wait for that."""
 
 
 class PostgreSQLDatabase(Database):
@@ -448,7 +448,7 @@ class PostgreSQLDatabase(Database):
             if self._connected.get(loop) is connected:
                 del self._connected[loop]
             await connected.idle.wait()
-            with suppress(TimeoutError):  # and those that are left are cut off
+            with suppress(TimeoutError):  # the others are cut off
                 async with asyncio.timeout(CLOSE_WITHIN):
                     await asyncio.gather(*(pool.close() for pool in pools))
 

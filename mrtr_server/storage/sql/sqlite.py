@@ -213,7 +213,7 @@ def _keep_a_log(connection: sqlite3.Connection) -> None:
 
 
 COMPANIONS = ("", "-wal", "-shm", "-journal")
-"""What SQLite puts behind the name of a file for those that it keeps beside it, with the mode of the file itself."""
+"""What SQLite appends to the name of a file for the files that it keeps beside it, with the same mode."""
 
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 

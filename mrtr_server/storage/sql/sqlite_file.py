@@ -39,7 +39,7 @@ class _Job:
 
 @dataclass(slots=True, eq=False)
 class _Jobs:
-    """What a thread has to do: what is urgent first, and all else in its order."""
+    """The jobs of a thread: urgent ones first, and the others in their order."""
 
     urgent: deque[_Job] = field(default_factory=deque)
     others: deque[_Job] = field(default_factory=deque)
@@ -123,7 +123,7 @@ class _Worker:
             thread.join()
 
     def end(self) -> threading.Thread | None:
-        """Let the thread end when it has done what came before, and close its connection; return it."""
+        """Let the thread end when its earlier jobs are done, and close its connection; return it."""
         with self._guard:
             thread, self._thread = self._thread, None  # what comes from now on is for the next one
             self._jobs.tokens.put(False)
@@ -145,7 +145,7 @@ class _Worker:
                     if connection is not None:
                         connection.close()
                         connection = None
-                _tell(group, outcomes)
+                _resolve_all(group, outcomes)
                 group, outcomes = [], []  # which are not held while the next ones are waited for
         finally:
             if connection is not None:
@@ -261,17 +261,17 @@ def _is_read_only(outcome: Rows | Exception) -> bool:
     return isinstance(outcome, sqlite3.Error) and code & 0xFF == sqlite3.SQLITE_READONLY
 
 
-def _tell(group: list[_Job], outcomes: Sequence[Rows | Exception]) -> None:
-    told: dict[asyncio.AbstractEventLoop, list[tuple[_Job, Rows | Exception]]] = {}
+def _resolve_all(group: list[_Job], outcomes: Sequence[Rows | Exception]) -> None:
+    resolved: dict[asyncio.AbstractEventLoop, list[tuple[_Job, Rows | Exception]]] = {}
     for job, outcome in zip(group, outcomes, strict=True):
-        told.setdefault(job.loop, []).append((job, outcome))
-    for loop, those in told.items():
+        resolved.setdefault(job.loop, []).append((job, outcome))
+    for loop, jobs in resolved.items():
         with suppress(RuntimeError):  # it has ended
-            loop.call_soon_threadsafe(_resolve, those)
+            loop.call_soon_threadsafe(_resolve, jobs)
 
 
-def _resolve(told: list[tuple[_Job, Rows | Exception]]) -> None:
-    for job, outcome in told:
+def _resolve(jobs: list[tuple[_Job, Rows | Exception]]) -> None:
+    for job, outcome in jobs:
         if job.future.done():
             continue
         if isinstance(outcome, Exception):
