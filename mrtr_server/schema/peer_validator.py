@@ -114,7 +114,7 @@ def is_strict(schema: Node) -> bool:
 
 
 def _or_whole(validate: Callable[[Any], Any], value: Any) -> Any:
-    """Validate a value, and once more with its _whole numbers as integers if it does not fit."""
+    """Validate a value, and once more with its whole numbers as integers if it does not fit."""
     try:
         return validate(value)
     except ValidationError:
@@ -316,7 +316,7 @@ def _typed_as_json(schema: Node) -> Callable[[Node], Node]:
 
 
 def _has_integers(schema: Node) -> bool:
-    """Return whether a type has an integer that `whole` may help."""
+    """Return whether a type has an integer that `_whole` may help."""
     return any(node["type"] == "int" for node in walk(schema))
 
 
