@@ -59,6 +59,7 @@ OBJECTS = re.compile(r"\b_?(store|given_store|watched|tasks|fanout|database|noti
 MAY_PROBE = {
     "deployment.shared_resources": {"isinstance(given, Store | None)"},  # whether it is a store at all
     "live.session_states": {"getattr(self._fanout, 'updated_at', None)"},  # an application's own needs two methods
+    "storage.watched": {"getattr(self._store, name)"},  # its method that a watched one calls
 }
 
 ONLY_IMPORTERS = {

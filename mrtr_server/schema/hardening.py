@@ -17,7 +17,7 @@ from pydantic_core import PydanticCustomError
 
 from ..errors import SetupError
 from ..protocol.json_size import has_more_values, most_values
-from .type_parts import SETS, TABLES, Node, parts, pydantics_function, walk
+from .type_parts import SETS, TABLES, Node, calling, parts, pydantics_function, walk
 
 # Patterns
 
@@ -104,7 +104,7 @@ def short_text(node: Node) -> Node:
     node = _without_failures(node)
     kind = node["type"]
     if kind == "json":
-        return _before(_count_values, node)
+        return calling(_count_values, "before", node)
     if kind == "lax-or-strict":
         made = {each["cls"] for each in walk(node["strict_schema"]) if each["type"] == "is-instance"}
     elif kind == "function-plain":
@@ -113,7 +113,7 @@ def short_text(node: Node) -> Node:
     else:
         return node
     checks = [check for cls, check in _CHECKS.items() if cls in made]
-    return _before(checks[0], node) if checks else node
+    return calling(checks[0], "before", node) if checks else node
 
 
 def _without_failures(node: Node) -> Node:
@@ -129,10 +129,6 @@ def _without_failures(node: Node) -> Node:
             raise PydanticCustomError("unreadable", "Input can't be read as this type") from None
 
     return {**node, "function": {**node["function"], "function": read}}
-
-
-def _before(check: Callable[[Any], Any], node: Node) -> Node:
-    return {"type": "function-before", "function": {"type": "no-info", "function": check}, "schema": node}
 
 
 def _count_values(value: Any) -> Any:
@@ -224,9 +220,8 @@ def scattered(node: Node) -> Node:
     within = _within_64_bits(elements)
     if within is not None:
         return node if within is elements else {**node, name: within}
-    counted = {"type": "function-after", "function": _no_info(_counted), "schema": elements}
-    ends = {**node, name: counted, "fail_fast": True}  # or it would compare all the rest
-    return {"type": "function-wrap", "function": _no_info(_counting), "schema": ends}
+    counted = calling(_counted, "after", elements)
+    return calling(_counting, "wrap", {**node, name: counted, "fail_fast": True})  # or it would compare all the rest
 
 
 def _within_64_bits(node: Node) -> Node | None:
@@ -252,10 +247,6 @@ def _choice_within_64_bits(choice: Any) -> Any:
     old, label = choice if isinstance(choice, tuple) else (choice, None)
     new = _within_64_bits(old)
     return choice if new is old else new and (new, label or new["type"])  # pydantic would call it `constrained-int`
-
-
-def _no_info(function: Callable[..., Any]) -> Mapping[str, Any]:
-    return {"type": "no-info", "function": function}
 
 
 def _counting(value: Any, handler: Callable[[Any], Any]) -> Any:

@@ -15,6 +15,7 @@ from .type_parts import (
     ARRAYS,
     TABLES,
     Node,
+    calling,
     definitions_of,
     is_compound,
     listed,
@@ -255,7 +256,7 @@ def _read_in_part(node: Node) -> Node:
 def _within_default(schema: Node) -> Node:
     if schema["type"] == "default":
         return {**schema, "schema": _within_default(schema["schema"])}
-    return {"type": "function-wrap", "function": {"type": "no-info", "function": _read}, "schema": schema}
+    return calling(_read, "wrap", schema)
 
 
 def _read(value: Any, handler: Callable[[Any], Any]) -> Any:
@@ -310,7 +311,7 @@ def _typed_as_json(schema: Node) -> Callable[[Node], Node]:
         if check is None:
             return node
         inner = {name: value for name, value in node.items() if name != "ref"}
-        return {"type": "function-before", "function": {"type": "no-info", "function": check}, "schema": inner}
+        return calling(check, "before", inner)
 
     return change
 

@@ -3,7 +3,7 @@
 import types
 from collections.abc import Callable, Iterator, Mapping
 from inspect import isclass
-from typing import Any, Union, get_args, get_origin
+from typing import Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel
 
@@ -83,6 +83,11 @@ def pydantics_function(node: Node) -> Any:
     """Return the function of pydantic's own that a node calls, as for a `Sequence`; None if it calls none."""
     function = (node.get("function") or {}).get("function")
     return function if str(getattr(function, "__module__", "")).startswith("pydantic.") else None
+
+
+def calling(function: Callable[..., Any], when: Literal["before", "after", "wrap"], node: Node) -> Node:
+    """Return a node that calls a function before or after another one validates, or with that as its handler."""
+    return {"type": f"function-{when}", "function": {"type": "no-info", "function": function}, "schema": node}
 
 
 def rebuilt(node: Node, change: Callable[[Node], Node]) -> Node:

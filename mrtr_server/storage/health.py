@@ -14,7 +14,7 @@ from ..limits import STORED, Limits
 from ..logs.failures import report_failure, report_outage
 from ..logs.refusals import RefusalLog
 from ..protocol.messages import JSON
-from .base import TaskRow, Vitals, Waiting
+from .base import Store, TaskRow, Vitals, Waiting
 
 logger = logging.getLogger("mrtr_server")
 
@@ -254,14 +254,6 @@ def _written(waiting: Waiting) -> JSON:
     return {"waiting": waiting.tasks, "oldest_seconds": round(waiting.seconds, 1)}
 
 
-class Measured(Protocol):
-    """A store, as far as it can be looked at."""
-
-    async def measure(self, tools: Sequence[str]) -> Vitals:
-        """Return what operators want to know of it; see `Store.measure`."""
-        ...
-
-
 class VitalsWatch:
     """Looks at a store now and then, and logs when one of its totals is nearly used up.
 
@@ -269,7 +261,7 @@ class VitalsWatch:
     tools that `tools` returns.
     """
 
-    def __init__(self, name: str, store: Measured, limits: Limits, tools: Callable[[], Sequence[str]]) -> None:
+    def __init__(self, name: str, store: Store, limits: Limits, tools: Callable[[], Sequence[str]]) -> None:
         self._name = name
         self._store = store
         self._limits = limits

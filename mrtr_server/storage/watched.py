@@ -2,10 +2,11 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextvars import Context
+from functools import wraps
 from secrets import token_hex
-from typing import Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from typing_extensions import override
 
@@ -19,22 +20,49 @@ from .quotas import ANY, Quota
 POLL_INTERVAL = 1.0
 """How long a look is good enough for readiness, in seconds."""
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
-async def _watched(outage: Outage, method: str, work: Awaitable[T], wrote: Callable[[T], bool]) -> T:
-    began = time.monotonic()
-    try:
-        came = await work
-    except Exception as error:
-        outage.ended(method, began, error)
-        raise
-    outage.ended(method, began, wrote=wrote(came))
-    return came
+def _watched(
+    method: Callable[Concatenate[Store, P], Awaitable[T]],
+    wrote: Callable[[T], bool] = bool,
+    *,
+    touches: bool = False,
+    is_steady: bool = False,
+) -> "Callable[Concatenate[WatchedStore, P], Coroutine[Any, Any, T]]":
+    """Return a method that calls that of the store, and notes how it ended.
+
+    `wrote` returns whether a result says that something has changed. A method that `touches` shows by its success that
+    the process is in touch with the store. Workers call a steady one all the time, so that every break shows.
+    """
+    name = method.__name__
+
+    @wraps(method, updated=())  # its attributes say that it is abstract
+    async def watched(self: "WatchedStore", *args: P.args, **named: P.kwargs) -> T:
+        began = time.monotonic()
+        try:
+            result: T = await getattr(self._store, name)(*args, **named)
+        except Exception as error:
+            self._outage.ended(name, began, error)
+            if is_steady and isinstance(error, StoreUnavailable):
+                self._contact.failed()
+            raise
+        has_written = wrote(result)
+        self._outage.ended(name, began, wrote=has_written)
+        if self.shared and (touches or is_steady):  # in one process, nobody takes over from others
+            self._contact.worked(wrote=has_written)
+        return result
+
+    return watched
 
 
-def _nothing(_: object) -> bool:
+def _never(_: object) -> bool:
     return False
+
+
+def _always(_: object) -> bool:
+    return True
 
 
 class WatchedStore(Store):
@@ -76,6 +104,25 @@ class WatchedStore(Store):
     async def epoch(self) -> str:
         return await self._store.epoch()  # which is remembered, so it says nothing of an outage
 
+    renew = _watched(Store.renew)
+    release = _watched(Store.release, _never)
+    put = _watched(Store.put, touches=True)
+    replace = _watched(Store.replace, _always, touches=True)
+    get = _watched(Store.get, _never)
+    find_task = _watched(Store.find_task, _never)
+    find_tasks = _watched(Store.find_tasks, _never)
+    list_owned_tasks = _watched(Store.list_owned_tasks, _never)
+    renew_tasks = _watched(Store.renew_tasks, is_steady=True)
+    holds_task = _watched(Store.holds_task, _never)
+    overdue_tasks = _watched(Store.overdue_tasks, _never, is_steady=True)
+
+    _redeem = _watched(Store.redeem, lambda found: found.verdict == "granted")
+    _record = _watched(Store.record)
+    _add_task = _watched(Store.add_task, touches=True)
+    _change_task = _watched(Store.change_task, is_steady=True)
+    _claim_tasks = _watched(Store.claim_tasks, is_steady=True)
+    _wait_for_tasks = _watched(Store.wait_for_tasks, _never, is_steady=True)
+
     @override
     async def redeem(
         self,
@@ -88,90 +135,29 @@ class WatchedStore(Store):
         quota: Quota = ANY,
         epoch: str = "",
     ) -> Redemption:
-        named = {"epoch": epoch} if epoch else {}  # a store that has none need not know of them
-        began = time.monotonic()
-        try:
-            came = await self._store.redeem(state, answers, lease=lease, keep=keep, lapsed=lapsed, quota=quota, **named)
-        except Exception as error:
-            self._outage.ended("redeem", began, error)
-            raise
-        self._outage.ended("redeem", began, wrote=came.verdict == "granted")
-        if came.attempt > 1:
+        named: Any = {"epoch": epoch} if epoch else {}  # a store that has none need not know of them
+        found = await self._redeem(state, answers, lease=lease, keep=keep, lapsed=lapsed, quota=quota, **named)
+        if found.attempt > 1:
             self._tally.add(TAKEOVERS, "round")
-        return came
-
-    @override
-    async def renew(self, state: str, token: str, *, lease: float) -> bool:
-        return await _watched(self._outage, "renew", self._store.renew(state, token, lease=lease), bool)
+        return found
 
     @override
     async def record(self, state: str, token: str, outcome: bytes) -> bool:
-        began = time.monotonic()
-        try:
-            is_recorded = await self._store.record(state, token, outcome)
-        except Exception as error:
-            self._outage.ended("record", began, error)
-            raise
-        self._outage.ended("record", began, wrote=is_recorded)
+        is_recorded = await self._record(state, token, outcome)
         if not is_recorded:
             self._tally.add(DROPPED, "round")
         return is_recorded
 
     @override
-    async def release(self, state: str, token: str) -> None:
-        await _watched(self._outage, "release", self._store.release(state, token), _nothing)
-
-    @override
-    async def put(self, key: str, value: bytes, *, keep: float, quota: Quota = ANY) -> bool:
-        began = time.monotonic()
-        try:
-            kept = await self._store.put(key, value, keep=keep, quota=quota)
-        except Exception as error:
-            self._outage.ended("put", began, error)
-            raise
-        self._outage.ended("put", began, wrote=kept)
-        if self.shared:  # in one process, nobody takes over from others
-            self._contact.worked(wrote=kept)
-        return kept
-
-    @override
-    async def replace(self, key: str, value: bytes, *, keep: float, quota: Quota = ANY) -> None:
-        work = self._store.replace(key, value, keep=keep, quota=quota)
-        await _watched(self._outage, "replace", work, lambda _: True)
-        self._contact.worked(wrote=True)
-
-    @override
-    async def get(self, key: str) -> bytes | None:
-        return await _watched(self._outage, "get", self._store.get(key), _nothing)
-
-    @override
     async def add_task(self, row: TaskRow, *, seconds: float = 0.0, quota: Quota = ANY) -> bool:
-        work = self._store.add_task(row, seconds=seconds, quota=quota)
-        added = await _watched(self._outage, "add_task", work, bool)
-        self._contact.worked(wrote=added)
+        added = await self._add_task(row, seconds=seconds, quota=quota)
         if added and self._outage.observer is not None:
             self._outage.observer.added(row)
         return added
 
     @override
-    async def find_task(self, id: str) -> TaskRow | None:
-        return await _watched(self._outage, "find_task", self._store.find_task(id), _nothing)
-
-    @override
-    async def find_tasks(self, ids: Sequence[str], *, most_bytes: int) -> list[TaskRow]:
-        return await _watched(self._outage, "find_tasks", self._store.find_tasks(ids, most_bytes=most_bytes), _nothing)
-
-    @override
-    async def list_owned_tasks(
-        self, owner: str, *, before: tuple[float, str], most: int, most_bytes: int
-    ) -> list[TaskRow]:
-        work = self._store.list_owned_tasks(owner, before=before, most=most, most_bytes=most_bytes)
-        return await _watched(self._outage, "list_owned_tasks", work, _nothing)
-
-    @override
     async def change_task(self, row: TaskRow, *, seconds: float | None = None, **changes: Any) -> TaskRow | None:
-        work = self._store.change_task(row, seconds=seconds, **changes)
-        changed = await self._in_touch("change_task", work, bool)
+        changed = await self._change_task(row, seconds=seconds, **changes)
         if changed is not None and self._outage.observer is not None:
             self._outage.observer.changed(row, changed)
         return changed
@@ -189,47 +175,23 @@ class WatchedStore(Store):
         places: Places = FREE,
     ) -> list[TaskRow]:
         lapsed = lapsed and self._may_take_over()
-        work = self._store.claim_tasks(
+        claimed = await self._claim_tasks(
             lease, seconds=seconds, most=most, tools=tools, without=without, lapsed=lapsed, places=places
         )
-        claimed = await self._in_touch("claim_tasks", work, bool)
         if self.shared and not self._contact.is_made:
             self._look_soon(writes=True)
         return claimed
-
-    @override
-    async def renew_tasks(self, lease: str, ids: list[str], *, seconds: float) -> set[str]:
-        return await self._in_touch("renew_tasks", self._store.renew_tasks(lease, ids, seconds=seconds), bool)
-
-    @override
-    async def holds_task(self, lease: str, id: str) -> bool:
-        return await _watched(self._outage, "holds_task", self._store.holds_task(lease, id), _nothing)
-
-    @override
-    async def overdue_tasks(self, *, most: int) -> list[TaskRow]:
-        return await self._in_touch("overdue_tasks", self._store.overdue_tasks(most=most), _nothing)
 
     @override
     async def wait_for_tasks(
         self, seconds: float, *, tools: Sequence[str], without: Sequence[str] = (), lapsed: bool = True
     ) -> None:
         lapsed = lapsed and self._may_take_over()
-        work = self._store.wait_for_tasks(seconds, tools=tools, without=without, lapsed=lapsed)
-        await self._in_touch("wait_for_tasks", work, _nothing)
+        await self._wait_for_tasks(seconds, tools=tools, without=without, lapsed=lapsed)
 
     def _may_take_over(self) -> bool:
         """Return whether a worker that has not renewed its lease could have done so for as long as it may be silent."""
         return not self.shared or self._contact.has_lasted(max(self._lease, GRACE_SECONDS))
-
-    async def _in_touch(self, method: str, work: Awaitable[T], wrote: Callable[[T], bool]) -> T:
-        """Do something that workers do all the time, so that every break shows."""
-        try:
-            came = await _watched(self._outage, method, work, wrote)
-        except StoreUnavailable:
-            self._contact.failed()
-            raise
-        self._contact.worked(wrote=wrote(came))
-        return came
 
     @override
     async def measure(self, tools: Sequence[str]) -> Vitals:
