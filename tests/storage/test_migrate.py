@@ -18,11 +18,10 @@ from click.testing import CliRunner
 from mrtr_server import SQLStore, StoreUnavailable
 from mrtr_server.cli import main
 from mrtr_server.errors import WrongVersion
-from mrtr_server.storage.sql import administration
+from mrtr_server.storage.sql import administration, open_database
 from mrtr_server.storage.sql.administration import upgrade
 from mrtr_server.storage.sql.database import Database, Version, read_migrations
 from mrtr_server.storage.sql.sqlite import make_private
-from mrtr_server.storage.sql.urls import open_database
 
 from ..support.databases import PostgreSQL, task_row
 from ..support.serving import KEYS, TIMEOUT, in_process

@@ -30,9 +30,9 @@ from mrtr_server.protocol.sessions import Session
 from mrtr_server.storage.base import Lease
 from mrtr_server.storage.quotas import Quotas
 from mrtr_server.storage.sql import administration as module
+from mrtr_server.storage.sql import open_database
 from mrtr_server.storage.sql.administration import TABLES, Resealed, reseal
 from mrtr_server.storage.sql.database import Database
-from mrtr_server.storage.sql.urls import open_database
 from mrtr_server.testing import AsyncClient, accept, short_lease, yes
 
 pytestmark = pytest.mark.anyio

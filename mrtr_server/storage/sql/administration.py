@@ -19,8 +19,8 @@ from ...crypto.keys import (
 )
 from ...crypto.place_codec import PlaceCodec
 from ...errors import InvalidRequestState, SetupError
+from . import open_database
 from .database import Advice, Database
-from .urls import open_database
 
 
 async def upgrade(url: str) -> str:

@@ -27,7 +27,7 @@ from .database import (
     Way,
     number_parameters,
 )
-from .servers import Server, may_read_only, names_in, servers_in
+from .urls import Server, may_read_only, names_in, servers_in
 
 try:
     import asyncpg  # type: ignore[import-untyped]

@@ -13,9 +13,9 @@ from ...concurrency.threads import in_own_thread
 from ...errors import StoreUnavailable
 from ..base import Redemption
 from ..quotas import ANY, ENDLESS, Quota
+from . import open_database
 from .notify import SQLFanout
 from .tasks import FULL_AND_THEN_NOT, LOOKS, SQLTasks, budget
-from .urls import open_database
 
 SWEEP_INTERVAL = 30.0
 """How often a process removes what has expired, in seconds."""
