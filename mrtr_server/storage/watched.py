@@ -39,7 +39,7 @@ def _watched(
     name = method.__name__
 
     @wraps(method, updated=())  # its attributes say that it is abstract
-    async def watched(self: "WatchedStore", *args: P.args, **named: P.kwargs) -> T:
+    async def watched(self: "WatchedStore", /, *args: P.args, **named: P.kwargs) -> T:
         began = time.monotonic()
         try:
             result: T = await getattr(self._store, name)(*args, **named)
@@ -119,7 +119,7 @@ class WatchedStore(Store):
     _redeem = _watched(Store.redeem, lambda found: found.verdict == "granted")
     _record = _watched(Store.record)
     _add_task = _watched(Store.add_task, touches=True)
-    _change_task = _watched(Store.change_task, is_steady=True)
+    _change_task = _watched(Store.change_task, is_steady=True)  # type: ignore[arg-type]  # no field is named self
     _claim_tasks = _watched(Store.claim_tasks, is_steady=True)
     _wait_for_tasks = _watched(Store.wait_for_tasks, _never, is_steady=True)
 

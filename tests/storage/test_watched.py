@@ -87,7 +87,7 @@ async def database(request: pytest.FixtureRequest, tmp_path: Path) -> Away:
 @pytest.fixture(autouse=True)
 def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watched_store, "POLL_INTERVAL", 0.05)
-    monkeypatch.setattr(watched_store, "QUIET", 0.1)
+    monkeypatch.setattr(health, "QUIET", 0.1)
 
 
 class Served:
@@ -499,7 +499,7 @@ class TestEachMethod:
         watched = WatchedStore(Noted(method, returned), outage, lease=LEASE)
         outage.look = lambda: None
         outage.failed("release", StoreUnavailable("away"))
-        await asyncio.sleep(2 * watched_store.QUIET)
+        await asyncio.sleep(2 * health.QUIET)
         await called(watched, method)
         assert watched.is_away is not ends
 
@@ -655,10 +655,10 @@ class TestAnOutage:
 
     def test_ends_when_others_write_and_what_failed_has_not_failed_for_a_while(self, virtual_time: VirtualTime) -> None:
         self.fail("put")
-        virtual_time.compute(watched_store.QUIET * 0.9)
+        virtual_time.compute(health.QUIET * 0.9)
         self.outage.worked("record", wrote=True)
         assert self.outage.is_on
-        virtual_time.compute(watched_store.QUIET * 0.1)
+        virtual_time.compute(health.QUIET * 0.1)
         self.outage.worked("record", wrote=True)
         assert not self.outage.is_on
 
