@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from scenarios import PROTOCOL_VERSION
 
 from mrtr_server import BearerTokens, JWTAuth, MRTRServer
-from mrtr_server.auth import issuer_keys
+from mrtr_server.auth import jwt_keys
 
 RUNS, CALLS = 9, 2_000
 ISSUER, AUDIENCE = "https://login.example.com/realms/tools", "https://tools.example.com/mcp"
@@ -143,7 +143,7 @@ async def measure() -> None:
         "JWTAuth, a new token each time": (server(new_to), lambda number: tokens[number]),
     }
     found: dict[str, list[float]] = {name: [] for name in cases}
-    with patch.object(issuer_keys, "fetch_json", keys):
+    with patch.object(jwt_keys, "fetch_json", keys):
         for app, _ in cases.values():
             await check(app, is_open=app is cases["no authentication"][0])
         for _ in range(RUNS):

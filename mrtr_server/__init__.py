@@ -4,8 +4,7 @@ import typing as _typing
 
 from ._version import __version__
 from .auth.fixed_tokens import BearerTokens
-from .auth.introspection import IntrospectionAuth
-from .auth.jwt_auth import JWTAuth
+from .auth.oauth import IntrospectionAuth, JWTAuth
 from .callbacks.callback_service import Callback, CallbackLink
 from .crypto.codec import Codec, SealedCodec
 from .crypto.keys import KeyRing
@@ -45,17 +44,16 @@ from .protocol.content import (
     ToolAnnotations,
     ToolResult,
 )
-from .rates.rate_limits import RateLimits
+from .rates.rate_limiter import RateLimits
 from .registration.declarations import Depends
 from .registration.methods import prompt, resource, tool
 from .registration.options import InputSchema, Task
 from .renamed import renamed_in
 from .schema.arguments import Header
 from .server import MRTRServer
-from .storage.base import Redemption, Store, TaskStore
+from .storage.base import Redemption, Store, TaskRow, TaskStore
 from .storage.memory import InProcessStore
 from .storage.pubsub import Fanout
-from .storage.tasks import TaskRow
 from .telemetry.choice import OpenTelemetry
 
 __all__ = [

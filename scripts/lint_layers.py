@@ -44,7 +44,7 @@ KNOW_THE_CHOICE = {
 OPEN_WHAT_IS_SEALED = {TOP, "crypto.place_codec", "deployment.wiring", "flow.inspection"}  # the last one only opens
 """What is sealed is bound to its place by one module. The state of a flow is bound by its journal."""
 
-NOT_STATUSES = {"limits": {200}, "schema.problems": {200}}
+NOT_STATUSES = {"limits": {200}, "schema.misfits": {200}}
 """Numbers that are a depth or a length there, by module."""
 
 VERSION = re.compile(r"20\d\d-\d\d-\d\d|DRAFT|draft")
@@ -60,6 +60,7 @@ MAY_PROBE = {
     "deployment.settings": {"isinstance(value, Store | str)"},  # whether it is a store at all
     "deployment.shared_resources": {"isinstance(store, Store)"},  # or a URL
     "live.session_states": {"getattr(self._fanout, 'updated_at', None)"},  # an application's own needs two methods
+    "storage.watched": {"getattr(self._store, name)"},  # its method that a watched one calls
 }
 
 ONLY_IMPORTERS = {
@@ -93,10 +94,7 @@ ONLY_IMPORTERS = {
                 "site",
             )
         ),
-        *(
-            f"auth.{each}"
-            for each in ("bearer", "fixed_tokens", "introspection", "jwt_auth", "jwt_keys", "token_backend")
-        ),
+        *(f"auth.{each}" for each in ("fixed_tokens", "jwt_keys", "oauth", "token_backend")),
         "asgi_server",
         "dev.refused_requests",
         "protocol.users",
@@ -130,9 +128,9 @@ ONLY_IMPORTERS = {
         *(f"registration.{each}" for each in ("dependencies", "handlers", "listed")),
         *(
             f"schema.{each}"
-            for each in ("annotations", "arguments", "defaults", "exact", "forms", "generator", "peer_validator")
+            for each in ("arguments", "exact", "forms", "generator", "hardening", "misfits", "peer_validator")
         ),
-        *(f"schema.{each}" for each in ("problems", "results", "stored", "texts", "values")),
+        *(f"schema.{each}" for each in ("results", "stored", "structured", "type_parts")),
         "testing.answers",
         "well_formed",
     },

@@ -35,7 +35,7 @@ print([name for name in {self.EXTRAS.split()} if name in sys.modules])
     def test_a_sqlite_database_loads_none_and_postgresql_its_driver(self, tmp_path: Path) -> None:
         code = f"""
 import sys
-from mrtr_server.storage.factory import store_of
+from mrtr_server.storage import store_of
 store_of("URL")
 print([name for name in {self.EXTRAS.split()} if name in sys.modules])
 """

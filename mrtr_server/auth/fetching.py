@@ -1,4 +1,7 @@
-"""Requests to the issuer of tokens, which never block the event loop."""
+"""Requests to the issuer of tokens, which never block the event loop, and what it says of itself.
+
+Its metadata is that of RFC 8414 or of OpenID Connect Discovery.
+"""
 
 import asyncio
 import json
@@ -9,7 +12,7 @@ from functools import cache
 from typing import Any, cast
 from urllib.parse import urlsplit
 
-from ..errors import IssuerUnavailable
+from ..errors import IssuerUnavailable, SetupError
 from ..extras import lacking
 from ..loopback import is_loopback_address
 
@@ -47,15 +50,10 @@ def is_safe(url: str) -> bool:
 async def fetch_json(
     url: str, form: Mapping[str, str] | None = None, credentials: tuple[str, str] | None = None
 ) -> dict[str, Any]:
-    """Return the JSON object at a URL. Redirects are not followed.
+    """Return the JSON object at a URL, to which a form may be POSTed. Redirects are not followed.
 
-    Args:
-        url: where; `https`, or `http` on loopback.
-        form: fields to POST; None for a GET.
-        credentials: name and password of this server.
-
-    Raises:
-        IssuerUnavailable: there is none; its `status` says whether something else came.
+    The credentials are name and password of this server. Raises `IssuerUnavailable`, with the status of
+    an answer that is of no use.
     """
     if not is_safe(url):
         raise IssuerUnavailable(f"{url!r} is not an https address")
@@ -102,3 +100,44 @@ async def _send(url: str, form: Mapping[str, str] | None, credentials: tuple[str
 @cache
 def _ssl_context() -> ssl.SSLContext:
     return ssl.create_default_context()
+
+
+# Metadata
+
+
+def check_issuer(issuer: str) -> None:
+    """Check that an issuer can be asked for its metadata. Raises `SetupError`."""
+    if not is_safe(issuer) or "?" in issuer:
+        raise SetupError(f"issuer={issuer!r} must be an https address, such as https://login.example.com")
+
+
+def metadata_urls(issuer: str) -> list[str]:
+    """Return where the metadata of an issuer may be, in the order in which to look (RFC 8414, sections 3 and 5)."""
+    parts = urlsplit(issuer)
+    origin, path = f"{parts.scheme}://{parts.netloc}", parts.path.rstrip("/")
+    urls = [
+        f"{origin}/.well-known/oauth-authorization-server{path}",
+        f"{origin}/.well-known/openid-configuration{path}",
+        f"{origin}{path}/.well-known/openid-configuration",
+    ]
+    return list(dict.fromkeys(urls))
+
+
+async def discover(issuer: str) -> dict[str, Any]:
+    """Return the metadata of an issuer.
+
+    Raises `IssuerUnavailable` where it has none, or none that it wrote of itself; the message says what was found
+    where.
+    """
+    tried = []
+    for url in metadata_urls(issuer):
+        try:
+            metadata = await fetch_json(url)
+        except IssuerUnavailable as error:
+            tried.append(str(error))
+            continue
+        named = metadata.get("issuer")
+        if named == issuer:
+            return metadata
+        tried.append(f"{url} is of the issuer {str(named)[:200]!r}, so set issuer= to that if it is the one you mean")
+    raise IssuerUnavailable("; ".join(tried))

@@ -18,11 +18,7 @@ class Acting(AuthCredentials):
 
 
 class TokenUser(BaseUser):
-    """A user who was authenticated by a token.
-
-    Args:
-        identity: identifies the user, and no other.
-    """
+    """A user who was authenticated by a token. The identity names the user, and no other."""
 
     def __init__(self, identity: str) -> None:
         self._identity = identity

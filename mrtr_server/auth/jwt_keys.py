@@ -1,17 +1,24 @@
-"""Signed tokens and the keys of their issuer, as PyJWT reads them."""
+"""Signed tokens and the keys of their issuer, as PyJWT reads them: the keys are discovered, kept, and fetched again."""
 
-from collections.abc import Collection, Iterable, Mapping
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from starlette.authentication import AuthenticationError
 
+from ..errors import IssuerUnavailable
 from ..extras import lacking
+from .fetching import discover, fetch_json
 
 try:
     import jwt
 except ImportError as error:
     raise lacking("Verifying tokens", "auth", error) from error
+
+logger = logging.getLogger("mrtr_server")
 
 ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
 """Algorithms that verify with a public key."""
@@ -34,13 +41,9 @@ _OF_TYPE: Mapping[tuple[str, str], frozenset[str]] = {
 
 @dataclass(frozen=True, slots=True)
 class VerifyingKey:
-    """A public key of an issuer.
+    """A public key of an issuer, as PyJWT takes it, and the algorithms that it may be used with.
 
-    Args:
-        id: its `kid`; empty if it has none.
-        algorithms: those that it may be used with.
-        key: as PyJWT takes it.
-        thumbprint: what it was read from, to tell keys apart.
+    Its `kid` may be empty. The thumbprint, what it was read from, tells keys apart.
     """
 
     id: str
@@ -50,12 +53,7 @@ class VerifyingKey:
 
 
 def read_keys(document: Mapping[str, Any], allowed: Collection[str]) -> list[VerifyingKey]:
-    """Return the keys of a JSON Web Key Set that tokens may be signed with; all others are left out.
-
-    Args:
-        document: the set (RFC 7517).
-        allowed: the algorithms to accept.
-    """
+    """Return the keys of a JSON Web Key Set (RFC 7517) that tokens may be signed with; all others are left out."""
     listed = document.get("keys")
     entries = listed[:MOST_KEYS] if isinstance(listed, list) else []
     found = (_read_key(entry, allowed) for entry in entries if isinstance(entry, dict))
@@ -80,17 +78,9 @@ def _read_key(entry: Mapping[str, Any], allowed: Collection[str]) -> VerifyingKe
 
 
 def read_header(token: bytes, allowed: Collection[str]) -> tuple[str, str]:
-    """Return the key id and the algorithm that a token names. Nothing else in its header counts, such as `jku`.
+    """Return the key id, which may be empty, and the algorithm that a token names. Nothing else in its header counts.
 
-    Args:
-        token: the token; nothing of it is verified yet.
-        allowed: the algorithms to accept.
-
-    Returns:
-        The id, empty for none; and the algorithm.
-
-    Raises:
-        AuthenticationError: it is not a signed token, or not by an accepted algorithm.
+    Nothing of the token is verified yet. Raises `AuthenticationError`.
     """
     if token.count(b".") != 2:
         raise AuthenticationError("the token is not a signed JWT")
@@ -120,18 +110,10 @@ def verify(
     has_audience: bool,
     leeway: float,
 ) -> dict[str, Any] | None:
-    """Return the claims of a token; None if none of the keys has signed it.
+    """Return the claims of a token; None if none of the keys has signed it. Raises `AuthenticationError`.
 
-    Args:
-        token: the token.
-        keys: of the issuer, any of which may have signed it.
-        algorithm: one that the keys are for.
-        issuer: must be its `iss`.
-        has_audience: whether it must have an `aud`; what that says is for who asks to check.
-        leeway: by how much clocks may be apart, in seconds.
-
-    Raises:
-        AuthenticationError: it is not valid; the message says which check failed.
+    Whether a token with an `aud` is meant for this server is for who asks to check. Clocks may be `leeway` seconds
+    apart.
     """
     required = ["exp", "iss", "sub", *(["aud"] if has_audience else [])]
     for key in keys:
@@ -165,3 +147,137 @@ def _reason(error: Exception) -> str:
             return f"the token has no {claim!r}" + ("; see client_ids=" if claim == "aud" else "")
         case _:
             return f"the token can't be read: {type(error).__name__}"
+
+
+# The keys of one issuer, fetched again by age, or when none of them verifies a token
+
+
+FLOOR = 10.0
+"""How often the issuer is asked at most, in seconds: once in that time, however many tokens no known key verifies."""
+
+RENEW = 300.0
+"""After how long keys are fetched again beside the requests, in seconds, so that hardly any request waits for that."""
+
+FRESH = 600.0
+"""After how long no key counts before the issuer was asked again, in seconds: it may have withdrawn the key."""
+
+MOST_TRIED = 10
+"""How many keys of an issuer are tried for one token, if it does not name one."""
+
+
+class IssuerKeys:
+    """The keys of one issuer.
+
+    They are kept for as long as it can't be reached; `on_change` is called when they change. They are at
+    `jwks_uri`, or where its metadata says.
+    """
+
+    def __init__(
+        self,
+        issuer: str,
+        jwks_uri: str | None,
+        algorithms: Sequence[str],
+        on_change: Callable[[], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._issuer = issuer
+        self._jwks_uri = jwks_uri
+        self._algorithms = algorithms
+        self._on_change = on_change
+        self._clock = clock
+        self._keys: list[VerifyingKey] = []
+        self._fetched = self._asked = float("-inf")
+        self._found_at: str | None = None
+        self._is_away = self._told_of_more = False
+        self._fetching: asyncio.Task[None] | None = None
+
+    async def find(self, id: str, algorithm: str, tried: Collection[VerifyingKey] = ()) -> list[VerifyingKey]:
+        """Return the keys that a token may be signed with, at most `MOST_TRIED`.
+
+        The id is empty where the token names none. Some were tried, and do not verify the token: others may have come
+        since, so the issuer is asked for them. Raises `IssuerUnavailable` where no such key is known, and the issuer
+        can't be asked now.
+        """
+        keys, age = self._lookup(id, algorithm, tried), self._clock() - self._fetched
+        if not keys or (age >= FRESH and not self._is_away):
+            await self._refresh()
+            keys = self._lookup(id, algorithm, tried)
+            if not (keys or tried) and (self._is_away or self._fetched == float("-inf")):
+                raise IssuerUnavailable(f"{self._issuer} may have a key that is not known here")
+        elif age >= RENEW:
+            self._start()  # beside the request, which has its key
+        return keys
+
+    @property
+    def trusted_for(self) -> float:
+        """For how long a token may count as verified by these keys, in seconds; then they may have to be renewed."""
+        return max(self._fetched + RENEW - self._clock(), FLOOR)
+
+    def _lookup(self, id: str, algorithm: str, tried: Collection[VerifyingKey]) -> list[VerifyingKey]:
+        fitting = [key for key in self._keys if algorithm in key.algorithms and (key.id == id or not (key.id and id))]
+        fitting.sort(key=lambda key: key.id != id)  # keys of its name first
+        known = {key.thumbprint for key in tried}
+        return [key for key in fitting[:MOST_TRIED] if key.thumbprint not in known]
+
+    async def _refresh(self) -> None:
+        fetching = self._start()
+        if fetching is not None:
+            await asyncio.shield(fetching)  # for all who wait, whichever of them leaves
+
+    def _start(self) -> "asyncio.Task[None] | None":
+        """Begin to fetch, or join in; None if it is too soon to ask again."""
+        fetching, loop = self._fetching, asyncio.get_running_loop()
+        if fetching is not None and not fetching.done() and fetching.get_loop() is loop:
+            return fetching
+        now = self._clock()
+        if now - self._asked < FLOOR:
+            return None
+        self._asked = now
+        self._fetching = loop.create_task(self._fetch())
+        return self._fetching
+
+    async def _fetch(self) -> None:
+        try:
+            keys = await self._ask()
+        except IssuerUnavailable as error:
+            self._found_at = None  # it may have moved
+            if not self._is_away:
+                what = "the keys that are known are kept" if self._keys else "no token can be verified until then"
+                logger.error("The keys of %s can't be fetched, and %s: %s", self._issuer, what, error)
+            self._is_away = True
+            return
+        if self._is_away:
+            logger.warning("The keys of %s can be fetched again", self._issuer)
+        self._is_away, self._fetched = False, self._clock()
+        self._take(keys)
+
+    def _take(self, keys: list[VerifyingKey]) -> None:
+        if {key.thumbprint for key in keys} != {key.thumbprint for key in self._keys}:
+            self._keys = keys
+            self._on_change()
+
+    async def _ask(self) -> list[VerifyingKey]:
+        if self._found_at is None:
+            self._found_at = self._jwks_uri or _jwks_uri_of(await discover(self._issuer))
+        document = await fetch_json(self._found_at)
+        keys, listed = read_keys(document, self._algorithms), document.get("keys")
+        if isinstance(listed, list) and len(listed) > MOST_KEYS and not self._told_of_more:
+            self._told_of_more = True
+            logger.warning(
+                "%s lists %d keys, and only the first %d are used: tokens signed with one of the others are rejected",
+                self._found_at,
+                len(listed),
+                MOST_KEYS,
+            )
+        if not keys:
+            if isinstance(listed, list):  # the issuer has withdrawn the known keys; anything else is no set of keys
+                self._take([])
+            raise IssuerUnavailable(f"{self._found_at} has no key for {', '.join(self._algorithms)}")
+        return keys
+
+
+def _jwks_uri_of(metadata: dict[str, object]) -> str:
+    uri = metadata.get("jwks_uri")
+    if not isinstance(uri, str):
+        raise IssuerUnavailable("the metadata has no jwks_uri")
+    return uri

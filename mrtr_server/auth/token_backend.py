@@ -2,19 +2,19 @@
 
 import json
 import math
+import re
 import time
 from abc import abstractmethod
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from hashlib import sha256
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from starlette.authentication import AuthCredentials, AuthenticationBackend, AuthenticationError, BaseUser
 from starlette.requests import HTTPConnection
 
 from ..errors import IssuerUnavailable, SetupError, check_scopes
-from .bearer import read_token
-from .verified import VerifiedTokens
 
 LEEWAY = 60.0
 """By how much the clocks of this machine and of the issuer may be apart, in seconds."""
@@ -46,15 +46,13 @@ _ACCESS_KINDS = frozenset(
         "application/at+jwt",
     }
 )
-"""What these say of an access token that its bearer may use, in lower case. A refresh token or an ID token is none."""
+"""What these claims say of an access token that its bearer may use, in lower case; not of refresh or ID tokens."""
 
 
 class IssuedUser(BaseUser):
     """A user whom an issuer has vouched for.
 
-    Args:
-        claims: of the token.
-        client_id: the client that the user's states, tasks and limits are bound to; empty for none.
+    Their states, tasks and limits are bound to the client, too, if one is named.
     """
 
     def __init__(self, claims: Mapping[str, Any], client_id: str) -> None:
@@ -91,11 +89,7 @@ Found = tuple[AuthCredentials, BaseUser]
 
 
 class TokenBackend(AuthenticationBackend):
-    """A Starlette authentication backend for access tokens of one issuer; the parameters are those of `JWTAuth`.
-
-    Raises:
-        SetupError: nothing says which tokens are meant for this server, or a setting can't be right.
-    """
+    """A Starlette authentication backend for access tokens of one issuer; the parameters are those of `JWTAuth`."""
 
     def __init__(
         self,
@@ -160,18 +154,9 @@ class TokenBackend(AuthenticationBackend):
 
     @abstractmethod
     async def _read_claims(self, token: bytes, digest: bytes) -> tuple[Mapping[str, Any], float]:
-        """Return the claims of a token of the issuer.
+        """Return the claims of a token, and until when they are valid, in seconds since the epoch.
 
-        Args:
-            token: the token.
-            digest: of the token.
-
-        Returns:
-            The claims; and until when they are valid, in seconds since the epoch.
-
-        Raises:
-            AuthenticationError: it is not valid.
-            IssuerUnavailable: that can't be found out now.
+        Raises `AuthenticationError`, or `IssuerUnavailable` where that can't be found out now.
         """
 
     def _found(self, claims: Mapping[str, Any]) -> Found:
@@ -248,12 +233,80 @@ def _check_texts(claims: Mapping[str, Any]) -> None:
 
 
 def expires_at(claims: Mapping[str, Any]) -> float:
-    """Return when a token expires, in seconds since the epoch, with the leeway of the clocks.
-
-    Raises:
-        AuthenticationError: its `exp` is not a valid time.
-    """
+    """Return when a token expires, in seconds since the epoch, with the leeway of the clocks."""
     expires = claims.get("exp")
     if isinstance(expires, bool) or not isinstance(expires, int | float) or not abs(expires) < math.inf:
         raise AuthenticationError("the token's 'exp' is not a valid time")
     return min(max(expires, 0), LATEST) + LEEWAY
+
+
+# The bearer token of a request (Authorization, Token Requirements)
+
+
+LONGEST_TOKEN = 16 * 1024
+"""How long a token may be, in characters. Tokens that list a user's groups have a few thousand."""
+
+_TOKEN = re.compile(rb"[A-Za-z0-9._~+/-]+=*")
+"""What a bearer token is made of (RFC 6750, section 2.1)."""
+
+
+def read_token(connection: HTTPConnection) -> bytes | None:
+    """Return the bearer token in the `Authorization` header of a request; None if there is no such header.
+
+    Raises `AuthenticationError`, whose message never has the token.
+    """
+    found: bytes | None = None
+    for name, value in connection.scope["headers"]:
+        if name == b"authorization":
+            if found is not None:
+                raise AuthenticationError("there are two Authorization headers")
+            found = value
+    if found is None:
+        return None
+    scheme, _, token = found.partition(b" ")
+    if scheme.lower() != b"bearer":
+        raise AuthenticationError("the Authorization header is not a bearer token")
+    token = token.strip()
+    if len(token) > LONGEST_TOKEN:
+        raise AuthenticationError(f"the token is longer than {LONGEST_TOKEN} characters")
+    if _TOKEN.fullmatch(token) is None:
+        raise AuthenticationError("the token has characters that no bearer token has")
+    return token
+
+
+# Tokens that were verified: who presents one again is known without further work
+
+
+T = TypeVar("T")
+
+
+class VerifiedTokens(Generic[T]):
+    """What was found out about tokens, by their digests; the least recently used are dropped."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._known: OrderedDict[bytes, tuple[float, T]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def get(self, digest: bytes, now: float) -> T | None:
+        """Return what is known of a token; None if it is unknown, or not known any more at that time."""
+        known = self._known.get(digest)
+        if known is None:
+            return None
+        if known[0] <= now:
+            del self._known[digest]
+            return None
+        self._known.move_to_end(digest)
+        return known[1]
+
+    def put(self, digest: bytes, until: float, value: T) -> None:
+        """Keep what was found out, until a time in seconds since the epoch."""
+        self._known[digest] = until, value
+        if len(self._known) > self._most:
+            self._known.popitem(last=False)
+
+    def clear(self) -> None:
+        """Forget everything, such as when a key was withdrawn."""
+        self._known.clear()

@@ -14,9 +14,8 @@ from typing import Any, Generic, Protocol, TypeVar
 from pydantic_core import from_json, to_json
 
 from ..crypto.digests import digest
-from ..crypto.keys import KeyRing
+from ..crypto.keys import REPORT, KeyRing
 from ..crypto.place_codec import PlaceCodec
-from ..crypto.purposes import REPORT
 from ..crypto.signing import Link, Links
 from ..errors import FlowError, InvalidRequestState, LinkRefused, StoreUnavailable
 from ..limits import Limits

@@ -11,7 +11,7 @@ import click
 from ..deployment.environment import CALL_TOKEN
 from ..errors import CallFailed, MRTRError, NoReply, NotAnswered, RequestRefused, SetupError
 from ..extras import lacking
-from ..logs.text import plain, plain_lines
+from ..logs.formats import plain, plain_lines
 from ..protocol.messages import JSON
 from .call_arguments import read_answers, read_arguments
 

@@ -13,7 +13,7 @@ from ..deployment.web_workers import ENVIRONMENT as WORKERS
 from ..errors import SetupError, StoreUnavailable
 from ..renamed import collecting
 from ..server import MRTRServer
-from ..storage.factory import ENVIRONMENT as DATABASE
+from ..storage import ENVIRONMENT as DATABASE
 from .loading import find, takes_app
 from .variables import CommandOfVariables
 
@@ -109,7 +109,7 @@ async def _review_database(workers: int) -> list[Finding]:
     if not url:
         return []
     try:
-        from ..storage.sql.migrate import review
+        from ..storage.sql.administration import review
 
         return [Finding(level, "database", message) for level, message in await review(url, workers)]
     except SetupError as error:

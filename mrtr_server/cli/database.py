@@ -5,7 +5,7 @@ import asyncio
 import click
 
 from ..errors import MRTRError
-from ..storage.factory import ENVIRONMENT as DATABASE
+from ..storage import ENVIRONMENT as DATABASE
 from .keys import ring_of_servers
 
 takes_database = click.option(
@@ -30,12 +30,12 @@ def upgrade(database: str, sql: bool) -> None:
     again that was interrupted.
     """
     try:
-        from ..storage.sql import migrate
+        from ..storage.sql import administration
 
         if sql:
-            click.echo(asyncio.run(migrate.script(database.strip())), nl=False)
+            click.echo(asyncio.run(administration.script(database.strip())), nl=False)
         else:
-            click.echo(asyncio.run(migrate.upgrade(database.strip())))
+            click.echo(asyncio.run(administration.upgrade(database.strip())))
     except MRTRError as error:
         raise click.ClickException(str(error)) from error
 
@@ -52,9 +52,9 @@ def new_epoch(database: str) -> None:
     Run it before servers and workers use the database again, and once for each copy that is to be used beside this one.
     """
     try:
-        from ..storage.sql import migrate
+        from ..storage.sql import administration
 
-        click.echo(asyncio.run(migrate.new_epoch(database.strip())))
+        click.echo(asyncio.run(administration.new_epoch(database.strip())))
     except MRTRError as error:
         raise click.ClickException(str(error)) from error
 
@@ -70,7 +70,7 @@ def reseal(database: str) -> None:
     The exit code is 0 when every row is sealed under the first key.
     """
     try:
-        from ..storage.sql.reseal import reseal as reseal_rows
+        from ..storage.sql.administration import reseal as reseal_rows
 
         tables = asyncio.run(reseal_rows(database.strip(), ring_of_servers()))
     except MRTRError as error:

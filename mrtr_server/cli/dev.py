@@ -15,7 +15,7 @@ from ..crypto.keys import ENVIRONMENT as KEYS
 from ..crypto.keys import KEY_BYTES
 from ..deployment.environment import APPLICATION, variables
 from ..loopback import is_loopback_address
-from ..storage.factory import ENVIRONMENT as DATABASE
+from ..storage import ENVIRONMENT as DATABASE
 from .loading import import_app
 from .log_options import LEVELS
 

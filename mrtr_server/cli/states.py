@@ -7,7 +7,7 @@ from pydantic_core import to_json
 
 from ..errors import InvalidRequestState, SetupError
 from ..flow.inspection import inspect_state
-from ..logs.text import plain_json
+from ..logs.formats import plain_json
 from .keys import ring_of_servers
 
 

@@ -9,9 +9,9 @@ from pydantic_core import to_json
 
 from ..errors import InvalidRequestState, MRTRError, SetupError, UnknownTarget
 from ..flow.inspection import utc_time
-from ..logs.text import plain, plain_json
+from ..logs.formats import plain, plain_json
 from ..protocol.messages import JSON, TaskStatus
-from ..storage.tasks import TaskRow
+from ..storage.base import TaskRow
 from .database import takes_database
 from .keys import ring_of_servers
 

@@ -10,7 +10,7 @@ from ..client import Bounds, Client, Form, Link, Piece, Progress, Sampling, Task
 from ..client.questions import Choice, Filled
 from ..errors import NotAnswered, SetupError
 from ..extras import lacking
-from ..logs.text import plain
+from ..logs.formats import plain
 from ..protocol.messages import JSON
 from .call_arguments import read_field
 from .terminal_form import Asker

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from ..client.questions import Choice, Filled, Form, Link, Sampling
 from ..errors import BadReply, NotAnswered
 from ..extras import lacking
-from ..logs.text import plain, plain_lines
+from ..logs.formats import plain, plain_lines
 from ..protocol.addresses import fault_of_page
 from ..protocol.messages import JSON
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..client import Piece
-from ..logs.text import plain_lines
+from ..logs.formats import plain_lines
 from ..protocol.messages import JSON
 
 

@@ -41,16 +41,9 @@ def _shortest(number: int) -> int | float:
 
 
 def canonical(value: Any) -> bytes:
-    """Return a JSON value in its canonical form.
+    """Return what a JSON parser returns in its canonical form: UTF-8 bytes, equal for equal values.
 
-    Args:
-        value: what a JSON parser returns: dict, list, str, int, float, bool, None.
-
-    Returns:
-        UTF-8 bytes, equal for equal values.
-
-    Raises:
-        ValueError: a part of it is not JSON.
+    Raises `ValueError` where a part of it is not JSON.
     """
     return _written(_normal(value))
 

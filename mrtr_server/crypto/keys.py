@@ -9,7 +9,9 @@ from hashlib import sha256
 from ..errors import SetupError
 
 KEY_BYTES = 32
+
 KEY_ID_BYTES = 4
+
 ENVIRONMENT = "MRTR_KEYS"
 
 
@@ -115,3 +117,25 @@ class KeyRing:
     @staticmethod
     def _key_id(key: bytes) -> bytes:
         return _expand(key, b"mrtr_server key id")[:KEY_ID_BYTES]
+
+
+# The purposes of what is sealed in a store. Each has derived keys of its own.
+
+
+TASK = "task"
+
+TASK_PIECES = "pieces of a task"
+
+OUTCOME = "outcome"
+
+REPORT = "callback report"
+
+LIVE_OUTCOME = "live outcome"
+
+LIVE_ANSWER = "live answer"
+
+LIVE_EVENT = "live event in the store"
+
+LIVE_SESSION = "live session state"
+
+LIVE_PAGES = "live required pages"

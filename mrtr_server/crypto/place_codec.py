@@ -4,6 +4,9 @@ Not for `requestState`: `flow/journal.py` writes what a state is bound to into i
 """
 
 from hmac import compare_digest
+from typing import Any, NamedTuple
+
+from pydantic_core import to_json
 
 from ..errors import InvalidRequestState
 from .codec import SealedCodec
@@ -23,41 +26,26 @@ class PlainCodec:
 
 
 class PlaceCodec:
-    """Seals what belongs to one place: a row of a store, a list, a request.
+    """Seals what belongs to one place: a row of a store, a list, a request. Tokens of one purpose open for no other.
 
     Somebody who can write to a store, or has several tokens, could put one in the place of another. Each is sealed
     together with the place that it belongs to, and opens for that place alone.
-
-    Args:
-        ring: the first key seals, every key opens.
-        purpose: what the tokens are for; a token of one purpose does not open for another.
     """
 
     def __init__(self, ring: KeyRing, purpose: str) -> None:
         self._codec = SealedCodec(ring, purpose)
 
     def seal(self, place: bytes, payload: bytes) -> str:
-        """Encrypt and authenticate a payload together with its place.
+        """Encrypt and authenticate a payload together with its place; see `SealedCodec.seal`.
 
-        Args:
-            place: where it belongs. No place may begin with another one, so end it with what is not within it.
-            payload: at least 0 bytes.
-
-        Returns:
-            A token; see `SealedCodec.seal`.
+        No place may begin with another one, so end it with what is not within it.
         """
         return self._codec.seal(place + payload)
 
     def unseal(self, place: bytes, sealed: str | bytes, moved: str) -> bytes:
         """Return the payload that was sealed for a place.
 
-        Args:
-            place: where the token was found.
-            sealed: the token.
-            moved: the reason for the log where it belongs to another place.
-
-        Raises:
-            InvalidRequestState: it was sealed for another place, or not under this ring and for this purpose.
+        Raises `InvalidRequestState`, for the reason `moved` where it belongs to another place.
         """
         opened = self._codec.unseal(sealed if isinstance(sealed, str) else sealed.decode("ascii", "replace"))
         if not compare_digest(opened[: len(place)], place):
@@ -65,16 +53,9 @@ class PlaceCodec:
         return opened[len(place) :]
 
     def reseal(self, sealed: bytes) -> str | None:
-        """Seal what a token holds under the first key, for the place that it was sealed for.
+        """Seal what a token holds under the first key, for its place; None if that is done.
 
-        Args:
-            sealed: the token.
-
-        Returns:
-            Another token; None if this one is sealed under the first key.
-
-        Raises:
-            InvalidRequestState: it was not sealed under this ring and for this purpose.
+        Raises `InvalidRequestState`.
         """
         return self._codec.reseal(sealed.decode("ascii", "replace"))
 
@@ -84,11 +65,55 @@ RowCodec = PlaceCodec | PlainCodec
 
 
 def row_codec(ring: KeyRing, purpose: str, *, in_memory: bool) -> RowCodec:
-    """Return what protects rows.
-
-    Args:
-        ring: as for `PlaceCodec`.
-        purpose: likewise.
-        in_memory: whether the store keeps them in the memory of this process alone.
-    """
+    """Return what protects rows of a store, which may keep them in the memory of this process alone."""
     return PlainCodec() if in_memory else PlaceCodec(ring, purpose)
+
+
+# Pagination cursors: the client's position in a list, sealed
+
+
+_MOST_CHARACTERS = 512
+
+_DIGITS = 12
+
+
+class Position(NamedTuple):
+    """How many entries of a list come before, and what names the last of them.
+
+    Nothing does in a cursor of an earlier release.
+    """
+
+    offset: int
+    last: str
+
+
+class Cursors:
+    """Seals positions in lists (Pagination), for all replicas with the same ring.
+
+    A position also counts entries that the client may not see. So it is encrypted, and all cursors have one length.
+    """
+
+    def __init__(self, ring: KeyRing) -> None:
+        self._codec = PlaceCodec(ring, "position in a list")
+
+    def seal(self, listing: str, offset: int, last: str = "") -> str:
+        """Return the cursor of a position. `last` names its last entry, in as many characters as any other."""
+        return self.seal_place(listing, f"{offset:0{_DIGITS}d}{last}")
+
+    def seal_place(self, listing: str, place: str) -> str:
+        """Return the cursor of a place in a list that changes, where to count entries would not do."""
+        return self._codec.seal(to_json(listing), place.encode())
+
+    def unseal(self, listing: str, cursor: Any) -> Position | None:
+        """Return the position behind a cursor, which may be anything; None if it is not a cursor of this list."""
+        place = self.unseal_place(listing, cursor)
+        return None if place is None else Position(int(place[:_DIGITS]), place[_DIGITS:])
+
+    def unseal_place(self, listing: str, cursor: Any) -> str | None:
+        """Return the place behind a cursor, as `unseal` returns the position."""
+        if not isinstance(cursor, str) or len(cursor) > _MOST_CHARACTERS:
+            return None
+        try:
+            return self._codec.unseal(to_json(listing), cursor, "it belongs to another list").decode()
+        except InvalidRequestState:
+            return None

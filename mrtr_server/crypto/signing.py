@@ -66,11 +66,8 @@ class Links:
     """Signs links to callbacks: whoever has a link can report for one ask, and can change nothing in the link.
 
     A token is `id.expires.owner.signature`. The owner is a keyed digest, so the token tells nothing about a person. The
-    same arguments make the same token, as long as the first key of the ring stays.
-
-    Args:
-        ring: the first key signs, every key verifies.
-        audience: the server that the links belong to; the links of another audience are refused.
+    same arguments make the same token, as long as the first key of the ring stays. The links of another audience, a
+    server, are refused.
     """
 
     _MAX_CHARACTERS = 512
@@ -82,33 +79,19 @@ class Links:
         ]
 
     def seal(self, callback: str, id: str, owner: str, expires: int) -> "Link":
-        """Make a link.
+        """Make the link by which a callback reports on the ask of an id, in hexadecimal.
 
-        Args:
-            callback: the callback's name.
-            id: identifies the ask that the callback reports on; hex digits.
-            owner: digest of who may open the link; empty where nobody is known.
-            expires: when it expires, in seconds since the epoch.
-
-        Returns:
-            The link, with its signed token.
+        The owner is the digest of who may open it; empty where nobody is known. It expires at a time in seconds since
+        the epoch.
         """
         signer = self._signers[0]
         signed = f"{id}.{expires}.{_sign(signer, 'owner', id, owner)}"
         return Link(f"{signed}.{_sign(signer, 'link', callback, signed)}", signer)
 
     def unseal(self, callback: str, token: str) -> "Link":
-        """Check a link's token.
+        """Return the link of a token, which may be anything. Whether it has expired is for the caller to check.
 
-        Args:
-            callback: the callback's name.
-            token: what a browser sent; it may be anything.
-
-        Returns:
-            The link. Whether it has expired is for the caller to check.
-
-        Raises:
-            LinkRefused: it was not made for this callback under a key of this ring.
+        Raises `LinkRefused` where it was not made for this callback under a key of this ring.
         """
         if len(token) > self._MAX_CHARACTERS or not token.isascii():
             raise LinkRefused("too large, or not ASCII")
@@ -121,12 +104,7 @@ class Links:
 
 
 class Link:
-    """A link whose signature has been verified.
-
-    Args:
-        token: the token in the link.
-        signer: has the key that signed it.
-    """
+    """A link whose signature has been verified."""
 
     __slots__ = ("_owner", "_signer", "expires", "id", "token")
 
@@ -137,11 +115,7 @@ class Link:
         self._signer = signer
 
     def belongs_to(self, owner: str) -> bool:
-        """Return whether the link was made for an owner.
-
-        Args:
-            owner: digest of the person, as for `Links.seal`.
-        """
+        """Return whether the link was made for an owner, by the digest that `Links.seal` had."""
         return compare_digest(_sign(self._signer, "owner", self.id, owner), self._owner)
 
     @property

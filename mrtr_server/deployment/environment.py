@@ -19,7 +19,7 @@ from ..crypto.keys import ENVIRONMENT as KEYS
 from ..errors import SetupError
 from ..fields import Group, having
 from ..renamed import VARIABLES, is_collected, refused_variables
-from ..storage.factory import ENVIRONMENT as DATABASE
+from ..storage import ENVIRONMENT as DATABASE
 from .settings import Settings
 from .web_workers import DECLARED
 

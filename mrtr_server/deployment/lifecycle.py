@@ -15,8 +15,8 @@ from ..concurrency.threads import Threads
 from ..errors import SetupError
 from ..flow.admission import Admission
 from ..flow.single_use import Redeemer
+from ..logs.formats import plain
 from ..logs.refusals import SERVERS, bound_lines_of
-from ..logs.text import plain
 from ..loopback import root_url
 from ..rates.rate_limiter import RateLimiter
 from ..tasks.worker import Worker

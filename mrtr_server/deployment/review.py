@@ -20,7 +20,7 @@ from ..registration.prompts import Prompt
 from ..registration.registry import Registry
 from ..registration.resources import Resource
 from ..registration.tools import Tool
-from ..storage.factory import ENVIRONMENT as DATABASE
+from ..storage import ENVIRONMENT as DATABASE
 from ..transport.resource_metadata import NOT_SERVED, WELL_KNOWN, is_served
 from .environment import unknown_variables
 from .settings import Settings

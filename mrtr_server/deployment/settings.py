@@ -20,7 +20,7 @@ from ..flow.authorization import Authorize
 from ..limits import Limits
 from ..protocol.addresses import fault_of_page
 from ..protocol.served_dialects import check_dialects
-from ..rates.rate_limits import RateLimits
+from ..rates.rate_limiter import RateLimits
 from ..registration.options import TAKES_ICONS, Icons
 from ..storage.base import Store
 from ..telemetry.choice import OpenTelemetry

@@ -7,11 +7,12 @@ from typing import Any
 from ..crypto.keys import ENVIRONMENT as KEYS
 from ..crypto.keys import KeyRing
 from ..errors import SetupError, StoreUnavailable, WrongVersion
+from ..storage import ENVIRONMENT as DATABASE
+from ..storage import store_of
 from ..storage.base import Store
-from ..storage.factory import ENVIRONMENT as DATABASE
-from ..storage.factory import store_of
+from ..storage.health import Outage
 from ..storage.memory import InProcessStore
-from ..storage.watched import Outage, WatchedStore
+from ..storage.watched import WatchedStore
 from ..tally import Tally
 from .web_workers import worker_count
 

@@ -13,8 +13,9 @@ from ..logs.refusals import RefusalLog
 from ..methods.background import BackgroundTools
 from ..methods.dispatcher import Dispatcher
 from ..registration.registry import Registry
+from ..storage.base import Waiting
+from ..storage.health import VitalsWatch
 from ..storage.quotas import Quotas
-from ..storage.vitals import VitalsWatch, Waiting
 from ..storage.watched import WatchedStore
 from ..tally import Tally
 from ..tasks.worker import Worker

@@ -13,10 +13,8 @@ from ..callbacks.callback_service import Callbacks
 from ..concurrency.shutdown import ShutdownDeadline
 from ..concurrency.threads import Threads
 from ..crypto.codec import SealedCodec
-from ..crypto.cursors import Cursors
-from ..crypto.keys import KeyRing
-from ..crypto.place_codec import PlaceCodec
-from ..crypto.purposes import OUTCOME
+from ..crypto.keys import OUTCOME, KeyRing
+from ..crypto.place_codec import Cursors, PlaceCodec
 from ..flow.admission import Admission
 from ..flow.authorization import Authorizer
 from ..flow.handler import Handler
@@ -50,9 +48,9 @@ from ..protocol.served_dialects import ServedDialects
 from ..rates.rate_limiter import RateLimiter
 from ..registration.offering import Opening
 from ..registration.registry import Registry
+from ..storage.health import VitalsWatch, written
 from ..storage.pubsub import Fanout
 from ..storage.quotas import Quotas
-from ..storage.vitals import VitalsWatch, written
 from ..tally import Tally
 from ..tasks.records import TaskRecords
 from ..tasks.task_service import Tasks

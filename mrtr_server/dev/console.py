@@ -6,8 +6,8 @@ import logging.config
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from ..logs.formats import PlainText, plain
 from ..logs.refusals import SERVERS, bound_lines_of
-from ..logs.text import PlainText, plain
 from ..logs.tracebacks import AuthorsFirst
 from ..telemetry.seen_rounds import SeenRound, current_round
 from .effects import EffectWatch, SourceLine, shown_path

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 
-from ..logs.text import plain
+from ..logs.formats import plain
 
 _STYLES = {
     "bold": "1",

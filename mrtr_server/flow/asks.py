@@ -15,9 +15,9 @@ from ..crypto.digests import digest
 from ..errors import InvalidAnswer, Refusal, SetupError
 from ..protocol.content import first_problem, parts_of, role_and_content, sampling_block, uses_tools
 from ..protocol.messages import FORM, JSON, SHORT_MESSAGE, Question
-from ..schema.forms import Form, form, in_words
+from ..schema.forms import Form, ValueForm, form, may_be_value
+from ..schema.misfits import in_words
 from ..schema.peer_validator import validator_of
-from ..schema.values import ValueForm, may_be_value
 from .journal import CONFIRMATION, UNSET
 
 T = TypeVar("T")

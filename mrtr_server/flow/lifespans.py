@@ -9,7 +9,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from ..concurrency.running import running_loop, running_task
-from ..logs.text import plain
+from ..logs.formats import plain
 from .home import Home
 
 logger = logging.getLogger("mrtr_server")

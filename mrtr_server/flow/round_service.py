@@ -12,8 +12,8 @@ from ..limits import Limits
 from ..logs.failures import report_failure
 from ..protocol.messages import JSON, Call, HandedOver, NeedsInput, Outcome, Outlet, PageReported, Question
 from ..rates.rate_limiter import RateLimiter
-from ..storage.lease import Lease
-from ..storage.watched import not_executed
+from ..storage.base import Lease
+from ..storage.health import not_executed
 from .admission import Admission
 from .background import Background
 from .endings import (

@@ -15,7 +15,7 @@ from ..concurrency.threads import Threads
 from ..crypto.digests import digest
 from ..errors import FlowError, NotBegun, SetupError
 from ..protocol.messages import JSON
-from ..schema.forms import describe
+from ..schema.misfits import describe
 from ..schema.stored import Stored, stored_as
 from ..well_formed import escape_halves
 from .idempotency_keys import idempotency_key, key_parameter

@@ -11,7 +11,7 @@ from ..crypto.digests import digest
 from ..errors import FlowError, InvalidAnswer, SetupError
 from ..protocol.addresses import fault_of_page
 from ..protocol.messages import JSON, PAGE, Question
-from ..schema.forms import describe
+from ..schema.misfits import describe
 from .asks import Ask, Text, accepted, written
 
 T = TypeVar("T")

@@ -11,9 +11,8 @@ from typing import Any
 from pydantic_core import from_json, to_json
 
 from ..crypto.digests import digest_bytes, digest_parts
-from ..crypto.keys import KeyRing
+from ..crypto.keys import LIVE_ANSWER, KeyRing
 from ..crypto.place_codec import PlaceCodec, row_codec
-from ..crypto.purposes import LIVE_ANSWER
 from ..errors import AnswerNotShared, InvalidRequestState, StoreUnavailable
 from ..protocol.callers import Principal
 from ..protocol.messages import JSON, Change, Subscription

@@ -12,9 +12,8 @@ from typing import Any
 from pydantic_core import from_json, to_json
 
 from ..crypto.digests import digest_bytes, digest_twice
-from ..crypto.keys import KeyRing
+from ..crypto.keys import LIVE_EVENT, KeyRing
 from ..crypto.place_codec import PlaceCodec, row_codec
-from ..crypto.purposes import LIVE_EVENT
 from ..errors import InvalidRequestState, ProtocolError, StoreUnavailable
 from ..protocol.callers import Principal
 from ..protocol.messages import JSON, HandedOver, NeedsInput, Question

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..errors import Full, NotExecuted, ProtocolError, RequestError, StoreUnavailable
 from ..protocol.messages import Call, Outcome, Outlet, Unfinished
-from ..storage.lease import Lease
+from ..storage.base import Lease
 from .channel import Channel
 from .events import Event, SealedEvent
 from .parts import LiveParts

@@ -23,7 +23,7 @@ from ..logs.failures import report_outage
 from ..logs.refusals import RefusalLog
 from ..protocol.callers import Principal
 from ..protocol.messages import JSON, TASK_RESULT, Call, Change, Outcome, Outlet, Unfinished
-from ..storage.lease import Lease
+from ..storage.base import Lease
 from ..storage.patience import begin_request
 from ..tasks.task_service import Tasks
 from .channel import Channel

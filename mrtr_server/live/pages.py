@@ -6,9 +6,8 @@ from contextlib import suppress
 from pydantic_core import from_json
 
 from ..crypto.digests import canonical
-from ..crypto.keys import KeyRing
+from ..crypto.keys import LIVE_PAGES, KeyRing
 from ..crypto.place_codec import PlaceCodec
-from ..crypto.purposes import LIVE_PAGES
 from ..errors import Busy, InvalidRequestState, PagesRequired, StoreUnavailable
 from ..protocol.messages import JSON, PAGE, Call, Question
 from ..protocol.sessions import owner_of

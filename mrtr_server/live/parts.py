@@ -2,9 +2,8 @@
 
 from collections.abc import Callable
 
-from ..crypto.keys import KeyRing
+from ..crypto.keys import LIVE_OUTCOME, KeyRing
 from ..crypto.place_codec import row_codec
-from ..crypto.purposes import LIVE_OUTCOME
 from ..flow.admission import Admission
 from ..flow.single_use import Redeemer
 from ..limits import Limits

@@ -11,9 +11,8 @@ from typing import TypeVar
 from pydantic_core import from_json, to_json
 
 from ..crypto.digests import digest
-from ..crypto.keys import KeyRing
+from ..crypto.keys import LIVE_SESSION, KeyRing
 from ..crypto.place_codec import PlaceCodec
-from ..crypto.purposes import LIVE_SESSION
 from ..errors import InvalidRequestState, StoreUnavailable
 from ..protocol.callers import Principal
 from ..protocol.messages import Change, LogLevel

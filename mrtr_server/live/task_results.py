@@ -25,7 +25,7 @@ from ..protocol.messages import (
     TaskResult,
     TaskStatusResult,
 )
-from ..storage.tasks import ENDED
+from ..storage.base import ENDED
 from ..tasks.pieces import PieceReader
 from ..tasks.task_service import Tasks
 from .answers import Answers

@@ -1,8 +1,8 @@
-"""What goes to the log: plain text, short tracebacks, failures under a reference, and refusals told once."""
+"""What goes to the log: plain text, short tracebacks, failures under a reference, and refusals once."""
 
 import logging
 
-from .text import PlainText
+from .formats import PlainText
 from .tracebacks import AuthorsFirst
 
 _logger = logging.getLogger("mrtr_server")

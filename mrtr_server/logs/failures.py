@@ -18,11 +18,7 @@ _noted: ContextVar[Noted | None] = ContextVar("mrtr_server_failures", default=No
 
 @contextmanager
 def noting(failures: Noted) -> Iterator[None]:
-    """Note the failures that are reported in the block, and in the tasks and threads that it starts.
-
-    Args:
-        failures: takes them.
-    """
+    """Note the failures that are reported in the block, and in the tasks and threads that it starts."""
     token = _noted.set(failures)
     try:
         yield
@@ -38,18 +34,11 @@ def report_failure(
     fields: Mapping[str, str] | None = None,
     noted: BaseException | None = None,
 ) -> str:
-    """Log a failure under a new reference.
+    """Log a failure under a new reference, and return that: 8 hex digits.
 
-    Args:
-        what: what failed, with a `%s` or `%r` for each of the values.
-        values: what a client chose, or anything else; no answer, argument or state.
-        why: the reason; empty where the error says it.
-        error: is logged with its traceback, which may show values; None where `why` says it all.
-        fields: further facts, for logs that are read by programs.
-        noted: what is noted of it, where that is not the error; see `noting`.
-
-    Returns:
-        The reference, 8 hex digits.
+    `what` has a `%s` or `%r` for each of the values: what a client chose, or anything else, but no answer, argument or
+    state. The error is logged with its traceback, which may show values; leave it out where `why` says it all. The
+    fields are further facts, for programs that read the log. What is noted (see `noting`) is the error, or `noted`.
     """
     reference = secrets.token_hex(4)
     facts = {"event": "failure", "reference": reference, **(fields or {})}
@@ -63,15 +52,9 @@ def report_failure(
 
 
 def report_outage(error: StoreUnavailable, what: str, *values: object) -> str:
-    """Log that the store is unavailable, unless that is in the log already.
+    """Log that the store is unavailable, unless that is in the log already, and return the reference.
 
-    Args:
-        error: what the store said. It gets the reference of its entry.
-        what: what could not be done without it; as for `report_failure`.
-        *values: what `what` is filled with.
-
-    Returns:
-        The reference.
+    The error gets the reference of its entry. `what` could not be done without the store; as for `report_failure`.
     """
     if not error.reference:
         error.reference = report_failure(what, *values, why=str(error), noted=StoreUnavailable(str(error)))

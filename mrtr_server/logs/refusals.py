@@ -1,4 +1,4 @@
-"""Lines that clients cause come at a limited rate: those of refused requests, and those of the web server."""
+"""Lines that clients cause come at a limited rate: of refused requests, and of the web server."""
 
 import json
 import logging
@@ -52,25 +52,16 @@ class _Window:
 
 
 class Bound:
-    """Bounds what is logged: each different line once a minute, at most 16 of a kind; the others are counted.
-
-    Args:
-        clock: returns the time in seconds, from any beginning.
-    """
+    """Bounds what is logged: each different line once a minute, at most 16 of a kind; the others are counted."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._windows: dict[str, _Window] = {}
 
     def take(self, kind: str, shown: tuple[str, ...]) -> str | None:
-        """Count one more line.
+        """Count one more line; return what it is to say of lines that were left out, or None if it is left out itself.
 
-        Args:
-            kind: what it has in common with others; nobody but our own code and libraries chooses it.
-            shown: what differs.
-
-        Returns:
-            What is to be added to it, of those before it that were left out; None if it is left out itself.
+        Nobody but our own code and libraries chooses the kind, which it has in common with others.
         """
         now, more = self._clock(), ""
         window = self._windows.get(kind)
@@ -88,11 +79,8 @@ class Bound:
 class BoundedLines(logging.Filter):
     """Keeps warnings and errors of a web server within the bound of a line for each reason.
 
-    The reason is the line of code that logs, and of an exception where it was raised.
-
-    Args:
-        exceptions: whether lines with an exception come under the bound, too.
-        clock: returns the time in seconds, from any beginning.
+    The reason is the line of code that logs, and of an exception where it was raised; unless lines with one stay
+    outside.
     """
 
     def __init__(self, *, exceptions: bool = True, clock: Callable[[], float] = time.monotonic) -> None:
@@ -116,15 +104,7 @@ class BoundedLines(logging.Filter):
 
 
 def bound_lines_of(*names: str, exceptions: bool = True) -> Callable[[], None]:
-    """Put the lines of some loggers under the bound, unless they are.
-
-    Args:
-        names: of the loggers.
-        exceptions: whether lines with an exception come under it, too.
-
-    Returns:
-        A function that undoes it.
-    """
+    """Put the lines of some loggers under the bound, unless they are; return a function that undoes it."""
     loggers, bounded = list(map(logging.getLogger, names)), BoundedLines(exceptions=exceptions)
     for each in loggers:
         if not any(isinstance(other, BoundedLines) for other in each.filters):
@@ -149,33 +129,21 @@ def _raised_at(error: BaseException) -> str:
 
 
 class RefusalLog:
-    """Logs refused requests, within the `Bound`.
-
-    Args:
-        clock: returns the time in seconds, from any beginning.
-        tally: counts the refusals that `count` is called for.
-    """
+    """Logs refused requests, within the `Bound`, and counts them."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, tally: Tally | None = None) -> None:
         self._tally = Tally() if tally is None else tally
         self._bound = Bound(clock)
 
     def count(self, reason: str, limit: str = "") -> None:
-        """Count a refused request.
-
-        Args:
-            reason: why, in a word.
-            limit: the limit that it is over; empty where it is another reason.
-        """
+        """Count a refused request, by a word for the reason, and the limit that it is over, if it is over one."""
         self._tally.add(REFUSALS, reason, limit)
 
     def note(self, message: str, *values: str, fields: Mapping[str, str] | None = None) -> None:
         """Log a refused request, unless there have been enough of its kind.
 
-        Args:
-            message: identifies the kind, and says which setting to change; with a `%r` for each value.
-            values: what the request had; they may be anything.
-            fields: facts beside the message, for programs that read the log.
+        The message identifies the kind, and says which setting to change; with a `%r` for each value that the request
+        had, which may be anything.
         """
         shown = tuple(value[:CHARACTERS] for value in values)
         more = self._bound.take(message, shown)
@@ -185,11 +153,7 @@ class RefusalLog:
     def note_lacking(self, what: str, client: str, error: MissingCapability, *, has_declared: bool = True) -> None:
         """Log that a client lacks a capability that a request needs.
 
-        Args:
-            what: the request.
-            client: what the client calls itself; empty if it is not known.
-            error: has the capabilities.
-            has_declared: whether the client has said what it can do, in this request or before.
+        The client is what it calls itself; empty if that is not known. It may not have declared at all what it can do.
         """
         required = json.dumps((error.data or {}).get("requiredCapabilities"))
         if required == "null":  # no capability would help: the version of its protocol has no way to ask that

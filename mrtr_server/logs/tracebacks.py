@@ -1,4 +1,4 @@
-"""Failures in the log: the author's part of the traceback, and the rest in one line."""
+"""Failures in the log: the author's part of the traceback, the rest in one line, and no local variables."""
 
 import linecache
 import logging
@@ -8,34 +8,35 @@ import sysconfig
 import traceback
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from types import CodeType, FrameType
+from types import CodeType, FrameType, FunctionType, TracebackType
 from typing import Any
 
 from ..errors import FlowError
 
+logger = logging.getLogger("mrtr_server")
+
 _OURS = str(Path(__file__).parent.parent) + os.sep
+
 _CALLING = (
     *("callbacks/callback_service", "concurrency/threads", "registration/completions", "transport/callback_pages"),
     *(f"flow/{each}" for each in ("authorization", "pieces", "resolver", "steps", "teardown", "url_asks")),
 )
+
 _CALLERS = {f"{_OURS}{each}.py" for each in _CALLING}
 """Our modules that call the author's functions."""
 
 _STANDARD = os.path.normcase(sysconfig.get_paths()["stdlib"]) + os.sep
-_FOLDERS = ("site-packages", "dist-packages")
-_MOST_NAMES = 4
 
+_FOLDERS = ("site-packages", "dist-packages")
+
+_MOST_NAMES = 4
 
 CallSite = tuple[CodeType, int, CodeType]
 """A call: its code and line, and the function of ours that was called there."""
 
 
 def call_site(depth: int = 1) -> CallSite:
-    """Return where code outside this package called into it.
-
-    Args:
-        depth: how many calls of this package are there at least.
-    """
+    """Return where code outside this package called into it, at least `depth` calls of this package ago."""
     frame = sys._getframe(depth)
     called = frame.f_code
     while (code := frame.f_code).co_filename.startswith(_OURS) and frame.f_back is not None:
@@ -56,11 +57,7 @@ def format_stack() -> str:
 
 
 def format_innermost(frame: FrameType) -> str:
-    """Return the author's call that runs in a frame, in the format of a traceback; the innermost one if none is.
-
-    Args:
-        frame: the innermost frame of a thread.
-    """
+    """Return the author's call that led to the innermost frame of a thread, as in a traceback; else that frame."""
     code, line = frame.f_code, frame.f_lineno
     at: FrameType | None = frame
     while at is not None:
@@ -74,11 +71,8 @@ def format_innermost(frame: FrameType) -> str:
 def format_failure(error: BaseException) -> str:
     """Return a failure as the log shows it.
 
-    Of its traceback, and of those of the exceptions that led to it, the author's calls are shown, and one line says
-    which others were left out. Where no call is the author's, all are shown.
-
-    Args:
-        error: the failure.
+    Of its traceback, and of the tracebacks of exceptions that led to it, the author's calls are shown, and one line
+    says which others were left out. Where no call is the author's, all are shown.
     """
     failure = traceback.TracebackException.from_exception(error, compact=True)
     parts = list(_parts(failure))
@@ -93,22 +87,14 @@ def format_failure(error: BaseException) -> str:
 
 
 def format_import_failure(error: Exception) -> str:
-    """Return why a module of the author's can't be imported, as `format_failure` does.
-
-    Args:
-        error: what the import raised.
-    """
-    if isinstance(error, SyntaxError):  # it names the line itself; the calls are those of an import
+    """Return why a module of the author's can't be imported, as `format_failure` does."""
+    if isinstance(error, SyntaxError):  # it names the line itself; the calls are of an import
         return "".join(traceback.format_exception_only(error)).rstrip()
     return format_failure(error)
 
 
 def format_origin(error: BaseException) -> str:
-    """Return the author's innermost call that led to a failure, in the format of a traceback; empty if there is none.
-
-    Args:
-        error: the failure.
-    """
+    """Return the author's innermost call that led to a failure, as in a traceback; empty if there is none."""
     written = (call for call in traceback.extract_tb(error.__traceback__) if not call.filename.startswith("<"))
     calls = [call for call in written if origin_of(call.filename) is None]
     return "".join(traceback.format_list(calls[-1:])).rstrip("\n")
@@ -130,12 +116,7 @@ class AuthorsFirst(logging.Filter):
 
 
 class _Cut(traceback.StackSummary):
-    """The author's calls of a traceback.
-
-    Args:
-        calls: all of its calls.
-        own: names of installed packages that are the author's.
-    """
+    """The author's calls of a traceback; some installed packages are the author's own."""
 
     def __init__(self, calls: traceback.StackSummary, own: set[str | None]) -> None:
         origins = [(call, origin_of(call.filename)) for call in calls]
@@ -172,7 +153,7 @@ def _parts(failure: traceback.TracebackException) -> Iterator[traceback.Tracebac
 
 
 def _called(calls: Iterable[traceback.FrameSummary]) -> Iterator[str]:
-    """Return the files of the functions that ours have called for the author: those may be installed, too."""
+    """Yield the files of functions that ours have called for the author: an author's code may be installed, too."""
     caller = ""
     for call in calls:
         if caller in _CALLERS and not call.filename.startswith(_OURS):
@@ -213,3 +194,57 @@ def _summary(frame: FrameType) -> traceback.FrameSummary:
     code = frame.f_code
     linecache.lazycache(code.co_filename, frame.f_globals)
     return traceback.FrameSummary(code.co_filename, frame.f_lineno, code.co_name)
+
+
+# Exceptions without the local variables of the code that raised them
+
+
+def take_locals(error: BaseException) -> None:
+    """Remove the local variables from the tracebacks of an exception, and of the exceptions that led to it.
+
+    Files, lines and functions stay. Local variables hold whatever the code worked on. Nobody may handle the
+    exception any more.
+    """
+    for each in _linked(error):
+        each.__traceback__ = _bare(each.__traceback__)
+
+
+def _linked(error: BaseException) -> Iterator[BaseException]:
+    seen: set[int] = set()
+    waiting: list[BaseException | None] = [error]
+    while waiting:
+        each = waiting.pop()
+        if each is None or id(each) in seen:
+            continue
+        seen.add(id(each))
+        yield each
+        waiting += [each.__cause__, each.__context__]
+        if isinstance(each, BaseExceptionGroup):
+            waiting += each.exceptions
+
+
+def _bare(traceback: TracebackType | None) -> TracebackType | None:
+    calls = []
+    while traceback is not None:
+        calls.append((traceback.tb_frame, traceback.tb_lineno))
+        traceback = traceback.tb_next
+    made: TracebackType | None = None
+    for frame, line in reversed(calls):
+        made = TracebackType(made, _stand_in(frame.f_code, frame.f_globals.get("__name__")), -1, line)
+    return made
+
+
+def _model() -> Iterator[None]:
+    yield
+
+
+def _stand_in(code: CodeType, module: Any) -> FrameType:
+    """Return a frame of the same function that has run nothing: that of a generator which was never begun."""
+    named = _model.__code__.replace(
+        co_filename=code.co_filename,
+        co_name=code.co_name,
+        co_qualname=code.co_qualname,
+        co_firstlineno=code.co_firstlineno,
+    )
+    frame: FrameType = FunctionType(named, {"__name__": module})().gi_frame
+    return frame

@@ -16,7 +16,7 @@ from ..protocol.messages import Call, Complete
 from ..registration.registry import Registry
 from ..registration.tools import Tool
 from ..schema.results import failed
-from ..storage.tasks import TaskRow
+from ..storage.base import TaskRow
 from ..tasks.round_executor import TaskEnd
 from ..tasks.task_run import TaskRun
 from .failures import ErrorReporter, problems, refused, tool_failure

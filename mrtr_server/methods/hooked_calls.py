@@ -15,8 +15,8 @@ from ..flow.hooks import CallHook, CallInfo, Ended, Failure
 from ..flow.hooks import Outcome as Word
 from ..flow.journal import Journal
 from ..flow.lifespans import Lifespans
-from ..logs.bare import take_locals
 from ..logs.failures import Noted, noting
+from ..logs.tracebacks import take_locals
 from ..protocol.call_facts import CallFacts
 from ..protocol.messages import (
     ASKING_METHODS,

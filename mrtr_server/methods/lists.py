@@ -6,7 +6,7 @@ from hashlib import blake2b
 from itertools import islice
 from typing import Literal
 
-from ..crypto.cursors import Cursors
+from ..crypto.place_codec import Cursors
 from ..errors import InvalidParams
 from ..flow.authorization import Authorizer
 from ..limits import LONGEST_NAME, check_length

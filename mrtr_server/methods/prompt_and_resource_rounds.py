@@ -17,9 +17,8 @@ from ..flow.handler import Handler
 from ..flow.round_service import RoundService
 from ..flow.states import Opened
 from ..protocol.messages import JSON, Call, Complete, HandedOver, NeedsInput, Outcome, Outlet
-from ..schema.arguments import Arguments
-from ..schema.known_arguments import ArgumentNames, validate_arguments
-from ..storage.lease import Lease
+from ..schema.arguments import ArgumentNames, Arguments, validate_arguments
+from ..storage.base import Lease
 from .failures import ErrorReporter, problems, refused, request_failure
 
 

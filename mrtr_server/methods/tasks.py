@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 from pydantic_core import from_json, to_json
 
-from ..crypto.cursors import Cursors
+from ..crypto.place_codec import Cursors
 from ..errors import InvalidParams, InvalidRequestState, MissingCapability, ProtocolError, StoreUnavailable
 from ..live.questions import read_answer
 from ..protocol.messages import JSON, NEEDS_TASKS, Acknowledged, Call, Outcome, Outlet, TaskPage, TaskStatusResult

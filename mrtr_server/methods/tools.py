@@ -23,10 +23,10 @@ from ..protocol.messages import JSON, NEEDS_TASKS, Call, Complete, HandedOver, N
 from ..rates.rate_limiter import RateLimiter
 from ..registration.registry import Registry
 from ..registration.tools import Tool
-from ..schema.known_arguments import validate_arguments
+from ..schema.arguments import validate_arguments
 from ..schema.results import failed
-from ..storage.lease import Lease
-from ..storage.watched import not_executed
+from ..storage.base import Lease
+from ..storage.health import not_executed
 from ..tasks.task_service import Tasks
 from .failures import ErrorReporter, problems, refused, tool_failure
 

@@ -8,7 +8,7 @@ from ..flow.inspection import describe_journal
 from ..flow.journal import Journal
 from ..flow.steps import step_watcher
 from ..protocol.messages import JSON, Call
-from ..storage.tasks import TaskRow
+from ..storage.base import TaskRow
 from .observed_rounds import LONGEST_NAME
 
 T = TypeVar("T")

@@ -1,8 +1,7 @@
-"""Counters of what was sent in a time, as the `limits` library keeps them: in the process, or in Redis or Valkey."""
+"""Counters of what was sent in a time: in the process, or as the `limits` library keeps them in Redis or Valkey."""
 
 import asyncio
-import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -20,7 +19,7 @@ except ImportError as error:
     raise lacking("A rate limit", "limits", error) from error
 
 MOST_COUNTERS = 100_000
-"""How many counters a process keeps: beyond that, those with the least use are reset."""
+"""How many counters a process keeps: beyond that, the least used are reset."""
 
 REDIS_TIMEOUT = 1.0
 """How long Redis may take to answer, in seconds."""
@@ -36,27 +35,14 @@ _EXAMPLE = '"5/minute", "100 per hour" or "10 per 30 seconds"'
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """How many in a time.
-
-    Args:
-        text: as it was written.
-        item: the same, as `limits` reads it.
-    """
+    """How many in a time: as it was written, and as `limits` reads it."""
 
     text: str
     item: RateLimitItem
 
 
 def read_rate(where: str, text: Any) -> Rate:
-    """Return the rate that a text says.
-
-    Args:
-        where: the option, for errors.
-        text: such as "5/minute".
-
-    Raises:
-        SetupError: it is no rate; the message has an example.
-    """
+    """Return the rate that a text such as "5/minute" says. Raises `SetupError`, whose message has an example."""
     try:
         if not isinstance(text, str) or len(text) > 100 or any(mark in text for mark in ",;|"):
             raise ValueError
@@ -72,8 +58,7 @@ def read_rate(where: str, text: Any) -> Rate:
 def check_storage(url: str) -> None:
     """Check the URL of a storage, and that its library is installed. It connects to nothing.
 
-    Raises:
-        SetupError: it can't be used; the message does not repeat the URL, which may hold a password.
+    Raises `SetupError`, which does not repeat the URL: it may hold a password.
     """
     _redis(url)
 
@@ -109,129 +94,15 @@ def _redis(url: str) -> Storage:
     return made
 
 
-class Counters:
-    """Counts in the memory of this process. Any event loop may use it.
-
-    Args:
-        clock: returns the time in seconds.
-    """
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._storage: Storage = _InProcess(clock)
-        self._limiter = SlidingWindowCounterRateLimiter(self._storage)
-
-    async def take(self, rate: Rate, key: str) -> float:
-        """Count one more.
-
-        Args:
-            rate: how many there may be.
-            key: what is counted.
-
-        Returns:
-            0 if there was room for it, and otherwise in how many seconds there will be.
-        """
-        if await self._limiter.hit(rate.item, key):
-            return 0.0
-        return await self._wait(rate, key)
-
-    async def look(self, rate: Rate, key: str) -> float:
-        """Return 0 if there is room for one more, and otherwise in how many seconds there will be; count nothing."""
-        return 0.0 if await self._limiter.test(rate.item, key) else await self._wait(rate, key)
-
-    async def _wait(self, rate: Rate, key: str) -> float:
-        storage, item = self._storage, rate.item
-        assert isinstance(storage, SlidingWindowCounterSupport)  # noqa: S101  for the type checker
-        span = item.get_expiry()
-        before, before_left, now, now_left = await storage.get_sliding_window(item.key_for(key), span)
-        if now < item.amount:  # those of the window before fade away
-            seconds = before_left - (item.amount - now) * span / before if before else 0.0
-        else:  # until this window is the one before, and has begun to fade
-            seconds = now_left - span + span * (1 - item.amount / now)
-        return max(1.0, seconds)
-
-    async def close(self) -> None:
-        """Close what was opened."""
-
-
-class SharedCounters(Counters):
-    """Counts in Redis or Valkey, for all replicas together.
-
-    Args:
-        url: of the server.
-    """
-
-    def __init__(self, url: str) -> None:
-        self._storage = _redis(url)
-        self._limiter = SlidingWindowCounterRateLimiter(self._storage)
-
-    async def take(self, rate: Rate, key: str) -> float:
-        """Count one more; see `Counters.take`. Raises `StoreUnavailable`."""
-        return await self._in_time(super().take(rate, key))
-
-    async def look(self, rate: Rate, key: str) -> float:
-        """Return when there is room for one more; see `Counters.look`. Raises `StoreUnavailable`."""
-        return await self._in_time(super().look(rate, key))
-
-    async def _in_time(self, work: Any) -> float:
-        try:
-            async with asyncio.timeout(REDIS_TIMEOUT):
-                return float(await work)
-        except TimeoutError:
-            raise StoreUnavailable(f"it did not answer within {REDIS_TIMEOUT:g} s") from None
-        except (StorageError, OSError) as error:
-            cause = error.storage_error if isinstance(error, StorageError) else error
-            raise StoreUnavailable(f"{type(cause).__name__}: {cause}") from None
-
-    async def close(self) -> None:
-        """Close the connections."""
-        client: Any = self._storage.bridge.storage  # type: ignore[attr-defined]
-        await client.aclose()
-        if (pool := getattr(client, "connection_pool", None)) is not None:  # that of a cluster is closed with it
-            await pool.aclose()
-
-
-class EachLoop:
-    """Counters in Redis or Valkey, with connections of their own for each event loop, since those can't be shared.
-
-    Args:
-        url: of the server.
-    """
-
-    def __init__(self, url: str) -> None:
-        self._url = url
-        self._made: WeakKeyDictionary[asyncio.AbstractEventLoop, SharedCounters] = WeakKeyDictionary()
-
-    def here(self) -> SharedCounters:
-        """Return those of the running event loop."""
-        loop = asyncio.get_running_loop()
-        counters = self._made.get(loop)
-        if counters is None:
-            counters = self._made[loop] = SharedCounters(self._url)
-        return counters
-
-    async def close(self) -> None:
-        """Close the connections of the running event loop."""
-        counters = self._made.pop(asyncio.get_running_loop(), None)
-        if counters is not None:
-            await counters.close()
-
-
 @dataclass(slots=True)
 class _Window:
-    """What was counted under one key.
-
-    Args:
-        number: of the present window.
-        count: in the present window.
-        before: in the one before it.
-        ends: when nothing of it counts any more.
-        limit: how many there may be.
-    """
+    """What was counted under one key: in the present window, by its number, and in the one before it."""
 
     number: int
     count: int
     before: int
     ends: float
+    """When nothing of it counts any more."""
     limit: int = 1
 
     @property
@@ -240,43 +111,37 @@ class _Window:
         return (self.count + self.before) / self.limit
 
 
-class _InProcess(Storage, SlidingWindowCounterSupport):
-    """Keeps counters in a dictionary.
+class Counters:
+    """Counts in the memory of this process, as `limits` does in Redis. Any event loop may use it.
 
-    The storage of `limits` looks through all of its counters at each hit, which takes 0.9 ms where there are 10,000.
-
-    Args:
-        clock: returns the time in seconds.
+    The storage in memory of `limits` looks through all of its counters at each hit, which takes 0.9 ms where there are
+    10,000.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.time) -> None:
-        super().__init__()
+    def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._windows: dict[str, _Window] = {}
         self._sweep_at = 1000
 
-    @property
-    def base_exceptions(self) -> type[Exception]:
-        return ValueError
+    async def take(self, rate: Rate, key: str) -> float:
+        """Count one more; return 0 if there was room for it, and otherwise in how many seconds there will be."""
+        window, seconds = self._look(rate, key)
+        if not seconds:
+            window.count += 1
+            window.limit = rate.item.amount
+        return seconds
 
-    async def acquire_sliding_window_entry(self, key: str, limit: int, expiry: int, amount: int = 1) -> bool:
-        now = self._clock()
-        window = self._window(key, expiry, now)
-        weight = 1 - now / expiry % 1
-        if int(window.before * weight + window.count) + amount > limit:
-            return False
-        window.count += amount
-        window.limit = limit
-        return True
+    async def look(self, rate: Rate, key: str) -> float:
+        """Return 0 if there is room for one more, and otherwise in how many seconds there will be; count nothing."""
+        return self._look(rate, key)[1]
 
-    async def get_sliding_window(self, key: str, expiry: int) -> tuple[int, float, int, float]:
-        now = self._clock()
-        left = (1 - now / expiry % 1) * expiry
-        window = self._window(key, expiry, now)
-        return window.before, left, window.count, left + expiry
-
-    async def clear_sliding_window(self, key: str, expiry: int) -> None:
-        self._windows.pop(key, None)
+    def _look(self, rate: Rate, key: str) -> tuple[_Window, float]:
+        now, span = self._clock(), rate.item.get_expiry()
+        window = self._window(rate.item.key_for(key), span, now)
+        weight = 1 - now / span % 1
+        if window.before * weight + window.count < rate.item.amount:
+            return window, 0.0
+        return window, _wait(rate, window.before, weight * span, window.count, (weight + 1) * span)
 
     def _window(self, key: str, span: int, now: float) -> _Window:
         number = int(now // span)
@@ -293,7 +158,7 @@ class _InProcess(Storage, SlidingWindowCounterSupport):
     def _sweep(self, now: float) -> None:
         """Drop the counters that count nothing any more, and a quarter of too many.
 
-        Not those that are used up: a caller could reset its own by causing many others.
+        Counters that are used up stay: a caller could reset its own by causing many others.
         """
         kept = {key: window for key, window in self._windows.items() if window.ends > now}
         if len(kept) >= MOST_COUNTERS:
@@ -302,23 +167,74 @@ class _InProcess(Storage, SlidingWindowCounterSupport):
         self._windows = kept
         self._sweep_at = min(max(1000, 2 * len(kept)), MOST_COUNTERS)
 
-    # What the base class demands, and only other strategies call
 
-    async def incr(self, key: str, expiry: int, amount: int = 1) -> int:
-        raise NotImplementedError("the moving window has no use for it")
+class SharedCounters:
+    """Counts in Redis or Valkey, for all replicas together; as `Counters`. It raises `StoreUnavailable`."""
 
-    async def get(self, key: str) -> int:
-        raise NotImplementedError("the moving window has no use for it")
+    def __init__(self, url: str) -> None:
+        self._storage = _redis(url)
+        self._limiter = SlidingWindowCounterRateLimiter(self._storage)
 
-    async def get_expiry(self, key: str) -> float:
-        raise NotImplementedError("the moving window has no use for it")
+    async def take(self, rate: Rate, key: str) -> float:
+        """Count one more; see `Counters.take`."""
+        return await self._in_time(self._limiter.hit, rate, key)
 
-    async def check(self) -> bool:
-        return True
+    async def look(self, rate: Rate, key: str) -> float:
+        """Return when there is room for one more; see `Counters.look`."""
+        return await self._in_time(self._limiter.test, rate, key)
 
-    async def reset(self) -> int | None:
-        self._windows.clear()
-        return None
+    async def _in_time(self, has_room: Callable[..., Awaitable[bool]], rate: Rate, key: str) -> float:
+        storage, item = self._storage, rate.item
+        assert isinstance(storage, SlidingWindowCounterSupport)  # noqa: S101  for the type checker
+        try:
+            async with asyncio.timeout(REDIS_TIMEOUT):
+                if await has_room(item, key):
+                    return 0.0
+                return _wait(rate, *await storage.get_sliding_window(item.key_for(key), item.get_expiry()))
+        except TimeoutError:
+            raise StoreUnavailable(f"it did not answer within {REDIS_TIMEOUT:g} s") from None
+        except (StorageError, OSError) as error:
+            cause = error.storage_error if isinstance(error, StorageError) else error
+            raise StoreUnavailable(f"{type(cause).__name__}: {cause}") from None
 
-    async def clear(self, key: str) -> None:
-        self._windows.pop(key, None)
+    async def close(self) -> None:
+        """Close the connections."""
+        client: Any = self._storage.bridge.storage  # type: ignore[attr-defined]
+        await client.aclose()
+        if (pool := getattr(client, "connection_pool", None)) is not None:  # that of a cluster is closed with it
+            await pool.aclose()
+
+
+def _wait(rate: Rate, before: int, before_left: float, count: int, left: float) -> float:
+    """Return in how many seconds there is room for one more, where there is none now.
+
+    The counts are of the window before and of the present one, each with how long it counts still, in seconds.
+    """
+    span, most = rate.item.get_expiry(), rate.item.amount
+    if count < most:  # the count of the window before fades away
+        seconds = before_left - (most - count) * span / before if before else 0.0
+    else:  # until this window is the one before, and has begun to fade
+        seconds = left - span + span * (1 - most / count)
+    return max(1.0, seconds)
+
+
+class EachLoop:
+    """Counters in Redis or Valkey for each event loop, since connections can't be shared."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._made: WeakKeyDictionary[asyncio.AbstractEventLoop, SharedCounters] = WeakKeyDictionary()
+
+    def here(self) -> SharedCounters:
+        """Return the counters of the running event loop."""
+        loop = asyncio.get_running_loop()
+        counters = self._made.get(loop)
+        if counters is None:
+            counters = self._made[loop] = SharedCounters(self._url)
+        return counters
+
+    async def close(self) -> None:
+        """Close the connections of the running event loop."""
+        counters = self._made.pop(asyncio.get_running_loop(), None)
+        if counters is not None:
+            await counters.close()

@@ -1,21 +1,83 @@
-"""Which requests count for which rate, and what a caller gets that has used one up."""
+"""How often callers may call, as an operator says it; which requests count, and what happens beyond a rate."""
 
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from ipaddress import IPv6Address, ip_address
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, get_args
 
 from ..crypto.digests import digest
-from ..errors import NotExecuted, RateLimited, StoreUnavailable
+from ..errors import NotExecuted, RateLimited, SetupError, StoreUnavailable
 from ..logs.failures import report_failure
 from ..protocol.messages import Call
-from .rate_limits import RateLimits
 
 if TYPE_CHECKING:
-    from .counters import Counters, EachLoop, Rate
+    from .counters import Counters, EachLoop, Rate, SharedCounters
+
+    Act = Callable[[Counters | SharedCounters], Awaitable[float]]
 
 logger = logging.getLogger("mrtr_server")
+
+WhileAway = Literal["count_here", "refuse"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RateLimits:
+    """How often callers may call. It needs the extra `limits`.
+
+    A rate is a text such as `"5/minute"`, `"100 per hour"` or `"10 per 30 seconds"`, of any span of that length. Beyond
+    it, a request gets a 429 that says when there is room again, and nothing is done.
+
+    A call of a tool, a prompt or a resource counts once, however many rounds it takes: when it begins. Its later rounds
+    count for `per_flow`.
+
+    Args:
+        per_principal: calls of each authenticated caller, whatever application acts for them. A caller without
+            authentication is known by its address.
+        per_address: calls from each address: the one that the web server names as its client's. An address of IPv6
+            counts with all others of its /64 network.
+        per_tool: calls of each tool by each caller, by the name of the tool. It overrides `rate_limit=` of the tool.
+        per_flow: rounds of one call that carry its state, whichever state that is; and how often the same request
+            without a state, by the same caller, may be answered with a question. It counts as soon as anything has a
+            rate.
+        other_requests: of each caller, all that begins no call: lists, completions, later rounds, questions about tasks
+            and subscriptions. Cancellations and pings are not counted.
+        storage: where it is counted for all replicas together: the URL of a Redis or Valkey server, such as
+            `redis://user:password@host:6379/0`; also `rediss://`, `redis+unix://`, `redis+cluster://` and
+            `redis+sentinel://`. None to count in each process.
+        while_away: what happens while that storage is unavailable. `"count_here"`: each process counts by itself.
+            `"refuse"`: what has a limit is refused with a 503.
+
+    Raises:
+        SetupError: a rate or the URL can't be read, or a library is missing.
+    """
+
+    per_principal: str | None = None
+    per_address: str | None = None
+    per_tool: Mapping[str, str] = field(default_factory=dict)
+    per_flow: str = "20/minute"
+    other_requests: str | None = None
+    storage: str | None = field(default=None, repr=False)
+    while_away: WhileAway = "count_here"
+
+    def __post_init__(self) -> None:
+        from .counters import check_storage, read_rate  # which need a library that not everybody has
+
+        for name in ("per_principal", "per_address", "per_flow", "other_requests"):
+            text = getattr(self, name)
+            if text is not None or name == "per_flow":
+                read_rate(f"RateLimits({name}=...)", text)
+        if not isinstance(self.per_tool, Mapping):
+            raise SetupError('RateLimits(per_tool=...) takes a rate by the name of a tool: {"search": "5/minute"}')
+        for tool, text in self.per_tool.items():
+            read_rate(f"RateLimits(per_tool={{{tool!r}: ...}})", text)
+        if self.while_away not in get_args(WhileAway):
+            choices = ", ".join(f'"{each}"' for each in get_args(WhileAway))
+            raise SetupError(f"RateLimits(while_away={self.while_away!r}): choose from {choices}")
+        if self.storage is not None:
+            check_storage(self.storage)
+
 
 LOOK_AGAIN = 2.0
 """How long an unavailable storage is not asked again, in seconds."""
@@ -24,10 +86,8 @@ LOOK_AGAIN = 2.0
 class RateLimiter:
     """Counts requests. As long as nothing has a rate, it counts none and loads no library.
 
-    Args:
-        limits: the rates; None if only tools may have some.
-        server: what the counters belong to, since others may count in the same storage.
-        clock: returns the time in seconds, for what this process counts by itself.
+    The counters belong to the server, since others may count in the same storage. The clock is for what this process
+    counts by itself.
     """
 
     is_on = False
@@ -78,9 +138,7 @@ class RateLimiter:
     async def admit_call(self, call: Call) -> None:
         """Count a call that begins.
 
-        Raises:
-            RateLimited: its caller or its address has used up a rate.
-            NotExecuted: the storage is unavailable, and nothing may go uncounted.
+        Raises `RateLimited`, or `NotExecuted` where the storage is unavailable, and nothing may go uncounted.
         """
         # The address last: a caller that is refused uses up nothing that it shares with others.
         await self._take("per_principal", [_who(call)])
@@ -92,12 +150,7 @@ class RateLimiter:
         await self._take("other_requests", [_who(call)])
 
     async def admit_to_tool(self, call: Call, own: "Rate | None") -> None:
-        """Count a call of a tool that has a rate. Raises as `admit_call` does.
-
-        Args:
-            call: the request.
-            own: the rate that its author gave it; that of the operator overrides it.
-        """
+        """Count a call of a tool, by its own rate or that of the operator. Raises as `admit_call` does."""
         rate = self._tools.get(call.target, own)
         if rate is not None:
             await self._take("per_tool", [call.target, _who(call)], rate)
@@ -109,9 +162,7 @@ class RateLimiter:
     async def admit_repetition(self, call: Call, bound_to: Sequence[str]) -> None:
         """Check how often a request without a state has been answered with a question. Raises as `admit_call` does.
 
-        Args:
-            call: the request.
-            bound_to: what makes another request the same.
+        Another request is the same if it is bound to the same.
         """
         if call.target in self._asked:  # most ask nothing, and need no look
             await self._take("per_flow", _repeated(call, bound_to), look=True)
@@ -134,7 +185,7 @@ class RateLimiter:
         if chosen is None:
             return
         key = self._key(limit, what)
-        act: Callable[[Counters], Awaitable[float]] = (
+        act: Act = (
             (lambda counters: counters.look(chosen, key)) if look else (lambda counters: counters.take(chosen, key))
         )
         seconds = await self._count(act, may_refuse=True)
@@ -144,7 +195,7 @@ class RateLimiter:
     def _key(self, limit: str, what: Sequence[str]) -> str:
         return digest([self._server, limit, *what])  # so a storage knows no names, and holds keys of one length
 
-    async def _count(self, act: "Callable[[Counters], Awaitable[float]]", *, may_refuse: bool) -> float:
+    async def _count(self, act: "Act", *, may_refuse: bool) -> float:
         """Count in the shared storage, or by the rule for when it is unavailable."""
         assert self._local is not None  # noqa: S101  it is on
         if self._shared is None:

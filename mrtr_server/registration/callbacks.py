@@ -10,8 +10,8 @@ from starlette.responses import Response
 from ..callbacks.base_url import origins_of
 from ..callbacks.callback_service import Callback
 from ..errors import SetupError
-from ..schema.annotations import union_members
 from ..schema.stored import Stored
+from ..schema.type_parts import union_members
 from .handlers import compile_handler
 from .options import CallbackOptions
 from .signatures import names_around_decorator

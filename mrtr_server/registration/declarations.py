@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 from ..errors import SetupError
 from ..flow.asks import Ask
 from ..flow.journal import UNSET
-from ..schema.annotations import metadata_within, resolved, union_members
+from ..schema.type_parts import metadata_within, resolved, union_members
 from .signatures import BY_NAME
 
 

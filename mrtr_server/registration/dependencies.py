@@ -24,7 +24,7 @@ from ..flow.asks import Ask, Confirm, Text
 from ..flow.home import Home, identity
 from ..flow.journal import UNSET
 from ..flow.resolver import Asked, Declared, Dependency, Lasting, Node, Sources
-from ..schema.annotations import union_members
+from ..schema.type_parts import union_members
 from .declarations import Declaration, Depends, as_written, read_declaration
 from .declared_asks import bind_ask, refuse_braces, text_parameters
 from .foreign import is_request, refuse_foreign_types

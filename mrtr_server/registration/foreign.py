@@ -8,7 +8,7 @@ from inspect import Parameter, isclass, isroutine
 from typing import Annotated, Any, get_args, get_origin
 
 from ..errors import SetupError
-from ..schema.annotations import metadata_within, resolved, union_members
+from ..schema.type_parts import metadata_within, resolved, union_members
 
 _FRAMEWORKS = {
     "fastapi": "FastAPI",

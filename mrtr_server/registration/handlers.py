@@ -17,8 +17,8 @@ from ..flow.idempotency_keys import IdempotencyKey
 from ..flow.inputs import InputRequired
 from ..flow.resolver import Asked, Dependency
 from ..protocol.messages import JSON
-from ..schema.annotations import union_members
 from ..schema.stored import Stored, stored_as
+from ..schema.type_parts import union_members
 from .declarations import Declaration, read_declaration
 from .dependencies import compile_declared
 from .signatures import BY_NAME, own_type, read_signature, refuse_unannotated

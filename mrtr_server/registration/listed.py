@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from ..errors import SetupError
 from ..protocol.content import Annotations, ToolAnnotations, first_problem, icon_entries, wire_of
 from ..protocol.messages import JSON
-from ..schema.lenient import takes
+from ..schema.misfits import takes
 from ..well_formed import refuse_halves
 from .options import ListedOptions
 

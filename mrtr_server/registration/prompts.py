@@ -9,8 +9,7 @@ from ..flow.authorization import Hook, compile_hook
 from ..flow.handler import Handler
 from ..flow.home import Home
 from ..protocol.messages import JSON
-from ..schema.arguments import Arguments, SignatureArguments
-from ..schema.known_arguments import ArgumentNames
+from ..schema.arguments import ArgumentNames, Arguments, SignatureArguments
 from .foreign import refuse_foreign_types
 from .handlers import compile_handler
 from .listed import description_of, list_entry, name_of, refuse_other_than_strings

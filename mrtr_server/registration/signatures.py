@@ -12,7 +12,7 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 from ..errors import SetupError
 from ..flow.context import Context
 from ..flow.inputs import Inputs, State
-from ..schema.annotations import union_members
+from ..schema.type_parts import union_members
 from .foreign import refuse_foreign_marks
 
 _PACKAGE = __name__.partition(".")[0]

@@ -13,9 +13,7 @@ from ..flow.home import Home
 from ..protocol.content import ToolAnnotations
 from ..protocol.header_params import HeaderParameter, header_parameters
 from ..protocol.messages import JSON
-from ..schema.arguments import Arguments, SignatureArguments
-from ..schema.known_arguments import ArgumentNames
-from ..schema.raw import RawArguments
+from ..schema.arguments import ArgumentNames, Arguments, RawArguments, SignatureArguments
 from ..schema.results import Write, piece_results, tool_results
 from .foreign import refuse_foreign_types
 from .handlers import calls, compile_handler

@@ -1,37 +1,25 @@
-"""From a signature to JSON Schema, and from JSON back to arguments and results."""
+"""Arguments of handlers, by a signature or a raw JSON Schema: their schema, and from JSON back to values."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from copy import deepcopy
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import partial
 from inspect import Parameter
+from itertools import islice
 from typing import Annotated, Any, NotRequired, Protocol, get_args, get_origin
 
-from pydantic import ConfigDict, Field, PydanticInvalidForJsonSchema, PydanticUserError, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
-from pydantic_core import CoreSchema, PydanticUndefined, SchemaError, from_json, to_json
+from pydantic_core import CoreSchema, PydanticUndefined, from_json, to_json
 from typing_extensions import TypedDict
 
-from ..errors import ArgumentsMisfit, FlowError, SetupError
+from ..errors import ArgumentsMisfit, SetupError
 from ..limits import Limits
-from ..protocol.content import Content
 from ..protocol.header_params import HEADER_KEYWORD
-from ..well_formed import well_formed
-from .aliases import has_names, written
-from .core_schema import walk
-from .defaults import copier_of, refuse_misfit
-from .generator import arguments_schema, results_schema
-from .lenient import DEFAULTS, LenientReading
+from .generator import NO_SCHEMA, arguments_schema, reason_of
+from .misfits import DEFAULTS, LenientReading, problem, shortened
 from .peer_validator import PeerValidator
-from .problems import MOST_PROBLEMS as MOST_PROBLEMS
-from .promises import promise_of
-
-_TELLING = frozenset({"value_error", "assertion_error", "union_tag_invalid"})
-"""Errors of pydantic's whose message may hold the value."""
-
-_NO_TEXT = "string_unicode"
-"""The error of pydantic's for halves of characters."""
-
-_NO_SCHEMA = (PydanticInvalidForJsonSchema, PydanticUserError, SchemaError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,31 +45,18 @@ class Arguments(Protocol):
     schema: dict[str, Any]
 
     def validate(self, raw: Mapping[str, Any], limits: Limits = DEFAULTS) -> dict[str, Any]:
-        """Validate raw arguments, and return them as keyword arguments.
+        """Return raw arguments as keyword arguments. Raises `ArgumentsMisfit`.
 
-        Args:
-            raw: the arguments as the client sent them.
-            limits: those of its request, which count for JSON within strings, too.
-
-        Raises:
-            ArgumentsMisfit: they do not fit.
+        The limits are those of the request, which count for JSON within strings, too.
         """
         ...
 
 
 class SignatureArguments:
-    """Arguments that a signature describes.
+    """Arguments that a signature describes, with resolved annotations; `**kwargs: Any` is for further arguments.
 
-    Args:
-        where: the handler's name, for errors.
-        parameters: the parameters that the client fills, with resolved annotations; `**kwargs: Any` for whatever else
-            the client sends.
-        own: the parameters that the server fills.
-        are_texts: whether all arguments come as strings, so that numbers and booleans are read from them.
-
-    Raises:
-        SetupError: an annotation has no JSON Schema, a parameter can't be filled by name, or a client could stop the
-            server with a pattern.
+    With `are_texts`, all arguments come as strings, so that numbers and booleans are read from them. Raises
+    `SetupError` where a client can't send them, or could stop the server with a pattern.
     """
 
     def __init__(
@@ -99,7 +74,7 @@ class SignatureArguments:
         try:
             adapter: TypeAdapter[dict[str, Any]] = TypeAdapter(described)
             schema = arguments_schema(adapter)
-        except _NO_SCHEMA as error:
+        except NO_SCHEMA as error:
             raise SetupError(_without_schema(where, fields, error)) from error
         self._validator = PeerValidator(where, adapter, is_json=not are_texts)
         for name, parameter in named.items():
@@ -111,7 +86,7 @@ class SignatureArguments:
         # With the parameters that have an alias: what comes under their own name would take the place of their value.
         self.reserved = frozenset(own) | (named.keys() - self.names)
         """The names of parameters that no argument reaches."""
-        self._validate = self._validator.validate
+        self._validate: Callable[[Any], dict[str, Any]] = self._validator.validate
         self._lenient = LenientReading(schema)
 
     def validate(self, raw: Mapping[str, Any], limits: Limits = DEFAULTS) -> dict[str, Any]:
@@ -121,20 +96,16 @@ class SignatureArguments:
         """
         if self.is_open and not self.reserved.isdisjoint(raw):
             raw = {name: value for name, value in raw.items() if name not in self.reserved}
-        arguments: dict[str, Any]
         try:
-            arguments = self._validate(raw)
+            return self._validate(raw)
         except ValidationError as error:
             meant = self._lenient.read(raw, limits)
             if meant is raw:
                 raise ArgumentsMisfit(self._validator.problems(raw, error)) from None
-        else:
-            return arguments
         try:
-            arguments = self._validate(meant)
+            return self._validate(meant)
         except ValidationError as error:
             raise ArgumentsMisfit(self._validator.problems(meant, error)) from None
-        return arguments
 
 
 def _takes_the_rest(where: str, parameter: Parameter) -> bool:
@@ -179,7 +150,7 @@ def _field(where: str, name: str, parameter: Parameter) -> Any:
         shown = {"default": from_json(to_json(default), allow_inf_nan=False)}
     except ValueError:  # it is no JSON; a PydanticSerializationError is one
         shown = {}
-    if copier := copier_of(default):
+    if copier := _copier_of(default):
         return Annotated[annotation, Field(default_factory=copier, json_schema_extra=shown)]
     return NotRequired[Annotated[annotation, Field(json_schema_extra=shown)]]
 
@@ -191,7 +162,7 @@ def _check_default(where: str, name: str, parameter: Parameter) -> None:
         default = default.default
     is_there = not any(default is none for none in (Parameter.empty, PydanticUndefined, ...))
     if is_there and parameter.annotation is not Parameter.empty:
-        refuse_misfit(where, name, annotation, default)
+        _refuse_misfit(where, name, annotation, default)
 
 
 def _without_names(annotation: Any) -> Any:
@@ -208,87 +179,190 @@ def _without_schema(where: str, fields: Mapping[str, Any], error: Exception) -> 
     for name, field in fields.items():
         try:
             TypeAdapter(TypedDict("Argument", {name: field})).json_schema()  # type: ignore[operator]
-        except _NO_SCHEMA as its_own:
+        except NO_SCHEMA as its_own:
             why = f"{where}: a client can't fill parameter {name!r}, because its type has no JSON Schema"
-            return f"{why} ({_reason(its_own)}); fill it with Depends(...)"
-    return f"{where}: the parameters have no JSON Schema: {_reason(error)}"
+            return f"{why} ({reason_of(its_own)}); fill it with Depends(...)"
+    return f"{where}: the parameters have no JSON Schema: {reason_of(error)}"
 
 
-def _reason(error: Exception) -> str:
-    """Return what pydantic says is wrong, without what it says could be done about it."""
-    return str(error).partition("\n")[0].partition(". ")[0]
+# Defaults: they fit their annotations, and no call sees what another one has changed in one
 
 
-class Structured:
-    """Results of a declared type: their schema, and their JSON.
+def _copier_of(default: Any) -> Callable[[], Any] | None:
+    """Return a function that copies a default for each call; None if no copy is needed, or can be made."""
+    try:
+        return None if deepcopy(default) is default or _is_sentinel(default) else partial(deepcopy, default)
+    except Exception:  # an object that can't be copied, such as a lock, is there to be shared
+        return None
 
-    Args:
-        where: the handler's name, for errors.
-        annotation: the type of the results.
 
-    Raises:
-        SetupError: the type has no JSON Schema.
+def _is_sentinel(default: Any) -> bool:
+    """Return whether an object is known by its identity alone, as `object()` is, and holds nothing that changes."""
+    if getattr(type(default), "__eq__", None) is not object.__eq__:
+        return False
+    state = default.__getstate__()  # of its attributes and slots
+    parts = state if isinstance(state, tuple) else (state,)
+    held = [each for part in parts if isinstance(part, dict) for each in part.values()]
+    return all(deepcopy(each) is each for each in held)
+
+
+def _refuse_misfit(where: str, name: str, annotation: Any, default: Any) -> None:
+    """Refuse a default that is not of its parameter's type: the function would get it as it is."""
+    adapter: TypeAdapter[Any] = TypeAdapter(annotation)
+    why = "it is data that makes one"
+    try:
+        read = adapter.validate_python(default, strict=True)
+        is_iterable = isinstance(read, Iterator)
+        if is_iterable and not isinstance(default, Iterator):
+            list(read)  # which validates it
+        if is_iterable or type(read) is type(default) or read == default:
+            return
+    except ValidationError as error:
+        why = error.errors(include_url=False, include_input=False)[0]["msg"]
+    if not _becomes_equal(adapter, default):
+        is_none = default is None
+        remedy = (
+            "add `| None` to its annotation, or leave it out" if is_none else "change the default or the annotation"
+        )
+        raise SetupError(
+            f"{where}: the default {default!r} of parameter {name!r} does not fit its annotation ({why}); {remedy}"
+        )
+
+
+def _becomes_equal(adapter: TypeAdapter[Any], default: Any) -> bool:
+    """Return whether validation makes a value of a default that equals it, as 0 of `Decimal` does."""
+    try:
+        return bool(adapter.validate_python(default) == default)
+    except ValidationError:
+        return False
+
+
+# Arguments of a raw JSON Schema
+
+
+DEEPEST = 64
+"""How many schemas may stand within each other: deeper ones describe arguments that no request holds."""
+
+_NAMED = frozenset({"properties", "patternProperties", "dependentSchemas", "$defs", "definitions"})
+"""Keywords whose value is no schema, and has one under each name."""
+
+
+class RawArguments:
+    """Arguments that a raw schema of type object describes. Clients are served the schema unchanged.
+
+    The parameter of the handler takes all arguments as one dictionary; with None, each is passed by name. Without
+    `validate`, they arrive as the client sent them. Raises `SetupError`.
     """
 
-    def __init__(self, where: str, annotation: Any) -> None:
-        try:
-            adapter: TypeAdapter[Any] = TypeAdapter(annotation)
-            self.schema = results_schema(adapter)
-        except _NO_SCHEMA as error:
+    def __init__(self, where: str, schema: Mapping[str, Any], parameter: str | None, *, validate: bool = True) -> None:
+        if schema.get("type") != "object":
+            raise SetupError(f'{where}: input_schema must have "type": "object"')
+        if _is_too_deep(schema):
             raise SetupError(
-                f"{where}: results of type {annotation!r} have no JSON Schema: {_reason(error)}. Return text, "
-                "content, a model, a dataclass or plain JSON values"
-            ) from error
-        for node in walk(adapter.core_schema):
-            if node["type"] == "model" and issubclass(node["cls"], Content):
-                raise SetupError(
-                    f"{where}: results of type {annotation!r} have {node['cls'].__name__} within data, which no client "
-                    "would show. Return content by itself, in a list, or in ToolResult(content=[...], "
-                    "structured_content=...)"
-                )
-        # A serializer around that of a model, without an annotation, writes an object as a rule.
-        if "type" not in self.schema and _wraps_a_model(adapter):
-            self.schema["type"] = "object"
-        # The adapter's own methods do the same, and their many keywords double the time.
-        self._validate = adapter.validator.validate_python
-        # Its warnings have values, and what it warns of is refused by the check, or fits.
-        self._write = partial(adapter.serializer.to_python, mode="json", warnings=False)
-        promise = promise_of(self.schema, adapter.core_schema)
-        self._check = promise.validate_python if promise else None
-        self._may_name = any(each["type"] == "any" or has_names(each.get("cls")) for each in walk(adapter.core_schema))
+                f"{where}: input_schema= has more than {DEEPEST} schemas within each other, which many clients can't "
+                "read; move parts into $defs, and refer to them"
+            )
+        self.schema = dict(schema)
+        self._parameter = parameter
+        self.by_name = parameter is None
+        self._problems = None
+        if validate:
+            from .json_schema import JSONSchema  # optional: needs jsonschema-rs
 
-    def dump(self, value: Any) -> Any:
-        """Validate a result against its type, and return it as plain JSON. Raises `FlowError`, without the value."""
-        try:
-            return self._dump(value)
-        except UnicodeEncodeError:
-            return self._dump(well_formed(value))
+            self._problems = JSONSchema(where, self.schema).problems
+            self._lenient = LenientReading(self.schema)
 
-    def _dump(self, value: Any, *, is_mended: bool = False) -> Any:
-        try:
-            valid = self._validate(value)
-            if self._may_name:
-                valid = list(valid) if isinstance(valid, Iterator) else valid  # it is written twice
-                plain = written(valid, lambda by_alias: self._write(valid, by_alias=by_alias))
-            else:
-                plain = self._write(valid, by_alias=True)
-            if self._check is not None:
-                self._check(plain)
-            return plain
-        except ValidationError as error:
-            first = error.errors(include_url=False, include_input=False)[0]
-        if first["type"] == _NO_TEXT and not is_mended:
-            return self._dump(well_formed(value), is_mended=True)
-        where = ".".join(map(str, first["loc"]))
-        why = f"a validator refuses it ({first['type']})" if first["type"] in _TELLING else first["msg"]
-        raise FlowError(f"The result does not fit its annotation: {where and f'{where}: '}{why}")
+    def validate(self, raw: Mapping[str, Any], limits: Limits = DEFAULTS) -> dict[str, Any]:
+        """Validate raw arguments, and return them as keyword arguments; see `Arguments.validate`."""
+        if self._problems is not None and (problems := self._problems(raw)):
+            meant = self._lenient.read(raw, limits)
+            if meant is raw or (problems := self._problems(meant)):
+                raise ArgumentsMisfit(problems)
+            raw = meant
+        return {self._parameter: dict(raw)} if self._parameter else dict(raw)
 
 
-def _wraps_a_model(adapter: TypeAdapter[Any]) -> bool:
-    """Whether a type is a model whose own serializer has no annotation, and is around that of pydantic."""
-    node: Any = adapter.core_schema
-    while node["type"] in ("definitions", "function-before", "function-after", "function-wrap"):
-        node = node["schema"]
-    written = node.get("serialization", {})
-    own = getattr(getattr(node.get("cls"), "__pydantic_decorators__", None), "model_serializers", None)
-    return bool(own) and written.get("type") == "function-wrap" and written.get("return_schema") is None
+def _is_too_deep(schema: Mapping[str, Any]) -> bool:
+    level: list[Any] = [schema]
+    for _ in range(DEEPEST):
+        # One that stands in several places is looked at once, or a few levels of the same would take for ever.
+        level = list({id(part): part for each in level for part in _parts_of(each)}.values())
+        if not level:
+            return False
+    return True
+
+
+def _parts_of(schema: Any) -> Iterator[Any]:
+    """Yield the objects and lists right within a schema. A list or table of schemas is no schema itself."""
+    if not isinstance(schema, Mapping):
+        yield from (each for each in schema if isinstance(each, Mapping | list | tuple))
+        return
+    for keyword, value in schema.items():
+        if keyword in _NAMED and isinstance(value, Mapping):
+            yield from (each for each in value.values() if isinstance(each, Mapping | list | tuple))
+        elif isinstance(value, list | tuple):
+            yield from (each for each in value if isinstance(each, Mapping | list | tuple))
+        elif isinstance(value, Mapping):
+            yield value
+
+
+# Arguments that a tool or prompt does not have, and the error that names them
+
+
+MOST_NAMED = 10
+"""How many unknown arguments an error names."""
+
+LONGEST_COMPARED = 64
+"""How long a name may be, in characters, to be compared with the known names: longer names are no typing errors."""
+
+
+class ArgumentNames:
+    """The names that the arguments of a call may have; `own` are those that the server fills."""
+
+    def __init__(self, arguments: SignatureArguments, own: Collection[str]) -> None:
+        self.known = arguments.names
+        """Names that an argument may always have."""
+        self._listed = sorted(arguments.names)
+        self._reserved = arguments.reserved
+        self._own = frozenset(own)
+        self._is_open = arguments.is_open
+
+    def unknown(self, raw: Mapping[str, Any]) -> list[tuple[str, str]]:
+        """Return a problem for each argument that does not exist, as (where, what). No value is repeated."""
+        if self._is_open:
+            unknown = sorted(name for name in self._reserved if name in raw)
+            count = len(unknown)
+        else:
+            count = len(raw) - sum(name in raw for name in self.known)
+            unknown = list(islice((name for name in raw if name not in self.known), MOST_NAMED))
+        named = [problem((_readable(name),), self._what(name)) for name in unknown[:MOST_NAMED]]
+        return shortened(named, f"{count - len(named)} more" if count > len(named) else "")
+
+    def _what(self, name: str) -> str:
+        if name in self._own:
+            return "the server fills this in; leave it out"
+        near = get_close_matches(name, self._listed, n=1) if len(name) <= LONGEST_COMPARED else []
+        if near:
+            return f"unknown argument; did you mean {near[0]!r}?"
+        return f"unknown argument; known arguments: {', '.join(self._listed) or 'none'}"
+
+
+def validate_arguments(
+    arguments: Arguments, names: ArgumentNames | None, raw: Mapping[str, Any], limits: Limits = DEFAULTS
+) -> dict[str, Any]:
+    """Validate raw arguments, and refuse unknown ones unless `names` is None.
+
+    Raises `ArgumentsMisfit` with the problems of both kinds.
+    """
+    if names is None or names.known.issuperset(raw) or not (unknown := names.unknown(raw)):
+        return arguments.validate(raw, limits)
+    try:
+        arguments.validate(raw, limits)
+    except ArgumentsMisfit as misfit:
+        unknown += misfit.problems
+    raise ArgumentsMisfit(unknown)
+
+
+def _readable(name: str) -> str:
+    """Return a name on one line, whatever it is made of."""
+    return name if name.isprintable() else repr(name)

@@ -23,7 +23,7 @@ from pydantic import BaseModel, RootModel, Secret, SecretBytes, SecretStr, TypeA
 from pydantic_core import to_json, to_jsonable_python
 
 from ..well_formed import is_well_formed
-from .core_schema import Node, walk
+from .type_parts import Node, walk
 
 _TEXTS: Mapping[str, type] = {
     each.__name__.lower(): each
@@ -39,18 +39,13 @@ _LOST = "lost"
 """The kind of what plain JSON does not hold all of, so that nothing that comes back is equal to it."""
 
 Classes = Mapping[str, Any]
-"""Classes by their full names: those that a declared type may have values of."""
+"""The classes that a declared type may have values of, by their full names."""
 
 
 def encode(value: Any, classes: Classes) -> Any:
-    """Write a value by its parts.
+    """Write a value by its parts. An object of a class that is not in `classes` is written as its fields.
 
-    Args:
-        value: the value.
-        classes: those that are named. An object of another one is written as its fields.
-
-    Raises:
-        PydanticSerializationError: a part of it is nothing that is known here.
+    Raises `PydanticSerializationError`.
     """
     if value is None or isinstance(value, bool):
         return value
@@ -92,15 +87,9 @@ def _encode_object(value: Any, classes: Classes) -> Any:
 
 
 def encode_beside(value: Any, back: Any, classes: Classes) -> Any:
-    """Write a value by its parts, but those that its type leaves open, with `Any`, as they have come back: as JSON.
+    """Write a value by its parts. Parts that its type leaves open, with `Any`, are written as the JSON that comes back.
 
-    Args:
-        value: the value.
-        back: the same, as it came back from its type's own JSON.
-        classes: as for `encode`.
-
-    Raises:
-        PydanticSerializationError: a part of it is nothing that is known here.
+    `back` is the value as its type reads its own JSON. Raises `PydanticSerializationError`.
     """
     fields, known = _fields_of(value), _fields_of(back)
     if fields is not None and known is not None:
@@ -176,14 +165,9 @@ def _is_excluded(value: Any, name: str) -> bool:
 def decode(tree: Any, classes: Classes, *, validates: bool) -> Any:
     """Return the value that `encode` has written.
 
-    Args:
-        tree: what it returned.
-        classes: those whose objects it may make. An object of another one comes back as its fields.
-        validates: whether a class validates its fields together; otherwise each is validated by its type alone, so that
-            what a validator or `__post_init__` has computed stays as it was.
-
-    Raises:
-        ValueError: it does not fit the classes as they are now.
+    With `validates`, a class validates its fields together. Otherwise each is validated by its type alone, so that what
+    a validator or `__post_init__` has computed stays as it was. Raises `ValueError` where it does not fit the classes
+    as they are now.
     """
     if isinstance(tree, list):
         return [decode(item, classes, validates=validates) for item in tree]
@@ -255,11 +239,7 @@ def _types_of(cls: type) -> Mapping[str, TypeAdapter[Any]]:
 
 
 def classes_in(schema: Node) -> Iterator[type]:
-    """Yield the classes that a type is made of.
-
-    Args:
-        schema: pydantic's core schema of the type.
-    """
+    """Yield the classes that a type is made of, from its core schema."""
     for node in walk(schema):
         if node["type"] in ("model", "dataclass", "enum"):
             yield node["cls"]

@@ -1,27 +1,37 @@
-"""Forms: the flat JSON Schema that a client renders, from a pydantic model (Elicitation, Requested Schema)."""
+"""Forms: the flat JSON Schema that a client renders, from a model or one value (Elicitation, Requested Schema)."""
 
 import logging
 import re
 from collections.abc import Mapping
+from dataclasses import is_dataclass
 from functools import lru_cache
 from math import inf, isfinite
-from typing import Any
+from typing import Any, get_origin
 
-from pydantic import BaseModel, PydanticInvalidForJsonSchema, PydanticUserError, TypeAdapter, ValidationError
+from pydantic import (
+    BaseModel,
+    PydanticInvalidForJsonSchema,
+    PydanticUserError,
+    TypeAdapter,
+    ValidationError,
+    create_model,
+)
 from pydantic.alias_generators import to_snake
+from pydantic_core import SchemaError
+from typing_extensions import is_typeddict
 
 from ..crypto.digests import digest
 from ..errors import InvalidAnswer, SetupError
 from ..protocol.messages import NamedChoices
 from ..well_formed import refuse_halves
 from .generator import TitleFreeSchema
-from .lenient import LenientReading
+from .misfits import LenientReading, in_words
 from .peer_validator import PeerValidator
-from .problems import problems_of
 
 logger = logging.getLogger("mrtr_server")
 
 _FORMATS = {"email", "uri", "date", "date-time"}
+
 _KEYWORDS = {
     "string": {"type", "title", "description", "default", "minLength", "maxLength", "format", "enum", "oneOf"},
     "integer": {"type", "title", "description", "default", "minimum", "maximum"},
@@ -29,11 +39,14 @@ _KEYWORDS = {
     "boolean": {"type", "title", "description", "default"},
     "array": {"type", "title", "description", "default", "minItems", "maxItems", "items"},
 }
+
 _ONE_WORD = re.compile(
     "BitBucket|ChatGPT|DevOps|FaceBook|GitHub|GitLab|GraphQL|JavaScript|LinkedIn|MySQL|OAuth|OpenAI|OpenID|PayPal|"
     "PostgreSQL|TypeScript|WhatsApp|WordPress|YouTube"
 )
+
 _ALLOWED = "a form can have strings, numbers, booleans, choices of strings, and lists of such choices"
+
 _UNSAYABLE = {
     "pattern": "a pattern",
     "exclusiveMinimum": "an exclusive bound (ge= gives an inclusive one)",
@@ -48,12 +61,8 @@ _UNSAYABLE = {
 class Form:
     """The form of one model (Elicitation, Requested Schema).
 
-    Args:
-        model: its fields are the form's fields.
-
-    Raises:
-        SetupError: no form can show a field, or a client could stop the server with its pattern; the message names the
-            field.
+    Raises `SetupError` with the name of a field that no form can show, or by whose pattern a client could stop the
+    server.
     """
 
     def __init__(self, model: type[BaseModel]) -> None:
@@ -91,16 +100,9 @@ class Form:
         self._needs_nulls = always - required
 
     def validate(self, content: Any) -> BaseModel:
-        """Validate the content of an accepted answer. Fields that the form does not have are dropped.
+        """Return an accepted answer's content as an instance of the model, without fields that are not in the form.
 
-        Args:
-            content: what the client sent.
-
-        Returns:
-            An instance of the model.
-
-        Raises:
-            InvalidAnswer: it does not fit; the reason names each field.
+        Raises `InvalidAnswer`, whose reason names each field.
         """
         if not isinstance(content, dict):
             raise InvalidAnswer("The form came back empty.")
@@ -129,16 +131,6 @@ class Form:
                 raise
             valid = self._validator.validate(meant)
         return valid
-
-
-def describe(error: ValidationError) -> str:
-    """Describe what is wrong with each field, without repeating the values."""
-    return in_words(problems_of(error))
-
-
-def in_words(problems: list[tuple[str, str]]) -> str:
-    """Return problems as one line of text."""
-    return "; ".join(f"{where}: {what}" if where else what for where, what in problems)
 
 
 @lru_cache(maxsize=1024)
@@ -185,7 +177,7 @@ def _plain(where: str, field: dict[str, Any], definitions: dict[str, Any]) -> di
 
 
 def _typed(where: str, field: dict[str, Any]) -> dict[str, Any]:
-    """Return a field with its type, which is one that forms have."""
+    """Return a field with its type. Raises `SetupError` where no form has that type."""
     if field.get("writeOnly") or field.get("format") == "password":
         raise SetupError(
             f"{where} is a secret, but the client sees what is typed into a form; ask for it on a page, with elicit_url"
@@ -230,12 +222,9 @@ def _choices(where: str, items: dict[str, Any]) -> dict[str, Any]:
 
 
 def _choice(where: str, field: dict[str, Any], keyword: str) -> dict[str, Any]:
-    """Remove from a field what makes it a choice, and return that as forms have it: `enum`, or titled options.
+    """Remove from a field what makes it a choice, and return that as forms have it.
 
-    Args:
-        where: the field, for errors.
-        field: its schema; `enum`, `enumNames`, `oneOf` and `anyOf` are removed from it.
-        keyword: what the titled options go under.
+    That is `enum`, or titled options under the keyword.
     """
     values, names = field.pop("enum", None), field.pop("enumNames", None)
     options = [option for each in ("oneOf", "anyOf") for option in field.pop(each, ())]
@@ -281,3 +270,37 @@ def _name(field: dict[str, Any]) -> str:
     if field.get("type") == "array":
         return "a nested list"
     return "free text" if field.get("type") == "string" else f"of type {field.get('type', 'anything')}"
+
+
+# Forms of one value: the form has one field, and its answer is the value itself
+
+
+FIELD = "value"
+"""The name of the one field, as other frameworks have it, too."""
+
+
+class ValueForm(Form):
+    """The form of one value (Elicitation, Requested Schema).
+
+    Raises `SetupError` where no form can show such a value.
+    """
+
+    def __init__(self, annotation: Any) -> None:
+        try:
+            super().__init__(create_model("Value", value=(annotation, ...)))
+        except (SetupError, PydanticUserError, SchemaError) as error:
+            lines = str(error).splitlines()
+            why = lines[-1 if isinstance(error, SchemaError) else 0].strip()
+            why = why.partition(". ")[0]  # without what pydantic says could be done
+            raise SetupError(f"{annotation!r} can't be a form: {why}") from None
+
+    def validate(self, content: Any) -> Any:
+        """Validate the content of an accepted answer, and return the value; see `Form.validate`."""
+        return getattr(super().validate(content), FIELD)
+
+
+def may_be_value(annotation: Any) -> bool:
+    """Return whether a type has no fields of its own: one value, and no form by itself."""
+    if is_dataclass(annotation) or is_typeddict(annotation):
+        return False
+    return isinstance(annotation, type) or get_origin(annotation) is not None

@@ -5,13 +5,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from pydantic import PydanticInvalidForJsonSchema, TypeAdapter
+from pydantic import PydanticInvalidForJsonSchema, PydanticUserError, TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode
-from pydantic_core import PydanticOmit, PydanticSerializationError, from_json, to_json
-
-from .aliases import has_names
+from pydantic_core import PydanticOmit, PydanticSerializationError, SchemaError, from_json, to_json
 
 JSONSchema = dict[str, Any]
+
+NO_SCHEMA = (PydanticInvalidForJsonSchema, PydanticUserError, SchemaError)
+"""What pydantic raises for a type that has no JSON Schema."""
 
 MOST_TIMES = 4
 """How many times as large as with all its references a schema may become."""
@@ -30,7 +31,7 @@ _SINGLE = frozenset(
 )
 
 _ANNOTATIONS = frozenset({"title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly"})
-"""Keywords that restrict no value, so those beside a reference take the place of those that it leads to."""
+"""Keywords that restrict no value. Beside a reference, they take the place of the target's own."""
 
 _PREFIX = "#/$defs/"
 
@@ -145,9 +146,27 @@ def results_schema(adapter: TypeAdapter[Any]) -> JSONSchema:
     return _in_place(adapter.json_schema(schema_generator=_ResultSchema, mode="serialization"))
 
 
+def reason_of(error: Exception) -> str:
+    """Return what pydantic says is wrong with a type, without what it says could be done about it."""
+    return str(error).partition("\n")[0].partition(". ")[0]
+
+
+def has_names(cls: Any) -> bool:
+    """Return whether a model, or a dataclass of pydantic's, is written by the names of its fields."""
+    return by_alias_of(cls) is False
+
+
+def by_alias_of(cls: Any) -> Any:
+    """Return what a class says by `serialize_by_alias`; None if it says nothing."""
+    return _config_of(cls).get("serialize_by_alias")
+
+
+def _config_of(cls: Any) -> Any:
+    return getattr(cls, "model_config", None) or getattr(cls, "__pydantic_config__", None) or {}
+
+
 def _untitled(described: JSONSchema, cls: Any) -> JSONSchema:
-    config = getattr(cls, "model_config", None) or getattr(cls, "__pydantic_config__", None) or {}
-    if described.get("title") == getattr(cls, "__name__", None) and "title" not in config:
+    if described.get("title") == getattr(cls, "__name__", None) and "title" not in _config_of(cls):
         described.pop("title", None)
     return described
 
@@ -200,12 +219,7 @@ def _in_place(schema: JSONSchema) -> JSONSchema:
 
 
 class _References:
-    """The references of one schema.
-
-    Args:
-        schema: with its definitions.
-        definitions: by their names.
-    """
+    """The references of one schema."""
 
     def __init__(self, schema: JSONSchema, definitions: dict[str, JSONSchema]) -> None:
         self._definitions = definitions

@@ -17,7 +17,7 @@ from pydantic_core import to_json
 from ..crypto.digests import canonical
 from ..errors import SetupError
 from ..extras import lacking
-from .problems import MOST_PROBLEMS, problem
+from .misfits import MOST_PROBLEMS, part_at, problem
 
 try:
     import jsonschema_rs
@@ -73,17 +73,11 @@ class _UniqueItems:
 
 
 class JSONSchema:
-    """A JSON Schema that values are validated against.
+    """A JSON Schema that values are validated against: of 2020-12 unless its `$schema` says otherwise.
 
-    `format` is an annotation in every dialect: values are not validated against it.
-
-    Args:
-        where: the tool's name, for errors.
-        schema: 2020-12 unless its `$schema` says otherwise.
-
-    Raises:
-        SetupError: the schema is not valid, a pattern can't be matched in linear time, or a reference leads nowhere or
-            out of the schema: nothing is fetched.
+    `format` is an annotation in every dialect: values are not validated against it. Raises `SetupError` where the
+    schema is not valid, a pattern can't be matched in linear time, or a reference leads nowhere or out of the schema:
+    nothing is fetched.
     """
 
     def __init__(self, where: str, schema: Mapping[str, Any]) -> None:
@@ -111,15 +105,11 @@ class JSONSchema:
         return [*islice(self._explain("", value, (), frozenset()), MOST_PROBLEMS)]
 
     def _explain(self, pointer: str, value: Any, path: Path, above: frozenset[str]) -> Iterator[Problem]:
-        """Find why a value does not fit a part of the schema, as far inside as can be told.
+        """Find why a value does not fit the part of the schema at a pointer, as far inside as can be told.
 
-        Args:
-            pointer: the JSON pointer of the part.
-            value: does not fit it.
-            path: of the value.
-            above: the pointers that have led here, for this value.
+        `above` has the pointers that have led here, for this value.
         """
-        schema = self._at(pointer)
+        schema = part_at(self._schema, pointer)
         if schema is False:
             yield problem(path, "the schema allows no value here")
             return
@@ -147,8 +137,10 @@ class JSONSchema:
     def _parts(self, pointer: str, schema: Mapping[str, Any], value: Any) -> Iterator[Part]:
         """List what must fit parts of the schema."""
         reference = schema.get("$ref")
-        if isinstance(reference, str) and reference.startswith("#") and self._at(unquote(reference[1:])) is not None:
-            yield unquote(reference[1:]), value, None
+        if isinstance(reference, str) and reference.startswith("#"):
+            pointer_of = unquote(reference[1:])
+            if part_at(self._schema, pointer_of) is not None:
+                yield pointer_of, value, None
         if reference is not None and isinstance(self._whole, _OLD):
             return
         for position in range(len(schema.get("allOf", ()))):
@@ -180,19 +172,6 @@ class JSONSchema:
                 yield f"{pointer}/patternProperties/{_escaped(pattern)}", part, name
             if others and not matched and name not in declared:
                 yield f"{pointer}/additionalProperties", part, name
-
-    def _at(self, pointer: str) -> Any:
-        """Return the part of the schema that a pointer leads to; None where there is none."""
-        found: Any = self._schema
-        for step in pointer.split("/")[1:]:
-            step = step.replace("~1", "/").replace("~0", "~")
-            if isinstance(found, Mapping):
-                found = found.get(step)
-            elif isinstance(found, list | tuple) and step.isdigit() and int(step) < len(found):
-                found = found[int(step)]
-            else:
-                return None
-        return found
 
     # Validators of parts, compiled when they are first needed. There are no more than the schema has parts.
 

@@ -1,6 +1,6 @@
-"""Validation of what a peer sends, at a cost that its size bounds."""
+"""Validation of what a peer sends, at a cost that its size bounds, and with the types that JSON has."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from functools import lru_cache, partial
 from itertools import islice
@@ -9,19 +9,27 @@ from typing import Any, cast
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import PydanticCustomError, SchemaValidator, to_json
 
-from .core_schema import ARRAYS, TABLES, Node, definitions_of, is_compound, listed, parts, rebuilt, walk
-from .hashed import scattered
-from .json_types import as_json, has_integers, whole
-from .patterns import refuse_backtracking
-from .problems import MOST_PROBLEMS, UNREAD, problems_of
-from .texts import has_json_texts, refuse_imports, short_text, validate_together
+from .hardening import has_json_texts, refuse_backtracking, refuse_imports, scattered, short_text, validate_together
+from .misfits import MOST_PROBLEMS, UNREAD, problems_of
+from .type_parts import (
+    ARRAYS,
+    TABLES,
+    Node,
+    calling,
+    definitions_of,
+    is_compound,
+    listed,
+    parts,
+    pydantics_function,
+    rebuilt,
+    walk,
+)
 from .unions import refuse_many_ways
 
 MOST_KEYS = 1000
 """How many keys of an object are looked at to find out what is wrong with it."""
 
 _FIELDS = frozenset({"model-field", "typed-dict-field", "dataclass-field", "named-tuple-field"})
-
 
 _PLAIN = frozenset({"str", "int", "float", "bool"})
 """What JSON has itself, so that strict types of it take the same from JSON and from what was read of it."""
@@ -35,13 +43,8 @@ class PeerValidator:
     multiply all the same (`without_floods`), the first validation only finds that something does not fit there, and a
     second one what: that looks no further once it has found enough.
 
-    Args:
-        where: what the type is of, for errors.
-        adapter: of the type.
-        is_json: whether values come as JSON, whose numbers and booleans are no strings; otherwise as strings alone.
-
-    Raises:
-        SetupError: a small value could take very long, because of a pattern or of unions; or it could run code.
+    Without `is_json`, all values come as strings. Raises `SetupError` where a small value could take very long, because
+    of a pattern or of unions, or could run code.
     """
 
     def __init__(self, where: str, adapter: TypeAdapter[Any], *, is_json: bool = True) -> None:
@@ -49,7 +52,7 @@ class PeerValidator:
         refuse_imports(where, schema)
         refuse_backtracking(where, schema)
         refuse_many_ways(where, schema)
-        typed = as_json(schema) if is_json else _unchanged
+        typed = _typed_as_json(schema) if is_json else _unchanged
         labelled = rebuilt(schema, partial(_labelled, definitions_of(schema), typed))
         self._bounded = rebuilt(labelled, lambda node: _bounded(typed(node)))
         quick = without_floods(self._bounded)
@@ -57,7 +60,7 @@ class PeerValidator:
         self._has_tables = any(each.get("fail_fast") and each["type"] in TABLES for each in walk(quick))
         self._has_texts = has_json_texts(schema)
         self._is_strict = is_strict(schema)
-        self._has_integers = is_json and has_integers(schema)
+        self._has_integers = is_json and _has_integers(schema)
         self._explain: Callable[[Any], Any] | None = None
         validator = adapter.validator if quick is schema else compiled(quick)
         validate = partial(_of_json, validator) if self._is_strict else validator.validate_python
@@ -65,14 +68,9 @@ class PeerValidator:
         """Return a value as its type. Raises pydantic's `ValidationError`."""
 
     def problems(self, value: Any, error: ValidationError) -> list[tuple[str, str]]:
-        """Return the first problems of a value as (where, what).
-
-        Args:
-            value: was refused.
-            error: what `validate` raised.
-        """
+        """Return the first problems of a value that `validate` refused with an error, as (where, what)."""
         is_short = self._names_all and error.error_count() <= MOST_KEYS
-        value = whole(value) if self._has_integers else value
+        value = _whole(value) if self._has_integers else value
         found = None if is_short else self._explained(value)
         return problems_of(found or error, value, tables=self._has_tables)
 
@@ -121,7 +119,7 @@ def _or_whole(validate: Callable[[Any], Any], value: Any) -> Any:
     try:
         return validate(value)
     except ValidationError:
-        if (read := whole(value)) is value:
+        if (read := _whole(value)) is value:
             raise
     return validate(read)
 
@@ -144,9 +142,6 @@ def without_floods(schema: Node) -> Node:
     Arrays and tables end at their first wrong item. Each choice of a union has one problem, if it could have one for
     each key that it does not know; so has each value of such a key, and each value of a recursive type. Otherwise each
     choice, and each value within another, would add its own to them.
-
-    Args:
-        schema: is left as it is.
     """
     ends = rebuilt(schema, _ending)
     recursive = _recursive(definitions_of(ends))
@@ -206,7 +201,7 @@ def _title(node: Node, definitions: Mapping[str, Node]) -> str:
 
 
 def _recursive(definitions: Mapping[str, Node]) -> set[str]:
-    """Return the names of definitions that lead back to themselves; without those that are the default of a field."""
+    """Return the names of definitions that lead back to themselves, without the defaults of fields."""
     leads = {
         name: {each["schema_ref"] for each in walk(node) if "schema_ref" in each} for name, node in definitions.items()
     }
@@ -261,7 +256,7 @@ def _read_in_part(node: Node) -> Node:
 def _within_default(schema: Node) -> Node:
     if schema["type"] == "default":
         return {**schema, "schema": _within_default(schema["schema"])}
-    return {"type": "function-wrap", "function": {"type": "no-info", "function": _read}, "schema": schema}
+    return calling(_read, "wrap", schema)
 
 
 def _read(value: Any, handler: Callable[[Any], Any]) -> Any:
@@ -272,7 +267,7 @@ def _read(value: Any, handler: Callable[[Any], Any]) -> Any:
     try:
         return handler(value)
     except ValidationError as error:
-        left[0] = min(left[0], before - error.error_count())  # those within were counted already
+        left[0] = min(left[0], before - error.error_count())  # problems within were counted already
         raise
 
 
@@ -281,3 +276,98 @@ def _with_fewer_keys(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _with_fewer_keys(each) for key, each in islice(value.items(), MOST_KEYS)}
     return [_with_fewer_keys(each) for each in value] if isinstance(value, list) else value
+
+
+# Numbers and booleans as JSON has them: `"5"` and `true` are no integers, and `1.0` is one. pydantic reads them from
+# strings, too, and each from the other, where a type is not strict. What clients are served says otherwise, and a
+# string that is meant to be one would pass for a number.
+
+
+_NUMBERS = frozenset({"int", "float", "bool"})
+
+_CONVERTING = frozenset({"function-before", "function-wrap", "json"})
+"""What gives another value to the nodes within it than the client has sent."""
+
+_KEYS = ("keys_schema", "extras_keys_schema")
+"""What has the keys of objects, which are strings in JSON."""
+
+_MOST = 2**63
+"""Below it, a number with a fraction of zero is read as an integer."""
+
+
+def _typed_as_json(schema: Node) -> Callable[[Node], Node]:
+    """Return what changes the nodes of a type so that they take no other JSON than its JSON Schema says.
+
+    Nodes that an author has given another value, or has said to be strict or not, stay as they are.
+    """
+    kept = {id(node) for node in _converted(schema)}
+
+    def change(node: Node) -> Node:
+        if id(node) in kept or "strict" in node:
+            return node
+        if node["type"] in _NUMBERS:
+            return {**node, "strict": True}
+        check = _check_of(node)
+        if check is None:
+            return node
+        inner = {name: value for name, value in node.items() if name != "ref"}
+        return calling(check, "before", inner)
+
+    return change
+
+
+def _has_integers(schema: Node) -> bool:
+    """Return whether a type has an integer that `_whole` may help."""
+    return any(node["type"] == "int" for node in walk(schema))
+
+
+def _whole(value: Any) -> Any:
+    """Return JSON with integers for the numbers that have a fraction of zero; the value itself if there are none."""
+    if type(value) is float:
+        return int(value) if value.is_integer() and -_MOST < value < _MOST else value
+    if type(value) is list:
+        items = [_whole(item) for item in value]
+        return items if any(new is not old for new, old in zip(items, value, strict=True)) else value
+    if isinstance(value, dict):
+        read = {name: _whole(item) for name, item in value.items()}
+        return read if any(read[name] is not item for name, item in value.items()) else value
+    return value
+
+
+def _converted(schema: Node) -> Iterator[Node]:
+    """Yield the nodes that get another value than the client has sent, or a key."""
+    for node in walk(schema):
+        is_authors = node["type"] in _CONVERTING and pydantics_function(node) is None
+        converted: Iterable[Node] = parts(node) if is_authors else ()
+        if node["type"] == "chain":
+            converted = [each for each in node["steps"] if each["type"] != "is-instance"][1:]
+        for part in converted:
+            yield from walk(part)
+        for keys in _KEYS:
+            if keys in node:
+                yield from walk(node[keys])
+
+
+def _check_of(node: Node) -> Callable[[Any], Any] | None:
+    """Return what refuses values that are equal to one of a choice, and of another JSON type; None if none is."""
+    if node["type"] == "literal":
+        values = [getattr(each, "value", each) for each in node["expected"]]
+    elif node["type"] == "enum" and "missing" not in node:  # or its class has a say in what it takes
+        values = [each.value for each in node["members"]]
+    else:
+        return None
+    types = {type(each) for each in values}
+    if types == {str} or types.isdisjoint((int, float, bool)):
+        return None
+    refused = tuple(kind for kind in (str, bool, int, float) if not types & _SAME.get(kind, {kind}))
+
+    def check(value: Any) -> Any:
+        return _NO_CHOICE if type(value) in refused else value
+
+    return check
+
+
+_SAME = {int: {int, float}, float: {int, float}}
+
+_NO_CHOICE = object()
+"""What no choice is equal to."""

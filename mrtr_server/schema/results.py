@@ -35,9 +35,8 @@ from ..protocol.content import (
 )
 from ..protocol.messages import JSON
 from ..well_formed import well_formed, write_json
-from .aliases import written
-from .annotations import union_members
-from .arguments import Structured
+from .structured import Structured, written
+from .type_parts import union_members
 
 MOST_VALUES = 100
 """How many values a completion may have (Completion, Completion Results)."""
@@ -52,17 +51,9 @@ _JSON_TYPES = frozenset({dict, list, tuple, int, float, bool})
 
 
 def tool_results(where: str, returns: Any) -> tuple[JSON | None, Write]:
-    """Compile how a tool's results become JSON.
+    """Return a tool's output schema, None if results are text and content; and what writes the body of a result.
 
-    Args:
-        where: the tool's name, for errors.
-        returns: its return annotation.
-
-    Returns:
-        The output schema, None if results are text and content; and the function that returns a result's body.
-
-    Raises:
-        SetupError: the declared type has no JSON Schema, or is bytes.
+    Raises `SetupError` where the declared type has no JSON Schema, or is bytes.
     """
     members = union_members(returns)
     if any(_bare(member) in _BYTES for member in members):
@@ -94,7 +85,7 @@ def tool_results(where: str, returns: Any) -> tuple[JSON | None, Write]:
 
 
 def _or_content(write: Write) -> Write:
-    """Return what writes content as such, and all else in this way."""
+    """Return a writer of lists: of content as such, and of all other values in this way."""
 
     def write_list(value: Any) -> JSON:
         value = _whole(value)
@@ -104,17 +95,9 @@ def _or_content(write: Write) -> Write:
 
 
 def piece_results(where: str, returns: Any) -> Write:
-    """Compile how the result of a tool that yields it in pieces becomes JSON.
+    """Return the function that writes the body of a result from the content that a tool has yielded in pieces.
 
-    Args:
-        where: the tool's name, for errors.
-        returns: its return annotation.
-
-    Returns:
-        The function that returns a result's body, of its content.
-
-    Raises:
-        SetupError: it declares to yield something else than text and content.
+    Raises `SetupError` where the tool declares to yield something else than text and content.
     """
     if returns not in (Parameter.empty, Any):
         if get_origin(returns) not in _STREAMS and returns not in _STREAMS:
@@ -134,13 +117,9 @@ def _is_piece_type(annotation: Any) -> bool:
 
 
 def piece_blocks(value: Any) -> Iterator[tuple[JSON, bool]]:
-    """Return the blocks of content that were yielded as one piece: text, content, or a list of these.
+    """Yield each block of content of one piece, and whether it is plain text, which is joined to that before it.
 
-    Returns:
-        Each block, and whether it is plain text, which is joined to the plain text before it.
-
-    Raises:
-        FlowError: it is something else.
+    Raises `FlowError` where the piece is no text, no content, and no list of these.
     """
     for item in value if isinstance(value, list | tuple) else (value,):
         if item is None:
@@ -170,8 +149,7 @@ def failed(message: str) -> JSON:
 def prompt_body(value: Any, description: str | None) -> JSON:
     """Return the body for what a prompt returned: a string, a message, a list of them, or a `PromptResult`.
 
-    Raises:
-        TypeError: it is none of these, or a message in it is not as the protocol has it.
+    Raises `TypeError` for anything else.
     """
     meta = None
     if isinstance(value, PromptResult):
@@ -322,15 +300,9 @@ def _structured(plain: Any, value: Any) -> JSON:
 
 
 def _text(plain: Any, value: Any) -> str:
-    """Return plain JSON as text.
+    """Return plain JSON, made of a value, as text.
 
-    Args:
-        plain: as it is written.
-        value: what it was made of.
-
-    Raises:
-        FlowError: there is content within it.
-        ValueError: it has numbers that JSON has not.
+    Raises `FlowError` for content within the value, and `ValueError` for numbers that JSON has not.
     """
     if isinstance(plain, str):
         return plain

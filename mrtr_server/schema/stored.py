@@ -13,9 +13,10 @@ from pydantic_core import SchemaError, SchemaSerializer, from_json, to_json
 
 from ..errors import SetupError
 from ..well_formed import well_formed
-from .core_schema import Node, definitions_of, listed, rebuilt, walk
 from .exact import Classes, are_alike, classes_in, decode, encode, encode_beside, hides, with_derived
+from .generator import reason_of
 from .peer_validator import compiled, without_floods
+from .type_parts import Node, definitions_of, listed, rebuilt, walk
 from .unions import refuse_many_ways
 
 logger = logging.getLogger("mrtr_server")
@@ -28,21 +29,18 @@ by the JSON of what is not quite of the type."""
 _UNREADABLE = [{"mrtr_server": "a newer release recorded this"}]
 """Stands for a value that its type has no JSON for. Few types take it, so an earlier release ends the flow there."""
 
-
 _NO_TYPE = (PydanticUserError, SchemaError, NameError)
 
 
 def _unknown(error: Exception) -> SetupError:
     """Return the error for what pydantic says of a type, without what it says could be done about it."""
-    return SetupError(str(error).partition("\n")[0].partition(". ")[0].partition("; ")[0])
+    return SetupError(reason_of(error).partition("; ")[0])
 
 
 class Written(NamedTuple):
-    """A value as it is stored.
+    """A value as it is stored: by its type's own JSON, which is all that earlier releases read.
 
-    Args:
-        json: the value by its type's own JSON, which is all that earlier releases read.
-        exact: how it is written by its parts, and these, where that JSON does not hold all of it; None otherwise.
+    Where that does not hold all of the value, `exact` says how it is written by its parts, and has these.
     """
 
     json: Any
@@ -50,14 +48,10 @@ class Written(NamedTuple):
 
 
 class Stored:
-    """Values of a declared type, on their way to where they are stored and back.
+    """Values of a declared type, on their way to where they are stored and back; of `Any`, plain JSON.
 
-    Args:
-        annotation: the declared type; `Any` for plain JSON.
-
-    Raises:
-        SetupError: none of its values could be read back, or a small one could take very long to load, because of
-            unions. Of a type that refers to classes which are not there yet, its methods raise it.
+    Raises `SetupError` where none of its values could be read back, or a small one could take very long to load,
+    because of unions. Of a type that refers to classes which are not there yet, its methods raise it.
     """
 
     def __init__(self, annotation: Any) -> None:
@@ -83,14 +77,8 @@ class Stored:
     def keep(self, value: Any, what: str) -> tuple[Written, Any]:
         """Return a value as it is stored, and as it comes back from there.
 
-        Where nothing brings it back as it was, that is logged, once.
-
-        Args:
-            value: the value.
-            what: what the value is, for the log.
-
-        Raises:
-            Exception: it can't be stored as its type: an error of pydantic's, or of the type's own code.
+        Where nothing brings it back as it was, that is logged, once; `what` names it there. Raises errors of pydantic
+        and of the type's own code.
         """
         if self._type.is_none:  # whatever the function returns, nobody is to use it
             written, back, is_same = Written(None), None, value is None
@@ -148,13 +136,7 @@ class Stored:
     def load(self, json: Any, exact: Any = None) -> Any:
         """Return a stored value as its type. It shares nothing with what is stored, so a handler can change it.
 
-        Args:
-            json: its type's own JSON; see `Written`.
-            exact: its parts, where that does not hold all of it.
-
-        Raises:
-            ValidationError: it does not fit the type as it is now.
-            Exception: likewise, by the type's own code.
+        Raises `ValidationError` where it does not fit the type as it is now, or whatever the type's own code raises.
         """
         validator = self._type.validator
         if exact is None:
@@ -173,15 +155,7 @@ class Stored:
 
 
 class _Type:
-    """A declared type, compiled.
-
-    Args:
-        annotation: the type.
-        adapter: of the type.
-
-    Raises:
-        SetupError: as `Stored`.
-    """
+    """A declared type, compiled."""
 
     def __init__(self, annotation: Any, adapter: TypeAdapter[Any]) -> None:
         schema: Node = adapter.core_schema
@@ -204,18 +178,13 @@ class _Type:
         """Whether two of its values may be equal that are of different classes: a text and an enum, or two numbers."""
 
     def is_equal(self, value: Any, back: Any) -> bool:
-        """Check whether a value is equal to the one that has come back, where that says that it is the same."""
+        """Check whether a value equals the one that has come back, where equal values of its type are the same."""
         is_equal = not self.has_own_equality and _are_equal(value, back)
         return is_equal and (not self.has_unions or are_alike(value, back))
 
 
 class _Parts:
-    """What a value is made of, to tell whether it has come back.
-
-    Args:
-        value: the value.
-        type: its declared type.
-    """
+    """What a value is made of, to tell whether it has come back."""
 
     def __init__(self, value: Any, type: _Type) -> None:
         self._value = value
@@ -312,13 +281,7 @@ _WITHOUT_JSON = {"callable": "functions", "is-subclass": "classes"}
 
 
 def _never_stored(schema: Any, known: Mapping[str, Any], seen: frozenset[str] = frozenset()) -> str:
-    """Return what every value of a type has that can't be stored; empty for nothing.
-
-    Args:
-        schema: pydantic's core schema of the type.
-        known: the schemas that others refer to, by their names.
-        seen: the names on the way to it.
-    """
+    """Return what every value of a type has that can't be stored; empty for nothing."""
     match schema.get("type"):
         case "is-instance":
             return f"a {schema.get('cls_repr') or schema['cls'].__qualname__}"

@@ -1,4 +1,4 @@
-"""Unions in types: those with which a client could stop the server are refused."""
+"""Unions in types are refused where a client could stop the server with them."""
 
 from collections import Counter
 from collections.abc import Hashable, Iterator
@@ -6,7 +6,7 @@ from itertools import product
 from typing import Any, NamedTuple
 
 from ..errors import SetupError
-from .core_schema import ARRAYS, OBJECTS, TABLES, Node, definitions_of
+from .type_parts import ARRAYS, OBJECTS, TABLES, Node, definitions_of
 
 MOST_TIMES = 16
 """How many times as often a value may be validated as the widest union on the way to it has choices."""
@@ -40,19 +40,12 @@ def refuse_many_ways(where: str, schema: Node) -> None:
 
     pydantic validates a value against each choice of a union that has no tag, and only the fields of an object tell
     that it does not fit. So a part of it is validated as often as paths through the choices lead there. With
-    `And(items: list[Expr]) | Or(items: list[Expr])`, that is twice as often at each level: 400 bytes that nest 22
-    times take minutes. With `And(all: ...) | Or(any: ...)`, one path leads to each part, and they take microseconds.
-    Chains of unions do the same without recursion, as far as they go.
+    `And(items: list[Expr]) | Or(items: list[Expr])`, that is twice as often at each level: 400 bytes that nest 22 times
+    take minutes. With `And(all: ...) | Or(any: ...)`, one path leads to each part, and they take microseconds. Chains
+    of unions do the same without recursion, as far as they go.
 
     So the paths are counted, from what looks into one value to what looks into each part of it, by its key or as an
-    item. All unions on the way to a value but the widest may multiply them by `MOST_TIMES`.
-
-    Args:
-        where: what the type is of, for errors.
-        schema: pydantic's core schema of the type.
-
-    Raises:
-        SetupError: there are more paths.
+    item. All unions on the way to a value but the widest may multiply them by `MOST_TIMES`. Raises `SetupError`.
     """
     if (found := _Paths(schema).find()) is None:
         return
@@ -71,11 +64,8 @@ def refuse_many_ways(where: str, schema: Node) -> None:
 class _Place(NamedTuple):
     """A place within values.
 
-    Args:
-        place: how it is reached.
-        names: the models that are tried there, or else above it.
-        ways: what looks into a value there, and how often.
-        widest: how many choices the widest union on the way has.
+    It has the models that are tried there, or else above it; and how often what looks into a value there. `widest` is
+    how many choices the widest union on the way has.
     """
 
     place: str
@@ -85,11 +75,7 @@ class _Place(NamedTuple):
 
 
 class _Paths:
-    """Counts the paths through a type.
-
-    Args:
-        schema: pydantic's core schema of the type.
-    """
+    """Counts the paths through a type."""
 
     def __init__(self, schema: Node) -> None:
         self._schema = schema
@@ -186,7 +172,7 @@ class _Paths:
         return known
 
     def _width(self, ways: Ways) -> int:
-        """Return how many nodes at most look into one value: those for an array do not look into an object."""
+        """Return how many nodes at most look into one value: a node for an array does not look into an object."""
         counts: Counter[str] = Counter({"": 1})
         for (node, _), count in ways.items():
             for kind in _KINDS[self._nodes[node]["type"]]:
@@ -208,7 +194,7 @@ _KINDS = {
 
 
 def _tried(node: Node, *, text: bool) -> Iterator[Node]:
-    """Yield the nodes that get the value of one that does not look into it."""
+    """Yield the nodes to which a node passes its value on, without a look into it."""
     kind = node["type"]
     if kind == "union":
         yield from (each[0] if isinstance(each, tuple) else each for each in node["choices"])

@@ -51,12 +51,9 @@ def _normal_octet(found: re.Match[str]) -> str:
 
 
 class Match(NamedTuple):
-    """What a URI is by a template.
+    """What a URI is by a template: values by name, percent-decoded; and the URI with the template's text around them.
 
-    Args:
-        values: by name, percent-decoded. A value can hold anything, slashes and `..` included: check it before you open
-            a file by it.
-        uri: the URI, with the text around its values as the template has it.
+    A value can hold anything, slashes and `..` included: check it before you open a file by it.
     """
 
     values: dict[str, str]
@@ -64,17 +61,12 @@ class Match(NamedTuple):
 
 
 class UriTemplate:
-    """A template that a URI can be matched against.
+    """A template that a URI can be matched against. Raises `SetupError`.
 
-    Args:
-        template: simple expressions `{name}`, which match up to the next slash, and reserved ones `{+name}`, which
-            match everything. A value ends where the text that follows its expression first comes. At its end, `{?a,b}`
-            stands for a query, and `{&c}` for more of one. Each of their names may be absent, and they come in any
-            order; other names are passed over, and of a name that comes twice, the first counts.
-
-    Raises:
-        SetupError: an expression is of another kind, a name is there twice, nothing parts two expressions, or something
-            follows a query.
+    It has simple expressions `{name}`, which match up to the next slash, and reserved ones `{+name}`, which match
+    everything. A value ends where the text that follows its expression first comes. At its end, `{?a,b}` stands for a
+    query, and `{&c}` for more of one. Each of their names may be absent, and they come in any order; other names are
+    passed over, and of a name that comes twice, the first counts.
     """
 
     def __init__(self, template: str) -> None:
@@ -117,11 +109,8 @@ class UriTemplate:
     def expand(self, values: Mapping[str, object]) -> str:
         """Return the URI with these values, percent-encoded as the expression of each needs it (RFC 6570).
 
-        Args:
-            values: by name; what is no text is written as `str` does it. Those of a query may be left out.
-
-        Raises:
-            ValueError: a value is missing or empty, or has no expression.
+        What is no text is written as `str` does it. Values of a query may be left out; `ValueError` says which others
+        are missing, empty or unknown.
         """
         missing = [name for name in self._of_path if str(values.get(name, "")) == ""]
         unknown = [name for name in values if name not in self.names]

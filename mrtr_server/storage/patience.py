@@ -6,18 +6,12 @@ from contextvars import ContextVar
 PATIENCE = 10.0
 """How long a request waits in all, in seconds; then it is refused. As long as it does not wait, it gets time back."""
 
-
 NOTICEABLE = 0.02
 """Waits that are shorter do not count, in seconds."""
 
 
 class _Patience:
-    """What one request has waited.
-
-    Args:
-        waited: in seconds.
-        until: by the monotonic clock.
-    """
+    """How many seconds one request has waited, until a time of the monotonic clock."""
 
     __slots__ = ("_until", "_waited")
 
@@ -45,8 +39,7 @@ _current: ContextVar[_Patience | None] = ContextVar("mrtr_server_patience", defa
 def begin_request(since: float | None = None) -> None:
     """Begin to count, together, all that this context waits for the store.
 
-    Args:
-        since: since when it has waited already, by the monotonic clock; None if it has not.
+    It may have waited already, since a time of the monotonic clock.
     """
     if since is None:
         _current.set(_Patience())
@@ -61,23 +54,15 @@ def end_request() -> None:
 
 
 def seconds_left(most: float) -> float:
-    """Return how long this request may still wait, in seconds; not above 0 if that was too long already.
-
-    Args:
-        most: how long it may wait at most, in seconds.
-    """
+    """Return how long this request may still wait, of `most` seconds; not above 0 if it has waited too long already."""
     patience = _current.get()
     return most if patience is None or not patience.has_begun else min(most, patience.left(time.monotonic()))
 
 
 def time_left(most: float) -> float:
-    """Return how long the store may take now, in seconds.
+    """Return how many seconds the store may take now; `most` outside of requests.
 
-    Args:
-        most: how long it may take outside of requests, in seconds.
-
-    Raises:
-        TimeoutError: the request has waited for too long already.
+    Raises `TimeoutError` where the request has waited for too long already.
     """
     left = seconds_left(most)
     if left <= 0:
@@ -91,11 +76,7 @@ def has_waited() -> bool:
 
 
 def note_wait(began: float) -> None:
-    """Count what this request has waited for the store.
-
-    Args:
-        began: since when, by the monotonic clock.
-    """
+    """Count what this request has waited for the store, since a time of the monotonic clock."""
     now = time.monotonic()
     if now - began > NOTICEABLE and (patience := _current.get()) is not None:
         patience.add(began, now)

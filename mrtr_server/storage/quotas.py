@@ -132,9 +132,7 @@ ANY = Quota()
 class Quotas:
     """Returns the quota of each caller.
 
-    Args:
-        ring: makes the digests of callers, so that nobody who can read the store can tell who they are.
-        limits: the totals, and the share of one caller.
+    The key ring makes the digests of callers, so that nobody who can read the store can tell who they are.
     """
 
     def __init__(self, ring: KeyRing, limits: Limits) -> None:
@@ -150,11 +148,7 @@ class Quotas:
         return self._quota(hmac.digest(self._key, person, "sha256")[:16].hex())
 
     def of_caller(self, caller: str) -> Quota:
-        """Return what a caller may store.
-
-        Args:
-            caller: the keyed digest of who stores it, as in a `Quota`; empty for nobody.
-        """
+        """Return what a caller may store, by the keyed digest in a `Quota`; empty for nobody."""
         return self._quota(caller) if caller else self._nobody
 
     def _quota(self, caller: str) -> Quota:

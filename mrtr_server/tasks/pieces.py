@@ -10,15 +10,13 @@ from collections.abc import Awaitable, Callable
 from pydantic_core import from_json, to_json
 
 from ..crypto.digests import digest_parts
-from ..crypto.keys import KeyRing
+from ..crypto.keys import TASK_PIECES, KeyRing
 from ..crypto.place_codec import row_codec
-from ..crypto.purposes import TASK_PIECES
 from ..errors import Full, InvalidRequestState, StoreUnavailable
 from ..protocol.messages import JSON, NOTHING, TURN, Call, Change, Outlet, Piece
-from ..storage.base import Store
+from ..storage.base import Store, TaskRow
 from ..storage.pubsub import Fanout
 from ..storage.quotas import Quotas
-from ..storage.tasks import TaskRow
 from ..well_formed import write_json
 
 logger = logging.getLogger("mrtr_server")

@@ -11,10 +11,9 @@ from ..flow.journal import Journal
 from ..limits import Limits
 from ..logs.failures import report_failure
 from ..protocol.messages import Change, Complete, Progress, Subscription, TaskStatus
-from ..storage.base import Store
+from ..storage.base import Store, TaskRow
 from ..storage.pubsub import Fanout
 from ..storage.quotas import Quotas
-from ..storage.tasks import TaskRow
 from ..tally import ABANDONED_TASKS, Tally
 from .pieces import TaskPieces
 from .questions import Questions

@@ -6,9 +6,8 @@ from typing import Any, NamedTuple
 
 from pydantic_core import from_json, to_json
 
-from ..crypto.keys import KeyRing
+from ..crypto.keys import TASK, KeyRing
 from ..crypto.place_codec import PlaceCodec
-from ..crypto.purposes import TASK
 from ..errors import InvalidRequestState, OverBudget, ProtocolError, RequestError
 from ..flow.journal import Journal
 from ..flow.outcome_codec import dump_outcome, load_outcome
@@ -16,7 +15,7 @@ from ..limits import LARGEST_META, Limits
 from ..protocol.callers import ClientInfo, Principal
 from ..protocol.messages import JSON, Call, Complete, Progress
 from ..protocol.users import dump_user, load_user
-from ..storage.tasks import TaskRow, in_epoch
+from ..storage.base import TaskRow, in_epoch
 from ..well_formed import write_json
 from .questions import Questions
 

@@ -8,8 +8,8 @@ from ..concurrency.places import PlacesByCaller
 from ..flow.admission import Admission
 from ..limits import Limits
 from ..protocol.messages import Change, TaskStatus
+from ..storage.base import TaskRow
 from ..storage.pubsub import Fanout
-from ..storage.tasks import TaskRow
 from .pieces import PieceReader
 
 FIRST_LOOK, LAST_LOOK = 0.5, 5.0

@@ -13,8 +13,7 @@ from typing import Any
 from ..errors import StoreUnavailable
 from ..flow.admission import Admission
 from ..flow.endings import YieldReason
-from ..storage.lease import Lease
-from ..storage.tasks import TaskRow
+from ..storage.base import Lease, TaskRow
 from .client_changes import ClientChanges
 from .records import TaskRecords
 from .round_executor import RoundExecutor, TaskTools

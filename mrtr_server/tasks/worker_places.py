@@ -7,8 +7,8 @@ from contextlib import contextmanager
 
 from ..flow.handler import TaskTerms
 from ..limits import Limits
+from ..storage.base import Places, TaskRow
 from ..storage.quotas import NOBODY
-from ..storage.tasks import Places, TaskRow
 
 RESERVED_LEASE_SECONDS = 5.0
 """Lease of a task that is stored for this worker, until it has begun, in seconds."""

@@ -22,7 +22,7 @@ from ..protocol.messages import (
     action_of,
     kind_of,
 )
-from ..storage.tasks import TaskRow
+from ..storage.base import TaskRow
 from ..tally import ANSWERS, Tally
 from ..tasks.round_executor import TaskEnd
 from .call_kinds import CallKind, CallKinds, Ended, Offered

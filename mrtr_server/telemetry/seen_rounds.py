@@ -26,7 +26,7 @@ from ..protocol.messages import (
     action_of,
     kind_of,
 )
-from ..storage.tasks import TaskRow
+from ..storage.base import TaskRow
 
 T = TypeVar("T")
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from ..storage.tasks import TaskRow
+from ..storage.base import TaskRow
 from ..tally import TASKS, Tally
 from .meters import Histogram, Meters
 from .names import STORE, TASK_TIME, reason_of

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from pydantic_core import to_jsonable_python
 
 from ..protocol.messages import JSON
-from ..schema.values import FIELD
+from ..schema.forms import FIELD
 from .asked import Asked
 from .failure import Unexpected
 

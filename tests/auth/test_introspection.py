@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from mrtr_server import IntrospectionAuth, MRTRServer, SetupError
-from mrtr_server.auth import introspection
+from mrtr_server.auth import oauth
 from mrtr_server.errors import IssuerUnavailable
 
 from ..support.authorization_server import RESOURCE_SERVER, Tenant
@@ -116,7 +116,7 @@ class TestAsking:
     async def test_has_a_bound_and_what_is_over_it_is_told_at_once(
         self, app: MRTRServer, issuer: Tenant, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(introspection, "MOST_WAITING", 3)
+        monkeypatch.setattr(oauth, "MOST_WAITING", 3)
         replies = await asyncio.gather(*(send(app, f"nobodys-{number}") for number in range(8)))
         statuses = [reply.status for reply in replies]
         assert (statuses.count(401), statuses.count(503)) == (3, 5)

@@ -24,12 +24,10 @@ from starlette.middleware.authentication import AuthenticationMiddleware
 from starlette.routing import Mount
 
 from mrtr_server import IntrospectionAuth, JWTAuth, MRTRServer, SetupError
-from mrtr_server.auth import fetching, issuer_keys
-from mrtr_server.auth.bearer import LONGEST_TOKEN
-from mrtr_server.auth.discovery import metadata_urls
+from mrtr_server.auth import fetching, jwt_keys
+from mrtr_server.auth.fetching import metadata_urls
 from mrtr_server.auth.jwt_keys import read_keys
-from mrtr_server.auth.token_backend import MOST_KNOWN
-from mrtr_server.auth.verified import VerifiedTokens
+from mrtr_server.auth.token_backend import LONGEST_TOKEN, MOST_KNOWN, VerifiedTokens
 
 from ..support.authorization_server import RESOURCE_SERVER, AuthorizationServer, Tenant
 from ..support.serving import TIMEOUT
@@ -400,7 +398,7 @@ class TestTheKeysOfTheIssuer:
     async def test_are_fetched_again_for_an_unknown_one(
         self, app: MRTRServer, issuer: Tenant, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(issuer_keys, "FLOOR", 0.0)
+        monkeypatch.setattr(jwt_keys, "FLOOR", 0.0)
         before = issuer.mint(AUDIENCE)
         assert (await send(app, before)).status == 200
         issuer.rotate()
@@ -416,7 +414,7 @@ class TestTheKeysOfTheIssuer:
         token = issuer.mint(AUDIENCE)
         await refused(app, token)
         assert issuer.count("/jwks") == 1, "it was asked a moment ago"
-        monkeypatch.setattr(issuer_keys, "FLOOR", 0.0)
+        monkeypatch.setattr(jwt_keys, "FLOOR", 0.0)
         assert (await send(app, token)).status == 200
         await refused(app, before)
 
@@ -458,7 +456,7 @@ class TestTheKeysOfTheIssuer:
     async def test_that_are_all_withdrawn_do_not_count_either(
         self, app: MRTRServer, issuer: Tenant, monkeypatch: pytest.MonkeyPatch, published: JSON, status: int
     ) -> None:
-        monkeypatch.setattr(issuer_keys, "FLOOR", 0.0)
+        monkeypatch.setattr(jwt_keys, "FLOOR", 0.0)
         token = issuer.mint(AUDIENCE)
         assert (await send(app, token)).status == 200
         issuer.set(published=published)
@@ -504,8 +502,8 @@ class TestTheKeysOfTheIssuer:
     async def test_are_kept_while_the_issuer_is_down(
         self, app: MRTRServer, issuer: Tenant, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
-        monkeypatch.setattr(issuer_keys, "FLOOR", 0.0)
-        monkeypatch.setattr(issuer_keys, "FRESH", 0.0)
+        monkeypatch.setattr(jwt_keys, "FLOOR", 0.0)
+        monkeypatch.setattr(jwt_keys, "FRESH", 0.0)
         tokens = [issuer.mint(AUDIENCE, subject=str(number)) for number in range(6)]
         assert (await send(app, tokens[0])).status == 200
         issuer.set(is_down=True)
@@ -526,7 +524,7 @@ class TestTheKeysOfTheIssuer:
         assert (reply.status, reply.headers["retry-after"]) == (503, "5")
         assert "503" in caplog.text
         assert f"{issuer.url}/jwks" not in caplog.text
-        monkeypatch.setattr(issuer_keys, "FLOOR", 0.0)
+        monkeypatch.setattr(jwt_keys, "FLOOR", 0.0)
         issuer.set(is_down=False)
         assert (await send(app, token)).status == 200
         assert "can be fetched again" in caplog.text
@@ -539,13 +537,13 @@ class TestTheKeysOfTheIssuer:
         issuer.rotate()
         issuer.set(is_down=True)
         after = issuer.mint(AUDIENCE)
-        monkeypatch.setattr(issuer_keys, "FLOOR", 0.0)
+        monkeypatch.setattr(jwt_keys, "FLOOR", 0.0)
         reply = await send(app, after)
         assert (reply.status, reply.headers["retry-after"]) == (503, "5")
-        monkeypatch.setattr(issuer_keys, "FLOOR", 1e9)
+        monkeypatch.setattr(jwt_keys, "FLOOR", 1e9)
         assert (await send(app, after)).status == 503, "it is too soon to ask again, and nobody knows more"
         assert (await send(app, before)).status == 200, "known keys go on working"
-        monkeypatch.setattr(issuer_keys, "FLOOR", 0.0)
+        monkeypatch.setattr(jwt_keys, "FLOOR", 0.0)
         issuer.set(is_down=False)
         assert (await send(app, after)).status == 200
         await refused(app, issuer.mint(AUDIENCE, headers={"kid": "nobodys"}))
@@ -604,7 +602,7 @@ class TestTheKeysOfTheIssuer:
     async def test_are_read_up_to_a_number_and_the_log_says_once_that_there_are_more(
         self, issuer: Tenant, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
-        monkeypatch.setattr(issuer_keys, "FLOOR", 0.0)
+        monkeypatch.setattr(jwt_keys, "FLOOR", 0.0)
         key = jwk(ec.generate_private_key(ec.SECP256R1()))
         body = json.dumps({"keys": [{**key, "kid": str(number)} for number in range(101)]}).encode()
         head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\nConnection: close\r\n\r\n" % len(body)

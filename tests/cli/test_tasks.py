@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from mrtr_server.cli import main
-from mrtr_server.storage.tasks import TaskRow
+from mrtr_server.storage.base import TaskRow
 
 from ..support.databases import PostgreSQL
 from ..support.fleet import Client, Fleet, fleet

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mrtr_server import KeyRing, SealedCodec
-from mrtr_server.crypto.cursors import Cursors
+from mrtr_server.crypto.place_codec import Cursors
 
 A, B = bytes(32), bytes([1] * 32)
 

@@ -5,8 +5,7 @@ makes one of these tests fail loses every flow, link and row that exists.
 """
 
 from mrtr_server import KeyRing, SealedCodec
-from mrtr_server.crypto.cursors import Cursors
-from mrtr_server.crypto.place_codec import PlaceCodec
+from mrtr_server.crypto.place_codec import Cursors, PlaceCodec
 from mrtr_server.crypto.signing import Links, SignedCodec
 
 RING = KeyRing([bytes(32)])

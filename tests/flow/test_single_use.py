@@ -37,11 +37,9 @@ from mrtr_server.crypto.place_codec import PlainCodec
 from mrtr_server.errors import Busy, InvalidRequestState, StoreUnavailable, overloaded
 from mrtr_server.flow import single_use as redemption
 from mrtr_server.protocol.messages import Call, Complete
-from mrtr_server.storage.base import Redemption, Store
-from mrtr_server.storage.lease import Lease
+from mrtr_server.storage.base import Lease, Redemption, Store, TaskRow
 from mrtr_server.storage.memory import InProcessStore
 from mrtr_server.storage.quotas import Quotas
-from mrtr_server.storage.tasks import TaskRow
 from mrtr_server.testing import (
     EVERYTHING,
     Answer,

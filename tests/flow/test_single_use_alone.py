@@ -15,8 +15,7 @@ from mrtr_server.flow import single_use
 from mrtr_server.flow.single_use import Redeemer
 from mrtr_server.protocol.callers import Principal
 from mrtr_server.protocol.messages import Call, Complete
-from mrtr_server.storage.base import Redemption
-from mrtr_server.storage.lease import Lease
+from mrtr_server.storage.base import Lease, Redemption
 from mrtr_server.storage.memory import InProcessStore
 from mrtr_server.storage.quotas import Quotas
 

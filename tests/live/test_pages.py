@@ -20,7 +20,7 @@ from starlette.requests import Request
 
 from mrtr_server import BearerTokens, Context, ElicitUrl, Limits, MRTRServer, SQLStore
 from mrtr_server.storage.sql import database
-from mrtr_server.storage.sql.migrate import new_epoch
+from mrtr_server.storage.sql.administration import new_epoch
 from mrtr_server.testing import EVERYTHING, Clock
 
 from ..support.effects import EFFECTS

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from mrtr_server import MRTRServer
-from mrtr_server.logs.text import LONGEST, PlainText, plain
+from mrtr_server.logs.formats import LONGEST, PlainText, plain
 
 from ..conftest import Serve
 from ..support.wire import request

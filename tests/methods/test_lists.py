@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from mrtr_server import Caller, KeyRing, MRTRServer, Principal
-from mrtr_server.crypto.cursors import Cursors
+from mrtr_server.crypto.place_codec import Cursors
 from mrtr_server.errors import InvalidParams, OverBudget
 from mrtr_server.flow.authorization import Authorizer
 from mrtr_server.limits import LONGEST_NAME

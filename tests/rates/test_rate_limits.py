@@ -450,7 +450,7 @@ class TestMemory:
             if number % 1000 == 0:
                 clock.advance(60)
             await counting.take(rate, str(number))
-        assert len(counting._storage._windows) < 5000  # type: ignore[attr-defined]
+        assert len(counting._windows) < 5000
 
     async def test_there_are_never_more_than_so_many(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(counters, "MOST_COUNTERS", 2000)
@@ -458,7 +458,7 @@ class TestMemory:
         rate = counters.read_rate("test", "1/minute")
         for number in range(5000):
             assert await counting.take(rate, str(number)) == 0
-        assert len(counting._storage._windows) <= 2000  # type: ignore[attr-defined]
+        assert len(counting._windows) <= 2000
         assert await counting.take(rate, "4999") > 0, "the newest count"
 
     async def test_one_that_is_used_up_outlasts_many_that_are_not(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -475,14 +475,13 @@ class TestMemory:
     ) -> None:
         monkeypatch.setattr(counters, "MOST_COUNTERS", 2000)
         counting = counters.Counters(Clock(1_200_000.0))
-        storage: Any = counting._storage
-        sweep, sweeps = storage._sweep, list[float]()
+        sweep, sweeps = counting._sweep, list[float]()
 
         def counted(now: float) -> None:
             sweeps.append(now)
             sweep(now)
 
-        monkeypatch.setattr(storage, "_sweep", counted)
+        monkeypatch.setattr(counting, "_sweep", counted)
         rate = counters.read_rate("test", "10/minute")
         for number in range(5000):
             await counting.take(rate, str(number))

@@ -30,8 +30,10 @@ from mrtr_server import Context, Header, MRTRServer, SetupError
 from mrtr_server.errors import ArgumentsMisfit
 from mrtr_server.protocol.header_params import HeaderParameter, header_parameters
 from mrtr_server.registration.handlers import compile_handler
-from mrtr_server.schema.arguments import MOST_PROBLEMS, SignatureArguments, Structured
+from mrtr_server.schema.arguments import SignatureArguments
 from mrtr_server.schema.forms import form
+from mrtr_server.schema.misfits import MOST_PROBLEMS
+from mrtr_server.schema.structured import Structured
 
 
 class Color(Enum):

@@ -18,7 +18,7 @@ from pydantic import BaseModel, Json, Secret, TypeAdapter
 
 from mrtr_server.errors import ArgumentsMisfit
 from mrtr_server.schema.arguments import SignatureArguments
-from mrtr_server.schema.hashed import LARGEST_INT, MOST_ALIKE
+from mrtr_server.schema.hardening import LARGEST_INT, MOST_ALIKE
 from mrtr_server.schema.stored import Stored
 
 P = 2**61 - 1

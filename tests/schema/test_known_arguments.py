@@ -10,8 +10,7 @@ import pytest
 from pydantic import AliasChoices, Field
 
 from mrtr_server import Confirm, Context, Depends, Elicit, Inputs, MRTRServer, SetupError, State
-from mrtr_server.schema.arguments import SignatureArguments
-from mrtr_server.schema.known_arguments import MOST_NAMED, ArgumentNames
+from mrtr_server.schema.arguments import MOST_NAMED, ArgumentNames, SignatureArguments
 from mrtr_server.testing import Client, yes
 
 from ..conftest import Serve

@@ -32,10 +32,10 @@ from typing_extensions import TypedDict
 
 from mrtr_server.errors import ArgumentsMisfit, SetupError
 from mrtr_server.schema.arguments import SignatureArguments
+from mrtr_server.schema.hardening import MOST_IN_TEXTS
+from mrtr_server.schema.misfits import MOST_PROBLEMS
 from mrtr_server.schema.peer_validator import PeerValidator
-from mrtr_server.schema.problems import MOST_PROBLEMS
 from mrtr_server.schema.stored import Stored
-from mrtr_server.schema.texts import MOST_IN_TEXTS
 
 FIELDS: dict[str, Any] = {f"field{each}": (int, ...) for each in range(18)}
 """Each is a problem of an empty object."""

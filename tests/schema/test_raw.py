@@ -14,8 +14,8 @@ from jsonschema import Draft202012Validator
 
 from mrtr_server import InputSchema, MRTRServer, SetupError
 from mrtr_server.errors import ArgumentsMisfit
-from mrtr_server.schema.arguments import MOST_PROBLEMS
-from mrtr_server.schema.raw import RawArguments
+from mrtr_server.schema.arguments import RawArguments
+from mrtr_server.schema.misfits import MOST_PROBLEMS
 
 SCHEMA: dict[str, Any] = {
     "$schema": "https://json-schema.org/draft/2020-12/schema",

@@ -3,7 +3,7 @@
 import pytest
 
 from mrtr_server.errors import ClocksApart
-from mrtr_server.storage.sql.clocks import COMPARE_AGAIN, MOST_SECONDS, TOLD_SECONDS, ClockComparison
+from mrtr_server.storage.sql.database import COMPARE_AGAIN, MOST_SECONDS, TOLD_SECONDS, ClockComparison
 
 from ..support.virtual_time import VirtualTime
 

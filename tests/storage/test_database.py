@@ -22,14 +22,13 @@ import pytest
 
 from mrtr_server import Context, MRTRServer, SetupError, SQLStore, Store, StoreUnavailable
 from mrtr_server.errors import WrongVersion
-from mrtr_server.storage.factory import store_of
+from mrtr_server.storage import store_of
+from mrtr_server.storage.sql import open_database, sqlite
 from mrtr_server.storage.sql import postgresql as module
-from mrtr_server.storage.sql import sqlite
 from mrtr_server.storage.sql.database import Version
 from mrtr_server.storage.sql.postgresql import PostgreSQLDatabase
-from mrtr_server.storage.sql.servers import names_in, servers_in
 from mrtr_server.storage.sql.sqlite import SQLiteDatabase
-from mrtr_server.storage.sql.urls import open_database
+from mrtr_server.storage.sql.urls import names_in, servers_in
 from mrtr_server.testing import Client, Clock, yes
 
 from ..support.databases import PostgreSQL

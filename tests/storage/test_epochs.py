@@ -16,10 +16,9 @@ from mrtr_server import Context, InProcessStore, KeyRing, MRTRServer, SQLStore, 
 from mrtr_server.cli import main
 from mrtr_server.crypto.codec import SealedCodec
 from mrtr_server.errors import InvalidRequestState
-from mrtr_server.storage.base import Redemption
+from mrtr_server.storage.base import Redemption, TaskRow, in_epoch
 from mrtr_server.storage.sql import database as module
-from mrtr_server.storage.sql.migrate import new_epoch, review
-from mrtr_server.storage.tasks import TaskRow, in_epoch
+from mrtr_server.storage.sql.administration import new_epoch, review
 from mrtr_server.testing import AsyncClient, yes
 
 from ..support.databases import TOOLS, PostgreSQL, task_row

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from mrtr_server import InProcessStore, StoreUnavailable
+from mrtr_server.storage.base import TaskRow
 from mrtr_server.storage.quotas import Quota, Usage
-from mrtr_server.storage.tasks import TaskRow
 from mrtr_server.testing import Clock
 
 pytestmark = pytest.mark.anyio

@@ -18,12 +18,10 @@ from click.testing import CliRunner
 from mrtr_server import SQLStore, StoreUnavailable
 from mrtr_server.cli import main
 from mrtr_server.errors import WrongVersion
-from mrtr_server.storage.sql import migrate
-from mrtr_server.storage.sql.database import Database, Version
-from mrtr_server.storage.sql.migrate import upgrade
-from mrtr_server.storage.sql.sqlite_mode import make_private
-from mrtr_server.storage.sql.statements import read_migrations
-from mrtr_server.storage.sql.urls import open_database
+from mrtr_server.storage.sql import administration, open_database
+from mrtr_server.storage.sql.administration import upgrade
+from mrtr_server.storage.sql.database import Database, Version, read_migrations
+from mrtr_server.storage.sql.sqlite import make_private
 
 from ..support.databases import PostgreSQL, task_row
 from ..support.serving import KEYS, TIMEOUT, in_process
@@ -165,7 +163,7 @@ class TestUpgrade:
         await store.close()
         assert await works(url)
 
-    @pytest.mark.parametrize("work", [migrate.upgrade, migrate.script])
+    @pytest.mark.parametrize("work", [administration.upgrade, administration.script])
     async def test_closes_the_database_as_its_script_does(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, work: Callable[[str], Awaitable[str]]
     ) -> None:
@@ -177,7 +175,7 @@ class TestUpgrade:
             await close()
 
         monkeypatch.setattr(database, "close", note_and_close)
-        monkeypatch.setattr(migrate, "open_database", lambda _: database)
+        monkeypatch.setattr(administration, "open_database", lambda _: database)
         assert await work("sqlite:///rows.db")
         assert closed == ["closed"]
 
@@ -319,7 +317,7 @@ class TestLaterTables:
         await on(url, *self.LATER)
         before = await found_in(url)
         assert (await upgrade(url)).endswith("nothing to do, the tables are at the later version 12, which works, too")
-        assert await migrate.script(url) == ""
+        assert await administration.script(url) == ""
         assert await found_in(url) == before
         assert await version(url) == "12"
 
@@ -334,7 +332,7 @@ class TestLaterTables:
     async def test_begin_another_epoch_as_ours_do(self, url: str) -> None:
         await upgrade(url)
         await on(url, *self.LATER)
-        assert "has begun" in await migrate.new_epoch(url)
+        assert "has begun" in await administration.new_epoch(url)
         assert await version(url) == "12"
 
     async def test_are_reviewed_by_what_they_need(self, postgresql: PostgreSQL) -> None:
@@ -343,9 +341,9 @@ class TestLaterTables:
         await upgrade(url)
         drop = f"DROP INDEX {next(iter(open_database(url).later_indexes))}"
         await on(url, drop)
-        assert "an index is missing" in str(await migrate.review(url))
+        assert "an index is missing" in str(await administration.review(url))
         await on(url, *self.LATER)
-        assert "an index is missing" not in str(await migrate.review(url))
+        assert "an index is missing" not in str(await administration.review(url))
 
     async def test_are_served(self, url: str, tmp_path: Path) -> None:
         await upgrade(url)
@@ -424,17 +422,17 @@ class TestIndexes:
                 await upgrading
         assert (await self.indexes(url))[INDEXES[0]] is False
         assert ("warning", "an index is missing, or unfinished: run `mrtr-server db upgrade` again") in (
-            await migrate.review(url)
+            await administration.review(url)
         )
         assert await works(url), "servers need no index"
-        assert await migrate.script(url) == (
+        assert await administration.script(url) == (
             f"DROP INDEX CONCURRENTLY IF EXISTS {INDEXES[0]};\n"
             f"CREATE INDEX CONCURRENTLY {INDEXES[0]} ON mrtr_tasks (name, caller, updated) "
             "WHERE status = 'working' AND lease = '';\n"
         )
         await upgrade(url)
         assert await self.indexes(url) == dict.fromkeys(INDEXES, True)
-        assert await migrate.review(url) == []
+        assert await administration.review(url) == []
 
     async def test_are_made_once_by_many_at_once(self, url: str) -> None:
         await upgrade(url)
@@ -456,13 +454,13 @@ class TestIndexes:
         assert await self.indexes(url) == dict.fromkeys(INDEXES, True)
 
     async def test_of_new_tables_are_made_with_them(self, url: str) -> None:
-        assert "CONCURRENTLY" not in await migrate.script(url)
+        assert "CONCURRENTLY" not in await administration.script(url)
         assert await works(url)
         assert await self.indexes(url) == dict.fromkeys(INDEXES, True)
 
     async def test_of_older_tables_come_after_the_transaction(self, url: str) -> None:
         await old(url)
-        script = await migrate.script(url)
+        script = await administration.script(url)
         transaction, _, after = script.partition("COMMIT;\n")
         assert "CONCURRENTLY" not in transaction
         assert after.count("CREATE INDEX CONCURRENTLY") == after.count("DROP INDEX CONCURRENTLY IF EXISTS") == 3

@@ -19,7 +19,7 @@ from mrtr_server import InProcessStore, MRTRServer, SQLStore
 from mrtr_server.protocol.messages import Change, Subscription
 from mrtr_server.storage.pubsub import LONG_URI, InProcessFanout, topic_of
 from mrtr_server.storage.sql import notify as module
-from mrtr_server.storage.sql.pubsub import SQLFanout
+from mrtr_server.storage.sql.notify import SQLFanout
 
 from ..support.databases import PostgreSQL
 from ..support.serving import KEYS, ROOT, TIMEOUT, in_process, until

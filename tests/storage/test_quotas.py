@@ -15,10 +15,10 @@ import pytest
 from mrtr_server import InProcessStore, KeyRing, Limits, SQLStore, TaskStore
 from mrtr_server.errors import Full, OverShare
 from mrtr_server.protocol.callers import Principal
+from mrtr_server.storage.base import FREE, Places, TaskRow
 from mrtr_server.storage.quotas import Quota, Quotas, UsageByCaller
 from mrtr_server.storage.sql import store as module
 from mrtr_server.storage.sql.tasks import BLOCK, budget
-from mrtr_server.storage.tasks import FREE, Places, TaskRow
 from mrtr_server.testing import Clock
 
 from ..support.databases import TOOLS, PostgreSQL, task_row
@@ -286,7 +286,7 @@ class TestClaims:
         self, bench: QuotaBench, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("mrtr_server.storage.sql.tasks.QUEUES", 5)
-        monkeypatch.setattr("mrtr_server.storage.task_queues.CALLERS_IN_VIEW", 5)
+        monkeypatch.setattr("mrtr_server.storage.memory_tasks.CALLERS_IN_VIEW", 5)
         rows = [await bench.add(caller=token_hex(16)) for _ in range(40)]
         taken: list[str] = []
         async with asyncio.timeout(TIMEOUT):

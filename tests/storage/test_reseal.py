@@ -17,8 +17,8 @@ from starlette.requests import Request
 
 from mrtr_server import Context, KeyRing, Limits, MRTRServer, SetupError, SQLStore, StoreUnavailable, Task
 from mrtr_server.cli import main
+from mrtr_server.crypto.keys import REPORT
 from mrtr_server.crypto.place_codec import PlaceCodec
-from mrtr_server.crypto.purposes import REPORT
 from mrtr_server.flow.admission import Admission
 from mrtr_server.live.answers import Asked
 from mrtr_server.live.events import Event, Origin
@@ -27,12 +27,12 @@ from mrtr_server.live.session_states import SessionState
 from mrtr_server.protocol.callers import ClientInfo
 from mrtr_server.protocol.messages import Call, Complete, Outcome
 from mrtr_server.protocol.sessions import Session
-from mrtr_server.storage.lease import Lease
+from mrtr_server.storage.base import Lease
 from mrtr_server.storage.quotas import Quotas
-from mrtr_server.storage.sql import reseal as module
+from mrtr_server.storage.sql import administration as module
+from mrtr_server.storage.sql import open_database
+from mrtr_server.storage.sql.administration import TABLES, Resealed, reseal
 from mrtr_server.storage.sql.database import Database
-from mrtr_server.storage.sql.reseal import TABLES, Resealed, reseal
-from mrtr_server.storage.sql.urls import open_database
 from mrtr_server.testing import AsyncClient, accept, short_lease, yes
 
 pytestmark = pytest.mark.anyio

@@ -7,8 +7,8 @@ import pytest
 from mrtr_server import KeyRing, Limits
 from mrtr_server.errors import Full, OverShare
 from mrtr_server.protocol.callers import Principal
+from mrtr_server.storage.base import Places
 from mrtr_server.storage.quotas import ENDLESS, NOBODY, UNLIMITED, Quota, Quotas, Usage, UsageByCaller
-from mrtr_server.storage.tasks import Places
 
 
 def usage(all_: Usage, ann: Usage | None = None) -> UsageByCaller:

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from mrtr_server.concurrency import loop_watch
-from mrtr_server.storage.slowness import CALM_SECONDS, SLOW_SECONDS, Slowness
+from mrtr_server.storage.health import CALM_SECONDS, SLOW_SECONDS, Slowness
 
 
 @pytest.fixture(autouse=True)

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import mrtr_server
-from mrtr_server.storage.sql import statements
-from mrtr_server.storage.sql.statements import number_parameters, read_migrations, read_statements
+from mrtr_server.storage.sql import database
+from mrtr_server.storage.sql.database import number_parameters, read_migrations, read_statements
 
 PACKAGE = Path(mrtr_server.__file__).parent
 SQL = re.compile(r"\s*(SELECT|INSERT|UPDATE|DELETE|CREATE|ALTER|DROP|WITH)\s")
@@ -51,7 +51,7 @@ def test_each_is_one_statement_without_comments(read: dict[str, str]) -> None:
 
 
 def test_migrations_come_in_the_order_of_their_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(statements, "_HERE", tmp_path)
+    monkeypatch.setattr(database, "_HERE", tmp_path)
     (tmp_path / "migrations").mkdir()
     for number in (10, 9, 2):
         (tmp_path / "migrations" / f"{number}.sqlite.sql").write_text(f"SELECT {number};\n")

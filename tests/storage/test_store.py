@@ -21,9 +21,10 @@ from hypothesis.stateful import RuleBasedStateMachine, rule
 
 from mrtr_server import InProcessStore, Redemption, SQLStore, Store, StoreUnavailable
 from mrtr_server.errors import ClocksApart
-from mrtr_server.storage.sql import clocks
+from mrtr_server.storage.health import Outage
+from mrtr_server.storage.sql import database
 from mrtr_server.storage.sql import store as module
-from mrtr_server.storage.watched import Outage, WatchedStore
+from mrtr_server.storage.watched import WatchedStore
 from mrtr_server.testing import Clock
 
 from ..support.databases import KEEP, LEASE, PostgreSQL, explained, process
@@ -616,7 +617,7 @@ class TestPostgreSQLStore(SQLContract):
         monkeypatch: pytest.MonkeyPatch,
         ahead: float,
     ) -> None:
-        monkeypatch.setattr(clocks, "COMPARE_AGAIN", 0.0)
+        monkeypatch.setattr(database, "COMPARE_AGAIN", 0.0)
         apart = [ahead]
         store = SQLStore(postgresql.url(), clock=lambda: time.time() + apart[0])
         watched = WatchedStore(store, Outage("it"), lease=LEASE)

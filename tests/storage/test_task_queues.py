@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from mrtr_server.storage.task_queues import CALLERS_IN_VIEW, TaskQueues
-from mrtr_server.storage.tasks import FREE, Places, TaskRow, in_epoch
+from mrtr_server.storage.base import FREE, Places, TaskRow, in_epoch
+from mrtr_server.storage.memory_tasks import CALLERS_IN_VIEW, TaskQueues
 
 NOW = 100.0
 ROW = TaskRow("", "", "a", "working", "", 0, 0, 60, 1, 600, 600, b"", b"")

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from mrtr_server import InProcessStore, Limits, MRTRServer, SQLStore, StoreUnavailable, TaskStore
-from mrtr_server.storage import vitals as module
+from mrtr_server.storage import health as module
+from mrtr_server.storage.base import MOST_COUNTED, Vitals, Waiting
+from mrtr_server.storage.health import VitalsWatch
 from mrtr_server.storage.quotas import Usage
-from mrtr_server.storage.vitals import MOST_COUNTED, Vitals, VitalsWatch, Waiting
 from mrtr_server.testing import AsyncClient, yes
 
 from ..support.databases import PostgreSQL, task_row

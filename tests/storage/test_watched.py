@@ -16,13 +16,12 @@ from pydantic_core import from_json
 
 from mrtr_server import Context, InProcessStore, MRTRServer, Shutdown, StoreUnavailable
 from mrtr_server.errors import ClocksApart, WrongVersion
-from mrtr_server.storage import contact
+from mrtr_server.storage import health
 from mrtr_server.storage import watched as watched_store
-from mrtr_server.storage.base import Redemption, Store
+from mrtr_server.storage.base import Redemption, Store, TaskRow
+from mrtr_server.storage.health import Outage, Slowness
 from mrtr_server.storage.pubsub import InProcessFanout
-from mrtr_server.storage.slowness import Slowness
-from mrtr_server.storage.tasks import TaskRow
-from mrtr_server.storage.watched import Outage, WatchedStore
+from mrtr_server.storage.watched import WatchedStore
 from mrtr_server.tally import DROPPED, TAKEOVERS, Tally
 from mrtr_server.testing import AsyncClient, Reply, yes
 
@@ -88,7 +87,7 @@ async def database(request: pytest.FixtureRequest, tmp_path: Path) -> Away:
 @pytest.fixture(autouse=True)
 def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watched_store, "POLL_INTERVAL", 0.05)
-    monkeypatch.setattr(watched_store, "QUIET", 0.1)
+    monkeypatch.setattr(health, "QUIET", 0.1)
 
 
 class Served:
@@ -500,7 +499,7 @@ class TestEachMethod:
         watched = WatchedStore(Noted(method, returned), outage, lease=LEASE)
         outage.look = lambda: None
         outage.failed("release", StoreUnavailable("away"))
-        await asyncio.sleep(2 * watched_store.QUIET)
+        await asyncio.sleep(2 * health.QUIET)
         await called(watched, method)
         assert watched.is_away is not ends
 
@@ -656,10 +655,10 @@ class TestAnOutage:
 
     def test_ends_when_others_write_and_what_failed_has_not_failed_for_a_while(self, virtual_time: VirtualTime) -> None:
         self.fail("put")
-        virtual_time.compute(watched_store.QUIET * 0.9)
+        virtual_time.compute(health.QUIET * 0.9)
         self.outage.worked("record", wrote=True)
         assert self.outage.is_on
-        virtual_time.compute(watched_store.QUIET * 0.1)
+        virtual_time.compute(health.QUIET * 0.1)
         self.outage.worked("record", wrote=True)
         assert not self.outage.is_on
 
@@ -805,7 +804,7 @@ class TestTakingTasksOver:
         self, watched: WatchedStore, store: Shared, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         await self.waited(watched, store)
-        monkeypatch.setattr(contact, "LONGEST_GAP", 0.1)
+        monkeypatch.setattr(health, "LONGEST_GAP", 0.1)
         await asyncio.sleep(0.2)
         assert await self.waited(watched, store) >= LEASE
 

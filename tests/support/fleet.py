@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from mrtr_server import testing
-from mrtr_server.storage.sql.sqlite_mode import make_private
+from mrtr_server.storage.sql.sqlite import make_private
 from mrtr_server.testing import Answer, Flow, Reply
 
 from .serving import KEYS, ROOT, TIMEOUT, Process, end, in_process, lines_of, wait_until

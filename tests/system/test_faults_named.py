@@ -20,7 +20,7 @@ import anyio
 import asyncpg  # type: ignore[import-untyped]
 import pytest
 
-from mrtr_server.storage.sql.migrate import new_epoch
+from mrtr_server.storage.sql.administration import new_epoch
 from mrtr_server.testing import Client, Reply
 
 from ..support.databases import PostgreSQL, freeze

@@ -22,7 +22,7 @@ from starlette.routing import Mount
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from mrtr_server import Context, JWTAuth, MRTRServer
-from mrtr_server.auth import issuer_keys
+from mrtr_server.auth import jwt_keys
 
 from ..support.authorization_server import AuthorizationServer, Tenant
 from ..support.models import Login
@@ -40,7 +40,7 @@ CALLBACK = "http://127.0.0.1:1/callback"
 @pytest.fixture
 def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the server ask for keys as often as it wants."""
-    monkeypatch.setattr(issuer_keys, "FLOOR", 0.0)
+    monkeypatch.setattr(jwt_keys, "FLOOR", 0.0)
 
 
 class LateSite:

@@ -16,7 +16,7 @@ import pytest
 
 from mrtr_server import Context, MRTRServer, SQLStore, Task
 from mrtr_server.flow import single_use as redemption
-from mrtr_server.storage.tasks import TaskRow
+from mrtr_server.storage.base import TaskRow
 from mrtr_server.testing import short_lease, yes
 
 from ..support.databases import PostgreSQL, freeze, write_lock

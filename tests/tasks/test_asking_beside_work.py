@@ -26,7 +26,7 @@ from mrtr_server import (
     Task,
 )
 from mrtr_server.flow.waiting_round import WaitingRound
-from mrtr_server.storage.tasks import TaskRow
+from mrtr_server.storage.base import TaskRow
 from mrtr_server.tasks import worker
 from mrtr_server.tasks.client_changes import ClientChanges
 from mrtr_server.testing import AsyncClient, Clock, accept, decline, replica

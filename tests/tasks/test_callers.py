@@ -18,7 +18,7 @@ from mrtr_server import Caller, Context, KeyRing, Limits, MRTRServer, Principal,
 from mrtr_server.flow.journal import Journal
 from mrtr_server.protocol.messages import Call
 from mrtr_server.protocol.users import RecordedUser, dump_user, load_user
-from mrtr_server.storage.tasks import TaskRow
+from mrtr_server.storage.base import TaskRow
 from mrtr_server.tasks.sealing import RowBinding, SealedTasks, _dump_call
 
 from ..conftest import Serve

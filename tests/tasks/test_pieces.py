@@ -14,10 +14,10 @@ from typing_extensions import override
 from mrtr_server import Context, ImageContent, KeyRing, Limits, MRTRServer, StoreUnavailable
 from mrtr_server.errors import Full
 from mrtr_server.protocol.messages import NOTHING, Call, Change, Note, Piece
+from mrtr_server.storage.base import TaskRow
 from mrtr_server.storage.memory import InProcessStore
 from mrtr_server.storage.pubsub import InProcessFanout
 from mrtr_server.storage.quotas import ANY, Quota
-from mrtr_server.storage.tasks import TaskRow
 from mrtr_server.tasks import pieces as tasks_pieces
 from mrtr_server.tasks.pieces import PieceReader, PieceWriter, TaskPieces
 from mrtr_server.tasks.records import TaskRecords

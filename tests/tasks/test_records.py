@@ -23,8 +23,8 @@ from mrtr_server.flow.admission import Admission
 from mrtr_server.flow.handler import TaskTerms
 from mrtr_server.flow.journal import Journal
 from mrtr_server.protocol.messages import Call, Change, Complete, Question, Task, TaskOffer
+from mrtr_server.storage.base import TaskRow
 from mrtr_server.storage.pubsub import InProcessFanout
-from mrtr_server.storage.tasks import TaskRow
 from mrtr_server.tally import ABANDONED_TASKS
 from mrtr_server.tasks import task_service
 from mrtr_server.tasks.notifications import Looked

@@ -12,7 +12,7 @@ from mrtr_server.flow.handler import TaskTerms
 from mrtr_server.flow.journal import Journal
 from mrtr_server.flow.waiting_round import ShouldYield
 from mrtr_server.protocol.messages import Call, Complete, YieldReason
-from mrtr_server.storage.tasks import TaskRow
+from mrtr_server.storage.base import TaskRow
 from mrtr_server.tasks.round_executor import RoundExecutor, TaskEnd
 from mrtr_server.tasks.task_run import AGAIN_AFTER, TaskRun
 

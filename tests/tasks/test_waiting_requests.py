@@ -18,8 +18,8 @@ from pydantic import BaseModel
 from mrtr_server import BearerTokens, Context, Limits, MRTRServer, StoreUnavailable
 from mrtr_server.flow.admission import Admission
 from mrtr_server.protocol.messages import Change
+from mrtr_server.storage.base import TaskRow
 from mrtr_server.storage.pubsub import InProcessFanout
-from mrtr_server.storage.tasks import TaskRow
 from mrtr_server.tasks import waiting_requests as task_waiting
 from mrtr_server.tasks.waiting_requests import WaitingRequests
 from mrtr_server.testing import replica

@@ -10,7 +10,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from mrtr_server import Context, Limits, Metrics, MRTRServer, ServerInfo, SetupError, __version__
-from mrtr_server.storage import vitals
+from mrtr_server.storage import health
 from mrtr_server.telemetry.names import METRICS
 from mrtr_server.telemetry.prometheus import prometheus_name
 from mrtr_server.testing import Client
@@ -58,7 +58,7 @@ class TestThePage:
     def test_a_scrape_shows_each_limit_and_how_much_of_it_is_used(
         self, serve: Serve, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(vitals, "INTERVAL", 0.0)  # the first use of the store has looked at it already
+        monkeypatch.setattr(health, "INTERVAL", 0.0)  # the first use of the store has looked at it already
         app = server("used", limits=Limits(stored_states=50, listeners=7, tasks=3))
         app.tool(name="work", task="required")(lambda: "done")
         wire = serve(app)

@@ -1,6 +1,7 @@
-"""What is the same of every database: its name, its tables and their version, and errors in an operator's words."""
+"""What is the same of every database: its statements, its tables and their version, its clock, its errors in words."""
 
 import asyncio
+import logging
 import math
 import re
 import time
@@ -8,23 +9,29 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from contextvars import Context
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from ...errors import StoreUnavailable, WrongVersion
+from ...errors import ClocksApart, StoreUnavailable, WrongVersion
+from ...logs.failures import report_failure
 from ..patience import note_wait
-from .clocks import ClockComparison
-from .statements import read_migrations, read_statements
+
+logger = logging.getLogger("mrtr_server")
 
 TIMEOUT = 10.0
 """How long one operation may take in all, in seconds."""
+
 SHORTEST_TIMEOUTS: dict[str, float] = {"heartbeat": 0.5, "record": 5.0}
 """How long each may take at least, in seconds: an outcome may be large, and the lease is renewed meanwhile."""
+
 CONNECT_TIMEOUT = 5.0
 """How long connecting, or waiting for another process's write to a SQLite file, may take, in seconds."""
+
 EPOCH_AGE = 30.0
 """How long an epoch is taken for the present one before it is looked up again, in seconds."""
+
 EPOCH_WITHIN = 1.0
-"""How long that is waited for, in seconds: the one that is known is nearly always right."""
+"""How long a request waits for that look, in seconds: the known epoch is nearly always right."""
 
 Way = Literal["client", "record", "heartbeat"]
 """How a statement comes to the database. A heartbeat, by which the holder of a lease keeps it or learns whether it has,
@@ -38,7 +45,7 @@ WAYS: dict[str, Way] = {
     "find_leases": "heartbeat",
     "record_outcome": "record",
 }
-"""Those of statements that are no client's."""
+"""The ways of statements that are not a client's."""
 
 DIRECT = "MRTR_DATABASE_DIRECT_URL"
 """Names the URL that leads past a pooler, where `MRTR_DATABASE_URL` leads to one."""
@@ -47,6 +54,7 @@ READ_ONLY_HINT = (
     "it is a standby, was a primary before, or is kept from writing. Name all servers in the URL "
     "(postgresql://user@one,two/name), so that each connection finds the one that can be written"
 )
+
 HINTS = {
     "unable to open database file": "its folder must exist, and this process must be allowed to write there",
     "readonly database": "this process must be allowed to write to the file and to its folder",
@@ -67,6 +75,7 @@ HINTS = {
 """What to do about an error, by words of its text."""
 
 ENDED = "the server has ended the connection; its own log says why"
+
 MEANT = {
     "cannot switch to state": ENDED,
     "cannot process message": ENDED,
@@ -75,20 +84,15 @@ MEANT = {
 """What a driver means that met the last word of a server, by words of its text."""
 
 _INDEX = re.compile(r"^CREATE INDEX CONCURRENTLY (\w+)")
-_DROPPED = re.compile(r"^DROP INDEX (\w+)")
 
+_DROPPED = re.compile(r"^DROP INDEX (\w+)")
 
 Advice = tuple[Literal["warning", "advice"], str]
 """How bad something is, and what it is and what to do."""
 
 
 class Version(NamedTuple):
-    """The version of the tables that are there.
-
-    Args:
-        number: theirs.
-        compatible_from: the oldest version whose releases work with them; empty where the tables do not say.
-    """
+    """The version of the tables, and the oldest version whose releases work with them; empty where they do not say."""
 
     number: str
     compatible_from: str = ""
@@ -98,14 +102,10 @@ class Database(ABC):
     """A database, reached from any number of event loops, one after the other or at once.
 
     It connects when it is first used, makes the tables if they are not there, and finds its own way back when it has
-    been away. Every statement is a transaction of its own.
-
-    Args:
-        kind: `"sqlite"` or `"postgresql"`: which statements it takes.
-        name: the database as an operator knows it, without password and options.
+    been away. Every statement is a transaction of its own. Its name for operators has no password and no options.
     """
 
-    clocks: ClockComparison | None = None
+    clocks: "ClockComparison | None" = None
     """Compares its clock with this machine's, where it has one of its own."""
     longest_wait = 0.0
 
@@ -142,16 +142,11 @@ class Database(ABC):
 
     @abstractmethod
     async def rows(self, statement: str, **given: Any) -> Sequence[Any]:
-        """Run one statement, and return its rows.
+        """Run one statement by its name, and return its rows.
 
-        Args:
-            statement: its name. When the connection turns out to be dead it is run again, once, on a new one: so it
-                must come to the same if it has been run already.
-            given: its parameters.
-
-        Raises:
-            StoreUnavailable: it could not be run, and has changed nothing; unless no answer came in time, when nobody
-                knows. The message is for the operator.
+        When the connection turns out to be dead it is run again, once, on a new one: so it must come to the same if it
+        has been run already. Where it raises `StoreUnavailable`, nothing has changed; unless no answer came in time,
+        when nobody knows.
         """
 
     async def find(self, statement: str, **given: Any) -> Sequence[Any]:
@@ -160,15 +155,10 @@ class Database(ABC):
 
     @abstractmethod
     async def execute(self, sql: str, given: Mapping[str, Any]) -> Sequence[Any]:
-        """Run a statement as it is written, and return its rows.
+        """Run a statement as it is written, and return its rows. Raises as `rows` does.
 
-        Args:
-            sql: the statement, with named parameters such as `:state`; one of few, since each is kept. `:now` is the
-                time.
-            given: the parameters, by name. A list is looked through as the statements do it.
-
-        Raises:
-            StoreUnavailable: as for `rows`.
+        It has named parameters such as `:state`; `:now` is the time. It is one of few, since each is kept. A list is
+        looked through as the statements do it.
         """
 
     @abstractmethod
@@ -183,12 +173,10 @@ class Database(ABC):
         longest, self.longest_wait = self.longest_wait, 0.0
         return longest
 
-    async def check_clock(self) -> None:  # noqa: B027  likewise
+    async def check_clock(self) -> None:  # noqa: B027  not every database has one
         """Check that its clock is near enough to this machine's for single use.
 
-        Raises:
-            ClocksApart: it is not, and the log says so.
-            StoreUnavailable: as for `rows`.
+        Raises `ClocksApart`, which is in the log already; otherwise as `rows` does.
         """
 
     @abstractmethod
@@ -196,27 +184,18 @@ class Database(ABC):
         """Return the time by the clock that its statements use, in seconds since the epoch, as far as it is known."""
 
     async def upgrade(self) -> Version | None:
-        """Upgrade older tables to the present version, or make them if there are none.
+        """Upgrade older tables to the present version, or make them; return the version that was found, if any.
 
-        The tables change in one transaction. What `missing_indexes` returns is made after it, while others write.
-
-        Returns:
-            The version that was found; None if there were no tables.
-
-        Raises:
-            StoreUnavailable: it could not be done. The tables are as they were, or complete but for an index.
+        The tables change in one transaction. What `missing_indexes` returns is made after it, while others write. Where
+        it raises `StoreUnavailable`, the tables are as they were, or complete but for an index.
         """
         return await self._change(self.steps_from)
 
     @abstractmethod
     async def _change(self, steps: Callable[[Version | None], Sequence[str]]) -> Version | None:
-        """Run statements in one transaction, while no other process does so.
+        """Run the statements for the version that is found, in one transaction, while no other process does so.
 
-        Args:
-            steps: takes the version that is found, and returns the statements.
-
-        Returns:
-            The version that was found; None if there were no tables.
+        Returns that version; None if there were no tables.
         """
 
     @abstractmethod
@@ -236,8 +215,7 @@ class Database(ABC):
     async def epoch(self) -> str:
         """Return what names this life of the database, as it was a moment ago, or when it could last be read.
 
-        Raises:
-            StoreUnavailable: it has never been read here, and can't be.
+        Raises `StoreUnavailable` where it has never been read here, and can't be.
         """
         if not self._epoch:
             return await self.read_epoch()
@@ -265,13 +243,9 @@ class Database(ABC):
         return epoch
 
     async def begin_epoch(self) -> str:
-        """Begin another life of the database: what single-use states and tasks name does not count any more.
+        """Begin another life of the database, and return its name: what names the one before does not count any more.
 
-        Returns:
-            Its name.
-
-        Raises:
-            StoreUnavailable: it could not be done, and nothing was; there may be no tables.
+        Where it raises `StoreUnavailable`, nothing was done; there may be no tables.
         """
 
         def steps(found: Version | None) -> list[str]:
@@ -311,16 +285,9 @@ class Database(ABC):
         return StoreUnavailable(f"{self.name}: {said}; {hint}" if hint else f"{self.name}: {said}")
 
     def steps_from(self, found: Version | None) -> list[str]:
-        """Return the statements that upgrade tables to the present version.
+        """Return the statements that upgrade tables of a version; none where this release works with them.
 
-        Args:
-            found: the version that they are of; None if there are none.
-
-        Returns:
-            The statements; none where this release works with that version.
-
-        Raises:
-            WrongVersion: there are no migrations from that version.
+        Raises `WrongVersion` where there are no migrations from that version.
         """
         if found is None:
             first = (self.statements["make_version_table"], self.statements["make_version"])
@@ -370,3 +337,134 @@ class Database(ABC):
             works += ", and with later ones that say so"
             way = "install the release that made them, or a later one"
         return f"{self.name}: its tables are of version {found.number}, {works}; {way}"
+
+
+# How far the clock of a database is from that of this machine
+
+
+TOLD_SECONDS = 5.0
+"""How far apart they may be before the log says so, in seconds."""
+
+MOST_SECONDS = 30.0
+"""How far apart they may be before single use is refused, in seconds.
+
+A record outlasts its state by a minute. So two replicas may be half of that apart from their database, each in its own
+direction.
+"""
+
+COMPARE_AGAIN = 5.0
+"""How long a comparison counts that refuses something, in seconds."""
+
+_Verdict = Literal["agree", "apart", "too far"]
+
+
+class ClockComparison:
+    """Compares a database's clock with that of this machine, and logs when they are apart."""
+
+    _error: ClocksApart
+    """What is raised while they are too far apart."""
+    _compared: float
+    """When they were last compared, by the monotonic clock."""
+
+    def __init__(self, name: str, clock: Callable[[], float] = time.time) -> None:
+        self.clock = clock
+        self._name = name
+        self._ahead_of_monotonic: float | None = None
+        self._verdict: _Verdict = "agree"
+        self.apart = 0.0
+        """How far they are apart, at least, in seconds."""
+
+    def note(self, theirs: float, before: float, took: float) -> None:
+        """Record a reading of the database's clock, the time of this machine before it, and how long it took."""
+        self._compared = time.monotonic()
+        self._ahead_of_monotonic = theirs - (self._compared - took / 2)
+        ahead = theirs - (before + took / 2)
+        self.apart = apart = max(abs(ahead) - took / 2, 0.0)  # at least, whenever in between it was read
+        verdict: _Verdict = "too far" if apart > MOST_SECONDS else "apart" if apart > TOLD_SECONDS else "agree"
+        if verdict == self._verdict:
+            return
+        self._verdict = verdict
+        what = f"{self._name}: its clock is {apart:.1f} s {'ahead of' if ahead > 0 else 'behind'} this machine's"
+        if verdict == "too far":
+            why = (
+                f"confirmations and single-use rounds are refused while they differ by over {MOST_SECONDS:g} s, since "
+                "a state that was used could count again. Set both clocks by NTP; this process looks again by itself"
+            )
+            self._error = ClocksApart(f"{what}; {why}")
+            self._error.reference = report_failure("%s", what, why=why)
+        elif verdict == "apart":
+            logger.warning(
+                "%s, so leases, deadlines and expiry are that much off. Set both clocks by NTP; over %g s apart, "
+                "confirmations and single-use rounds are refused",
+                what,
+                MOST_SECONDS,
+            )
+        else:
+            logger.warning("%s: its clock and this machine's agree again", self._name)
+
+    @property
+    def is_in_doubt(self) -> bool:
+        """Whether they were too far apart, and that was a while ago."""
+        return self._verdict == "too far" and time.monotonic() >= self._compared + COMPARE_AGAIN
+
+    def check(self) -> None:
+        """Check that they are near enough for single use. Raises `ClocksApart`."""
+        if self._verdict == "too far":
+            raise self._error
+
+    def time(self) -> float:
+        """Return the time of the database, as far as it is known here, in seconds since the epoch."""
+        if self._ahead_of_monotonic is None:
+            return self.clock()
+        return time.monotonic() + self._ahead_of_monotonic
+
+
+# Statements, read from the file that holds them
+
+
+_HERE = Path(__file__).parent
+
+_PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)")
+
+_NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
+
+_END = re.compile(r";(?:\n(?! )|\s*$)")
+
+_COMMENT = re.compile(r"^\s*--.*\n", re.MULTILINE)
+
+
+def read_statements(database: str) -> dict[str, str]:
+    """Return the statements of `sqlite` or `postgresql` by their names, with parameters such as `:state`."""
+    _, *parts = _NAME.split((_HERE / f"{database}.sql").read_text())
+    return {
+        name: _COMMENT.sub("", text).strip().rstrip(";") for name, text in zip(parts[::2], parts[1::2], strict=True)
+    }
+
+
+def read_migrations(database: str) -> dict[str, list[str]]:
+    """Return the statements that lead to each version of the tables, in the order of the versions."""
+    files = sorted((_HERE / "migrations").glob(f"*.{database}.sql"), key=lambda file: int(file.name.partition(".")[0]))
+    return {file.name.partition(".")[0]: _statements_in(file.read_text()) for file in files}
+
+
+def number_parameters(statement: str, clock: str) -> tuple[str, tuple[str, ...]]:
+    """Return a statement with numbered parameters, and their names in that order.
+
+    The expression `clock` stands for `:now`, which is no parameter then.
+    """
+    names: list[str] = []
+
+    def number(found: re.Match[str]) -> str:
+        name = found[1]
+        if name == "now":
+            return clock
+        if name not in names:
+            names.append(name)
+        return f"${names.index(name) + 1}"
+
+    return _PARAMETER.sub(number, statement), tuple(names)
+
+
+def _statements_in(script: str) -> list[str]:
+    # The inner lines of a statement, such as the body of a trigger, are indented.
+    return [statement.strip() for statement in _END.split(_COMMENT.sub("", script)) if statement.strip()]

@@ -1,9 +1,10 @@
-"""Short notices between the processes that share a database: by LISTEN and NOTIFY, or by a table that is polled.
+"""Changes reach the other processes that share a database as short notices: by LISTEN and NOTIFY, or by a polled table.
 
 PostgreSQL has both: behind a pooler nobody can listen.
 """
 
 import asyncio
+import json
 import logging
 import random
 import threading
@@ -14,37 +15,50 @@ from itertools import islice
 from secrets import token_hex
 from typing import Any
 
-from .database import Database
-from .statements import number_parameters
+from ...protocol.messages import Change, Subscription
+from ..pubsub import InProcessFanout, Listener, topic_of
+from .database import Database, number_parameters
 
 logger = logging.getLogger("mrtr_server")
 
 CHANNEL = "mrtr_notices"
+
 BATCH = 256
 """How many notices are sent at once."""
+
 MAX_WAITING_NOTICES = 10_000
 """How many notices wait while the database is unavailable. Beyond that the oldest are dropped."""
+
 LONGEST = 7_500
 """Bytes of a notice. PostgreSQL takes 8,000."""
+
 POLL = 0.2
 """How often the table is polled, in seconds."""
+
 GATHER = 0.05
 """How long to wait for more notices before they are written there, in seconds: each write waits for the disk."""
+
 HURRIED_POLL = 0.02
 """The polling interval of a SQLite file while a call is open that waits for a person, in seconds."""
+
 HURRIED_GATHER = 0.002
 """How long to wait for more before what somebody waits for is written, in seconds."""
+
 GATHER_NOTIFY = 0.01
 """How long to wait for more before they are sent to PostgreSQL, in seconds."""
+
 KEEP = 600.0
 """How long a notice stays in the table, for processes that were suspended, in seconds."""
+
 RETRY = 1.0
 """How long to wait before connecting again, in seconds, about."""
+
 PULSE = 15.0
 """How often a silent connection is tested, in seconds: one that a firewall has dropped says nothing."""
 
 SWEEP_INTERVAL = 30.0
 """How often a process removes expired notices, in seconds."""
+
 SWEEP_BATCH = 1_000
 """How many of them are removed at once."""
 
@@ -57,9 +71,6 @@ class Notices:
 
     Both start with the first notice, or with the first subscriber. No lifespan is needed, and any thread may publish.
     Notices that are published while the database is unavailable are sent when it is back.
-
-    Args:
-        database: what carries them.
     """
 
     def __init__(self, database: Database) -> None:
@@ -86,29 +97,21 @@ class Notices:
         return self._carrier is not None and self._carrier.is_away
 
     def subscribe(self, on_notice: OnNotice, on_gap: Callable[[], None]) -> None:
-        """Call functions for the notices of other processes, from now on, in the thread of this object.
+        """Call functions for the notices of other processes, and for gaps in them, in the thread of this object.
 
-        Args:
-            on_notice: takes notices, of whatever kind.
-            on_gap: is called when some may have been missed, because there was no connection.
+        There is a gap where some may have been missed, because there was no connection.
         """
         self._subscribers.append((on_notice, on_gap))
 
     def hurry(self, by: int) -> None:
-        """Note that listeners begin to wait for what a person does, or end: a SQLite file is polled more often then.
-
-        Args:
-            by: how many of them; negative where they end.
-        """
+        """Note how many more listeners wait for what a person does: a SQLite file is polled more often then."""
         with self._guard:
             self.hurried += by
 
     def publish(self, notice: str, *, urgent: bool = False) -> None:
-        """Send a notice to all other processes. Never waits.
+        """Send a notice of `LONGEST` bytes at most to all other processes. Never waits.
 
-        Args:
-            notice: of `LONGEST` bytes at most. Equal ones that wait are sent as one.
-            urgent: whether somebody waits for it.
+        Equal ones that wait are sent as one.
         """
         with self._guard:
             self.urgent = self.urgent or urgent
@@ -320,3 +323,77 @@ class _Carrier(threading.Thread):
             self._seen = rows[-1][0]
             self._notices.dispatch([said for _, writer, said in rows if writer != self._notices.writer])
         return len(rows) < BATCH
+
+
+# Changes on one replica reach the listeners on all of them
+
+
+CHANGED = "changed "
+"""How a notice of a change begins."""
+
+CARRIED = "carried "
+"""How a notice of a change begins that carries something; earlier releases do not know it."""
+
+URGENT = frozenset({"answer", "cancelled"})
+"""The kinds of changes that somebody waits for: a call that is open."""
+
+
+class SQLFanout(InProcessFanout):
+    """The fan-out of a fleet.
+
+    The listeners of this process are notified at once, those of others within a fraction of a second. When the
+    connection was lost, and changes with it, listeners are notified of all that they want: one look too many does no
+    harm.
+    """
+
+    def __init__(self, notices: Notices) -> None:
+        super().__init__()
+        self._notices = notices
+        notices.subscribe(self._on_notice, self._on_gap)
+
+    def publish(self, change: Change) -> None:
+        """Notify every listener on every replica that wants a change; see `Fanout`."""
+        super().publish(change)
+        self._notices.publish(_written(change), urgent=change.kind in URGENT)
+
+    def subscribe(self, wanted: frozenset[Change]) -> Subscription:
+        """Start listening; see `Fanout`."""
+        subscription = super().subscribe(wanted)
+        if any(change.kind in URGENT for change in wanted):
+            self._notices.hurry(1)
+        if wanted:
+            self._notices.start()
+        return subscription
+
+    def _forget(self, listener: Listener) -> bool:
+        forgotten = super()._forget(listener)
+        if forgotten and not URGENT.isdisjoint(listener.topics):
+            self._notices.hurry(-1)
+        return forgotten
+
+    def _on_notice(self, notices: Sequence[str]) -> None:
+        if not self._listeners:
+            return
+        for notice in notices:
+            if notice.startswith(CHANGED):
+                self._publish_here(notice.removeprefix(CHANGED))
+            elif notice.startswith(CARRIED):
+                kind, uri, note = json.loads(notice.removeprefix(CARRIED))
+                super().publish(Change(kind, uri, note=note))
+
+    def _publish_here(self, written: str) -> None:
+        kind, uri, digest = json.loads(written)
+        self._publish_topic((kind, digest) if digest else topic_of(Change(kind, uri)))
+
+    def _on_gap(self) -> None:
+        self._updated_all = time.time()
+        for listener in tuple(self._listeners):
+            listener.notify_of_all()
+
+
+def _written(change: Change) -> str:
+    if change.note and len(written := CARRIED + json.dumps([change.kind, change.uri, change.note])) <= LONGEST:
+        return written
+    written = json.dumps([change.kind, change.uri, ""])
+    # A URI that is too long for a notice is recognized by those who wait for it.
+    return CHANGED + (written if len(written) <= LONGEST else json.dumps([change.kind, "", topic_of(change)[1]]))

@@ -15,10 +15,19 @@ from ...concurrency.threads import in_own_thread
 from ...errors import StoreUnavailable
 from ...extras import lacking
 from ..patience import note_wait, time_left
-from .clocks import ClockComparison
-from .database import CONNECT_TIMEOUT, DIRECT, READ_ONLY_HINT, TIMEOUT, Advice, Database, Version, Way
-from .servers import Server, may_read_only, names_in, servers_in
-from .statements import number_parameters
+from .database import (
+    CONNECT_TIMEOUT,
+    DIRECT,
+    READ_ONLY_HINT,
+    TIMEOUT,
+    Advice,
+    ClockComparison,
+    Database,
+    Version,
+    Way,
+    number_parameters,
+)
+from .urls import Server, may_read_only, names_in, servers_in
 
 try:
     import asyncpg  # type: ignore[import-untyped]
@@ -31,7 +40,7 @@ CONNECTIONS = 5
 """Connections that a process keeps for what clients do, at most."""
 
 OF_PROCESS = CONNECTIONS + 2
-"""All connections of a process: also the one for leases, and the one that listens."""
+"""All connections of a process, with one for leases and one that listens."""
 IDLE_LIFE = 5 * 60.0
 """After how many seconds without use a connection is closed: firewalls drop old ones without a word."""
 STATEMENTS = 100
@@ -94,20 +103,16 @@ class _Connected:
 
 
 _CONNECTED: dict[_Connected, asyncio.AbstractEventLoop] = {}
-"""What is connected, of all databases. An event loop knows its generators weakly: the garbage collector ends one that
-nobody else knows, and a loop that is about to end does not wait for that."""
+"""What is connected, of all databases. An event loop knows its generators weakly: the garbage collector ends a
+generator that nobody else knows, and a loop that is about to end does not wait for that."""
 
 
 class PostgreSQLDatabase(Database):
     """A PostgreSQL database, for a fleet; see `Database`.
 
-    Args:
-        url: `postgresql://user:password@host/name`, with the options of libpq.
-        name: the same for an operator, without password and options.
-        direct: the URL that leads past a pooler, such as PgBouncer: LISTEN needs a connection of its own. Where it is
-            given, no statement is kept prepared on a connection. None where there is no pooler; one that there is
-            nevertheless is noticed.
-        clock: returns the time of this machine, in seconds since the epoch, which the database's is compared with.
+    `direct` is the URL that leads past a pooler, such as PgBouncer: LISTEN needs a connection of its own. Where it is
+    given, no statement is kept prepared on a connection. A pooler that nobody has named is noticed. `clock` is that of
+    this machine, which the database's is compared with.
     """
 
     notifies = True
@@ -141,15 +146,10 @@ class PostgreSQLDatabase(Database):
         return await self.run(lambda connection: connection.fetch(numbered, *values), self.ways.get(sql, "client"))
 
     async def run(self, work: Callable[[Any], Awaitable[T]], way: Way = "client") -> T:
-        """Run work on a connection of asyncpg's.
+        """Run work on a connection of asyncpg's. Raises `StoreUnavailable` with a message for the operator.
 
-        Args:
-            work: what to do. When the connection turns out to be dead, or can't write any more, it is done again, once,
-                on a new one.
-            way: on which connection. Heartbeats have one of their own, which a record may use where no other is free.
-
-        Raises:
-            StoreUnavailable: it could not be done. The message is for the operator.
+        When the connection turns out to be dead, or can't write any more, it is done again, once, on a new one.
+        Heartbeats have a connection of their own, which a record may use where no other is free.
         """
         connected = self._connected.get(asyncio.get_running_loop()) or await self._connect()
         began = time.monotonic()
@@ -380,16 +380,8 @@ class PostgreSQLDatabase(Database):
     async def _open(self, url: str, *, is_to_listen: bool = False, **options: Any) -> Any:
         """Connect to the first of the servers in a URL that can be written.
 
-        Args:
-            url: where to.
-            is_to_listen: whether the connection is of no use behind a pooler.
-            options: more for asyncpg.
-
-        Returns:
-            The connection; None if it is of no use.
-
-        Raises:
-            StoreUnavailable: there is none.
+        Returns None for a connection that is to listen, and is of no use because a pooler answers. Raises
+        `StoreUnavailable`.
         """
         servers = self._servers.setdefault(url, servers_in(url))
         if len(servers) < 2:
@@ -456,7 +448,7 @@ class PostgreSQLDatabase(Database):
             if self._connected.get(loop) is connected:
                 del self._connected[loop]
             await connected.idle.wait()
-            with suppress(TimeoutError):  # and those that are left are cut off
+            with suppress(TimeoutError):  # the others are cut off
                 async with asyncio.timeout(CLOSE_WITHIN):
                     await asyncio.gather(*(pool.close() for pool in pools))
 

@@ -3,7 +3,9 @@
 import asyncio
 import json
 import logging
+import os
 import sqlite3
+import stat
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
@@ -17,7 +19,6 @@ from ...errors import SetupError, StoreUnavailable
 from ..patience import note_wait, time_left
 from .database import CONNECT_TIMEOUT, TIMEOUT, Database, Version
 from .sqlite_file import SQLiteFile
-from .sqlite_mode import make_private, open_to_others
 
 logger = logging.getLogger("mrtr_server")
 
@@ -28,15 +29,7 @@ OLDEST = (3, 35)
 
 
 class SQLiteDatabase(Database):
-    """A SQLite file, for the processes of one machine; see `Database`.
-
-    Args:
-        path: of the file; a relative one is from where the process is now.
-        clock: returns the time, in seconds since the epoch.
-
-    Raises:
-        SetupError: it is not a file, or this Python's SQLite is too old.
-    """
+    """A SQLite file, for the processes of one machine; see `Database`. Raises `SetupError` where it can't be used."""
 
     def __init__(self, path: str, clock: Callable[[], float] = time.time) -> None:
         if sqlite3.sqlite_version_info < OLDEST:
@@ -150,7 +143,7 @@ class SQLiteDatabase(Database):
         with suppress(OSError):  # which SQLite says itself, in words that have a hint
             make_private(self._path)
         connection = sqlite3.connect(self._path, timeout=CONNECT_TIMEOUT, isolation_level=None)
-        if not self._told_mode and (files := open_to_others(self._path)):
+        if not self._told_mode and (files := _open_to_others(self._path)):
             self._told_mode = True
             logger.warning(
                 "%s: others on this machine may read or write %s: `chmod 600` them, unless that is intended",
@@ -214,3 +207,33 @@ def _keep_a_log(connection: sqlite3.Connection) -> None:
             if "locked" not in str(error) or time.monotonic() > end:
                 raise
             time.sleep(0.02)  # SQLite does not wait here by itself, as it does everywhere else
+
+
+# Who may read the file: the user of this process alone, if we make it
+
+
+COMPANIONS = ("", "-wal", "-shm", "-journal")
+"""What SQLite appends to the name of a file for the files that it keeps beside it, with the same mode."""
+
+_OTHERS = stat.S_IRWXG | stat.S_IRWXO
+
+
+def make_private(path: str) -> None:
+    """Make a file that its owner alone may read and write, if there is none."""
+    with suppress(FileExistsError):
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+
+
+def _open_to_others(path: str) -> list[str]:
+    """Return what of a file and its companions others than the owner may read or write, each with its mode."""
+    if os.name != "posix":
+        return []
+    found = []
+    for companion in COMPANIONS:
+        try:
+            mode = stat.S_IMODE(os.stat(path + companion).st_mode)
+        except OSError:
+            continue
+        if mode & _OTHERS:
+            found.append(f"{path}{companion} ({mode:o})")
+    return found

@@ -39,7 +39,7 @@ class _Job:
 
 @dataclass(slots=True, eq=False)
 class _Jobs:
-    """What a thread has to do: what is urgent first, and all else in its order."""
+    """The jobs of a thread: urgent ones first, and the others in their order."""
 
     urgent: deque[_Job] = field(default_factory=deque)
     others: deque[_Job] = field(default_factory=deque)
@@ -58,11 +58,8 @@ class _Jobs:
 class SQLiteFile:
     """Runs single statements on a file whose tables are there, and on no other that comes in its place.
 
-    Any number of event loops may use it. It opens the file when it is used, and closes it when it is not for a while.
-
-    Args:
-        path: of the file.
-        busy_timeout: how long a statement waits for another process's write, in seconds.
+    Any number of event loops may use it. It opens the file when it is used, and closes it when it is not for a while. A
+    statement waits for another process's write for `busy_timeout` seconds.
     """
 
     def __init__(self, path: str, busy_timeout: float) -> None:
@@ -73,13 +70,8 @@ class SQLiteFile:
     async def run(self, sql: str, given: Mapping[str, Any], *, is_urgent: bool = False) -> Rows:
         """Run a statement, and return its rows. Its changes are on the disk then.
 
-        Args:
-            sql: the statement; one that begins with SELECT only reads.
-            given: its parameters by name, in types that SQLite knows.
-            is_urgent: whether it goes before all that waits and is not.
-
-        Raises:
-            sqlite3.Error: it could not be run; it has changed nothing then.
+        Where it raises, it has changed nothing. One that begins with SELECT only reads. An urgent one goes before all
+        that wait and are not.
         """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Rows] = loop.create_future()
@@ -88,15 +80,7 @@ class SQLiteFile:
         return await future
 
     def find(self, sql: str, given: Mapping[str, Any]) -> Rows | None:
-        """Run a lookup by key without waiting.
-
-        Args:
-            sql: the statement, which begins with SELECT.
-            given: its parameters by name, in types that SQLite knows.
-
-        Returns:
-            The rows; None if it would have to wait: then use `run`.
-        """
+        """Run a lookup by key without waiting; None if it would have to wait: then use `run`."""
         return self._inline.read(sql, given)
 
     def close(self) -> None:
@@ -139,7 +123,7 @@ class _Worker:
             thread.join()
 
     def end(self) -> threading.Thread | None:
-        """Let the thread end when it has done what came before, and close its connection; return it."""
+        """Let the thread end when its earlier jobs are done, and close its connection; return it."""
         with self._guard:
             thread, self._thread = self._thread, None  # what comes from now on is for the next one
             self._jobs.tokens.put(False)
@@ -161,7 +145,7 @@ class _Worker:
                     if connection is not None:
                         connection.close()
                         connection = None
-                _tell(group, outcomes)
+                _resolve_all(group, outcomes)
                 group, outcomes = [], []  # which are not held while the next ones are waited for
         finally:
             if connection is not None:
@@ -277,17 +261,17 @@ def _is_read_only(outcome: Rows | Exception) -> bool:
     return isinstance(outcome, sqlite3.Error) and code & 0xFF == sqlite3.SQLITE_READONLY
 
 
-def _tell(group: list[_Job], outcomes: Sequence[Rows | Exception]) -> None:
-    told: dict[asyncio.AbstractEventLoop, list[tuple[_Job, Rows | Exception]]] = {}
+def _resolve_all(group: list[_Job], outcomes: Sequence[Rows | Exception]) -> None:
+    resolved: dict[asyncio.AbstractEventLoop, list[tuple[_Job, Rows | Exception]]] = {}
     for job, outcome in zip(group, outcomes, strict=True):
-        told.setdefault(job.loop, []).append((job, outcome))
-    for loop, those in told.items():
+        resolved.setdefault(job.loop, []).append((job, outcome))
+    for loop, jobs in resolved.items():
         with suppress(RuntimeError):  # it has ended
-            loop.call_soon_threadsafe(_resolve, those)
+            loop.call_soon_threadsafe(_resolve, jobs)
 
 
-def _resolve(told: list[tuple[_Job, Rows | Exception]]) -> None:
-    for job, outcome in told:
+def _resolve(jobs: list[tuple[_Job, Rows | Exception]]) -> None:
+    for job, outcome in jobs:
         if job.future.done():
             continue
         if isinstance(outcome, Exception):

@@ -13,9 +13,9 @@ from ...concurrency.threads import in_own_thread
 from ...errors import StoreUnavailable
 from ..base import Redemption
 from ..quotas import ANY, ENDLESS, Quota
-from .pubsub import SQLFanout
+from . import open_database
+from .notify import SQLFanout
 from .tasks import FULL_AND_THEN_NOT, LOOKS, SQLTasks, budget
-from .urls import open_database
 
 SWEEP_INTERVAL = 30.0
 """How often a process removes what has expired, in seconds."""
@@ -87,7 +87,7 @@ class SQLStore(SQLTasks):
             if found:
                 *record, present = found[0]
                 verdict = _verdict(*record, answers=answers, token=token)
-                # What it came to is known, whatever else is lost.
+                # Its outcome is known, whatever else is lost.
                 is_lost = verdict.verdict == "running" and epoch not in ("", present)
                 return Redemption("other_epoch") if is_lost else verdict
             if epoch and epoch != await self.database.read_epoch():
@@ -164,7 +164,7 @@ class SQLStore(SQLTasks):
         await self.database.close()
 
     async def _renew_grants(self, grants: list[tuple[str, str, float]]) -> dict[tuple[str, str, float], bool]:
-        """Renew grants, by state, token and lease; return those that are theirs, and whether they were renewed."""
+        """Renew grants, by state, token and lease; return whether each was renewed, but for grants of others."""
         states, tokens, leases = zip(*grants, strict=True)
         given = {"states": list(states), "tokens": list(tokens), "leases": list(leases)}
         found = {(state, token): new for state, token, new in await self.database.rows("renew_grants", **given)}

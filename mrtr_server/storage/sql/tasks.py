@@ -13,11 +13,9 @@ from ...concurrency.batching import BatchLoader
 from ...concurrency.wakes import Wakes
 from ...errors import StoreUnavailable
 from ...well_formed import well_formed
-from ..base import TaskStore
+from ..base import FREE, MOST_COUNTED, Places, TaskRow, TaskStore, Vitals, Waiting
 from ..patience import begin_request, has_waited
 from ..quotas import ANY, ENDLESS, Quota, Usage, UsageByCaller
-from ..tasks import FREE, Places, TaskRow
-from ..vitals import MOST_COUNTED, Vitals, Waiting
 from .database import Database
 from .notify import Notices
 
@@ -44,11 +42,7 @@ FREEING = frozenset({"status", "lease", "leased_until"})
 
 
 class SQLTasks(TaskStore):
-    """The half of the store that keeps tasks, in the table `mrtr_tasks`.
-
-    Args:
-        database: where the table is.
-    """
+    """The half of the store that keeps tasks, in the table `mrtr_tasks`."""
 
     def __init__(self, database: Database) -> None:
         self.database = database
@@ -260,12 +254,7 @@ class SQLTasks(TaskStore):
             self._wakes.set()
 
     def _change_statement(self, fields: frozenset[str], *, leases: bool) -> str:
-        """Return the statement that changes these fields of a task, if it still has a version.
-
-        Args:
-            fields: by name.
-            leases: whether a lease begins with it.
-        """
+        """Return the statement that changes these fields of a task, if it still has a version."""
         statement = self._changes.get((fields, leases))
         if statement is None:
             changes = [f"{field} = :{field}" for field in sorted(fields) if not (leases and field == "leased_until")]
@@ -289,12 +278,7 @@ def _fields(row: TaskRow) -> dict[str, Any]:
 
 
 def budget(quota: Quota, most: int) -> dict[str, Any]:
-    """Return the parameters of a statement that stores something new while there is room for it.
-
-    Args:
-        quota: what may be stored.
-        most: how many of its kind.
-    """
+    """Return the parameters of a statement that stores something new while there is room for `most` of its kind."""
     return {
         "caller": quota.caller,
         "most": most,

@@ -1,48 +1,16 @@
-"""From the URL of a database to the database."""
+"""URLs of databases: their kind, what an operator may see of them, and the servers that one of PostgreSQL names."""
 
 import os
-import time
-from collections.abc import Callable, Mapping
-from urllib.parse import SplitResult, parse_qs, unquote, urlsplit
+from typing import NamedTuple
+from urllib.parse import parse_qs, unquote, urlsplit
 
 from ...errors import SetupError
-from .database import DIRECT, Database
-from .sqlite import SQLiteDatabase
 
 DRIVERS = {"sqlite": ("", "aiosqlite"), "postgresql": ("", "asyncpg")}
 """What a URL may name as its driver: nothing, or what other tools need to see there."""
 
 
-def open_database(
-    url: str, clock: Callable[[], float] = time.time, environment: Mapping[str, str] = os.environ
-) -> Database:
-    """Return the database of a URL. It connects when it is first used.
-
-    Args:
-        url: `sqlite:///file.db`, a path from the working directory; or `postgresql://user@host/name`, as libpq has it.
-        clock: returns the time of this machine, in seconds since the epoch.
-        environment: where `MRTR_DATABASE_DIRECT_URL` is looked up.
-
-    Raises:
-        SetupError: the URL can't be used, or its driver is not installed. The message never repeats the URL.
-    """
-    kind, rest = _kind(url.strip())
-    if kind == "sqlite":
-        return SQLiteDatabase(_path(rest), clock)
-    name = _name(_split(f"postgresql:{rest}"))
-    direct = environment.get(DIRECT, "").strip()
-    if direct:
-        direct_kind, rest_of_direct = _kind(direct)
-        if direct_kind != kind:
-            raise SetupError(f"{DIRECT} must be a postgresql:// URL of the same database")
-        _split(f"postgresql:{rest_of_direct}")
-        direct = f"postgresql:{rest_of_direct}"
-    from .postgresql import PostgreSQLDatabase
-
-    return PostgreSQLDatabase(f"postgresql:{rest}", name, direct or None, clock)
-
-
-def _kind(url: str) -> tuple[str, str]:
+def kind_of(url: str) -> tuple[str, str]:
     """Return the kind of the database, and what comes after the scheme."""
     scheme, _, rest = url.partition(":")
     kind, _, driver = scheme.lower().partition("+")
@@ -56,7 +24,8 @@ def _kind(url: str) -> tuple[str, str]:
     return kind, rest
 
 
-def _path(rest: str) -> str:
+def path_of(rest: str) -> str:
+    """Return the path of a SQLite file, from what comes after the scheme; empty where there is none."""
     host, slash, path = rest.removeprefix("//").partition("/")
     if host:
         raise _unreadable() from None
@@ -65,10 +34,11 @@ def _path(rest: str) -> str:
     return unquote(path) if slash else ""
 
 
-def _split(url: str) -> SplitResult:
+def name_of(url: str) -> str:
+    """Return a PostgreSQL database as an operator knows it, without password and options."""
     try:
         split = urlsplit(url)
-        user, _, hosts = split.netloc.rpartition("@")
+        user, at, hosts = split.netloc.rpartition("@")
         if "@" in user:
             raise ValueError  # the rest of a password
         for host in hosts.split(","):
@@ -77,12 +47,6 @@ def _split(url: str) -> SplitResult:
                 raise ValueError
     except ValueError:  # whose text may repeat the password
         raise _unreadable() from None
-    return split
-
-
-def _name(split: SplitResult) -> str:
-    """Return the database as an operator knows it, without password and options."""
-    user, at, hosts = split.netloc.rpartition("@")
     place = parse_qs(split.query).get("host")
     shown = f"postgresql://{user.partition(':')[0]}{at}{hosts}{split.path}"
     return f"{shown} at {place[0]}" if place else shown
@@ -93,3 +57,61 @@ def _unreadable() -> SetupError:
         "The database's URL can't be read; write sqlite:///file.db or postgresql://user:password@host/name, with the "
         "special characters of the password percent-encoded"
     )
+
+
+# The servers that a URL of PostgreSQL names, and whether they are to be written; as libpq reads it
+
+
+PORT = "5432"
+
+
+class Server(NamedTuple):
+    """Where one of several servers is."""
+
+    host: str
+    port: int
+
+
+def servers_in(url: str) -> list[Server]:
+    """Return the servers of a URL that names several; none where there is one, or the operator lets any be read."""
+    addresses = _addresses(url)
+    if len(addresses) < 2 or may_read_only(url):
+        return []
+    given = _option(url, "port").split(",")
+    ports = given if len(given) == len(addresses) else given[:1] * len(addresses)
+    return [_server(address, other) for address, other in zip(addresses, ports, strict=True)]
+
+
+def _server(address: str, other: str) -> Server:
+    host, port = address, ""
+    if address[0] == "[":
+        host, _, port = address[1:].partition("]")
+        port = port.removeprefix(":")
+    elif _has_name(address):
+        host, _, port = address.partition(":")
+    return Server(unquote(host), int(port or other or os.environ.get("PGPORT", "") or PORT))
+
+
+def names_in(url: str) -> list[str]:
+    """Return the names of the servers that may be connected to; none for a socket's directory or an address of IPv6."""
+    return [each.partition(":")[0] for each in _addresses(url) if _has_name(each)]
+
+
+def may_read_only(url: str) -> bool:
+    """Return whether the operator has asked for a server that need not be written."""
+    wanted = _option(url, "target_session_attrs") or os.environ.get("PGTARGETSESSIONATTRS", "")
+    return wanted in ("any", "standby", "read-only", "prefer-standby")
+
+
+def _has_name(address: str) -> bool:
+    return address[0] not in "/@[" and address.count(":") < 2
+
+
+def _addresses(url: str) -> list[str]:
+    given = _option(url, "host") or urlsplit(url).netloc.rpartition("@")[2] or os.environ.get("PGHOST", "")
+    return [address for address in given.split(",") if address]
+
+
+def _option(url: str, name: str) -> str:
+    """Return an option of a URL, which may be given several times; empty where it is not."""
+    return ",".join(parse_qs(urlsplit(url).query).get(name, ()))

@@ -1,7 +1,44 @@
-"""pydantic's core schema of a type, as a tree: walked, and rebuilt with other nodes."""
+"""What types are made of: the parts of an annotation, and pydantic's core schema as a tree."""
 
+import types
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from inspect import isclass
+from typing import Any, Literal, Union, get_args, get_origin
+
+from pydantic import BaseModel
+
+
+def resolved(annotation: Any) -> Any:
+    """Return what a `type` alias stands for, whether the alias is Python's own or of typing_extensions."""
+    while hasattr(annotation, "__value__"):
+        annotation = annotation.__value__
+    return annotation
+
+
+def union_members(annotation: Any) -> tuple[Any, ...]:
+    """Return the members of a union, or the annotation alone."""
+    return get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else (annotation,)
+
+
+def metadata_within(annotation: Any, seen: tuple[Any, ...] = ()) -> Iterator[Any]:
+    """Yield what `Annotated` adds anywhere in an annotation: in the items of a list, in the fields of a model."""
+    if any(annotation is each for each in seen):  # it refers to itself
+        return
+    seen = (*seen, annotation)
+    annotation = resolved(annotation)
+    metadata = getattr(annotation, "__metadata__", ())
+    yield from metadata
+    for each in get_args(annotation):
+        if not any(each is mark for mark in metadata):
+            yield from metadata_within(each, seen)
+    if isclass(annotation) and issubclass(annotation, BaseModel):
+        for model_field in annotation.model_fields.values():
+            yield from model_field.metadata
+            yield from metadata_within(model_field.annotation, (*seen, annotation))
+
+
+# pydantic's core schema
+
 
 Node = Mapping[str, Any]
 """A part of a core schema that has a `type`: a validator, or a field of one."""
@@ -42,16 +79,19 @@ def definitions_of(node: Node) -> dict[str, Node]:
     return {each["ref"]: each for each in walk(node) if "ref" in each}
 
 
+def pydantics_function(node: Node) -> Any:
+    """Return the function of pydantic's own that a node calls, as for a `Sequence`; None if it calls none."""
+    function = (node.get("function") or {}).get("function")
+    return function if str(getattr(function, "__module__", "")).startswith("pydantic.") else None
+
+
+def calling(function: Callable[..., Any], when: Literal["before", "after", "wrap"], node: Node) -> Node:
+    """Return a node that calls a function before or after another one validates, or with that as its handler."""
+    return {"type": f"function-{when}", "function": {"type": "no-info", "function": function}, "schema": node}
+
+
 def rebuilt(node: Node, change: Callable[[Node], Node]) -> Node:
-    """Return a node with each node within it changed, and then itself.
-
-    Args:
-        node: is left as it is.
-        change: takes a node whose parts are changed already, and returns that or what is to be in its place.
-
-    Returns:
-        The node itself if nothing has changed.
-    """
+    """Return a node with each node within it changed, and then itself; the same node if nothing has changed."""
     new = {name: value if name in _NO_NODES else _rebuilt(value, change) for name, value in node.items()}
     kept = node if all(value is node[name] for name, value in new.items()) else new
     changed = change(kept)

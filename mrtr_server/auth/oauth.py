@@ -1,17 +1,90 @@
-"""Opaque access tokens, about which their issuer is asked (RFC 7662)."""
+"""Access tokens of an authorization server: signed ones, and opaque ones, about which it is asked (RFC 7662)."""
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from starlette.authentication import AuthenticationError
 
 from ..errors import IssuerUnavailable, SetupError
-from .token_backend import LEEWAY, TokenBackend, expires_at
-from .verified import VerifiedTokens
+from .token_backend import LEEWAY, TokenBackend, VerifiedTokens, expires_at
+
+if TYPE_CHECKING:  # it loads PyJWT
+    from .jwt_keys import VerifyingKey
 
 logger = logging.getLogger("mrtr_server")
+
+
+class JWTAuth(TokenBackend):
+    """A Starlette authentication backend that verifies JSON Web Tokens of an authorization server. Extra: `auth`.
+
+    The server is then a resource server of OAuth: it says in its metadata where clients get tokens, and challenges
+    requests without a valid one (Authorization). The issuer's keys are found through its metadata and kept. They are
+    fetched again before they are ten minutes old, and when none of them verifies a token, every ten seconds at most.
+
+    Args:
+        issuer: the authorization server, exactly as its tokens name it in `iss`.
+        audience: what must be in `aud`: the address of this server's endpoint, or whatever the issuer writes there;
+            several if any of them will do.
+        client_ids: the clients whose tokens are accepted. It takes the place of `audience` for an issuer whose access
+            tokens have no audience. Given both, a token must fit both.
+        algorithms: those that a token may be signed with. Default: all with public keys.
+        bind_client: whether a state, a task or a session belongs to the client, too, and not just to the user. With
+            False, a user can continue with it in another client, or in one that has registered again.
+        implied_scopes: for a scope, those that it includes, such as `{"files:write": ["files:read"]}`.
+        jwks_uri: where the issuer's keys are, for an issuer without metadata.
+
+    Raises:
+        SetupError: a setting can't be right, or the extra is not installed; the message says which.
+    """
+
+    def __init__(
+        self,
+        issuer: str,
+        *,
+        audience: str | Iterable[str] = (),
+        client_ids: Iterable[str] = (),
+        algorithms: Sequence[str] | None = None,
+        bind_client: bool = True,
+        implied_scopes: Mapping[str, Iterable[str]] | None = None,
+        jwks_uri: str | None = None,
+    ) -> None:
+        # Here, so that httpx and PyJWT are loaded only where they are used.
+        from . import jwt_keys
+        from .fetching import check_issuer, is_safe
+
+        check_issuer(issuer)
+        super().__init__(issuer, audience, client_ids, implied_scopes or {}, bind_client=bind_client)
+        if jwks_uri is not None and not is_safe(jwks_uri):
+            raise SetupError(f"jwks_uri={jwks_uri!r} must be an https address")
+        self._algorithms = tuple(jwt_keys.ALGORITHMS if algorithms is None else algorithms)
+        if not self._algorithms or (unknown := set(self._algorithms) - set(jwt_keys.ALGORITHMS)):
+            raise SetupError(
+                f"algorithms={sorted(unknown) if self._algorithms else []}: choose from "
+                f"{', '.join(jwt_keys.ALGORITHMS)}. Others are not safe with public keys"
+            )
+        self._jwt = jwt_keys
+        self._keys = jwt_keys.IssuerKeys(issuer, jwks_uri, self._algorithms, self._known.clear)
+
+    async def _read_claims(self, token: bytes, digest: bytes) -> tuple[Mapping[str, Any], float]:
+        """Return the claims of a token; see `TokenBackend`."""
+        id, algorithm = self._jwt.read_header(token, self._algorithms)
+        keys = await self._keys.find(id, algorithm)
+        if not keys:
+            raise AuthenticationError(f"the issuer has no key {id[:100]!r} for {algorithm}")
+        claims = self._verified(token, keys, algorithm)
+        if claims is None:  # the issuer may have another key by that name now
+            claims = self._verified(token, await self._keys.find(id, algorithm, keys), algorithm)
+        if claims is None:
+            raise AuthenticationError("the token's signature does not fit the issuer's key")
+        # No longer than the keys count: the issuer may withdraw the key of the token.
+        return claims, min(expires_at(claims), self._clock() + self._keys.trusted_for)
+
+    def _verified(self, token: bytes, keys: "Iterable[VerifyingKey]", algorithm: str) -> Mapping[str, Any] | None:
+        verify = self._jwt.verify
+        return verify(token, keys, algorithm, issuer=self.issuer, has_audience=bool(self.audience), leeway=LEEWAY)
+
 
 MOST_ASKED = 32
 """How many tokens the issuer is asked about at a time."""
@@ -61,10 +134,10 @@ class IntrospectionAuth(TokenBackend):
         endpoint: str | None = None,
         cache_seconds: float = 60.0,
     ) -> None:
-        # Here, so that they are loaded only where they are used.
-        from . import discovery, fetching
+        # Here, so that httpx and PyJWT are loaded only where they are used.
+        from . import fetching
 
-        discovery.check_issuer(issuer)
+        fetching.check_issuer(issuer)
         super().__init__(issuer, audience, client_ids, implied_scopes or {}, bind_client=bind_client)
         if endpoint is not None and not fetching.is_safe(endpoint):
             raise SetupError(f"endpoint={endpoint!r} must be an https address")
@@ -74,7 +147,7 @@ class IntrospectionAuth(TokenBackend):
             )
         if not 0 <= cache_seconds < float("inf"):
             raise SetupError("cache_seconds must be a number of seconds")
-        self._discover = discovery.discover
+        self._discover = fetching.discover
         self._fetch = fetching.fetch_json
         self._given = endpoint
         self._endpoint = endpoint
@@ -130,7 +203,7 @@ class IntrospectionAuth(TokenBackend):
         if self._asking.get(digest) is task:
             del self._asking[digest]
         if not task.cancelled():
-            task.exception()  # those who wait for it have it
+            task.exception()  # the requests that wait for it have it
 
     async def _ask(self, token: bytes, digest: bytes) -> dict[str, Any]:
         loop = asyncio.get_running_loop()

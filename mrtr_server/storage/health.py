@@ -1,0 +1,336 @@
+"""How a process reaches its store: outages, slowness, contact since the last break, and how full the store is."""
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import Context
+from typing import Protocol
+
+from ..concurrency.loop_watch import seconds_lost
+from ..errors import ClocksApart, NotExecuted, StoreUnavailable
+from ..limits import STORED, Limits
+from ..logs.failures import report_failure, report_outage
+from ..logs.refusals import RefusalLog
+from ..protocol.messages import JSON
+from .base import Store, TaskRow, Vitals, Waiting
+
+logger = logging.getLogger("mrtr_server")
+
+BESIDE = frozenset({"renew", "renew_tasks"})
+"""What has a way of its own to the store: that it works proves nothing of the others."""
+
+QUIET = 2.0
+"""How long a method must not have failed, in seconds, when another one has written."""
+
+LOOK_WITHIN = 0.7
+"""How long such a look may take, in seconds. Kubernetes waits a second for its probe."""
+
+
+class StoreObserver(Protocol):
+    """Hears what a store does."""
+
+    def took(self, method: str, seconds: float, error: Exception | None) -> None:
+        """Note how long an operation took, and why it failed, if it did."""
+
+    def added(self, row: TaskRow) -> None:
+        """Note that there is a new task."""
+
+    def changed(self, row: TaskRow, to: TaskRow) -> None:
+        """Note what a task was, and what it is now."""
+
+
+class Outage:
+    """Whether a store can be used, as far as its users have noticed.
+
+    It ends when each method that failed has worked again; or has not been called for a while, and something was written
+    meanwhile. (A disk that is full can be read, and a standby, too.)
+    """
+
+    _reference: str
+    _since: float
+    _failures: int
+    """What the log says of the present outage, or of the last one."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self.slowness = Slowness(name)
+        """Whether the store is slow, for the log."""
+        self.look: Callable[[], object] = lambda: None
+        """Starts a look whether the store is back, when what has worked proves nothing."""
+        self.observer: StoreObserver | None = None
+        self.vitals: VitalsWatch | None = None
+        self._failing: dict[str, float] = {}
+        """The methods that failed, and when they did so last."""
+
+    @property
+    def is_on(self) -> bool:
+        """Whether the store is unavailable, or can't do what it was asked for."""
+        return bool(self._failing)
+
+    def failed(self, method: str, error: StoreUnavailable) -> None:
+        """Note that a method failed, and log it if that is news. The error gets the reference of the log's entry."""
+        if not self._failing:
+            self._since, self._failures = time.monotonic(), 0
+            why = f"{error}. Requests that need it are refused until it is back"
+            self._reference = report_failure(
+                "%s: the store can't be used", self._name, why=why, fields={"event": "store_away"}
+            )
+        self._failing[method] = time.monotonic()
+        self._failures += 1
+        error.reference = self._reference
+
+    def ended(self, method: str, began: float, error: Exception | None = None, *, wrote: bool = False) -> None:
+        """Note that a method has ended that began at a time of the monotonic clock, and whether it changed anything."""
+        if method != "wait_for_tasks":  # which is to wait
+            now = time.monotonic()
+            if error is None:
+                self.slowness.took(method, began, now)
+            if self.observer is not None:
+                self.observer.took(method, now - began, error)
+            if self.vitals is not None:
+                self.vitals.look_soon(now)
+        if error is None:
+            if self._failing:
+                self.worked(method, wrote=wrote)
+        # Where clocks are apart, the store works, and the log has said what does not.
+        elif isinstance(error, StoreUnavailable) and not isinstance(error, ClocksApart):
+            self.failed(method, error)
+
+    def worked(self, method: str, *, wrote: bool) -> None:
+        """Note that a method worked, and whether it changed anything."""
+        if wrote or method != "claim_tasks":  # which writes nothing where it finds nothing, as on a full disk
+            self._failing.pop(method, None)
+        if wrote and method not in BESIDE:
+            since = time.monotonic() - QUIET
+            self._failing = {each: at for each, at in self._failing.items() if at > since}
+        if self._failing:
+            self.look()
+        else:
+            logger.warning(
+                "%s: the store is back (reference %s), after %.0f s in which it failed %d times",
+                self._name,
+                self._reference,
+                time.monotonic() - self._since,
+                self._failures,
+                extra={"fields": {"event": "store_back", "reference": self._reference, "failures": self._failures}},
+            )
+
+
+def not_executed(error: StoreUnavailable, what: str) -> NotExecuted:
+    """Return the error for a request that was not begun, since the store can't tell whether it was done already.
+
+    The log says what was not done, unless it has the error of the store already.
+    """
+    return NotExecuted(report_outage(error, "%s", what))
+
+
+# Slowness
+
+
+SLOW_SECONDS = 2.0
+"""How long something may take before the log says so, in seconds. Most takes a thousandth of it."""
+
+CALM_SECONDS = 30.0
+"""How long nothing must have taken that long before the store counts as quick again, in seconds."""
+
+
+class Slowness:
+    """Whether a store answers slowly. Time in which this process itself stood still does not count."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._slow: tuple[float, float] | None = None
+        """Since when it has been slow, and when it was last; None while it is quick."""
+
+    def took(self, method: str, began: float, ended: float) -> None:
+        """Note how long a method took: when it began and ended, by the monotonic clock."""
+        if ended - began >= SLOW_SECONDS:
+            self._note_slow(method, ended - began - seconds_lost(began), ended)
+        elif self._slow is not None and ended - self._slow[1] >= CALM_SECONDS:
+            since, last = self._slow
+            logger.warning(
+                "%s: the store is quick again, after %.0f s",
+                self._name,
+                last - since,
+                extra={"fields": {"event": "store_quick"}},
+            )
+            self._slow = None
+
+    def _note_slow(self, method: str, seconds: float, now: float) -> None:
+        if seconds < SLOW_SECONDS:
+            return
+        if self._slow is not None:
+            self._slow = self._slow[0], now
+            return
+        self._slow = now - seconds, now
+        logger.warning(
+            "%s: the store is slow: it took %.1f s for %r. Requests that need it wait as long; over ten seconds, "
+            "they are refused. Look at its load, its locks, its disk and the network",
+            self._name,
+            seconds,
+            method,
+            extra={"fields": {"event": "store_slow", "seconds": round(seconds, 1), "method": method}},
+        )
+
+
+# Contact
+
+
+LONGEST_GAP = 5.0
+"""How long the store may be silent before the contact counts as broken, in seconds; at most a lease."""
+
+
+class Contact:
+    """The time since which a process has reached its store without a break.
+
+    Where a store was unavailable to all, every lease has ended, and its holders live. They come back as soon as they
+    can, so nobody takes anything over until the contact has lasted for a while. A process that has just started can't
+    know what was before, so its contact begins as one that was broken: with the first write, since a disk that is full
+    can be read. A break as long as a lease may have ended every lease.
+    """
+
+    __slots__ = ("_last", "_lease", "_since")
+
+    def __init__(self, lease: float) -> None:
+        self._lease = lease
+        self._since: float | None = None
+        self._last = 0.0
+
+    @property
+    def is_made(self) -> bool:
+        """Whether something was written since the last break."""
+        return self._since is not None
+
+    def failed(self) -> None:
+        """Note that the store could not do something."""
+        self._since = None
+
+    def worked(self, *, wrote: bool) -> None:
+        """Note that the store did something, and whether that has changed anything."""
+        now = time.monotonic()
+        if now > self._last + self._longest_gap:  # the process was suspended, or the store stood still
+            self._since = None
+        if self._since is None and wrote:
+            self._since = now
+        self._last = now
+
+    def has_lasted(self, seconds: float) -> bool:
+        """Return whether there was no break for so many seconds."""
+        now = time.monotonic()
+        return self._since is not None and now >= self._since + seconds and now <= self._last + self._longest_gap
+
+    @property
+    def _longest_gap(self) -> float:
+        return min(LONGEST_GAP, self._lease)
+
+
+# How full a store is, and what waits in it
+
+
+INTERVAL = 10.0
+"""How long a look at a store is good enough, in seconds."""
+
+NEARLY_FULL = 0.8
+"""Which part of a total is used when the log says so."""
+
+WARN_AGAIN = 60.0
+"""How often it says so of the same total, in seconds."""
+
+MOST_NAMED = 50
+"""How many tools `/ready` names, those first whose tasks have waited longest."""
+
+
+def written(waiting: Mapping[str, Waiting], is_public: Callable[[str], bool]) -> JSON:
+    """Return how many tasks wait, for anybody: without tools that not everybody may see."""
+    found = [(tool, each) for tool, each in waiting.items() if each.tasks]
+    public = sorted(((tool, each) for tool, each in found if is_public(tool)), key=lambda named: -named[1].seconds)
+    in_all = Waiting(sum(each.tasks for _, each in found), max((each.seconds for _, each in found), default=0.0))
+    return {**_written(in_all), "by_tool": {tool: _written(each) for tool, each in public[:MOST_NAMED]}}
+
+
+def _written(waiting: Waiting) -> JSON:
+    return {"waiting": waiting.tasks, "oldest_seconds": round(waiting.seconds, 1)}
+
+
+class VitalsWatch:
+    """Looks at a store now and then, and logs when one of its totals is nearly used up.
+
+    Whatever uses the store starts a look, so there is no timer, and nobody waits for it. A look counts the tasks of the
+    tools that `tools` returns.
+    """
+
+    def __init__(self, name: str, store: Store, limits: Limits, tools: Callable[[], Sequence[str]]) -> None:
+        self._name = name
+        self._store = store
+        self._limits = limits
+        self._tools = tools
+        self._due = -math.inf
+        self._looking: asyncio.Task[None] | None = None
+        self._faults = RefusalLog()
+        self._warned = dict.fromkeys(STORED, -math.inf)
+        self.latest = Vitals()
+        """What the last look has found."""
+
+    def totals(self) -> dict[str, tuple[int, int]]:
+        """Return how much is stored and how much may be, by the name of the limit."""
+        usage, room = self.latest.usage, self.latest.room
+        stored = (usage.tasks, room.tasks), (usage.states, room.states), (usage.bytes, room.bytes)
+        return {
+            name: (used, min(getattr(self._limits, name), most))
+            for name, (used, most) in zip(STORED, stored, strict=True)
+        }
+
+    def look_soon(self, now: float) -> None:
+        """Start a look on this event loop, unless one is under way or the last one is good enough."""
+        if now < self._due:
+            return
+        self._due = now + INTERVAL
+        # What a request has waited is no reason to look for less long.
+        self._looking = asyncio.create_task(self._look(), context=Context())
+        self._looking.add_done_callback(self._forget)
+
+    def _forget(self, ended: asyncio.Task[None]) -> None:
+        """Hold neither a look that has ended nor its event loop."""
+        if self._looking is ended:
+            self._looking = None
+
+    async def look(self) -> Vitals:
+        """Return what a look finds, or what the last one has found if that is good enough, or can't be had in time."""
+        self.look_soon(time.monotonic())
+        looking = self._looking
+        if looking is not None and looking.get_loop() is asyncio.get_running_loop():
+            await asyncio.wait((looking,), timeout=LOOK_WITHIN)
+        return self.latest
+
+    async def close(self) -> None:
+        """End the look that is under way on this event loop."""
+        looking = self._looking
+        if looking is not None and looking.get_loop() is asyncio.get_running_loop():
+            looking.cancel()
+            await asyncio.wait((looking,))
+
+    async def _look(self) -> None:
+        try:
+            self.latest = await self._store.measure(self._tools())
+        except StoreUnavailable:  # its users notice that themselves
+            return
+        except Exception as error:  # of a store of the author's
+            self._faults.note("%s: measure() of the store failed: %s", self._name, type(error).__name__)
+            return
+        now = time.monotonic()
+        for name, (used, most) in self.totals().items():
+            if used >= NEARLY_FULL * most and now >= self._warned[name] + WARN_AGAIN:
+                self._warned[name] = now
+                logger.warning(
+                    "%s: %d of %d are used of %s. When all are used, new ones are refused with a 503 until others "
+                    "expire. Raise Limits(%s=...)%s",
+                    self._name,
+                    used,
+                    most,
+                    name,
+                    name,
+                    "" if most == getattr(self._limits, name) else ", and give the server a database or a larger store",
+                    extra={"fields": {"event": "nearly_full", "limit": name}},
+                )

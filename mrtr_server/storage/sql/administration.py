@@ -1,0 +1,219 @@
+"""What an operator does to a database: upgrade its tables, check it, begin another epoch, and seal its rows anew."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from ...crypto.keys import (
+    LIVE_ANSWER,
+    LIVE_EVENT,
+    LIVE_OUTCOME,
+    LIVE_PAGES,
+    LIVE_SESSION,
+    OUTCOME,
+    REPORT,
+    TASK,
+    TASK_PIECES,
+    KeyRing,
+)
+from ...crypto.place_codec import PlaceCodec
+from ...errors import InvalidRequestState, SetupError
+from . import open_database
+from .database import Advice, Database
+
+
+async def upgrade(url: str) -> str:
+    """Upgrade a database, or make the tables if there are none, while no other process does either.
+
+    Returns what was done, in words. Where it raises `StoreUnavailable`, the tables are as they were, or complete but
+    for an index.
+    """
+    database = open_database(url)
+    try:
+        found = await database.upgrade()
+    finally:
+        await database.close()
+    if found is None:
+        return f"{database.name}: created the tables, at version {database.version}"
+    if found.number == database.version:
+        return f"{database.name}: nothing to do, the tables are at version {found.number}"
+    if found.number not in database.migrations:
+        return f"{database.name}: nothing to do, the tables are at the later version {found.number}, which works, too"
+    return f"{database.name}: upgraded from version {found.number} to version {database.version}"
+
+
+async def script(url: str) -> str:
+    """Return what `upgrade` would run, for those who run it by hand; nothing where it is done. It changes nothing.
+
+    One transaction changes the tables. What follows it makes indexes while others write, each outside of a transaction.
+    """
+    database = open_database(url)
+    try:
+        found = await database.found_version()
+        steps = database.steps_from(found)
+        # New tables are made with their indexes, and the indexes of a later release are not ours to make.
+        indexes = await database.missing_indexes() if found is not None and found.number in database.migrations else []
+    finally:
+        await database.close()
+    whole = ["BEGIN", *steps, "COMMIT"] if steps else []
+    return "".join(f"{step};\n" for step in (*whole, *indexes))
+
+
+async def review(url: str, processes: int = 1) -> list[Advice]:
+    """Return what an operator should know of a database before so many processes use it."""
+    database = open_database(url)
+    try:
+        await database.check()
+        return await database.review(processes)
+    finally:
+        await database.close()
+
+
+async def new_epoch(url: str) -> str:
+    """Begin another epoch of a database: what states and tasks name of the one before does not count any more.
+
+    Returns what was done, in words.
+    """
+    database = open_database(url)
+    try:
+        epoch = await database.begin_epoch()
+    finally:
+        await database.close()
+    return (
+        f"{database.name}: the epoch {epoch} has begun. States of before that are redeemed once are refused, and the "
+        "tasks that had not ended have failed: `mrtr-server tasks list --status failed` shows them"
+    )
+
+
+# Seal what a database holds under the first key of the ring, so that the others can be dropped
+
+
+BATCH = 50
+"""How many rows are read at once."""
+
+PASSES = 5
+"""How often all rows are looked at, at most: servers write rows meanwhile."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """A table with sealed columns, each row for one of the purposes.
+
+    One statement finds rows after a key: each the key and these columns. The other one changes these columns of a row
+    where they are as they were found.
+    """
+
+    name: str
+    purposes: tuple[str, ...]
+    columns: tuple[str, ...]
+    find: str
+    change: str
+
+
+TABLES = (
+    _Table("mrtr_redemptions", (OUTCOME, LIVE_OUTCOME), ("outcome",), "sealed_redemptions", "reseal_redemption"),
+    _Table(
+        "mrtr_kept",
+        (REPORT, LIVE_ANSWER, LIVE_EVENT, LIVE_SESSION, LIVE_PAGES, TASK_PIECES),
+        ("value",),
+        "sealed_values",
+        "reseal_value",
+    ),
+    _Table("mrtr_tasks", (TASK,), ("call", "journal", "questions", "outcome"), "sealed_tasks", "reseal_task"),
+)
+
+
+@dataclass(slots=True)
+class Resealed:
+    """What was done to a table, of the rows that have not expired.
+
+    Some are left under another key, since servers still seal under it; some do not open under the ring, by the reason.
+    """
+
+    table: str
+    rows: int = 0
+    sealed: int = 0
+    left: int = 0
+    unopened: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether every row is sealed under the first key."""
+        return not self.left and not self.unopened
+
+
+async def reseal(url: str, ring: KeyRing) -> list[Resealed]:
+    """Seal every row of a database under the first key of a ring, while servers work with it.
+
+    A row that is changed meanwhile is not overwritten, but looked at again. It may be ended at any time and run again:
+    rows that are sealed under the first key stay as they are. Raises `SetupError` where there are no tables.
+    """
+    database = open_database(url)
+    try:
+        if await database.found_version() is None:
+            raise SetupError(f"{database.name}: there are no tables, so nothing to seal; check the URL of the database")
+        return [
+            await _reseal_table(database, table, [PlaceCodec(ring, each) for each in table.purposes])
+            for table in TABLES
+        ]
+    finally:
+        await database.close()
+
+
+async def _reseal_table(database: Database, table: _Table, codecs: Sequence[PlaceCodec]) -> Resealed:
+    sealed = 0
+    for _ in range(PASSES):
+        found = await _pass(database, table, codecs)
+        sealed += found.sealed
+        if not found.sealed and not found.left:
+            break
+    else:
+        found.left += found.sealed  # under the first key by now, but the next ones will not be
+    found.sealed = sealed
+    return found
+
+
+async def _pass(database: Database, table: _Table, codecs: Sequence[PlaceCodec]) -> Resealed:
+    """Look at all rows once, and reseal what is under another key."""
+    done, after = Resealed(table.name), ""
+    while rows := await database.rows(table.find, after=after, most=BATCH):
+        after = rows[-1][0]
+        done.rows += len(rows)
+        await asyncio.gather(*(_reseal_row(database, table, codecs, row, done) for row in rows))
+    return done
+
+
+async def _reseal_row(
+    database: Database, table: _Table, codecs: Sequence[PlaceCodec], row: Sequence[object], done: Resealed
+) -> None:
+    key, *values = row
+    before = dict(zip(table.columns, map(_bytes, values), strict=True))
+    try:
+        anew = {column: _reseal_value(codecs, value) for column, value in before.items() if value}
+    except InvalidRequestState as refused:
+        done.unopened[refused.reason] += 1
+        return
+    changes = {column: token.encode() for column, token in anew.items() if token is not None}
+    if not changes:
+        return
+    given = {**before, **changes, **{f"{column}_before": value for column, value in before.items()}}
+    if await database.rows(table.change, key=key, **given):
+        done.sealed += 1
+    else:  # it was changed meanwhile
+        done.left += 1
+
+
+def _reseal_value(codecs: Sequence[PlaceCodec], value: bytes) -> str | None:
+    """Seal a value for what it is sealed for now; see `PlaceCodec.reseal`."""
+    refusals = []
+    for codec in codecs:
+        try:
+            return codec.reseal(value)
+        except InvalidRequestState as refused:
+            refusals.append(refused)
+    raise refusals[0]
+
+
+def _bytes(value: object) -> bytes:
+    return value if isinstance(value, bytes) else b""
