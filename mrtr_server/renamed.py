@@ -19,7 +19,7 @@ SERVER_OPTIONS: Mapping[str, str] = {
     "list_ttl": "use lists=Lists(cache_seconds=...)",
     "list_scope": 'use lists=Lists(cache="public")',
     **dict.fromkeys(("allowed_origins", "cors_origins"), "use origins="),
-    "registers_later": "leave it out: clients may always listen to lists",
+    "registers_later": "leave it out: capabilities follow what is registered",
     "lame_duck": "use shutdown=Shutdown(lame_duck=...)",
     "shutdown_seconds": "use shutdown=Shutdown(seconds=...)",
     "ready_needs_store": "use shutdown=Shutdown(ready_needs_store=True)",

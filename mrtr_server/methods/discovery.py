@@ -49,7 +49,7 @@ class Discoverer:
         """Return whether a change that clients listen to can happen: of a list, a resource or a task."""
         if change.kind == "resource":
             return self._registry.find_resource(change.uri) is not None
-        return change.kind in ("task", *_LISTS)  # a list may get its first entry while the server runs
+        return change.kind == "task" or change.kind in self._has()
 
     async def discover(self, call: Call, outlet: Outlet) -> Outcome:
         """Serve `server/discover` (Discovery, Server Capabilities).

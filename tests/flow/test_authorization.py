@@ -441,18 +441,6 @@ class TestListening:
 
         asyncio.run(scene())
 
-    def test_to_any_uri_is_agreed_to_where_nobody_is_asked_and_it_may_come_later(self) -> None:
-        app = MRTRServer("open", keys=[bytes(32)])
-
-        async def scene() -> None:
-            message = modern("subscriptions/listen", {"notifications": {"resourceSubscriptions": ["doc://x"]}})
-            under_way = Exchange(app, scope_of(headers_for(message))).body(json.dumps(message).encode()).start()
-            await under_way.until(b'"resourceSubscriptions":["doc://x"]')
-            under_way.disconnect()
-            await under_way.end()
-
-        asyncio.run(scene())
-
 
 class TestAHook:
     @pytest.mark.parametrize("given", ["raises", "none", "coroutine", "exits", "cancelled", "truthy"])

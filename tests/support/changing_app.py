@@ -21,3 +21,15 @@ async def update(uri: str, times: int = 1) -> str:
         app.notify_resource_updated(uri)
         await asyncio.sleep(0)
     return "updated"
+
+
+@app.resource("{scheme}://{+path}")
+def anything(scheme: str, path: str) -> str:
+    """Whatever is asked for."""
+    return f"{scheme} {path}"
+
+
+@app.prompt
+def greet() -> str:
+    """Greet somebody."""
+    return "hi"

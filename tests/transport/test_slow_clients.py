@@ -243,6 +243,7 @@ class TestDeadline:
         async def small() -> str:
             return "small"
 
+        app.resource("notes://{name}", name="note")(lambda name: name)
         return app
 
     @pytest.mark.parametrize("wanted", [{}, {"progressToken": "p"}], ids=["JSON", "a stream"])
