@@ -44,7 +44,7 @@ MOST_PAGES = 20
 """How many pages a session waits for; of more, the newest."""
 
 CLOCKS = 5.0
-"""By how much the clocks of two machines may differ, in seconds; more is logged (`storage/sql/clocks.py`)."""
+"""By how much the clocks of two machines may differ, in seconds; more is logged (`storage/sql/database.py`)."""
 
 TURN = 5.0
 """How long one change of a session may take before others no longer wait for it, in seconds."""
