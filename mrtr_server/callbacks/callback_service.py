@@ -1,18 +1,19 @@
 """Pages that report back: the links to callbacks, and the reports that are stored."""
 
-import asyncio
 import logging
 import math
 import time
 from base64 import urlsafe_b64encode
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import closing
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any, Generic, Protocol, TypeVar
 
 from pydantic_core import from_json, to_json
 
+from ..concurrency.running import running_loop
+from ..concurrency.waiting import Ending, growing, wait_until
 from ..crypto.digests import digest
 from ..crypto.keys import KeyRing
 from ..crypto.place_codec import PlaceCodec
@@ -40,7 +41,7 @@ KIND = "callback"
 """The kind of a question whose answer is what a callback reports."""
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 1.0
-"""How often the store is polled for a held client, in seconds: the pause grows from the first to the longest."""
+"""How often the store is polled for a held client that hears of nothing, in seconds: the pauses grow."""
 
 
 class FlowRecord(Protocol):
@@ -171,6 +172,7 @@ class Callbacks:
         identifies: whether the server can tell whose browser opens a link.
         fanout: notifies those who wait for a report.
         limits: how long a flow lives, how long a client is held, how large a report may be, and how much may be stored.
+        on_drain: tells a call that is held when the server begins to drain.
         clock: returns the time in seconds since the epoch.
     """
 
@@ -185,6 +187,7 @@ class Callbacks:
         identifies: bool,
         fanout: Fanout,
         limits: Limits,
+        on_drain: Ending,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.known = known
@@ -197,8 +200,8 @@ class Callbacks:
         self._identifies = identifies
         self._fanout = fanout
         self._limits = limits
+        self._on_drain = on_drain
         self._clock = clock
-        self._held: dict[asyncio.Future[None], Mapping[Any, str]] = {}
 
     # Links
 
@@ -301,7 +304,6 @@ class Callbacks:
         sealed = self._codec.seal(_place(link.id), payload).encode()
         keep, quota = max(1.0, link.expires - self._clock()), self._quotas.of(person)
         kept = await self._store.put(link.id, sealed, keep=keep, quota=quota)
-        self.wake(link.id)
         self._fanout.publish(Change("page", link.id))
         return kept
 
@@ -327,15 +329,12 @@ class Callbacks:
         except InvalidRequestState as refused:
             raise StoreUnavailable(f"The report of a callback can't be unsealed: {refused.reason}") from None
 
-    # Waiting
-
-    async def wait(self, flow: FlowRecord, should_yield: Callable[[], T | None] = lambda: None) -> Reports[T]:
+    async def reports(self, flow: FlowRecord, should_yield: Callable[[], T | None] = lambda: None) -> Reports[T]:
         """Collect the reports from the pages that a person agreed to open, and hold the call until they have arrived.
 
         Args:
             flow: has the answers.
-            should_yield: returns why the call is to continue elsewhere, which ends the waiting, or None; see also
-                `wake`.
+            should_yield: returns why the call is to continue elsewhere, which ends the waiting, or None.
 
         Returns:
             What has arrived in the time that `Limits(hold_seconds=)` allows, and what has not.
@@ -349,40 +348,26 @@ class Callbacks:
         reports = Reports[T]()
         if not waiting:
             return reports
-        deadline, pause = time.monotonic() + self._limits.hold_seconds, FIRST_PAUSE
-        while True:
+
+        async def look(heard: object) -> bool | None:
             for asked, id in list(waiting.items()):
-                report = await self.find(id)
-                if report is not None:
+                if (report := await self.find(id)) is not None:
                     reports.found[asked] = report
                     del waiting[asked]
-            seconds = deadline - time.monotonic()
             if waiting:
                 reports.left = should_yield()
-            if not waiting or seconds <= 0 or reports.left:
-                reports.unfinished = tuple(waiting)
-                return reports
-            await self._pause(min(pause, seconds), waiting)
-            pause = min(pause * 1.5, LONGEST_PAUSE)
+            return True if not waiting or reports.left else None
 
-    def wake(self, id: str | None = None) -> None:
-        """Make calls that wait for a report look for it now. May be called from any thread.
-
-        Args:
-            id: the link's id; None for all that wait.
-        """
-        for future, waiting in tuple(self._held.items()):
-            if id is None or id in waiting.values():
-                with suppress(RuntimeError):  # its loop is closed
-                    future.get_loop().call_soon_threadsafe(_resolve, future)
-
-    async def _pause(self, seconds: float, waiting: Mapping[Any, str]) -> None:
-        future = asyncio.get_running_loop().create_future()
-        self._held[future] = waiting
-        try:
-            await asyncio.wait((future,), timeout=seconds)
-        finally:
-            del self._held[future]
+        loop = running_loop()
+        deadline = loop.time() + self._limits.hold_seconds
+        for endings in ((self._on_drain,), ()):  # where a call may not leave, a server that drains holds it on
+            with closing(self._fanout.subscribe(frozenset(Change("page", id) for id in waiting.values()))) as changes:
+                pauses = growing(FIRST_PAUSE, LONGEST_PAUSE, 1.5)
+                is_done = await wait_until(look, changes, deadline=deadline, pauses=pauses, endings=endings)
+            if is_done or loop.time() >= deadline:
+                break
+        reports.unfinished = tuple(waiting)
+        return reports
 
 
 def _place(id: str) -> bytes:
@@ -396,8 +381,3 @@ def owner(principal: Principal | None) -> str:
 
 def _callback_link(callback: Callback[Any], base: str, link: Link) -> CallbackLink:
     return CallbackLink(f"{base}{PATH}{callback.name}", link.token, link.secret)
-
-
-def _resolve(future: "asyncio.Future[None]") -> None:
-    if not future.done():
-        future.set_result(None)

@@ -7,6 +7,8 @@ from contextvars import Context
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
+from .running import PerLoop, running_loop
+
 K = TypeVar("K")
 V = TypeVar("V")
 
@@ -50,7 +52,7 @@ class BatchLoader(Generic[K, V]):
     ) -> None:
         self._look_up = look_up
         self._begin = begin
-        self._asked: dict[asyncio.AbstractEventLoop, _Asked[K, V]] = {}
+        self._asked = PerLoop[_Asked[K, V]]()
 
     async def get(self, key: K) -> V | None:
         """Return the value of a key.
@@ -64,8 +66,7 @@ class BatchLoader(Generic[K, V]):
         Raises:
             Exception: whatever `look_up` raised.
         """
-        loop = asyncio.get_running_loop()
-        asked = self._asked.get(loop) or self._first(loop)
+        asked, loop = self._asked.here(_Asked), running_loop()
         if asked.is_busy:
             future: asyncio.Future[V | None] = loop.create_future()
             asked.waiting.append((key, future, time.monotonic()))
@@ -79,11 +80,6 @@ class BatchLoader(Generic[K, V]):
                 asked.task = loop.create_task(self._go_on(asked), context=Context())
             else:
                 asked.is_busy = False
-
-    def _first(self, loop: asyncio.AbstractEventLoop) -> _Asked[K, V]:
-        for each in [each for each in list(self._asked) if each.is_closed()]:
-            self._asked.pop(each, None)
-        return self._asked.setdefault(loop, _Asked())
 
     async def _go_on(self, asked: _Asked[K, V]) -> None:
         try:

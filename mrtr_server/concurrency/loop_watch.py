@@ -9,6 +9,7 @@ from collections import deque
 
 from ..logs.refusals import RefusalLog
 from ..logs.tracebacks import format_innermost
+from .running import PerLoop, running_loop
 
 INTERVAL = 0.25
 """How often the loop shows that it runs, and somebody looks whether it has, in seconds."""
@@ -83,14 +84,12 @@ class LoopWatch:
                     )
 
 
-_watches: "weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, LoopWatch]" = weakref.WeakKeyDictionary()
+_watches = PerLoop[LoopWatch]()
 
 
 def watch_loop() -> None:
     """Watch the running event loop until it is closed, unless that is done already."""
-    loop = asyncio.get_running_loop()
-    if loop not in _watches:
-        _watches[loop] = LoopWatch(loop)
+    _watches.here(lambda: LoopWatch(running_loop()))
 
 
 def seconds_lost(since: float) -> float:
@@ -99,5 +98,5 @@ def seconds_lost(since: float) -> float:
     Args:
         since: a time of `time.monotonic`.
     """
-    watch = _watches.get(asyncio.get_running_loop())
+    watch = _watches.get()
     return 0.0 if watch is None else watch.seconds_lost(since)

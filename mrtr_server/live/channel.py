@@ -1,6 +1,7 @@
 """What an open call needs of its client's connection."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import Protocol
 
 from ..concurrency.places import Portion
@@ -95,3 +96,24 @@ class Channel(Outlet, Protocol):
     def waits(self, waiting: bool) -> None:
         """Note whether the call waits for a person, so that there is progress to be shown."""
         ...
+
+
+@contextmanager
+def leaving(channel: Channel, end: Callable[[], object]) -> Iterator[None]:
+    """Call a function when the client leaves, for as long as the block lasts; at once if it has left."""
+    channel.on_gone(end)
+    try:
+        yield
+    finally:
+        channel.on_gone(None)
+
+
+@contextmanager
+def held_open(channel: Channel, end: Callable[[], object]) -> Iterator[None]:
+    """Do the same for a call that waits for a person: its client is shown progress meanwhile."""
+    with leaving(channel, end):
+        channel.waits(True)
+        try:
+            yield
+        finally:
+            channel.waits(False)

@@ -5,13 +5,16 @@ from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from itertools import repeat
 from secrets import token_hex
 from typing import Any
 
+from ..concurrency.running import running_loop
+from ..concurrency.waiting import wait_until
 from ..errors import Full, NotExecuted, ProtocolError, RequestError, StoreUnavailable
 from ..protocol.messages import Call, Outcome, Outlet, Unfinished
 from ..storage.lease import Lease
-from .channel import Channel
+from .channel import Channel, leaving
 from .events import Event, SealedEvent
 from .parts import LiveParts
 
@@ -84,7 +87,7 @@ class FirstRounds:
                 came.cancel()  # unless it is done
         return outcome
 
-    async def find(self, event: Event, call: Call, channel: Channel) -> Outcome:
+    async def wait_for(self, event: Event, call: Call, channel: Channel) -> Outcome:
         """Wait for the outcome of a first round that runs elsewhere, or ran.
 
         Args:
@@ -100,25 +103,30 @@ class FirstRounds:
         channel.prime(sealed.after(0))
         named = _named(call, event.run)
         event.let_go()
-        loop = asyncio.get_running_loop()
+        loop = running_loop()
         seen = loop.time()
-        while True:
+
+        async def look(heard: object) -> Outcome | None:
+            nonlocal seen
             began = loop.time()
             try:
-                outcome = await self._redeemer.once(named, event.ends, _runs_nowhere)
+                return await self._redeemer.once(named, event.ends, _runs_nowhere)
             except NotExecuted as error:
                 if error.data != {"reference": _NOBODY}:
                     raise
-            else:
-                if isinstance(outcome, Unfinished):
-                    await self._events.take_back(event, sealed, call.principal)
-                return outcome
             now = loop.time()
             if now - began > LOOK:  # somebody had it meanwhile
                 seen = now
-            if channel.gone or now - seen > LOST_AFTER:
-                raise ProtocolError("The server that ran this call has stopped; call again")
-            await asyncio.sleep(LOOK)
+            if now - seen > LOST_AFTER:
+                raise _lost()
+            return None
+
+        outcome = await wait_until(look, pauses=repeat(LOOK), endings=(partial(leaving, channel),))
+        if outcome is None:
+            raise _lost()
+        if isinstance(outcome, Unfinished):
+            await self._events.take_back(event, sealed, call.principal)
+        return outcome
 
     async def _record(self, named: Call, came: "asyncio.Future[Outcome | RequestError]") -> None:
         async def outcome(lease: Lease) -> Outcome:
@@ -138,6 +146,10 @@ class FirstRounds:
         task = asyncio.create_task(work)
         self._keeping.add(task)
         task.add_done_callback(self._keeping.discard)
+
+
+def _lost() -> ProtocolError:
+    return ProtocolError("The server that ran this call has stopped; call again")
 
 
 async def _runs_nowhere(lease: Lease) -> Outcome:

@@ -7,15 +7,17 @@ next round. The handler knows nothing of that: it runs from the top, against its
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
+from itertools import repeat
 from typing import Any, TypeVar
 
 from pydantic_core import to_json
 
 from ..concurrency.places import Portion
 from ..concurrency.running import running_task
+from ..concurrency.waiting import wait_until
 from ..crypto.digests import digest_parts
 from ..errors import InvalidRequest, NoSharedStore, ProtocolError, StoreUnavailable, Unavailable
 from ..flow.single_use import OTHER_EPOCH
@@ -26,14 +28,14 @@ from ..protocol.messages import JSON, TASK_RESULT, Call, Change, Outcome, Outlet
 from ..storage.lease import Lease
 from ..storage.patience import begin_request
 from ..tasks.task_service import Tasks
-from .channel import Channel
+from .channel import Channel, leaving
 from .events import KEPT_AFTER, TOO_LATE_TO_CONTINUE, Event, SealedEvent
 from .first_rounds import FirstRounds
-from .hold import RETRY, Hold
+from .open_questions import RETRY, OpenQuestions
 from .open_streams import UNCOUNTED
 from .parts import LiveParts
 from .questions import read_answers
-from .task_results import TaskResults
+from .task_streams import TaskStreams
 
 T = TypeVar("T")
 
@@ -68,7 +70,7 @@ class LiveCalls:
     def __init__(self, dispatch: Dispatch, parts: LiveParts, tasks: Tasks) -> None:
         self._dispatch = dispatch
         self._parts = parts
-        self._task_results = TaskResults(dispatch, tasks, parts)
+        self._task_streams = TaskStreams(dispatch, tasks, parts)
         self._admission = parts.admission
         self._first_rounds = FirstRounds(parts)
         self._refusals = RefusalLog()
@@ -153,7 +155,7 @@ class LiveCalls:
                 with self._parts.holds.hold(call.principal):
                     running.let_go()
                     running.end()
-                    outcome = await self._first_rounds.find(event, call, channel)
+                    outcome = await self._first_rounds.wait_for(event, call, channel)
                 if not isinstance(outcome, Unfinished):
                     return outcome
                 event.move_on(outcome, channel.progress)
@@ -169,7 +171,7 @@ class LiveCalls:
     async def _wait_for_task(self, call: Call, channel: Channel, event: Event) -> Outcome | None:
         cancelled = self._cancellation_of(call)
         with store_needed():
-            return await self._task_results.serve(call, channel, event, cancelled, lambda: self._is_cancelled(call))
+            return await self._task_streams.serve(call, channel, event, cancelled, lambda: self._is_cancelled(call))
 
     async def take(self, id: str, read: Callable[[], JSON], principal: Principal | None) -> bool:
         """Keep the answer to a question of an open call, or of a task. Retry for a while if the store fails.
@@ -203,7 +205,7 @@ class LiveCalls:
             if asked.expires > self._parts.clock():  # who answers later is as good as the second who answers
                 await answers.keep(asked, answers.to(id, read()), principal)
             return True
-        return await self._task_results.take(id, read, principal)
+        return await self._task_streams.take(id, read, principal)
 
     async def _follow(self, event: Event, running: "_Running", channel: Channel, *, is_new: bool) -> Outcome | None:
         """Ask what a round needs, and run the next one, until there is a result.
@@ -274,7 +276,7 @@ class LiveCalls:
     async def _ask(
         self, event: Event, running: "_Running", channel: Channel, *, is_new: bool
     ) -> dict[str, JSON] | None:
-        """Send questions, and wait for all answers; see `Hold.wait`.
+        """Send questions, and wait for all answers.
 
         Args:
             event: has the questions.
@@ -285,23 +287,23 @@ class LiveCalls:
         Returns:
             The answers as a round takes them, by key; None if the round is not to run here.
         """
-        parts, principal = self._parts, running.call.principal
+        parts, call, principal = self._parts, running.call, running.call.principal
         if channel.gone:
             return None
         if not parts.is_shared():
             raise NoSharedStore
         if not channel.can_stream:
             raise InvalidRequest("This call asks a question, which needs Accept: text/event-stream")
-        id, round, call = parts.events.seal(event, principal), event.round, running.call
+        id = parts.events.seal(event, principal)
         with parts.holds.hold(principal), store_needed():
             await parts.events.keep(id)
-            cancelled, now = self._cancellation_of(call), parts.clock()
+            cancelled, is_cancelled = self._cancellation_of(call), partial(self._is_cancelled, call)
             rest = partial(_rest, event, id, running)
-            hold = Hold(event, round, id, principal, parts.answers, channel, self._admission, now, cancelled, rest)
+            questions = OpenQuestions(parts, channel, event, id, principal, cancelled, is_cancelled, rest)
             try:
                 if not is_new:
-                    await hold.look()
-                found = await self._wait(hold, call)
+                    await questions.look()
+                found = await questions.wait_for_answers()
                 if found is None or not await self._have_room(running, channel, event.size):
                     return None
                 if not event.questions:  # it has let go
@@ -309,19 +311,10 @@ class LiveCalls:
                 return read_answers(event.questions, found)
             except asyncio.CancelledError:
                 if running.is_cancelled:
-                    await hold.withdraw()
+                    await questions.withdraw()
                 raise
             finally:
-                hold.close()
-
-    async def _wait(self, hold: Hold, call: Call) -> dict[str, JSON] | None:
-        """Wait for all answers, or the cancellation of the call; see `Hold.wait`."""
-        while (found := await hold.wait()) is None and hold.heard_of_cancellation:
-            hold.heard_of_cancellation = False  # unless that was a false alarm, as when notices were missed
-            if await self._is_cancelled(call):
-                await hold.withdraw()
-                break
-        return found
+                questions.close()
 
     async def _have_room(self, running: "_Running", channel: Channel, size: int) -> bool:
         """Wait until there is room for a call that is to run on. It is not refused: its person has answered.
@@ -336,12 +329,15 @@ class LiveCalls:
         """
         if size > UNCOUNTED:
             portion = running.portion = running.portion or self._parts.holds.portion(running.call.principal)
-            while not portion.has_room():
-                if channel.gone or self._admission.draining:
-                    if not channel.gone:
-                        channel.prime("", RETRY)
-                    return False
-                await asyncio.sleep(LOOK_FOR_ROOM)
+
+            async def look(heard: object) -> bool | None:
+                return portion.has_room() or None
+
+            endings = partial(leaving, channel), self._admission.on_drain
+            if not await wait_until(look, pauses=repeat(LOOK_FOR_ROOM), endings=endings):
+                if not channel.gone:
+                    channel.prime("", RETRY)
+                return False
             portion.set(size)
         return True
 
@@ -383,23 +379,21 @@ class LiveCalls:
         if len(self._answered) > MOST_ANSWERED:
             del self._answered[next(iter(self._answered))]
 
-    async def watch(self, call: Call) -> None:
+    async def cancel_elsewhere(self, call: Call) -> None:
         """Wait until a call that takes long is cancelled through another replica, and cancel it."""
         cancelled = self._cancellation_of(call)
         running = next((each for each in self._open.get(_key(call), ()) if each.call is call), None)
         if running is None or cancelled is None:
             return
-        changes = self._parts.answers.listen((), (cancelled,))
-        try:
-            while True:
-                with suppress(StoreUnavailable):
-                    if await self._is_cancelled(call):  # also before this began to listen
-                        running.cancel()
-                        return
-                if not await changes.next():
-                    return
-        finally:
-            changes.close()
+
+        async def look(heard: object) -> bool | None:
+            with suppress(StoreUnavailable):
+                return await self._is_cancelled(call) or None  # also before this began to listen
+            return None
+
+        with closing(self._parts.answers.listen((), (cancelled,))) as changes:
+            if await wait_until(look, changes):
+                running.cancel()
 
     async def _is_cancelled(self, call: Call) -> bool:
         id = _cancellation(call.session, call.request_id).uri

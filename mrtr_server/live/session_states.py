@@ -1,15 +1,16 @@
 """What a session has set: the level of its log, the resources that it listens to, and whether it has ended."""
 
-import asyncio
 import random
-import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
+from itertools import repeat
 from typing import TypeVar
 
 from pydantic_core import from_json, to_json
 
+from ..concurrency.running import running_loop
+from ..concurrency.waiting import wait_until
 from ..crypto.digests import digest
 from ..crypto.keys import KeyRing
 from ..crypto.place_codec import PlaceCodec
@@ -18,7 +19,7 @@ from ..errors import InvalidRequestState, StoreUnavailable
 from ..protocol.callers import Principal
 from ..protocol.messages import Change, LogLevel
 from ..protocol.sessions import Session
-from ..storage.base import Store
+from ..storage.base import Redemption, Store
 from ..storage.pubsub import Fanout
 from ..storage.quotas import Quotas
 from .allowances import Allowance
@@ -150,11 +151,16 @@ class SessionStates:
         if not self._store.shared:  # nothing there waits between a read and the write that follows
             yield
             return
-        name, until = digest(["live session, in turn", session]), time.monotonic() + TURN
-        while (turn := await self._store.redeem(name, "", lease=TURN, keep=2 * TURN)).verdict != "granted":
-            if time.monotonic() > until:
-                raise StoreUnavailable("Other changes of the session take too long")
-            await asyncio.sleep(LOOK_FOR_TURN * random.uniform(0.5, 1.5))  # noqa: S311  so that not all look at once
+        name = digest(["live session, in turn", session])
+
+        async def look(heard: object) -> Redemption | None:
+            turn = await self._store.redeem(name, "", lease=TURN, keep=2 * TURN)
+            return turn if turn.verdict == "granted" else None
+
+        pauses = (LOOK_FOR_TURN * random.uniform(0.5, 1.5) for _ in repeat(0))  # noqa: S311  so that not all look at once
+        turn = await wait_until(look, deadline=running_loop().time() + TURN, pauses=pauses)
+        if turn is None:
+            raise StoreUnavailable("Other changes of the session take too long")
         try:
             yield
         finally:

@@ -10,7 +10,8 @@ from typing import Any, Generic, TypeVar
 
 from typing_extensions import override
 
-from ..concurrency.wakes import Wakes
+from ..concurrency.running import running_loop
+from ..concurrency.waiting import Wakes, wait_until
 from ..errors import StoreUnavailable
 from .base import Redemption, TaskStore
 from .quotas import ANY, UNLIMITED, Quota, Usage, UsageByCaller
@@ -260,7 +261,10 @@ class _InProcessTasks(TaskStore):
     async def wait_for_tasks(
         self, seconds: float, *, tools: Sequence[str], without: Sequence[str] = (), lapsed: bool = True
     ) -> None:
-        await self._wakes.wait(seconds)
+        async def look(heard: Sequence[bool] | None) -> bool | None:
+            return bool(heard) or None
+
+        await wait_until(look, self._wakes, deadline=running_loop().time() + seconds, at_once=False)
 
     def _put(self, row: TaskRow) -> None:
         present = self._tasks.get(row.id)

@@ -169,7 +169,7 @@ class Tasks:
             return await self.store.find_task(row.id) or row
 
         try:
-            return await self._waiting.until_settled(row, find, min(self._limits.first_ask_seconds, row.ttl))
+            return await self._waiting.wait_for(row, find, min(self._limits.first_ask_seconds, row.ttl))
         except StoreUnavailable:
             pass  # the client may yet ask for it
         except asyncio.CancelledError:  # the client has left
@@ -186,7 +186,7 @@ class Tasks:
     async def see_what_comes_of_it(self, call: Call) -> Task:
         """Return the task that a call has answered, when it has asked again or ended, or after a moment."""
         row = await self._find_of(call)
-        return self.view(await self._until_settled(row, self._limits.first_ask_seconds))
+        return self.view(await self._wait_for(row, self._limits.first_ask_seconds))
 
     async def wait_for_result(self, call: Call, outlet: Outlet) -> TaskResult:
         """Wait for what a task has for its client: what it asks, or what it came to.
@@ -203,7 +203,7 @@ class Tasks:
         if not self._waiting.has_room(row) and self._records.status(row) == "working":
             raise Busy(AGAIN_AFTER)
         reader = None if row.status in ENDED else self.pieces_for(call, outlet)
-        task = self.view(await self._until_settled(row, self._limits.result_wait_seconds, reader))
+        task = self.view(await self._wait_for(row, self._limits.result_wait_seconds, reader))
         if task.status != "working":
             return TaskResult(task)
         return TaskResult(task, self._sealed.seal_wait(binding_of(row), 0 if reader is None else reader.position))
@@ -231,8 +231,8 @@ class Tasks:
             self._refusals.note("%s: refused a requestState: %s", call.method, refused.reason)
             raise
 
-    async def _until_settled(self, row: TaskRow, seconds: float, reader: PieceReader | None = None) -> TaskRow:
-        return await self._waiting.until_settled(row, lambda: self._find(row.id, row.owner), seconds, reader)
+    async def _wait_for(self, row: TaskRow, seconds: float, reader: PieceReader | None = None) -> TaskRow:
+        return await self._waiting.wait_for(row, lambda: self._find(row.id, row.owner), seconds, reader)
 
     async def peek(self, ids: Sequence[str], owner: str) -> Looked:
         """Look up tasks of an owner, in one go unless they are large.

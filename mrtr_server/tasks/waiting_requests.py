@@ -1,10 +1,11 @@
 """Requests that wait for a task: each is a place on the event loop, and holds no connection, worker or thread."""
 
-import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import nullcontext, suppress
+from contextlib import closing
 
 from ..concurrency.places import PlacesByCaller
+from ..concurrency.running import running_loop
+from ..concurrency.waiting import growing, wait_until
 from ..flow.admission import Admission
 from ..limits import Limits
 from ..protocol.messages import Change, TaskStatus
@@ -45,7 +46,7 @@ class WaitingRequests:
         """Return whether one more request may wait for a task of its caller."""
         return self.places.has_room(row.caller or None)
 
-    async def until_settled(
+    async def wait_for(
         self,
         row: TaskRow,
         find: Callable[[], Awaitable[TaskRow]],
@@ -70,35 +71,28 @@ class WaitingRequests:
             if reader is not None:
                 await reader.send_new()
             return row
-        loop = asyncio.get_running_loop()
-        draining = self._admission.draining
-        ends = loop.time() + (min(seconds, row.poll, WHILE_DRAINING) if draining else seconds)
-        timeout: asyncio.Timeout | None = None
 
-        def end() -> None:
-            nonlocal ends
-            ends = loop.time()
-            if timeout is not None:
-                with suppress(RuntimeError):  # it has just run out
-                    timeout.reschedule(ends)
+        async def look(heard: object) -> TaskRow | None:
+            nonlocal row
+            row = await find()
+            if reader is not None:  # what came before the task asked or ended, too
+                await reader.send_new()
+            return None if self._status(row) == "working" else row
 
-        give_back = self.places.take(row.caller or None)
+        is_draining = self._admission.draining
+        if is_draining:
+            seconds = min(seconds, row.poll, WHILE_DRAINING)
         wanted = {Change("task", row.id)} if reader is None else {Change("task", row.id), Change("piece", row.id)}
-        changes = self._fanout.subscribe(frozenset(wanted))
+        give_back = self.places.take(row.caller or None)
         try:
-            with nullcontext() if draining else self._admission.on_drain(end):
-                row, pause = await find(), FIRST_LOOK  # it may have changed before anybody listened
-                if reader is not None:
-                    await reader.send_new()
-                while loop.time() < ends and self._status(row) == "working":
-                    with suppress(TimeoutError):
-                        async with asyncio.timeout_at(min(loop.time() + pause, ends)) as timeout:
-                            if not await changes.next():  # the fan-out has ended it
-                                await loop.create_future()
-                    row, pause = await find(), min(pause * 2, LAST_LOOK)
-                    if reader is not None:  # what came before the task asked or ended, too
-                        await reader.send_new()
+            with closing(self._fanout.subscribe(frozenset(wanted))) as changes:
+                await wait_until(
+                    look,
+                    changes,
+                    deadline=running_loop().time() + seconds,
+                    pauses=growing(FIRST_LOOK, LAST_LOOK),
+                    endings=() if is_draining else (self._admission.on_drain,),
+                )
         finally:
             give_back()
-            changes.close()
         return row

@@ -10,7 +10,8 @@ import asyncio
 from collections.abc import Callable
 from time import monotonic
 from typing import Any
-from weakref import WeakKeyDictionary
+
+from ..concurrency.running import PerLoop, running_loop
 
 LARGEST_GROUP = 4
 """How many responses go out together at most."""
@@ -42,7 +43,7 @@ class Group:
                 self._flush()
             return False
         if not waiting:
-            asyncio.get_running_loop().call_soon(self._flush)
+            running_loop().call_soon(self._flush)
         waiting.append(transport)
         return True
 
@@ -52,16 +53,12 @@ class Group:
             transport.flush()
 
 
-_groups: "WeakKeyDictionary[asyncio.AbstractEventLoop, Group]" = WeakKeyDictionary()
+_groups = PerLoop[Group]()
 
 
-def group_of(loop: asyncio.AbstractEventLoop) -> Group:
-    """Return the group of an event loop.
-
-    Args:
-        loop: the event loop.
-    """
-    return _groups.setdefault(loop, Group())
+def group_here() -> Group:
+    """Return the group of the running event loop."""
+    return _groups.here(Group)
 
 
 class GroupedTransport:

@@ -20,7 +20,7 @@ from typing import Any
 import uvicorn
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
-from .grouped_writes import GroupedTransport, group_of
+from .grouped_writes import GroupedTransport, group_here
 
 repeated_heads: Callable[[Any], Any] | None
 ignoring_upgrades: Callable[[Any], Any] | None
@@ -71,7 +71,7 @@ def one_write(base: Any) -> Any:
 
         def connection_made(self, transport: asyncio.Transport) -> None:
             """Begin to serve a connection."""
-            super().connection_made(JoiningTransport(transport, group_of(self.loop)))
+            super().connection_made(JoiningTransport(transport, group_here()))
 
         def on_response_complete(self) -> None:
             """End a response: one without a body, such as that to HEAD, has not been written yet."""

@@ -22,7 +22,7 @@ from uvicorn.protocols.http.httptools_impl import (
     RequestResponseCycle,
 )
 
-from .grouped_writes import GroupedTransport, group_of
+from .grouped_writes import GroupedTransport, group_here
 from .shortcuts import Listed, Shortcuts
 
 _LAST_CHUNK = b"0\r\n\r\n"
@@ -219,7 +219,7 @@ def _grouped(cycle: Any) -> GroupedTransport | None:
     connection = getattr(cycle.on_response, "__self__", None)
     if not isinstance(connection, HttpToolsProtocol) or connection.transport is not cycle.transport:
         return None
-    transport: Any = GroupedTransport(cycle.transport, group_of(connection.loop))
+    transport: Any = GroupedTransport(cycle.transport, group_here())
     connection.transport = cycle.transport = transport
     return transport  # type: ignore[no-any-return]
 

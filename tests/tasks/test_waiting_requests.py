@@ -352,7 +352,7 @@ class TestARequestThatNobodyTells:
             return row
 
         async def wait() -> None:
-            work = asyncio.create_task(waiting.until_settled(row, find, seconds))
+            work = asyncio.create_task(waiting.wait_for(row, find, seconds))
             await asyncio.sleep(0)
             if is_over:
                 for listener in tuple(fanout._listeners):
@@ -401,7 +401,7 @@ class TestARequestLooksAtItsTask:
         async def wait() -> None:
             asyncio.get_running_loop().call_later(0.25, fanout.publish, Change("piece", row.id))
             reader: Any = Reader() if sends_pieces else None
-            assert await waiting.until_settled(row, find, 0.5, reader) == row
+            assert await waiting.wait_for(row, find, 0.5, reader) == row
 
         began = virtual_time.now
         virtual_time.run(wait())

@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 from ...protocol.messages import Change, Subscription
 from ..pubsub import InProcessFanout, Listener, topic_of
@@ -12,8 +12,8 @@ CHANGED = "changed "
 """How a notice of a change begins."""
 CARRIED = "carried "
 """How a notice of a change begins that carries something; earlier releases do not know it."""
-URGENT = frozenset({"answer", "cancelled"})
-"""The kinds of changes that somebody waits for: a call that is open."""
+URGENT = frozenset({"answer", "cancelled", "page"})
+"""The kinds of changes that somebody waits for: a call that is open, or held."""
 
 
 class SQLFanout(InProcessFanout):
@@ -40,7 +40,7 @@ class SQLFanout(InProcessFanout):
     def subscribe(self, wanted: frozenset[Change]) -> Subscription:
         """Start listening; see `Fanout`."""
         subscription = super().subscribe(wanted)
-        if any(change.kind in URGENT for change in wanted):
+        if _hurries({change.kind for change in wanted}):
             self._notices.hurry(1)
         if wanted:
             self._notices.start()
@@ -48,7 +48,7 @@ class SQLFanout(InProcessFanout):
 
     def _forget(self, listener: Listener) -> bool:
         forgotten = super()._forget(listener)
-        if forgotten and not URGENT.isdisjoint(listener.topics):
+        if forgotten and _hurries(listener.topics.keys()):
             self._notices.hurry(-1)
         return forgotten
 
@@ -70,6 +70,11 @@ class SQLFanout(InProcessFanout):
         self._updated_all = time.time()
         for listener in tuple(self._listeners):
             listener.notify_of_all()
+
+
+def _hurries(kinds: Set[str]) -> bool:
+    """Return whether a listener waits for what a person does; the stream of a session, which stays, is in no hurry."""
+    return not URGENT.isdisjoint(kinds) and "session" not in kinds
 
 
 def _written(change: Change) -> str:

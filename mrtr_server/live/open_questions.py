@@ -1,16 +1,18 @@
 """A call that waits for answers: its questions are on its stream, and nothing of its handler runs."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 
 from pydantic_core import to_json
 
 from ..concurrency.running import running_loop
-from ..flow.admission import Admission
+from ..concurrency.waiting import wait_until
 from ..protocol.callers import Principal
 from ..protocol.messages import JSON, Change, PageReported
-from .answers import Answers, Asked
-from .channel import Channel
+from .answers import Asked
+from .channel import Channel, held_open
 from .events import Event, SealedEvent
+from .parts import LiveParts
 from .questions import ANSWERED_ELSEWHERE, CALL_CANCELLED, TOO_LATE, WITHDRAWN, no_answer
 
 LARGE = 4096
@@ -20,56 +22,51 @@ RETRY = 250
 """When the client of a stream that closes is to come back, in milliseconds."""
 
 
-class Hold:
+class OpenQuestions:
     """The questions of one round, and the answers to them.
 
-    While it waits, it holds ids: neither the questions nor the call. A person may take their time.
+    While they are open, they hold ids: neither the questions nor the call. A person may take their time.
 
     Args:
+        parts: what open calls share.
+        channel: the response to the client.
         event: has the questions.
-        round: names the round that asked.
         id: of the event, which is kept.
         principal: on whose behalf the call is.
-        answers: keeps the answers, and tells of them.
-        channel: the response to the client.
-        admission: says when the server drains.
-        now: the time in seconds since the epoch.
         cancelled: tells that the call may have been cancelled; None if it can't be.
+        is_cancelled: returns whether it has been.
         rest: lets go of the event and the call; called once the questions are out.
     """
 
-    _has_sent = _has_come_back = False
-    heard_of_cancellation = False
-    """Whether the call may have been cancelled."""
+    _has_come_back = False
 
     def __init__(
         self,
+        parts: LiveParts,
+        channel: Channel,
         event: Event,
-        round: str,
         id: SealedEvent,
         principal: Principal | None,
-        answers: Answers,
-        channel: Channel,
-        admission: Admission,
-        now: float,
         cancelled: Change | None,
+        is_cancelled: Callable[[], Awaitable[bool]],
         rest: Callable[[], None],
     ) -> None:
         self._event = event
         self._rest = rest
-        self._round = round
+        self._round = event.round
         self._id = id
         self._principal = principal
-        self._answers = answers
+        self._answers = answers = parts.answers
         self._channel = channel
-        self._admission = admission
+        self._on_drain = parts.admission.on_drain
+        self._is_cancelled = is_cancelled
         self._asked: dict[str, Asked] = {}
         self._rows: dict[str, Asked] = {}
         self._in_vain: dict[str, JSON] = {}
         """What counts as the answers if nobody answers in time, by key."""
         others = [] if cancelled is None else [cancelled]
         for key, question in event.questions.items():
-            self._asked[key] = asked = answers.asked(round, key, event.expires)
+            self._asked[key] = asked = answers.asked(event.round, key, event.expires)
             self._rows[asked.row] = asked
             self._in_vain[key] = no_answer(question)
             if question.page:
@@ -81,10 +78,7 @@ class Hold:
         self._is_answered = not self._asked
         self._requests: dict[str, str] = {}
         """The ids of the requests that were sent, by key."""
-        left = event.expires - now
-        self._is_too_late = left <= 0.0
-        self._loop = running_loop()
-        self._deadline = self._loop.time() + left
+        self._deadline = running_loop().time() + event.expires - parts.clock()
 
     async def look(self) -> None:
         """Find what was answered while the client was away. Raises `StoreUnavailable`.
@@ -96,43 +90,33 @@ class Hold:
         for key, asked in self._asked.items():
             self._take(key, await self._answers.find(asked))
 
-    async def wait(self) -> dict[str, JSON] | None:
-        """Send the questions that have not been sent, and wait for all answers.
+    async def wait_for_answers(self) -> dict[str, JSON] | None:
+        """Send the questions that were not sent before, and wait for all answers.
 
         Returns:
-            The answers by key; None if the client has left, may have cancelled the call, or is to continue elsewhere.
+            The answers by key; None if the client has left, has cancelled the call, or is to continue elsewhere.
 
         Raises:
             StoreUnavailable: an answer could not be found.
             MissingCapability: clients of this version can't be asked that.
         """
-        if self._is_too_late and not self._is_answered:
-            await self._give_up()
+        loop = running_loop()
+        if not self._is_answered and loop.time() < self._deadline:
+            self._send()
+            self._rest()
+            endings = partial(held_open, self._channel), self._on_drain
+            found = await wait_until(self._hear, self._changes, deadline=self._deadline, endings=endings)
+            if found is False:
+                return None
+            if found is None and loop.time() < self._deadline:
+                if not self._channel.gone:  # it drains
+                    self._channel.prime("", RETRY)  # the client has the id of the last question
+                return None
         if not self._is_answered:
-            if not self._has_sent:
-                self._has_sent = True
-                self._send()
-                self._rest()
-            self._channel.on_gone(self._changes.close)
-            self._channel.waits(True)
-            ending = self._loop.call_at(self._deadline, self._end_in_vain)
-            try:
-                await self._channel.flush()
-                with self._admission.on_drain(self._changes.close):
-                    await self._hear()
-            finally:
-                ending.cancel()
-                self._channel.waits(False)
-                self._channel.on_gone(None)
-            if self._is_too_late and not self._is_answered:
-                await self._give_up()
-        if self._is_answered:
-            if self._left_out:
-                await self._find_left_out()
-            return self._found
-        if not (self._channel.gone or self.heard_of_cancellation):  # it drains
-            self._channel.prime("", RETRY)  # the client has the id of the last question
-        return None
+            await self._give_up()
+        for key in self._left_out:  # which the store alone holds
+            self._found[key] = await self._answers.find(self._asked[key]) or self._in_vain[key]
+        return self._found
 
     async def withdraw(self) -> None:
         """Close the questions, which then take no more answers. Raises `StoreUnavailable`."""
@@ -160,11 +144,6 @@ class Hold:
             self._found[key] = {}
             self._left_out.add(key)
 
-    async def _find_left_out(self) -> None:
-        """Find the answers again that the store alone holds. Raises `StoreUnavailable`."""
-        for key in self._left_out:
-            self._found[key] = await self._answers.find(self._asked[key]) or self._in_vain[key]
-
     def _send(self) -> None:
         event = self._event
         if event.sent >= len(event.questions):  # there will be no event with an id for a while
@@ -182,23 +161,20 @@ class Hold:
         self._requests[asked.key] = id
         return id
 
-    def _end_in_vain(self) -> None:
-        self._is_too_late = True
-        self._changes.close()
-
-    async def _hear(self) -> None:
-        while not (self._is_answered or self.heard_of_cancellation):
-            heard = await self._changes.next()
-            if not heard:
-                return
-            for change in heard:
-                if change.kind == "page":
-                    self._channel.send(PageReported(change.uri))
-                elif change.kind == "cancelled":
-                    self.heard_of_cancellation = True
-                elif (asked := self._rows.get(change.uri)) is not None:
-                    self._take(asked.key, self._answers.carried(change) or await self._answers.find(asked))
-            del heard, change  # an answer may be as large as a request, and the others be long in coming
+    async def _hear(self, heard: Sequence[Change] | None) -> bool | None:
+        """Take what has come; return True when there are all answers, and False if the call was cancelled."""
+        if heard is None:  # at first
+            await self._channel.flush()
+        for change in heard or ():
+            if change.kind == "page":
+                self._channel.send(PageReported(change.uri))
+            elif change.kind == "cancelled":
+                if await self._is_cancelled():  # or notices were missed
+                    await self.withdraw()
+                    return False
+            elif (asked := self._rows.get(change.uri)) is not None:
+                self._take(asked.key, self._answers.carried(change) or await self._answers.find(asked))
+        return True if self._is_answered else None
 
     async def _give_up(self) -> None:
         """Answer what nobody has answered in time; an answer that came just before that counts."""
