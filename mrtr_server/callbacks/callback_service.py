@@ -161,20 +161,7 @@ class Reports(Generic[T]):
 
 
 class Callbacks:
-    """Makes the links to callbacks, and stores what callbacks report.
-
-    Args:
-        known: the server's callbacks by name; more may be added.
-        ring: signs the links, and seals the reports.
-        store: where the reports are stored.
-        audience: the server that the links belong to.
-        base: where browsers reach the server.
-        identifies: whether the server can tell whose browser opens a link.
-        fanout: notifies those who wait for a report.
-        limits: how long a flow lives, how long a client is held, how large a report may be, and how much may be stored.
-        on_drain: tells a call that is held when the server begins to drain.
-        clock: returns the time in seconds since the epoch.
-    """
+    """Makes the links to callbacks, and stores what callbacks report."""
 
     def __init__(
         self,
@@ -210,15 +197,7 @@ class Callbacks:
     ) -> CallbackLink:
         """Return the link for an ask of a flow. It is the same in each round. A task has one of its own.
 
-        Args:
-            callback: where it leads.
-            key: the ask's key.
-            question: the question's digest.
-            call: the request that asks.
-            flow: the flow that it belongs to.
-
-        Raises:
-            FlowError: nobody could open this link, or the wrong person could.
+        Raises `FlowError`.
         """
         name = callback.name
         if self.known.get(name) is not callback:
@@ -246,32 +225,14 @@ class Callbacks:
         return _callback_link(callback, base, self._links.seal(name, id, owner(call.principal), expires))
 
     def unseal_link(self, callback: Callback[Any], token: str) -> Link:
-        """Check the token of a link that a browser opened.
-
-        Args:
-            callback: the callback that was called.
-            token: what the browser sent; it may be anything.
-
-        Returns:
-            The link.
-
-        Raises:
-            LinkRefused: it is not a link to this callback, or it has expired.
-        """
+        """Check the token of a link that a browser opened; return the link. Raises `LinkRefused`."""
         link = self._links.unseal(callback.name, token)
         if link.expires <= self._clock():
             raise LinkRefused("expired")
         return link
 
     def callback_link_of(self, callback: Callback[Any], link: Link, host: str, root: str) -> CallbackLink:
-        """Return the link that a browser opened, as its callback receives it.
-
-        Args:
-            callback: where it leads.
-            link: the link, checked.
-            host: the `Host` header of the request.
-            root: the path at which the application is mounted.
-        """
+        """Return the link that a browser opened, as its callback receives it."""
         return _callback_link(callback, self._base.at(host, root) or "", link)
 
     def page(self, flow: FlowRecord, key: str, question: str) -> str:
@@ -281,20 +242,9 @@ class Callbacks:
     # Reports
 
     async def report(self, link: Link, report: JSON, person: Principal | None) -> bool:
-        """Store what a callback reports, unless there is a report already.
+        """Store what a callback reports, unless there is a report already; return whether it was stored.
 
-        Args:
-            link: the link that was opened.
-            report: in the shape of an answer.
-            person: whose browser opened it, which is whom the report counts for; None where nobody is known.
-
-        Returns:
-            Whether it was stored.
-
-        Raises:
-            FlowError: it is too large.
-            Full: too much is stored, by all callers or (`OverShare`) for this person.
-            StoreUnavailable: it could not be stored.
+        Raises `FlowError`, `Full`, `StoreUnavailable`.
         """
         payload = to_json(report)
         if len(payload) > self._limits.state_bytes:
@@ -308,17 +258,7 @@ class Callbacks:
         return kept
 
     async def find(self, id: str) -> Report | None:
-        """Return the report that is stored under a link's id.
-
-        Args:
-            id: the link's id.
-
-        Returns:
-            The report; None if there is none.
-
-        Raises:
-            StoreUnavailable: the store can't be reached, or what it holds is not what was stored there.
-        """
+        """Return the report that is stored under a link's id. Raises `StoreUnavailable`."""
         sealed = await self._store.get(id)
         if sealed is None:
             return None
@@ -332,12 +272,7 @@ class Callbacks:
     async def reports(self, flow: FlowRecord, should_yield: Callable[[], T | None] = lambda: None) -> Reports[T]:
         """Collect the reports from the pages that a person agreed to open, and hold the call until they have arrived.
 
-        Args:
-            flow: has the answers.
-            should_yield: returns why the call is to continue elsewhere, which ends the waiting, or None.
-
-        Returns:
-            What has arrived in the time that `Limits(hold_seconds=)` allows, and what has not.
+        Return what has arrived in the time that `Limits(hold_seconds=)` allows, and what has not.
         """
         waiting = {
             (key, question): self.page(flow, key, question)

@@ -37,12 +37,8 @@ class _Asked(Generic[K, V]):
 class BatchLoader(Generic[K, V]):
     """Looks up the first key at once, and the keys that arrive meanwhile in one batch as soon as that lookup has ended.
 
-    Every lookup begins after it was asked for, so it finds everything that was written before.
-
-    Args:
-        look_up: returns the values of some keys, without those that have none.
-        begin: is called before a batch is looked up, with the time since when somebody waits for it, by the monotonic
-            clock. A batch has a context of its own, and not that of a caller.
+    Every lookup begins after it was asked for, so it finds everything that was written before. A batch has a context of
+    its own, not that of a caller; `begin` is called before, with the time since when somebody waits for it.
     """
 
     def __init__(
@@ -55,17 +51,7 @@ class BatchLoader(Generic[K, V]):
         self._asked = PerLoop[_Asked[K, V]]()
 
     async def get(self, key: K) -> V | None:
-        """Return the value of a key.
-
-        Args:
-            key: what to look up.
-
-        Returns:
-            The value; None if there is none.
-
-        Raises:
-            Exception: whatever `look_up` raised.
-        """
+        """Return the value of a key; None if there is none. Raises what `look_up` raised."""
         asked, loop = self._asked.here(_Asked), running_loop()
         if asked.is_busy:
             future: asyncio.Future[V | None] = loop.create_future()

@@ -30,11 +30,7 @@ _SUSPENDED = (
 
 
 class LoopWatch:
-    """Logs once that an event loop stands still, and where: another thread looks at the line that runs.
-
-    Args:
-        loop: the running event loop.
-    """
+    """Logs once that an event loop stands still, and where: another thread looks at the line that runs."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = weakref.ref(loop)
@@ -93,10 +89,6 @@ def watch_loop() -> None:
 
 
 def seconds_lost(since: float) -> float:
-    """Return for how long the running event loop has stood still, as far as it is watched, in seconds.
-
-    Args:
-        since: a time of `time.monotonic`.
-    """
+    """Return for how long the running event loop has stood still, as far as it is watched, in seconds."""
     watch = _watches.get()
     return 0.0 if watch is None else watch.seconds_lost(since)

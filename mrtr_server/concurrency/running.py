@@ -59,9 +59,9 @@ class PerLoop(Generic[T]):
         """Return what is kept for the running event loop; None for nothing."""
         return self._kept.get(ref(running_loop()))
 
-    def here(self, make: Callable[[], T]) -> T:
-        """Return what is kept for the running event loop; it is made if there is nothing."""
-        found = self.get()
+    def here(self, make: Callable[[], T], loop: asyncio.AbstractEventLoop | None = None) -> T:
+        """Return what is kept for the running event loop, which a caller may know; it is made if there is nothing."""
+        found = self._kept.get(ref(running_loop() if loop is None else loop))
         return self.put(make()) if found is None else found
 
     def put(self, value: T) -> T:

@@ -10,16 +10,15 @@ from .running import PerLoop, running_loop
 
 T = TypeVar("T")
 C = TypeVar("C")
-C_co = TypeVar("C_co", covariant=True)
 
 CLOSE_WITHIN = 1.0
 """How long changes may take to end when a wait is told to, in seconds."""
 
 
-class Changes(Protocol[C_co]):
+class Changes(Protocol[C]):
     """What has changed, for one listener."""
 
-    async def next(self) -> list[C_co]:
+    async def next(self) -> list[C]:
         """Wait for changes; return those since the last time, and an empty list when there will be no more."""
         ...
 

@@ -274,7 +274,7 @@ class Redeemer:
 
     async def _find_result(self, delivery: _Delivery) -> RoundResult:
         """Run the delivery, or wait for the result of another one."""
-        result = await wait_until(partial(self._try, delivery), pauses=delivery.pauses())
+        result: RoundResult | None = await wait_until(partial(self._try, delivery), pauses=delivery.pauses())
         assert result is not None  # noqa: S101  nothing else ends the wait
         return result
 

@@ -14,8 +14,8 @@ from ..concurrency.waiting import wait_until
 from ..errors import Full, NotExecuted, ProtocolError, RequestError, StoreUnavailable
 from ..protocol.messages import Call, Outcome, Outlet, Unfinished
 from ..storage.lease import Lease
-from .channel import Channel, leaving
 from .events import Event, SealedEvent
+from .open_questions import Channel, leaving
 from .parts import LiveParts
 
 KEPT = 3600.0
@@ -36,9 +36,6 @@ class FirstRounds:
 
     While its client listens, a round is nowhere but here. When the client of a stream leaves, the round takes the lease
     of its name, and its outcome is recorded under that.
-
-    Args:
-        parts: what open calls share.
     """
 
     def __init__(self, parts: LiveParts) -> None:
@@ -50,13 +47,7 @@ class FirstRounds:
     async def run(
         self, call: Call, channel: Channel, dispatch: Callable[[Call, Outlet], Awaitable[Outcome]]
     ) -> Outcome:
-        """Run a first round.
-
-        Args:
-            call: the request.
-            channel: the response to its client.
-            dispatch: runs it.
-        """
+        """Run a first round."""
         came: asyncio.Future[Outcome | RequestError] | None = None
 
         def begin() -> str:
@@ -88,16 +79,7 @@ class FirstRounds:
         return outcome
 
     async def wait_for(self, event: Event, call: Call, channel: Channel) -> Outcome:
-        """Wait for the outcome of a first round that runs elsewhere, or ran.
-
-        Args:
-            event: names the round. While that is waited for, it has let go of its call.
-            call: the request that began it.
-            channel: the response to the client that came back.
-
-        Raises:
-            RequestError: its outcome is one; or nobody runs it any more.
-        """
+        """Wait for the outcome of a first round that runs elsewhere, or ran. Raises `RequestError`."""
         sealed = self._events.seal(event, call.principal)
         await self._events.keep(sealed)
         channel.prime(sealed.after(0))
@@ -121,7 +103,8 @@ class FirstRounds:
                 raise _lost()
             return None
 
-        outcome = await wait_until(look, pauses=repeat(LOOK), endings=(partial(leaving, channel),))
+        endings = (partial(leaving, channel),)
+        outcome: Outcome | None = await wait_until(look, pauses=repeat(LOOK), endings=endings)
         if outcome is None:
             raise _lost()
         if isinstance(outcome, Unfinished):

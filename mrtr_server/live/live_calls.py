@@ -28,13 +28,11 @@ from ..protocol.messages import JSON, TASK_RESULT, Call, Change, Outcome, Outlet
 from ..storage.lease import Lease
 from ..storage.patience import begin_request
 from ..tasks.task_service import Tasks
-from .channel import Channel, leaving
+from .answers import read_answers
 from .events import KEPT_AFTER, TOO_LATE_TO_CONTINUE, Event, SealedEvent
 from .first_rounds import FirstRounds
-from .open_questions import RETRY, OpenQuestions
-from .open_streams import UNCOUNTED
-from .parts import LiveParts
-from .questions import read_answers
+from .open_questions import RETRY, Channel, OpenQuestions, leaving
+from .parts import UNCOUNTED, LiveParts
 from .task_streams import TaskStreams
 
 T = TypeVar("T")
@@ -59,13 +57,7 @@ Dispatch = Callable[[Call, Outlet], Awaitable[Outcome]]
 
 
 class LiveCalls:
-    """Serves calls of clients that answer while a call is open.
-
-    Args:
-        dispatch: runs a round of a call.
-        parts: what calls and sessions share.
-        tasks: knows the tasks whose results clients wait for.
-    """
+    """Serves calls of clients that answer while a call is open."""
 
     def __init__(self, dispatch: Dispatch, parts: LiveParts, tasks: Tasks) -> None:
         self._dispatch = dispatch
@@ -82,16 +74,8 @@ class LiveCalls:
     async def serve(self, call: Call, channel: Channel) -> Outcome | None:
         """Serve a new call.
 
-        Args:
-            call: the request.
-            channel: the response to its client.
-
-        Returns:
-            The outcome; None if there is none to be sent, since the client has left, has cancelled the call, or
-            continues elsewhere.
-
-        Raises:
-            RequestError: why there is no outcome.
+        Return the outcome; None if there is none to be sent, since the client has left, has cancelled the call, or
+        continues elsewhere. Raises `RequestError`.
         """
         running = self._enter(call, channel)
         try:
@@ -122,7 +106,7 @@ class LiveCalls:
         """Run the first round of a call; or, of one that the client repeats since its pages are done, the next."""
         call, pages = running.call, self._parts.pages
         with store_needed():
-            event = await pages.find(call, channel, self._parts.clock())
+            event = await pages.find(call, self._parts.clock(), can_stream=channel.can_stream)
             if event is None:
                 return await self._first_rounds.run(call, channel, self._dispatch)
             answers = await pages.answers(event)
@@ -174,18 +158,9 @@ class LiveCalls:
             return await self._task_streams.serve(call, channel, event, cancelled, lambda: self._is_cancelled(call))
 
     async def take(self, id: str, read: Callable[[], JSON], principal: Principal | None) -> bool:
-        """Keep the answer to a question of an open call, or of a task. Retry for a while if the store fails.
+        """Keep the answer to a question of an open call, or of a task; return whether the id is that of a question.
 
-        Args:
-            id: of the response that came; it may be anything.
-            read: returns the answer in it.
-            principal: on whose behalf it came.
-
-        Returns:
-            Whether the id is that of a question.
-
-        Raises:
-            RequestError: the answer could not be kept.
+        If the store fails, retry for a while: no client sends an answer again. Raises `RequestError`.
         """
         began, pause = time.monotonic(), LONGEST_PAUSE / 16
         with store_needed():
@@ -211,12 +186,6 @@ class LiveCalls:
         """Ask what a round needs, and run the next one, until there is a result.
 
         While a person is asked, nobody holds the call: it is read again from where the event is kept.
-
-        Args:
-            event: where the round has ended. It moves on with the call.
-            running: the call.
-            channel: the response to the client.
-            is_new: whether its questions have never been sent.
         """
         while True:
             if self._is_to_move(event, channel, is_new=is_new):
@@ -265,8 +234,7 @@ class LiveCalls:
     async def _end_with_pages(self, event: Event, channel: Channel) -> None:
         """End a call that can't stay open with the pages that it asks for, if that is all it asks.
 
-        Raises:
-            PagesRequired: the client is to send the call again when the person is done there.
+        Raises `PagesRequired`.
         """
         parts, call = self._parts, channel.load(event.origin)
         if parts.pages.may_end_with(event.questions, call, is_shared=parts.is_shared()):
@@ -278,14 +246,7 @@ class LiveCalls:
     ) -> dict[str, JSON] | None:
         """Send questions, and wait for all answers.
 
-        Args:
-            event: has the questions.
-            running: the call.
-            channel: the response to the client.
-            is_new: whether they have never been sent, so that there can be no answer yet.
-
-        Returns:
-            The answers as a round takes them, by key; None if the round is not to run here.
+        Return the answers as a round takes them, by key; None if the round is not to run here.
         """
         parts, call, principal = self._parts, running.call, running.call.principal
         if channel.gone:
@@ -317,15 +278,9 @@ class LiveCalls:
                 questions.close()
 
     async def _have_room(self, running: "_Running", channel: Channel, size: int) -> bool:
-        """Wait until there is room for a call that is to run on. It is not refused: its person has answered.
+        """Wait until there is room for a call that is to run on, which is not refused: its person has answered.
 
-        Args:
-            running: the call.
-            channel: the response to the client.
-            size: of what is read of it, in bytes.
-
-        Returns:
-            Whether there is; False if the call is to continue elsewhere, or when its client comes back.
+        Return False if it is to continue elsewhere, or when its client comes back.
         """
         if size > UNCOUNTED:
             portion = running.portion = running.portion or self._parts.holds.portion(running.call.principal)
@@ -352,17 +307,7 @@ class LiveCalls:
     # Cancellation
 
     async def cancel(self, session: str, request_id: str | int, principal: Principal | None) -> None:
-        """Cancel a call of a session, wherever it runs.
-
-        Args:
-            session: its key.
-            request_id: of the request that began the call.
-            principal: on whose behalf.
-
-        Raises:
-            StoreUnavailable: it could not be kept, for a client that comes back.
-            Busy: likewise, since the principal has cancelled too much of late, or too much is kept.
-        """
+        """Cancel a call of a session, wherever it runs. Raises `StoreUnavailable`, `Busy`."""
         key = session, request_id
         if key not in self._open and hash(key) in self._answered:  # some clients cancel whatever has ended
             return
@@ -428,12 +373,7 @@ def _rest(event: Event, id: SealedEvent, running: "_Running") -> None:
 
 
 class _Running:
-    """An open call, and what a cancellation of it cancels.
-
-    Args:
-        call: the call.
-        portion: counts the bytes of its request; None where it is small.
-    """
+    """An open call, and what a cancellation of it cancels."""
 
     __slots__ = ("_own", "_task", "call", "is_cancelled", "portion")
 

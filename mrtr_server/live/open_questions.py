@@ -1,19 +1,20 @@
-"""A call that waits for answers: its questions are on its stream, and nothing of its handler runs."""
+"""A call that waits for answers: what it needs of its client's connection, and its questions, which are on that."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
+from typing import Protocol
 
 from pydantic_core import to_json
 
+from ..concurrency.places import Portion
 from ..concurrency.running import running_loop
 from ..concurrency.waiting import wait_until
 from ..protocol.callers import Principal
-from ..protocol.messages import JSON, Change, PageReported
-from .answers import Asked
-from .channel import Channel, held_open
-from .events import Event, SealedEvent
+from ..protocol.messages import JSON, Call, Change, Outlet, PageReported, Question
+from .answers import ANSWERED_ELSEWHERE, CALL_CANCELLED, TOO_LATE, WITHDRAWN, Asked, no_answer
+from .events import Event, Origin, SealedEvent
 from .parts import LiveParts
-from .questions import ANSWERED_ELSEWHERE, CALL_CANCELLED, TOO_LATE, WITHDRAWN, no_answer
 
 LARGE = 4096
 """Bytes of an answer from which on the store alone holds it while others are waited for."""
@@ -22,20 +23,100 @@ RETRY = 250
 """When the client of a stream that closes is to come back, in milliseconds."""
 
 
+class Channel(Outlet, Protocol):
+    """The response to the client of an open call: a stream, once something is to be said before the result."""
+
+    @property
+    def gone(self) -> bool:
+        """Whether nobody reads the response any more."""
+        ...
+
+    @property
+    def can_stream(self) -> bool:
+        """Whether the client takes a stream."""
+        ...
+
+    @property
+    def can_move(self) -> bool:
+        """Whether the client's version says that it comes back to a stream that the server closes."""
+        ...
+
+    @property
+    def progress(self) -> float:
+        """The progress that was sent last."""
+        ...
+
+    @property
+    def portion(self) -> Portion | None:
+        """What counts the bytes of the request; None where it is small."""
+        ...
+
+    def origin(self) -> Origin:
+        """Return the request that opened the call, as it was sent."""
+        ...
+
+    def load(self, origin: Origin) -> Call:
+        """Return the call of a request, as it was before any round of it. Raises `RequestError`."""
+        ...
+
+    def on_start(self, id: Callable[[], str] | None) -> None:
+        """Set which id the first event has, if a stream starts by itself; None for none."""
+        ...
+
+    def on_gone(self, then: Callable[[], object] | None) -> None:
+        """Set what is called, on the event loop, when the client leaves; at once if it has left."""
+        ...
+
+    def prime(self, id: str, retry: int | None = None) -> None:
+        """Start the stream, unless it has started, and send an event without data."""
+        ...
+
+    def check(self, question: Question) -> None:
+        """Check that clients of this version can be asked something. Raises `NotInVersion`."""
+        ...
+
+    def ask(self, id: str, question: Question, event: str) -> None:
+        """Send a question; `flush` is to be awaited then. Raises `NotInVersion`."""
+        ...
+
+    def withdraw(self, id: str, reason: str, task: str = "") -> None:
+        """Notify the client that a question counts no more, also where it has cancelled the call."""
+        ...
+
+    def flush(self) -> Awaitable[None]:
+        """Write what has been sent; to be awaited by what serves the request."""
+        ...
+
+    def waits(self, waiting: bool) -> None:
+        """Note whether the call waits for a person, so that there is progress to be shown."""
+        ...
+
+
+@contextmanager
+def leaving(channel: Channel, end: Callable[[], object]) -> Iterator[None]:
+    """Call a function when the client leaves, for as long as the block lasts; at once if it has left."""
+    channel.on_gone(end)
+    try:
+        yield
+    finally:
+        channel.on_gone(None)
+
+
+@contextmanager
+def held_open(channel: Channel, end: Callable[[], object]) -> Iterator[None]:
+    """Do the same for a call that waits for a person: its client is shown progress meanwhile."""
+    with leaving(channel, end):
+        channel.waits(True)
+        try:
+            yield
+        finally:
+            channel.waits(False)
+
+
 class OpenQuestions:
     """The questions of one round, and the answers to them.
 
     While they are open, they hold ids: neither the questions nor the call. A person may take their time.
-
-    Args:
-        parts: what open calls share.
-        channel: the response to the client.
-        event: has the questions.
-        id: of the event, which is kept.
-        principal: on whose behalf the call is.
-        cancelled: tells that the call may have been cancelled; None if it can't be.
-        is_cancelled: returns whether it has been.
-        rest: lets go of the event and the call; called once the questions are out.
     """
 
     _has_come_back = False
@@ -93,12 +174,8 @@ class OpenQuestions:
     async def wait_for_answers(self) -> dict[str, JSON] | None:
         """Send the questions that were not sent before, and wait for all answers.
 
-        Returns:
-            The answers by key; None if the client has left, has cancelled the call, or is to continue elsewhere.
-
-        Raises:
-            StoreUnavailable: an answer could not be found.
-            MissingCapability: clients of this version can't be asked that.
+        Return the answers by key; None if the client has left, has cancelled the call, or is to continue elsewhere.
+        Raises `StoreUnavailable`, `MissingCapability`.
         """
         loop = running_loop()
         if not self._is_answered and loop.time() < self._deadline:

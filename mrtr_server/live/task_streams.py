@@ -32,12 +32,10 @@ from ..protocol.messages import (
 from ..storage.tasks import ENDED
 from ..tasks.pieces import PieceReader
 from ..tasks.task_service import Tasks
-from .channel import Channel, held_open
+from .answers import TASK_CANCELLED, AskedByTask, read_answer
 from .events import Event
-from .open_questions import RETRY
+from .open_questions import RETRY, Channel, held_open
 from .parts import LiveParts
-from .questions import TASK_CANCELLED, read_answer
-from .task_asks import AskedByTask
 
 LOOK = 5.0
 """How long to wait for word of a change before looking at the task, in seconds: a process that dies may send none."""
@@ -50,13 +48,7 @@ IsCancelled = Callable[[], Awaitable[bool]]
 
 
 class TaskStreams:
-    """Serves the requests for results of tasks.
-
-    Args:
-        dispatch: answers calls.
-        tasks: knows the tasks.
-        parts: what open calls share.
-    """
+    """Serves the requests for results of tasks."""
 
     def __init__(self, dispatch: Dispatch, tasks: Tasks, parts: LiveParts) -> None:
         self._dispatch = dispatch
@@ -68,18 +60,8 @@ class TaskStreams:
     ) -> Outcome | None:
         """Wait for the end of a task, and send what it asks meanwhile.
 
-        Args:
-            call: the request.
-            channel: the response to its client.
-            event: where the stream stands.
-            cancelled: tells that the request may have been cancelled; None if it can't be.
-            is_cancelled: returns whether it has been.
-
-        Returns:
-            The result; None if the client has left, has cancelled the request, or continues elsewhere.
-
-        Raises:
-            RequestError: there is no such task, or no room for one more stream.
+        Return the result; None if the client has left, has cancelled the request, or continues elsewhere. Raises
+        `RequestError`.
         """
         wanted: tuple[Change, ...] = (Change("task", call.target), Change("progress", call.target))
         reader = self._tasks.pieces_for(call, channel) if channel.can_stream else None
@@ -103,7 +85,8 @@ class TaskStreams:
                     task = await self._look(call)
                     await stream.send_pieces()
                     if task.status not in ENDED:
-                        return await stream.show(task)
+                        await stream.show(task)
+                        return None
                     if task.outcome is None:  # it was cancelled, so what it asked was not answered
                         stream.withdraw()
                     return TaskResult(task)
@@ -111,7 +94,9 @@ class TaskStreams:
                 await stream.mark()
                 await stream.show(task)
                 endings = partial(held_open, channel), self._parts.admission.on_drain
-                found = await wait_until(look, changes, pauses=repeat(LOOK), endings=endings, at_once=False)
+                found: TaskResult | Literal[False] | None = await wait_until(
+                    look, changes, pauses=repeat(LOOK), endings=endings, at_once=False
+                )
                 if found is None:
                     await stream.move()
                 return found or None
@@ -128,19 +113,9 @@ class TaskStreams:
         return not all(change.kind in ("page", "progress", "piece") for change in heard)
 
     async def take(self, id: str, read: Callable[[], JSON], principal: Principal | None) -> bool:
-        """Keep the answer to a question of a task.
+        """Keep the answer to a question of a task; return whether the id is that of a question.
 
-        Args:
-            id: what the client sent; it may be anything.
-            read: returns the answer, in one of the forms that `read_answer` takes.
-            principal: on whose behalf it came.
-
-        Returns:
-            Whether the id is that of a question. An answer to one that the task does not ask any more is ignored.
-
-        Raises:
-            RequestError: it could not be kept.
-            StoreUnavailable: likewise.
+        An answer to one that the task does not ask any more is ignored. Raises `RequestError`, `StoreUnavailable`.
         """
         asked = self._parts.task_asks.unseal(id, principal)
         if asked is None:
@@ -223,9 +198,7 @@ class _Stream:
     async def _ask(self, task: Task) -> None:
         """Send the questions that are open, without those that were sent before.
 
-        Raises:
-            MissingCapability: this client can't be asked that, though the one that began the task could.
-            InvalidRequest: it takes no stream.
+        Raises `MissingCapability`, `InvalidRequest`.
         """
         seen = {key: page for key, page in self._event.seen.items() if page or key in task.questions}
         self._event = replace(self._event, seen=seen)

@@ -42,14 +42,7 @@ _MOST_NAMED = 20
 
 
 class Worker:
-    """Runs tasks in this process, several at once, on each event loop that it is started on.
-
-    Args:
-        records: the rows of the tasks.
-        tools: the tools whose tasks it runs.
-        admission: says whether the server is draining.
-        starts_by_itself: whether it starts where a task is made or asked for; otherwise only by `start`.
-    """
+    """Runs tasks in this process, several at once, on each event loop that it is started on."""
 
     def __init__(
         self, records: TaskRecords, tools: TaskTools, admission: Admission, *, starts_by_itself: bool = True
@@ -83,11 +76,7 @@ class Worker:
         return nullcontext() if loop_worker is None else loop_worker.reserve(row)
 
     def on_change(self, row: TaskRow) -> bool:
-        """Note a client's change of a task; return whether the task runs on this event loop.
-
-        Args:
-            row: the task as it is now.
-        """
+        """Note a client's change of a task; return whether the task runs on this event loop."""
         loop_worker = self._loop_workers.get()
         return loop_worker is not None and loop_worker.on_change(row)
 

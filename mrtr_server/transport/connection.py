@@ -49,6 +49,8 @@ class Connection(ResponseWriter):
     """Whether the last of the response is being sent."""
     listens = False
     """Whether the client listens to changes, until either side ends that."""
+    beside: "_Calls"
+    """The calls of its event loop, while it is one of them."""
     portion: Portion | None = None
     """What counts the bytes of the request; None where it is small."""
     is_unread = False
@@ -250,14 +252,14 @@ class Watch:
 
     def enter(self, connection: Connection) -> None:
         """Note that a call begins."""
-        calls = self._calls.here(_Calls)
+        connection.beside = calls = self._calls.here(_Calls, connection.loop)
         calls.young.add(connection)
         if not calls.ticking:
             calls.start(connection.loop)
 
     def leave(self, connection: Connection) -> None:
         """Note that a call has ended."""
-        calls = self._calls.here(_Calls)
+        calls = connection.beside
         if connection in calls.young:
             calls.young.remove(connection)
         else:

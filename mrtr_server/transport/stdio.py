@@ -24,8 +24,7 @@ from ..errors import (
 )
 from ..limits import MOST_IN_BATCH, Limits
 from ..live.live_calls import LiveCalls
-from ..live.open_streams import UNCOUNTED
-from ..live.parts import LiveParts
+from ..live.parts import UNCOUNTED, LiveParts
 from ..logs.failures import report_failure
 from ..logs.refusals import RefusalLog
 from ..methods.dispatcher import Dispatcher

@@ -242,7 +242,7 @@ class TestALateStart:
             calls = [asyncio.ensure_future(call()) for _ in range(2)]
             await settle()
             late = next(iter(log.lifespans._late.here(set)))
-            late.leave(asyncio.get_running_loop())
+            late.leave()
             await asyncio.wait(calls, timeout=5)
             assert all(each.cancelled() for each in calls)
 

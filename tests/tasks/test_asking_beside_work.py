@@ -167,7 +167,7 @@ class Tools:
 
     async def rests(self) -> None:
         """Wait until no round runs here."""
-        here = self.app._parts.worker._loop_workers.get()
+        (here,) = self.app._parts.worker._loop_workers.values()
         await self.until(lambda: not here._running, "the round to end")
 
     async def row(self, flow: Any) -> TaskRow:
@@ -654,7 +654,7 @@ class TestACancellationOnAnotherReplica:
         flow = await tools.start("endless")
         await tools.began("endless")
         assert isinstance(store, SQLStore)
-        here = tools.app._parts.worker._loop_workers.get()
+        (here,) = tools.app._parts.worker._loop_workers.values()
         await tools.until(lambda: here._listened and store.notices.connected, "it to listen")
         flow.move_to(other)
         await flow.cancel()
