@@ -236,7 +236,7 @@ class MRTRServer(Composition, ASGIServer):
         server or a hook of the orchestrator announces the end. Any thread and any signal handler may call it. It lasts
         until the next start.
         """
-        self._parts.lifecycle.drain()
+        self._parts.admission.drain()
 
     # Tasks
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from starlette.authentication import AuthenticationError
 
+from ..concurrency.running import PerLoop
 from ..errors import IssuerUnavailable
 from ..extras import lacking
 from .fetching import discover, fetch_json
@@ -189,7 +190,7 @@ class IssuerKeys:
         self._fetched = self._asked = float("-inf")
         self._found_at: str | None = None
         self._is_away = self._told_of_more = False
-        self._fetching: asyncio.Task[None] | None = None
+        self._fetching = PerLoop[asyncio.Task[None]]()
 
     async def find(self, id: str, algorithm: str, tried: Collection[VerifyingKey] = ()) -> list[VerifyingKey]:
         """Return the keys that a token may be signed with, at most `MOST_TRIED`.
@@ -226,15 +227,13 @@ class IssuerKeys:
 
     def _start(self) -> "asyncio.Task[None] | None":
         """Begin to fetch, or join in; None if it is too soon to ask again."""
-        fetching, loop = self._fetching, asyncio.get_running_loop()
-        if fetching is not None and not fetching.done() and fetching.get_loop() is loop:
+        if (fetching := self._fetching.get()) is not None and not fetching.done():
             return fetching
         now = self._clock()
         if now - self._asked < FLOOR:
             return None
         self._asked = now
-        self._fetching = loop.create_task(self._fetch())
-        return self._fetching
+        return self._fetching.put(asyncio.create_task(self._fetch()))
 
     async def _fetch(self) -> None:
         try:

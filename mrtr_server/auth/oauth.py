@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from starlette.authentication import AuthenticationError
 
+from ..concurrency.running import PerLoop, running_loop
 from ..errors import IssuerUnavailable, SetupError
 from .token_backend import LEEWAY, TokenBackend, VerifiedTokens, expires_at
 
@@ -156,10 +157,10 @@ class IntrospectionAuth(TokenBackend):
         self._inactive: VerifiedTokens[bool] = VerifiedTokens(4096)
         self._unclear: VerifiedTokens[str] = VerifiedTokens(4096)
         """What was wrong with the reply to a token, for as long as nobody asks about it again."""
-        self._asking: dict[bytes, asyncio.Task[dict[str, Any]]] = {}
+        self._asking = PerLoop[dict[bytes, asyncio.Task[dict[str, Any]]]]()
         self._away_until = self._replied = float("-inf")
         self._is_away = False
-        self._places: tuple[asyncio.AbstractEventLoop, asyncio.Semaphore] | None = None
+        self._places = PerLoop[asyncio.Semaphore]()
 
     async def _read_claims(self, token: bytes, digest: bytes) -> tuple[Mapping[str, Any], float]:
         """Return what the issuer says of a token; see `TokenBackend`."""
@@ -189,27 +190,24 @@ class IntrospectionAuth(TokenBackend):
 
     async def _ask_once(self, token: bytes, digest: bytes) -> dict[str, Any]:
         """Ask about a token, once for all requests that bring it at the same time."""
-        asking, loop = self._asking.get(digest), asyncio.get_running_loop()
-        if asking is None or asking.get_loop() is not loop:
+        all_asking, loop = self._asking.here(dict), running_loop()
+        if (asking := all_asking.get(digest)) is None:
             if loop.time() < self._away_until:
                 raise IssuerUnavailable("the issuer did not answer a moment ago")
-            if len(self._asking) >= MOST_WAITING:
+            if sum(map(len, self._asking.values())) >= MOST_WAITING:
                 raise IssuerUnavailable(f"the issuer is being asked about {MOST_WAITING} other tokens")
-            asking = self._asking[digest] = loop.create_task(self._ask(token, digest))
+            asking = all_asking[digest] = loop.create_task(self._ask(token, digest))
             asking.add_done_callback(lambda task: self._forget(digest, task))
         return dict(await asyncio.shield(asking))
 
     def _forget(self, digest: bytes, task: "asyncio.Task[dict[str, Any]]") -> None:
-        if self._asking.get(digest) is task:
-            del self._asking[digest]
+        self._asking.here(dict).pop(digest, None)
         if not task.cancelled():
             task.exception()  # the requests that wait for it have it
 
     async def _ask(self, token: bytes, digest: bytes) -> dict[str, Any]:
         loop = asyncio.get_running_loop()
-        if self._places is None or self._places[0] is not loop:
-            self._places = loop, asyncio.Semaphore(MOST_ASKED)
-        async with self._places[1]:
+        async with self._places.here(lambda: asyncio.Semaphore(MOST_ASKED)):
             form = {"token": token.decode("ascii"), "token_type_hint": "access_token"}
             endpoint = self._endpoint or await self._find_endpoint()
             began = loop.time()

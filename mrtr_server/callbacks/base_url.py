@@ -18,24 +18,12 @@ _ADDRESS = re.compile(r"[A-Za-z0-9._~%!$&'()*+,;=:@/\[\]-]+")
 
 
 def escape_path(path: str) -> str:
-    """Return the path of a request as it stands in an address: no quote, space or line break is left in it.
-
-    Args:
-        path: as an ASGI server decoded it.
-    """
+    """Return the path of a request as it stands in an address: no quote, space or line break is left in it."""
     return quote(path, safe=_UNESCAPED, errors="replace")
 
 
 def origins_of(where: str, given: Iterable[str]) -> frozenset[str]:
-    """Return origins as browsers write them (RFC 6454, section 6.2).
-
-    Args:
-        where: the option, for errors.
-        given: each such as `https://login.example.com`, or `null`.
-
-    Raises:
-        SetupError: one is not an origin.
-    """
+    """Return origins as browsers write them (RFC 6454, section 6.2). Raises `SetupError`."""
     if isinstance(given, str):
         raise SetupError(f"{where}={given!r} is one string; pass a list: {where}=[{given!r}]")
     return frozenset(_origin(where, origin) for origin in given)
@@ -55,15 +43,7 @@ def _origin(where: str, given: str) -> str:
 
 
 def hosts_of(where: str, given: Iterable[str]) -> frozenset[str]:
-    """Return values of the `Host` header in lower case.
-
-    Args:
-        where: the option, for errors.
-        given: names or addresses, each with a port or without.
-
-    Raises:
-        SetupError: one can't be in that header.
-    """
+    """Return values of the `Host` header in lower case. Raises `SetupError`."""
     hosts = frozenset(host.lower() for host in given)
     for host in hosts:
         if host == "*":
@@ -87,15 +67,7 @@ def _no_wildcard(given: str) -> str:
 
 
 class BaseUrl:
-    """The address under which browsers reach the server.
-
-    Args:
-        given: the address of the application, with the path at which it is mounted. None for development: the address
-            is then that of each request on loopback.
-
-    Raises:
-        SetupError: it is not such an address.
-    """
+    """The address under which browsers reach the server. Raises `SetupError`."""
 
     def __init__(self, given: str | None) -> None:
         self._given = None if given is None else given.rstrip("/")
@@ -114,36 +86,19 @@ class BaseUrl:
         self._origin = f"{parts.scheme}://{self._host}"
 
     def at(self, host: str, root: str) -> str | None:
-        """Return the address, without a slash at its end.
-
-        Args:
-            host: the `Host` header of a request.
-            root: the path at which the application is mounted.
-
-        Returns:
-            The address; None if none was given and the request's `Host` is not loopback.
-        """
+        """Return the address, without a slash at its end."""
         if self._given is not None:
             return self._given
         return f"http://{host.lower()}{escape_path(root.rstrip('/'))}" if self.is_of(host) else None
 
     def is_origin(self, origin: str, host: str) -> bool:
-        """Return whether an `Origin` header names this address.
-
-        Args:
-            origin: the header.
-            host: the `Host` header of the same request, which must belong to this address.
-        """
+        """Return whether an `Origin` header names this address."""
         if self._given is None:
             return origin.lower() in (f"http://{host.lower()}", f"https://{host.lower()}")
         return origin.lower() == self._origin
 
     def is_of(self, host: str) -> bool:
-        """Return whether a `Host` header belongs to this address.
-
-        Args:
-            host: the header.
-        """
+        """Return whether a `Host` header belongs to this address."""
         host = host.lower()
         if self._given is None:
             return is_loopback_host(host)

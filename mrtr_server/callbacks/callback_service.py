@@ -1,18 +1,19 @@
 """Pages that report back: the links to callbacks, and the reports that are stored."""
 
-import asyncio
 import logging
 import math
 import time
 from base64 import urlsafe_b64encode
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import closing
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any, Generic, Protocol, TypeVar
 
 from pydantic_core import from_json, to_json
 
+from ..concurrency.running import running_loop
+from ..concurrency.waiting import Ending, growing, wait_until
 from ..crypto.digests import digest
 from ..crypto.keys import REPORT, KeyRing
 from ..crypto.place_codec import PlaceCodec
@@ -39,7 +40,7 @@ KIND = "callback"
 """The kind of a question whose answer is what a callback reports."""
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 1.0
-"""How often the store is polled for a held client, in seconds: the pause grows from the first to the longest."""
+"""How often the store is polled for a held client that hears of nothing, in seconds: the pauses grow."""
 
 
 class FlowRecord(Protocol):
@@ -159,19 +160,7 @@ class Reports(Generic[T]):
 
 
 class Callbacks:
-    """Makes the links to callbacks, and stores what callbacks report.
-
-    Args:
-        known: the server's callbacks by name; more may be added.
-        ring: signs the links, and seals the reports.
-        store: where the reports are stored.
-        audience: the server that the links belong to.
-        base: where browsers reach the server.
-        identifies: whether the server can tell whose browser opens a link.
-        fanout: notifies those who wait for a report.
-        limits: how long a flow lives, how long a client is held, how large a report may be, and how much may be stored.
-        clock: returns the time in seconds since the epoch.
-    """
+    """Makes the links to callbacks, and stores what callbacks report."""
 
     def __init__(
         self,
@@ -184,6 +173,7 @@ class Callbacks:
         identifies: bool,
         fanout: Fanout,
         limits: Limits,
+        on_drain: Ending,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.known = known
@@ -196,8 +186,8 @@ class Callbacks:
         self._identifies = identifies
         self._fanout = fanout
         self._limits = limits
+        self._on_drain = on_drain
         self._clock = clock
-        self._held: dict[asyncio.Future[None], Mapping[Any, str]] = {}
 
     # Links
 
@@ -206,15 +196,7 @@ class Callbacks:
     ) -> CallbackLink:
         """Return the link for an ask of a flow. It is the same in each round. A task has one of its own.
 
-        Args:
-            callback: where it leads.
-            key: the ask's key.
-            question: the question's digest.
-            call: the request that asks.
-            flow: the flow that it belongs to.
-
-        Raises:
-            FlowError: nobody could open this link, or the wrong person could.
+        Raises `FlowError`.
         """
         name = callback.name
         if self.known.get(name) is not callback:
@@ -242,32 +224,14 @@ class Callbacks:
         return _callback_link(callback, base, self._links.seal(name, id, owner(call.principal), expires))
 
     def unseal_link(self, callback: Callback[Any], token: str) -> Link:
-        """Check the token of a link that a browser opened.
-
-        Args:
-            callback: the callback that was called.
-            token: what the browser sent; it may be anything.
-
-        Returns:
-            The link.
-
-        Raises:
-            LinkRefused: it is not a link to this callback, or it has expired.
-        """
+        """Check the token of a link that a browser opened; return the link. Raises `LinkRefused`."""
         link = self._links.unseal(callback.name, token)
         if link.expires <= self._clock():
             raise LinkRefused("expired")
         return link
 
     def callback_link_of(self, callback: Callback[Any], link: Link, host: str, root: str) -> CallbackLink:
-        """Return the link that a browser opened, as its callback receives it.
-
-        Args:
-            callback: where it leads.
-            link: the link, checked.
-            host: the `Host` header of the request.
-            root: the path at which the application is mounted.
-        """
+        """Return the link that a browser opened, as its callback receives it."""
         return _callback_link(callback, self._base.at(host, root) or "", link)
 
     def page(self, flow: FlowRecord, key: str, question: str) -> str:
@@ -277,20 +241,9 @@ class Callbacks:
     # Reports
 
     async def report(self, link: Link, report: JSON, person: Principal | None) -> bool:
-        """Store what a callback reports, unless there is a report already.
+        """Store what a callback reports, unless there is a report already; return whether it was stored.
 
-        Args:
-            link: the link that was opened.
-            report: in the shape of an answer.
-            person: whose browser opened it, which is whom the report counts for; None where nobody is known.
-
-        Returns:
-            Whether it was stored.
-
-        Raises:
-            FlowError: it is too large.
-            Full: too much is stored, by all callers or (`OverShare`) for this person.
-            StoreUnavailable: it could not be stored.
+        Raises `FlowError`, `Full`, `StoreUnavailable`.
         """
         payload = to_json(report)
         if len(payload) > self._limits.state_bytes:
@@ -300,22 +253,11 @@ class Callbacks:
         sealed = self._codec.seal(_place(link.id), payload).encode()
         keep, quota = max(1.0, link.expires - self._clock()), self._quotas.of(person)
         kept = await self._store.put(link.id, sealed, keep=keep, quota=quota)
-        self.wake(link.id)
         self._fanout.publish(Change("page", link.id))
         return kept
 
     async def find(self, id: str) -> Report | None:
-        """Return the report that is stored under a link's id.
-
-        Args:
-            id: the link's id.
-
-        Returns:
-            The report; None if there is none.
-
-        Raises:
-            StoreUnavailable: the store can't be reached, or what it holds is not what was stored there.
-        """
+        """Return the report that is stored under a link's id. Raises `StoreUnavailable`."""
         sealed = await self._store.get(id)
         if sealed is None:
             return None
@@ -326,18 +268,10 @@ class Callbacks:
         except InvalidRequestState as refused:
             raise StoreUnavailable(f"The report of a callback can't be unsealed: {refused.reason}") from None
 
-    # Waiting
-
-    async def wait(self, flow: FlowRecord, should_yield: Callable[[], T | None] = lambda: None) -> Reports[T]:
+    async def reports(self, flow: FlowRecord, should_yield: Callable[[], T | None] = lambda: None) -> Reports[T]:
         """Collect the reports from the pages that a person agreed to open, and hold the call until they have arrived.
 
-        Args:
-            flow: has the answers.
-            should_yield: returns why the call is to continue elsewhere, which ends the waiting, or None; see also
-                `wake`.
-
-        Returns:
-            What has arrived in the time that `Limits(hold_seconds=)` allows, and what has not.
+        Return what has arrived in the time that `Limits(hold_seconds=)` allows, and what has not.
         """
         waiting = {
             (key, question): self.page(flow, key, question)
@@ -348,40 +282,26 @@ class Callbacks:
         reports = Reports[T]()
         if not waiting:
             return reports
-        deadline, pause = time.monotonic() + self._limits.hold_seconds, FIRST_PAUSE
-        while True:
+
+        async def look(heard: object) -> bool | None:
             for asked, id in list(waiting.items()):
-                report = await self.find(id)
-                if report is not None:
+                if (report := await self.find(id)) is not None:
                     reports.found[asked] = report
                     del waiting[asked]
-            seconds = deadline - time.monotonic()
             if waiting:
                 reports.left = should_yield()
-            if not waiting or seconds <= 0 or reports.left:
-                reports.unfinished = tuple(waiting)
-                return reports
-            await self._pause(min(pause, seconds), waiting)
-            pause = min(pause * 1.5, LONGEST_PAUSE)
+            return True if not waiting or reports.left else None
 
-    def wake(self, id: str | None = None) -> None:
-        """Make calls that wait for a report look for it now. May be called from any thread.
-
-        Args:
-            id: the link's id; None for all that wait.
-        """
-        for future, waiting in tuple(self._held.items()):
-            if id is None or id in waiting.values():
-                with suppress(RuntimeError):  # its loop is closed
-                    future.get_loop().call_soon_threadsafe(_resolve, future)
-
-    async def _pause(self, seconds: float, waiting: Mapping[Any, str]) -> None:
-        future = asyncio.get_running_loop().create_future()
-        self._held[future] = waiting
-        try:
-            await asyncio.wait((future,), timeout=seconds)
-        finally:
-            del self._held[future]
+        loop = running_loop()
+        deadline = loop.time() + self._limits.hold_seconds
+        for endings in ((self._on_drain,), ()):  # where a call may not leave, a server that drains holds it on
+            with closing(self._fanout.subscribe(frozenset(Change("page", id) for id in waiting.values()))) as changes:
+                pauses = growing(FIRST_PAUSE, LONGEST_PAUSE, 1.5)
+                is_done = await wait_until(look, changes, deadline=deadline, pauses=pauses, endings=endings)
+            if is_done or loop.time() >= deadline:
+                break
+        reports.unfinished = tuple(waiting)
+        return reports
 
 
 def _place(id: str) -> bytes:
@@ -395,8 +315,3 @@ def owner(principal: Principal | None) -> str:
 
 def _callback_link(callback: Callback[Any], base: str, link: Link) -> CallbackLink:
     return CallbackLink(f"{base}{PATH}{callback.name}", link.token, link.secret)
-
-
-def _resolve(future: "asyncio.Future[None]") -> None:
-    if not future.done():
-        future.set_result(None)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from inspect import isawaitable
 from typing import TypeVar
 
-from ..concurrency.exception_groups import ending_in
+from ..concurrency.threads import ending_in
 from ..errors import BadReply, NotAnswered
 from ..protocol.messages import JSON, TASKS
 from .questions import (

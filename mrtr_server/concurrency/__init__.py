@@ -1,1 +1,1 @@
-"""Threads, batches, wakes, places of a bound, the deadline of the shutdown, and whether the loop stands still."""
+"""The wait, what each event loop has, threads, batches, places of a bound, the deadline of the shutdown."""

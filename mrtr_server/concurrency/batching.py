@@ -7,6 +7,8 @@ from contextvars import Context
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
+from .running import PerLoop, running_loop
+
 K = TypeVar("K")
 V = TypeVar("V")
 
@@ -35,12 +37,8 @@ class _Asked(Generic[K, V]):
 class BatchLoader(Generic[K, V]):
     """Looks up the first key at once, and the keys that arrive meanwhile in one batch as soon as that lookup has ended.
 
-    Every lookup begins after it was asked for, so it finds everything that was written before.
-
-    Args:
-        look_up: returns the values of some keys, without those that have none.
-        begin: is called before a batch is looked up, with the time since when somebody waits for it, by the monotonic
-            clock. A batch has a context of its own, and not that of a caller.
+    Every lookup begins after it was asked for, so it finds everything that was written before. A batch has a context of
+    its own, not that of a caller; `begin` is called before, with the time since when somebody waits for it.
     """
 
     def __init__(
@@ -50,22 +48,11 @@ class BatchLoader(Generic[K, V]):
     ) -> None:
         self._look_up = look_up
         self._begin = begin
-        self._asked: dict[asyncio.AbstractEventLoop, _Asked[K, V]] = {}
+        self._asked = PerLoop[_Asked[K, V]]()
 
     async def get(self, key: K) -> V | None:
-        """Return the value of a key.
-
-        Args:
-            key: what to look up.
-
-        Returns:
-            The value; None if there is none.
-
-        Raises:
-            Exception: whatever `look_up` raised.
-        """
-        loop = asyncio.get_running_loop()
-        asked = self._asked.get(loop) or self._first(loop)
+        """Return the value of a key; None if there is none. Raises what `look_up` raised."""
+        asked, loop = self._asked.here(_Asked), running_loop()
         if asked.is_busy:
             future: asyncio.Future[V | None] = loop.create_future()
             asked.waiting.append((key, future, time.monotonic()))
@@ -79,11 +66,6 @@ class BatchLoader(Generic[K, V]):
                 asked.task = loop.create_task(self._go_on(asked), context=Context())
             else:
                 asked.is_busy = False
-
-    def _first(self, loop: asyncio.AbstractEventLoop) -> _Asked[K, V]:
-        for each in [each for each in list(self._asked) if each.is_closed()]:
-            self._asked.pop(each, None)
-        return self._asked.setdefault(loop, _Asked())
 
     async def _go_on(self, asked: _Asked[K, V]) -> None:
         try:

@@ -9,6 +9,7 @@ from collections import deque
 
 from ..logs.refusals import RefusalLog
 from ..logs.tracebacks import format_innermost
+from .running import PerLoop, running_loop
 
 INTERVAL = 0.25
 """How often the loop shows that it runs, and somebody looks whether it has, in seconds."""
@@ -29,11 +30,7 @@ _SUSPENDED = (
 
 
 class LoopWatch:
-    """Logs once that an event loop stands still, and where: another thread looks at the line that runs.
-
-    Args:
-        loop: the running event loop.
-    """
+    """Logs once that an event loop stands still, and where: another thread looks at the line that runs."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = weakref.ref(loop)
@@ -83,21 +80,15 @@ class LoopWatch:
                     )
 
 
-_watches: "weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, LoopWatch]" = weakref.WeakKeyDictionary()
+_watches = PerLoop[LoopWatch]()
 
 
 def watch_loop() -> None:
     """Watch the running event loop until it is closed, unless that is done already."""
-    loop = asyncio.get_running_loop()
-    if loop not in _watches:
-        _watches[loop] = LoopWatch(loop)
+    _watches.here(lambda: LoopWatch(running_loop()))
 
 
 def seconds_lost(since: float) -> float:
-    """Return for how long the running event loop has stood still, as far as it is watched, in seconds.
-
-    Args:
-        since: a time of `time.monotonic`.
-    """
-    watch = _watches.get(asyncio.get_running_loop())
+    """Return for how long the running event loop has stood still, as far as it is watched, in seconds."""
+    watch = _watches.get()
     return 0.0 if watch is None else watch.seconds_lost(since)

@@ -7,13 +7,7 @@ from ..errors import Full, OverShare
 
 
 class PlacesByCaller:
-    """Counts who holds places, so that no caller takes those of all others. A place may be a byte.
-
-    Args:
-        limit: what is counted, by its name in `Limits`.
-        total: how many places there are.
-        share: how many of them one caller may hold. A caller that nobody knows, which is None, may hold all.
-    """
+    """Counts who holds places, so that no caller takes those of all others. A place may be a byte."""
 
     def __init__(self, limit: str, total: int, share: int) -> None:
         self.limit = limit
@@ -24,24 +18,14 @@ class PlacesByCaller:
         """How many places are taken."""
 
     def has_room(self, caller: Hashable, own: int = 0) -> bool:
-        """Return whether a caller may take more.
-
-        Args:
-            caller: who takes it.
-            own: how many of its places do not count, since what they are for is to grow.
-        """
+        """Return whether a caller may take more."""
         return self.taken - own < self.total and not self._has_share(caller, own)
 
     def _has_share(self, caller: Hashable, own: int) -> bool:
         return caller is not None and self._held[caller] - own >= self._share
 
     def check(self, caller: Hashable, own: int = 0) -> None:
-        """Check that a caller may take more; see `has_room`.
-
-        Raises:
-            OverShare: the caller holds as many as it may.
-            Full: all are taken.
-        """
+        """Check that a caller may take more; see `has_room`. Raises `OverShare`, `Full`."""
         if self._has_share(caller, own):
             raise OverShare(self.limit, self._share)
         if self.taken - own >= self.total:
@@ -56,16 +40,9 @@ class PlacesByCaller:
                 del self._held[caller]
 
     def take(self, caller: Hashable) -> Callable[[], None]:
-        """Reserve a place.
+        """Reserve a place; return a function that gives it back; it may be called again, and does nothing then.
 
-        Args:
-            caller: who takes it; None where nobody is authenticated.
-
-        Returns:
-            A function that gives it back; it may be called again, and does nothing then.
-
-        Raises:
-            OverShare, Full: as for `check`.
+        Raises `OverShare`, `Full`.
         """
         self.check(caller)
         self.add(caller, 1)
@@ -81,12 +58,7 @@ class PlacesByCaller:
 
 
 class Portion:
-    """The places that are held for one thing: more at one time, and fewer at another.
-
-    Args:
-        places: counts them.
-        caller: who holds them; None where nobody is authenticated.
-    """
+    """The places that are held for one thing: more at one time, and fewer at another."""
 
     __slots__ = ("_caller", "_places", "size")
 

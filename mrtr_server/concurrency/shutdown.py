@@ -26,11 +26,7 @@ SHUTDOWN_MARGIN = 1.0
 
 
 def end_process_in_time(seconds: float) -> None:
-    """End the process, which is ours, if something keeps it: a blocked event loop, or a thread of the tools'.
-
-    Args:
-        seconds: how long it may still take.
-    """
+    """End the process, which is ours, if something keeps it: a blocked event loop, or a thread of the tools'."""
     threading.Thread(target=_end_process, args=(seconds,), daemon=True).start()
 
 
@@ -45,9 +41,6 @@ class ShutdownDeadline:
 
     At first everything that runs may end, or reach a boundary. At the cut-off, whatever still runs is cancelled. The
     time that is left is for answering those calls, handing back tasks, and closing connections.
-
-    Args:
-        seconds: how long the shutdown may take in all.
     """
 
     def __init__(self, seconds: float = DEFAULT) -> None:
@@ -68,11 +61,7 @@ class ShutdownDeadline:
         self.began = None
 
     def on_begin(self, tell: Callable[[], None]) -> None:
-        """Register a function to call when the shutdown begins.
-
-        Args:
-            tell: the function. It may be called on any thread, and in a signal handler.
-        """
+        """Register a function to call when the shutdown begins."""
         self._told.append(tell)
 
     def until_cut_off(self) -> float:
@@ -86,13 +75,7 @@ class ShutdownDeadline:
     async def in_time(self, work: Awaitable[T], what: str, part: float = 1.0) -> T | None:
         """Wait for a part of the shutdown, and cancel it if it takes too long.
 
-        Args:
-            work: what to wait for.
-            what: its name in the log.
-            part: how much of the remaining seconds it may take, from 0 to 1.
-
-        Returns:
-            Its result; None if it did not end in time.
+        Return its result; None if it did not end in time.
         """
         seconds = self.left() * part
         try:

@@ -1,13 +1,14 @@
-"""Plain functions beside the event loop, in daemon threads.
+"""Plain functions beside the event loop, and calls of the author's functions: an error of several counts.
 
 The threads of `concurrent.futures` are joined when the interpreter exits, and those of a loop's default executor when
 the loop ends, so a function that is still running then would keep the process alive for as long as it likes.
 """
 
 import asyncio
+import logging
 import threading
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
 from contextvars import Context, copy_context
 from dataclasses import dataclass
@@ -17,8 +18,36 @@ from queue import SimpleQueue
 from types import CoroutineType
 from typing import Any, NamedTuple, Protocol
 
-from ..errors import CallEnded
-from .exception_groups import ending_in
+from ..errors import (
+    CallEnded,
+    FlowContinues,
+    FlowError,
+    MissingCapability,
+    NotAnswered,
+    Refusal,
+    RequestError,
+    StoreUnavailable,
+    ToolError,
+)
+from ..logs.failures import report_failure
+
+logger = logging.getLogger("mrtr_server")
+
+RunInThread = Callable[[Callable[..., Any]], Awaitable[Any]]
+"""Runs a plain function in a thread."""
+
+_RANKS: tuple[tuple[type[BaseException], ...], ...] = (
+    (Refusal,),
+    (FlowError,),
+    (MissingCapability,),
+    (RequestError, ToolError),
+    (StoreUnavailable, NotAnswered, CallEnded),
+)
+"""What ends a call in a way of its own. Of several, those of the first row count: a person's no before all. The other
+rows are in the order in which the events of a round count."""
+
+_ENDED = (CallEnded, FlowContinues, asyncio.CancelledError)
+"""What only says that something has ended."""
 
 
 class _Job(NamedTuple):
@@ -30,18 +59,11 @@ class _Job(NamedTuple):
     future: "asyncio.Future[Any]"
 
 
-RunInThread = Callable[[Callable[..., Any]], Awaitable[Any]]
-"""Runs a plain function in a thread."""
-
-
 class Threads:
     """Runs plain functions in threads, so that they don't block the event loop.
 
     A caller that is cancelled stops waiting. Its function runs on, if it has begun, and keeps its thread until it
     returns; but it does not keep the process alive.
-
-    Args:
-        limit: how many functions run at once; the others wait.
     """
 
     def __init__(self, limit: int) -> None:
@@ -125,14 +147,7 @@ class _Pool:
 
 
 async def in_own_thread(function: Callable[[], Any]) -> Any:
-    """Run a function in a daemon thread of its own.
-
-    Args:
-        function: what to run; it may take a while.
-
-    Returns:
-        What it returns.
-    """
+    """Run a function in a daemon thread of its own; return what it returns."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[Any] = loop.create_future()
     job = _Job(function, copy_context(), loop, future)
@@ -210,17 +225,7 @@ class Called:
 async def call_function(callee: Callee, keywords: Mapping[str, Any], threads: RunInThread) -> Any:
     """Call a function of the author's: an `async def` on the event loop, any other in a thread.
 
-    Args:
-        callee: the function.
-        keywords: its arguments.
-        threads: runs a plain function in a thread.
-
-    Returns:
-        What it returned; an awaitable is awaited.
-
-    Raises:
-        RuntimeError: it called `sys.exit()`, or raised `CancelledError` although nobody had cancelled it.
-        BaseException: what it raised; of a group of several, the one that counts, see `ending_in`.
+    Return what it returned; an awaitable is awaited. Raises `RuntimeError`, `BaseException`.
     """
     raised: BaseException
     try:
@@ -249,3 +254,39 @@ async def call_function(callee: Callee, keywords: Mapping[str, Any], threads: Ru
         raise raised
     finally:
         del raised  # it knows this frame, and so would hold itself
+
+
+def ending_in(error: BaseException, where: str) -> BaseException:
+    """Return the error that counts: of a group with errors that end a call in a way of their own, the first of these.
+
+    What else is in the group is logged, unless it only says that the call has ended: a failure under a reference.
+    """
+    if not isinstance(error, BaseExceptionGroup):
+        return error
+    counts = min(_leaves(error), key=_rank)  # of equals the first
+    if _rank(counts) == len(_RANKS):
+        return error
+    _, others = error.split(lambda each: each is counts or isinstance(each, _ENDED))
+    if others is not None:
+        messages, failures = others.split(lambda each: isinstance(each, ToolError | RequestError))
+        if messages is not None:
+            said = "; ".join(map(str, _leaves(messages)))
+            logger.warning("%r ended with one error of several. Nobody is told of the others: %s", where, said)
+        if failures is not None:
+            kind = type(counts).__name__
+            report_failure("%r raised more than the %s that it ended with", where, kind, error=failures)
+    return counts
+
+
+def _leaves(group: BaseException) -> Iterator[BaseException]:
+    left = [group]
+    while left:
+        each = left.pop()
+        if isinstance(each, BaseExceptionGroup):
+            left.extend(reversed(each.exceptions))
+        else:
+            yield each
+
+
+def _rank(error: BaseException) -> int:
+    return next((rank for rank, kinds in enumerate(_RANKS) if isinstance(error, kinds)), len(_RANKS))

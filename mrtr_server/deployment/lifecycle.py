@@ -9,7 +9,6 @@ from typing import Any
 
 from starlette.types import Receive, Send
 
-from ..callbacks.callback_service import Callbacks
 from ..concurrency.loop_watch import watch_loop
 from ..concurrency.threads import Threads
 from ..errors import SetupError
@@ -48,7 +47,6 @@ class Lifecycle:
         threads: abandoned at the end if they still run.
         admission: drains.
         redeemers: finish the rounds whose clients have gone.
-        callbacks: wakes the calls that it holds.
         worker: hands back its tasks.
         rates: closes its connections.
         observe: lets calls be observed from now on, where that is wanted.
@@ -64,7 +62,6 @@ class Lifecycle:
         threads: Threads,
         admission: Admission,
         redeemers: Sequence[Redeemer],
-        callbacks: Callbacks,
         worker: Worker,
         rates: RateLimiter,
         *,
@@ -78,7 +75,6 @@ class Lifecycle:
         self._threads = threads
         self._admission = admission
         self._redeemers = redeemers
-        self._callbacks = callbacks
         self._worker = worker
         self._rates = rates
         self._observe = observe
@@ -168,7 +164,6 @@ class Lifecycle:
                         yield
                 finally:
                     self._admission.shut_down()
-                    self.drain()
                     finishing = [redeemer.finish(shutdown) for redeemer in self._redeemers]
                     await asyncio.gather(self._worker.close(), *finishing)  # in the same seconds
             await shutdown.in_time(self._shared.watched.close(), f"{self._name}: the store")
@@ -224,11 +219,6 @@ class Lifecycle:
                 "Draining: calls continue in other replicas",
                 extra={"fields": {"event": "drain"}},
             )
-
-    def drain(self) -> None:
-        """Begin to drain. May be called from any thread, from a signal handler, and again."""
-        self._admission.drain()
-        self._callbacks.wake()
 
 
 def _root_of(receive: Receive) -> str:

@@ -125,6 +125,7 @@ class ServerParts:
             identifies=settings.identify is not None,
             fanout=self.fanout,
             limits=limits,
+            on_drain=self.admission.on_drain,
             clock=clock,
         )
         quotas = Quotas(ring, limits)
@@ -294,7 +295,6 @@ class ServerParts:
             self.threads,
             self.admission,
             redeemers,
-            self.callbacks,
             self.worker,
             self.rates,
             observe=self.observe,

@@ -9,8 +9,7 @@ from functools import partial
 from inspect import isawaitable
 from typing import Any
 
-from ..concurrency.exception_groups import ending_in
-from ..concurrency.threads import Called, Threads, call_function
+from ..concurrency.threads import Called, Threads, call_function, ending_in
 from ..errors import InsufficientScope, SetupError, StoreUnavailable, UnknownTarget, check_scopes
 from ..logs.failures import report_failure
 from ..logs.refusals import RefusalLog

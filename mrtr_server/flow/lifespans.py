@@ -6,9 +6,8 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from types import MappingProxyType
 from typing import Any
-from weakref import WeakKeyDictionary
 
-from ..concurrency.running import running_loop, running_task
+from ..concurrency.running import PerLoop, running_loop, running_task
 from ..logs.formats import plain
 from .home import Home
 
@@ -31,8 +30,8 @@ class Lifespans:
     def __init__(self) -> None:
         self.known: dict[Home, Enter] = {}
         """What is entered, by the home of the handlers that may use it."""
-        self._values: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Home, Any]] = WeakKeyDictionary()
-        self._late: WeakKeyDictionary[asyncio.AbstractEventLoop, set[_Late]] = WeakKeyDictionary()
+        self._values = PerLoop[dict[Home, Any]]()
+        self._late = PerLoop[set[_Late]]()
 
     def add(self, home: Home, enter: Enter) -> None:
         """Add that of an application. If the server runs already, it is entered before the next call."""
@@ -41,7 +40,7 @@ class Lifespans:
     @property
     def here(self) -> Mapping[Home, Any]:
         """What was yielded on this event loop, by the home of the handlers that may use it."""
-        return self._values.get(running_loop(), _NOTHING)
+        return self._values.get() or _NOTHING
 
     @asynccontextmanager
     async def run(self) -> AsyncIterator[None]:
@@ -52,7 +51,7 @@ class Lifespans:
     @asynccontextmanager
     async def _entered(self, homes: Sequence[Home]) -> AsyncIterator[None]:
         """Enter those of some applications; what was there before is there again afterwards."""
-        values = self._values.setdefault(running_loop(), {})
+        values = self._values.here(dict)
         async with AsyncExitStack() as stack:
             for home in homes:
                 value = await stack.enter_async_context(self.known[home]())
@@ -62,11 +61,10 @@ class Lifespans:
 
     def forget(self, home: Home) -> None:
         """Restart that of an application, since a test has put another function into its place."""
-        for loop, values in tuple(self._values.items()):
+        for values in self._values.values():
             values.pop(home, None)
-            for late in tuple(self._late.get(loop, ())):
-                if home in late.homes:
-                    late.leave(loop)
+        for late in [each for these in self._late.values() for each in tuple(these) if home in each.homes]:
+            late.leave()
 
     async def start_here(self) -> None:
         """Enter what nobody has entered on this event loop, to be left when the loop ends.
@@ -74,11 +72,10 @@ class Lifespans:
         Raises:
             Exception: whatever a `lifespan=` raised; the next call tries again.
         """
-        loop = running_loop()
-        values = self._values.get(loop, _NOTHING)
+        values = self.here
         if len(values) == len(self.known):
             return
-        late = self._late.setdefault(loop, set())
+        late = self._late.here(set)
         starting = next((each for each in late if not each.started.done()), None)
         if starting is None:
             starting = _Late([home for home in self.known if home not in values], self._entered)
@@ -124,10 +121,10 @@ class _Late:
         _HELD.add(self.task)
         self.task.add_done_callback(_HELD.discard)
 
-    def leave(self, loop: asyncio.AbstractEventLoop) -> None:
+    def leave(self) -> None:
         """Leave them. May be called from any thread."""
         with suppress(RuntimeError):  # the loop is closed
-            loop.call_soon_threadsafe(self.task.cancel)
+            self.task.get_loop().call_soon_threadsafe(self.task.cancel)
 
     async def _hold(self, entered: Callable[[Sequence[Home]], AbstractAsyncContextManager[None]]) -> None:
         try:

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any, cast
 
 from ..callbacks.callback_service import KIND, Callback, Callbacks, Reports
-from ..concurrency.exception_groups import ending_in
+from ..concurrency.threads import ending_in
 from ..errors import FlowError, InvalidAnswer, MissingCapability, Refusal, SetupError, cannot_show
 from ..logs.tracebacks import format_stack
 from ..protocol.callers import lacking, nested

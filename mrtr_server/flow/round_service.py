@@ -292,7 +292,7 @@ class RoundService:
 
     async def _reported(self, journal: Journal, should_yield: ShouldYield) -> Reports[YieldReason]:
         """Wait for what pages report; what is still open then is asked again, unless the flow continues elsewhere."""
-        reports = await self._callbacks.wait(journal, should_yield)
+        reports = await self._callbacks.reports(journal, should_yield)
         if reports.left is None:
             for key, question in reports.unfinished:
                 journal.forget(key, question)

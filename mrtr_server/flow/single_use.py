@@ -3,13 +3,15 @@
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain, repeat
 
 from ..concurrency.running import running_loop
 from ..concurrency.shutdown import ShutdownDeadline
+from ..concurrency.waiting import wait_until
 from ..crypto.digests import canonical, digest_twice
 from ..crypto.place_codec import RowCodec
 from ..errors import Busy, InternalFault, InvalidRequestState, RequestError, StateFault, StoreUnavailable
@@ -75,6 +77,7 @@ class _Delivery:
         waiter: what the client's request waits for, where it does not run the delivery itself.
         is_told: whether there is a reply for the client, which may have left.
         error: why the store did not take it last.
+        waited: how long it has waited for another delivery of its state, in seconds.
     """
 
     call: Call
@@ -92,6 +95,14 @@ class _Delivery:
     waiter: "asyncio.Future[RoundResult] | None" = None
     is_told: bool = False
     error: StoreUnavailable | None = None
+    waited: float = 0.0
+
+    def pauses(self) -> Iterator[float]:
+        """Yield how long to wait before the store is asked again, in seconds: longer and longer."""
+        while True:
+            pause = min(max(self.waited / 4, SHORTEST_WAIT), LONGEST_WAIT)
+            self.waited += pause
+            yield pause
 
     def runs_by(self, redemption: Redemption) -> bool:
         """Return whether a redemption lets it run without a further look, as nearly always."""
@@ -190,7 +201,7 @@ class Redeemer:
             result = await self._wait_for(delivery)
         else:  # as part of its request
             try:
-                result = await self._settle(delivery)
+                result = await self._find_result(delivery)
             finally:
                 self._forget(delivery)
         if isinstance(result, RequestError):
@@ -244,7 +255,7 @@ class Redeemer:
     async def _deliver(self, delivery: _Delivery, waiter: "asyncio.Future[RoundResult]") -> None:
         """Redeem until the outcome of the state is known, and recorded if it was run here."""
         try:
-            delivery.reply(await self._settle(delivery))
+            delivery.reply(await self._find_result(delivery))
         except asyncio.CancelledError:
             waiter.cancel()
             raise
@@ -260,15 +271,21 @@ class Redeemer:
         if self._unrecorded.get(delivery.state) is delivery:
             del self._unrecorded[delivery.state]
 
-    async def _settle(self, delivery: _Delivery) -> RoundResult:
-        waited = 0.0
+    async def _find_result(self, delivery: _Delivery) -> RoundResult:
+        """Run the delivery, or wait for the result of another one."""
+        result: RoundResult | None = await wait_until(partial(self._try, delivery), pauses=delivery.pauses())
+        assert result is not None  # noqa: S101  nothing else ends the wait
+        return result
+
+    async def _try(self, delivery: _Delivery, heard: object) -> RoundResult | None:
+        """Return the result of a delivery; None while another delivery of its state runs."""
         while True:
             if delivery.result is None and self._unrecorded and (kept := self._kept_here(delivery)) is not None:
                 return kept
             asked = time.monotonic()
             try:
                 # One whose lease has ended may live, and be about to record: it goes first.
-                redemption = await self._redeem(delivery, lapsed=waited >= GRACE_SECONDS)
+                redemption = await self._redeem(delivery, lapsed=delivery.waited >= GRACE_SECONDS)
             except StoreUnavailable as error:
                 result = await self._without_store(delivery, error)
                 if result is None:
@@ -285,9 +302,7 @@ class Redeemer:
             # Another delivery of it is running.
             if self._has_expired(delivery) and (delivery.result is None or delivery.is_told):
                 return delivery.result or self._refused(delivery, "expired")
-            pause = min(max(waited / 4, SHORTEST_WAIT), LONGEST_WAIT)
-            await asyncio.sleep(pause)
-            waited += pause
+            return None
 
     async def _without_store(self, delivery: _Delivery, error: StoreUnavailable) -> RoundResult | None:
         """Return what a delivery gets that the store does not answer; None if it is to ask again."""

@@ -368,7 +368,7 @@ class WaitingRound(Round):
         alone = replace(self.journal, answers={key: {question: self.journal.answers[key][question]}})
         while True:
             try:
-                reports = await self._callbacks.wait(alone, self._should_yield)
+                reports = await self._callbacks.reports(alone, self._should_yield)
                 break
             except StoreUnavailable:  # of which the log has a line
                 await asyncio.sleep(LOOK_AGAIN_AFTER)

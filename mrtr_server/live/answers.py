@@ -2,7 +2,7 @@
 
 import os
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from hmac import compare_digest
 from secrets import token_hex
@@ -13,9 +13,9 @@ from pydantic_core import from_json, to_json
 from ..crypto.digests import digest_bytes, digest_parts
 from ..crypto.keys import LIVE_ANSWER, KeyRing
 from ..crypto.place_codec import PlaceCodec, row_codec
-from ..errors import AnswerNotShared, InvalidRequestState, StoreUnavailable
-from ..protocol.callers import Principal
-from ..protocol.messages import JSON, Change, Subscription
+from ..errors import AnswerNotShared, InvalidRequestState, MissingCapability, ProtocolError, StoreUnavailable
+from ..protocol.callers import Principal, nested
+from ..protocol.messages import JSON, Change, Question, Subscription
 from ..protocol.sessions import OwnerPlaces
 from ..storage.base import Store
 from ..storage.pubsub import Fanout, InProcessFanout
@@ -24,6 +24,17 @@ from .events import KEPT_AFTER
 
 _LONGEST_ID = 2_048
 """Characters of the id of a question."""
+
+DISMISSED: JSON = {"result": {"action": "cancel"}}
+"""The answer of a person who does not answer."""
+
+WITHDRAWN: JSON = {"failed": "the call was cancelled"}
+"""The answer to a question that counts no more."""
+
+TOO_LATE = "There was no answer in time"
+CALL_CANCELLED = "The call was cancelled"
+TASK_CANCELLED = "The task was cancelled"
+ANSWERED_ELSEWHERE = "It was answered elsewhere"
 
 
 @dataclass(slots=True)
@@ -48,16 +59,7 @@ class Asked:
 
 
 class Answers:
-    """Keeps answers, the first one to each question, and finds them.
-
-    Args:
-        ring: seals the ids of questions, and what is kept.
-        audience: the server that they belong to.
-        store: keeps them.
-        fanout: notifies the calls that wait.
-        quotas: how much each caller may keep.
-        clock: returns the time in seconds since the epoch.
-    """
+    """Keeps answers, the first one to each question, and finds them."""
 
     def __init__(
         self,
@@ -111,15 +113,7 @@ class Answers:
         self._sealed_here.pop(id, None)
 
     def unseal(self, id: str, principal: Principal | None) -> Asked | None:
-        """Return what was asked.
-
-        Args:
-            id: what a client sent; it may be anything.
-            principal: on whose behalf.
-
-        Returns:
-            The question; None if the id does not open for this principal.
-        """
+        """Return what was asked."""
         if len(id) > _LONGEST_ID:
             return None
         if (known := self._sealed_here.get(id)) is not None:  # as nearly always in one process
@@ -138,15 +132,7 @@ class Answers:
     async def keep(self, asked: Asked, answer: JSON, principal: Principal | None) -> None:
         """Keep an answer, unless there is one, and notify the call that waits.
 
-        Args:
-            asked: the question.
-            answer: in one of the forms that `read` of `questions.py` takes.
-            principal: who was asked.
-
-        Raises:
-            AnswerNotShared: the call waits in another process, and shares no store with this one.
-            StoreUnavailable: it could not be kept.
-            Full: likewise, since too much is kept.
+        Raises `AnswerNotShared`, `StoreUnavailable`, `Full`.
         """
         if not self._may_be_read(asked):
             raise AnswerNotShared
@@ -216,8 +202,7 @@ class Answers:
     def carried(self, change: Change) -> JSON | None:
         """Return the answer that a change tells of, if it carries it; `find` has it in any case.
 
-        Raises:
-            StoreUnavailable: it can't be unsealed.
+        Raises `StoreUnavailable`.
         """
         return self._read(change.uri, change.note) if change.note else None
 
@@ -238,3 +223,65 @@ class Answers:
 
 def _answer_place(id: str) -> bytes:
     return f"{id} ".encode()
+
+
+def read_answers(questions: Mapping[str, Question], answers: Mapping[str, JSON]) -> dict[str, JSON]:
+    """Return answers as a round takes them. Raises `MissingCapability`, `ProtocolError`."""
+    return {key: read_answer(question, answers[key]) for key, question in questions.items()}
+
+
+def no_answer(question: Question) -> JSON:
+    """Return the answer that counts when nobody has answered in time."""
+    return DISMISSED if question.method == "elicitation/create" else {"failed": "there was no answer in time"}
+
+
+def read_answer(question: Question, answer: JSON) -> JSON:
+    """Return an answer as a round takes it. Raises `MissingCapability`, `ProtocolError`."""
+    if "result" in answer:
+        result = answer["result"]
+        return result if isinstance(result, dict) else {}  # which is no answer, so the question comes again
+    if "lacks" in answer:
+        raise MissingCapability(nested(question.needs[:1]))
+    if question.method == "elicitation/create":
+        return dict(DISMISSED["result"])
+    raise ProtocolError(f"The client did not fulfil {question.method}: {answer.get('failed')}")
+
+
+@dataclass(frozen=True, slots=True)
+class AskedByTask:
+    """A question of a task that went out.
+
+    Args:
+        task: its id.
+        key: of the question within it.
+        session: the session that the task belongs to, where there is no principal.
+    """
+
+    task: str
+    key: str
+    session: str
+
+
+class TaskAsks:
+    """Seals the ids of the requests that ask for tasks."""
+
+    def __init__(self, ring: KeyRing, audience: str) -> None:
+        self._codec = PlaceCodec(ring, "live ask of a task")
+        self._places = OwnerPlaces(audience)
+
+    def seal(self, asked: AskedByTask, principal: Principal | None) -> str:
+        """Return the id of the request that asks."""
+        sealed = self._codec.seal(self._places.of(principal), to_json([asked.task, asked.key, asked.session]))
+        return f"{asked.key}.{sealed}"
+
+    def unseal(self, id: str, principal: Principal | None) -> AskedByTask | None:
+        """Return what was asked; None if the id, which may be anything, does not open for this principal."""
+        if len(id) > _LONGEST_ID:
+            return None
+        key, _, sealed = id.rpartition(".")
+        try:
+            payload = self._codec.unseal(self._places.of(principal), sealed, "belongs to another principal")
+        except InvalidRequestState:
+            return None
+        asked = AskedByTask(*from_json(payload))
+        return asked if asked.key == key else None

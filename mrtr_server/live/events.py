@@ -105,12 +105,7 @@ class Event:
     epoch: str = ""
 
     def move_on(self, outcome: NeedsInput | HandedOver, progress: float) -> None:
-        """Stand where a round has ended.
-
-        Args:
-            outcome: of the round.
-            progress: the progress that was sent last.
-        """
+        """Stand where a round has ended."""
         self.run, self.sent, self.progress = "", 0, progress
         self.state, self.expires, self.epoch = outcome.state, outcome.expires, outcome.epoch
         self.questions = outcome.questions if isinstance(outcome, NeedsInput) else {}
@@ -120,11 +115,7 @@ class Event:
         self.origin.params, self.state, self.questions = {}, "", {}
 
     def take_back(self, kept: "Event") -> None:
-        """Hold again what `let_go` let go.
-
-        Args:
-            kept: the same event, read from its id.
-        """
+        """Hold again what `let_go` let go."""
         self.origin.params, self.state, self.questions = kept.origin.params, kept.state, kept.questions
 
     @property
@@ -171,15 +162,7 @@ class SealedEvent:
 
 
 class EventIds:
-    """Seals events into ids, and opens these.
-
-    Args:
-        ring: the first key seals, every key opens.
-        audience: the server that the ids belong to.
-        store: takes what is too long for a header.
-        quotas: how much of that each caller may keep.
-        clock: returns the time in seconds since the epoch.
-    """
+    """Seals events into ids, and opens these."""
 
     def __init__(self, ring: KeyRing, audience: str, store: Store, quotas: Quotas, clock: Callable[[], float]) -> None:
         self._codec = PlaceCodec(ring, "live event")
@@ -211,17 +194,7 @@ class EventIds:
             event.sealed = b""
 
     async def take_back(self, event: Event, sealed: SealedEvent, principal: Principal | None) -> None:
-        """Read again what an event has let go.
-
-        Args:
-            event: as `seal` took it.
-            sealed: what that returned, which is kept.
-            principal: on whose behalf.
-
-        Raises:
-            ProtocolError: the store has it no more.
-            StoreUnavailable: the store can't say.
-        """
+        """Read again what an event has let go. Raises `ProtocolError`, `StoreUnavailable`."""
         payload = sealed.payload or await self._find(sealed.row, self._places.of(principal))
         if payload is None:
             raise ProtocolError(TOO_LATE_TO_CONTINUE)
@@ -239,18 +212,7 @@ class EventIds:
             raise StoreUnavailable(f"An event of a stream can't be unsealed: {refused.reason}") from None
 
     async def unseal(self, id: str, principal: Principal | None) -> Event | None:
-        """Return the event of an id.
-
-        Args:
-            id: what a client sent; it may be anything.
-            principal: on whose behalf.
-
-        Returns:
-            The event; None if it does not open for this principal.
-
-        Raises:
-            StoreUnavailable: it is in the store, which is unavailable.
-        """
+        """Return the event of an id. Raises `StoreUnavailable`."""
         sealed, _, place_in_round = id.rpartition(".")
         sent, _, questions = place_in_round.partition(_OF)
         if len(sealed) > LONGEST_ID or not (_is_number(sent) and _is_number(questions)):

@@ -5,14 +5,17 @@ from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from itertools import repeat
 from secrets import token_hex
 from typing import Any
 
+from ..concurrency.running import running_loop
+from ..concurrency.waiting import wait_until
 from ..errors import Full, NotExecuted, ProtocolError, RequestError, StoreUnavailable
 from ..protocol.messages import Call, Outcome, Outlet, Unfinished
 from ..storage.base import Lease
-from .channel import Channel
 from .events import Event, SealedEvent
+from .open_questions import Channel, leaving
 from .parts import LiveParts
 
 KEPT = 3600.0
@@ -33,9 +36,6 @@ class FirstRounds:
 
     While its client listens, a round is nowhere but here. When the client of a stream leaves, the round takes the lease
     of its name, and its outcome is recorded under that.
-
-    Args:
-        parts: what open calls share.
     """
 
     def __init__(self, parts: LiveParts) -> None:
@@ -47,13 +47,7 @@ class FirstRounds:
     async def run(
         self, call: Call, channel: Channel, dispatch: Callable[[Call, Outlet], Awaitable[Outcome]]
     ) -> Outcome:
-        """Run a first round.
-
-        Args:
-            call: the request.
-            channel: the response to its client.
-            dispatch: runs it.
-        """
+        """Run a first round."""
         came: asyncio.Future[Outcome | RequestError] | None = None
 
         def begin() -> str:
@@ -84,41 +78,38 @@ class FirstRounds:
                 came.cancel()  # unless it is done
         return outcome
 
-    async def find(self, event: Event, call: Call, channel: Channel) -> Outcome:
-        """Wait for the outcome of a first round that runs elsewhere, or ran.
-
-        Args:
-            event: names the round. While that is waited for, it has let go of its call.
-            call: the request that began it.
-            channel: the response to the client that came back.
-
-        Raises:
-            RequestError: its outcome is one; or nobody runs it any more.
-        """
+    async def wait_for(self, event: Event, call: Call, channel: Channel) -> Outcome:
+        """Wait for the outcome of a first round that runs elsewhere, or ran. Raises `RequestError`."""
         sealed = self._events.seal(event, call.principal)
         await self._events.keep(sealed)
         channel.prime(sealed.after(0))
         named = _named(call, event.run)
         event.let_go()
-        loop = asyncio.get_running_loop()
+        loop = running_loop()
         seen = loop.time()
-        while True:
+
+        async def look(heard: object) -> Outcome | None:
+            nonlocal seen
             began = loop.time()
             try:
-                outcome = await self._redeemer.once(named, event.ends, _runs_nowhere)
+                return await self._redeemer.once(named, event.ends, _runs_nowhere)
             except NotExecuted as error:
                 if error.data != {"reference": _NOBODY}:
                     raise
-            else:
-                if isinstance(outcome, Unfinished):
-                    await self._events.take_back(event, sealed, call.principal)
-                return outcome
             now = loop.time()
             if now - began > LOOK:  # somebody had it meanwhile
                 seen = now
-            if channel.gone or now - seen > LOST_AFTER:
-                raise ProtocolError("The server that ran this call has stopped; call again")
-            await asyncio.sleep(LOOK)
+            if now - seen > LOST_AFTER:
+                raise _lost()
+            return None
+
+        endings = (partial(leaving, channel),)
+        outcome: Outcome | None = await wait_until(look, pauses=repeat(LOOK), endings=endings)
+        if outcome is None:
+            raise _lost()
+        if isinstance(outcome, Unfinished):
+            await self._events.take_back(event, sealed, call.principal)
+        return outcome
 
     async def _record(self, named: Call, came: "asyncio.Future[Outcome | RequestError]") -> None:
         async def outcome(lease: Lease) -> Outcome:
@@ -138,6 +129,10 @@ class FirstRounds:
         task = asyncio.create_task(work)
         self._keeping.add(task)
         task.add_done_callback(self._keeping.discard)
+
+
+def _lost() -> ProtocolError:
+    return ProtocolError("The server that ran this call has stopped; call again")
 
 
 async def _runs_nowhere(lease: Lease) -> Outcome:

@@ -7,15 +7,17 @@ next round. The handler knows nothing of that: it runs from the top, against its
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
+from itertools import repeat
 from typing import Any, TypeVar
 
 from pydantic_core import to_json
 
 from ..concurrency.places import Portion
 from ..concurrency.running import running_task
+from ..concurrency.waiting import wait_until
 from ..crypto.digests import digest_parts
 from ..errors import InvalidRequest, ProtocolError, RequestError, StoreUnavailable, Unavailable
 from ..flow.single_use import OTHER_EPOCH
@@ -26,14 +28,12 @@ from ..protocol.messages import JSON, TASK_RESULT, Call, Change, Outcome, Outlet
 from ..storage.base import Lease
 from ..storage.patience import begin_request
 from ..tasks.task_service import Tasks
-from .channel import Channel
+from .answers import read_answers
 from .events import KEPT_AFTER, TOO_LATE_TO_CONTINUE, Event, SealedEvent
 from .first_rounds import FirstRounds
-from .hold import RETRY, Hold
-from .open_streams import UNCOUNTED
-from .parts import LiveParts
-from .questions import read_answers
-from .task_results import TaskResults
+from .open_questions import RETRY, Channel, OpenQuestions, leaving
+from .parts import UNCOUNTED, LiveParts
+from .task_streams import TaskStreams
 
 T = TypeVar("T")
 
@@ -57,18 +57,12 @@ Dispatch = Callable[[Call, Outlet], Awaitable[Outcome]]
 
 
 class LiveCalls:
-    """Serves calls of clients that answer while a call is open.
-
-    Args:
-        dispatch: runs a round of a call.
-        parts: what calls and sessions share.
-        tasks: knows the tasks whose results clients wait for.
-    """
+    """Serves calls of clients that answer while a call is open."""
 
     def __init__(self, dispatch: Dispatch, parts: LiveParts, tasks: Tasks) -> None:
         self._dispatch = dispatch
         self._parts = parts
-        self._task_results = TaskResults(dispatch, tasks, parts)
+        self._task_streams = TaskStreams(dispatch, tasks, parts)
         self._admission = parts.admission
         self._first_rounds = FirstRounds(parts)
         self._refusals = RefusalLog()
@@ -80,16 +74,8 @@ class LiveCalls:
     async def serve(self, call: Call, channel: Channel) -> Outcome | None:
         """Serve a new call.
 
-        Args:
-            call: the request.
-            channel: the response to its client.
-
-        Returns:
-            The outcome; None if there is none to be sent, since the client has left, has cancelled the call, or
-            continues elsewhere.
-
-        Raises:
-            RequestError: why there is no outcome.
+        Return the outcome; None if there is none to be sent, since the client has left, has cancelled the call, or
+        continues elsewhere. Raises `RequestError`.
         """
         running = self._enter(call, channel)
         try:
@@ -120,7 +106,7 @@ class LiveCalls:
         """Run the first round of a call; or, of one that the client repeats since its pages are done, the next."""
         call, pages = running.call, self._parts.pages
         with store_needed():
-            event = await pages.find(call, channel, self._parts.clock())
+            event = await pages.find(call, self._parts.clock(), can_stream=channel.can_stream)
             if event is None:
                 return await self._first_rounds.run(call, channel, self._dispatch)
             answers = await pages.answers(event)
@@ -153,7 +139,7 @@ class LiveCalls:
                 with self._parts.holds.hold(call.principal):
                     running.let_go()
                     running.end()
-                    outcome = await self._first_rounds.find(event, call, channel)
+                    outcome = await self._first_rounds.wait_for(event, call, channel)
                 if not isinstance(outcome, Unfinished):
                     return outcome
                 event.move_on(outcome, channel.progress)
@@ -169,21 +155,12 @@ class LiveCalls:
     async def _wait_for_task(self, call: Call, channel: Channel, event: Event) -> Outcome | None:
         cancelled = self._cancellation_of(call)
         with store_needed():
-            return await self._task_results.serve(call, channel, event, cancelled, lambda: self._is_cancelled(call))
+            return await self._task_streams.serve(call, channel, event, cancelled, lambda: self._is_cancelled(call))
 
     async def take(self, id: str, read: Callable[[], JSON], principal: Principal | None) -> bool:
-        """Keep the answer to a question of an open call, or of a task. Retry for a while if the store fails.
+        """Keep the answer to a question of an open call, or of a task; return whether the id is that of a question.
 
-        Args:
-            id: of the response that came; it may be anything.
-            read: returns the answer in it.
-            principal: on whose behalf it came.
-
-        Returns:
-            Whether the id is that of a question.
-
-        Raises:
-            RequestError: the answer could not be kept.
+        If the store fails, retry for a while: no client sends an answer again. Raises `RequestError`.
         """
         began, pause = time.monotonic(), LONGEST_PAUSE / 16
         with store_needed():
@@ -203,18 +180,12 @@ class LiveCalls:
             if asked.expires > self._parts.clock():  # who answers later is as good as the second who answers
                 await answers.keep(asked, answers.to(id, read()), principal)
             return True
-        return await self._task_results.take(id, read, principal)
+        return await self._task_streams.take(id, read, principal)
 
     async def _follow(self, event: Event, running: "_Running", channel: Channel, *, is_new: bool) -> Outcome | None:
         """Ask what a round needs, and run the next one, until there is a result.
 
         While a person is asked, nobody holds the call: it is read again from where the event is kept.
-
-        Args:
-            event: where the round has ended. It moves on with the call.
-            running: the call.
-            channel: the response to the client.
-            is_new: whether its questions have never been sent.
         """
         while True:
             if self._is_to_move(event, channel, is_new=is_new):
@@ -263,8 +234,7 @@ class LiveCalls:
     async def _end_with_pages(self, event: Event, channel: Channel) -> None:
         """End a call that can't stay open with the pages that it asks for, if that is all it asks.
 
-        Raises:
-            PagesRequired: the client is to send the call again when the person is done there.
+        Raises `PagesRequired`.
         """
         parts, call = self._parts, channel.load(event.origin)
         if parts.pages.may_end_with(event.questions, call, is_shared=parts.is_shared()):
@@ -274,18 +244,11 @@ class LiveCalls:
     async def _ask(
         self, event: Event, running: "_Running", channel: Channel, *, is_new: bool
     ) -> dict[str, JSON] | None:
-        """Send questions, and wait for all answers; see `Hold.wait`.
+        """Send questions, and wait for all answers.
 
-        Args:
-            event: has the questions.
-            running: the call.
-            channel: the response to the client.
-            is_new: whether they have never been sent, so that there can be no answer yet.
-
-        Returns:
-            The answers as a round takes them, by key; None if the round is not to run here.
+        Return the answers as a round takes them, by key; None if the round is not to run here.
         """
-        parts, principal = self._parts, running.call.principal
+        parts, call, principal = self._parts, running.call, running.call.principal
         if channel.gone:
             return None
         if not parts.is_shared():
@@ -295,16 +258,16 @@ class LiveCalls:
             )
         if not channel.can_stream:
             raise InvalidRequest("This call asks a question, which needs Accept: text/event-stream")
-        id, round, call = parts.events.seal(event, principal), event.round, running.call
+        id = parts.events.seal(event, principal)
         with parts.holds.hold(principal), store_needed():
             await parts.events.keep(id)
-            cancelled, now = self._cancellation_of(call), parts.clock()
+            cancelled, is_cancelled = self._cancellation_of(call), partial(self._is_cancelled, call)
             rest = partial(_rest, event, id, running)
-            hold = Hold(event, round, id, principal, parts.answers, channel, self._admission, now, cancelled, rest)
+            questions = OpenQuestions(parts, channel, event, id, principal, cancelled, is_cancelled, rest)
             try:
                 if not is_new:
-                    await hold.look()
-                found = await self._wait(hold, call)
+                    await questions.look()
+                found = await questions.wait_for_answers()
                 if found is None or not await self._have_room(running, channel, event.size):
                     return None
                 if not event.questions:  # it has let go
@@ -312,39 +275,27 @@ class LiveCalls:
                 return read_answers(event.questions, found)
             except asyncio.CancelledError:
                 if running.is_cancelled:
-                    await hold.withdraw()
+                    await questions.withdraw()
                 raise
             finally:
-                hold.close()
-
-    async def _wait(self, hold: Hold, call: Call) -> dict[str, JSON] | None:
-        """Wait for all answers, or the cancellation of the call; see `Hold.wait`."""
-        while (found := await hold.wait()) is None and hold.heard_of_cancellation:
-            hold.heard_of_cancellation = False  # unless that was a false alarm, as when notices were missed
-            if await self._is_cancelled(call):
-                await hold.withdraw()
-                break
-        return found
+                questions.close()
 
     async def _have_room(self, running: "_Running", channel: Channel, size: int) -> bool:
-        """Wait until there is room for a call that is to run on. It is not refused: its person has answered.
+        """Wait until there is room for a call that is to run on, which is not refused: its person has answered.
 
-        Args:
-            running: the call.
-            channel: the response to the client.
-            size: of what is read of it, in bytes.
-
-        Returns:
-            Whether there is; False if the call is to continue elsewhere, or when its client comes back.
+        Return False if it is to continue elsewhere, or when its client comes back.
         """
         if size > UNCOUNTED:
             portion = running.portion = running.portion or self._parts.holds.portion(running.call.principal)
-            while not portion.has_room():
-                if channel.gone or self._admission.draining:
-                    if not channel.gone:
-                        channel.prime("", RETRY)
-                    return False
-                await asyncio.sleep(LOOK_FOR_ROOM)
+
+            async def look(heard: object) -> bool | None:
+                return portion.has_room() or None
+
+            endings = partial(leaving, channel), self._admission.on_drain
+            if not await wait_until(look, pauses=repeat(LOOK_FOR_ROOM), endings=endings):
+                if not channel.gone:
+                    channel.prime("", RETRY)
+                return False
             portion.set(size)
         return True
 
@@ -359,17 +310,7 @@ class LiveCalls:
     # Cancellation
 
     async def cancel(self, session: str, request_id: str | int, principal: Principal | None) -> None:
-        """Cancel a call of a session, wherever it runs.
-
-        Args:
-            session: its key.
-            request_id: of the request that began the call.
-            principal: on whose behalf.
-
-        Raises:
-            StoreUnavailable: it could not be kept, for a client that comes back.
-            Busy: likewise, since the principal has cancelled too much of late, or too much is kept.
-        """
+        """Cancel a call of a session, wherever it runs. Raises `StoreUnavailable`, `Busy`."""
         key = session, request_id
         if key not in self._open and hash(key) in self._answered:  # some clients cancel whatever has ended
             return
@@ -386,23 +327,21 @@ class LiveCalls:
         if len(self._answered) > MOST_ANSWERED:
             del self._answered[next(iter(self._answered))]
 
-    async def watch(self, call: Call) -> None:
+    async def cancel_elsewhere(self, call: Call) -> None:
         """Wait until a call that takes long is cancelled through another replica, and cancel it."""
         cancelled = self._cancellation_of(call)
         running = next((each for each in self._open.get(_key(call), ()) if each.call is call), None)
         if running is None or cancelled is None:
             return
-        changes = self._parts.answers.listen((), (cancelled,))
-        try:
-            while True:
-                with suppress(StoreUnavailable):
-                    if await self._is_cancelled(call):  # also before this began to listen
-                        running.cancel()
-                        return
-                if not await changes.next():
-                    return
-        finally:
-            changes.close()
+
+        async def look(heard: object) -> bool | None:
+            with suppress(StoreUnavailable):
+                return await self._is_cancelled(call) or None  # also before this began to listen
+            return None
+
+        with closing(self._parts.answers.listen((), (cancelled,))) as changes:
+            if await wait_until(look, changes):
+                running.cancel()
 
     async def _is_cancelled(self, call: Call) -> bool:
         id = _cancellation(call.session, call.request_id).uri
@@ -437,12 +376,7 @@ def _rest(event: Event, id: SealedEvent, running: "_Running") -> None:
 
 
 class _Running:
-    """An open call, and what a cancellation of it cancels.
-
-    Args:
-        call: the call.
-        portion: counts the bytes of its request; None where it is small.
-    """
+    """An open call, and what a cancellation of it cancels."""
 
     __slots__ = ("_own", "_task", "call", "is_cancelled", "portion")
 

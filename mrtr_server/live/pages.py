@@ -13,7 +13,6 @@ from ..protocol.messages import JSON, PAGE, Call, Question
 from ..protocol.sessions import owner_of
 from ..storage.base import Store
 from ..storage.quotas import Quotas
-from .channel import Channel
 from .events import Event, dump_event, load_event
 from .session_states import SessionStates
 
@@ -24,15 +23,8 @@ OPENED: JSON = {"action": "accept"}
 class RequiredPages:
     """Keeps the flows of calls that ended with pages to open, and finds them when their callers repeat the call.
 
-    A client repeats such a call without a state, so a flow is found by its caller and the call. Without
-    authentication, callers can't be told apart: there a call starts again.
-
-    Args:
-        ring: seals what is kept.
-        audience: the server that it belongs to.
-        store: keeps it, and has what pages reported.
-        states: know of which pages a session is to hear.
-        quotas: how much each caller may keep.
+    A client repeats such a call without a state, so a flow is found by its caller and the call. Without authentication,
+    callers can't be told apart: there a call starts again.
     """
 
     def __init__(self, ring: KeyRing, audience: str, store: Store, states: SessionStates, quotas: Quotas) -> None:
@@ -46,32 +38,13 @@ class RequiredPages:
 
     @staticmethod
     def may_end_with(questions: dict[str, Question], call: Call, *, is_shared: bool) -> bool:
-        """Return whether a call may end with what it asks.
-
-        Args:
-            questions: what it asks.
-            call: the call.
-            is_shared: whether what is kept here is found by all workers.
-
-        Returns:
-            Whether it asks for pages alone, and is found again where one of them reports.
-        """
+        """Return whether a call may end with what it asks."""
         if not all(question.needs == PAGE for question in questions.values()):
             return False
         return not any(question.page for question in questions.values()) or (is_shared and call.principal is not None)
 
     async def end_with(self, event: Event, call: Call, now: float) -> PagesRequired:
-        """Keep a flow, and return the error that its call ends with.
-
-        Args:
-            event: has the call, the sealed journal and the questions.
-            call: the same call, loaded.
-            now: the time in seconds since the epoch.
-
-        Raises:
-            StoreUnavailable: it could not be kept.
-            Full: likewise, since too much is kept.
-        """
+        """Keep a flow, and return the error that its call ends with. Raises `StoreUnavailable`, `Full`."""
         pages = tuple(question.page for question in event.questions.values() if question.page)
         if call.principal is not None:
             await self._keep(call, dump_event(event), event.ends - now)
@@ -80,17 +53,16 @@ class RequiredPages:
                 await self._states.listen_to_pages(call.session, call.principal, pages)
         return self._required(event)
 
-    async def find(self, call: Call, channel: Channel, now: float) -> Event | None:
+    async def find(self, call: Call, now: float, *, can_stream: bool) -> Event | None:
         """Return the flow that an earlier call like this one left; None if there is none, or it has expired.
+
+        Raises `StoreUnavailable`.
 
         Pages that have reported are an answer that came in time: their flow may be found for a while longer.
 
         Only a client that could be sent one is looked for, which spares the others a look in the store.
-
-        Raises:
-            StoreUnavailable: nobody can say.
         """
-        if channel.can_stream or call.principal is None:
+        if can_stream or call.principal is None:
             return None
         if not call.client.supports("elicitation.url"):
             return None
@@ -120,9 +92,7 @@ class RequiredPages:
     async def answers(self, event: Event) -> dict[str, JSON]:
         """Return the answers to a flow's questions, by key: to those whose pages report.
 
-        Raises:
-            PagesRequired: one of these pages has not reported yet.
-            StoreUnavailable: nobody can say.
+        Raises `PagesRequired`, `StoreUnavailable`.
         """
         pages = {key: question.page for key, question in event.questions.items() if question.page}
         for page in pages.values():

@@ -1,27 +1,28 @@
 """What a session has set: the level of its log, the resources that it listens to, and whether it has ended."""
 
-import asyncio
 import random
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
+from itertools import count, repeat
+from secrets import token_hex
 from typing import TypeVar
 
 from pydantic_core import from_json, to_json
 
+from ..concurrency.running import running_loop
+from ..concurrency.waiting import wait_until
 from ..crypto.digests import digest
 from ..crypto.keys import LIVE_SESSION, KeyRing
 from ..crypto.place_codec import PlaceCodec
-from ..errors import InvalidRequestState, StoreUnavailable
+from ..errors import Busy, InvalidRequestState, StoreUnavailable
 from ..protocol.callers import Principal
 from ..protocol.messages import Change, LogLevel
-from ..protocol.sessions import Session
-from ..storage.base import Store
+from ..protocol.sessions import Session, owner_of
+from ..storage.base import Redemption, Store
 from ..storage.pubsub import Fanout
 from ..storage.quotas import Quotas
-from .allowances import Allowance
-from .newest_stream import NewestStream
 
 T = TypeVar("T")
 
@@ -55,6 +56,21 @@ LOOK_FOR_TURN = 0.01
 _REMEMBERED = 10_000
 """Of how many sessions a process remembers something."""
 
+MOST_CHANGES = 100
+"""How many different things an owner may change within `WINDOW`."""
+
+MOST_OF_NOBODY = 10_000
+"""The same of all callers together who are not authenticated."""
+
+WINDOW = 600.0
+"""In seconds."""
+
+RETRY_AFTER = 5.0
+"""When an owner is to try again that has changed too many, in seconds."""
+
+_OPENED, _ENDED = "opened", "ended"
+_numbers = count()
+
 
 @dataclass(frozen=True, slots=True)
 class SessionState:
@@ -80,13 +96,6 @@ class SessionStates:
     """Keeps what sessions set, in the shared store if there is one.
 
     Changes of one session at the same time, on any replicas, are made one after the other.
-
-    Args:
-        ring: seals it.
-        store: keeps it.
-        fanout: tells the stream of the session's notifications.
-        quotas: how much each caller may keep.
-        clock: returns the time in seconds since the epoch.
     """
 
     def __init__(self, ring: KeyRing, store: Store, fanout: Fanout, quotas: Quotas, clock: Callable[[], float]) -> None:
@@ -100,14 +109,7 @@ class SessionStates:
         self._allowance = Allowance(clock)
 
     async def read(self, session: str) -> SessionState:
-        """Return what a session has set.
-
-        Args:
-            session: its key; empty for none.
-
-        Raises:
-            StoreUnavailable: nobody can say.
-        """
+        """Return what a session has set. Raises `StoreUnavailable`."""
         if not session:
             return NOTHING_SET
         found = await self._store.get(_id(session))
@@ -124,14 +126,7 @@ class SessionStates:
     ) -> None:
         """Change what a session has set, and tell the stream of its notifications.
 
-        Args:
-            session: its key.
-            principal: whose session it is.
-            change: returns the new state.
-
-        Raises:
-            StoreUnavailable: it could not be kept.
-            Busy: the principal has changed too many sessions, or too much is kept.
+        Raises `StoreUnavailable`, `Busy`.
         """
         self._allowance.take(principal, session)
         async with self._turn(session):
@@ -149,11 +144,16 @@ class SessionStates:
         if not self._store.shared:  # nothing there waits between a read and the write that follows
             yield
             return
-        name, until = digest(["live session, in turn", session]), time.monotonic() + TURN
-        while (turn := await self._store.redeem(name, "", lease=TURN, keep=2 * TURN)).verdict != "granted":
-            if time.monotonic() > until:
-                raise StoreUnavailable("Other changes of the session take too long")
-            await asyncio.sleep(LOOK_FOR_TURN * random.uniform(0.5, 1.5))  # noqa: S311  so that not all look at once
+        name = digest(["live session, in turn", session])
+
+        async def look(heard: object) -> Redemption | None:
+            turn = await self._store.redeem(name, "", lease=TURN, keep=2 * TURN)
+            return turn if turn.verdict == "granted" else None
+
+        pauses = (LOOK_FOR_TURN * random.uniform(0.5, 1.5) for _ in repeat(0))  # noqa: S311  so that not all look at once
+        turn = await wait_until(look, deadline=running_loop().time() + TURN, pauses=pauses)
+        if turn is None:
+            raise StoreUnavailable("Other changes of the session take too long")
         try:
             yield
         finally:
@@ -161,13 +161,7 @@ class SessionStates:
                 await self._store.release(name, turn.token)
 
     def updated_between(self, resources: Mapping[str, float], after: float, until: float) -> list[Change]:
-        """Return changes of resources that have come to this process since these times, or may have.
-
-        Args:
-            resources: URIs, with the times at which sessions began to listen to them, at any replica.
-            after: when the session did not listen to them yet, by the clock of this process.
-            until: when a stream began to listen to them here, in seconds since the epoch.
-        """
+        """Return changes of resources that have come to this process since these times, or may have."""
         updated = getattr(self._fanout, "updated_at", None)
         if updated is None:  # a fan-out of the application's own: one look too many does no harm
             return [Change("resource", uri) for uri in resources]
@@ -187,7 +181,7 @@ class SessionStates:
         """Return those of some pages that have reported back. Raises `StoreUnavailable`."""
         return [Change("page", page) for page in pages if await self._store.get(page) is not None]
 
-    def stream_of(self, session: str) -> NewestStream:
+    def stream_of(self, session: str) -> "NewestStream":
         """Return what knows whether a new stream of a session's notifications is the newest."""
         return NewestStream(session, self._fanout.publish)
 
@@ -246,3 +240,64 @@ def _id(session: str) -> str:
 
 def _place(session: str) -> bytes:
     return f"{session} ".encode()
+
+
+class Allowance:
+    """Counts what each owner changes, in this process. To change the same thing again is free."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._changed: dict[tuple[str, int], set[str]] = {}
+
+    def take(self, principal: Principal | None, what: str) -> None:
+        """Count a change. Raises `Busy`."""
+        owner, window = owner_of(principal), int(self._clock() // WINDOW)
+        counted = self._changed.get((owner, window))
+        if counted is None:
+            self._changed = {each: changed for each, changed in self._changed.items() if each[1] == window}
+            counted = self._changed[owner, window] = set()
+        counted.add(what)
+        if len(counted) > (MOST_CHANGES if owner else MOST_OF_NOBODY):
+            counted.discard(what)
+            raise Busy(RETRY_AFTER)
+
+
+class NewestStream:
+    """Knows whether one stream of a session's notifications is its newest (Transports, Multiple Connections).
+
+    A stream announces itself when it opens, and its end. One that hears of a newer stream is silent from then on. One
+    that hears anything else announces itself again. So all agree on the newest as soon as the last announcement has
+    arrived, whatever was missed or came late before.
+    """
+
+    def __init__(self, session: str, publish: Callable[[Change], None]) -> None:
+        self.topic = Change("stream", session)
+        self._publish = publish
+        self._order = f"{time.time():.6f} {next(_numbers):012} {token_hex(8)}"
+        self._has_newer = False
+
+    @property
+    def is_newest(self) -> bool:
+        """Whether the session's notifications go out on this stream, as far as is known here."""
+        return not self._has_newer
+
+    def open(self) -> None:
+        """Announce the stream, which listens to its topic already."""
+        self._announce(_OPENED)
+
+    def end(self) -> None:
+        """Announce that the stream has ended; to be called once."""
+        if self.is_newest:
+            self._announce(_ENDED)
+
+    def on_announcement(self, note: str) -> None:
+        """Note what another stream has announced."""
+        happened, _, order = note.partition(" ")
+        if order == self._order:
+            return
+        self._has_newer = happened == _OPENED and order > self._order
+        if self.is_newest:
+            self._announce(_OPENED)
+
+    def _announce(self, happened: str) -> None:
+        self._publish(Change("stream", self.topic.uri, note=f"{happened} {self._order}"))

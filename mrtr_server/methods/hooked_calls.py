@@ -5,8 +5,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Generic, TypeVar, assert_never, cast
 
-from ..concurrency.exception_groups import ending_in
-from ..concurrency.threads import Threads
+from ..concurrency.threads import Threads, ending_in
 from ..errors import FlowError, RequestError
 from ..flow.endings import Asking, Backgrounded, Yielded
 from ..flow.handler import Handler

@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
+from ..concurrency.waiting import Turning
 from ..errors import Busy, Full, InvalidParams, OverBudget, StoreUnavailable, UnknownTarget
 from ..flow.authorization import Authorizer
 from ..live.session_states import KEEP, LONGEST_RESOURCES, MOST_RESOURCES, SessionState, SessionStates, changed
@@ -145,9 +146,7 @@ class SessionChanges:
         """The tasks that it follows, as they were last reported; at first, as its client found them."""
         self._listed: frozenset[str] | None = None
         """The tasks that its caller had at the last look."""
-        self._changes: Subscription | None = None
-        self._former: Subscription | None = None
-        """What it listened to before; what that has heard is still to be reported."""
+        self._changes: Turning[Change] | None = None
         self._left: dict[Change, Change] = {}
         """What it has heard, and not reported yet."""
         self._stream = states.stream_of(call.session) if call.session else None
@@ -162,7 +161,7 @@ class SessionChanges:
     async def open(self) -> None:
         """Begin to listen, and report from now on."""
         # First to what says that the session has changed, so that no change of it is missed while it is read.
-        self._changes = await self._subscribe(self._wanted(()))
+        self._changes = Turning(await self._subscribe(self._wanted(())))
         try:
             await self._follow()
         except BaseException:
@@ -194,7 +193,7 @@ class SessionChanges:
             self._again_after = AGAIN_AFTER
         self._state = state
         try:
-            changes = await self._subscribe(self._wanted(await self._find_tasks()))
+            changes: Subscription = await self._subscribe(self._wanted(await self._find_tasks()))
         except BaseException as error:
             self._state = before
             if not isinstance(error, Full) or not self._is_open:
@@ -206,7 +205,9 @@ class SessionChanges:
         if self._told:
             look = partial(self._tasks.peek, owner=owner_of(self._call))
             changes = TaskChanges(changes, frozenset(self._told), look, self._told)
-        self._former, self._changes, self._is_stale = self._changes, changes, False
+        assert self._changes is not None  # noqa: S101  as of `open`
+        self._changes.turn_to(changes)
+        self._is_stale = False
         new = {uri: since for uri, since in state.resources.items() if uri not in before.resources}
         self._hear([*pages, *self._states.updated_between(new, self._read_at, began)])
         self._read_at = read_at
@@ -238,12 +239,7 @@ class SessionChanges:
         while self._changes is not None:
             if time.monotonic() > self._keep_at:
                 await self._keep()
-            if self._former is not None:
-                await asyncio.sleep(0)  # until what other threads have told the former subscription has come
-                self._former.close()
-                self._hear(await self._former.next())
-                self._former = None
-            elif self._is_stale and not self._is_closed:
+            if self._is_stale and not self._is_closed:
                 await self._follow()
             elif not self._left:
                 try:
@@ -304,6 +300,5 @@ class SessionChanges:
         if self._stream is not None and not self._is_closed:
             self._stream.end()
         self._is_closed = True
-        for changes in (self._changes, self._former):
-            if changes is not None:
-                changes.close()
+        if self._changes is not None:
+            self._changes.close()

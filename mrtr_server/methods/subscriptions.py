@@ -8,7 +8,7 @@ from ..concurrency.places import PlacesByCaller
 from ..errors import InvalidParams, MissingCapability, OverBudget, StoreUnavailable
 from ..flow.authorization import Authorizer
 from ..limits import LONGEST_NAME, Limits, check_length
-from ..live.open_streams import UNCOUNTED, Holds
+from ..live.parts import UNCOUNTED, Holds
 from ..protocol.messages import NEEDS_TASKS, Call, Change, Listening, Outcome, Outlet, Subscription
 from ..registration.registry import Registry
 from ..storage.pubsub import Fanout

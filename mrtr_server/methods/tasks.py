@@ -7,9 +7,9 @@ from pydantic_core import from_json, to_json
 
 from ..crypto.place_codec import Cursors
 from ..errors import InvalidParams, InvalidRequestState, MissingCapability, ProtocolError, StoreUnavailable
-from ..live.questions import read_answer
+from ..live.answers import read_answer
 from ..protocol.messages import JSON, NEEDS_TASKS, Acknowledged, Call, Outcome, Outlet, TaskPage, TaskStatusResult
-from ..tasks.questions import Questions
+from ..tasks.sealing import Questions
 from ..tasks.task_service import TaskCursor, Tasks, owner_of
 from .failures import ErrorReporter
 

@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
-from weakref import WeakKeyDictionary
 
+from ..concurrency.running import PerLoop
 from ..errors import SetupError, StoreUnavailable
 from ..extras import lacking
 
@@ -223,18 +223,14 @@ class EachLoop:
 
     def __init__(self, url: str) -> None:
         self._url = url
-        self._made: WeakKeyDictionary[asyncio.AbstractEventLoop, SharedCounters] = WeakKeyDictionary()
+        self._made = PerLoop[SharedCounters]()
 
     def here(self) -> SharedCounters:
         """Return the counters of the running event loop."""
-        loop = asyncio.get_running_loop()
-        counters = self._made.get(loop)
-        if counters is None:
-            counters = self._made[loop] = SharedCounters(self._url)
-        return counters
+        return self._made.here(lambda: SharedCounters(self._url))
 
     async def close(self) -> None:
         """Close the connections of the running event loop."""
-        counters = self._made.pop(asyncio.get_running_loop(), None)
+        counters = self._made.pop()
         if counters is not None:
             await counters.close()

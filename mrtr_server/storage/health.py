@@ -9,6 +9,7 @@ from contextvars import Context
 from typing import Protocol
 
 from ..concurrency.loop_watch import seconds_lost
+from ..concurrency.running import PerLoop
 from ..errors import ClocksApart, NotExecuted, StoreUnavailable
 from ..limits import STORED, Limits
 from ..logs.failures import report_failure, report_outage
@@ -267,7 +268,7 @@ class VitalsWatch:
         self._limits = limits
         self._tools = tools
         self._due = -math.inf
-        self._looking: asyncio.Task[None] | None = None
+        self._looking = PerLoop[asyncio.Task[None]]()
         self._faults = RefusalLog()
         self._warned = dict.fromkeys(STORED, -math.inf)
         self.latest = Vitals()
@@ -288,26 +289,19 @@ class VitalsWatch:
             return
         self._due = now + INTERVAL
         # What a request has waited is no reason to look for less long.
-        self._looking = asyncio.create_task(self._look(), context=Context())
-        self._looking.add_done_callback(self._forget)
-
-    def _forget(self, ended: asyncio.Task[None]) -> None:
-        """Hold neither a look that has ended nor its event loop."""
-        if self._looking is ended:
-            self._looking = None
+        looking = self._looking.put(asyncio.create_task(self._look(), context=Context()))
+        looking.add_done_callback(lambda _: self._looking.pop())  # or its event loop would be held
 
     async def look(self) -> Vitals:
         """Return what a look finds, or what the last one has found if that is good enough, or can't be had in time."""
         self.look_soon(time.monotonic())
-        looking = self._looking
-        if looking is not None and looking.get_loop() is asyncio.get_running_loop():
+        if (looking := self._looking.get()) is not None:
             await asyncio.wait((looking,), timeout=LOOK_WITHIN)
         return self.latest
 
     async def close(self) -> None:
         """End the look that is under way on this event loop."""
-        looking = self._looking
-        if looking is not None and looking.get_loop() is asyncio.get_running_loop():
+        if (looking := self._looking.get()) is not None:
             looking.cancel()
             await asyncio.wait((looking,))
 

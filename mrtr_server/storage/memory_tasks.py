@@ -11,7 +11,8 @@ from typing import Any
 
 from typing_extensions import override
 
-from ..concurrency.wakes import Wakes
+from ..concurrency.running import running_loop
+from ..concurrency.waiting import Wakes, wait_until
 from ..errors import StoreUnavailable
 from .base import ENDED, FREE, MOST_COUNTED, Places, TaskRow, TaskStore, Vitals, Waiting
 from .quotas import ANY, NOBODY, UNLIMITED, Quota, Usage, UsageByCaller
@@ -182,7 +183,10 @@ class InProcessTasks(TaskStore):
     async def wait_for_tasks(
         self, seconds: float, *, tools: Sequence[str], without: Sequence[str] = (), lapsed: bool = True
     ) -> None:
-        await self._wakes.wait(seconds)
+        async def look(heard: Sequence[bool] | None) -> bool | None:
+            return bool(heard) or None
+
+        await wait_until(look, self._wakes, deadline=running_loop().time() + seconds, at_once=False)
 
     def _put(self, row: TaskRow) -> None:
         present = self._tasks.get(row.id)

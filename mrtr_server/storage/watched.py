@@ -10,6 +10,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from typing_extensions import override
 
+from ..concurrency.running import PerLoop
 from ..errors import StoreUnavailable
 from ..tally import DROPPED, TAKEOVERS, Tally
 from .base import FREE, GRACE_SECONDS, Places, Redemption, Store, TaskRow, Vitals
@@ -83,7 +84,7 @@ class WatchedStore(Store):
         self._lease = lease
         self._contact = Contact(lease)
         self._looked = -POLL_INTERVAL
-        self._looking: asyncio.Task[None] | None = None
+        self._looking = PerLoop[asyncio.Task[None]]()
         self._tally = Tally() if tally is None else tally
         outage.look = self._look_soon
 
@@ -207,8 +208,7 @@ class WatchedStore(Store):
 
     @override
     async def close(self) -> None:
-        looking = self._looking
-        if looking is not None and looking.get_loop() is asyncio.get_running_loop():
+        if (looking := self._looking.get()) is not None:
             looking.cancel()  # or it would connect again
             await asyncio.wait((looking,))
         if self._outage.vitals is not None:
@@ -218,7 +218,7 @@ class WatchedStore(Store):
     async def is_usable(self) -> bool:
         """Check whether the store can be used now, within `LOOK_WITHIN`; not again if that was just done."""
         looking = self._look_soon()
-        if looking is not None and looking.get_loop() is asyncio.get_running_loop():
+        if looking is not None:
             await asyncio.wait((looking,), timeout=LOOK_WITHIN)
             if not looking.done():
                 return False
@@ -229,13 +229,14 @@ class WatchedStore(Store):
 
         If it is to show that the store can be written, or while the store is unavailable, it writes.
         """
-        looking = self._looking
-        if looking is None or looking.done() or looking.get_loop().is_closed():
-            looking = self._looking = None
+        looking = self._looking.get()
+        if looking is None or looking.done():
+            self._looking.pop()
+            looking = None
             if time.monotonic() >= self._looked + POLL_INTERVAL:
                 self._looked = time.monotonic()
                 # What a request has waited is no reason to look for less long.
-                looking = self._looking = asyncio.create_task(self._look(writes=writes), context=Context())
+                looking = self._looking.put(asyncio.create_task(self._look(writes=writes), context=Context()))
         return looking
 
     async def _look(self, *, writes: bool) -> None:

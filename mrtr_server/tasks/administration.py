@@ -19,27 +19,14 @@ _ANY_SIZE = Limits(state_bytes=LARGEST_LIMIT)
 
 
 class TaskAdministration:
-    """Looks at tasks, cancels them and retries them.
-
-    Args:
-        store: where they are.
-    """
+    """Looks at tasks, cancels them and retries them."""
 
     def __init__(self, store: SQLTasks) -> None:
         self._store = store
         self._fanout = store.fanout()
 
     async def find(self, named: str) -> TaskRow:
-        """Return a task.
-
-        Args:
-            named: its id, or the digits that the log calls it by.
-
-        Raises:
-            UnknownTarget: there is none.
-            SetupError: there are several.
-            StoreUnavailable: it can't be read.
-        """
+        """Return a task. Raises `UnknownTarget`, `SetupError`, `StoreUnavailable`."""
         row = await self._store.find_task(named)
         if row is None and named and _HEX.issuperset(named):
             ids = await self._store.ids_of_reference(named)
@@ -53,13 +40,9 @@ class TaskAdministration:
     async def cancel(self, named: str) -> TaskRow:
         """Cancel a task as its client would, and return it; one that has ended stays as it is.
 
+        Raises `UnknownTarget`, `SetupError`, `StoreUnavailable`.
+
         Its worker begins no further step. A step that runs is not interrupted.
-
-        Args:
-            named: as for `find`.
-
-        Raises:
-            UnknownTarget, SetupError, StoreUnavailable: as for `find`.
         """
         while True:
             row = await self.find(named)
@@ -74,19 +57,10 @@ class TaskAdministration:
     async def retry(self, named: str, ring: KeyRing) -> TaskRow:
         """Start a failed task again from its last recorded step, as a new task: one that has ended never changes.
 
+        Return the new task. It belongs to the same user, and lives as long as the first one did. Raises `SetupError`,
+        `InvalidRequestState`, `UnknownTarget`, `StoreUnavailable`.
+
         Steps that have run do not run again, and idempotency keys stay the same.
-
-        Args:
-            named: as for `find`.
-            ring: the keys of the servers.
-
-        Returns:
-            The new task. It belongs to the same user, and lives as long as the first one did.
-
-        Raises:
-            SetupError: it has not failed, or what it needs was not kept; or as for `find`.
-            InvalidRequestState: it does not open under this ring.
-            UnknownTarget, StoreUnavailable: as for `find`.
         """
         row = await self.find(named)
         if row.status != "failed":
@@ -119,7 +93,6 @@ class TaskAdministration:
 def call_of(row: TaskRow, ring: KeyRing) -> Call | None:
     """Return the request of a task; None if the task keeps none, as one that was completed or cancelled.
 
-    Raises:
-        InvalidRequestState: it does not open under this ring.
+    Raises `InvalidRequestState`.
     """
     return SealedTasks(ring, _ANY_SIZE).unseal_call(row) if row.call else None

@@ -1,14 +1,33 @@
-"""Changes of tasks, each with what its client would see if it asked."""
+"""How clients hear of tasks: the changes of those that they listen to, and requests that wait for one."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
+from contextlib import closing
 from typing import NamedTuple
 
+from ..concurrency.places import PlacesByCaller
+from ..concurrency.running import running_loop
+from ..concurrency.waiting import growing, wait_until
 from ..errors import StoreUnavailable
+from ..flow.admission import Admission
+from ..limits import Limits
 from ..protocol.messages import Change, Subscription, Task, TaskStatus
+from ..storage.base import TaskRow
+from ..storage.pubsub import Fanout
+from .pieces import PieceReader
 
 AGAIN_AFTER = 0.5
 """How long to wait before looking again at a task that could not be read, in seconds."""
+
+FIRST_LOOK, LAST_LOOK = 0.5, 5.0
+"""How long a request waits for a notification before it looks at its task, in seconds: the first time and the last.
+
+A process that dies may not have sent the notification of its change, and a fan-out of the author's may not reach here.
+"""
+
+WHILE_DRAINING = 1.0
+"""How long a request waits that comes to a draining server, in seconds: so its client does not come again at once, and
+again, for as long as no other replica is there to take it."""
 
 
 class Looked(NamedTuple):
@@ -37,12 +56,7 @@ Look = Callable[[Sequence[str]], Awaitable[Looked]]
 
 
 async def with_tasks(changes: Subscription, look: Look) -> "TaskChanges":
-    """Make a subscription carry tasks: those that its listener may see, each as it is.
-
-    Args:
-        changes: the subscription; it runs already, so that nothing is missed meanwhile.
-        look: returns tasks.
-    """
+    """Make a subscription carry tasks: those that its listener may see, each as it is."""
     left: Sequence[str] = sorted(change.uri for change in changes.wanted if change.kind == "task")
     seen: set[str] = set()
     while left:
@@ -52,14 +66,7 @@ async def with_tasks(changes: Subscription, look: Look) -> "TaskChanges":
 
 
 class TaskChanges:
-    """A subscription whose changes of tasks say how these are doing.
-
-    Args:
-        changes: the subscription.
-        ids: the tasks whose changes are reported.
-        look: returns tasks.
-        told: what was reported to the listener of each task, by id; new reports are added.
-    """
+    """A subscription whose changes of tasks say how these are doing."""
 
     def __init__(self, changes: Subscription, ids: Set[str], look: Look, told: dict[str, Seen] | None = None) -> None:
         self._ids = ids
@@ -112,3 +119,57 @@ class TaskChanges:
 def seen_of(task: Task) -> Seen:
     """Return what is reported of a task, so that nothing is reported twice."""
     return Seen(task.status, task.updated, task.message, tuple(task.questions))
+
+
+class WaitingRequests:
+    """Lets requests wait until a task asks or ends."""
+
+    def __init__(
+        self, fanout: Fanout, admission: Admission, limits: Limits, status: Callable[[TaskRow], TaskStatus]
+    ) -> None:
+        self._status = status
+        self._fanout = fanout
+        self._admission = admission
+        self.places = PlacesByCaller("task_waits", limits.task_waits, limits.share_of(limits.task_waits))
+
+    def has_room(self, row: TaskRow) -> bool:
+        """Return whether one more request may wait for a task of its caller."""
+        return self.places.has_room(row.caller or None)
+
+    async def wait_for(
+        self,
+        row: TaskRow,
+        find: Callable[[], Awaitable[TaskRow]],
+        seconds: float,
+        reader: PieceReader | None = None,
+    ) -> TaskRow:
+        """Wait until a task asks or ends, for so long at most; or until the server drains. Return it as it is then."""
+        if not self.has_room(row) or self._status(row) != "working":
+            if reader is not None:
+                await reader.send_new()
+            return row
+
+        async def look(heard: object) -> TaskRow | None:
+            nonlocal row
+            row = await find()
+            if reader is not None:  # what came before the task asked or ended, too
+                await reader.send_new()
+            return None if self._status(row) == "working" else row
+
+        is_draining = self._admission.draining
+        if is_draining:
+            seconds = min(seconds, row.poll, WHILE_DRAINING)
+        wanted = {Change("task", row.id)} if reader is None else {Change("task", row.id), Change("piece", row.id)}
+        give_back = self.places.take(row.caller or None)
+        try:
+            with closing(self._fanout.subscribe(frozenset(wanted))) as changes:
+                await wait_until(
+                    look,
+                    changes,
+                    deadline=running_loop().time() + seconds,
+                    pauses=growing(FIRST_LOOK, LAST_LOOK),
+                    endings=() if is_draining else (self._admission.on_drain,),
+                )
+        finally:
+            give_back()
+        return row

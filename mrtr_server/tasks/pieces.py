@@ -31,15 +31,7 @@ _SHORTEST_KEEP = 60.0
 
 
 class TaskPieces:
-    """Keeps pieces of the results of tasks, and finds them.
-
-    Args:
-        store: keeps them.
-        ring: seals them.
-        fanout: notifies those who wait for them.
-        quotas: how much each caller may keep.
-        clock: returns the time in seconds since the epoch.
-    """
+    """Keeps pieces of the results of tasks, and finds them."""
 
     def __init__(self, store: Store, ring: KeyRing, fanout: Fanout, quotas: Quotas, clock: Callable[[], float]) -> None:
         self._store = store
@@ -51,16 +43,7 @@ class TaskPieces:
     async def keep(self, row: TaskRow, pieces: list[Piece]) -> int:
         """Keep pieces, unless a worker that had the task before has kept some in their place.
 
-        Args:
-            row: the task.
-            pieces: in their order, without gaps; at least one.
-
-        Returns:
-            How many pieces are there now, from the first of these on.
-
-        Raises:
-            StoreUnavailable: they could not be kept.
-            Full: likewise.
+        Return how many pieces are there now, from the first of these on. Raises `StoreUnavailable`, `Full`.
         """
         first = pieces[0].index
         written = write_json([[piece.block, piece.content] for piece in pieces], inf_nan_mode="null")
@@ -74,19 +57,7 @@ class TaskPieces:
         return len(await self.find(row.id, row.owner, first)) or len(pieces)
 
     async def find(self, id: str, owner: str, first: int) -> list[tuple[int, JSON]]:
-        """Return pieces that were kept together.
-
-        Args:
-            id: of the task.
-            owner: whose it is.
-            first: the index of the first.
-
-        Returns:
-            The block of each, and its content; none if none begin there.
-
-        Raises:
-            StoreUnavailable: they can't be read.
-        """
+        """Return pieces that were kept together. Raises `StoreUnavailable`."""
         sealed = await self._store.get(_key(id, first))
         if sealed is None:
             return []
@@ -98,13 +69,7 @@ class TaskPieces:
 
 
 class PieceWriter:
-    """Keeps the pieces that a round of a task yields, a few times a second.
-
-    Args:
-        pieces: keeps them.
-        row: the task.
-        is_over: returns whether nothing more is to be kept.
-    """
+    """Keeps the pieces that a round of a task yields, a few times a second."""
 
     def __init__(self, pieces: TaskPieces, row: TaskRow, is_over: Callable[[], bool]) -> None:
         self._pieces = pieces
@@ -163,15 +128,7 @@ class PieceWriter:
 
 
 class PieceReader:
-    """Sends the pieces of a task on, to a client that waits for its result.
-
-    Args:
-        pieces: finds them.
-        call: the request for the result.
-        owner: whose the task is.
-        outlet: takes the pieces.
-        position: how many the client has been sent.
-    """
+    """Sends the pieces of a task on, to a client that waits for its result."""
 
     def __init__(self, pieces: TaskPieces, call: Call, owner: str, outlet: Outlet, position: int = 0) -> None:
         self.position = position

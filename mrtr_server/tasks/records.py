@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from ..crypto.keys import KeyRing
@@ -12,12 +12,11 @@ from ..limits import Limits
 from ..logs.failures import report_failure
 from ..protocol.messages import Change, Complete, Progress, Subscription, TaskStatus
 from ..storage.base import Store, TaskRow
-from ..storage.pubsub import Fanout
+from ..storage.pubsub import Fanout, InProcessFanout
 from ..storage.quotas import Quotas
 from ..tally import ABANDONED_TASKS, Tally
 from .pieces import TaskPieces
-from .questions import Questions
-from .sealing import RowBinding, SealedTasks
+from .sealing import Questions, RowBinding, SealedTasks
 
 logger = logging.getLogger("mrtr_server")
 
@@ -29,17 +28,7 @@ CANCELLED: Mapping[str, Any] = {"status": "cancelled", "message": "", **NOTHING_
 
 
 class TaskRecords:
-    """Reads and writes the rows of tasks, for whoever runs them and for whoever answers their clients.
-
-    Args:
-        store: where they are.
-        ring: seals what they hold.
-        fanout: notifies listeners.
-        limits: what a flow may use.
-        audience: the server whose tasks they are.
-        clock: returns the time in seconds since the epoch.
-        tally: counts what becomes of tasks.
-    """
+    """Reads and writes the rows of tasks, for whoever runs them and for whoever answers their clients."""
 
     def __init__(
         self,
@@ -98,16 +87,7 @@ class TaskRecords:
         return {"status": "failed", "outcome": sealed, "message": error.message, "questions": b""}
 
     def asked(self, row: TaskRow, journal: Journal, questions: Questions) -> dict[str, Any]:
-        """Return the changes that let the client see what is asked.
-
-        Args:
-            row: the task.
-            journal: what its flow remembers.
-            questions: what it asks, and nothing that was answered: that is in the journal.
-
-        Raises:
-            OverBudget: the journal is too large.
-        """
+        """Return the changes that let the client see what is asked. Raises `OverBudget`."""
         return {
             "journal": self.seal_journal(row, journal),
             "questions": self.sealed.seal_questions(binding_of(row), questions.dump()),
@@ -116,16 +96,9 @@ class TaskRecords:
         }
 
     def answered(self, row: TaskRow, questions: Questions) -> dict[str, Any]:
-        """Return the changes that keep answers to what a task asks.
+        """Return the changes that keep answers to what a task asks. Raises `OverBudget`.
 
         If nothing of it runs, it is to run now, unless it waits for further answers.
-
-        Args:
-            row: the task.
-            questions: what it asks, with the answers.
-
-        Raises:
-            OverBudget: the answers are too large.
         """
         written = questions.dump()
         if len(written) > self.limits.state_bytes:
@@ -180,19 +153,16 @@ class TaskRecords:
         """Report how far a task has come to those who wait for its result."""
         self._fanout.publish(Change("progress", row.id, note=self.sealed.seal_progress(binding_of(row), progress)))
 
-    def listen_for_workers(self, ids: Iterable[str]) -> Subscription:
+    def listen_for_workers(self, ids: Collection[str]) -> Subscription:
         """Start to listen to what clients do to tasks, by their ids."""
-        return self._fanout.subscribe(frozenset(Change("run", id) for id in ids))
+        fanout = self._fanout if ids else InProcessFanout()  # where there are none, there is nothing to be heard
+        return fanout.subscribe(frozenset(Change("run", id) for id in ids))
 
 
 def visible_status(row: TaskRow, questions: Questions) -> TaskStatus:
     """Return a task's status for its client: it needs input as soon as something is asked, whatever runs beside.
 
     In the row it needs input only when nothing of it runs, nor is to.
-
-    Args:
-        row: the task.
-        questions: what it asks; nothing, if it has ended.
     """
     return "input_required" if questions.open else row.status
 

@@ -45,33 +45,15 @@ class TaskTools(Protocol):
         ...
 
     async def run(self, call: Call, journal: Journal, run: TaskRun, should_yield: ShouldYield) -> TaskEnd:
-        """Run a round of a task.
+        """Run a round of a task; return how the round ends.
 
-        Args:
-            call: the request that it came from.
-            journal: what its flow remembers.
-            run: the task.
-            should_yield: asked at each boundary whether the round ends there.
-
-        Returns:
-            How the round ends.
-
-        Raises:
-            UnknownTarget: there is no such tool here.
-            RequestError: nothing was run, and the task fails with it.
-            StoreUnavailable: nothing was run, and it may be run later.
+        Raises `UnknownTarget`, `RequestError`, `StoreUnavailable`.
         """
         ...
 
 
 class RoundExecutor:
-    """Runs rounds of tasks, and records how they end.
-
-    Args:
-        records: the rows of the tasks.
-        tools: the tools.
-        leave_to_others: tells the worker not to claim a task for a while, or for the given seconds.
-    """
+    """Runs rounds of tasks, and records how they end."""
 
     def __init__(self, records: TaskRecords, tools: TaskTools, leave_to_others: Callable[..., None]) -> None:
         self._records = records
@@ -81,13 +63,7 @@ class RoundExecutor:
         self._told: set[str] = set()
 
     async def execute(self, run: TaskRun, turn: asyncio.Semaphore, should_yield: ShouldYield) -> None:
-        """Run a round of a task, or hand the task back.
-
-        Args:
-            run: the task.
-            turn: held while it runs.
-            should_yield: asked whether this worker is to run no more of it.
-        """
+        """Run a round of a task, or hand the task back."""
         try:
             async with turn:
                 if should_yield() is not None:

@@ -15,8 +15,8 @@ from ..storage.base import ENDED, Lease, TaskRow
 from ..tally import ANSWERS, DROPPED
 from ..well_formed import well_formed
 from .pieces import PieceWriter
-from .questions import Questions
 from .records import TaskRecords
+from .sealing import Questions
 
 logger = logging.getLogger("mrtr_server")
 
@@ -39,13 +39,7 @@ Changes = Callable[[TaskRow], dict[str, Any]]
 
 
 class TaskRun:
-    """One round of a task: its background, and its outlet.
-
-    Args:
-        records: the rows of the tasks.
-        row: the task, as it was claimed.
-        lease: the worker's right to run it.
-    """
+    """One round of a task: its background, and its outlet."""
 
     def __init__(self, records: TaskRecords, row: TaskRow, lease: Lease) -> None:
         self.row = row
@@ -80,15 +74,7 @@ class TaskRun:
         return self._task
 
     def begin(self, journal: Journal, answer_within: float) -> None:
-        """Note that the handler begins.
-
-        Args:
-            journal: what its flow remembers; takes the answers that have come.
-            answer_within: how long a person has for an answer, in seconds.
-
-        Raises:
-            InvalidRequestState: what is asked can't be unsealed, and the handler does not begin.
-        """
+        """Note that the handler begins. Raises `InvalidRequestState`."""
         self._journal, self._answer_within = journal, answer_within
         journal.task_ends = self.row.deadline
         self.take_answers(self.row)
@@ -202,13 +188,7 @@ class TaskRun:
     def parked(self, row: TaskRow, asked: Mapping[str, Question], *, together: bool) -> dict[str, Any]:
         """Return the changes that let the task wait for answers; it continues at once where one has come meanwhile.
 
-        Args:
-            row: the task.
-            asked: what the round has asked, by key.
-            together: whether the handler is to run again only when all of it is answered.
-
-        Raises:
-            OverBudget: the journal is too large.
+        Raises `OverBudget`.
         """
         questions = self._ask(row, asked)
         questions.withdraw(set(questions.names.values()) - asked.keys())
@@ -279,11 +259,7 @@ class TaskRun:
         return not self.lost
 
     def on_change(self, row: TaskRow) -> None:
-        """Note what the client has just done to the task.
-
-        Args:
-            row: the task as it is now.
-        """
+        """Note what the client has just done to the task."""
         if row.status in ENDED:
             self.stop()
         elif self._writing.locked() or row.version != self.row.version + 1:

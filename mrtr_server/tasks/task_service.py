@@ -20,12 +20,10 @@ from ..protocol.messages import JSON, Call, Change, Outlet, Progress, Task, Task
 from ..storage.base import ENDED, FIRST_ASK, TaskRow, epoch_of, in_epoch
 from ..storage.pubsub import Fanout
 from ..storage.quotas import Quota
-from .notifications import Looked
+from .notifications import Looked, WaitingRequests
 from .pieces import PieceReader
-from .questions import Questions
 from .records import CANCELLED, TaskRecords, binding_of, visible_status
-from .sealing import ID_BYTES, RowBinding
-from .waiting_requests import WaitingRequests
+from .sealing import ID_BYTES, Questions, RowBinding
 from .worker import Worker
 from .worker_places import Reservation
 
@@ -54,14 +52,7 @@ AnswerMapper = Callable[[Questions, Mapping[str, JSON]], Mapping[str, JSON]]
 
 
 class Tasks:
-    """Starts tasks, and answers what clients ask about them.
-
-    Args:
-        records: the rows of the tasks.
-        fanout: tells of changes.
-        admission: says whether the server is draining.
-        worker: runs tasks in this process; None if others do.
-    """
+    """Starts tasks, and answers what clients ask about them."""
 
     def __init__(
         self, records: TaskRecords, fanout: Fanout, admission: Admission, worker: Worker | None = None
@@ -90,16 +81,7 @@ class Tasks:
     async def start(self, terms: TaskTerms, call: Call, journal: Journal | None, *, once: bool = False) -> Task:
         """Make a task of a call. It is there for every replica when this returns.
 
-        Args:
-            terms: the tool's.
-            call: the request.
-            journal: what its rounds have left; None if there were none.
-            once: whether its flow becomes one task only, so that a repetition gets the same.
-
-        Raises:
-            StoreUnavailable: it could not be stored.
-            OverBudget: its journal is too large, or what comes with its request.
-            Full: too much is stored, by all callers or (`OverShare`) by this one.
+        Raises `StoreUnavailable`, `OverBudget`, `Full`.
         """
         if not owner_of(call) and not self._told:
             self._told = True
@@ -158,18 +140,13 @@ class Tasks:
         return row if is_new else await self.store.find_task(row.id) or row
 
     async def _settled(self, row: TaskRow, *, in_list: bool) -> TaskRow:
-        """Wait until a task has asked or ended, for a while.
-
-        Args:
-            row: the task.
-            in_list: whether its client can list its tasks, so that it finds one whose id did not reach it.
-        """
+        """Wait until a task has asked or ended, for a while."""
 
         async def find() -> TaskRow:
             return await self.store.find_task(row.id) or row
 
         try:
-            return await self._waiting.until_settled(row, find, min(self._limits.first_ask_seconds, row.ttl))
+            return await self._waiting.wait_for(row, find, min(self._limits.first_ask_seconds, row.ttl))
         except StoreUnavailable:
             pass  # the client may yet ask for it
         except asyncio.CancelledError:  # the client has left
@@ -186,24 +163,15 @@ class Tasks:
     async def see_what_comes_of_it(self, call: Call) -> Task:
         """Return the task that a call has answered, when it has asked again or ended, or after a moment."""
         row = await self._find_of(call)
-        return self.view(await self._until_settled(row, self._limits.first_ask_seconds))
+        return self.view(await self._wait_for(row, self._limits.first_ask_seconds))
 
     async def wait_for_result(self, call: Call, outlet: Outlet) -> TaskResult:
-        """Wait for what a task has for its client: what it asks, or what it came to.
-
-        Args:
-            call: the request.
-            outlet: takes pieces of the result that come meanwhile, if the client wants them.
-
-        Raises:
-            UnknownTarget: there is no such task.
-            Busy: there is no room to wait.
-        """
+        """Wait for what a task has for its client: what it asks, or what it came to. Raises `UnknownTarget`, `Busy`."""
         row = await self._find_of(call)
         if not self._waiting.has_room(row) and self._records.status(row) == "working":
             raise Busy(AGAIN_AFTER)
         reader = None if row.status in ENDED else self.pieces_for(call, outlet)
-        task = self.view(await self._until_settled(row, self._limits.result_wait_seconds, reader))
+        task = self.view(await self._wait_for(row, self._limits.result_wait_seconds, reader))
         if task.status != "working":
             return TaskResult(task)
         return TaskResult(task, self._sealed.seal_wait(binding_of(row), 0 if reader is None else reader.position))
@@ -231,37 +199,17 @@ class Tasks:
             self._refusals.note("%s: refused a requestState: %s", call.method, refused.reason)
             raise
 
-    async def _until_settled(self, row: TaskRow, seconds: float, reader: PieceReader | None = None) -> TaskRow:
-        return await self._waiting.until_settled(row, lambda: self._find(row.id, row.owner), seconds, reader)
+    async def _wait_for(self, row: TaskRow, seconds: float, reader: PieceReader | None = None) -> TaskRow:
+        return await self._waiting.wait_for(row, lambda: self._find(row.id, row.owner), seconds, reader)
 
     async def peek(self, ids: Sequence[str], owner: str) -> Looked:
-        """Look up tasks of an owner, in one go unless they are large.
-
-        Args:
-            ids: sorted, each once.
-            owner: whose they are, see `owner_of`; those of others do not exist for it.
-
-        Raises:
-            StoreUnavailable: they can't be read.
-        """
+        """Look up tasks of an owner, in one go unless they are large. Raises `StoreUnavailable`."""
         rows = await self.store.find_tasks([id for id in ids if len(id) <= _LONGEST_ID], most_bytes=_MOST_LOOKED_UP)
         tasks = await self._views([row for row in rows if compare_digest(row.owner.encode(), owner.encode())])
         return Looked({task.id: task for task in tasks}, [id for id in ids if id > rows[-1].id] if rows else [])
 
     async def page(self, owner: str, before: TaskCursor | None, most: int) -> tuple[list[Task], TaskCursor | None]:
-        """Return some of the tasks of an owner, the newest first.
-
-        Args:
-            owner: whose they are, see `owner_of`. A task without an owner is in no list: its id protects it.
-            before: the task after which to begin; None for the newest.
-            most: how many to return at most.
-
-        Returns:
-            The tasks, and after which to begin next; None if there are no more.
-
-        Raises:
-            StoreUnavailable: they can't be read.
-        """
+        """Return some of the tasks of an owner, the newest first. Raises `StoreUnavailable`."""
         if not owner:
             return [], None
         rows = await self.store.list_owned_tasks(
@@ -285,15 +233,7 @@ class Tasks:
     async def answer(self, call: Call, answers: Mapping[str, JSON], map_answers: AnswerMapper | None = None) -> None:
         """Keep answers to what a task has open; others are ignored.
 
-        Args:
-            call: the request.
-            answers: by key.
-            map_answers: returns them by the task's keys, where they come by others; see `Questions.by_name`.
-
-        Raises:
-            UnknownTarget: there is no such task.
-            InvalidParams: there are several questions for an answer without a key.
-            OverBudget: the answers are too many or too large.
+        Raises `UnknownTarget`, `InvalidParams`, `OverBudget`.
         """
         if len(answers) > self._limits.answers:
             message = f"The request has more than {self._limits.answers} inputResponses"
@@ -325,13 +265,9 @@ class Tasks:
             return changed is not None
 
     async def cancel(self, call: Call) -> tuple[Task, bool]:
-        """Cancel a task; one that has ended stays as it is.
+        """Cancel a task; one that has ended stays as it is; return the task, and whether it had ended.
 
-        Returns:
-            The task, and whether it had ended.
-
-        Raises:
-            UnknownTarget: there is no such task.
+        Raises `UnknownTarget`.
         """
 
         def cancelled(row: TaskRow) -> Mapping[str, Any]:
@@ -344,8 +280,7 @@ class Tasks:
     async def fail(self, call: Call, error: RequestError) -> None:
         """Fail a task, since its client can't answer what it asks; one that has ended stays as it is.
 
-        Raises:
-            UnknownTarget: there is no such task.
+        Raises `UnknownTarget`.
         """
         await self._end(call.target, owner_of(call), lambda row: self._records.failed(row, error))
 

@@ -3,18 +3,20 @@
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence, Set
 from contextlib import AbstractContextManager, nullcontext, suppress
 from contextvars import Context
 from functools import partial
 from secrets import token_hex
 from typing import Any
 
+from ..concurrency.running import PerLoop
+from ..concurrency.waiting import Turning, wait_until
 from ..errors import StoreUnavailable
 from ..flow.admission import Admission
 from ..flow.endings import YieldReason
+from ..protocol.messages import Change
 from ..storage.base import Lease, TaskRow
-from .client_changes import ClientChanges
 from .records import TaskRecords
 from .round_executor import RoundExecutor, TaskTools
 from .task_run import AGAIN_AFTER, TaskRun
@@ -39,21 +41,14 @@ _MOST_NAMED = 20
 
 
 class Worker:
-    """Runs tasks in this process, several at once, on each event loop that it is started on.
-
-    Args:
-        records: the rows of the tasks.
-        tools: the tools whose tasks it runs.
-        admission: says whether the server is draining.
-        starts_by_itself: whether it starts where a task is made or asked for; otherwise only by `start`.
-    """
+    """Runs tasks in this process, several at once, on each event loop that it is started on."""
 
     def __init__(
         self, records: TaskRecords, tools: TaskTools, admission: Admission, *, starts_by_itself: bool = True
     ) -> None:
         self._start = partial(_LoopWorker, records, tools, admission)
         self._starts_by_itself = starts_by_itself
-        self._loop_workers: dict[asyncio.AbstractEventLoop, _LoopWorker] = {}
+        self._loop_workers = PerLoop[_LoopWorker]()
 
     def wake(self) -> None:
         """Start to work on this event loop if there may be a task, unless only others are to run it."""
@@ -62,12 +57,7 @@ class Worker:
 
     def start(self) -> None:
         """Start to work on this event loop, unless it does already."""
-        loop = asyncio.get_running_loop()
-        if loop in self._loop_workers:
-            return
-        for other in [each for each in self._loop_workers if each.is_closed()]:
-            del self._loop_workers[other]
-        self._loop_workers[loop] = self._start()
+        self._loop_workers.here(self._start)
 
     @property
     def running(self) -> int:
@@ -81,26 +71,21 @@ class Worker:
 
     def reserve(self, row: TaskRow) -> AbstractContextManager[Reservation | None]:
         """Keep a place for a task that is about to be stored, if there is one for its caller on this event loop."""
-        loop_worker = self._loop_workers.get(asyncio.get_running_loop())
+        loop_worker = self._loop_workers.get()
         return nullcontext() if loop_worker is None else loop_worker.reserve(row)
 
     def on_change(self, row: TaskRow) -> bool:
-        """Note a client's change of a task; return whether the task runs on this event loop.
-
-        Args:
-            row: the task as it is now.
-        """
-        loop_worker = self._loop_workers.get(asyncio.get_running_loop())
+        """Note a client's change of a task; return whether the task runs on this event loop."""
+        loop_worker = self._loop_workers.get()
         return loop_worker is not None and loop_worker.on_change(row)
 
     async def close(self) -> None:
         """Hand tasks back: at their next boundary if they reach one in time, otherwise from their last step."""
-        loop = asyncio.get_running_loop()
-        if loop in self._loop_workers:
+        if (loop_worker := self._loop_workers.get()) is not None:
             try:
-                await self._loop_workers[loop].close()
+                await loop_worker.close()
             finally:
-                del self._loop_workers[loop]
+                self._loop_workers.pop()
 
 
 class _LoopWorker:
@@ -123,7 +108,10 @@ class _LoopWorker:
         """The tasks that are left to others, until when by the monotonic clock."""
         # Not in the context of the request that happened to come first.
         create = asyncio.get_running_loop().create_task
-        self._from_clients = ClientChanges(records, self._look)
+        self._from_clients = Turning(records.listen_for_workers(()))
+        self._listened: Set[str] = frozenset()
+        """The tasks of which it hears what clients do to them. A notice may be lost, so it also looks by itself."""
+        self._listening = create(wait_until(self._look, self._from_clients, at_once=False), context=Context())
         self._claims = create(self._again_and_again(self._claim, "claimed"), context=Context())
         self._heard = create(self._again_and_again(self._heartbeat, "renewed"), context=Context())
         self._tended = create(self._again_and_again(self._tend, "looked after"), context=Context())
@@ -153,8 +141,8 @@ class _LoopWorker:
                 task.cancel()
             if late:
                 _, late = await asyncio.wait(late, timeout=self._shutdown.left() * SHUTDOWN_WAIT_FRACTION)
-        self._from_clients.follow(set())
-        loops = (self._claims, self._heard, self._tended)
+        self._from_clients.close()
+        loops = (self._listening, self._claims, self._heard, self._tended)
         for task in loops:
             task.cancel()
         await asyncio.wait(loops, timeout=self._shutdown.left() * SHUTDOWN_WAIT_FRACTION)
@@ -312,10 +300,11 @@ class _LoopWorker:
             run.on_change(row)
         return run is not None
 
-    def _look(self, id: str) -> None:
-        run, _ = self._running.get(id, (None, None))
-        if run is not None:
-            run.look_soon()
+    async def _look(self, heard: Sequence[Change] | None) -> None:
+        for change in heard or ():
+            run, _ = self._running.get(change.uri, (None, None))
+            if run is not None:
+                run.look_soon()
 
     # What happens meanwhile
 
@@ -334,7 +323,9 @@ class _LoopWorker:
                 self._limits.lease_seconds,
                 ", ".join([*running[:_MOST_NAMED], *([f"and {more} more"] if more > 0 else [])]) or "none ran",
             )
-        self._from_clients.follow(self._running.keys())
+        if self._running.keys() != self._listened:
+            self._listened = frozenset(self._running)
+            self._from_clients.turn_to(self._records.listen_for_workers(self._listened))
         ids = list(self._running)
         if ids:
             await self._renew(ids)

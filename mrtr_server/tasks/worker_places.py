@@ -15,13 +15,7 @@ RESERVED_LEASE_SECONDS = 5.0
 
 
 class Reservation:
-    """A place that is kept for one task: it is stored as taken, so no worker has to claim it.
-
-    Args:
-        lease: names who takes it.
-        seconds: how long that applies.
-        take: begins the task.
-    """
+    """A place that is kept for one task: it is stored as taken, so no worker has to claim it."""
 
     __slots__ = ("_take", "_until", "lease", "seconds")
 
@@ -37,13 +31,7 @@ class Reservation:
 
 
 class WorkerPlaces:
-    """Divides the places of a worker among tools and callers.
-
-    Args:
-        terms: returns those of the tools that there are by now, by name.
-        limits: how many places there are, and the share of one caller.
-        running: returns the tasks that run.
-    """
+    """Divides the places of a worker among tools and callers."""
 
     def __init__(
         self, terms: Callable[[], Mapping[str, TaskTerms]], limits: Limits, running: Callable[[], Sequence[TaskRow]]
@@ -91,14 +79,7 @@ class WorkerPlaces:
 
     @contextmanager
     def reserve(self, row: TaskRow, lease: str, take: Callable[[TaskRow, float], None]) -> Iterator[Reservation | None]:
-        """Keep a place for a task that is about to be stored, if there is one for its caller.
-
-        Args:
-            row: the task.
-            lease: names who takes it.
-            take: begins it, when it has been stored; its second parameter is the time until which the lease is valid,
-                by the monotonic clock.
-        """
+        """Keep a place for a task that is about to be stored, if there is one for its caller."""
         if not self.has_room_for(row):
             yield None
             return

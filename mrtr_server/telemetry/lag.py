@@ -1,14 +1,12 @@
 """How late an event loop is: what it is asked to do in a moment waits for whatever blocks it."""
 
-import asyncio
-from weakref import WeakSet
-
+from ..concurrency.running import PerLoop, running_loop
 from .meters import Record
 
 INTERVAL = 0.5
 """How often it is measured, in seconds."""
 
-_measured: WeakSet[asyncio.AbstractEventLoop] = WeakSet()
+_measured = PerLoop[bool]()
 
 
 def measure_lag(record: Record) -> None:
@@ -17,10 +15,10 @@ def measure_lag(record: Record) -> None:
     Args:
         record: takes each measurement, in seconds.
     """
-    loop = asyncio.get_running_loop()
-    if loop in _measured:
+    if _measured.get():
         return
-    _measured.add(loop)
+    _measured.put(True)
+    loop = running_loop()
     due = loop.time() + INTERVAL
 
     def look() -> None:

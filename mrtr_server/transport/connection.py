@@ -1,21 +1,22 @@
 """The response to one client, and what happens when the client disconnects."""
 
 import asyncio
-import threading
+import math
 import time
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
+from itertools import repeat
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from starlette.types import Receive, Scope, Send
 
 from ..concurrency.places import Portion
-from ..concurrency.running import runs_here
+from ..concurrency.running import PerLoop, runs_here
+from ..concurrency.waiting import wait_until
 from ..errors import InvalidRequest, RequestError
 from ..flow.admission import Admission
-from ..protocol.all_dialects import Dialect, ListenWriter
-from ..protocol.messages import NOTHING, Call, Change, Listening, Note, Piece, Progress, Subscription
+from ..protocol.all_dialects import Dialect
+from ..protocol.messages import NOTHING, Call, Change, Listening, Note, Piece, Progress
 from ..storage.patience import end_request
 from .response_writer import NO_HEADERS, Headers, ResponseWriter
 from .sse import COMMENT, EventStream
@@ -27,9 +28,6 @@ KEEP_ALIVE = 15.0
 
 WATCH_AFTER = 0.05
 """How long a call runs before its client's disconnect is watched for, in seconds."""
-
-CLOSE_WITHIN = 1.0
-"""How long a subscription may take to end after it was cancelled, in seconds."""
 
 
 class Connection(ResponseWriter):
@@ -51,6 +49,8 @@ class Connection(ResponseWriter):
     """Whether the last of the response is being sent."""
     listens = False
     """Whether the client listens to changes, until either side ends that."""
+    beside: "_Calls"
+    """The calls of its event loop, while it is one of them."""
     portion: Portion | None = None
     """What counts the bytes of the request; None where it is small."""
     is_unread = False
@@ -210,105 +210,61 @@ class Connection(ResponseWriter):
             await self.respond(refusal.status, refusal.body)
             return
         end_request()
-        heard = _Heard(changes)
-        ending = self._end_on_expiry(heard)
-        watcher = self.loop.create_task(self._wait_until_gone(changes.close))
-        try:
+
+        async def write(heard: Sequence[Change] | None) -> bool | None:
+            if heard is None:  # it was quiet
+                await self.write(COMMENT)
+            for change in heard or ():
+                await self.write_event(writer.changed(change))
+            return True if heard == [] or self.gone or self.stalled else None
+
+        with closing(changes):
             self._start()
             await self.start_stream()
             await self._write_if_any(writer.opened())
-            with self._admission.on_drain(heard.end):
-                while not (self.gone or self.stalled) and await self._write_next(heard, writer):
-                    pass
+            expires = getattr(self.scope.get("user"), "expires_at", None)  # the credentials that it was begun with
+            deadline = math.inf if expires is None else self.loop.time() + expires - time.time()
+            endings, pauses = (self._gone, self._admission.on_drain), repeat(KEEP_ALIVE)
+            await wait_until(write, changes, deadline=deadline, pauses=pauses, endings=endings, at_once=False)
             if not self.gone:
                 await self._write_if_any(writer.closed())
             await self.end()
-        finally:
-            watcher.cancel()
-            if ending is not None:
-                ending.cancel()
-            changes.close()
-
-    async def _write_next(self, heard: "_Heard", writer: ListenWriter) -> bool:
-        """Wait for changes, and write them; return False when there are no more.
-
-        Nothing of them is held here while the next ones are waited for: a task that has ended has its result in it.
-        """
-        happened = await heard.next()
-        if happened is None:
-            await self.write(COMMENT)
-            return True
-        for change in happened:
-            await self.write_event(writer.changed(change))
-        return bool(happened)
 
     async def _write_if_any(self, data: bytes) -> None:
         if data:
             await self.write_event(data)
 
-    def _end_on_expiry(self, heard: "_Heard") -> asyncio.TimerHandle | None:
-        """End a subscription when the credentials that it was begun with expire, where that is known."""
-        expires = getattr(self.scope.get("user"), "expires_at", None)
-        if expires is None:
-            return None
-        return self.loop.call_later(min(max(0.0, expires - time.time()), threading.TIMEOUT_MAX), heard.end)
-
-
-class _Heard:
-    """The changes of one subscription. When told to end, it ends within a moment, with any fan-out."""
-
-    def __init__(self, changes: Subscription) -> None:
-        self._changes = changes
-        self._ends: float | None = None
-        self._patience: asyncio.Timeout | None = None
-
-    async def next(self) -> list[Change] | None:
-        """Wait for changes. Return an empty list when the subscription has ended, and None when it was quiet."""
-        until = asyncio.get_running_loop().time() + KEEP_ALIVE if self._ends is None else self._ends
+    @contextmanager
+    def _gone(self, end: Callable[[], object]) -> Iterator[None]:
+        """Call a function when the client disconnects, for as long as the block lasts."""
+        watcher = self.loop.create_task(self._wait_until_gone(end))
         try:
-            async with asyncio.timeout_at(until) as self._patience:
-                return await self._changes.next()
-        except TimeoutError:
-            return None if self._ends is None else []
-
-    def end(self) -> None:
-        """End the subscription."""
-        if self._ends is None:
-            self._ends = asyncio.get_running_loop().time() + CLOSE_WITHIN
-        self._changes.close()
-        if self._patience is not None:
-            with suppress(RuntimeError):  # it has just run out
-                self._patience.reschedule(self._ends)
+            yield
+        finally:
+            watcher.cancel()
 
 
 class Watch:
     """Finds the calls that take long, with one timer for all: most calls end before their client must be watched."""
 
     def __init__(self) -> None:
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._calls = _Calls()
-        self._others: WeakKeyDictionary[asyncio.AbstractEventLoop, _Calls] = WeakKeyDictionary()
+        self._calls = PerLoop[_Calls]()
 
     def enter(self, connection: Connection) -> None:
         """Note that a call begins."""
-        calls = self._calls if connection.loop is self._loop else self._turn_to(connection.loop)
+        connection.beside = calls = self._calls.here(_Calls, connection.loop)
         calls.young.add(connection)
         if not calls.ticking:
             calls.start(connection.loop)
 
     def leave(self, connection: Connection) -> None:
         """Note that a call has ended."""
-        calls = self._calls if connection.loop is self._loop else self._turn_to(connection.loop)
+        calls = connection.beside
         if connection in calls.young:
             calls.young.remove(connection)
         else:
             calls.old.discard(connection)
             connection.unwatch()
-
-    def _turn_to(self, loop: asyncio.AbstractEventLoop) -> "_Calls":
-        self._loop = loop  # nearly always the only one there is
-        self._calls = self._others.setdefault(loop, _Calls())
-        return self._calls
 
 
 class _Calls:

@@ -21,8 +21,7 @@ from ..errors import (
 from ..flow.admission import Admission
 from ..limits import Limits
 from ..live.live_calls import LiveCalls
-from ..live.open_streams import UNCOUNTED
-from ..live.parts import LiveParts
+from ..live.parts import UNCOUNTED, LiveParts
 from ..logs.failures import report_failure
 from ..logs.refusals import RefusalLog
 from ..loopback import is_loopback_origin

@@ -2,8 +2,8 @@
 
 import asyncio
 from contextlib import suppress
-from weakref import WeakKeyDictionary
 
+from ..concurrency.running import PerLoop, running_loop
 from ..concurrency.shutdown import ShutdownDeadline
 
 
@@ -21,7 +21,7 @@ class InFlight:
         self._requests: set[asyncio.Task[object]] = set()
         self._cut: dict[asyncio.Task[object], int] = {}
         """How often a request was cancelled."""
-        self._armed: WeakKeyDictionary[asyncio.AbstractEventLoop, float] = WeakKeyDictionary()
+        self._armed = PerLoop[float]()
         """For which shutdown an event loop has its timers, by when that began."""
         shutdown.on_begin(self._begin)
 
@@ -29,7 +29,7 @@ class InFlight:
         """Note that a request begins."""
         self._requests.add(request)
         if self._shutdown.began is not None:
-            self._arm(request.get_loop())
+            self._arm()
 
     def leave(self, request: "asyncio.Task[object]") -> bool:
         """Note that a request has ended, and return whether the shutdown had cancelled it; `forgive` undoes that."""
@@ -57,13 +57,13 @@ class InFlight:
     def _begin(self) -> None:
         for loop in {request.get_loop() for request in tuple(self._requests)}:
             with suppress(RuntimeError):  # it has ended
-                loop.call_soon_threadsafe(self._arm, loop)
+                loop.call_soon_threadsafe(self._arm)
 
-    def _arm(self, loop: asyncio.AbstractEventLoop) -> None:
-        began = self._shutdown.began
-        if began is None or self._armed.get(loop) == began:
+    def _arm(self) -> None:
+        began, loop = self._shutdown.began, running_loop()
+        if began is None or self._armed.get() == began:
             return
-        self._armed[loop] = began
+        self._armed.put(began)
         first, end = self._shutdown.until_cut_off(), self._shutdown.left()
         for seconds in (first, (first + end) / 2, end):
             loop.call_later(seconds, self._cut_off, loop, began)

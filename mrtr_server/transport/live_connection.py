@@ -359,7 +359,7 @@ class LiveConnection(OpenCallNotes, Connection):
 
     def _watch_cancellation(self) -> None:
         if self.call is not None and self.call.session and not self._waiting and self._cancellation is None:
-            self._cancellation = self.loop.create_task(self._live.watch(self.call))
+            self._cancellation = self.loop.create_task(self._live.cancel_elsewhere(self.call))
 
     def _unwatch_cancellation(self) -> None:
         if self._cancellation is not None:

@@ -3,14 +3,15 @@
 import asyncio
 import logging
 from codecs import BOM_UTF8
-from collections.abc import Callable, Coroutine
-from contextlib import suppress
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import closing, suppress
 from typing import Any, TypeVar
 
 from pydantic_core import to_json
 
 from ..concurrency.places import Portion
 from ..concurrency.shutdown import ShutdownDeadline
+from ..concurrency.waiting import CLOSE_WITHIN, wait_until
 from ..errors import (
     Busy,
     CutOff,
@@ -23,19 +24,17 @@ from ..errors import (
 )
 from ..limits import MOST_IN_BATCH, Limits
 from ..live.live_calls import LiveCalls
-from ..live.open_streams import UNCOUNTED
-from ..live.parts import LiveParts
+from ..live.parts import UNCOUNTED, LiveParts
 from ..logs.failures import report_failure
 from ..logs.refusals import RefusalLog
 from ..methods.dispatcher import Dispatcher
-from ..protocol.all_dialects import CANCELLED, Dialect, Envelope, HandshakeDialect, ListenWriter, read_envelope
+from ..protocol.all_dialects import CANCELLED, Dialect, Envelope, HandshakeDialect, read_envelope
 from ..protocol.headers import SESSION_HEADER
-from ..protocol.messages import OPEN_METHODS, Call, Discovery, Listening, Subscription
+from ..protocol.messages import OPEN_METHODS, Call, Change, Discovery, Listening
 from ..protocol.served_dialects import ServedDialects
 from ..protocol.users import principal_of
 from ..storage.patience import begin_request, end_request
 from ..well_formed import read_json
-from .connection import CLOSE_WITHIN
 from .in_flight import InFlight
 from .lines import Line, LineReader, LineWriter
 from .refusal_notes import named, note_cancellation, note_refusal
@@ -335,7 +334,7 @@ class StdioServer:
                 return await self._call(call, request)
             outcome = await self._dispatch(call, request)
             if isinstance(outcome, Listening):
-                return await self._listen(call, outcome, request)
+                return await self._write_changes(call, outcome, request)
             return request.dialect.dump_outcome(call, outcome)
         except (Exception, asyncio.CancelledError) as error:
             return self._failed(error, request, task)
@@ -366,31 +365,22 @@ class StdioServer:
             peer.level = call.params["level"]
         return reply.body
 
-    async def _listen(self, call: Call, listening: Listening, request: StdioRequest) -> bytes:
+    async def _write_changes(self, call: Call, listening: Listening, request: StdioRequest) -> bytes:
         """Send changes until either side ends the subscription; return its last message."""
-        changes = listening.changes
         end_request()
-        try:
+        with closing(listening.changes) as changes:
             messages = request.dialect.listening(call, changes)
+
+            async def write(heard: Sequence[Change] | None) -> None:
+                for change in heard or ():
+                    await self._peer.writer.write(request, messages.changed(change))
+
             request.listen(changes)
             self._changed.set()
-            await self._write_first(request, messages.opened())
-            while await self._write_next(request, changes, messages):
-                pass
+            if opened := messages.opened():
+                await self._peer.writer.write(request, opened)
+            await wait_until(write, changes, at_once=False)
             return messages.closed()
-        finally:
-            changes.close()
-
-    async def _write_first(self, request: StdioRequest, data: bytes) -> None:
-        if data:
-            await self._peer.writer.write(request, data)
-
-    async def _write_next(self, request: StdioRequest, changes: Subscription, messages: ListenWriter) -> bool:
-        """Wait for changes, and write them; return False when there are no more. Nothing of them is held meanwhile."""
-        happened = await changes.next()
-        for change in happened:
-            await self._peer.writer.write(request, messages.changed(change))
-        return bool(happened)
 
     async def _notify(self) -> None:
         """Send the notifications of a session, for as long as it lasts."""
@@ -403,7 +393,7 @@ class StdioServer:
         try:
             listening = await self._dispatch(call, opening)
             assert isinstance(listening, Listening)  # noqa: S101  the method has no other outcome
-            await self._listen(call, listening, opening)
+            await self._write_changes(call, listening, opening)
         except Exception as error:
             report_failure("The notifications of a session ended", error=error)
 

@@ -430,7 +430,7 @@ class TestTheKeysOfTheIssuer:
         issuer.rotate()
         now[0] = 599.0
         assert (await send(app, token)).status == 200, "beside which the keys are fetched"
-        fetching: Any = auth._keys._fetching
+        fetching: Any = auth._keys._fetching.get()
         async with asyncio.timeout(TIMEOUT):
             await fetching
         await refused(app, token)
@@ -512,7 +512,7 @@ class TestTheKeysOfTheIssuer:
             await asyncio.sleep(0.02)
         auth: Any = app._parts.settings.auth
         async with asyncio.timeout(TIMEOUT):
-            await auth._keys._fetching
+            await auth._keys._fetching.get()
         assert caplog.text.count("can't be fetched, and the keys that are known are kept") == 1
 
     async def test_that_nobody_knows_yet_are_no_reason_to_log_in_again(

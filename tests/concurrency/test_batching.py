@@ -95,4 +95,4 @@ def test_loops_come_and_go(place: Place) -> None:
         loop = asyncio.run(leave())
         assert not asyncio.all_tasks(loop), "a task is left that nothing will run"
         assert asyncio.run(place.together.get(1)) == "one"
-    assert len(place.together._asked) == 1
+    assert len(place.together._asked._kept) == 1

@@ -8,8 +8,7 @@ from itertools import permutations
 import pytest
 
 from mrtr_server import NotFound, ProtocolError, Refusal, ToolError
-from mrtr_server.concurrency.exception_groups import ending_in
-from mrtr_server.concurrency.threads import Called, Threads, call_function
+from mrtr_server.concurrency.threads import Called, Threads, call_function, ending_in
 from mrtr_server.errors import CallEnded, FlowError, MissingCapability, SetupError, StoreUnavailable
 
 IN_ORDER: list[tuple[BaseException, ...]] = [

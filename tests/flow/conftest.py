@@ -7,6 +7,7 @@ import pytest
 from mrtr_server import KeyRing, Limits, MRTRServer
 from mrtr_server.callbacks.base_url import BaseUrl
 from mrtr_server.callbacks.callback_service import Callbacks
+from mrtr_server.flow.admission import Admission
 from mrtr_server.storage.memory import InProcessStore
 
 from ..support.virtual_time import VirtualTime
@@ -28,4 +29,14 @@ def app() -> MRTRServer:
 def callbacks() -> Callbacks:
     """What makes links to callbacks, of which there are none yet."""
     ring, store, base = KeyRing([bytes(32)]), InProcessStore(), BaseUrl("https://tools.example")
-    return Callbacks({}, ring, store, audience="", base=base, identifies=False, fanout=store.fanout(), limits=Limits())
+    return Callbacks(
+        {},
+        ring,
+        store,
+        audience="",
+        base=base,
+        identifies=False,
+        fanout=store.fanout(),
+        limits=Limits(),
+        on_drain=Admission(Limits()).on_drain,
+    )

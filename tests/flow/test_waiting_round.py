@@ -520,7 +520,7 @@ class TestAnAnswerInATask:
         running = background.begin(asks)
         await background.publishes()
         digest = background.round.asked["paid"].digest
-        monkeypatch.setattr(background.callbacks, "wait", wait)
+        monkeypatch.setattr(background.callbacks, "reports", wait)
         background.answer("login", "paid")
         await settle()
         background.gate.set()
@@ -538,14 +538,14 @@ class TestAnAnswerInATask:
             looked.append(asyncio.get_running_loop().time())
             if len(looked) < 3:
                 raise StoreUnavailable("away")
-            return await Callbacks.wait(background.callbacks, flow, should_yield)
+            return await Callbacks.reports(background.callbacks, flow, should_yield)
 
         async def asks(ctx: Context) -> str:
             return await self.asks_for_a_page(ctx, background)
 
         running = background.begin(asks)
         await background.publishes()
-        monkeypatch.setattr(background.callbacks, "wait", wait)
+        monkeypatch.setattr(background.callbacks, "reports", wait)
         background.leaves = YieldReason.DRAINING
         background.answer("paid")
         asyncio.get_running_loop().call_later(2, background.gate.set)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mrtr_server.live.newest_stream import NewestStream
+from mrtr_server.live.session_states import NewestStream
 from mrtr_server.protocol.messages import Change
 
 

@@ -10,8 +10,8 @@ import pytest
 
 from mrtr_server import InProcessStore, KeyRing, Limits, MRTRServer, Redemption
 from mrtr_server.errors import Busy
-from mrtr_server.live import allowances
-from mrtr_server.live.allowances import Allowance
+from mrtr_server.live import session_states
+from mrtr_server.live.session_states import Allowance
 from mrtr_server.protocol.callers import Principal
 from mrtr_server.storage.quotas import ANY, Quota, Quotas
 from mrtr_server.testing import Clock
@@ -133,7 +133,7 @@ def test_who_comes_back_to_a_stream_often_has_one_row() -> None:
 def test_cancellations_and_changes_of_sessions_beyond_an_allowance_are_not_kept(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(allowances, "MOST_CHANGES", 3)
+    monkeypatch.setattr(session_states, "MOST_CHANGES", 3)
     with serving() as (store, client):
         for id in range(9):
             note = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": id}}
@@ -151,7 +151,7 @@ def test_cancellations_and_changes_of_sessions_beyond_an_allowance_are_not_kept(
 
 def test_the_cancellation_of_a_request_that_was_answered_here_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     """Some clients send one after each call (opencode does): it costs nothing, and leaves room for those that count."""
-    monkeypatch.setattr(allowances, "MOST_CHANGES", 1)
+    monkeypatch.setattr(session_states, "MOST_CHANGES", 1)
 
     def cancel_last() -> None:
         note = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": client.ids}}
@@ -193,8 +193,8 @@ def test_the_cancellation_of_a_request_that_was_answered_here_is_ignored(monkeyp
 def test_an_allowance_counts_each_thing_once_and_each_owner_alone_until_its_window_ends(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(allowances, "MOST_CHANGES", 2)
-    monkeypatch.setattr(allowances, "MOST_OF_NOBODY", 3)
+    monkeypatch.setattr(session_states, "MOST_CHANGES", 2)
+    monkeypatch.setattr(session_states, "MOST_OF_NOBODY", 3)
     clock = Clock(0.0)
     allowance, jane, john = Allowance(clock), Principal("jane"), Principal("john")
     for what in ("a", "a", "b", "a"):
@@ -207,6 +207,6 @@ def test_an_allowance_counts_each_thing_once_and_each_owner_alone_until_its_wind
         allowance.take(None, what)
     with pytest.raises(Busy):
         allowance.take(None, "d")
-    clock.advance(allowances.WINDOW)
+    clock.advance(session_states.WINDOW)
     allowance.take(jane, "c")
     allowance.take(None, "d")

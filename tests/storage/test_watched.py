@@ -245,13 +245,11 @@ class TestReadiness:
     async def test_waits_for_no_look_of_another_event_loop(self) -> None:
         watched = WatchedStore(Hanging(), Outage("bank"), lease=30)
 
-        async def other() -> None:
-            assert watched._look_soon() is not None
+        async def other() -> "asyncio.Task[None] | None":
+            return watched._look_soon()
 
         loop = asyncio.new_event_loop()
-        looking = loop.create_task(other())
-        await asyncio.to_thread(loop.run_until_complete, looking)
-        look, began = watched._looking, time.monotonic()
+        look, began = await asyncio.to_thread(loop.run_until_complete, other()), time.monotonic()
         assert look is not None
         try:
             assert await watched.is_usable()
@@ -267,8 +265,9 @@ class TestReadiness:
         watched = WatchedStore(Hanging(), Outage("bank"), lease=30)
         assert not await watched.is_usable()
         await watched.close()
-        assert watched._looking is not None
-        assert watched._looking.cancelled()
+        look = watched._looking.get()
+        assert look is not None
+        assert look.cancelled()
 
     async def test_says_what_a_store_of_the_author_s_raises(self, caplog: pytest.LogCaptureFixture) -> None:
         class Slipping(InProcessStore):

@@ -27,8 +27,9 @@ from mrtr_server import (
 )
 from mrtr_server.flow.waiting_round import WaitingRound
 from mrtr_server.storage.base import TaskRow
+from mrtr_server.storage.pubsub import InProcessFanout
 from mrtr_server.tasks import worker
-from mrtr_server.tasks.client_changes import ClientChanges
+from mrtr_server.tasks.records import TaskRecords
 from mrtr_server.testing import AsyncClient, Clock, accept, decline, replica
 
 from ..support.databases import PostgreSQL
@@ -180,7 +181,7 @@ class Tools:
 
     async def rests(self) -> None:
         """Wait until no round runs here."""
-        here = self.app._parts.worker._loop_workers[asyncio.get_running_loop()]
+        (here,) = self.app._parts.worker._loop_workers.values()
         await self.until(lambda: not here._running, "the round to end")
 
     async def row(self, flow: Any) -> TaskRow:
@@ -311,7 +312,9 @@ class TestRule5AnAskOfATaskReturns:
     async def test_whose_notice_is_lost_is_found(
         self, tools: Tools, other: MRTRServer, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(ClientChanges, "follow", lambda *_: None)
+        monkeypatch.setattr(
+            TaskRecords, "listen_for_workers", lambda self, ids: InProcessFanout().subscribe(frozenset())
+        )
         flow = await tools.start("beside")
         await tools.began()
         await tools.asks(flow, "login")
@@ -665,8 +668,8 @@ class TestACancellationOnAnotherReplica:
         flow = await tools.start("endless")
         await tools.began("endless")
         assert isinstance(store, SQLStore)
-        here = tools.app._parts.worker._loop_workers[asyncio.get_running_loop()]
-        await tools.until(lambda: here._from_clients._subscription and store.notices.connected, "it to listen")
+        (here,) = tools.app._parts.worker._loop_workers.values()
+        await tools.until(lambda: here._listened and store.notices.connected, "it to listen")
         flow.move_to(other)
         await flow.cancel()
         async with asyncio.timeout(TIMEOUT):

@@ -9,7 +9,7 @@ from pydantic_core import from_json, to_json
 
 from mrtr_server.errors import InvalidParams
 from mrtr_server.protocol.messages import FIRST, JSON, UNNAMED, Question
-from mrtr_server.tasks.questions import Questions
+from mrtr_server.tasks.sealing import Questions
 
 NAME = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
 LOGIN = Question("form", "elicitation/create", {"message": "Who?", "requestedSchema": NAME}, ("elicitation.form",))

@@ -28,9 +28,8 @@ from mrtr_server.storage.pubsub import InProcessFanout
 from mrtr_server.tally import ABANDONED_TASKS
 from mrtr_server.tasks import task_service
 from mrtr_server.tasks.notifications import Looked
-from mrtr_server.tasks.questions import Questions
 from mrtr_server.tasks.records import TaskRecords
-from mrtr_server.tasks.sealing import SealedTasks
+from mrtr_server.tasks.sealing import Questions, SealedTasks
 from mrtr_server.tasks.task_service import Tasks, owner_of
 
 pytestmark = pytest.mark.anyio

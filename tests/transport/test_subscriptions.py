@@ -15,6 +15,7 @@ import pytest
 from starlette.types import Message
 
 from mrtr_server import Fanout, MRTRServer
+from mrtr_server.concurrency import waiting
 from mrtr_server.protocol.messages import Change, Subscription
 from mrtr_server.storage.pubsub import InProcessFanout
 from mrtr_server.transport import connection
@@ -363,7 +364,7 @@ class TestEnding:
     def test_closes_the_subscription_without_waiting_for_it_to_notice(
         self, app: MRTRServer, fanout: InProcessFanout, monkeypatch: pytest.MonkeyPatch, how: str
     ) -> None:
-        monkeypatch.setattr(connection, "CLOSE_WITHIN", 60.0)
+        monkeypatch.setattr(waiting, "CLOSE_WITHIN", 60.0)
 
         async def scene() -> Reply:
             message = modern("subscriptions/listen", {"notifications": ALL}, id="sub")
@@ -446,7 +447,7 @@ class TestEnding:
 
     def test_whatever_fanout_it_is_of(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """Even of one whose subscriptions take no notice of being closed."""
-        monkeypatch.setattr(connection, "CLOSE_WITHIN", 0.01)
+        monkeypatch.setattr(waiting, "CLOSE_WITHIN", 0.01)
 
         class Deaf:
             wanted = frozenset({Change("tools")})

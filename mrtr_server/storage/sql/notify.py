@@ -9,7 +9,7 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from contextlib import suppress
 from itertools import islice
 from secrets import token_hex
@@ -334,8 +334,8 @@ CHANGED = "changed "
 CARRIED = "carried "
 """How a notice of a change begins that carries something; earlier releases do not know it."""
 
-URGENT = frozenset({"answer", "cancelled"})
-"""The kinds of changes that somebody waits for: a call that is open."""
+URGENT = frozenset({"answer", "cancelled", "page"})
+"""The kinds of changes that somebody waits for: a call that is open, or held."""
 
 
 class SQLFanout(InProcessFanout):
@@ -359,7 +359,7 @@ class SQLFanout(InProcessFanout):
     def subscribe(self, wanted: frozenset[Change]) -> Subscription:
         """Start listening; see `Fanout`."""
         subscription = super().subscribe(wanted)
-        if any(change.kind in URGENT for change in wanted):
+        if _hurries({change.kind for change in wanted}):
             self._notices.hurry(1)
         if wanted:
             self._notices.start()
@@ -367,7 +367,7 @@ class SQLFanout(InProcessFanout):
 
     def _forget(self, listener: Listener) -> bool:
         forgotten = super()._forget(listener)
-        if forgotten and not URGENT.isdisjoint(listener.topics):
+        if forgotten and _hurries(listener.topics.keys()):
             self._notices.hurry(-1)
         return forgotten
 
@@ -389,6 +389,11 @@ class SQLFanout(InProcessFanout):
         self._updated_all = time.time()
         for listener in tuple(self._listeners):
             listener.notify_of_all()
+
+
+def _hurries(kinds: Set[str]) -> bool:
+    """Return whether a listener waits for what a person does; the stream of a session, which stays, is in no hurry."""
+    return not URGENT.isdisjoint(kinds) and "session" not in kinds
 
 
 def _written(change: Change) -> str:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
+from ...concurrency.running import PerLoop
 from ...concurrency.threads import in_own_thread
 from ...errors import StoreUnavailable
 from ...extras import lacking
@@ -102,9 +103,9 @@ class _Connected:
         return self.busy > CONNECTIONS and time.monotonic() > self.moved + STUCK
 
 
-_CONNECTED: dict[_Connected, asyncio.AbstractEventLoop] = {}
-"""What is connected, of all databases. An event loop knows its generators weakly: the garbage collector ends a
-generator that nobody else knows, and a loop that is about to end does not wait for that."""
+_CONNECTED = PerLoop[set[_Connected]]()
+"""What is connected, of all databases. An event loop knows its generators weakly: the garbage collector ends one that
+nobody else knows, and a loop that is about to end does not wait for that."""
 
 
 class PostgreSQLDatabase(Database):
@@ -128,7 +129,7 @@ class PostgreSQLDatabase(Database):
         """What is to be said of a pooler; empty where none was noticed that nobody has named."""
         self._has_timelines = True
         self._numbered: dict[str, tuple[str, tuple[str, ...]]] = {}
-        self._connected: dict[asyncio.AbstractEventLoop, _Connected] = {}
+        self._connected = PerLoop[_Connected]()
         self._servers: dict[str, list[Server]] = {}
         """Several servers of a URL, first the one that was written last."""
         self._beside: dict[Any, asyncio.AbstractEventLoop] = {}
@@ -151,7 +152,7 @@ class PostgreSQLDatabase(Database):
         When the connection turns out to be dead, or can't write any more, it is done again, once, on a new one.
         Heartbeats have a connection of their own, which a record may use where no other is free.
         """
-        connected = self._connected.get(asyncio.get_running_loop()) or await self._connect()
+        connected = self._connected.get() or await self._connect()
         began = time.monotonic()
         connected.busy += 1
         connected.idle.clear()
@@ -249,7 +250,7 @@ class PostgreSQLDatabase(Database):
     async def _begin(self, connection: Any) -> None:
         """Look at what may have changed since there was a connection before."""
         await self._read_clock(connection)
-        connected = self._connected.get(asyncio.get_running_loop())
+        connected = self._connected.get()
         if connected is not None and connected.prepared:  # so there are tables
             await self._look_where(connection)
 
@@ -316,7 +317,7 @@ class PostgreSQLDatabase(Database):
 
     async def _look(self, work: Callable[[Any], Awaitable[T]]) -> T:
         """Run work on a connection, whatever the version of the tables."""
-        connected = self._connected.get(asyncio.get_running_loop()) or await self._connect()
+        connected = self._connected.get() or await self._connect()
         try:
             async with connected.pool.acquire() as connection:
                 return await work(connection)
@@ -341,7 +342,7 @@ class PostgreSQLDatabase(Database):
 
     async def close(self) -> None:
         """End the connections of this event loop, when what is under way has ended."""
-        connected = self._connected.pop(asyncio.get_running_loop(), None)
+        connected = self._connected.pop()
         if connected is not None and connected.life is not None:
             await connected.life.aclose()
 
@@ -355,15 +356,11 @@ class PostgreSQLDatabase(Database):
         return connection
 
     async def _connect(self) -> _Connected:
-        for loop in [loop for loop in list(self._connected) if loop.is_closed()]:
-            self._connected.pop(loop, None)
-        for left in [left for left, loop in list(_CONNECTED.items()) if loop.is_closed()]:
-            _CONNECTED.pop(left, None)
         connected = _Connected(self._pool(CONNECTIONS), self._pool(1))
         connected.idle.set()
-        connected.life = self._life(connected, asyncio.get_running_loop())
-        self._connected[asyncio.get_running_loop()] = connected
-        _CONNECTED[connected] = asyncio.get_running_loop()
+        connected.life = self._life(connected)
+        self._connected.put(connected)
+        _CONNECTED.here(set).add(connected)
         await anext(connected.life)
         return connected
 
@@ -437,16 +434,16 @@ class PostgreSQLDatabase(Database):
             )
             logger.warning("%s: %s", self.name, self._advice)
 
-    async def _life(self, connected: _Connected, loop: asyncio.AbstractEventLoop) -> AsyncGenerator[None, None]:
+    async def _life(self, connected: _Connected) -> AsyncGenerator[None, None]:
         pools = (connected.pool, connected.lane)
         for pool in pools:
             await pool  # which connects to nothing yet
         try:
             yield
         finally:
-            _CONNECTED.pop(connected, None)
-            if self._connected.get(loop) is connected:
-                del self._connected[loop]
+            _CONNECTED.here(set).discard(connected)
+            if self._connected.get() is connected:
+                self._connected.pop()
             await connected.idle.wait()
             with suppress(TimeoutError):  # the others are cut off
                 async with asyncio.timeout(CLOSE_WITHIN):

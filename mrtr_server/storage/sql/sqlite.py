@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from typing_extensions import override
 
+from ...concurrency.running import PerLoop
 from ...concurrency.threads import in_own_thread
 from ...errors import SetupError, StoreUnavailable
 from ..patience import note_wait, time_left
@@ -46,7 +47,7 @@ class SQLiteDatabase(Database):
         self._clock = clock
         self._file: SQLiteFile | None = None
         self._told_mode = False
-        self._users: set[asyncio.AbstractEventLoop] = set()
+        self._users = PerLoop[bool]()
 
     @property
     @override
@@ -71,7 +72,7 @@ class SQLiteDatabase(Database):
         """Run a statement as it is written, and return its rows; see `Database.execute`."""
         given = {name: json.dumps(value) if isinstance(value, list) else value for name, value in given.items()}
         given["now"] = self._clock()
-        self._users.add(asyncio.get_running_loop())
+        self._users.here(lambda: True)
         way, began = self.ways.get(sql, "client"), time.monotonic()
         try:
             async with asyncio.timeout(time_left(TIMEOUT) if way == "client" else self.timeout_of(way)):
@@ -87,7 +88,7 @@ class SQLiteDatabase(Database):
 
     async def check(self) -> None:
         """Open the file, make the tables if they are not there, and check their version; see `Database.check`."""
-        self._users.add(asyncio.get_running_loop())
+        self._users.here(lambda: True)
         await self._opened()
 
     def time(self) -> float:
@@ -110,9 +111,8 @@ class SQLiteDatabase(Database):
 
     async def close(self) -> None:
         """End the use of the file by this event loop, and close it unless others use it."""
-        self._users.discard(asyncio.get_running_loop())
-        if all(loop.is_closed() for loop in self._users):
-            self._users.clear()
+        self._users.pop()
+        if not self._users.values():
             file, self._file = self._file, None
             if file is not None:
                 await in_own_thread(file.close)

@@ -1,16 +1,17 @@
 """Tasks in a database's table: every method is one statement, and one round trip."""
 
-import asyncio
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import fields, replace
+from itertools import repeat
 from secrets import token_hex
 from typing import Any
 
 from typing_extensions import override
 
 from ...concurrency.batching import BatchLoader
-from ...concurrency.wakes import Wakes
+from ...concurrency.running import running_loop
+from ...concurrency.waiting import Wakes, wait_until
 from ...errors import StoreUnavailable
 from ...well_formed import well_formed
 from ..base import FREE, MOST_COUNTED, Places, TaskRow, TaskStore, Vitals, Waiting
@@ -221,17 +222,17 @@ class SQLTasks(TaskStore):
         is_told = self.database.notifies
         if is_told:
             self.notices.start()
-        loop = asyncio.get_running_loop()
-        end = loop.time() + seconds
-        while (left := end - loop.time()) > 0:
-            interval = QUIET if is_told and self.notices.connected else POLL
-            if await self._wakes.wait(min(left, interval)) and not self._has_missed:
-                return
+
+        async def look(heard: Sequence[bool] | None) -> bool | None:
+            if heard and not self._has_missed:
+                return True
             self._has_missed = False
             self._wakes.clear()
             given = {"tools": list(tools), "without": list(without), "lapsed_by": self._lapsed_by(lapsed)}
-            if await self.database.rows("any_free_task", **given):
-                return
+            return bool(await self.database.rows("any_free_task", **given)) or None
+
+        pauses = (QUIET if is_told and self.notices.connected else POLL for _ in repeat(0))
+        await wait_until(look, self._wakes, deadline=running_loop().time() + seconds, pauses=pauses, at_once=False)
 
     def _lapsed_by(self, lapsed: bool) -> float:
         """Return until when leases have ended that are taken over now; no lease ends at 0."""

@@ -4,10 +4,14 @@ All of it is in the row of the task: its questions, its answers and its outcome.
 and an answer changes the row, whichever replica takes it.
 """
 
-import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import closing
 from dataclasses import replace
+from functools import partial
+from itertools import repeat
+from typing import Literal
 
+from ..concurrency.waiting import Turning, wait_until
 from ..errors import AnswerNotShared, Busy, InvalidRequest, MissingCapability, RequestError, UnknownTarget
 from ..protocol.callers import Principal, lacking, nested
 from ..protocol.messages import (
@@ -28,13 +32,10 @@ from ..protocol.messages import (
 from ..storage.base import ENDED
 from ..tasks.pieces import PieceReader
 from ..tasks.task_service import Tasks
-from .answers import Answers
-from .channel import Channel
+from .answers import TASK_CANCELLED, AskedByTask, read_answer
 from .events import Event
-from .hold import RETRY
+from .open_questions import RETRY, Channel, held_open
 from .parts import LiveParts
-from .questions import TASK_CANCELLED, read_answer
-from .task_asks import AskedByTask
 
 LOOK = 5.0
 """How long to wait for word of a change before looking at the task, in seconds: a process that dies may send none."""
@@ -46,14 +47,8 @@ Dispatch = Callable[[Call, Outlet], Awaitable[Outcome]]
 IsCancelled = Callable[[], Awaitable[bool]]
 
 
-class TaskResults:
-    """Serves the requests for results of tasks.
-
-    Args:
-        dispatch: answers calls.
-        tasks: knows the tasks.
-        parts: what open calls share.
-    """
+class TaskStreams:
+    """Serves the requests for results of tasks."""
 
     def __init__(self, dispatch: Dispatch, tasks: Tasks, parts: LiveParts) -> None:
         self._dispatch = dispatch
@@ -65,94 +60,62 @@ class TaskResults:
     ) -> Outcome | None:
         """Wait for the end of a task, and send what it asks meanwhile.
 
-        Args:
-            call: the request.
-            channel: the response to its client.
-            event: where the stream stands.
-            cancelled: tells that the request may have been cancelled; None if it can't be.
-            is_cancelled: returns whether it has been.
-
-        Returns:
-            The result; None if the client has left, has cancelled the request, or continues elsewhere.
-
-        Raises:
-            RequestError: there is no such task, or no room for one more stream.
+        Return the result; None if the client has left, has cancelled the request, or continues elsewhere. Raises
+        `RequestError`.
         """
         wanted: tuple[Change, ...] = (Change("task", call.target), Change("progress", call.target))
         reader = self._tasks.pieces_for(call, channel) if channel.can_stream else None
         if reader is not None:
             wanted = (*wanted, Change("piece", call.target))
-        changes = _Changes(self._parts.answers, (*wanted, *([] if cancelled is None else [cancelled])))
-        try:
+        wanted = (*wanted, *([] if cancelled is None else [cancelled]))
+        with closing(Turning(self._parts.answers.listen((), wanted))) as changes:
             task = await self._look(call)
             if task.status in ENDED:
                 return TaskResult(task)
             with self._parts.holds.hold(call.principal):
-                stream = _Stream(replace(event, expires=task.created + task.ttl), call, channel, self._parts, reader)
-                await stream.mark()
-                channel.on_gone(changes.close)
-                channel.waits(True)
-                try:
-                    with self._parts.admission.on_drain(changes.close):
-                        while heard := await self._show(task, stream, changes):
-                            if cancelled in heard and await is_cancelled():
-                                return None
-                            task = await self._look(call)
-                            await stream.send_pieces()
-                            if task.status in ENDED:
-                                if task.outcome is None:  # it was cancelled, so what it asked was not answered
-                                    stream.withdraw()
-                                return TaskResult(task)
-                finally:
-                    channel.waits(False)
-                    channel.on_gone(None)
-                await stream.move()
-                return None
-        finally:
-            changes.close()
+                event = replace(event, expires=task.created + task.ttl)
+                stream = _Stream(event, call, channel, self._parts, reader, changes, wanted)
 
-    async def _show(self, task: Task, stream: "_Stream", changes: "_Changes") -> list[Change] | None:
-        """Send what a task asks, and its progress and the pages that are done until something else happens.
-
-        Returns:
-            What has happened; None if the stream is to end.
-        """
-        await stream.ask(task)
-        for page in changes.turn_to(stream.pages):
-            if await self._parts.store.get(page) is not None:  # it was done before
-                stream.report_page(page)
-        await stream.channel.flush()
-        await stream.send_pieces()
-        while True:
-            try:
-                async with asyncio.timeout(LOOK):
-                    heard = await changes.next()
-            except TimeoutError:
-                return [Change("task", task.id)]  # as far as is known
-            for change in heard:
-                if change.kind == "page":
-                    stream.report_page(change.uri)
-                elif change.kind == "piece":
+                async def look(heard: Sequence[Change] | None) -> TaskResult | Literal[False] | None:
+                    """Return the result of the task; False if the request was cancelled."""
+                    if heard is not None and not await self._heard(stream, heard):
+                        return None
+                    if heard and cancelled in heard and await is_cancelled():
+                        return False
+                    task = await self._look(call)
                     await stream.send_pieces()
-                elif change.kind == "progress" and (found := self._tasks.progress_in(stream.call, change)):
-                    stream.channel.send(found)
-            if not all(change.kind in ("page", "progress", "piece") for change in heard) or not heard:
-                return heard or None
+                    if task.status not in ENDED:
+                        await stream.show(task)
+                        return None
+                    if task.outcome is None:  # it was cancelled, so what it asked was not answered
+                        stream.withdraw()
+                    return TaskResult(task)
+
+                await stream.mark()
+                await stream.show(task)
+                endings = partial(held_open, channel), self._parts.admission.on_drain
+                found: TaskResult | Literal[False] | None = await wait_until(
+                    look, changes, pauses=repeat(LOOK), endings=endings, at_once=False
+                )
+                if found is None:
+                    await stream.move()
+                return found or None
+
+    async def _heard(self, stream: "_Stream", heard: Sequence[Change]) -> bool:
+        """Send what is news for the client by itself; return whether anything else has happened."""
+        for change in heard:
+            if change.kind == "page":
+                stream.report_page(change.uri)
+            elif change.kind == "piece":
+                await stream.send_pieces()
+            elif change.kind == "progress" and (found := self._tasks.progress_in(stream.call, change)):
+                stream.channel.send(found)
+        return not all(change.kind in ("page", "progress", "piece") for change in heard)
 
     async def take(self, id: str, read: Callable[[], JSON], principal: Principal | None) -> bool:
-        """Keep the answer to a question of a task.
+        """Keep the answer to a question of a task; return whether the id is that of a question.
 
-        Args:
-            id: what the client sent; it may be anything.
-            read: returns the answer, in one of the forms that `read_answer` takes.
-            principal: on whose behalf it came.
-
-        Returns:
-            Whether the id is that of a question. An answer to one that the task does not ask any more is ignored.
-
-        Raises:
-            RequestError: it could not be kept.
-            StoreUnavailable: likewise.
+        An answer to one that the task does not ask any more is ignored. Raises `RequestError`, `StoreUnavailable`.
         """
         asked = self._parts.task_asks.unseal(id, principal)
         if asked is None:
@@ -186,7 +149,14 @@ class _Stream:
     """What the stream of one request has shown of a task."""
 
     def __init__(
-        self, event: Event, call: Call, channel: Channel, parts: LiveParts, reader: PieceReader | None
+        self,
+        event: Event,
+        call: Call,
+        channel: Channel,
+        parts: LiveParts,
+        reader: PieceReader | None,
+        changes: Turning[Change],
+        wanted: tuple[Change, ...],
     ) -> None:
         self.call = call
         self.channel = channel
@@ -195,18 +165,40 @@ class _Stream:
         self._parts = parts
         self._requests: dict[str, str] = {}
         """The ids of the requests by which it asks what is open, by key."""
+        self._changes = changes
+        self._wanted = wanted
+        """What is listened to besides the pages that are asked for."""
+        self._pages = frozenset[str]()
+        """Those of them that are listened to."""
 
     async def mark(self, retry: int | None = None) -> None:
         """Send an event to come back to, if the client takes a stream."""
         if self.channel.can_stream:
             self.channel.prime(await self._id(), retry)
 
-    async def ask(self, task: Task) -> None:
+    async def show(self, task: Task) -> None:
+        """Send what the task asks, and the pieces that it has made; raises as `_ask`."""
+        await self._ask(task)
+        await self._listen_to_pages()
+        await self.channel.flush()
+        await self.send_pieces()
+
+    async def _listen_to_pages(self) -> None:
+        pages = frozenset(filter(None, self._event.seen.values()))
+        if not (new := pages - self._pages):
+            return
+        self._pages = pages
+        self._changes.turn_to(
+            self._parts.answers.listen((), (*self._wanted, *(Change("page", page) for page in pages)))
+        )
+        for page in new:
+            if await self._parts.store.get(page) is not None:  # it was done before
+                self.report_page(page)
+
+    async def _ask(self, task: Task) -> None:
         """Send the questions that are open, without those that were sent before.
 
-        Raises:
-            MissingCapability: this client can't be asked that, though the one that began the task could.
-            InvalidRequest: it takes no stream.
+        Raises `MissingCapability`, `InvalidRequest`.
         """
         seen = {key: page for key, page in self._event.seen.items() if page or key in task.questions}
         self._event = replace(self._event, seen=seen)
@@ -234,11 +226,6 @@ class _Stream:
         if self._reader is not None:
             await self._reader.send_new()
 
-    @property
-    def pages(self) -> frozenset[str]:
-        """The pages that were asked for and have not reported yet."""
-        return frozenset(filter(None, self._event.seen.values()))
-
     def report_page(self, page: str) -> None:
         """Notify the client of a page that has reported."""
         self._event = replace(
@@ -259,46 +246,6 @@ class _Stream:
         id = self._parts.events.seal(stands, self.call.principal)
         await self._parts.events.keep(id)
         return id.after(0)
-
-
-class _Changes:
-    """What a stream waits for: always the same, and the pages that it has asked for.
-
-    Args:
-        answers: carry the changes.
-        always: what is always waited for.
-    """
-
-    def __init__(self, answers: Answers, always: tuple[Change, ...]) -> None:
-        self._answers = answers
-        self._always = always
-        self._pages: frozenset[str] = frozenset()
-        self._changes = answers.listen((), always)
-        self._is_turned = self._is_closed = False
-
-    def turn_to(self, pages: frozenset[str]) -> frozenset[str]:
-        """Wait for these pages from now on; return those that are new, which may have reported before."""
-        new = pages - self._pages
-        if new:
-            before, self._is_turned = self._changes, True
-            self._changes = self._answers.listen((), (*self._always, *(Change("page", page) for page in pages)))
-            self._pages = pages
-            before.close()
-            if self._is_closed:  # on another thread, meanwhile
-                self._changes.close()
-        return new
-
-    async def next(self) -> list[Change]:
-        """Wait for changes. Return an empty list when the stream is to end."""
-        if self._is_turned and not self._is_closed:  # what had changed before may not have been heard
-            self._is_turned = False
-            return list(self._always)
-        return await self._changes.next()
-
-    def close(self) -> None:
-        """End the waiting."""
-        self._is_closed = True
-        self._changes.close()
 
 
 class _Nowhere:

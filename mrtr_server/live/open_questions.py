@@ -1,0 +1,270 @@
+"""A call that waits for answers: what it needs of its client's connection, and its questions, which are on that."""
+
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Protocol
+
+from pydantic_core import to_json
+
+from ..concurrency.places import Portion
+from ..concurrency.running import running_loop
+from ..concurrency.waiting import wait_until
+from ..protocol.callers import Principal
+from ..protocol.messages import JSON, Call, Change, Outlet, PageReported, Question
+from .answers import ANSWERED_ELSEWHERE, CALL_CANCELLED, TOO_LATE, WITHDRAWN, Asked, no_answer
+from .events import Event, Origin, SealedEvent
+from .parts import LiveParts
+
+LARGE = 4096
+"""Bytes of an answer from which on the store alone holds it while others are waited for."""
+
+RETRY = 250
+"""When the client of a stream that closes is to come back, in milliseconds."""
+
+
+class Channel(Outlet, Protocol):
+    """The response to the client of an open call: a stream, once something is to be said before the result."""
+
+    @property
+    def gone(self) -> bool:
+        """Whether nobody reads the response any more."""
+        ...
+
+    @property
+    def can_stream(self) -> bool:
+        """Whether the client takes a stream."""
+        ...
+
+    @property
+    def can_move(self) -> bool:
+        """Whether the client's version says that it comes back to a stream that the server closes."""
+        ...
+
+    @property
+    def progress(self) -> float:
+        """The progress that was sent last."""
+        ...
+
+    @property
+    def portion(self) -> Portion | None:
+        """What counts the bytes of the request; None where it is small."""
+        ...
+
+    def origin(self) -> Origin:
+        """Return the request that opened the call, as it was sent."""
+        ...
+
+    def load(self, origin: Origin) -> Call:
+        """Return the call of a request, as it was before any round of it. Raises `RequestError`."""
+        ...
+
+    def on_start(self, id: Callable[[], str] | None) -> None:
+        """Set which id the first event has, if a stream starts by itself; None for none."""
+        ...
+
+    def on_gone(self, then: Callable[[], object] | None) -> None:
+        """Set what is called, on the event loop, when the client leaves; at once if it has left."""
+        ...
+
+    def prime(self, id: str, retry: int | None = None) -> None:
+        """Start the stream, unless it has started, and send an event without data."""
+        ...
+
+    def check(self, question: Question) -> None:
+        """Check that clients of this version can be asked something. Raises `MissingCapability`."""
+        ...
+
+    def ask(self, id: str, question: Question, event: str) -> None:
+        """Send a question; `flush` is to be awaited then. Raises `MissingCapability`."""
+        ...
+
+    def withdraw(self, id: str, reason: str, task: str = "") -> None:
+        """Notify the client that a question counts no more, also where it has cancelled the call."""
+        ...
+
+    def flush(self) -> Awaitable[None]:
+        """Write what has been sent; to be awaited by what serves the request."""
+        ...
+
+    def waits(self, waiting: bool) -> None:
+        """Note whether the call waits for a person, so that there is progress to be shown."""
+        ...
+
+
+@contextmanager
+def leaving(channel: Channel, end: Callable[[], object]) -> Iterator[None]:
+    """Call a function when the client leaves, for as long as the block lasts; at once if it has left."""
+    channel.on_gone(end)
+    try:
+        yield
+    finally:
+        channel.on_gone(None)
+
+
+@contextmanager
+def held_open(channel: Channel, end: Callable[[], object]) -> Iterator[None]:
+    """Do the same for a call that waits for a person: its client is shown progress meanwhile."""
+    with leaving(channel, end):
+        channel.waits(True)
+        try:
+            yield
+        finally:
+            channel.waits(False)
+
+
+class OpenQuestions:
+    """The questions of one round, and the answers to them.
+
+    While they are open, they hold ids: neither the questions nor the call. A person may take their time.
+    """
+
+    _has_come_back = False
+
+    def __init__(
+        self,
+        parts: LiveParts,
+        channel: Channel,
+        event: Event,
+        id: SealedEvent,
+        principal: Principal | None,
+        cancelled: Change | None,
+        is_cancelled: Callable[[], Awaitable[bool]],
+        rest: Callable[[], None],
+    ) -> None:
+        self._event = event
+        self._rest = rest
+        self._round = event.round
+        self._id = id
+        self._principal = principal
+        self._answers = answers = parts.answers
+        self._channel = channel
+        self._on_drain = parts.admission.on_drain
+        self._is_cancelled = is_cancelled
+        self._asked: dict[str, Asked] = {}
+        self._rows: dict[str, Asked] = {}
+        self._in_vain: dict[str, JSON] = {}
+        """What counts as the answers if nobody answers in time, by key."""
+        others = [] if cancelled is None else [cancelled]
+        for key, question in event.questions.items():
+            self._asked[key] = asked = answers.asked(event.round, key, event.expires)
+            self._rows[asked.row] = asked
+            self._in_vain[key] = no_answer(question)
+            if question.page:
+                others.append(Change("page", question.page))
+        self._changes = answers.listen(self._rows, others)
+        self._found: dict[str, JSON] = {}
+        self._left_out: set[str] = set()
+        """The keys of the answers that the store alone holds."""
+        self._is_answered = not self._asked
+        self._requests: dict[str, str] = {}
+        """The ids of the requests that were sent, by key."""
+        self._deadline = running_loop().time() + event.expires - parts.clock()
+
+    async def look(self) -> None:
+        """Find what was answered while the client was away. Raises `StoreUnavailable`.
+
+        It may be another process that asked, and one that shares no store with this one.
+        """
+        self._answers.begin_to_await(self._round)
+        self._has_come_back = True
+        for key, asked in self._asked.items():
+            self._take(key, await self._answers.find(asked))
+
+    async def wait_for_answers(self) -> dict[str, JSON] | None:
+        """Send the questions that were not sent before, and wait for all answers.
+
+        Return the answers by key; None if the client has left, has cancelled the call, or is to continue elsewhere.
+        Raises `StoreUnavailable`, `MissingCapability`.
+        """
+        loop = running_loop()
+        if not self._is_answered and loop.time() < self._deadline:
+            self._send()
+            self._rest()
+            endings = partial(held_open, self._channel), self._on_drain
+            found = await wait_until(self._hear, self._changes, deadline=self._deadline, endings=endings)
+            if found is False:
+                return None
+            if found is None and loop.time() < self._deadline:
+                if not self._channel.gone:  # it drains
+                    self._channel.prime("", RETRY)  # the client has the id of the last question
+                return None
+        if not self._is_answered:
+            await self._give_up()
+        for key in self._left_out:  # which the store alone holds
+            self._found[key] = await self._answers.find(self._asked[key]) or self._in_vain[key]
+        return self._found
+
+    async def withdraw(self) -> None:
+        """Close the questions, which then take no more answers. Raises `StoreUnavailable`."""
+        for key, asked in self._asked.items():
+            if key not in self._found:
+                self._notify(key, CALL_CANCELLED)
+            await self._answers.keep(asked, WITHDRAWN, self._principal)
+
+    def close(self) -> None:
+        """End the waiting."""
+        for id in self._requests.values():
+            self._answers.forget(id)
+        self._changes.close()
+        if self._has_come_back:
+            self._answers.end_to_await(self._round)
+
+    def _take(self, key: str, answer: JSON | None) -> None:
+        if answer is None:
+            return
+        self._found[key] = answer
+        if not self._answers.is_to(self._requests.get(key, ""), answer):
+            self._notify(key, ANSWERED_ELSEWHERE)
+        self._is_answered = len(self._found) == len(self._asked)
+        if not self._is_answered and len(to_json(answer)) > LARGE:  # others may take their time
+            self._found[key] = {}
+            self._left_out.add(key)
+
+    def _send(self) -> None:
+        event = self._event
+        if event.sent >= len(event.questions):  # there will be no event with an id for a while
+            self._channel.prime(self._id.after(event.sent))
+        if len(event.questions) > 1:
+            for question in event.questions.values():  # all of them, before the person sees one
+                self._channel.check(question)
+        for number, (key, question) in enumerate(event.questions.items(), 1):
+            if number > event.sent:
+                asked = self._asked[key]
+                self._channel.ask(self._seal(asked), question, self._id.after(number))
+
+    def _seal(self, asked: Asked) -> str:
+        id = self._answers.seal(asked, self._principal)
+        self._requests[asked.key] = id
+        return id
+
+    async def _hear(self, heard: Sequence[Change] | None) -> bool | None:
+        """Take what has come; return True when there are all answers, and False if the call was cancelled."""
+        if heard is None:  # at first
+            await self._channel.flush()
+        for change in heard or ():
+            if change.kind == "page":
+                self._channel.send(PageReported(change.uri))
+            elif change.kind == "cancelled":
+                if await self._is_cancelled():  # or notices were missed
+                    await self.withdraw()
+                    return False
+            elif (asked := self._rows.get(change.uri)) is not None:
+                self._take(asked.key, self._answers.carried(change) or await self._answers.find(asked))
+        return True if self._is_answered else None
+
+    async def _give_up(self) -> None:
+        """Answer what nobody has answered in time; an answer that came just before that counts."""
+        for key, asked in self._asked.items():
+            if key not in self._found:
+                given = self._in_vain[key]
+                await self._answers.keep(asked, given, self._principal)
+                found = await self._answers.find(asked) or given
+                self._take(key, found)
+                if found == given:
+                    self._notify(key, TOO_LATE)
+
+    def _notify(self, key: str, reason: str) -> None:
+        """Notify the client that a question counts no more, if it was asked on this stream."""
+        if (id := self._requests.get(key)) is not None:
+            self._channel.withdraw(id, reason)
