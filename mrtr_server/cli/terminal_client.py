@@ -7,10 +7,10 @@ from contextlib import ExitStack, asynccontextmanager
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from ..client import Bounds, Client, Form, Link, Piece, Progress, Sampling, Task
-from ..client.questions import Choice, Filled
 from ..errors import NotAnswered, SetupError
 from ..extras import lacking
 from ..logs.text import plain
+from ..protocol.ask_kinds import Choice, Filled
 from ..protocol.messages import JSON
 from .call_arguments import read_field
 from .terminal_form import Asker
@@ -149,18 +149,7 @@ async def calling(
     roots: tuple[str, ...],
     asks: bool,
 ) -> AsyncIterator[Calls]:
-    """Make the client of a command.
-
-    Args:
-        url: of the server.
-        token: of the user.
-        as_json: whether results are printed as JSON.
-        trace: whether messages are shown.
-        seconds: how long is waited for a reply, in seconds.
-        answers: those that were given, by key.
-        roots: what the server may know of.
-        asks: whether there is a person to ask.
-    """
+    """Make the client of a command."""
     console = Console(stderr=True, highlight=False)
     host = url.partition("://")[2].partition("/")[0].rpartition("@")[2]
     terminal = _Terminal(answers, Asker(console, host) if asks else None, console)

@@ -8,9 +8,10 @@ It speaks the ratified protocol over HTTP. Extra: `client`.
 """
 
 from ..errors import BadReply, CallFailed, ClientError, NoReply, NotAnswered, RequestRefused, TaskCancelled
-from .bounds import Bounds
+from ..protocol.ask_kinds import Choice, Form, Link, Sampling
+from .callbacks import Piece, Progress
 from .client import Client
-from .questions import Choice, Form, Link, Piece, Progress, Sampling
+from .connection import Bounds
 from .results import Prompt, PromptReply, Resource, ResourceReply, Task, Template, Tool, ToolReply
 
 __all__ = [
