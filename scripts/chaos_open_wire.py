@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 from chaos_wire import ANSWERS, BACKOFF, REQUEST_PATIENCE, Story, named, think
 
-from mrtr_server.testing.events import EventReader
+from mrtr_server.testing.replies import EventReader
 
 _ACCEPT = "application/json, text/event-stream"
 _QUIET = 40.0

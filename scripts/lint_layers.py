@@ -18,7 +18,7 @@ WIRE = {
     *DIALECTS,
     ENCODINGS,
     PENDING,
-    *(f"protocol.handshake_{part}" for part in ("entries", "questions", "tasks", "versions")),
+    *(f"protocol.handshake_{part}" for part in ("forms", "versions")),
     *(f"protocol.{each}" for each in ("all_dialects", "dialect", "draft_answers", "headers", "jsonrpc")),
 }
 """What knows the forms of messages on the wire."""
@@ -123,7 +123,8 @@ ONLY_IMPORTERS = {
         "cli.calling",
         "client.results",
         *(f"deployment.{each}" for each in ("environment", "review")),
-        *(f"flow.{each}" for each in ("asks", "inputs", "pure", "step_arguments", "steps", "undone", "url_asks")),
+        *(f"flow.{each}" for each in ("asks", "inputs", "pure", "sampling", "url_asks")),
+        *(f"flow.{each}" for each in ("step_arguments", "steps", "undone")),
         *(f"protocol.{each}" for each in ("content", "draft_answers", "media", "meta")),
         *(f"registration.{each}" for each in ("dependencies", "handlers", "listed")),
         *(

@@ -20,6 +20,7 @@ from ..crypto.place_codec import PlaceCodec
 from ..crypto.signing import Link, Links
 from ..errors import FlowError, InvalidRequestState, LinkRefused, StoreUnavailable
 from ..limits import Limits
+from ..protocol.ask_kinds import CALLBACK
 from ..protocol.callers import Principal
 from ..protocol.messages import JSON, Call, Change
 from ..schema.stored import Stored
@@ -36,7 +37,7 @@ T_co = TypeVar("T_co", covariant=True)
 PATH = "/callbacks/"
 """The path of the callbacks, each under its name."""
 
-KIND = "callback"
+KIND = CALLBACK.name
 """The kind of a question whose answer is what a callback reports."""
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 1.0

@@ -7,14 +7,13 @@ from contextlib import ExitStack, asynccontextmanager
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from ..client import Bounds, Client, Form, Link, Piece, Progress, Sampling, TaskState
-from ..client.questions import Choice, Filled
 from ..errors import NotAnswered, SetupError
 from ..extras import lacking
-from ..logs.formats import plain
+from ..logs.formats import plain, plain_lines
+from ..protocol.ask_kinds import Choice, Filled
 from ..protocol.messages import JSON
 from .call_arguments import read_field
 from .terminal_form import Asker
-from .terminal_pieces import TerminalPieces
 
 try:
     from prompt_toolkit.application import create_app_session
@@ -40,14 +39,46 @@ _SHOWN = 24
 """How many characters of a state the trace shows."""
 
 
-class Calls(NamedTuple):
-    """What a command calls with.
+class TerminalPieces:
+    """Prints the texts of a result as they come, and tells what of the result was not printed.
 
-    Args:
-        client: the client.
-        as_json: whether results are printed as JSON.
-        pieces: what was printed of a result before it was there.
+    Other content is left to the result.
     """
+
+    def __init__(self, write: Callable[[str], None]) -> None:
+        self._write = write
+        self._printed: dict[int, str] = {}
+        """The texts that were printed, by their block of the result."""
+        self._line_is_open = False
+
+    def show(self, piece: Piece) -> None:
+        """Print a piece: beside what its block has already, else on a line of its own."""
+        if not piece.text:
+            return
+        if piece.block not in self._printed:
+            self.end_line()
+        self._printed[piece.block] = self._printed.get(piece.block, "") + piece.text
+        self._write(plain_lines(piece.text))
+        self._line_is_open = not piece.text.endswith("\n")
+
+    def end_line(self) -> None:
+        """Break the line, so that something else may be printed."""
+        if self._line_is_open:
+            self._write("\n")
+            self._line_is_open = False
+
+    def unprinted(self, content: list[JSON]) -> list[JSON]:
+        """Return the blocks of a result that still have to be printed: all, if a text is not what came in pieces."""
+        if any(self._text(content, block) != text for block, text in self._printed.items()):
+            return content
+        return [block for at, block in enumerate(content) if at not in self._printed]
+
+    def _text(self, content: list[JSON], block: int) -> Any:
+        return content[block].get("text") if 0 <= block < len(content) else None
+
+
+class Calls(NamedTuple):
+    """What a command calls with."""
 
     client: Client
     as_json: bool
@@ -149,18 +180,7 @@ async def calling(
     roots: tuple[str, ...],
     asks: bool,
 ) -> AsyncIterator[Calls]:
-    """Make the client of a command.
-
-    Args:
-        url: of the server.
-        token: of the user.
-        as_json: whether results are printed as JSON.
-        trace: whether messages are shown.
-        seconds: how long is waited for a reply, in seconds.
-        answers: those that were given, by key.
-        roots: what the server may know of.
-        asks: whether there is a person to ask.
-    """
+    """Make the client of a command."""
     console = Console(stderr=True, highlight=False)
     host = url.partition("://")[2].partition("/")[0].rpartition("@")[2]
     terminal = _Terminal(answers, Asker(console, host) if asks else None, console)

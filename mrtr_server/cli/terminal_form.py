@@ -11,11 +11,11 @@ from math import isfinite
 from typing import Any
 from urllib.parse import urlsplit
 
-from ..client.questions import Choice, Filled, Form, Link, Sampling
 from ..errors import BadReply, NotAnswered
 from ..extras import lacking
 from ..logs.formats import plain, plain_lines
 from ..protocol.addresses import fault_of_page
+from ..protocol.ask_kinds import Choice, Filled, Form, Link, Sampling
 from ..protocol.messages import JSON
 
 try:
@@ -66,11 +66,7 @@ class Asker:
         self._console.print(Panel(Text(_cut(text)), title=title, title_align="left", border_style="cyan"))
 
     async def fill(self, form: Form) -> Filled:
-        """Ask for the fields of a form, one by one; a confirmation is one yes or no.
-
-        Raises:
-            BadReply: it is too large for a person.
-        """
+        """Ask for the fields of a form, one by one; a confirmation is one yes or no. Raises `BadReply`."""
         _check_size(form)
         self.show(form.message)
         try:
@@ -237,13 +233,7 @@ def value_of(text: str, schema: JSON) -> Any:
 
 
 def problem_of(text: str, schema: JSON, *, required: bool) -> str:
-    """Return what is wrong with a text that was typed for a field; empty if it fits.
-
-    Args:
-        text: as typed.
-        schema: of the field.
-        required: whether it has to be filled in.
-    """
+    """Return what is wrong with a text that was typed for a field; empty if it fits."""
     if not text:
         return "This field is required" if required else ""
     try:

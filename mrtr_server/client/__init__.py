@@ -10,10 +10,11 @@ It speaks the ratified protocol over HTTP. Extra: `client`.
 import typing as _typing
 
 from ..errors import BadReply, CallFailed, ClientError, NoReply, NotAnswered, RequestRefused, TaskCancelled
+from ..protocol.ask_kinds import Choice, Form, Link, Sampling
 from ..renamed import renamed_in
-from .bounds import Bounds
+from .callbacks import Piece, Progress
 from .client import Client
-from .questions import Choice, Form, Link, Piece, Progress, Sampling
+from .connection import Bounds
 from .results import Prompt, PromptReply, Resource, ResourceReply, TaskState, Template, Tool, ToolReply
 
 __all__ = [

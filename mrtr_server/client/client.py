@@ -1,6 +1,7 @@
 """The client: calls that run to their end, round by round and through tasks."""
 
 import asyncio
+import math
 from collections.abc import Mapping
 from contextlib import suppress
 from time import monotonic
@@ -11,32 +12,30 @@ from .._version import __version__
 from ..errors import BadReply, CallFailed, ClientError, NoReply, RequestRefused, SetupError, TaskCancelled
 from ..protocol.header_params import HeaderParameter, header_parameters
 from ..protocol.messages import JSON
-from ..wire.requests import HEADER_MISMATCH, TARGETS, About
-from .bounds import DEFAULT, Bounds
-from .callbacks import Callbacks, OnElicit, OnLink, OnPiece, OnProgress, OnRoots, OnSample, OnTask, awaited
-from .connection import Allowance, Connection, Noted, OnMessage, refusal_of
-from .questions import Piece, Progress
-from .results import (
-    M,
-    Prompt,
-    PromptReply,
-    Resource,
-    ResourceReply,
-    TaskState,
-    Template,
-    Tool,
-    ToolReply,
-    number_of,
-    read,
+from ..wire.requests import HEADER_MISMATCH, About
+from ..wire.rounds import Rounds, number_of
+from .callbacks import (
+    Callbacks,
+    OnElicit,
+    OnLink,
+    OnPiece,
+    OnProgress,
+    OnRoots,
+    OnSample,
+    OnTask,
+    Piece,
+    Progress,
+    answers_to,
+    awaited,
+    capabilities_of,
 )
+from .connection import DEFAULT, Allowance, Bounds, Connection, Noted, OnMessage, refusal_of
+from .results import M, Prompt, PromptReply, Resource, ResourceReply, TaskState, Template, Tool, ToolReply, read
 
 if TYPE_CHECKING:
     from httpx import AsyncClient
 
 NONE: Mapping[str, Any] = MappingProxyType({})
-
-_SHORTEST_POLL, _USUAL_POLL, _LONGEST_POLL = 0.05, 1.0, 60.0
-"""How long to wait before a task is looked at again, in seconds, whatever the server says."""
 
 _CANCEL_SECONDS = 5.0
 
@@ -94,13 +93,18 @@ class Client:
         http: "AsyncClient | None" = None,
         on_message: OnMessage | None = None,
     ) -> None:
-        self._callbacks = Callbacks(elicit=on_elicit, link=on_link, sample=on_sample, roots=on_roots)
+        self._callbacks: Callbacks = {
+            "form": on_elicit,
+            "url": on_link,
+            "sample": on_sample,
+            "roots": None if on_roots is None else lambda _: on_roots(),
+        }
         self._on_progress = on_progress
         self._on_piece = on_piece
         self._on_task = on_task
         self._rounds_count_once = rounds_count_once
         self._bounds = bounds
-        about = About({"name": name, "version": __version__}, self._callbacks.capabilities(tasks=tasks))
+        about = About({"name": name, "version": __version__}, capabilities_of(self._callbacks, tasks=tasks))
         authorized = {"Authorization": f"Bearer {token}"} if token is not None else {}
         self._connection = Connection(url, about, {**authorized, **headers}, bounds, http, on_message)
         self._tools: dict[str, Tool] = {}
@@ -178,7 +182,7 @@ class Client:
         Raises:
             ClientError: as for `call`.
         """
-        return _checked(await self._follow(task, None))
+        return _checked(await self._walk(Rounds("tools/call", "", NONE, task=task, most=self._bounds.questions)))
 
     async def cancel_task(self, task: str, /) -> None:
         """Cancel a task. One that has ended stays as it is.
@@ -244,41 +248,51 @@ class Client:
         raise BadReply(f"The list has more than {self._bounds.pages} pages")
 
     async def _run(self, method: str, target: str, arguments: Mapping[str, Any]) -> JSON:
-        """Send the rounds of a call, and return what it came to."""
-        call: JSON = {TARGETS[method]: target}
-        if arguments or method == "tools/call":
-            call["arguments"] = dict(arguments)
-        noted: Noted = self._note
-        if self._on_piece is not None and method == "tools/call":
-            call["stream"] = {}
-            noted = self._note_pieces()
-        params = call
-        idle = 0
-        for _ in range(self._bounds.rounds):
-            send = self._call if method == "tools/call" else self._request
-            result = await send(method, params, noted)
-            kind = result.get("resultType", "complete")
-            if kind == "complete":
-                return result
-            if kind == "task" and method == "tools/call":
-                task = read(TaskState, result)
-                return await self._follow(task.task_id, task)
-            if kind != "input_required":
-                raise BadReply("The result is of no kind that this client knows")
-            state = result.get("requestState")
-            requests = self._requests_in(result)
-            if not isinstance(state, str | None) or (state is None and not requests):
-                raise BadReply("The server wants another round, and says neither what it asks nor where it is")
-            idle = 0 if requests else idle + 1
-            if idle > 1:  # the first time at once: another replica may continue
-                await asyncio.sleep(min(_SHORTEST_POLL * 2**idle, _USUAL_POLL))
-            params = {**call, "inputResponses": await self._callbacks.answer(requests)} if requests else dict(call)
-            if state is not None:
-                params["requestState"] = state
-        raise BadReply(f"The call has not ended after {self._bounds.rounds} rounds")
+        return await self._walk(Rounds(method, target, arguments, most=self._bounds.questions))
 
-    async def _call(self, method: str, params: JSON, noted: Noted) -> JSON:
-        """Send a round of a tool, with the headers that it wants: which those are, the list of tools says."""
+    async def _walk(self, call: Rounds) -> JSON:
+        """Send the rounds of a call, or follow its task, and answer what is asked; return what it came to."""
+        bounds, sent, deadline = self._bounds, 0, math.inf
+        noted = self._note_pieces() if self._on_piece is not None and call.method == "tools/call" else self._note
+        result: JSON = {}
+        try:
+            while not call.is_over:
+                if call.task is None and sent == bounds.rounds:
+                    raise BadReply(f"The call has not ended after {bounds.rounds} rounds")
+                if len(call.answered) > bounds.questions * bounds.rounds:
+                    raise BadReply("The task asks without an end")
+                if call.task is not None and deadline == math.inf:
+                    deadline = monotonic() + bounds.task_seconds
+                if call.pause:
+                    if monotonic() > deadline:
+                        seconds = f"{bounds.task_seconds:g} s"
+                        raise NoReply(f"The task {call.task} has not ended within {seconds}; it continues")
+                    await asyncio.sleep(call.pause)
+                answers = await answers_to(self._callbacks, call.questions) if call.questions else {}
+                method, params = call.next(answers)
+                result = await self._send(method, params, noted)
+                sent += 1
+                if method != "tasks/update":
+                    call.take(result)
+                    await self._note_task(call, result)
+        except asyncio.CancelledError:
+            if call.task is not None:
+                with suppress(ClientError, TimeoutError):
+                    async with asyncio.timeout(_CANCEL_SECONDS):
+                        await self.cancel_task(call.task)
+            raise
+        return result if call.task is None else _outcome_of(call.task, result)
+
+    async def _note_task(self, call: Rounds, result: JSON) -> None:
+        if call.task is not None and (task := read(TaskState, result)).status not in ("failed", "cancelled"):
+            await self._tell(self._on_task, task)
+
+    async def _send(self, method: str, params: JSON, noted: Noted) -> JSON:
+        """Send a round, of a tool with the headers that it wants: which those are, the list of tools says."""
+        if method != "tools/call":
+            return await self._request(method, params, noted)
+        if self._on_piece is not None:
+            params = {**params, "stream": {}}
         try:
             return await self._request(method, params, noted)
         except RequestRefused as refusal:
@@ -289,43 +303,6 @@ class Client:
             if self._mirrored(params["name"]) == before:
                 raise
         return await self._request(method, params, noted)  # nothing has run: the headers are looked at first
-
-    async def _follow(self, id: str, task: TaskState | None) -> JSON:
-        """Look at a task until it has ended, and answer what it asks."""
-        deadline = monotonic() + self._bounds.task_seconds
-        answered: set[str] = set()
-        try:
-            while True:
-                if task is not None:
-                    await self._tell(self._on_task, task)
-                result = await self._request("tasks/get", {"taskId": id})
-                task = read(TaskState, result)
-                if task.status == "completed":
-                    await self._tell(self._on_task, task)
-                if task.status not in ("working", "input_required"):
-                    return _ended(task, result)
-                questions = self._requests_in(result) if task.status == "input_required" else {}
-                if new := {key: each for key, each in questions.items() if key not in answered}:
-                    if len(answered) > self._bounds.questions * self._bounds.rounds:
-                        raise BadReply("The task asks without an end")
-                    answers = await self._callbacks.answer(new)
-                    await self._request("tasks/update", {"taskId": id, "inputResponses": answers})
-                    answered |= new.keys()
-                elif monotonic() > deadline:
-                    raise NoReply(f"The task {id} has not ended within {self._bounds.task_seconds:g} s; it continues")
-                else:
-                    await asyncio.sleep(_pause(result))
-        except asyncio.CancelledError:
-            with suppress(ClientError, TimeoutError):
-                async with asyncio.timeout(_CANCEL_SECONDS):
-                    await self.cancel_task(id)
-            raise
-
-    def _requests_in(self, result: JSON) -> dict[str, Any]:
-        requests = result.get("inputRequests") or {}
-        if not isinstance(requests, dict) or len(requests) > self._bounds.questions:
-            raise BadReply(f"The questions are none, or more than {self._bounds.questions}")
-        return requests
 
     async def _request(
         self, method: str, params: JSON, noted: Noted | None = None, allowance: Allowance | None = None
@@ -388,17 +365,13 @@ def _checked(result: JSON) -> ToolReply:
     return reply
 
 
-def _ended(task: TaskState, result: JSON) -> JSON:
+def _outcome_of(task: str, result: JSON) -> JSON:
     """Return what a task came to. Raises what else it ended with."""
-    if task.status == "completed" and isinstance(result.get("result"), dict):
-        return dict(result["result"])
-    if task.status == "failed" and isinstance(result.get("error"), dict):
-        raise refusal_of(result["error"])
-    if task.status == "cancelled":
-        raise TaskCancelled(task.task_id)
+    match result.get("status"), result.get("result"), result.get("error"):
+        case "completed", dict() as outcome, _:
+            return dict(outcome)
+        case "failed", _, dict() as error:
+            raise refusal_of(error)
+        case "cancelled", _, _:
+            raise TaskCancelled(task)
     raise BadReply("The task has ended, and the server does not say with what")
-
-
-def _pause(result: JSON) -> float:
-    poll = number_of(result.get("pollIntervalMs"))
-    return _USUAL_POLL if poll is None else min(max(poll / 1000, _SHORTEST_POLL), _LONGEST_POLL)

@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterable, Mapping
 from contextlib import aclosing
+from dataclasses import dataclass, fields
 from itertools import count
 from typing import Any, Literal, NamedTuple, cast
 
@@ -17,7 +18,6 @@ from ..protocol.messages import JSON, PIECE
 from ..well_formed import read_json
 from ..wire.events import Event, EventReader
 from ..wire.requests import About, write_modern
-from .bounds import Bounds
 
 try:
     import httpx
@@ -46,14 +46,45 @@ _LATER = frozenset({429, 503})
 _MOVED = frozenset({307, 308})
 
 
-class _Again(NamedTuple):
-    """A request that brought no result, and may be worth sending again.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """How much a client takes from a server, and for how long it waits.
 
     Args:
-        failure: what to raise if it is not sent again.
-        after: in how many seconds the server wants it; None if its reply was lost.
-        arrived: whether the server may have carried it out.
+        request_seconds: how long one request may take, from its first byte to the last of its reply, in seconds.
+        task_seconds: how long a task is followed, in seconds. It is not cancelled then.
+        waiting_seconds: how long one request waits in all, in seconds, for servers that ask to be called later.
+        resends: how often one request is sent again after a lost reply.
+        response_bytes: how large a reply may be, and a list with all its pages, in bytes.
+        rounds: how many rounds one call may have.
+        questions: how many questions one round may have.
+        pages: how many pages one list may have.
+
+    Raises:
+        SetupError: one is negative, or zero where there would be no reply at all.
     """
+
+    request_seconds: float = 120.0
+    task_seconds: float = 3600.0
+    waiting_seconds: float = 60.0
+    resends: int = 3
+    response_bytes: int = 16 * 1024 * 1024
+    rounds: int = 50
+    questions: int = 50
+    pages: int = 100
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value, may_be_none = getattr(self, field.name), field.name in ("waiting_seconds", "resends")
+            if not (value > 0 or (may_be_none and value == 0)):
+                raise SetupError(f"Bounds({field.name}={value}): it must be {'at least' if may_be_none else 'over'} 0")
+
+
+DEFAULT = Bounds()
+
+
+class _Again(NamedTuple):
+    """A request that brought no result, and may be worth sending again."""
 
     failure: ClientError
     after: float | None = None
@@ -61,11 +92,7 @@ class _Again(NamedTuple):
 
 
 class Allowance:
-    """How much more may come.
-
-    Args:
-        size: in bytes.
-    """
+    """How much more may come."""
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -79,16 +106,7 @@ class Allowance:
 
 
 class Connection:
-    """Sends requests to one server.
-
-    Args:
-        url: its endpoint.
-        about: the client, as each request describes it.
-        headers: what each request has besides.
-        bounds: how much it takes.
-        http: what carries them; its own if None.
-        on_message: is shown each message.
-    """
+    """Sends requests to one server."""
 
     def __init__(
         self,
@@ -146,21 +164,7 @@ class Connection:
         repeatable: bool,
         allowance: Allowance | None = None,
     ) -> JSON:
-        """Send a request, and return its result.
-
-        Args:
-            method: the protocol's method.
-            params: its parameters, without `_meta`.
-            noted: gets the parameters of each note on progress, and of each piece of the result.
-            mirrored: the arguments that headers mirror.
-            repeatable: whether it may be sent again if it was carried out and the reply was lost.
-            allowance: how much may come; `Bounds.response_bytes` if None.
-
-        Raises:
-            RequestRefused: the server refused it.
-            NoReply: there was no reply.
-            BadReply: what came was none.
-        """
+        """Send a request, and return its result."""
         number = next(self._numbers)
         headers, body = write_modern(self._about, number, method, params, mirrored)
         headers = {**headers, "Accept-Encoding": "identity", **self._headers}
@@ -311,12 +315,7 @@ def _refused_by(response: httpx.Response, error: Mapping[str, Any] | None = None
 
 
 def refusal_of(error: Mapping[str, Any], status: int = 0) -> RequestRefused:
-    """Return a JSON-RPC error as it is raised.
-
-    Args:
-        error: as it came.
-        status: of HTTP; 0 for the error of a task.
-    """
+    """Return a JSON-RPC error as it is raised."""
     code = error.get("code")
     message = str(error.get("message", ""))[:_LONGEST_ERROR]
     return RequestRefused(message, code if type(code) is int else 0, error.get("data"), status)

@@ -1,7 +1,6 @@
 """What servers return, read with care: they may be anybody's."""
 
 from collections.abc import Sequence
-from math import isfinite
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -40,17 +39,6 @@ def read(kind: type[M], value: Any) -> M:
 def text_of(blocks: Sequence[JSON]) -> str:
     """Return the text of content, one block a line."""
     return "\n".join(each["text"] for each in blocks if isinstance(each.get("text"), str))
-
-
-def number_of(value: Any) -> float | None:
-    """Return a number that a server sent; None if it is none, or has no end."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    try:
-        number = float(value)
-    except OverflowError:
-        return None
-    return number if isfinite(number) else None
 
 
 class ToolReply(_Read):

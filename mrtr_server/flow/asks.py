@@ -1,24 +1,35 @@
 """Asks and answers: what a handler asks for, and what it gets."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from copy import copy
 from functools import lru_cache
-from typing import Annotated, Any, Generic, Literal, Protocol, Self, TypeVar, cast, get_args, get_origin, overload
+from typing import (
+    Any,
+    ClassVar,
+    Generic,
+    Literal,
+    Protocol,
+    Self,
+    TypeVar,
+    cast,
+    get_args,
+    get_origin,
+    overload,
+)
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 from pydantic.alias_generators import to_camel
-from pydantic_core import from_json, to_json
 from typing_extensions import override
 
 from ..crypto.digests import digest
 from ..errors import InvalidAnswer, Refusal, SetupError
-from ..protocol.content import first_problem, parts_of, role_and_content, sampling_block, uses_tools
-from ..protocol.messages import FORM, JSON, SHORT_MESSAGE, Question
+from ..protocol.ask_kinds import CONFIRM, FORM, ROOTS, AskKind
+from ..protocol.messages import JSON, SHORT_MESSAGE, Question
 from ..schema.forms import Form, ValueForm, form, may_be_value
 from ..schema.misfits import in_words
 from ..schema.peer_validator import validator_of
-from .journal import CONFIRMATION, UNSET
+from .journal import UNSET
 
 T = TypeVar("T")
 M = TypeVar("M", bound=BaseModel)
@@ -73,41 +84,14 @@ class Elicited(Generic[T]):
         return f"Elicited({self.action!r}, {self.content!r})"
 
 
-class _Answer(BaseModel):
+class AnswerModel(BaseModel):
+    """An answer with a model of its own: a pure function reads it by that."""
+
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, frozen=True)
+    kind: ClassVar[AskKind]
 
 
-class Sampled(_Answer):
-    """A message that the client's model wrote (Sampling, Creating Messages).
-
-    Args:
-        role: who speaks; `"assistant"` as a rule.
-        content: one content block, or several, as plain JSON.
-        model: the model that wrote it.
-        stop_reason: why it stopped, if the client says so.
-    """
-
-    role: Literal["user", "assistant"] = "assistant"
-    content: dict[str, Any] | list[dict[str, Any]]
-    model: str = ""
-    stop_reason: str | None = None
-
-    @field_validator("content")
-    @classmethod
-    def _refuse_text_that_is_none(cls, content: Any) -> Any:
-        for part in content if isinstance(content, list) else [content]:
-            if part.get("type") == "text" and not isinstance(part.get("text"), str):
-                raise ValueError("a text block has no text")
-        return content
-
-    @property
-    def text(self) -> str:
-        """The text of all text blocks."""
-        found = self.content if isinstance(self.content, list) else [self.content]
-        return "".join(part["text"] for part in found if part.get("type") == "text")
-
-
-class Root(_Answer):
+class Root(AnswerModel):
     """A directory or file that the client works in (Roots).
 
     Args:
@@ -126,12 +110,14 @@ class Root(_Answer):
         return uri
 
 
-class Roots(_Answer):
+class Roots(AnswerModel):
     """The roots that the client listed (Roots).
 
     Args:
         roots: in the client's order.
     """
+
+    kind = ROOTS
 
     roots: tuple[Root, ...]
 
@@ -146,6 +132,10 @@ class Ask(Generic[T]):  # not an ABC, since every `isinstance` would run Python 
     default_key: str
     needs_state = False
     """Whether an answer only counts with the state of the round that asked."""
+    may_be_declined = False
+    """Whether a parameter may have a default, which is its value after a no."""
+    types: tuple[Any, ...] = ()
+    """The types that the parameter of an ask may have; a form has its own."""
     texts: tuple[str, ...] = ("message",)
     """The attributes that are texts, so that they may be functions where the ask is a parameter's."""
 
@@ -170,6 +160,17 @@ class Ask(Generic[T]):  # not an ABC, since every `isinstance` would run Python 
         for name, text in texts.items():
             setattr(ask, name, text)
         return ask
+
+    def reader_of(self, wanted: Any) -> Callable[[JSON], Any]:
+        """Return what reads an answer as the value of a parameter.
+
+        Args:
+            wanted: the type of the parameter.
+
+        Returns:
+            A function that reads as `parse` does.
+        """
+        return self.parse
 
     @abstractmethod
     def question(self) -> Question:
@@ -267,6 +268,7 @@ class Confirm(Ask[bool]):
 
     default_key = "confirm"
     needs_state = True
+    types = (bool,)
 
     def __init__(self, message: Text, *, key: str | None = None, plain: bool = False) -> None:
         super().__init__(key)
@@ -277,8 +279,7 @@ class Confirm(Ask[bool]):
     def question(self) -> Question:
         schema, shape = _CONFIRMATIONS[self.plain]
         params = {"message": written(self.message), "requestedSchema": schema}
-        # A kind of its own: no answer to a form that looks the same can be taken for a yes.
-        return Question(CONFIRMATION, "elicitation/create", params, FORM, shape)
+        return CONFIRM.question(params, shape=shape)
 
     @override
     def parse(self, raw: JSON) -> bool:
@@ -293,108 +294,6 @@ class Confirm(Ask[bool]):
         return True
 
 
-def _refuse_no_json(value: Any) -> Any:
-    try:
-        from_json(to_json(value), allow_inf_nan=False)
-    except ValueError:
-        raise ValueError("it can't be written as JSON") from None
-    return value
-
-
-_JSONObject = Annotated[Mapping[str, Any], AfterValidator(_refuse_no_json)]
-
-
-class _SampleOptions(BaseModel):
-    """What clients can read of a sampling, next to its messages."""
-
-    max_tokens: Annotated[int, Field(strict=True, ge=1)]
-    system_prompt: str | None = None
-    model_preferences: _JSONObject | None = None
-    temperature: Annotated[float, Field(strict=True, allow_inf_nan=False)] | None = None
-    stop_sequences: Sequence[str] | None = None
-    metadata: _JSONObject | None = None
-    include_context: Literal["none", "thisServer", "allServers"] | None = None
-    tools: Sequence[_JSONObject] | None = None
-    tool_choice: _JSONObject | None = None
-
-
-class Sample(Ask[Sampled]):
-    """Ask the client's model for a message (Sampling, Creating Messages).
-
-    Args:
-        messages: the conversation; a string is one message of the user's, an item is a string, a content object, a
-            `Message`, or plain JSON with `role` and `content`. For a parameter, also a function that returns them.
-        max_tokens: how long the message may be, in tokens.
-        system_prompt, model_preferences, temperature, stop_sequences, metadata, include_context, tools, tool_choice:
-            as in the protocol, plain JSON. `tools` needs a client that declares `sampling.tools`.
-        key: see `Ask`; `sample` by default.
-
-    Raises:
-        SetupError: a message or an option is not as the protocol has it.
-    """
-
-    default_key = "sample"
-    texts = ("messages",)
-
-    def __init__(
-        self,
-        messages: Any,
-        *,
-        max_tokens: int = 1024,
-        system_prompt: str | None = None,
-        model_preferences: Mapping[str, Any] | None = None,
-        temperature: float | None = None,
-        stop_sequences: Sequence[str] | None = None,
-        metadata: Mapping[str, Any] | None = None,
-        include_context: Literal["none", "thisServer", "allServers"] | None = None,
-        tools: Sequence[Mapping[str, Any]] | None = None,
-        tool_choice: Mapping[str, Any] | None = None,
-        key: str | None = None,
-    ) -> None:
-        super().__init__(key)
-        self.messages = messages if callable(messages) else _conversation(messages)
-        options = {
-            "max_tokens": max_tokens,
-            "system_prompt": system_prompt,
-            "model_preferences": model_preferences,
-            "temperature": temperature,
-            "stop_sequences": stop_sequences,
-            "metadata": metadata,
-            "include_context": include_context,
-            "tools": tools,
-            "tool_choice": tool_choice,
-        }
-        given = {name: value for name, value in options.items() if value is not None}
-        try:
-            _SampleOptions.model_validate(given)
-        except ValidationError as error:
-            raise SetupError(f"A sampling can't be sent: {first_problem(error)}") from None
-        self._params = {to_camel(name): value for name, value in given.items()}
-
-    @override
-    def question(self) -> Question:
-        params: JSON = {"messages": written(self.messages), **self._params}
-        return Question("sample", "sampling/createMessage", params, _needs_of(params))
-
-    @override
-    def filled(self, texts: Mapping[str, Any]) -> "Sample":
-        return super().filled({name: _conversation(messages) for name, messages in texts.items()})
-
-    @override
-    def parse(self, raw: JSON) -> Sampled:
-        return read_model(Sampled, raw)
-
-
-def _needs_of(sampling: JSON) -> tuple[str, ...]:
-    """Return the capabilities that the parameters of a sampling need (Sampling, Capabilities)."""
-    needs = []
-    if "tools" in sampling or "toolChoice" in sampling or any(map(uses_tools, sampling["messages"])):
-        needs.append("sampling.tools")
-    if sampling.get("includeContext", "none") != "none":
-        needs.append("sampling.context")
-    return tuple(needs) or ("sampling",)
-
-
 class ListRoots(Ask["list[Root]"]):
     """Ask for the client's roots (Roots).
 
@@ -404,10 +303,11 @@ class ListRoots(Ask["list[Root]"]):
 
     default_key = "roots"
     texts = ()
+    types = (list[Root],)
 
     @override
     def question(self) -> Question:
-        return Question("roots", "roots/list", {}, ("roots",))
+        return ROOTS.question({})
 
     @override
     def parse(self, raw: JSON) -> list[Root]:
@@ -416,7 +316,7 @@ class ListRoots(Ask["list[Root]"]):
 
 def _form_question(message: str, elicited: Form) -> Question:
     params = {"message": message, "requestedSchema": elicited.schema}
-    return Question("form", "elicitation/create", params, FORM, elicited.shape)
+    return FORM.question(params, shape=elicited.shape)
 
 
 _known_form = lru_cache(maxsize=128)(_form_question)
@@ -452,40 +352,6 @@ def written(text: Any) -> Any:
             "Elicit(function)]; pass text here"
         )
     return text
-
-
-def _conversation(messages: Any) -> list[JSON]:
-    try:
-        sent = [sampling_message(m) for m in (messages if isinstance(messages, list | tuple) else [messages])]
-    except TypeError as error:
-        raise SetupError(f"A sampling's messages can't be sent: {error}") from None
-    for message, following in zip(sent, [*sent[1:], {}], strict=True):
-        _check_tool_results(message, following)
-    return sent
-
-
-def _check_tool_results(message: JSON, following: JSON) -> None:
-    """Check that each use of a tool has its result in the next message, and results stand alone (Sampling)."""
-    kinds = {each.get("type") for each in parts_of(message)}
-    if "tool_result" in kinds and len(kinds) > 1:
-        raise SetupError("A sampling's message with tool results must have nothing else; put that into another message")
-    used = {each.get("id") for each in parts_of(message) if each.get("type") == "tool_use"}
-    results = {each.get("toolUseId") for each in parts_of(following) if each.get("type") == "tool_result"}
-    if used - results:
-        raise SetupError("Each tool_use of a sampling's message needs its tool_result, by its id, in the next message")
-
-
-def sampling_message(message: Any) -> JSON:
-    """Return a message of a conversation as plain JSON: strings and content blocks are the user's.
-
-    Raises:
-        TypeError: it is no message of a sampling.
-    """
-    role, content = role_and_content(message)
-    several = isinstance(content, list | tuple)
-    written = [sampling_block(each) for each in (content if several else [content])]
-    others = message if isinstance(message, Mapping) and "role" in message else {}
-    return {**others, "role": role, "content": written if several else written[0]}
 
 
 _PLAIN_FORM: JSON = {"type": "object", "properties": {}}

@@ -11,7 +11,8 @@ from ..protocol.callers import ClientInfo, Principal
 from ..protocol.messages import LOG_LEVELS, NOTHING, ComeBack, LogLevel, LogMessage, Outlet, Progress
 from ..protocol.users import request_of
 from ..schema.uri_templates import UriTemplate
-from .asks import Ask, Confirm, Elicit, ListRoots, Root, Sample, Sampled
+from .asks import Ask, Confirm, Elicit, ListRoots, Root
+from .sampling import Sample, Sampled
 from .url_asks import ElicitUrl
 from .waiting_round import WaitingRound
 
@@ -28,6 +29,9 @@ P = ParamSpec("P")
 Ongoing = Coroutine[Any, Any, T]
 
 _CREDENTIALS = (b"authorization", b"proxy-authorization")
+
+ASKS = ("ask", "confirm", "elicit", "elicit_url", "sample", "list_roots")
+"""The methods of a `Context` that ask."""
 
 
 class Context:

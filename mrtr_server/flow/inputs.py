@@ -8,9 +8,10 @@ from typing import Any, Generic, TypeVar, get_origin, overload
 from pydantic import BaseModel
 
 from ..errors import Refusal, SetupError
+from ..protocol.ask_kinds import FORM
 from ..protocol.messages import JSON
 from ..well_formed import escape_halves
-from .asks import Ask, Confirm, Elicit, Elicited, Roots, Sampled, form_of, read_form, read_model
+from .asks import AnswerModel, Ask, Confirm, Elicit, Elicited, form_of, read_form, read_model
 from .journal import UNSET
 from .url_asks import ElicitUrl
 
@@ -125,9 +126,7 @@ def reader(asked: Any) -> tuple[str, str | None, Callable[[JSON], Any]]:
     if asked is Confirm or asked is ElicitUrl:
         name = asked.__name__
         raise SetupError(f"inputs.get needs the ask itself, {name}(...), to know which question was answered")
-    if asked is Roots:
-        return "roots", None, lambda raw: read_model(Roots, raw)
-    if asked is Sampled:
-        return "sample", None, lambda raw: read_model(Sampled, raw)
+    if isinstance(asked, type) and issubclass(asked, AnswerModel) and hasattr(asked, "kind"):
+        return asked.kind.name, None, partial(read_model, asked)
     elicited, branches = form_of(asked)
-    return "form", elicited.shape, partial(read_form, elicited, branches)
+    return FORM.name, elicited.shape, partial(read_form, elicited, branches)

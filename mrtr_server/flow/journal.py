@@ -12,6 +12,7 @@ from pydantic_core import from_json, to_json
 from ..crypto.digests import canonical, digest, digest_bytes
 from ..errors import InvalidRequestState, OverBudget, StateFault
 from ..limits import Limits
+from ..protocol.ask_kinds import CONFIRM
 from ..protocol.messages import JSON, Call
 
 UNSET: Any = object()
@@ -32,7 +33,7 @@ _FRAME_BYTES = 1024
 ANSWERS_OF_A_KEY = 4
 """How many questions of one key have their answer kept; enough for the versions that serve a fleet at one time."""
 
-CONFIRMATION = "confirm"
+CONFIRMATION = CONFIRM.name
 """The kind of a question after which every state of the flow is redeemed once."""
 
 

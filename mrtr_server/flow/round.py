@@ -12,12 +12,13 @@ from ..callbacks.callback_service import KIND, Callback, Callbacks, Reports
 from ..concurrency.threads import ending_in
 from ..errors import FlowError, InvalidAnswer, MissingCapability, Refusal, SetupError, cannot_show
 from ..logs.tracebacks import format_stack
+from ..protocol.ask_kinds import CALLBACK, FORM, ask_kind
 from ..protocol.callers import lacking, nested
-from ..protocol.messages import JSON, PAGE, Call, Question, kind_of
+from ..protocol.messages import JSON, PAGE, Call, Question
 from ..well_formed import escape_halves
 from .asks import Ask
 from .endings import Asking, Backgrounded, Failed, Refused, RoundEnd, Yielded, YieldReason
-from .journal import CONFIRMATION, Journal
+from .journal import Journal
 from .url_asks import UNFINISHED, ElicitUrl
 
 logger = logging.getLogger("mrtr_server")
@@ -60,15 +61,6 @@ class Claim:
     ask: Ask[Any]
     question: Question
     value: Any
-
-
-_CAN_NOT = {
-    "form": ("show this form", "elicitation"),
-    CONFIRMATION: ("show this confirmation", ""),
-    "sample": ("write this message", "sampling"),
-    "roots": ("list its folders", "roots"),
-}
-"""What a client can't do that gives the same misfit twice, by the kind of the question, and by which capability."""
 
 
 class Round:
@@ -263,15 +255,15 @@ class Round:
         Whoever answers twice the same would do so for ever: the client can't show what is asked, and the call ends with
         what the model can do. A page may take its time.
         """
-        kind = kind_of(question)
+        kind = ask_kind(question)
         if key in self.early:  # or it would be a second answer where the handler reads it again in this run
             self.early = {name: each for name, each in self.early.items() if name != key}
-        if not self.journal.drop_misfit(key, question, raw) or kind == KIND:
+        if not self.journal.drop_misfit(key, question, raw) or kind is CALLBACK:
             return True
-        what, capability = _CAN_NOT.get(kind, ("do what it was asked", ""))
-        is_filled_in = kind == "form" and raw.get("content")  # maybe by a person who means it
+        is_filled_in = kind is FORM and raw.get("content")  # maybe by a person who means it
         can_not = "may be unable to" if is_filled_in else "can't"
-        self.fail_with(cannot_show(f"{can_not} {what}", key, reason, capability))
+        # What approves something can't be asked for in the chat instead.
+        self.fail_with(cannot_show(f"{can_not} {kind.can_not}", key, reason, "" if kind.approves else kind.member))
         return False
 
     def kept(self, key: str, question: Question, needs_state: bool) -> JSON | None:

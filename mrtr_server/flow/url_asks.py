@@ -6,11 +6,12 @@ from typing import Any, Self, TypeVar, cast, overload
 from pydantic import ValidationError
 from typing_extensions import override
 
-from ..callbacks.callback_service import KIND, NOWHERE, Callback, CallbackLink, Report
+from ..callbacks.callback_service import NOWHERE, Callback, CallbackLink, Report
 from ..crypto.digests import digest
 from ..errors import FlowError, InvalidAnswer, SetupError
 from ..protocol.addresses import fault_of_page
-from ..protocol.messages import JSON, PAGE, Question
+from ..protocol.ask_kinds import CALLBACK, URL
+from ..protocol.messages import JSON, Question
 from ..schema.misfits import describe
 from .asks import Ask, Text, accepted, written
 
@@ -40,6 +41,7 @@ class ElicitUrl(Ask[T]):
 
     default_key = "open_url"
     needs_state = True
+    may_be_declined = True
 
     @overload
     def __init__(self: "ElicitUrl[bool]", message: Text, url: Text, *, key: str | None = None) -> None: ...
@@ -70,6 +72,7 @@ class ElicitUrl(Ask[T]):
                 )
             self.default_key = callback.name
         self.texts = ("message", "url") if callback is None else ("message",)
+        self.types = (bool if callback is None else callback.returns,)
         self.message = message
         self.url = url
         self.callback = callback
@@ -102,10 +105,10 @@ class ElicitUrl(Ask[T]):
         if self.callback is None and callable(self.url):
             raise SetupError("url= can be a function only with callback=, or in the annotation of a parameter")
         if self.callback is None:
-            return Question("url", "elicitation/create", {**params, "url": self.url}, PAGE)
+            return URL.question({**params, "url": self.url})
         # The answer counts while the page stays what it was, but for the way back.
         shape = digest([self.callback.name, self._address(self.callback, NOWHERE)])
-        return Question(KIND, "elicitation/create", params, PAGE, shape)
+        return CALLBACK.question(params, shape=shape)
 
     def leading(self, question: Question, back: CallbackLink) -> Question:
         """Return the ask's question with the page's address, which leads back by this link.

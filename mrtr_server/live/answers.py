@@ -14,6 +14,7 @@ from ..crypto.digests import digest_bytes, digest_parts
 from ..crypto.keys import LIVE_ANSWER, KeyRing
 from ..crypto.place_codec import PlaceCodec, row_codec
 from ..errors import AnswerNotShared, InvalidRequestState, MissingCapability, ProtocolError, StoreUnavailable
+from ..protocol.ask_kinds import ask_kind
 from ..protocol.callers import Principal, nested
 from ..protocol.messages import JSON, Change, Question, Subscription
 from ..protocol.sessions import OwnerPlaces
@@ -232,7 +233,7 @@ def read_answers(questions: Mapping[str, Question], answers: Mapping[str, JSON])
 
 def no_answer(question: Question) -> JSON:
     """Return the answer that counts when nobody has answered in time."""
-    return DISMISSED if question.method == "elicitation/create" else {"failed": "there was no answer in time"}
+    return DISMISSED if ask_kind(question).mode else {"failed": "there was no answer in time"}
 
 
 def read_answer(question: Question, answer: JSON) -> JSON:
@@ -242,7 +243,7 @@ def read_answer(question: Question, answer: JSON) -> JSON:
         return result if isinstance(result, dict) else {}  # which is no answer, so the question comes again
     if "lacks" in answer:
         raise MissingCapability(nested(question.needs[:1]))
-    if question.method == "elicitation/create":
+    if ask_kind(question).mode:
         return dict(DISMISSED["result"])
     raise ProtocolError(f"The client did not fulfil {question.method}: {answer.get('failed')}")
 

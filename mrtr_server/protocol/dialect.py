@@ -200,25 +200,14 @@ class Dialect(ABC):
 
     @abstractmethod
     def load_call(self, envelope: Envelope, principal: Principal | None, user: Any) -> Call:
-        """Check a request, and return the call in it.
-
-        Args:
-            envelope: the message with its headers.
-            principal: on whose behalf it comes; None without authentication.
-            user: what the authentication layer made of the credentials.
-
-        Raises:
-            RequestError: it is not a valid request of this dialect.
-        """
+        """Check a request, and return the call in it. Raises `RequestError`."""
 
     @abstractmethod
     def dump_outcome(self, call: Call, outcome: Outcome) -> bytes:
         """Return the JSON-RPC response that carries an outcome; empty where the outcome needs no more than a 202.
 
         The error that a task ended with is one: the request that fetches it has not failed itself.
-
-        Raises:
-            RequestError: a task that was to be cancelled had ended, or was cancelled and has no result.
+        Raises `RequestError`.
         """
 
     def error(self, request_id: str | int | None, error: RequestError) -> Reply:
@@ -257,11 +246,7 @@ class Dialect(ABC):
         return notification("notifications/message", {"level": note.level, "data": note.data, **named})
 
     def listening(self, call: Call, subscription: Subscription) -> "ListenWriter":
-        """Return the writer for the messages of an open subscription.
-
-        Raises:
-            UnknownMethod: this dialect has no subscriptions.
-        """
+        """Return the writer for the messages of an open subscription. Raises `UnknownMethod`."""
         raise UnknownMethod(call.method)
 
 
@@ -346,14 +331,7 @@ def result(call: Call, body: JSON) -> bytes:
 
 
 def result_of_tool(call: Call, body: JSON, before: bytes, after: bytes) -> bytes:
-    """Return the response with the result of a tool, put together as `needs_input` does it.
-
-    Args:
-        call: the request.
-        body: what the result holds; at least one field.
-        before: how it begins, after the brace.
-        after: how the response ends, after the body.
-    """
+    """Return the response with the result of a tool, put together as `needs_input` does it."""
     parts = (b'{"jsonrpc":"2.0","id":', to_json(call.request_id), b',"result":{', before, write_result(body), after)
     return b"".join(parts)
 
@@ -373,12 +351,6 @@ def needs_input(call: Call, outcome: NeedsInput | HandedOver, before: bytes, aft
     """Return the response after which a request is sent again (Multi Round-Trip Requests).
 
     It is put together from questions written before.
-
-    Args:
-        call: the request.
-        outcome: what it needs.
-        before: how its result begins, after the brace.
-        after: how the response ends, after the state.
     """
     parts = [b'{"jsonrpc":"2.0","id":', to_json(call.request_id), b',"result":{', before]
     if isinstance(outcome, NeedsInput):
@@ -464,8 +436,7 @@ LONGEST_TTL = 2**53
 def read_task_ttl(params: Mapping[str, Any]) -> float | None:
     """Return how long the task of a call is to be kept, in seconds; None to leave that to the server.
 
-    Raises:
-        InvalidParams: `params.task` is no object, or its `ttl` no number of milliseconds.
+    Raises `InvalidParams`.
     """
     wanted = params["task"]
     if not isinstance(wanted, dict):

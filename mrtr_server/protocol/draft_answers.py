@@ -16,27 +16,16 @@ from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections import defaultdict
 from collections.abc import Awaitable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from pydantic import TypeAdapter
 from pydantic_core import from_json, to_json
 
 from ..errors import InvalidParams, OverBudget
 from ..limits import LONGEST_KEY, check_length
+from .ask_kinds import ask_kind
 from .dialect import WITH_ARGUMENTS, read_answers, read_arguments
 from .messages import JSON, NOTHING, Call, Dispatch, NeedsInput, Note, Outcome, Outlet, Progress, Question, Unfinished
-
-_Member = Literal["elicitation", "sampling", "roots"]
-
-MEMBERS: Mapping[str, _Member] = {
-    "elicitation/create": "elicitation",
-    "sampling/createMessage": "sampling",
-    "roots/list": "roots",
-}
-"""What holds the requests of each method, and their answers."""
-
-_WITHOUT_STATE = frozenset({"form", "sample", "roots"})
-"""The kinds of questions that may be answered without the state that asked: nobody need have seen the others."""
 
 _LONGEST_LOCATIONS = 64 * 1024
 """How long that part of a state may be that says what was asked, in characters."""
@@ -48,11 +37,11 @@ class AnswerLocation(NamedTuple):
     """Where the answer to a question is found.
 
     Args:
-        member: the member of the message that has it.
+        member: the member of the message that has it; see `AskKind.member`.
         names: the fields of the form that it fills in; none for all else.
     """
 
-    member: _Member
+    member: str
     names: list[str]
 
 
@@ -83,14 +72,11 @@ class Given:
         return Given({"elicitation": [item for item in self._items.get("elicitation", ()) if "name" in item]})
 
     def answers_to(self, locations: AnswerLocations) -> dict[str, JSON]:
-        """Return the answers by key; a name that is not asked is ignored.
-
-        Raises:
-            InvalidParams: it is not clear which question an answer is for.
-        """
+        """Return the answers by key; a name that is not asked is ignored. Raises `InvalidParams`."""
         answers = self._filled(locations) if "elicitation" in self._items else {}
-        for member in ("sampling", "roots"):
-            items = self._items.get(member, ())
+        for member, items in self._items.items():
+            if member == "elicitation":
+                continue
             keys = [key for key, location in locations.items() if location.member == member]
             if items and keys and len(items) != len(keys):
                 raise InvalidParams(f"{member} has {len(items)} answers, and {len(keys)} were asked for; send them all")
@@ -150,7 +136,7 @@ def _names_of(question: Question) -> list[str]:
 
 
 def _locations(questions: Mapping[str, Question]) -> AnswerLocations:
-    return {key: AnswerLocation(MEMBERS[each.method], _names_of(each)) for key, each in questions.items()}
+    return {key: AnswerLocation(ask_kind(each).member, _names_of(each)) for key, each in questions.items()}
 
 
 def with_locations(state: str, questions: Mapping[str, Question]) -> str:
@@ -184,12 +170,7 @@ class Followed(Call):
 
     @abstractmethod
     def follow(self, dispatch: Dispatch, outlet: Outlet) -> Awaitable[Outcome]:
-        """Return the outcome of the call. Raises `RequestError`.
-
-        Args:
-            dispatch: runs a round.
-            outlet: takes the notes that come on the way.
-        """
+        """Return the outcome of the call. Raises `RequestError`."""
 
     @classmethod
     def fields_of(cls, call: Call) -> dict[str, Any]:
@@ -214,15 +195,7 @@ class BegunAnew(Followed):
     one_by_one: bool = False
 
     async def follow(self, dispatch: Dispatch, outlet: Outlet) -> Outcome:
-        """Run the first round, and the rounds that its answers are for.
-
-        Args:
-            dispatch: runs a round.
-            outlet: takes the notes that the handler sends on its way.
-
-        Raises:
-            RequestError: a round had no outcome; or an answer could not count without a state.
-        """
+        """Run the first round, and the rounds that its answers are for. Raises `RequestError`."""
         if self.progress_token is not None:
             outlet = _Growing(outlet)
         outcome = await dispatch(self, outlet)
@@ -246,12 +219,7 @@ class BegunAnew(Followed):
         return cls(**cls.fields_of(call), given=given, sent=sent, is_single_use=is_single_use, one_by_one=one_by_one)
 
     def _answers_to(self, outcome: NeedsInput, known: Mapping[tuple[str, str], Question]) -> dict[str, JSON]:
-        """Return the answers to what a round asks, and no round before it; see the module.
-
-        Args:
-            outcome: that of the round.
-            known: what the rounds before it have asked, by key and digest.
-        """
+        """Return the answers to what a round asks, and no round before it; see the module."""
         asked = outcome.questions
         new = {key: question for key, question in asked.items() if (key, question.digest) not in known}
         if not self.given or not new:
@@ -266,7 +234,7 @@ class BegunAnew(Followed):
                 raise InvalidParams(message, {"requestState": with_locations(outcome.state, {})})
             given = given.named()
         answers = given.answers_to(_locations(new))
-        if any(new[key].kind not in _WITHOUT_STATE for key in answers):
+        if any(ask_kind(new[key]).approves for key in answers):  # which nobody need have seen
             raise InvalidParams(f"A confirmation, or a page, takes an answer only with its state: {SEND_STATE}")
         return answers
 

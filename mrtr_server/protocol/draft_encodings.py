@@ -17,9 +17,10 @@ from typing_extensions import override
 from ..errors import InvalidParams
 from ..limits import LONGEST_KEY, check_length
 from ..well_formed import write_json
+from .ask_kinds import ASKABLE, ask_kind
 from .callers import Principal
 from .dialect import result, with_related
-from .draft_answers import MEMBERS, SEND_STATE, BegunAnew, Followed, Given, open_locations, with_locations
+from .draft_answers import SEND_STATE, BegunAnew, Followed, Given, open_locations, with_locations
 from .drafts import SepDraftDialect, either, meta_of
 from .jsonrpc import Envelope
 from .messages import (
@@ -68,7 +69,7 @@ class Encoding(SepDraftDialect):
         call = super().load_call(envelope, principal, user)
         if call.method not in ASKING_METHODS:
             return call
-        beside = {member: either(envelope, member) for member in MEMBERS.values()}
+        beside = {member: either(envelope, member) for member in ASKABLE}
         given = Given({member: items for member, items in beside.items() if items is not None})
         if given and call.answers is not None:
             raise InvalidParams("Send either inputResponses, or elicitation, sampling and roots")
@@ -122,14 +123,7 @@ class Encoding(SepDraftDialect):
 
     @abstractmethod
     def dump_questions(self, call: Call, questions: list[Question], named: list[JSON], beside: JSON) -> bytes:
-        """Return the response that asks.
-
-        Args:
-            call: the request.
-            questions: what is asked; the first is enough where only one can be asked at a time.
-            named: the `_meta` of each, where it has one.
-            beside: what the response has besides.
-        """
+        """Return the response that asks."""
 
 
 class BareRequests(Encoding):
@@ -160,7 +154,7 @@ class AdditionalInfo(Encoding):
         """Return the questions in a list for each kind; the draft has lists of elicitations and of samplings."""
         asked: dict[str, list[JSON]] = {"elicitation": [], "sampling": []}
         for question, name in zip(questions, named, strict=True):
-            asked.setdefault(MEMBERS[question.method], []).append({"params": with_mode(question), **name})
+            asked.setdefault(ask_kind(question).member, []).append({"params": with_mode(question), **name})
         return result(call, {"AdditionalInfoRequested": asked, "isError": False, **beside})
 
 
@@ -207,7 +201,7 @@ class ElicitationContent(Encoding):
     def dump_questions(self, call: Call, questions: list[Question], named: list[JSON], beside: JSON) -> bytes:
         """Return the questions as blocks of content, after what there is of the result by then."""
         blocks = [
-            {"type": MEMBERS[question.method], **with_mode(question), **name}
+            {"type": ask_kind(question).member, **with_mode(question), **name}
             for question, name in zip(questions, named, strict=True)
         ]
         partial = call.content.values() if isinstance(call, PartialResult) else ()

@@ -145,11 +145,7 @@ class SepDraftDialect(Dialect):
         return self._about_task(envelope, "tasks/respond", _task_id(*holders), answers, principal, user)
 
     def _answered(self, holders: list[JSON]) -> str:
-        """Return the name of the question that a response answers; see `UNNAMED`.
-
-        Args:
-            holders: what may name it in its `_meta`.
-        """
+        """Return the name of the question that a response answers; see `UNNAMED`."""
         return UNNAMED
 
     def _about_task(
@@ -179,8 +175,7 @@ class SepDraftDialect(Dialect):
     def dump_outcome(self, call: Call, outcome: Outcome) -> bytes:
         """Return the response that carries an outcome, with nothing beyond what the drafts print.
 
-        Raises:
-            InvalidParams: a task was cancelled, so it has no result.
+        Raises `InvalidParams`.
         """
         if isinstance(outcome, NeedsInput):
             return result(call, {"requestState": outcome.state, "inputRequests": requests(outcome.questions)})

@@ -48,20 +48,22 @@ from .dialect import (
     with_related,
     with_stream,
 )
-from .handshake_entries import EntryWriter, content_of
-from .handshake_questions import known_capabilities, question_params
-from .handshake_tasks import (
+from .handshake_forms import (
     CAPABILITY,
     OFFER,
+    EntryWriter,
+    content_of,
     created_body,
     has_ended_message,
+    known_capabilities,
     page_body,
+    question_params,
     read_offer,
     read_task_id,
     seen_body,
     task_body,
 )
-from .handshake_tasks import METHODS as TASK_METHODS
+from .handshake_forms import METHODS as TASK_METHODS
 from .handshake_versions import BY_NAME, HEADERS, NEWEST, UNNAMED, VERSIONS, HandshakeVersion
 from .headers import SESSION_HEADER, VERSION_HEADER, check_headers
 from .jsonrpc import NO_METHOD, Envelope
@@ -190,8 +192,7 @@ class HandshakeDialect(Dialect):
     def check_version(self, headers: Mapping[bytes, bytes]) -> None:
         """Check the version that the headers of a message name, if there is one (Transports, Protocol Version Header).
 
-        Raises:
-            UnsupportedVersion: it is not served, or is no version.
+        Raises `UnsupportedVersion`.
         """
         if VERSION_HEADER not in headers:
             return
@@ -269,12 +270,7 @@ class HandshakeDialect(Dialect):
         return call
 
     def load_again(self, call: Call, params: JSON) -> None:
-        """Make a call what it was before its first round.
-
-        Args:
-            call: what `load_call_of` returned.
-            params: the parameters of its request, as they were sent.
-        """
+        """Make a call what it was before its first round."""
         call.params = params
         if call.method in WITH_ARGUMENTS:
             call.arguments = read_arguments(params)
@@ -323,29 +319,14 @@ class HandshakeDialect(Dialect):
         return status, written
 
     def dump_question(self, id: str, question: Question, client: ClientInfo) -> bytes:
-        """Return the request that asks a client.
-
-        Args:
-            id: of the request.
-            question: what is asked.
-            client: what the client declares.
-
-        Raises:
-            MissingCapability: clients of this version can't be asked that.
-        """
+        """Return the request that asks a client. Raises `MissingCapability`."""
         params = question_params(self.form, question, client)
         if params is question.params and not question.task:
             return request_of(id, question)
         return request(id, question.method, with_related(params, question.task) if question.task else params)
 
     def dump_withdrawal(self, id: str, reason: str, task: str = "") -> bytes:
-        """Return the notification that a question counts no more (Cancellation).
-
-        Args:
-            id: of the request that asked.
-            reason: why, for people.
-            task: the task that asked; empty for none.
-        """
+        """Return the notification that a question counts no more (Cancellation)."""
         params = {"requestId": id, "reason": reason}
         return notification(CANCELLED, with_related(params, task) if task else params)
 
@@ -390,11 +371,7 @@ class HandshakeDialect(Dialect):
         return body
 
     def _of_task(self, call: Call, outcome: Outcome) -> JSON:
-        """Return the result of a request about a task, or of a call that has become one.
-
-        Raises:
-            InvalidParams: the task has ended, so that it can't be cancelled; or was cancelled, so it has no result.
-        """
+        """Return the result of a request about a task, or of a call that has become one. Raises `InvalidParams`."""
         match outcome:
             case TaskCreated(task):
                 return created_body(task, call.target, call.client)

@@ -37,12 +37,7 @@ class HeaderParameter:
 def header_parameters(where: str, schema: Mapping[str, Any]) -> tuple[HeaderParameter, ...]:
     """Collect the parameters that headers mirror, and check the rules for them (Streamable HTTP, Schema Extension).
 
-    Args:
-        where: the tool's name, for errors.
-        schema: the tool's input schema.
-
-    Raises:
-        SetupError: an `x-mcp-header` breaks a rule; clients would drop the tool from their list.
+    Raises `SetupError`.
     """
     found: list[HeaderParameter] = []
     _collect(where, schema, (), found)

@@ -37,8 +37,7 @@ _INTEGER = re.compile(r"-?[0-9]{1,32}(\.0{1,32})?")
 def decode_header(value: bytes) -> str | None:
     """Decode a header's value: whitespace around it trimmed, the Base64 sentinel resolved (Value Encoding).
 
-    Returns:
-        The value, or None if it has characters that no header may have, or is not what the sentinel says it is.
+    It is None if it has characters that no header may have, or is not what the sentinel says it is.
     """
     if value.translate(None, b"_-./:").isalnum():  # as nearly every name is; it needs no closer look
         return value.decode("ascii")
@@ -54,18 +53,10 @@ def decode_header(value: bytes) -> str | None:
 
 
 def check_headers(envelope: Envelope, mirrored: Mirrored, *, required: bool) -> HeaderMismatch | None:
-    """Check that the headers say what the body says (Streamable HTTP, Server Validation).
+    """Check that the headers say what the body says (Streamable HTTP, Server Validation). Raises `HeaderMismatch`.
 
-    Args:
-        envelope: the request.
-        mirrored: returns the parameters of a tool that headers mirror.
-        required: whether they must be there; those that are there must match in every dialect.
-
-    Returns:
-        The errors of headers that mirror a tool's arguments, which reveal that there is such a tool.
-
-    Raises:
-        HeaderMismatch: the others do not.
+    Where they are not required, those that are there must match. The error of headers that mirror the arguments of a
+    tool is returned, since it reveals that there is such a tool.
     """
     method, headers = envelope.method, envelope.headers
     if not (required or envelope.repeated or METHOD_HEADER in headers or NAME_HEADER in headers):

@@ -11,13 +11,6 @@ def has_more_values(body: bytes, most: int) -> bool:
     """Check whether a JSON text has more values than are allowed.
 
     A number of values costs many times its bytes once it is parsed, and each is then looked at more than once.
-
-    Args:
-        body: what is to be parsed; it need not be JSON.
-        most: how many values are allowed, an empty array or object counting twice.
-
-    Returns:
-        True if there are more. Text that could not hold as many, by its length alone, is not looked at.
     """
     if len(body) < 2 * most:
         return False
@@ -36,16 +29,7 @@ def most_values(body: bytes) -> int:
 
 
 def check_depth(value: Any, most: int) -> None:
-    """Check how deep a value nests, and that none of its numbers has overflowed.
-
-    Args:
-        value: was read from JSON.
-        most: how deep its arrays and objects may nest.
-
-    Raises:
-        OverBudget: it nests deeper.
-        ParseError: a number is infinite.
-    """
+    """Check how deep a value nests, and that none of its numbers has overflowed. Raises `OverBudget`, `ParseError`."""
     _check(value, most, most)
 
 
@@ -61,17 +45,7 @@ def _check(value: Any, depth: int, limit: int) -> None:
 
 
 def read_value(text: str, depth: int, values: int) -> Any:
-    """Read a JSON text within a message, at the cost that a message may have.
-
-    Args:
-        text: the text.
-        depth: how deep its arrays and objects may nest.
-        values: how many values it may hold.
-
-    Raises:
-        ParseError: it is not JSON, or holds NaN, an infinity or a number that overflows.
-        OverBudget: it nests too deep, or holds too many values.
-    """
+    """Read a JSON text within a message, at the cost that a message may have. Raises `ParseError`, `OverBudget`."""
     if has_more_values(text.encode(errors="replace"), values):
         raise OverBudget(f"The text holds more than {values} JSON values", "values", values)
     try:

@@ -10,9 +10,9 @@ from pydantic_core import from_json
 from ..errors import InvalidRequest, OverBudget, ParseError, RequestError
 from ..limits import LONGEST_KEY, LONGEST_RESPONSE_ID, is_longer
 from ..well_formed import read_json
+from .ask_kinds import ASKABLE
 from .json_size import check_depth, has_more_values
 from .messages import JSON
-from .nulls import without_nulls
 
 NO_METHOD = "The message has no method"
 
@@ -67,12 +67,7 @@ _ID = re.compile(rb'"id"\s*:\s*("[^"\\]*"|-?[0-9]+)')
 def find_request_id(head: bytes, tail: bytes) -> str | int | None:
     """Return the id of a request that is too large to be read as JSON, from the first and the last members of it.
 
-    Args:
-        head: how its body begins.
-        tail: how its body ends.
-
-    Returns:
-        The id; None if the body looks like no request, or its id is elsewhere or too long.
+    It is None if the body looks like no request, or its id is elsewhere or too long.
     """
     first, last = _FIRST_MEMBERS.match(head), _LAST_MEMBERS.search(tail)
     if first is None or last is None:
@@ -90,20 +85,9 @@ def find_request_id(head: bytes, tail: bytes) -> str | int | None:
 def read_envelope(
     body: bytes, headers: Mapping[bytes, bytes], repeated: str, depth: int, values: int = 100_000
 ) -> Envelope:
-    """Read a body as a JSON-RPC message.
+    """Read a body as a JSON-RPC message. Raises `ParseError`, `OverBudget`, `InvalidRequest`.
 
-    Args:
-        body: the HTTP body.
-        headers: the HTTP headers, by lower-case name.
-        repeated: the name of a header of the protocol that was there twice.
-        depth: how deep arrays and objects may nest.
-        values: how many values it may hold.
-
-    Raises:
-        ParseError: it is not JSON, or holds NaN, an infinity or a number that overflows.
-        OverBudget: it nests too deep, or holds too many values.
-        InvalidRequest: it is not a JSON-RPC request, notification or response, or its id is too long to be repeated.
-        Each error has the message's id, if one can be read.
+    Each error has the message's id, if one can be read.
     """
     if len(body) > values and has_more_values(body, values):
         raise _unread(OverBudget(f"The message holds more than {values} JSON values", "values", values), body)
@@ -140,11 +124,7 @@ def read_envelope(
 
 
 def read_message(body: bytes) -> Any:
-    """Return what a body holds; in a message, null for a member that may be left out is absent.
-
-    Raises:
-        ValueError: it is not JSON, or holds NaN or an infinity.
-    """
+    """Return what a body holds; in a message, null for a member that may be left out is absent. Raises `ValueError`."""
     message = read_json(body, allow_inf_nan=False)
     return without_nulls(message) if body.find(b"null") >= 0 and isinstance(message, dict) else message
 
@@ -182,3 +162,52 @@ def _problem_of(message: JSON, request_id: str | int | None) -> str:
     if "id" in message and request_id is None:
         return "The id must be a string or an integer"
     return "" if isinstance(message.get("params", {}), dict) else "params must be an object"
+
+
+_EACH = "*"
+_PREFIX = "io.modelcontextprotocol/"
+
+_ANSWERS: JSON = {_EACH: {"_meta": {}, "result": {"_meta": {}}}}
+_CAPABILITIES: JSON = {name: {_EACH: {_EACH: {}}} for name in (*ASKABLE, "tasks")}
+_META: JSON = {
+    _PREFIX + "clientCapabilities": _CAPABILITIES,
+    **{_PREFIX + name: {} for name in ("related-task", "elicitation-response")},
+}
+_MESSAGE: JSON = {
+    "params": {
+        "_meta": _META,
+        "inputResponses": _ANSWERS,
+        "capabilities": _CAPABILITIES,
+        **{name: {} for name in ("argument", "context", "notifications", "ref", "task")},
+    },
+    "result": {"_meta": _META},
+    "error": {},
+    "_meta": _META,
+    "inputResponses": _ANSWERS,
+    **{name: {} for name in ASKABLE},
+}
+"""The objects whose members are the protocol's. In all others, such as arguments and the content of a form, null is a
+value of the author's, the model's or the person's."""
+
+
+def without_nulls(message: JSON) -> JSON:
+    """Return a message without its nulls in places of members that may be left out.
+
+    Its `id` stays, since a request without one would be a notification.
+    """
+    without = _without(message, _MESSAGE)
+    return {**without, "id": None} if message.get("id", 0) is None else without
+
+
+def _without(holder: Mapping[str, Any], places: JSON) -> JSON:
+    return {
+        name: _inner(value, places.get(name, places.get(_EACH))) for name, value in holder.items() if value is not None
+    }
+
+
+def _inner(value: Any, places: JSON | None) -> Any:
+    if places is None:
+        return value
+    if isinstance(value, list):
+        return [_inner(item, places) for item in value]
+    return _without(value, places) if isinstance(value, dict) else value

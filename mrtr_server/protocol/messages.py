@@ -93,9 +93,6 @@ def action_of(answer: JSON | None) -> str:
     return action if type(action) is str and action in _ACTIONS else "answered"
 
 
-FORM = ("elicitation.form",)
-"""What a client must have declared to be asked for a form."""
-
 PAGE = ("elicitation.url",)
 """What a client must have declared to be sent to a page."""
 
@@ -105,7 +102,7 @@ class Question:
     """An ask as it goes to the client.
 
     Args:
-        kind: `"form"`, `"confirm"`, `"url"`, `"callback"` (a page that reports back), `"sample"` or `"roots"`.
+        kind: the name of its `AskKind`.
         method: the request that the client is to fulfil, such as `"elicitation/create"`.
         params: its parameters; a `message` in them is what the person reads.
         needs: the capabilities that the client must have declared, each as a dotted path.

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..errors import InvalidParams
+from .ask_kinds import ask_kind
 from .callers import ClientInfo, lacking
 from .dialect import read_answers
 from .messages import JSON, Question, Task
@@ -22,7 +23,8 @@ IMMEDIATE = _PREFIX + "model-immediate-response"
 
 def with_mode(question: Question) -> JSON:
     """Return the parameters of an ask; those of a form say that they are, as the drafts print it for tasks."""
-    return {"mode": "form", **question.params} if question.method == "elicitation/create" else question.params
+    mode = ask_kind(question).mode
+    return {"mode": mode, **question.params} if mode else question.params
 
 
 def pending_of(task: Task, client: ClientInfo) -> JSON:
@@ -35,7 +37,7 @@ def pending_of(task: Task, client: ClientInfo) -> JSON:
 
 def _pending(key: str, question: Question) -> JSON:
     """Return what is asked as #1869 lists it: an elicitation as printed, all else as the request that it is."""
-    if question.method == "elicitation/create":
+    if ask_kind(question).mode:
         return {**with_mode(question), "elicitationId": key}
     return {"elicitationId": key, "method": question.method, "params": question.params}
 
@@ -43,8 +45,7 @@ def _pending(key: str, question: Question) -> JSON:
 def read_elicitation_response(method: str, params: Mapping[str, Any]) -> dict[str, JSON] | None:
     """Return the answer in the `_meta` of a request about a task, by the key of its question; None if there is none.
 
-    Raises:
-        InvalidParams: it names no question; or the request is not one that takes it.
+    Raises `InvalidParams`.
     """
     meta = params.get("_meta")
     if not isinstance(meta, dict) or _RESPONSE not in meta:

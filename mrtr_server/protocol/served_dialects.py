@@ -23,8 +23,7 @@ from .sessions import Sessions
 def check_dialects(names: Sequence[str] | None) -> None:
     """Check that dialects of these names can be served together; None stands for the usual ones.
 
-    Raises:
-        SetupError: there is no dialect of a name, or two are for clients that name no version.
+    Raises `SetupError`.
     """
     if names is None:
         return
@@ -87,11 +86,7 @@ class ServedDialects:
         self.handshake: HandshakeDialect | None = handshake[0] if handshake else None
 
     def dispatching(self, dispatch: Dispatch) -> Dispatch:
-        """Return what answers calls of these dialects, by what answers any one of them.
-
-        Args:
-            dispatch: answers a call.
-        """
+        """Return what answers calls of these dialects, by what answers any one of them."""
         return dispatch if self._follow is None else self._follow(dispatch)
 
     def choose(self, envelope: Envelope) -> Dialect:

@@ -13,14 +13,8 @@ from ..crypto.digests import digest, digest_bytes
 from ..crypto.keys import KeyRing
 from ..crypto.place_codec import PlaceCodec
 from ..errors import InvalidRequestState
+from .ask_kinds import ASKABLE
 from .callers import ClientInfo, Principal
-
-_KNOWN: Mapping[str, frozenset[str]] = {
-    "elicitation": frozenset({"form", "url"}),
-    "sampling": frozenset({"tools", "context"}),
-    "roots": frozenset(),
-}
-"""The capabilities that a session remembers, each with its own parts."""
 
 _LONGEST_ID = 1_500
 """Characters of a session id; nginx takes 4 KB of response headers."""
@@ -116,13 +110,7 @@ class Sessions:
         """The sessions of opened ids; of one that nobody has named yet, what was sealed."""
 
     def seal(self, version: str, client: ClientInfo, principal: Principal | None) -> bytes:
-        """Return the id of a new session.
-
-        Args:
-            version: the version that was negotiated.
-            client: as it describes itself; its known capabilities, name and version are kept.
-            principal: whose session it is.
-        """
+        """Return the id of a new session."""
         kept = remembered(client)
         payload = to_json([version, kept.capabilities, kept.info, self._clock()])
         id = self._codec.seal(self._places.of(principal), payload).encode()
@@ -132,15 +120,7 @@ class Sessions:
         return id
 
     def unseal(self, id: bytes | None, principal: Principal | None) -> Session:
-        """Return the session of an id.
-
-        Args:
-            id: what the client sent; it may be anything.
-            principal: on whose behalf it came.
-
-        Returns:
-            The session; `NO_SESSION` if there is no id, `UNOPENED` if it does not open for this principal.
-        """
+        """Return the session of an id: `NO_SESSION` without one, `UNOPENED` if it does not open for this principal."""
         if not id:
             return NO_SESSION
         if len(id) > _LONGEST_ID:
@@ -174,7 +154,7 @@ def remembered(client: ClientInfo) -> ClientInfo:
 def _known_capabilities(declared: Mapping[str, Any]) -> dict[str, Any]:
     """Return the capabilities that are known, without what clients add to them."""
     known: dict[str, Any] = {}
-    for name, parts in _KNOWN.items():
+    for name, parts in ASKABLE.items():
         found = declared.get(name)
         if isinstance(found, dict):
             known[name] = {part: {} for part in parts if found.get(part) is not None} if found else {}

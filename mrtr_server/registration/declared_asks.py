@@ -6,9 +6,8 @@ from inspect import Parameter, signature
 from typing import Any, cast, get_origin
 
 from ..errors import Refusal, SetupError
-from ..flow.asks import Ask, Confirm, Elicit, Elicited, ListRoots, Root, Sample, Sampled
+from ..flow.asks import Ask, Confirm, Elicit, Elicited
 from ..flow.journal import UNSET
-from ..flow.url_asks import ElicitUrl
 from ..protocol.messages import JSON
 from .declarations import Declaration, as_written
 from .foreign import refuse_foreign_marks
@@ -28,24 +27,14 @@ def bind_ask(declaration: Declaration, mark: Ask[Any]) -> tuple[Ask[Any], Callab
         SetupError: the ask can't fill a parameter of that type, or its default would never be used.
     """
     where, wanted, otherwise = declaration.where, declaration.type, declaration.otherwise
-    ask, default_key = mark, declaration.name
-    read: Callable[[JSON], Any] = mark.parse
-    may_be_declined = False
-    if isinstance(mark, Elicit):
-        bound = _bind_form(where, wanted, mark)
-        ask, read, default_key = bound, bound.parse, declaration.name if bound.of_value else bound.default_key
-        may_be_declined = not bound.branches
-    elif isinstance(mark, Confirm):
-        _check_type(where, wanted, mark, bool)
-    elif isinstance(mark, ElicitUrl):
-        _check_type(where, wanted, mark, bool if mark.callback is None else mark.callback.returns)
-        may_be_declined = True
-    elif isinstance(mark, Sample):
-        _check_type(where, wanted, mark, Sampled, str)
-        if wanted is str:
-            read = lambda raw: mark.parse(raw).text  # noqa: E731
-    elif isinstance(mark, ListRoots):
-        _check_type(where, wanted, mark, list[Root])
+    ask, default_key, may_be_declined = mark, declaration.name, mark.may_be_declined
+    if isinstance(mark, Elicit):  # any type may be that of a form
+        ask = bound = _bind_form(where, wanted, mark)
+        default_key, may_be_declined = default_key if bound.of_value else bound.default_key, not bound.branches
+    elif wanted not in mark.types:
+        allowed = " or ".join(f"Annotated[{as_written(each)}, {as_written(mark)}(...)]" for each in mark.types)
+        raise SetupError(f"{where} is of type {as_written(wanted)}; write {allowed}")
+    read = ask.reader_of(wanted)
     if otherwise is UNSET:
         return ask, read, default_key
     if not may_be_declined:
@@ -75,12 +64,6 @@ def _bind_form(where: str, wanted: Any, mark: Elicit[Any]) -> Elicit[Any]:
         return Elicit(cast(Any, mark.message), wanted, key=mark.key)
     except SetupError as error:
         raise SetupError(f"{where}: {error}") from error
-
-
-def _check_type(where: str, wanted: Any, mark: Ask[Any], *types: Any) -> None:
-    if wanted not in types:
-        allowed = " or ".join(f"Annotated[{as_written(each)}, {as_written(mark)}(...)]" for each in types)
-        raise SetupError(f"{where} is of type {as_written(wanted)}; write {allowed}")
 
 
 def _or(read: Callable[[JSON], Any], otherwise: Any) -> Callable[[JSON], Any]:

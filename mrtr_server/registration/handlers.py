@@ -11,6 +11,7 @@ from pydantic import BaseModel
 
 from ..errors import SetupError
 from ..flow.asks import Confirm, Elicit, Text, form_of
+from ..flow.context import ASKS
 from ..flow.handler import Handler
 from ..flow.home import Home
 from ..flow.idempotency_keys import IdempotencyKey
@@ -127,15 +128,11 @@ def _without_asks(annotation: Any) -> Any:
     return Union[kept] if kept else type(None)  # noqa: UP007  built from values
 
 
-_ASKS = ("ask", "confirm", "elicit", "elicit_url", "sample", "list_roots")
-"""The methods of a `Context` that ask."""
-
-
 def asks(handler: Handler) -> bool:
     """Check whether a handler asks, as far as can be seen: what it declares, returns, or calls by its own code."""
     if handler.inputs is not None or (handler.declared is not None and handler.declared.keys):
         return True
-    return any(calls(each, method) for each in _parts(handler) for method in _ASKS)
+    return any(calls(each, method) for each in _parts(handler) for method in ASKS)
 
 
 def confirms_by_code(handler: Handler) -> bool:

@@ -14,6 +14,7 @@ from ..errors import InvalidParams, InvalidRequestState, OverBudget, ProtocolErr
 from ..flow.journal import Journal
 from ..flow.outcome_codec import dump_outcome, load_outcome
 from ..limits import LARGEST_META, Limits
+from ..protocol.ask_kinds import ask_kind
 from ..protocol.callers import ClientInfo, Principal
 from ..protocol.messages import FIRST, JSON, UNNAMED, Call, Complete, Progress, Question
 from ..protocol.users import dump_user, load_user
@@ -35,13 +36,6 @@ _NUMBER = re.compile("[2-9]|[1-9][0-9]{1,8}")
 
 _SINCE_0_2 = "\n"
 """Where what is new lies among the numbers of the keys, so that servers of 0.1.0 read the rest. It is no name."""
-
-_REQUIRED = {"elicitation/create": "action", "sampling/createMessage": "content", "roots/list": "roots"}
-"""What the answer to each request must have."""
-
-_APPROVES_NOTHING = frozenset({"form", "sample", "roots"})
-"""The kinds of questions that an answer without a name may be for once something else was asked: it may have been meant
-for another one, and approves nothing."""
 
 
 class RowBinding(NamedTuple):
@@ -282,7 +276,7 @@ class Questions:
         return len(self.open) > 1 or (self._has_asked_before() and not all(map(self._approves_nothing, self.open)))
 
     def _approves_nothing(self, key: str) -> bool:
-        return self.open[key].kind in _APPROVES_NOTHING
+        return not ask_kind(self.open[key]).approves
 
     def _has_asked_before(self) -> bool:
         return sum(self.used.values()) > 1
@@ -339,14 +333,15 @@ def _is_of_kind(question: Question, response: JSON) -> bool:
     if not isinstance(result, dict):
         return True
     if "action" in result:  # a form's answer has `content`, too
-        return question.method == "elicitation/create"
-    return _REQUIRED[question.method] in result
+        return bool(ask_kind(question).mode)
+    return ask_kind(question).required in result
 
 
 def _fits(question: Question, answer: JSON) -> bool:
     """Check whether an answer has what its question requires. The handler that reads it checks the rest."""
-    if question.method != "elicitation/create":
-        return _REQUIRED[question.method] in answer
+    kind = ask_kind(question)
+    if not kind.mode:
+        return kind.required in answer
     if answer.get("action") != "accept":
         return answer.get("action") in ("decline", "cancel")
     content, required = answer.get("content", {}), question.params.get("requestedSchema", {}).get("required", ())

@@ -13,18 +13,28 @@ It works with any test runner, in process or over HTTP, and needs nothing that t
 import typing as _typing
 
 from ..renamed import renamed_in
-from .answers import Answer, Answerable, accept, cancel, decline, no, roots, sampled, slowly, yes
-from .asked import Asked
+from .answers import (
+    Answer,
+    Answerable,
+    Answers,
+    Asked,
+    Unexpected,
+    accept,
+    cancel,
+    decline,
+    no,
+    roots,
+    sampled,
+    slowly,
+    yes,
+)
 from .client import AsyncClient, Client
-from .events import Event
-from .failure import Unexpected
 from .flow import Flow
-from .notifications import Notifications
 from .observing import Log
-from .replies import Error, Progress, Reply, TaskView
-from .script import Answers
+from .replies import Error, Event, Progress, Reply, TaskView
 from .servers import Clock, SharedStore, replica, replicas, short_lease
-from .wire import EVERYTHING
+from .session import EVERYTHING
+from .streams import Notifications
 
 __all__ = [
     "EVERYTHING",

@@ -1,7 +1,7 @@
-"""The answers of a person, or of a client, as a test writes them."""
+"""What a server asks, as a test looks at it, and the answers of a person or a client, as a test writes them."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import date
 from enum import Enum
 from typing import Any, TypeGuard
@@ -9,12 +9,93 @@ from typing import Any, TypeGuard
 from pydantic import BaseModel
 from pydantic_core import to_jsonable_python
 
+from ..protocol.ask_kinds import AskKind, kind_on_wire
 from ..protocol.messages import JSON
 from ..schema.forms import FIELD
-from .asked import Asked
-from .failure import Unexpected
 
 __tracebackhide__ = True  # pytest then shows the test's line instead
+
+
+class Unexpected(AssertionError):
+    """What came is not what the test expected. The message shows both, for a test's report."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One thing that the server asked for.
+
+    Args:
+        key: its name on the wire.
+        method: the request that the client is to fulfil, such as `"elicitation/create"`.
+        params: its parameters, as sent.
+        id: what its answer goes by, in the handshake era; empty in others.
+    """
+
+    key: str
+    method: str
+    params: JSON = field(default_factory=dict)
+    id: str = ""
+
+    @property
+    def kind(self) -> str:
+        """What is asked for: `"form"` (a confirmation is one, too), `"url"`, `"sample"` or `"roots"`.
+
+        A kind that the kit does not know fails the test.
+        """
+        return self.record.name
+
+    @property
+    def record(self) -> AskKind:
+        """What is different in this kind of ask; see `kind`."""
+        if (kind := kind_on_wire(self.method, self.params)) is None:
+            raise Unexpected(f"{self.key!r} asks by {self._named}, which this test kit does not know")
+        return kind
+
+    @property
+    def _named(self) -> str:
+        mode = self.params.get("mode") if self.method == "elicitation/create" else None
+        return f"{self.method!r} in the mode {mode!r}" if mode is not None else repr(self.method)
+
+    @property
+    def message(self) -> str:
+        """What the person reads; of a sampling, the text of its messages; of the roots, nothing."""
+        return self.record.text(self.params)
+
+    @property
+    def schema(self) -> JSON:
+        """The JSON Schema of a form."""
+        return self._of("form", "requestedSchema")  # type: ignore[no-any-return]
+
+    @property
+    def url(self) -> str:
+        """The page to open."""
+        return str(self._of("url", "url"))
+
+    def _of(self, kind: str, name: str) -> Any:
+        if self.kind != kind:
+            raise Unexpected(f"{self} does not ask for a {kind}")
+        return self.params[name]
+
+    def __str__(self) -> str:
+        if kind_on_wire(self.method, self.params) is None:  # still described, in the message of a test that failed
+            return f"{self.key!r} ({self._named})"
+        return f"{self.key!r} ({self.kind}): {self.message!r}" if self.message else f"{self.key!r} ({self.kind})"
+
+
+class Asks(dict[str, Asked]):
+    """What was asked, by key; a key that was not asked fails the test with all that were."""
+
+    def __init__(self, asked: Iterable[Asked] = (), reply: object = None) -> None:
+        super().__init__((each.key, each) for each in asked)
+        self._reply = reply
+
+    def __missing__(self, key: str) -> Asked:
+        raise Unexpected(f"{key!r} was not asked. {self._reply or f'The server asked {listed(self.values())}.'}")
+
+
+def listed(asked: Iterable[Asked]) -> str:
+    """Describe what was asked, in one line."""
+    return "; ".join(map(str, asked)) or "nothing"
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,12 +202,7 @@ def is_function(answer: object) -> TypeGuard[Callable[[Asked], Given]]:
 
 
 def write(answer: Answerable, asked: Asked | None) -> Answer:
-    """Return an answer as it goes over the wire.
-
-    Args:
-        answer: what the test gave.
-        asked: what it answers; None if it was not asked, which then counts as a form.
-    """
+    """Return an answer as it goes over the wire."""
     if is_function(answer):
         if asked is None:
             raise Unexpected("A function can only answer a question that was asked")
@@ -138,7 +214,7 @@ def write(answer: Answerable, asked: Asked | None) -> Answer:
             f"{answer!r} is not an answer: pass fields, a model, accept(...), decline, sampled(...) or the like; or "
             "the value of a form of one value"
         )
-    if asked is None or asked.kind in ("form", "url"):
+    if asked is None or asked.record.mode:
         return accept(answer)
     return Answer(_plain(answer))
 
@@ -146,3 +222,10 @@ def write(answer: Answerable, asked: Asked | None) -> Answer:
 def _is_of_value(asked: Asked | None) -> bool:
     """Return whether a form of one value was asked, as far as is known."""
     return asked is None or list(asked.params.get("requestedSchema", {}).get("properties", ())) == [FIELD]
+
+
+Scripted = Answerable | Sequence[Answerable]
+"""An answer, a function that gives one each time, or a list of answers to questions that come under one key in turn."""
+
+Answers = Mapping[str, Scripted]
+"""What a test says to each question of a flow, by key."""

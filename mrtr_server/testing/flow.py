@@ -3,19 +3,13 @@
 from collections.abc import Callable, Mapping
 from typing import Any, Generic
 
-from .answers import Answer, Answerable, write
-from .asked import listed
-from .failure import Unexpected
+from .answers import Answer, Answerable, Answers, Scripted, Unexpected, listed, write
 from .observing import Log
-from .open_call import OpenCall
+from .open_call import OpenCall, TaskCall
 from .replies import Reply
-from .retries import Retries
-from .script import Answers, Scripted
-from .session import NONE, Many, One, Session
-from .task_call import TaskCall
+from .session import HANDSHAKES, NONE, Many, One, Session
 from .transports import Server
-from .walk import Position, Walk
-from .wire import HANDSHAKES
+from .walk import Position, Retries, Walk
 
 __tracebackhide__ = True  # pytest then shows the test's line instead
 

@@ -8,16 +8,14 @@ from typing import Any, TypeVar
 from pydantic_core import from_json
 from typing_extensions import override
 
-from .answers import Answer
-from .asked import Asked
-from .failure import Unexpected
-from .held_stream import HeldStream, is_stream, read_whole
-from .replies import Reply, Response, Standing
-from .retries import params_of
-from .session import Session
+from ..protocol.all_dialects import CANCELLED
+from ..protocol.dialect import LONGEST_TTL
+from .answers import Answer, Asked, Unexpected
+from .replies import Reply, Request, Response, Standing
+from .session import Session, write_message
+from .streams import HeldStream, TaskStream, is_stream, read_whole
 from .transports import Stream, Transport, within
-from .walk import Position, Walk
-from .wire import Request, write_answer, write_cancellation
+from .walk import Position, Walk, slowest
 
 __tracebackhide__ = True  # pytest then shows the test's line instead
 
@@ -85,13 +83,9 @@ class OpenCall(Walk):
         return await self._in_time(self._next(until_new=True))
 
     @override
-    async def look(self) -> Reply:
-        raise Unexpected(f"The flow has not become a task. {self.position.last}")
-
-    @override
     async def cancel(self) -> Reply:
         self.position.last  # noqa: B018  it has begun
-        request = self._message(write_cancellation(self._number))
+        request = self._message(write_message(method=CANCELLED, params={"requestId": self._number}))
         return self.position.reply(request, [await self.position.next_server().send(request)])
 
     @override
@@ -168,7 +162,7 @@ class OpenCall(Walk):
 
     async def _call(self) -> None:
         position, server = self.position, self.position.next_server()
-        params = params_of(position)
+        params = position.first()
         request = await self.client.prepare(position.method, params, server, position.token, position.headers)
         self._called, self._number = request, from_json(request.body)["id"]
         await self._open(request, server)
@@ -208,7 +202,7 @@ class OpenCall(Walk):
                 raise Unexpected(f"{key!r} was never asked, so an answer to it could go by no id")
             await asyncio.sleep(answer.after - waited)
             waited = answer.after
-            request = self._message(write_answer(self.position.tampered(self._asked[key].id), answer.raw))
+            request = self._message(write_message(id=self.position.tampered(self._asked[key].id), result=answer.raw))
             posted.append(await self.position.next_server().send(request))
             if posted[-1].status != 202:
                 break
@@ -223,14 +217,7 @@ class OpenCall(Walk):
         until_new: bool = False,
         always: bool = False,
     ) -> Reply:
-        """Return the next reply: where the call stands when the server waits for its client, or its outcome.
-
-        Args:
-            posted: the responses to answers.
-            request: the last answer; None if there was none.
-            until_new: whether something new is waited for, though there are questions without an answer.
-            always: whether a stream is read in any case.
-        """
+        """Return the next reply: where the call stands when the server waits for its client, or its outcome."""
         position = self.position
         if (reply := self._at_once) is not None:
             self._at_once = None
@@ -287,6 +274,55 @@ class OpenCall(Walk):
         return await within(None if timeout is None else timeout + more, work)
 
 
-def slowest(answers: Mapping[str, Answer]) -> float:
-    """Return how long the slowest answer takes, in seconds."""
-    return max((answer.after for answer in answers.values()), default=0.0)
+class TaskCall(OpenCall):
+    """Walks the call of a tool as a task, if the tool has tasks; see `OpenCall`."""
+
+    @override
+    def begin(self) -> None:
+        super().begin()
+        self.position.task = None
+        self._tokens: tuple[int, ...] = ()
+
+    @override
+    async def look(self) -> Reply:
+        return await self.about_task("tasks/get")
+
+    @override
+    async def cancel(self) -> Reply:
+        return await (super().cancel() if self.position.task is None else self.about_task("tasks/cancel"))
+
+    @override
+    async def _call(self) -> None:
+        position, server = self.position, self.position.next_server()
+        if not await self.client.takes_task(server, position.target):
+            await super()._call()
+            return
+        params = {**position.first(), "task": {"ttl": LONGEST_TTL}}  # an empty one would wait for the first question
+        request = await self.client.prepare(position.method, params, server, position.token, position.headers)
+        self._called = request
+        self._tokens = (from_json(request.body)["id"],)
+        reply = self._at_once = position.reply(request, [await server.send(request)])
+        if reply.is_task:
+            position.task = reply.task.id
+
+    @override
+    async def _come_back(self, server: Transport) -> HeldStream | Reply:
+        if self.position.task is None or self.position.state:
+            return await super()._come_back(server)
+        await self._noticed()
+        request = await self.task_request("tasks/result", server)
+        self._number = from_json(request.body)["id"]
+        stream = await server.open(request)
+        if is_stream(stream):
+            return self._hold(request, stream)
+        return self.position.reply(request, [await read_whole(stream)])
+
+    @override
+    def _hold(
+        self, request: Request, stream: Stream, event: str = "", unanswered: Mapping[str, Asked] = {}
+    ) -> HeldStream:
+        if self.position.task is None:
+            return super()._hold(request, stream, event, unanswered)
+        held = TaskStream(request, self._number, stream, event, unanswered)
+        held.task, held.tokens = self.position.task, (*self._tokens, self._number)
+        return held

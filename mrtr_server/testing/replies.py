@@ -1,4 +1,4 @@
-"""What came back, as a test looks at it."""
+"""What a client sends, and what comes back, as a test looks at it."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -8,13 +8,57 @@ from typing import Any, NamedTuple
 from pydantic_core import from_json
 
 from ..protocol.messages import JSON, PIECE, LogMessage, TaskStatus
-from .asked import Asked, Asks, listed
-from .events import Event, EventReader
-from .failure import Unexpected
+from ..wire import events
+from .answers import Asked, Asks, Unexpected, listed
 from .observing import Log, Observed
-from .wire import Request
 
 __tracebackhide__ = True  # pytest then shows the test's line instead
+
+
+@dataclass(frozen=True, slots=True)
+class Event(events.Event):
+    """An event of a stream.
+
+    Args:
+        id: where a client continues that lost the stream after it; empty if it has none.
+        kind: its type.
+        data: what it carries; as a rule a JSON-RPC message.
+        retry: when the client is to come back if the stream ends, in milliseconds; None if that was not said.
+        raw: its bytes, with the comments before it.
+    """
+
+    @property
+    def message(self) -> JSON:
+        """The JSON-RPC message. One that is none fails the test."""
+        try:
+            message: Any = from_json(self.data)
+        except ValueError:
+            message = None
+        if not isinstance(message, dict) or message.get("jsonrpc") != "2.0":
+            raise Unexpected(f"An event has no JSON-RPC message: {self.data[:300]}")
+        return message
+
+
+class EventReader(events.EventReader[Event]):
+    """Reads the events of one stream."""
+
+    def __init__(self) -> None:
+        super().__init__(Event)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """An HTTP request, ready to be sent, and to be sent again byte for byte.
+
+    Args:
+        headers: its headers, by lower-case name.
+        body: its body.
+        method: that of HTTP.
+    """
+
+    headers: Mapping[str, str]
+    body: bytes
+    method: str = "POST"
 
 
 class Progress(NamedTuple):

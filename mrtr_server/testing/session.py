@@ -1,28 +1,108 @@
-"""What a client knows, and how its requests come about."""
+"""What a client knows, and how its requests come about, in each era."""
 
+import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from types import MappingProxyType
 from typing import Any, Generic
 from warnings import warn
 
+from pydantic_core import to_json
 from typing_extensions import TypeVar
 
+from .._version import __version__
 from ..auth.fixed_tokens import Acting, TokenUser
 from ..errors import SetupError
+from ..protocol.all_dialects import HandshakeDialect, ModernDialect, SepDraftDialect
+from ..protocol.ask_kinds import ASKABLE
+from ..protocol.handshake_versions import BY_NAME
 from ..protocol.header_params import HeaderParameter, header_parameters
-from ..protocol.messages import TASK_RESULT, TASKS, LogLevel
+from ..protocol.messages import JSON, TASK_RESULT, TASKS, LogLevel
 from ..server import MRTRServer
-from ..wire.requests import ACCEPTED
-from .answers import Answerable
-from .failure import Unexpected
-from .handshake import Handshake
-from .replies import Reply
+from ..wire.requests import ACCEPTED, About, write_modern, write_request
+from .answers import Answerable, Unexpected
+from .replies import Reply, Request
 from .transports import InProcess, Lifespan, Server, Transport, User, transports
-from .wire import ERAS, HANDSHAKES, MODERN, Caller, Request, capabilities_of, write
 
 __tracebackhide__ = True  # pytest then shows the test's line instead
+
+EVERYTHING: JSON = {name: dict(parts) for name, parts in ASKABLE.items()}
+"""The capabilities of a client that can do whatever it is asked."""
+
+MODERN = ModernDialect.name
+
+HANDSHAKES = HandshakeDialect.versions
+"""The versions whose clients begin with a handshake, and answer questions while a call is open; the newest first."""
+
+_INFO = {"name": "mrtr_server.testing", "version": __version__}
+
+
+ERAS = (MODERN, *HANDSHAKES, SepDraftDialect.name)
+"""The versions that the kit speaks."""
+
+
+def capabilities_of(era: str) -> JSON:
+    """Return the capabilities of a client that can do whatever clients of its version can be asked."""
+    version = BY_NAME.get(era)
+    if version is None or version.enriches:
+        return EVERYTHING
+    return {name: {} for name in EVERYTHING if version.structures or name != "elicitation"}
+
+
+def write_message(**message: Any) -> bytes:
+    """Return the body of a notification, or of the response to a question."""
+    return to_json({"jsonrpc": "2.0", **message})
+
+
+_GIVEN_LEVEL = "info"
+"""What a session gets that sets no level."""
+
+Post = Callable[[bytes], Awaitable[Reply]]
+"""Posts a message on behalf of the client's user, with the headers of the session so far."""
+
+
+class Handshake:
+    """Begins the session of a client, once, before its first request."""
+
+    def __init__(self, era: str, about: About) -> None:
+        self._era = era
+        self._about = about
+        self._one_at_a_time = asyncio.Lock()
+        self.reply: Reply | None = None
+        """The reply to `initialize`; None before it."""
+        self.headers: dict[str, str] = {}
+        """The headers of each request since."""
+
+    async def begin(self, post: Post, number: Callable[[], int]) -> Reply:
+        """Begin the session, unless it has begun."""
+        async with self._one_at_a_time:
+            if self.reply is None:
+                self.reply = await self._begin(post, number)
+        return self.reply
+
+    async def _begin(self, post: Post, number: Callable[[], int]) -> Reply:
+        era, about = self._era, self._about
+        params = {"protocolVersion": era, "capabilities": about.capabilities, "clientInfo": about.info}
+        reply = await post(write_request(number(), "initialize", params))
+        if BY_NAME[era].structures:  # the header came with these (Transports, Protocol Version Header)
+            self.headers["MCP-Protocol-Version"] = era
+        if reply.status != 200:  # the next request is refused for the same reason, and the test sees that
+            return reply
+        if "result" not in reply.message:
+            raise Unexpected(f"The server begins no session of {era}. {reply}")
+        if (agreed := reply.result.get("protocolVersion")) != era:
+            raise Unexpected(f"The server does not speak {era}: it agrees to {agreed}")
+        if session := reply.headers.get("mcp-session-id"):
+            self.headers["Mcp-Session-Id"] = session
+        initialized = await post(write_message(method="notifications/initialized"))
+        if initialized.status != 202:
+            raise Unexpected(f"The server does not take notifications/initialized. {initialized}")
+        level = about.log_level or "emergency"  # there is no way to ask for none
+        if level != _GIVEN_LEVEL and "logging" in reply.result.get("capabilities", {}):
+            await post(write_request(number(), "logging/setLevel", {"level": level}))
+        return reply
+
 
 One = TypeVar("One", default=Reply)
 """What a call gives: a reply, or a coroutine of one."""
@@ -83,8 +163,8 @@ class Session(ABC, Generic[One, Many]):
         self.stream = stream
         self._with_tasks: set[str] | None = None
         """The tools that have tasks, once they are known."""
-        self._caller = Caller(era=era, capabilities=capabilities, log_level=log_level)
-        self._handshake = Handshake(self._caller) if era in HANDSHAKES else None
+        self._about = About(_INFO, capabilities, log_level)
+        self._handshake = Handshake(era, self._about) if era in HANDSHAKES else None
         self._requests = 0
         self._lives: list[Lifespan] = []
 
@@ -144,8 +224,13 @@ class Session(ABC, Generic[One, Many]):
         if self.stream and method in ("tools/call", TASK_RESULT):
             params = {**params, "stream": {}}
         mirrored = await self._mirrored(server, params) if method == "tools/call" else ()
-        given, body = write(self._caller, self._next_number(), method, params, mirrored)
-        return _request(body, {**given, **self._session_headers}, token, headers)
+        number = self._next_number()
+        if self.era == MODERN:
+            given, body = write_modern(self._about, number, method, params, mirrored)
+        else:  # what clients of a handshake say once, no request says again
+            body = write_request(number, method, {**params, "_meta": {"progressToken": number}})
+            given = {**ACCEPTED, **self._session_headers}
+        return _request(body, given, token, headers)
 
     def prepare_message(self, body: bytes, token: str | None, headers: Mapping[str, str]) -> Request:
         """Return the request that posts a message of the client's session.

@@ -18,10 +18,9 @@ from ..auth.fixed_tokens import Acting
 from ..concurrency.threads import Threads
 from ..protocol.header_params import HeaderParameter
 from ..server import MRTRServer
-from .failure import Unexpected
+from .answers import Unexpected
 from .observing import Observed, watching
-from .replies import Response
-from .wire import Request
+from .replies import Request, Response
 
 __tracebackhide__ = True  # pytest then shows the test's line instead
 
@@ -39,13 +38,7 @@ T = TypeVar("T")
 
 
 class Stream(ABC):
-    """A response that is read as it comes.
-
-    Args:
-        status: its status code.
-        headers: by lower-case name.
-        seen: what is observed of the request inside the server; None if the server runs elsewhere.
-    """
+    """A response that is read as it comes."""
 
     def __init__(self, status: int, headers: Mapping[str, str], seen: Observed | None = None) -> None:
         self.status = status
@@ -70,11 +63,7 @@ class Stream(ABC):
 
 
 class Transport(ABC):
-    """The connection to one server.
-
-    Args:
-        timeout: how long a reply may take, in seconds; None for any time.
-    """
+    """The connection to one server."""
 
     def __init__(self, timeout: float | None) -> None:
         self.timeout = timeout
@@ -103,14 +92,7 @@ class Transport(ABC):
 
 
 class InProcess(Transport):
-    """Calls an ASGI application.
-
-    Args:
-        app: the application.
-        path: where its endpoint is; None for a server's own path.
-        timeout: see `Transport`.
-        acting: the user whose requests are not authenticated, with their scopes; None for nobody.
-    """
+    """Calls an ASGI application."""
 
     def __init__(
         self, app: ASGIApp, path: str | None, timeout: float | None, acting: tuple[Acting, BaseUser] | None = None
@@ -152,13 +134,7 @@ class InProcess(Transport):
 
 
 class _Served:
-    """A request that an application serves, in a task of its own.
-
-    Args:
-        app: the application.
-        scope: of the request.
-        body: of the request.
-    """
+    """A request that an application serves, in a task of its own."""
 
     _all: ClassVar[set["asyncio.Task[None]"]] = set()
     """What is being served, so that none of it is lost before it ends."""
@@ -223,12 +199,7 @@ class _Served:
 
 
 class _InProcessStream(Stream):
-    """The response of an application.
-
-    Args:
-        start: the message with its head.
-        served: the request.
-    """
+    """The response of an application."""
 
     def __init__(self, start: Message, served: _Served) -> None:
         given = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in start.get("headers", ())}
@@ -254,12 +225,7 @@ class _InProcessStream(Stream):
 
 
 class OverHTTP(Transport):
-    """Sends to an endpoint, with a new connection for each request.
-
-    Args:
-        url: the endpoint.
-        timeout: see `Transport`.
-    """
+    """Sends to an endpoint, with a new connection for each request."""
 
     def __init__(self, url: str, timeout: float | None) -> None:
         super().__init__(timeout)
@@ -292,14 +258,7 @@ class OverHTTP(Transport):
 
 
 class _HTTPStream(Stream):
-    """A response over HTTP.
-
-    Args:
-        connection: its connection.
-        sock: that of the connection.
-        response: what has been read of it.
-        timeout: see `Transport`.
-    """
+    """A response over HTTP."""
 
     def __init__(self, connection: HTTPConnection, sock: socket, response: HTTPResponse, timeout: float | None) -> None:
         super().__init__(response.status, {name.lower(): value for name, value in response.getheaders()})
@@ -349,12 +308,7 @@ def transports(
 
 
 class Lifespan:
-    """The life of an application between its startup and its shutdown.
-
-    Args:
-        app: the application.
-        timeout: how long either may take, in seconds.
-    """
+    """The life of an application between its startup and its shutdown."""
 
     def __init__(self, app: ASGIApp, timeout: float | None) -> None:
         self._app = app
@@ -388,12 +342,7 @@ class Lifespan:
 
 
 async def within(seconds: float | None, work: Awaitable[T]) -> T:
-    """Wait for a reply, and fail the test if it takes too long.
-
-    Args:
-        seconds: how long it may take; None for any time.
-        work: what awaits it.
-    """
+    """Wait for a reply, and fail the test if it takes too long."""
     try:
         async with asyncio.timeout(seconds) as limit:
             return await work

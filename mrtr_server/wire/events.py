@@ -34,11 +34,7 @@ E = TypeVar("E", bound=Event)
 
 
 class EventReader(Generic[E]):
-    """Reads the events of one stream.
-
-    Args:
-        kind: the class of the events that it returns.
-    """
+    """Reads the events of one stream."""
 
     comments = 0
     """How many comments came, which keep a stream open."""
@@ -52,11 +48,7 @@ class EventReader(Generic[E]):
         self._data: list[str] = []
 
     def feed(self, data: bytes) -> list[E]:
-        """Return the events that are whole with these bytes.
-
-        Args:
-            data: what came next.
-        """
+        """Return the events that are whole with these bytes."""
         self._rest += data
         if b"\n" not in data:
             return []

@@ -25,13 +25,7 @@ _PREFIX = VERSION_FIELD.rpartition("/")[0] + "/"
 
 
 class About(NamedTuple):
-    """A client, as each of its requests describes it (Overview, `_meta`).
-
-    Args:
-        info: its name and version, in the shape of `Implementation`.
-        capabilities: what it declares.
-        log_level: the least severe messages that it wants; None for none.
-    """
+    """A client, as each of its requests describes it (Overview, `_meta`)."""
 
     info: JSON
     capabilities: Mapping[str, Any]
@@ -41,18 +35,7 @@ class About(NamedTuple):
 def write_modern(
     about: About, number: int, method: str, params: JSON, mirrored: Iterable[HeaderParameter] = ()
 ) -> tuple[dict[str, str], bytes]:
-    """Return a request as it goes over the wire.
-
-    Args:
-        about: who sends it.
-        number: its id, and the token of its progress.
-        method: the protocol's method.
-        params: its parameters, without `_meta`.
-        mirrored: the arguments that headers mirror.
-
-    Returns:
-        The headers, and the body.
-    """
+    """Return a request as it goes over the wire."""
     meta: JSON = {
         VERSION_FIELD: ModernDialect.version,
         _PREFIX + "clientInfo": about.info,
@@ -74,13 +57,7 @@ def write_modern(
 
 
 def write_request(number: int, method: str, params: JSON) -> bytes:
-    """Return the body of a request.
-
-    Args:
-        number: its id.
-        method: the protocol's method.
-        params: its parameters.
-    """
+    """Return the body of a request."""
     return write_json({"jsonrpc": "2.0", "id": number, "method": method, "params": params})
 
 

@@ -23,8 +23,8 @@ from pydantic import BaseModel, Field
 from mrtr_server import Confirm, Context, ElicitUrl, MRTRServer, Sample, SetupError, Task, ToolError
 from mrtr_server.cli import main
 from mrtr_server.cli.call_arguments import read_arguments
+from mrtr_server.cli.terminal_client import TerminalPieces
 from mrtr_server.cli.terminal_form import problem_of
-from mrtr_server.cli.terminal_pieces import TerminalPieces
 from mrtr_server.client import Piece
 
 from ..support.serving import TIMEOUT, in_thread, without_settings

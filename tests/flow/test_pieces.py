@@ -26,7 +26,7 @@ from mrtr_server import (
     ToolResult,
 )
 from mrtr_server.testing import EVERYTHING, Client, Reply, no, replica, sampled, yes
-from mrtr_server.testing.wire import ERAS, HANDSHAKES
+from mrtr_server.testing.session import ERAS, HANDSHAKES
 
 from ..support.effects import EFFECTS
 from ..support.flows import pieces_of

@@ -49,7 +49,7 @@ from ..support.serving import ROOT, in_thread
 from ..support.wire import ACCEPT, JSON, VERSION, Reply, Wire, modern, request
 
 PACKAGE = ROOT / "mrtr_server"
-SHARED = {"all_dialects", "dialect", "handshake_entries", "handshake_questions", "handshake_versions"}
+SHARED = {"all_dialects", "dialect", "handshake_forms", "handshake_versions"}
 FORMS = {"draft_encodings", "drafts", "handshake", "v2026_07_28"}
 MODULES = [PACKAGE / "protocol" / f"{name}.py" for name in sorted(SHARED | FORMS)]
 

@@ -56,7 +56,8 @@ def question(method: str = "elicitation/create", **params: Any) -> Question:
         "message": "Please provide the input string to echo back",
         "requestedSchema": {"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]},
     }
-    return Question("form", method, params or form, ("elicitation.form",))
+    kind = "form" if method == "elicitation/create" else "sample"
+    return Question(kind, method, params or form, ("elicitation.form",))
 
 
 def task(status: Any = "working", **fields: Any) -> Task:

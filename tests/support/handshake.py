@@ -12,8 +12,8 @@ import httpx
 from jsonschema import Draft202012Validator
 
 from mrtr_server.testing import EVERYTHING
-from mrtr_server.testing.events import Event, EventReader
-from mrtr_server.testing.wire import HANDSHAKES
+from mrtr_server.testing.replies import Event, EventReader
+from mrtr_server.testing.session import HANDSHAKES
 
 from .serving import TIMEOUT
 from .wire import ACCEPT, Reply, request

@@ -17,8 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from typing_extensions import override
 
 from mrtr_server import testing
-from mrtr_server.testing.replies import Response
-from mrtr_server.testing.wire import Request
+from mrtr_server.testing.replies import Request, Response
 
 from .serving import TIMEOUT
 

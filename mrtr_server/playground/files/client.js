@@ -1,5 +1,6 @@
 // A client of the protocol: sends requests, and keeps what went over the wire.
 import { mirrored, modern } from "./dialects.js";
+import { KINDS } from "./questions.js";
 
 const SHOWN = ["content-type", "retry-after", "www-authenticate", "connection", "x-served-by"];
 const REPORT = "mrtr-round";
@@ -43,7 +44,7 @@ export class Client {
     this.dialect = modern;
     this.user = "";
     this.token = "";
-    this.can = { form: true, url: true, sampling: true, roots: true, tasks: true };
+    this.can = { ...Object.fromEntries(KINDS.map((kind) => [kind.name, true])), tasks: true };
     this._ids = 0;
   }
 

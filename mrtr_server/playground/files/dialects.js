@@ -1,4 +1,5 @@
 // The two forms of the protocol that the page speaks: how requests are written, and what a result means.
+import { KINDS } from "./questions.js";
 
 const META = "io.modelcontextprotocol/";
 const VERSION = "2026-07-28";
@@ -31,11 +32,9 @@ export const modern = {
   title: "2026-07-28",
   request(id, method, params, client) {
     const capabilities = {};
-    if (client.can.form || client.can.url) {
-      capabilities.elicitation = { ...(client.can.form ? { form: {} } : {}), ...(client.can.url ? { url: {} } : {}) };
+    for (const kind of KINDS.filter((each) => client.can[each.name])) {
+      kind.capability.reduce((within, name) => (within[name] ??= {}), capabilities);
     }
-    if (client.can.sampling) capabilities.sampling = {};
-    if (client.can.roots) capabilities.roots = {};
     if (client.can.tasks || method.startsWith("tasks/")) capabilities.extensions = { [TASKS]: {} };
     const _meta = {
       [`${META}protocolVersion`]: VERSION,

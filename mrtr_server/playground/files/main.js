@@ -6,6 +6,7 @@ import { dialects, modern } from "./dialects.js";
 import { Flow } from "./flow.js";
 import { formFor } from "./forms.js";
 import { jsonView } from "./json_view.js";
+import { KINDS } from "./questions.js";
 import { chip } from "./wire_view.js";
 
 const place = (id) => document.getElementById(id);
@@ -16,10 +17,7 @@ let onPage = null; // what the entry on the page was made of
 let suggests = false;
 
 const CAPABILITIES = {
-  form: "Forms and confirmations",
-  url: "Pages to open",
-  sampling: "Messages of a model",
-  roots: "Folders",
+  ...Object.fromEntries(KINDS.map((kind) => [kind.name, kind.title])),
   tasks: "Tasks",
 };
 

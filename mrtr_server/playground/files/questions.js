@@ -51,10 +51,8 @@ function questionView(key, request, onAnswer) {
 
 function kindOf(request) {
   const params = request?.params ?? {};
-  if (request?.method === "elicitation/create" && params.mode === "url") return page;
-  if (request?.method === "elicitation/create") return isConfirmation(params.requestedSchema) ? confirmation : form;
-  if (request?.method === "sampling/createMessage") return sampling;
-  if (request?.method === "roots/list") return roots;
+  const found = KINDS.find((kind) => kind.method === request?.method && (!kind.mode || kind.mode === (params.mode ?? "form")));
+  if (found) return found.view(params);
   return { ...unknown, title: `Unknown question ${request?.method ?? ""}` };
 }
 
@@ -182,3 +180,12 @@ const unknown = {
     },
   }),
 };
+
+/** The kinds of asks that the page can answer: by which request they come, what declares them, and what shows them. */
+export const KINDS = [
+  { name: "form", title: "Forms and confirmations", method: "elicitation/create", mode: "form", capability: ["elicitation", "form"],
+    view: (params) => (isConfirmation(params.requestedSchema) ? confirmation : form) },
+  { name: "url", title: "Pages to open", method: "elicitation/create", mode: "url", capability: ["elicitation", "url"], view: () => page },
+  { name: "sampling", title: "Messages of a model", method: "sampling/createMessage", capability: ["sampling"], view: () => sampling },
+  { name: "roots", title: "Folders", method: "roots/list", capability: ["roots"], view: () => roots },
+];
