@@ -26,13 +26,13 @@ GROUPS = [
         "server",
         "The server",
         "The application, its limits and its settings.",
-        "MRTRServer Limits RateLimits OpenTelemetry",
+        "MRTRServer ServerInfo Limits RateLimits Lists Shutdown Metrics OpenTelemetry Task InputSchema",
     ),
     Group(
         "handlers",
         "Inside handlers",
         "What a handler takes as parameters.",
-        "Context Depends Header State Inputs InputRequired IdempotencyKey Caller Client Principal",
+        "Context Depends Header State Inputs InputRequired IdempotencyKey Caller ClientInfo Principal",
     ),
     Group(
         "hooks",
@@ -71,8 +71,8 @@ GROUPS = [
         "client",
         "The client",
         "The client for programs, `mrtr_server.client`.",
-        "Client Bounds Form Link Sampling Choice Progress Piece Task ToolReply PromptReply ResourceReply Tool Prompt "
-        "Resource Template ClientError CallFailed RequestRefused TaskCancelled NotAnswered NoReply BadReply",
+        "Client Bounds Form Link Sampling Choice Progress Piece TaskState ToolReply PromptReply ResourceReply Tool "
+        "Prompt Resource Template ClientError CallFailed RequestRefused TaskCancelled NotAnswered NoReply BadReply",
         "mrtr_server.client",
     ),
     Group(
@@ -80,8 +80,8 @@ GROUPS = [
         "Testing",
         "The test kit, `mrtr_server.testing`.",
         "Client AsyncClient Flow Reply Asked Answer Answerable Answers accept decline cancel yes no sampled roots "
-        "slowly Event Progress Error Task Notifications Log Clock SharedStore replica replicas short_lease Unexpected "
-        "EVERYTHING",
+        "slowly Event Progress Error TaskView Notifications Log Clock SharedStore replica replicas short_lease "
+        "Unexpected EVERYTHING",
         "mrtr_server.testing",
     ),
 ]

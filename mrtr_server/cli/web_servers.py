@@ -156,10 +156,10 @@ def serve_with_uvicorn(serving: Serving, listening: socket.socket | None) -> Non
 
 def _note_protocol(protocol: Any) -> None:
     """Log that uvicorn serves in its own way, where it does."""
-    from ..uvicorn_http.bounded_protocol import Bounds
+    from ..uvicorn_http.bounded_protocol import RequestBounds
     from ..uvicorn_http.one_write import why_slower
 
-    if not issubclass(protocol, Bounds):
+    if not issubclass(protocol, RequestBounds):
         logger.warning(
             "There is no timeout for receiving requests, because this release does not support uvicorn %s. Install a "
             "supported version, or set the timeouts in a proxy",

@@ -34,7 +34,7 @@ from ..methods.discovery import Discoverer
 from ..methods.dispatcher import Dispatcher
 from ..methods.failures import ErrorReporter
 from ..methods.hooked_calls import HookedCalls
-from ..methods.lists import Lists
+from ..methods.lists import ListRequests
 from ..methods.prompt_and_resource_rounds import Rounds
 from ..methods.prompts import Prompts
 from ..methods.resources import Resources
@@ -182,7 +182,9 @@ class ServerParts:
             Tools(registry, rounds, self.tasks, errors, authorizer, self.rates),
             Prompts(registry, prompt_and_resource_rounds, authorizer),
             Resources(registry, prompt_and_resource_rounds, authorizer),
-            Lists(registry, authorizer, cursors, page_size=lists.page_size, ttl=lists.cache_seconds, scope=cache),
+            ListRequests(
+                registry, authorizer, cursors, page_size=lists.page_size, ttl=lists.cache_seconds, scope=cache
+            ),
             Completions(registry, self.threads, errors, authorizer, discoverer.has_completions),
             discoverer,
             subscriptions,

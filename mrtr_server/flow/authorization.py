@@ -44,7 +44,7 @@ class Hook:
     outer: "tuple[Hook, ...]" = ()
 
 
-Asked = tuple[Hook | None, str]
+Guarded = tuple[Hook | None, str]
 """Something that is to be used: its own hook, and its name or URI."""
 
 Verdict = bool | BaseException
@@ -146,7 +146,7 @@ class Authorizer:
         """Check whether anybody need be asked for what has this hook."""
         return hook is not None or self.guards_all
 
-    async def require(self, caller: Caller, method: str, kind: str, asked: Asked, *, has_begun: bool = False) -> None:
+    async def require(self, caller: Caller, method: str, kind: str, asked: Guarded, *, has_begun: bool = False) -> None:
         """Check that a caller may use something.
 
         Args:
@@ -171,7 +171,7 @@ class Authorizer:
             raise UnknownTarget(kind, asked[1], has_begun=has_begun)
 
     async def allowed(
-        self, caller: Caller, method: str, asked: Sequence[Asked], *, challenges: bool = False
+        self, caller: Caller, method: str, asked: Sequence[Guarded], *, challenges: bool = False
     ) -> list[bool]:
         """Return for each of several things whether a caller may use it now; see `require`.
 
@@ -184,12 +184,12 @@ class Authorizer:
             raise InsufficientScope(*(scope for each in lacking for scope in each.scopes))
         return [verdict is True for verdict in verdicts]
 
-    async def shown(self, caller: Caller, method: str, asked: Sequence[Asked]) -> list[bool]:
+    async def shown(self, caller: Caller, method: str, asked: Sequence[Guarded]) -> list[bool]:
         """Return for each of several things whether it exists for a caller: missing scopes hide nothing."""
         verdicts = await self._reported(caller, method, asked)
         return [verdict is True or isinstance(verdict, InsufficientScope) for verdict in verdicts]
 
-    async def _reported(self, caller: Caller, method: str, asked: Sequence[Asked]) -> list[Verdict]:
+    async def _reported(self, caller: Caller, method: str, asked: Sequence[Guarded]) -> list[Verdict]:
         """Return the verdicts, with a line in the log for those that hooks failed to give."""
         verdicts = await self._verdicts(caller, asked)
         failed = [
@@ -203,7 +203,7 @@ class Authorizer:
             report_failure(what, method, name, more, error=error)
         return verdicts
 
-    async def still_allowed(self, caller: Caller, asked: Asked) -> bool:
+    async def still_allowed(self, caller: Caller, asked: Guarded) -> bool:
         """Check whether what a caller has begun in the background may continue.
 
         Raises:
@@ -216,7 +216,7 @@ class Authorizer:
             raise StoreUnavailable(f"authorize= failed with {type(verdict).__name__}")
         return verdict
 
-    async def _verdicts(self, caller: Caller, asked: Sequence[Asked]) -> list[Verdict]:
+    async def _verdicts(self, caller: Caller, asked: Sequence[Guarded]) -> list[Verdict]:
         verdicts: list[Verdict] = [hook is None or hook.visible <= caller.scopes for hook, _ in asked]
         of_server = [(self._of_server, name) for _, name in asked]
         depth = max((len(hook.outer) for hook, _ in asked if hook is not None), default=0)

@@ -8,7 +8,7 @@ from typing import Any
 from ..schema.stored import Stored
 from .asks import Confirm
 from .home import OWN, Addresses, Home
-from .resolver import Asked, Declared
+from .resolver import Declared, DeclaredAsk
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ class Handler:
     def declares_confirmation(self) -> bool:
         """Whether a parameter of it or of a dependency is a confirmation, or `confirm=` is."""
         nodes = () if self.declared is None else self.declared.nodes
-        return any(isinstance(node, Asked) and isinstance(node.ask, Confirm) for node in nodes)
+        return any(isinstance(node, DeclaredAsk) and isinstance(node.ask, Confirm) for node in nodes)
 
     @property
     def own_parameters(self) -> set[str]:

@@ -18,7 +18,7 @@ from .waiting_round import WaitingRound
 
 
 @dataclass(slots=True, eq=False)
-class Asked:
+class DeclaredAsk:
     """An ask that fills a parameter, or that `confirm=` makes.
 
     Args:
@@ -80,7 +80,7 @@ class Lasting:
     needs: tuple["Node", ...] = ()
 
 
-Node = Asked | Dependency | Lasting
+Node = DeclaredAsk | Dependency | Lasting
 Sources = Mapping[str, str | Node]
 """Where parameters come from, by name: an argument of the call, or a node."""
 
@@ -176,7 +176,7 @@ class _Resolution:
         self._threads = threads
         self._teardown = teardown
 
-    def ask(self, asked: Asked) -> bool:
+    def ask(self, asked: DeclaredAsk) -> bool:
         """Look an answer up, or ask for it; return whether it is there."""
         ask, question = asked.ask, asked.question
         if question is None:
@@ -196,7 +196,7 @@ class _Resolution:
             self._values[asked] = answer
         return answer is not OPEN
 
-    def _make(self, asked: Asked, text: str) -> Any:
+    def _make(self, asked: DeclaredAsk, text: str) -> Any:
         function, sources = asked.made[text]
         made = function(**self._keywords(sources))
         if not isinstance(made, str) and text != "messages":

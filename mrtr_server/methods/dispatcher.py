@@ -9,7 +9,7 @@ from ..protocol.messages import STATE_METHODS, Call, Outcome, Outlet
 from ..rates.rate_limiter import RateLimiter
 from .completion import Completions
 from .discovery import Discoverer
-from .lists import Lists
+from .lists import ListRequests
 from .prompts import Prompts
 from .rate_limited import Method, rated
 from .resources import Resources
@@ -35,7 +35,7 @@ class Dispatcher:
         tools: Tools,
         prompts: Prompts,
         resources: Resources,
-        lists: Lists,
+        lists: ListRequests,
         completions: Completions,
         discoverer: Discoverer,
         subscriptions: Subscriptions,

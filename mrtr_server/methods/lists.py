@@ -14,7 +14,7 @@ from ..protocol.messages import JSON, Call, Complete, Outcome, Outlet
 from ..registration.registry import Record, Registry
 
 
-class Lists:
+class ListRequests:
     """Lists what there is, page by page (Pagination). Callers who may not use something do not see it.
 
     Args:

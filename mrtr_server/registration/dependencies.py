@@ -23,7 +23,7 @@ from ..errors import SetupError
 from ..flow.asks import Ask, Confirm, Text
 from ..flow.home import Home, identity
 from ..flow.journal import UNSET
-from ..flow.resolver import Asked, Declared, Dependency, Lasting, Node, Sources
+from ..flow.resolver import Declared, DeclaredAsk, Dependency, Lasting, Node, Sources
 from ..schema.type_parts import union_members
 from .declarations import Declaration, Depends, as_written, read_declaration
 from .declared_asks import bind_ask, refuse_braces, text_parameters
@@ -78,7 +78,7 @@ def compile_declared(
         where = f"{handler}: confirm="
         asked = Declaration("confirm=", where, bool, Confirm(given, key=ask.key or "confirm", plain=ask.plain), UNSET)
         confirmation = plan.node(asked, plan.scope)
-    asks = [node for node in [confirmation, *parameters.values(), *plan.nodes] if isinstance(node, Asked)]
+    asks = [node for node in [confirmation, *parameters.values(), *plan.nodes] if isinstance(node, DeclaredAsk)]
     _set_keys(handler, list(dict.fromkeys(asks)), plan.default_keys)
     defaults = {name: arguments[name].default for name in plan.wanted if _has_default(arguments[name])}
     rest = next((name for name in plan.wanted if arguments[name].kind is Parameter.VAR_KEYWORD), None)
@@ -182,7 +182,7 @@ class _Plan:
         this = (id(mark), declaration.name, str(declaration.type), *sources)
         if declaration.otherwise is UNSET and this in self._made:
             return self._made[this]
-        node = Asked(declaration.where, ask, read, made, _nodes_of(sources), None if made else ask.question())
+        node = DeclaredAsk(declaration.where, ask, read, made, _nodes_of(sources), None if made else ask.question())
         self.default_keys[node] = default_key
         self._made[this] = node
         return node
@@ -295,9 +295,9 @@ def _is_plain(kind: Any) -> bool:
     )
 
 
-def _set_keys(handler: str, asks: list[Asked], defaults: Mapping[Node, str]) -> None:
+def _set_keys(handler: str, asks: list[DeclaredAsk], defaults: Mapping[Node, str]) -> None:
     """Set the key of every ask: its own, or the first of its default keys that is free."""
-    taken: dict[str, Asked] = {}
+    taken: dict[str, DeclaredAsk] = {}
     for asked in asks:
         if (key := asked.ask.key) is not None:
             if key in taken:

@@ -16,7 +16,7 @@ from ..flow.handler import Handler
 from ..flow.home import Home
 from ..flow.idempotency_keys import IdempotencyKey
 from ..flow.inputs import InputRequired
-from ..flow.resolver import Asked, Dependency
+from ..flow.resolver import DeclaredAsk, Dependency
 from ..protocol.messages import JSON
 from ..schema.stored import Stored, stored_as
 from ..schema.type_parts import union_members
@@ -171,7 +171,7 @@ def asked_fields(handler: Handler) -> Iterator[tuple[str, str, JSON]]:
     """
     nodes = () if handler.declared is None else handler.declared.nodes
     for node in nodes:
-        if isinstance(node, Asked) and isinstance(node.ask, Elicit):
+        if isinstance(node, DeclaredAsk) and isinstance(node.ask, Elicit):
             for where, name, field in _fields(node.ask.schema):
                 yield (node.key, node.key, field) if node.ask.of_value else (where, name, field)
     for part in _parts(handler):

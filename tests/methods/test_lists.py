@@ -10,7 +10,7 @@ from mrtr_server.crypto.place_codec import Cursors
 from mrtr_server.errors import InvalidParams, OverBudget
 from mrtr_server.flow.authorization import Authorizer
 from mrtr_server.limits import LONGEST_NAME
-from mrtr_server.methods.lists import Lists
+from mrtr_server.methods.lists import ListRequests
 from mrtr_server.protocol.messages import Call, Complete
 
 from ..support.methods import Notes, body
@@ -27,12 +27,12 @@ class Served:
     """The lists of an application, three entries a page."""
 
     app: MRTRServer
-    lists: Lists = field(init=False)
+    lists: ListRequests = field(init=False)
 
     def __post_init__(self) -> None:
         parts = self.app._parts
         authorizer = Authorizer(parts.settings.authorize, parts.threads)
-        self.lists = Lists(
+        self.lists = ListRequests(
             self.app.registry, authorizer, Cursors(RING), page_size=3, ttl=60.0, scope="public"
         )  # fmt: skip
 
