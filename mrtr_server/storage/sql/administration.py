@@ -2,25 +2,24 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from ...crypto.keys import (
-    LIVE_ANSWER,
-    LIVE_EVENT,
-    LIVE_OUTCOME,
-    LIVE_PAGES,
-    LIVE_SESSION,
-    OUTCOME,
-    REPORT,
-    TASK,
-    TASK_PIECES,
-    KeyRing,
-)
+from ...crypto import keys
 from ...crypto.place_codec import PlaceCodec
 from ...errors import InvalidRequestState, SetupError
 from . import open_database
 from .database import Advice, Database
+
+
+@asynccontextmanager
+async def _opened(url: str) -> AsyncIterator[Database]:
+    database = open_database(url)
+    try:
+        yield database
+    finally:
+        await database.close()
 
 
 async def upgrade(url: str) -> str:
@@ -29,11 +28,8 @@ async def upgrade(url: str) -> str:
     Returns what was done, in words. Where it raises `StoreUnavailable`, the tables are as they were, or complete but
     for an index.
     """
-    database = open_database(url)
-    try:
+    async with _opened(url) as database:
         found = await database.upgrade()
-    finally:
-        await database.close()
     if found is None:
         return f"{database.name}: created the tables, at version {database.version}"
     if found.number == database.version:
@@ -48,26 +44,20 @@ async def script(url: str) -> str:
 
     One transaction changes the tables. What follows it makes indexes while others write, each outside of a transaction.
     """
-    database = open_database(url)
-    try:
+    async with _opened(url) as database:
         found = await database.found_version()
         steps = database.steps_from(found)
         # New tables are made with their indexes, and the indexes of a later release are not ours to make.
         indexes = await database.missing_indexes() if found is not None and found.number in database.migrations else []
-    finally:
-        await database.close()
     whole = ["BEGIN", *steps, "COMMIT"] if steps else []
     return "".join(f"{step};\n" for step in (*whole, *indexes))
 
 
 async def review(url: str, processes: int = 1) -> list[Advice]:
     """Return what an operator should know of a database before so many processes use it."""
-    database = open_database(url)
-    try:
+    async with _opened(url) as database:
         await database.check()
         return await database.review(processes)
-    finally:
-        await database.close()
 
 
 async def new_epoch(url: str) -> str:
@@ -75,11 +65,8 @@ async def new_epoch(url: str) -> str:
 
     Returns what was done, in words.
     """
-    database = open_database(url)
-    try:
+    async with _opened(url) as database:
         epoch = await database.begin_epoch()
-    finally:
-        await database.close()
     return (
         f"{database.name}: the epoch {epoch} has begun. States of before that are redeemed once are refused, and the "
         "tasks that had not ended have failed: `mrtr-server tasks list --status failed` shows them"
@@ -112,15 +99,17 @@ class _Table:
 
 
 TABLES = (
-    _Table("mrtr_redemptions", (OUTCOME, LIVE_OUTCOME), ("outcome",), "sealed_redemptions", "reseal_redemption"),
+    _Table(
+        "mrtr_redemptions", (keys.OUTCOME, keys.LIVE_OUTCOME), ("outcome",), "sealed_redemptions", "reseal_redemption"
+    ),
     _Table(
         "mrtr_kept",
-        (REPORT, LIVE_ANSWER, LIVE_EVENT, LIVE_SESSION, LIVE_PAGES, TASK_PIECES),
+        (keys.REPORT, keys.LIVE_ANSWER, keys.LIVE_EVENT, keys.LIVE_SESSION, keys.LIVE_PAGES, keys.TASK_PIECES),
         ("value",),
         "sealed_values",
         "reseal_value",
     ),
-    _Table("mrtr_tasks", (TASK,), ("call", "journal", "questions", "outcome"), "sealed_tasks", "reseal_task"),
+    _Table("mrtr_tasks", (keys.TASK,), ("call", "journal", "questions", "outcome"), "sealed_tasks", "reseal_task"),
 )
 
 
@@ -143,22 +132,19 @@ class Resealed:
         return not self.left and not self.unopened
 
 
-async def reseal(url: str, ring: KeyRing) -> list[Resealed]:
+async def reseal(url: str, ring: keys.KeyRing) -> list[Resealed]:
     """Seal every row of a database under the first key of a ring, while servers work with it.
 
     A row that is changed meanwhile is not overwritten, but looked at again. It may be ended at any time and run again:
     rows that are sealed under the first key stay as they are. Raises `SetupError` where there are no tables.
     """
-    database = open_database(url)
-    try:
+    async with _opened(url) as database:
         if await database.found_version() is None:
             raise SetupError(f"{database.name}: there are no tables, so nothing to seal; check the URL of the database")
         return [
             await _reseal_table(database, table, [PlaceCodec(ring, each) for each in table.purposes])
             for table in TABLES
         ]
-    finally:
-        await database.close()
 
 
 async def _reseal_table(database: Database, table: _Table, codecs: Sequence[PlaceCodec]) -> Resealed:
