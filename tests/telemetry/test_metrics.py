@@ -243,7 +243,7 @@ class TestTasks:
         parts = app._parts
         parts.observe()
         call = Call("tools/call", {}, "deploy")
-        await parts.tasks.start(TaskTerms(required=True, rounds_first=False), call, Journal(parts.settings.clock()))
+        await parts.tasks.start(TaskTerms(required=True, rounds_first=False), call, Journal(time.time()))
         (row,) = await store.claim_tasks("dead", seconds=0.01, most=1, tools=["deploy"])
         late = TaskRun(
             TaskRecords(store, parts.shared.ring, parts.fanout, Limits(), tally=parts.tally), row, Lease(9, 0)
