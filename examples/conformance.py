@@ -420,7 +420,7 @@ async def multi_input(ctx: Context) -> str:
     return f"Hello, {first.name} and {second.name}!"
 
 
-@app.tool(task=Task("required", ttl=900, poll=0.5))
+@app.tool(task=Task("required", ttl=900, poll=0.5, rounds_first=True))
 async def test_tool_with_task(ctx: Context) -> str:
     """Ask in rounds, and continue as a task."""
     name = await ctx.elicit("What is your name?", Name, key="user_name")

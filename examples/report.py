@@ -69,7 +69,7 @@ def count_primes(thousand: int) -> int:
     return sum(all(number % divisor for divisor in range(2, int(number**0.5) + 1)) for number in numbers)
 
 
-@app.tool(task=Task("optional", ttl=3600, poll=0.5), answer_within=1800)
+@app.tool(task=Task("optional", ttl=3600, poll=0.5, rounds_first=True), answer_within=1800)
 async def report(ctx: Context) -> str:
     """Report how the primes thin out."""
     wanted = await ctx.elicit("How far should the report go?", Wanted)

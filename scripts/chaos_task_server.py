@@ -40,7 +40,7 @@ async def weigh(intent: str, key: IdempotencyKey = IdempotencyKey()) -> int:
     return await ledger.run(intent, "weigh", key)
 
 
-@app.tool(task=Task("required", poll=0.5), single_use=True)
+@app.tool(task=Task("required", poll=0.5, rounds_first=True), single_use=True)
 async def order(intent: str, ctx: Context) -> str:
     """Ask what is wished for; in the background reserve it, weigh and pack it, have it confirmed, charge for it."""
 

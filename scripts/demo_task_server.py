@@ -23,7 +23,7 @@ def write(chapter: str, quarter: str) -> str:
     return f"{chapter} of {quarter}, by process {os.getpid()}"
 
 
-@app.tool(task=Task("optional", poll=0.2))
+@app.tool(task=Task("optional", poll=0.2, rounds_first=True))
 async def report(ctx: Context) -> list[str]:
     """Ask which quarter, write a report on it in the background, and ask whether to send it."""
     asked = await ctx.elicit("Which quarter?", Quarter)

@@ -20,6 +20,7 @@ from mrtr_server import (
     MRTRServer,
     Sample,
     State,
+    Task,
     ToolError,
 )
 from mrtr_server.testing import replica
@@ -161,7 +162,7 @@ def register(app: MRTRServer) -> MRTRServer:  # noqa: C901  a list
         """Fail, for the model."""
         raise ToolError("it failed")
 
-    @app.tool(task="optional")
+    @app.tool(task=Task(rounds_first=True))
     async def work(ctx: Context) -> str:
         """Work as a task, and ask."""
         await ctx.background()

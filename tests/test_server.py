@@ -324,7 +324,7 @@ class TestTasks:
     def test_another_thing_of_that_name_is_not_mistaken_for_it(
         self, app: MRTRServer, caplog: pytest.LogCaptureFixture
     ) -> None:
-        @app.tool(task="optional")
+        @app.tool(task=Task(rounds_first=True))
         async def paint(ctx: Context) -> str:
             page = types.SimpleNamespace(background=lambda: "red")
             return str(page.background())

@@ -20,6 +20,7 @@ from ..crypto.place_codec import PlaceCodec
 from ..crypto.signing import Link, Links
 from ..errors import FlowError, InvalidRequestState, LinkRefused, StoreUnavailable
 from ..limits import Limits
+from ..logs.tracebacks import calls_author
 from ..protocol.ask_kinds import CALLBACK
 from ..protocol.callers import Principal
 from ..protocol.messages import JSON, Call, Change
@@ -133,6 +134,7 @@ class Callback(Generic[T_co]):
         self.origins = origins
         self.page = page
 
+    @calls_author
     def __call__(self, *args: Any) -> Any:
         """Call the function, as it was written."""
         return self.function(*args)

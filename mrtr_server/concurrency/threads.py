@@ -30,6 +30,7 @@ from ..errors import (
     ToolError,
 )
 from ..logs.failures import report_failure
+from ..logs.tracebacks import calls_author
 
 logger = logging.getLogger("mrtr_server")
 
@@ -155,6 +156,7 @@ async def in_own_thread(function: Callable[[], Any]) -> Any:
     return await future
 
 
+@calls_author
 def _run(job: _Job | None) -> bool:
     """Run a job; return False if there is none, which is the end of the thread."""
     if job is None:
@@ -222,6 +224,7 @@ class Called:
     is_async: bool
 
 
+@calls_author
 async def call_function(callee: Callee, keywords: Mapping[str, Any], threads: RunInThread) -> Any:
     """Call a function of the author's: an `async def` on the event loop, any other in a thread.
 

@@ -14,11 +14,11 @@ from contextlib import suppress
 from contextvars import ContextVar
 from functools import cache, wraps
 from gc import get_referents
-from pathlib import Path
 from types import AsyncGeneratorType, FrameType
 from typing import Any, NamedTuple
 from weakref import WeakSet
 
+from ..flow import authorization, teardown
 from ..flow.steps import current_dependency, current_step
 from ..logs.tracebacks import origin_of
 from ..telemetry.seen_rounds import SeenRound, current_round
@@ -39,11 +39,9 @@ _QUIET = frozenset(
 """Libraries that watch, or whose effects are nobody's concern."""
 
 _OURS = "mrtr_server"
-_PACKAGE = Path(__file__).parent.parent
-_AUTHORIZATION, _TEARDOWN = (str(_PACKAGE / "flow" / f"{each}.py") for each in ("authorization", "teardown"))
-_NO_HANDLERS = frozenset((_AUTHORIZATION, _TEARDOWN))
+_NO_HANDLERS = frozenset((authorization.__file__, teardown.__file__))
 """What calls functions of the author's that may do in every round what they do."""
-_NO_WRITERS = frozenset((_AUTHORIZATION,))
+_NO_WRITERS = frozenset((authorization.__file__,))
 """The same for statements: a teardown that commits writes what the handler has added to a session."""
 
 

@@ -13,6 +13,7 @@ from ..concurrency.threads import Called, Threads, call_function, ending_in
 from ..errors import InsufficientScope, SetupError, StoreUnavailable, UnknownTarget, check_scopes
 from ..logs.failures import report_failure
 from ..logs.refusals import RefusalLog
+from ..logs.tracebacks import calls_author
 from ..protocol.callers import Caller
 
 logger = logging.getLogger("mrtr_server")
@@ -278,6 +279,7 @@ def _call_all(calls: Sequence[Callable[[], Any]]) -> list[Any]:
     return [_attempt(call) for call in calls]
 
 
+@calls_author
 def _attempt(call: Callable[[], Any]) -> Any:
     try:
         return call()

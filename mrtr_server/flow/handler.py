@@ -17,7 +17,8 @@ class TaskTerms:
 
     Args:
         required: whether they always do, so that a client that takes none is refused.
-        rounds_first: whether they begin in rounds, and become tasks at `ctx.background()`; otherwise at once.
+        rounds_first: whether they begin in rounds, and become tasks at `ctx.background()`; otherwise at once. None if
+            nobody has said.
         ttl: how long a task is kept, from its creation, in seconds, unless its client asks for less; None for the
             server's own limit.
         poll: how often its client should ask for it, in seconds; None for the server's own.
@@ -25,7 +26,7 @@ class TaskTerms:
     """
 
     required: bool
-    rounds_first: bool
+    rounds_first: bool | None
     ttl: float | None = None
     poll: float | None = None
     concurrency: int | None = None

@@ -11,6 +11,7 @@ from typing import Any
 
 from ..errors import FlowError, OverBudget
 from ..limits import Limits
+from ..logs.tracebacks import calls_author
 from ..protocol.messages import JSON, NOTHING, Outlet, Piece, Progress
 from ..schema.results import piece_blocks
 from ..well_formed import write_json
@@ -51,6 +52,7 @@ class _Pieces:
         # Who looks at a task may not take pieces, so it has both: its own call has no `stream`.
         self._token = None if call.takes_pieces or handler.reports_progress else call.progress_token
 
+    @calls_author
     async def collect(self, **keywords: Any) -> list[JSON]:
         """Call the handler, and return the content of its result.
 

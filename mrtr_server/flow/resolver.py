@@ -7,6 +7,7 @@ from typing import Any
 
 from ..concurrency.threads import RunInThread, call_function
 from ..errors import CallEnded, FlowError
+from ..logs.tracebacks import calls_author
 from ..protocol.messages import JSON, Outlet, Question
 from .asks import Ask
 from .context import Context
@@ -196,6 +197,7 @@ class _Resolution:
             self._values[asked] = answer
         return answer is not OPEN
 
+    @calls_author
     def _make(self, asked: DeclaredAsk, text: str) -> Any:
         function, sources = asked.made[text]
         made = function(**self._keywords(sources))

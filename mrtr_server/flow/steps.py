@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from ..concurrency.threads import Threads
 from ..crypto.digests import digest
 from ..errors import FlowError, NotBegun, SetupError
+from ..logs.tracebacks import calls_author
 from ..protocol.messages import JSON
 from ..schema.misfits import describe
 from ..schema.stored import Stored, stored_as
@@ -230,6 +231,7 @@ class Steps:
     def _note_await(self) -> None:
         self._has_just_kept = False
 
+    @calls_author
     async def _execute(self, planned: Planned, stored: Stored, may_begin: Callable[[], Awaitable[bool]] | None) -> Any:
         if may_begin is not None and not await may_begin():
             raise NotBegun

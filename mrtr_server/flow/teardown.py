@@ -12,6 +12,7 @@ from typing import Any
 
 from ..concurrency.threads import Called, Callee, Threads, call_function
 from ..errors import CallEnded, FlowContinues, FlowError, MissingCapability
+from ..logs.tracebacks import calls_author
 from .steps import current_dependency
 from .waiting_round import Stop, WaitingRound
 
@@ -137,6 +138,7 @@ class _Plain:
     def enter(self) -> None:
         self._context.run(self._enter)
 
+    @calls_author
     def _enter(self) -> None:
         self.value = self._make()
         generator = _generator_of(self.value)
@@ -151,6 +153,7 @@ class _Plain:
         if self.generator is not None:
             self._context.run(self._leave, self.generator, error)
 
+    @calls_author
     def _leave(self, generator: Generator[Any, Any, Any], error: BaseException | None) -> None:
         current_dependency.set("")  # as it is for those on the loop
         try:
@@ -173,6 +176,7 @@ class _Async:
         self.generator: AsyncGenerator[Any, Any] | None = None
         self.value: Any = None
 
+    @calls_author
     async def enter(self) -> None:
         made = self._make()
         self.value = await made if isawaitable(made) else made
@@ -184,6 +188,7 @@ class _Async:
                 raise _never_yields(self.name) from None
             self.generator = generator
 
+    @calls_author
     async def leave(self, error: BaseException | None) -> None:
         generator = self.generator
         if generator is None:

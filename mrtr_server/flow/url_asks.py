@@ -9,6 +9,7 @@ from typing_extensions import override
 from ..callbacks.callback_service import NOWHERE, Callback, CallbackLink, Report
 from ..crypto.digests import digest
 from ..errors import FlowError, InvalidAnswer, SetupError
+from ..logs.tracebacks import calls_author
 from ..protocol.addresses import fault_of_page
 from ..protocol.ask_kinds import CALLBACK, URL
 from ..protocol.messages import JSON, Question
@@ -126,6 +127,7 @@ class ElicitUrl(Ask[T]):
         assert self.callback is not None  # noqa: S101  nothing leads back without one
         return question.having(url=self._address(self.callback, back))
 
+    @calls_author
     def _address(self, callback: Callback[Any], back: CallbackLink) -> str:
         if self.url is None:
             return back.link

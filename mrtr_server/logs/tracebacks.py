@@ -6,10 +6,10 @@ import os
 import sys
 import sysconfig
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import CodeType, FrameType, FunctionType, TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from ..errors import FlowError
 
@@ -17,19 +17,23 @@ logger = logging.getLogger("mrtr_server")
 
 _OURS = str(Path(__file__).parent.parent) + os.sep
 
-_CALLING = (
-    *("callbacks/callback_service", "concurrency/threads", "registration/completions", "transport/callback_pages"),
-    *(f"flow/{each}" for each in ("authorization", "pieces", "resolver", "steps", "teardown", "url_asks")),
-)
-
-_CALLERS = {f"{_OURS}{each}.py" for each in _CALLING}
-"""Our modules that call the author's functions."""
+_CALLERS: set[tuple[str, str]] = set()
+"""Our functions that call the author's, by their files and names."""
 
 _STANDARD = os.path.normcase(sysconfig.get_paths()["stdlib"]) + os.sep
 
 _FOLDERS = ("site-packages", "dist-packages")
 
 _MOST_NAMES = 4
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def calls_author(function: F) -> F:
+    """Note that a function calls those of the author's: what it calls is theirs, wherever that is installed."""
+    _CALLERS.add((function.__code__.co_filename, function.__code__.co_name))
+    return function
+
 
 CallSite = tuple[CodeType, int, CodeType]
 """A call: its code and line, and the function of ours that was called there."""
@@ -154,11 +158,11 @@ def _parts(failure: traceback.TracebackException) -> Iterator[traceback.Tracebac
 
 def _called(calls: Iterable[traceback.FrameSummary]) -> Iterator[str]:
     """Yield the files of functions that ours have called for the author: an author's code may be installed, too."""
-    caller = ""
+    caller = ("", "")
     for call in calls:
         if caller in _CALLERS and not call.filename.startswith(_OURS):
             yield call.filename
-        caller = call.filename
+        caller = call.filename, call.name
 
 
 def origin_of(file: str) -> str | None:

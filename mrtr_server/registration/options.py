@@ -54,8 +54,8 @@ class Task(Checked):
     Args:
         mode: what happens to clients that do not support tasks: with `"optional"` they wait for the result, with
             `"required"` they are refused.
-        rounds_first: whether a call begins in rounds and becomes a task at `ctx.background()`. Default: True where the
-            function calls that; otherwise a call is a task at once.
+        rounds_first: whether a call begins in rounds and becomes a task at `ctx.background()`; otherwise it is a task
+            at once. A function that calls that has to say which.
         ttl: how long a task is kept after its creation, in seconds, unless its client asks for less. Default:
             `Limits.task_seconds`.
         poll: how often a client should ask for the task, in seconds. Default: `Limits.poll_seconds`.

@@ -146,8 +146,13 @@ def _compile(function: Callable[..., Any], name: str, options: ToolOptions, home
     if goes_on and not handler.is_async:
         raise SetupError(f"{name}: ctx.background() is awaited; make the function `async def`")
     if (task := options.as_task) is not None:
-        first = goes_on if task.rounds_first is None else task.rounds_first
-        terms = TaskTerms(task.mode == "required", first, task.ttl, task.poll, options.concurrency)
+        if goes_on and task.rounds_first is None:
+            raise SetupError(
+                f"{name} calls ctx.background(), so say how its calls begin. With task=Task({task.mode!r}, "
+                "rounds_first=True) they begin in rounds, and become tasks there. With rounds_first=False they are tasks "
+                "at once, and ctx.background() does nothing"
+            )
+        terms = TaskTerms(task.mode == "required", task.rounds_first, task.ttl, task.poll, options.concurrency)
         return replace(handler, task=terms)
     if goes_on:
         logger.warning(

@@ -97,7 +97,7 @@ async def itinerary(ctx: Context) -> AsyncIterator[str]:
     yield f"\nWith {order.copies} books."
 
 
-@app.tool(task=Task("required", poll=0.05))
+@app.tool(task=Task("required", poll=0.05, rounds_first=True))
 async def print_book(ctx: Context) -> str:
     await ctx.background()
     await ctx.ask(Confirm("Print?"))

@@ -96,14 +96,14 @@ def refused() -> str:
     raise ProtocolError("Not today", data={"until": "tomorrow"})
 
 
-@app.tool(task=Task("required", poll=0.05))
+@app.tool(task=Task("required", poll=0.05, rounds_first=True))
 async def print_book(ctx: Context) -> str:
     await ctx.background()
     await ctx.progress(message="Warming up")
     return f"{(await ctx.elicit('How many?', Order)).copies} printed"
 
 
-@app.tool(task=Task("required", poll=0.05))
+@app.tool(task=Task("required", poll=0.05, rounds_first=True))
 async def endless(ctx: Context) -> str:
     await ctx.background()
     await asyncio.sleep(3600)

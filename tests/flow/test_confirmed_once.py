@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import pytest
 
-from mrtr_server import Confirm, Context, Depends, InputRequired, Inputs, MRTRServer
+from mrtr_server import Confirm, Context, Depends, InputRequired, Inputs, MRTRServer, Task
 from mrtr_server.errors import InvalidRequestState
 from mrtr_server.testing import AsyncClient, Client, Flow, Reply, decline, no, replicas, short_lease, yes
 
@@ -272,7 +272,7 @@ class TestATask:
     async def test_is_one(self, target: str) -> None:
         app = MRTRServer("bank", keys=[bytes(32)])
 
-        @app.tool(task="optional")
+        @app.tool(task=Task(rounds_first=True))
         async def in_the_background(ctx: Context) -> str:
             await ctx.confirm("Pay?")
             await ctx.background()
@@ -298,7 +298,7 @@ class TestATask:
         """Whoever sends the round before twice has two states that ask; they are one flow's."""
         app = MRTRServer("bank", keys=[bytes(32)])
 
-        @app.tool(task="optional")
+        @app.tool(task=Task(rounds_first=True))
         async def pay(ctx: Context) -> str:
             await ctx.elicit("Who?", Login)
             await ctx.confirm("Pay?")

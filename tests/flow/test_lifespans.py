@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.routing import Mount, Route
 from starlette.testclient import TestClient
 
-from mrtr_server import Confirm, Context, Depends, KeyRing, MRTRServer
+from mrtr_server import Confirm, Context, Depends, KeyRing, MRTRServer, Task
 from mrtr_server.flow.inspection import inspect_state
 from mrtr_server.testing import AsyncClient, SharedStore, replica, yes
 
@@ -96,7 +96,7 @@ def app(life: Life) -> MRTRServer:
         await ctx.confirm("Sure?")
         return resources.password
 
-    @app.tool(task="optional")
+    @app.tool(task=Task(rounds_first=True))
     async def work(resources: Annotated[Resources, Depends(life)], ctx: Context) -> str:
         await ctx.background()
         assert ctx.request is None

@@ -30,6 +30,7 @@ from mrtr_server import (
     Shutdown,
     SignedCodec,
     State,
+    Task,
     ToolError,
     ToolResult,
 )
@@ -956,7 +957,7 @@ class TestARoundThatBecomesATask:
         await bank._parts.worker.close()
 
     async def test_after_a_question_may_be_sent_again(self, bank: MRTRServer, full: Full) -> None:
-        @bank.tool(task="required")
+        @bank.tool(task=Task("required", rounds_first=True))
         async def run(ctx: Context) -> str:
             await ctx.confirm("Sure?")
             await ctx.background()
@@ -966,7 +967,7 @@ class TestARoundThatBecomesATask:
         await bank._parts.worker.close()
 
     async def test_after_a_step_goes_on_from_there_when_it_is_sent_again(self, bank: MRTRServer, full: Full) -> None:
-        @bank.tool(task="required")
+        @bank.tool(task=Task("required", rounds_first=True))
         async def run(ctx: Context) -> str:
             await ctx.confirm("Sure?")
             paid = await ctx.step(effect, "paid")

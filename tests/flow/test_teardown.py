@@ -27,6 +27,7 @@ from mrtr_server import (
     Refusal,
     Shutdown,
     State,
+    Task,
     ToolError,
 )
 from mrtr_server.flow import runner
@@ -369,7 +370,7 @@ class TestRoundsWithoutAResult:
 
     @each_way
     async def test_where_the_flow_becomes_a_task_and_in_the_rounds_of_that(self, app: MRTRServer, how: OnAsk) -> None:
-        @app.tool(task="optional")
+        @app.tool(task=Task(rounds_first=True))
         async def run(session: Annotated[str, Depends(session, on_ask=how)], ctx: Context) -> str:
             await ctx.background()
             login = await ctx.elicit("who?", Login)

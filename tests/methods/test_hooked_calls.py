@@ -27,6 +27,7 @@ from mrtr_server import (
     MRTRServer,
     ProtocolError,
     SetupError,
+    Task,
     ToolError,
 )
 from mrtr_server.testing import AsyncClient, Clock, decline, no, replica, yes
@@ -56,7 +57,7 @@ def app() -> MRTRServer:
     def refuse() -> str:
         raise ToolError("No.")
 
-    @app.tool(task="optional")
+    @app.tool(task=Task(rounds_first=True))
     async def work(ctx: Context) -> str:
         await ctx.background()
         raise LookupError("in the background")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from starlette.requests import Request
 
-from mrtr_server import Context, Metrics, MRTRServer, Shutdown
+from mrtr_server import Context, Metrics, MRTRServer, Shutdown, Task
 
 PLACE = Path(os.environ["ASKING_DIR"])
 
@@ -28,7 +28,7 @@ async def pay(ctx: Context) -> str:
     return "paid"
 
 
-@app.tool(task="optional", single_use=True)
+@app.tool(task=Task(rounds_first=True), single_use=True)
 async def ship(ctx: Context) -> str:
     """Ship in the background, once it is confirmed."""
     await ctx.confirm("Ship?")

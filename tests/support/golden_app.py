@@ -82,7 +82,7 @@ def golden(**settings: Any) -> MRTRServer:
         await ctx.confirm(f"Pay for {item}?")
         return await ctx.step(pay, item)
 
-    @app.tool(task=Task("optional", ttl=600))
+    @app.tool(task=Task("optional", ttl=600, rounds_first=True))
     async def ship(item: str, ctx: Context) -> str:
         """Reserve, go on in the background, ask there, and pay."""
         reserved = await ctx.step(reserve, item)

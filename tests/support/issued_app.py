@@ -2,7 +2,7 @@
 
 import os
 
-from mrtr_server import Context, JWTAuth, Limits, MRTRServer, RateLimits
+from mrtr_server import Context, JWTAuth, Limits, MRTRServer, RateLimits, Task
 
 from .models import Login
 
@@ -34,7 +34,7 @@ async def pay(ctx: Context) -> str:
     return f"paid by {ctx.user.identity}"
 
 
-@app.tool(task="optional")
+@app.tool(task=Task(rounds_first=True))
 async def work(ctx: Context) -> str:
     """Ask in the background."""
     await ctx.background()

@@ -74,7 +74,7 @@ def register(app: MRTRServer) -> MRTRServer:
         login = inputs.get("login", Login)
         return f"Hello, {login.name}!" if login else InputRequired(login=Elicit("Who are you?", Login))
 
-    @app.tool(task="optional")
+    @app.tool(task=Task(rounds_first=True))
     async def edit(ctx: Context) -> str:
         """Ask, and again in the background, where the client has one."""
         first = await ctx.elicit("Who begins?", Login, key="first")

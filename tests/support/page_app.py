@@ -197,7 +197,7 @@ async def forever(ctx: Context) -> str:
     return "never"
 
 
-@app.tool(task=Task("optional", poll=0.3))
+@app.tool(task=Task("optional", poll=0.3, rounds_first=True))
 async def charter(ctx: Context, seats: int = 20) -> str:
     """Charter a bus in the background, and ask what it may cost."""
     await ctx.background()
@@ -223,7 +223,7 @@ async def diary() -> AsyncIterator[str | ImageContent]:
     yield "Day 2: Oslo."
 
 
-@app.tool(task=Task("optional", poll=0.3))
+@app.tool(task=Task("optional", poll=0.3, rounds_first=True))
 async def voyage(ctx: Context) -> AsyncIterator[str | ImageContent]:
     """Tell of a journey in the background, piece by piece."""
     await ctx.background()

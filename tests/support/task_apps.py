@@ -33,7 +33,7 @@ async def greet(ctx: Context) -> str:
     return f"Hello, {(await ctx.elicit('Who are you?', Login)).name}"
 
 
-@working.tool(task=Task("optional", ttl=600, poll=0.2))
+@working.tool(task=Task("optional", ttl=600, poll=0.2, rounds_first=True))
 async def measure(ctx: Context) -> str:
     """Ask in rounds, and again as a task."""
     login = await ctx.elicit("Who are you?", Login)

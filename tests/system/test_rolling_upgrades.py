@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import pytest
 from pydantic import BaseModel, field_validator
 
-from mrtr_server import Confirm, Context, Depends, Elicit, InputRequired, Inputs, KeyRing, MRTRServer, State
+from mrtr_server import Confirm, Context, Depends, Elicit, InputRequired, Inputs, KeyRing, MRTRServer, State, Task
 from mrtr_server.testing import Client, Flow, Reply, accept, yes
 
 from ..support.models import Login
@@ -196,7 +196,7 @@ def as_task(number: int) -> MRTRServer:
         return who.name
 
     server = MRTRServer("shop", keys=RING)
-    server.tool(name="buy", task="optional")(buy)
+    server.tool(name="buy", task=Task(rounds_first=True))(buy)
     return server
 
 

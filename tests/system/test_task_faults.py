@@ -220,7 +220,7 @@ class TestStartingAgain:
         store = kind(f"sqlite:///{tmp_path}/tasks.db")
         app = MRTRServer("a", keys=[bytes(32)], store=store, limits=short_lease(0.2))
 
-        @app.tool(task="required", single_use=True)
+        @app.tool(task=Task("required", rounds_first=True), single_use=True)
         async def pay(ctx: Context) -> str:
             await ctx.confirm("Pay?")
             await ctx.background()

@@ -84,7 +84,7 @@ def seen(ctx: Context) -> JSON:
 def make(**options: Any) -> MRTRServer:
     app = MRTRServer("callers", keys=[bytes(32)], auth=Tokens(), **options)
 
-    @app.tool(task=Task("optional", poll=0.05))
+    @app.tool(task=Task("optional", poll=0.05, rounds_first=True))
     async def both(ctx: Context) -> list[JSON]:
         before = seen(ctx)
         await ctx.background()

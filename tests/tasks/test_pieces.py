@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from typing_extensions import override
 
-from mrtr_server import Context, ImageContent, KeyRing, Limits, MRTRServer, StoreUnavailable
+from mrtr_server import Context, ImageContent, KeyRing, Limits, MRTRServer, StoreUnavailable, Task
 from mrtr_server.errors import Full
 from mrtr_server.protocol.messages import NOTHING, Call, Change, Note, Piece
 from mrtr_server.storage.base import TaskRow
@@ -65,7 +65,7 @@ async def recorded(ctx: Context) -> AsyncIterator[str]:
     yield "three"
 
 
-@app.tool(task="optional")
+@app.tool(task=Task(rounds_first=True))
 async def later(ctx: Context) -> AsyncIterator[str]:
     """Become a task in the middle."""
     yield "in a round, "

@@ -40,7 +40,7 @@ async def server(
         await ctx.confirm("Pay?")
         return "paid" if name == "bank" else f"paid by the {name}"
 
-    @app.tool(task=Task("required", poll=0.05), single_use=True)
+    @app.tool(task=Task("required", poll=0.05, rounds_first=True), single_use=True)
     async def transfer(ctx: Context) -> str:
         await ctx.confirm("Transfer?")
         await ctx.background()

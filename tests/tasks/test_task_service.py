@@ -144,7 +144,7 @@ def order(thing: str, key: IdempotencyKey = IdempotencyKey()) -> str:
     return str(key)
 
 
-@app.tool(task="optional")
+@app.tool(task=Task(rounds_first=True))
 async def rounds(ctx: Context) -> list[str]:
     """Ask and order in rounds, and go on as a task."""
     flows.add(ctx.flow)
@@ -157,7 +157,7 @@ async def rounds(ctx: Context) -> list[str]:
     return [first, second, str(size.size)]
 
 
-@app.tool(task="optional")
+@app.tool(task=Task(rounds_first=True))
 async def beside(ctx: Context) -> str:
     """Ask beside the call that goes on as a task."""
     _, login = await asyncio.gather(ctx.background(), ctx.elicit("Who are you?", Login))
@@ -184,7 +184,7 @@ async def once(ctx: Context) -> str:
     return login.name
 
 
-@app.tool(task="optional", single_use=True)
+@app.tool(task=Task(rounds_first=True), single_use=True)
 async def once_later(ctx: Context) -> str:
     """Go on as one task, however often the request comes."""
     await ctx.background()

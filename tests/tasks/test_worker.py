@@ -699,7 +699,7 @@ class TestTasksThatBeginHere:
             await ctx.background()
             return tools.did("paid")
 
-        tools.app.tool(task="optional", single_use=True)(pay)
+        tools.app.tool(task=Task(rounds_first=True), single_use=True)(pay)
         await (await tools.start("at_once")).wait()
         flow = AsyncClient(tools.app, tasks=True, log_level=None).flow("pay")
         await flow.start()

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mrtr_server import BearerTokens, Context, Limits, MRTRServer, StoreUnavailable
+from mrtr_server import BearerTokens, Context, Limits, MRTRServer, StoreUnavailable, Task
 from mrtr_server.flow.overload_log import CALM_SECONDS, Overload
 from mrtr_server.storage.health import Outage
 from mrtr_server.telemetry.names import LOG_FIELDS
@@ -31,7 +31,7 @@ def server(**settings: Any) -> MRTRServer:
     async def greet(ctx: Context) -> str:
         return (await ctx.elicit("Who?", Login)).name
 
-    @app.tool(task="optional")
+    @app.tool(task=Task(rounds_first=True))
     async def deploy(ctx: Context) -> str:
         await ctx.confirm("Deploy?")
         await ctx.background()

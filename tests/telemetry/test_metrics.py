@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mrtr_server import BearerTokens, Context, InProcessStore, KeyRing, Limits, MRTRServer, Redemption, SQLStore
+from mrtr_server import BearerTokens, Context, InProcessStore, KeyRing, Limits, MRTRServer, Redemption, SQLStore, Task
 from mrtr_server.flow.admission import Admission
 from mrtr_server.flow.handler import TaskTerms
 from mrtr_server.flow.journal import Journal
@@ -44,7 +44,7 @@ def server(observed: Observed, **settings: Any) -> MRTRServer:
     async def greet(ctx: Context) -> str:
         return (await ctx.elicit("Who?", Login)).name
 
-    @app.tool(task="optional")
+    @app.tool(task=Task(rounds_first=True))
     async def deploy(ctx: Context) -> str:
         await ctx.confirm("Deploy?")
         await ctx.background()

@@ -8,7 +8,7 @@ from opentelemetry import baggage, trace
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import SpanKind, StatusCode
 
-from mrtr_server import Context, Elicit, InputRequired, Inputs, Limits, MRTRServer, ToolError
+from mrtr_server import Context, Elicit, InputRequired, Inputs, Limits, MRTRServer, Task, ToolError
 from mrtr_server.telemetry.names import SPAN_ATTRIBUTES
 from mrtr_server.telemetry.spans import LONGEST, read
 from mrtr_server.testing import Client, no, yes
@@ -45,7 +45,7 @@ def server(observed: Observed, **settings: Any) -> MRTRServer:
         login = inputs.get("login", Login)
         return InputRequired(login=Elicit("Who?", Login)) if login is None else login.name
 
-    @app.tool(task="optional")
+    @app.tool(task=Task(rounds_first=True))
     async def deploy(ctx: Context) -> str:
         await ctx.confirm("Deploy?")
         await ctx.background()

@@ -31,7 +31,7 @@ def app() -> MRTRServer:
 def deploys(app: MRTRServer) -> MRTRServer:
     """A tool that asks in rounds, and again as a task."""
 
-    @app.tool(task="optional")
+    @app.tool(task=Task(rounds_first=True))
     async def deploy(ctx: Context) -> dict[str, str]:
         await ctx.confirm("Deploy?")
         await ctx.background()
@@ -211,7 +211,7 @@ class TestAReplyThatOnlyNamesATask:
     def paying(self) -> MRTRServer:
         app = MRTRServer("kit", keys=[bytes(32)], store=Forgetful())
 
-        @app.tool(task="optional")
+        @app.tool(task=Task(rounds_first=True))
         async def pay(ctx: Context, then: str) -> str:
             await ctx.confirm("Pay?")
             await ctx.background()
