@@ -43,7 +43,7 @@ class Discoverer:
 
     def has_completions(self) -> bool:
         """Return whether there are completions, now or later."""
-        return bool(self._registry.completers) or "completions" in self._registers_later
+        return self._registry.has_completions or "completions" in self._registers_later
 
     def offers(self, change: Change) -> bool:
         """Return whether a change that clients listen to can happen: of a list, a resource or a task, now or later."""
@@ -71,7 +71,7 @@ class Discoverer:
             has.add("prompts")
         if registry.has_any("resources") or registry.has_any("resourceTemplates"):
             has.add("resources")
-        if registry.completers:
+        if registry.has_completions:
             has.add("completions")
         if registry.has_tasks:
             has.add("tasks")

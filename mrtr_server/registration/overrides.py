@@ -5,8 +5,7 @@ from typing import Any
 
 from ..errors import SetupError
 from ..flow.home import identity
-from .inclusion import Listing, Record
-from .recompiling import compiled_again, depends_on
+from .recompiling import depends_on
 from .registry import Registry, alone
 
 Function = Callable[..., Any]
@@ -66,22 +65,22 @@ class Overrides(MutableMapping[Function, Function]):
     @alone
     def _put(self, overrides: dict[Any, Function]) -> None:
         """Put functions into the places of dependencies. Raises `SetupError` if one can't be there; nothing changes."""
-        home = self._registry.home
-        before, home.overrides = home.overrides, overrides
-        made: list[tuple[Registry, Listing, str, Record]] = []
+        before = self._registry.home.overrides
         try:
-            for registry, _, _ in self._registry.everywhere():
-                for listing, key, record in registry.entries():
-                    if home in record.handler.homes:
-                        made.append((registry, listing, key, compiled_again(record)))
+            self._use(overrides)
         except BaseException:
-            home.overrides = before
+            self._use(before)
             raise
-        for registry, listing, key, record in made:
-            registry.put_instead(listing, {key: record})
         changed = {key for key in before.keys() | overrides.keys() if before.get(key) is not overrides.get(key)}
         for registry, _, _ in self._registry.everywhere():
             for each in self._registry.homes():
                 if each.lifespan is not None and identity(each.lifespan) in changed:
                     for server in tuple(registry.serving):
                         server.restart_lifespan(each)
+
+    def _use(self, overrides: dict[Any, Callable[..., Any]]) -> None:
+        """Compile all handlers with some overrides. Raises `SetupError` if one can't be."""
+        self._registry.home.overrides = overrides
+        for registry, _, _ in self._registry.everywhere():
+            registry.forget_view()
+            registry.records("tools")
