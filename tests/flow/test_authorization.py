@@ -315,7 +315,7 @@ class TestLists:
 class TestWhatIsRead:
     def test_is_never_shared_over_callers_if_it_is_guarded(self, serve: Serve) -> None:
         app = MRTRServer("public", keys=[bytes(32)], auth=TOKENS)
-        public: Any = {"ttl": 60, "scope": "public"}
+        public: Any = {"cache_seconds": 60, "cache": "public"}
         app.resource("open://x", name="open", **public)(lambda: "open")
         app.resource("closed://x", name="closed", authorize=only_alice, **public)(lambda: "closed")
         wire = serve(app)
