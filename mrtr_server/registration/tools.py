@@ -149,8 +149,8 @@ def _compile(function: Callable[..., Any], name: str, options: ToolOptions, home
         if goes_on and task.rounds_first is None:
             raise SetupError(
                 f"{name} calls ctx.background(), so say how its calls begin. With task=Task({task.mode!r}, "
-                "rounds_first=True) they begin in rounds, and become tasks there. With rounds_first=False they are tasks "
-                "at once, and ctx.background() does nothing"
+                "rounds_first=True) they begin in rounds, and become tasks there; with rounds_first=False they are "
+                "tasks at once, and ctx.background() does nothing"
             )
         terms = TaskTerms(task.mode == "required", task.rounds_first, task.ttl, task.poll, options.concurrency)
         return replace(handler, task=terms)
