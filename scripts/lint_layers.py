@@ -103,7 +103,7 @@ ONLY_IMPORTERS = {
         "flow.hooks",
         *(f"registration.{each}" for each in ("callbacks", "option_types", "options")),
         *(f"deployment.{each}" for each in ("lifecycle", "settings", "wiring")),
-        *(f"playground.{each}" for each in ("local", "observed_rounds", "page")),
+        *(f"playground.{each}" for each in ("local", "page", "rounds")),
         "server",
         "testing.transports",
     },

@@ -333,26 +333,14 @@ class RoundService:
             return None
         return await self._hand_over(handler, call, journal, bound_to, YieldReason.NO_TASK)
 
-    async def run_task(
-        self,
-        handler: Handler,
-        arguments: JSON,
-        call: Call,
-        journal: Journal,
-        task: Background,
-        outlet: Outlet,
-        should_yield: ShouldYield,
-    ) -> RoundEnd:
+    async def run_task(self, handler: Handler, arguments: JSON, call: Call, task: Background) -> RoundEnd:
         """Run a round of a task; its journal lies with the task, so nothing is sealed for the client.
 
         Args:
             handler: what to run.
             arguments: what the client fills, validated.
             call: the request.
-            outlet: takes the notes that the handler sends on its way.
-            journal: what the flow remembers.
             task: the task.
-            should_yield: asked at each boundary whether the round ends there.
 
         Returns:
             How the round ends.
@@ -361,7 +349,8 @@ class RoundService:
             StoreUnavailable: what pages have reported can't be known now; nothing has been run.
             OverBudget: the handler keeps its state as it was, and asks nothing.
         """
-        reports = await self._reported(journal, should_yield) if journal.answers else NO_REPORTS
+        journal = task.journal
+        reports = await self._reported(journal, task.should_yield) if journal.answers else NO_REPORTS
         if reports.left is not None:
             return Yielded(reports.left)
         if handler.is_pure:
@@ -376,11 +365,11 @@ class RoundService:
                 takes_early=False,
                 callbacks=self._callbacks,
                 reports=reports,
-                should_yield=should_yield,
+                should_yield=task.should_yield,
                 task=task,
                 opened=self._opened(handler),
             )
-            end = await self._run_waiting(handler, arguments, waiting, outlet)
+            end = await self._run_waiting(handler, arguments, waiting, task)
         if isinstance(end, Yielded) and end.why is YieldReason.OWN_STATE:
             journal.hand_over(self.limits)
         return end

@@ -75,8 +75,7 @@ class States:
         self._check_answers(call)
         self._unanswered.admit(call, bound_to, None)
         journal = Journal(self._clock())
-        if call.facts is not None:
-            call.facts.begin(journal)
+        call.trace.begin(journal)
         return journal, bound_to
 
     def unseal(self, handler: Handler, call: Call) -> Opened:
@@ -99,8 +98,7 @@ class States:
         except InvalidRequestState as refused:
             self._refusals.note("%s %r: refused a requestState: %s", call.method, handler.name, refused.reason)
             raise
-        if call.facts is not None:
-            call.facts.resume(journal)
+        call.trace.resume(journal)
         self._unanswered.admit(call, bound_to, journal)
         journal.deliver(call.answers or {})
         return journal, bound_to

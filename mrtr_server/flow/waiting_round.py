@@ -389,8 +389,9 @@ class WaitingRound(Round):
         """Run a function once in the flow, or return what it returned when it ran; see `Steps`."""
         if self._steps is None:
             keep, may_begin = (None, None) if self.task is None else (self._keep, self._may_begin)
+            note = self.call.trace.note
             self._steps = Steps(
-                self.journal, self._threads, self.main, self._claimed, self.wake, self.undone, keep, may_begin
+                self.journal, self._threads, self.main, self._claimed, self.wake, self.undone, note, keep, may_begin
             )
             self._started, self.running = self._steps.started, self._steps.running
         steps = self._steps

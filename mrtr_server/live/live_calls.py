@@ -453,7 +453,8 @@ class _Running:
     def let_go(self) -> None:
         """Hold nothing of the request while nothing of the call runs; `Channel.load` reads it again."""
         call = self.call
-        call.params, call.arguments, call.state, call.answers, call.facts = {}, {}, None, None, None
+        call.params, call.arguments, call.state, call.answers = {}, {}, None, None
+        call.trace.let_go()
 
     def end(self) -> None:
         """Count no bytes of the request any more."""

@@ -135,8 +135,7 @@ class Tools:
                     has_run = len(journal.steps) > steps_before
                     return await self._start_task(tool, call, journal, opened if has_run else None, has_run=has_run)
                 case Refused():
-                    if call.facts is not None:
-                        call.facts.declined = True
+                    call.trace.declined = True
                     return Complete(failed(refused(end.refusal)))
                 case Failed():
                     return self._failed(call, end.error)

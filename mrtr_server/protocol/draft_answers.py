@@ -271,7 +271,7 @@ class BegunAnew(Followed):
         return answers
 
     def _again(self, state: str, answers: dict[str, JSON] | None) -> Call:
-        again = replace(self, state=state, answers=answers, params=from_json(self.sent))
+        again = replace(self, state=state, answers=answers, params=from_json(self.sent), trace=self.trace.again())
         if again.method in WITH_ARGUMENTS:
             again.arguments = read_arguments(again.params)
         return again

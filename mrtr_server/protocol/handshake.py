@@ -279,6 +279,7 @@ class HandshakeDialect(Dialect):
         if call.method in WITH_ARGUMENTS:
             call.arguments = read_arguments(params)
         call.state = call.answers = None
+        call.trace = call.trace.again()
 
     def load_answer(self, envelope: Envelope) -> JSON:
         """Return the answer in a response to a question; see `read_response`."""

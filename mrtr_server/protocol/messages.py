@@ -11,8 +11,8 @@ from typing import Any, Literal, Protocol
 from ..crypto.digests import digest, digest_bytes
 from ..errors import RequestError
 from ..well_formed import is_well_formed, well_formed
-from .call_facts import CallFacts
 from .callers import NO_SCOPES, Caller, Client, Principal
+from .trace import Trace
 
 JSON = dict[str, Any]
 
@@ -195,7 +195,7 @@ class Call:
         mismatch: how headers differ from the arguments that they mirror; shown only to callers who may know the tool.
         grace: by how much the expiry of the state is put off, in seconds, since its answers are known to have come
             before.
-        facts: takes what comes to be known of it; None where nobody observes it.
+        trace: takes what comes to be known of it.
         stays_open: whether the call ends with its result alone, and never leaves the server for an answer. Its state is
             the journal as it is.
         binding: what its states are bound to, once that is known; it stays the same from round to round.
@@ -222,7 +222,7 @@ class Call:
     peer: tuple[str, int] | None = None
     mismatch: RequestError | None = None
     grace: float = 0.0
-    facts: CallFacts | None = field(default=None, repr=False, compare=False)
+    trace: Trace = field(default_factory=Trace, repr=False, compare=False)
     stays_open: bool = False
     binding: list[str] | None = None
 

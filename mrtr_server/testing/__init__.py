@@ -16,8 +16,8 @@ from .client import AsyncClient, Client
 from .events import Event
 from .failure import Unexpected
 from .flow import Flow
+from .inside import Log
 from .notifications import Notifications
-from .observing import Log
 from .replies import Error, Progress, Reply, Task
 from .script import Answers
 from .servers import Clock, SharedStore, replica, replicas, short_lease

@@ -6,7 +6,7 @@ from typing import Any, Generic
 from .answers import Answer, Answerable, write
 from .asked import listed
 from .failure import Unexpected
-from .observing import Log
+from .inside import Log
 from .open_call import OpenCall
 from .replies import Reply
 from .retries import Retries

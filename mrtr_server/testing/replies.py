@@ -11,7 +11,7 @@ from ..protocol.messages import JSON, PIECE, LogMessage, TaskStatus
 from .asked import Asked, Asks, listed
 from .events import Event, EventReader
 from .failure import Unexpected
-from .observing import Log, Observed
+from .inside import Log, Observed
 from .wire import Request
 
 __tracebackhide__ = True  # pytest then shows the test's line instead

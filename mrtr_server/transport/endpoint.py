@@ -31,6 +31,7 @@ from ..protocol.all_dialects import Dialect, Envelope, Reply, read_envelope
 from ..protocol.callers import NO_SCOPES, Client
 from ..protocol.messages import NOTHING, Call, Listening
 from ..protocol.served_dialects import ServedDialects
+from ..protocol.trace import HEARD
 from ..protocol.users import principal_of, scopes_of
 from .challenges import Challenges
 from .connection import Connection, Watch
@@ -78,7 +79,7 @@ class Endpoint:
     ) -> None:
         self._first = dialects.first
         self._choose = dialects.choose
-        self._dispatch = dialects.dispatching(dispatcher.dispatch)
+        self._dispatch = dispatcher.dispatch
         self._limits = limits
         self._longest_length = len(str(limits.body_bytes))
         self._uncounted = min(UNCOUNTED, limits.body_bytes)
@@ -226,6 +227,7 @@ class Endpoint:
             call = dialect.load_call(envelope, None if user is None else principal_of(user), user)
             call.root = scope.get("root_path", "")
             call.peer = scope.get("client")
+            call.trace.heard = scope.get(HEARD)
             call.scopes = NO_SCOPES if (credentials := scope.get("auth")) is None else scopes_of(credentials)
             del envelope
             self._watch.enter(connection)

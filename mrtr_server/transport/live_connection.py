@@ -24,6 +24,7 @@ from ..protocol.messages import (
     Question,
 )
 from ..protocol.sessions import Session
+from ..protocol.trace import HEARD
 from ..protocol.users import principal_of, scopes_of
 from .connection import Connection
 from .open_call_notes import OpenCallNotes, is_wanted
@@ -107,6 +108,7 @@ class LiveConnection(OpenCallNotes, Connection):
         call = self.form.load_call_of(envelope, self.principal, self._user, session)
         call.root = self.scope.get("root_path", "")
         call.peer = self.scope.get("client")
+        call.trace.heard = self.scope.get(HEARD)
         call.can_retry = call.method in OPEN_METHODS and self.can_move
         if (credentials := self.scope.get("auth")) is not None:
             call.scopes = scopes_of(credentials)

@@ -76,7 +76,7 @@ class StdioServer:
         shutdown: Shutdown,
         refusals: RefusalLog,
     ) -> None:
-        self._dispatch = dialects.dispatching(dispatcher.dispatch)
+        self._dispatch = dispatcher.dispatch
         self._dialects = dialects
         self._calls = calls
         self._live = live

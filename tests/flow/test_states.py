@@ -11,7 +11,6 @@ from mrtr_server.crypto.codec import SealedCodec
 from mrtr_server.errors import InvalidRequestState, OverBudget, RateLimited
 from mrtr_server.flow.endings import YieldReason
 from mrtr_server.flow.handler import Handler
-from mrtr_server.flow.journal import Journal
 from mrtr_server.flow.states import States
 from mrtr_server.flow.unanswered import UnansweredAsks
 from mrtr_server.protocol.messages import Call, Question
@@ -37,19 +36,6 @@ class WatchedCodec(SealedCodec):
 
 class NoRates:
     is_on = False
-
-
-class Facts:
-    """What is told of a call."""
-
-    def __init__(self) -> None:
-        self.told: list[tuple[str, Journal]] = []
-
-    def begin(self, journal: Journal) -> None:
-        self.told.append(("begins", journal))
-
-    def resume(self, journal: Journal) -> None:
-        self.told.append(("resumes", journal))
 
 
 class Desk:
@@ -201,12 +187,13 @@ class TestOpening:
         desk.states.end(call, bound_to)
         desk.states.begin(call_of(session="one"))
 
-    def test_who_observes_a_call_is_told_of_its_flow(self) -> None:
-        desk = Desk()
-        facts = Facts()
-        journal, _ = desk.states.begin(call_of(facts=facts))
-        opened, _ = desk.states.unseal(handler(), call_of(facts=facts, state=desk.leave(call_of())))
-        assert [(what, id(which)) for what, which in facts.told] == [("begins", id(journal)), ("resumes", id(opened))]
+    def test_the_trace_of_a_call_has_its_flow(self) -> None:
+        desk, first = Desk(), call_of()
+        journal, _ = desk.states.begin(first)
+        assert (first.trace.journal, first.trace.rounds) == (journal, 0)
+        second = call_of(state=desk.leave(call_of()))
+        opened, _ = desk.states.unseal(handler(), second)
+        assert (second.trace.journal, second.trace.rounds) == (opened, 1)
 
     def test_a_flow_begins_now(self) -> None:
         desk = Desk()
