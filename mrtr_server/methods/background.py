@@ -8,6 +8,7 @@ from ..errors import ArgumentsMisfit, InvalidParams, UnknownTarget
 from ..flow.authorization import Authorizer
 from ..flow.endings import Asking, Backgrounded, Completed, Failed, Refused, Yielded
 from ..flow.handler import TaskTerms
+from ..flow.round_context import RoundContext
 from ..flow.round_service import RoundService
 from ..protocol.messages import Call, Complete, Outlet
 from ..registration.registry import Registry
@@ -69,7 +70,7 @@ class BackgroundTools:
         except ArgumentsMisfit as misfit:  # the tool has changed since
             self._errors.note_changed(tool.handler.name)
             return Complete(failed(problems(call.target, misfit)))
-        end = await self._rounds.run_task(tool.handler, arguments, call, run)
+        end = await self._rounds.run_task(RoundContext(tool.handler, call, run, arguments), run)
         match end:
             case Asking() | Yielded() | Backgrounded():
                 return end

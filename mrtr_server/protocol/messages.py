@@ -198,7 +198,6 @@ class Call:
         trace: takes what comes to be known of it.
         stays_open: whether the call ends with its result alone, and never leaves the server for an answer. Its state is
             the journal as it is.
-        binding: what its states are bound to, once that is known; it stays the same from round to round.
     """
 
     method: str
@@ -224,7 +223,6 @@ class Call:
     grace: float = 0.0
     trace: Trace = field(default_factory=Trace, repr=False, compare=False)
     stays_open: bool = False
-    binding: list[str] | None = None
 
     @property
     def caller(self) -> Caller:
