@@ -35,7 +35,3 @@ class RoundContext:
     is_open: bool = field(default=False, init=False)
     journal: Journal = field(init=False)
     """What the flow remembers."""
-
-    def open(self, journal: Journal) -> None:
-        """Open the round with what its flow remembers."""
-        self.journal, self.is_open = journal, True

@@ -294,8 +294,8 @@ class RoundService:
             StoreUnavailable: what pages have reported can't be known now; nothing has been run.
             OverBudget: the handler keeps its state as it was, and asks nothing.
         """
-        journal, round_.task = task.journal, task
-        round_.open(journal)
+        round_.journal = journal = task.journal
+        round_.is_open, round_.task = True, task
         reports = await self._reported(journal, task.should_yield) if journal.answers else NO_REPORTS
         if reports.left is not None:
             return Yielded(reports.left)

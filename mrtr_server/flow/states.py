@@ -72,7 +72,7 @@ class States:
         self._unanswered.admit(call, bound_to, None)
         journal = Journal(self._clock())
         call.trace.begin(journal)
-        round_.open(journal)
+        round_.journal, round_.is_open = journal, True
         return journal
 
     def unseal(self, round_: RoundContext) -> Journal:
@@ -99,7 +99,7 @@ class States:
         call.trace.resume(journal)
         self._unanswered.admit(call, bound_to, journal)
         journal.deliver(call.answers or {})
-        round_.open(journal)
+        round_.journal, round_.is_open = journal, True
         return journal
 
     def _check_answers(self, call: Call) -> None:

@@ -36,7 +36,7 @@ from ..errors import (
 )
 from ..limits import LONGEST_KEY, LONGEST_NAME, check_length, too_long
 from ..well_formed import write_json
-from .callers import Principal
+from .callers import Sender
 from .headers import NAME_FIELDS, VERSION_HEADER, Mirrored
 from .jsonrpc import Envelope
 from .messages import (
@@ -199,13 +199,12 @@ class Dialect(ABC):
         """Return whether a message is of this dialect."""
 
     @abstractmethod
-    def load_call(self, envelope: Envelope, principal: Principal | None, user: Any) -> Call:
+    def load_call(self, envelope: Envelope, sender: Sender) -> Call:
         """Check a request, and return the call in it.
 
         Args:
             envelope: the message with its headers.
-            principal: on whose behalf it comes; None without authentication.
-            user: what the authentication layer made of the credentials.
+            sender: who sent it.
 
         Raises:
             RequestError: it is not a valid request of this dialect.

@@ -15,7 +15,7 @@ from abc import abstractmethod
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections import defaultdict
 from collections.abc import Awaitable, Iterable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from typing import Any, Literal, NamedTuple
 
 from pydantic import TypeAdapter
@@ -24,7 +24,20 @@ from pydantic_core import from_json, to_json
 from ..errors import InvalidParams, OverBudget
 from ..limits import LONGEST_KEY, check_length
 from .dialect import WITH_ARGUMENTS, read_answers, read_arguments
-from .messages import JSON, NOTHING, Call, Dispatch, NeedsInput, Note, Outcome, Outlet, Progress, Question, Unfinished
+from .messages import (
+    JSON,
+    NOTHING,
+    Call,
+    Dispatch,
+    NeedsInput,
+    Note,
+    Outcome,
+    Outlet,
+    Progress,
+    Question,
+    Unfinished,
+    request,
+)
 
 _Member = Literal["elicitation", "sampling", "roots"]
 
@@ -178,7 +191,7 @@ def open_locations(state: Any) -> tuple[AnswerLocations, Any]:
 _FIELDS = tuple(each.name for each in fields(Call))
 
 
-@dataclass(slots=True)
+@request
 class Followed(Call):
     """A call that the dialect dispatches in a way of its own."""
 
@@ -197,7 +210,7 @@ class Followed(Call):
         return {name: getattr(call, name) for name in _FIELDS}
 
 
-@dataclass(slots=True)
+@request
 class BegunAnew(Followed):
     """A call without a state, whose answers count for what its first round asks.
 
@@ -271,10 +284,9 @@ class BegunAnew(Followed):
         return answers
 
     def _again(self, state: str, answers: dict[str, JSON] | None) -> Call:
-        again = replace(self, state=state, answers=answers, params=from_json(self.sent), trace=self.trace.again())
-        if again.method in WITH_ARGUMENTS:
-            again.arguments = read_arguments(again.params)
-        return again
+        params, trace = from_json(self.sent), self.trace.again()
+        arguments = read_arguments(params) if self.method in WITH_ARGUMENTS else self.arguments
+        return replace(self, state=state, answers=answers, params=params, arguments=arguments, trace=trace)
 
 
 class _Growing:

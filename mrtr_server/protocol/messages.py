@@ -6,7 +6,7 @@ from copy import copy
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import lru_cache
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeVar, dataclass_transform
 
 from ..crypto.digests import digest, digest_bytes
 from ..errors import RequestError
@@ -168,9 +168,21 @@ class Question:
         return led
 
 
-@dataclass(slots=True)
+C = TypeVar("C")
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(field,))
+def request(cls: type[C]) -> type[C]:
+    """Make a dataclass whose fields nobody assigns, as type checkers see to.
+
+    A dataclass that is frozen at run time, too, takes 3 µs more to make, which is paid for every call.
+    """
+    return dataclass(slots=True)(cls)
+
+
+@request
 class Call:
-    """One request, read and checked by its dialect.
+    """One request, read and checked by its dialect. What comes to be known of it is in its trace.
 
     Args:
         method: the protocol's method.
@@ -223,6 +235,12 @@ class Call:
     grace: float = 0.0
     trace: Trace = field(default_factory=Trace, repr=False, compare=False)
     stays_open: bool = False
+
+    def let_go(self) -> None:
+        """Hold nothing large, for all who hold the call: it stays open for long, and what it held is not read again."""
+        changed: Any = self  # as no other code may change it
+        changed.params, changed.arguments, changed.state, changed.answers = {}, {}, None, None
+        self.trace.let_go()
 
     @property
     def caller(self) -> Caller:
