@@ -206,7 +206,7 @@ class _Served:
             if self._error is not None:
                 raise self._error
             raise FlowError(f"The hook {hook.name} of app.around returned without `await call_next(call)`")
-        if isinstance(returned, Ended) and returned.result is not None:
+        if isinstance(returned, Ended) and not (returned.result is None is ended.result):
             self._replace(hook, returned.result)
 
     def _ended(self, hook: CallHook) -> Ended:
@@ -216,13 +216,15 @@ class _Served:
         result = deepcopy(outcome.body) if hook.sees_results and isinstance(outcome, Complete) else None
         return Ended(word, trace.reference, trace.flow, trace.rounds + 1, result)
 
-    def _replace(self, hook: CallHook, result: Mapping[str, Any]) -> None:
+    def _replace(self, hook: CallHook, result: Mapping[str, Any] | None) -> None:
         """Put the result that a hook has returned into the place of the call's. Raises `FlowError` if that can't be."""
         before, who = self._outcome, f"The hook {hook.name} of app.around"
         if not hook.sees_results:
             raise FlowError(f"{who} returned a result; only one with sees_results=True may replace results")
         if not isinstance(before, Complete):
             raise FlowError(f"{who} returned a result for a round that has none; return what call_next returned")
+        if result is None:  # or what the hook may have meant to hide would go out
+            raise FlowError(f"{who} returned no result; raise ToolError to refuse it")
         if result == before.body:
             return
         try:

@@ -460,10 +460,11 @@ class TestResults:
     @pytest.mark.parametrize(
         ("result", "why"),
         [
-            ({"content": "text"}, "without a list of objects, 'content'"),
-            ({"content": []}, "without 'structuredContent', which the call's result has"),
-            ({"content": [], "structuredContent": object()}, "that is no JSON: PydanticSerializationError"),
-            (["content"], "without fields"),
+            ({"content": "text"}, "a result without a list of objects, 'content'"),
+            ({"content": []}, "a result without 'structuredContent', which the call's result has"),
+            ({"content": [], "structuredContent": object()}, "a result that is no JSON: PydanticSerializationError"),
+            (["content"], "a result without fields"),
+            (None, "no result; raise ToolError to refuse it"),
         ],
     )
     async def test_that_can_not_be_sent_fail_the_call_and_leak_nothing(
@@ -478,7 +479,7 @@ class TestResults:
             return replace(await call_next(call), result=result)
 
         reply = await AsyncClient(app).flow("structured").start()
-        assert f"breaks of app.around returned a result {why}" in reply.log
+        assert f"breaks of app.around returned {why}" in reply.log
         assert reply.result["isError"]
         assert "secret" not in str(reply.result)
 
