@@ -102,7 +102,7 @@ ONLY_IMPORTERS = {
         "flow.hooks",
         *(f"registration.{each}" for each in ("callbacks", "options")),
         *(f"deployment.{each}" for each in ("lifecycle", "settings", "wiring")),
-        *(f"playground.{each}" for each in ("local", "observed_rounds", "page")),
+        *(f"playground.{each}" for each in ("local", "page", "rounds")),
         "server",
         "testing.transports",
     },

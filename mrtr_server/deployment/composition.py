@@ -61,9 +61,17 @@ class Composition:
     @overload
     def around(self, function: F, /) -> F: ...
     @overload
-    def around(self, /, *, sees_arguments: bool = False, sees_answers: bool = False) -> Callable[[F], F]: ...
     def around(
-        self, function: Any = None, /, *, sees_arguments: bool = False, sees_answers: bool = False
+        self, /, *, sees_arguments: bool = False, sees_answers: bool = False, sees_results: bool = False
+    ) -> Callable[[F], F]: ...
+    def around(
+        self,
+        function: Any = None,
+        /,
+        *,
+        sees_arguments: bool = False,
+        sees_answers: bool = False,
+        sees_results: bool = False,
     ) -> Callable[..., Any]:
         """Register a function that runs around each round of a call: `@app.around`.
 
@@ -75,6 +83,9 @@ class Composition:
             function: the function, where the decorator has no options.
             sees_arguments: whether `call.arguments` has the arguments of the call.
             sees_answers: whether `call.answers` has what people answered.
+            sees_results: whether `ended.result` has the result. The function may then return
+                `dataclasses.replace(ended, result=...)`, and the client gets that. No pieces of a result are sent
+                before it is whole.
 
         Returns:
             The function as it is; or a decorator, where only options are given.
@@ -85,7 +96,8 @@ class Composition:
 
         def register(function: Any) -> Any:
             check_around(function)
-            self._hook(self._parts.registry.home.around, CallHook(function, sees_arguments, sees_answers))
+            hook = CallHook(function, sees_arguments, sees_answers, sees_results)
+            self._hook(self._parts.registry.home.around, hook)
             return function
 
         return register if function is None else register(function)

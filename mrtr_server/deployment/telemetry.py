@@ -1,7 +1,6 @@
 """What of one server is observed, from its start on."""
 
 import logging
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -10,8 +9,7 @@ from ..concurrency.places import PlacesByCaller
 from ..flow.admission import Admission
 from ..flow.single_use import Redeemer
 from ..logs.refusals import RefusalLog
-from ..methods.background import BackgroundTools
-from ..methods.dispatcher import Dispatcher
+from ..methods.middleware import Middleware
 from ..registration.registry import Registry
 from ..storage.base import Waiting
 from ..storage.health import VitalsWatch
@@ -20,6 +18,7 @@ from ..storage.watched import WatchedStore
 from ..tally import Tally
 from ..tasks.worker import Worker
 from ..telemetry.call_kinds import Offered
+from ..telemetry.calls import CallTelemetry
 from ..telemetry.choice import choose
 from ..telemetry.lag import measure_lag
 from ..telemetry.meters import Gauges, Histogram, Meters, Values
@@ -39,15 +38,12 @@ from ..telemetry.names import (
     USED,
     WAITING,
 )
-from ..telemetry.observed_calls import ObservedCalls
 from ..telemetry.store_measures import StoreMeasures
 from ..transport.metrics_page import MetricsPage
 from ..transport.routing import Metadata
 from .settings import Settings
 
 logger = logging.getLogger("mrtr_server")
-
-_SEEN_ROUNDS = "mrtr_server.telemetry.seen_rounds"
 
 
 class _Names:
@@ -62,9 +58,7 @@ class _Names:
 
 
 class ServerTelemetry:
-    """Connects a server with what observes it, in one place.
-
-    Nothing of it is in the way of calls before `start`, nor after it where nobody wants to know of them.
+    """Connects a server with what measures it, in one place.
 
     Args:
         settings: the server's.
@@ -78,7 +72,6 @@ class ServerTelemetry:
         places: count what is held, by limits.
         worker: runs tasks.
         redeemers: keep outcomes that the store has not taken.
-        dispatcher, background: run calls, and rounds of tasks.
     """
 
     def __init__(
@@ -94,8 +87,6 @@ class ServerTelemetry:
         places: Sequence[PlacesByCaller],
         worker: Worker,
         redeemers: Sequence[Redeemer],
-        dispatcher: Dispatcher,
-        background: BackgroundTools,
     ) -> None:
         self._settings = settings
         self._clock = clock
@@ -108,43 +99,31 @@ class ServerTelemetry:
         self._places = places
         self._worker = worker
         self._redeemers = redeemers
-        self._dispatcher = dispatcher
-        self._background = background
-        self._calls: ObservedCalls | None = None
-        self._has_started = False
+        self._calls: CallTelemetry | None = None
         self._meters: Sequence[Meters] = ()
         self._gauges = Gauges(tally, self._read)
 
     def start(self) -> None:
-        """Begin to observe calls on this event loop, if the settings, the process or its log want that.
+        """Begin to measure on this event loop, if the settings, the process or its log want that.
 
         The log does where lines of the level INFO are not dropped.
         """
-        if self._has_started:
+        if self._calls is None:
+            self._measure_calls()
+        else:
             self._measure_lag()
-            return
-        self._observe_calls()
-        self._show_rounds()
 
-    def _show_rounds(self) -> None:
-        if _SEEN_ROUNDS not in sys.modules:  # what nobody has imported, nobody has set up
-            return
-        from ..telemetry.seen_rounds import SeenRounds, round_observer
+    @property
+    def around(self) -> Sequence[Middleware]:
+        """What is around calls and rounds of tasks: nothing before `start`, and where nobody wants to know of them."""
+        return () if self._calls is None else (self._calls.middleware,)
 
-        observer = round_observer()
-        if observer is not None:
-            self._has_started = True
-            seen = SeenRounds(observer)
-            self._dispatcher.observe(seen.serve)
-            self._background.observe(seen.serve_task)
-
-    def _observe_calls(self) -> None:
+    def _measure_calls(self) -> None:
         spans, meters = choose(self._settings.telemetry, shows_metrics=self._settings.metrics is not None)
         if spans is None and not meters and not logger.isEnabledFor(logging.INFO):
             return
-        self._has_started = True
         registry = self._registry
-        self._calls = calls = ObservedCalls(
+        self._calls = CallTelemetry(
             self._tally,
             Offered(_Names(registry, "tools"), _Names(registry, "prompts"), _Names(registry, "resources")),
             lambda principal: self._quotas.of(principal).caller,
@@ -152,8 +131,6 @@ class ServerTelemetry:
             meters,
             self._clock,
         )
-        self._dispatcher.observe(calls.serve)
-        self._background.observe(calls.serve_task)
         self._meters = meters
         if meters:
             for each in meters:

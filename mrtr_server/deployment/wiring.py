@@ -1,10 +1,10 @@
 """The parts of a server, each given what it needs of the others."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from starlette.types import ASGIApp
 
@@ -35,6 +35,7 @@ from ..methods.dispatcher import Dispatcher
 from ..methods.failures import ErrorReporter
 from ..methods.hooked_calls import HookedCalls
 from ..methods.lists import ListRequests
+from ..methods.middleware import Middleware, everywhere
 from ..methods.prompt_and_resource_rounds import Rounds
 from ..methods.prompts import Prompts
 from ..methods.resources import Resources
@@ -192,11 +193,8 @@ class ServerParts:
             SessionRequests(registry, live.states, subscriptions, self.tasks, errors, authorizer),
             self.rates,
         )
-        self._hooked: HookedCalls | None = None
-        self._hook = partial(HookedCalls, registry, self.lifespans, self.threads, errors)
+        self._hooks = HookedCalls(registry, self.lifespans, self.threads, errors)
         self._dispatcher, self._background = dispatcher, background
-        if self.lifespans.known or any(each.has_hooks for each in registry.homes()):
-            self.call_hooks()
         redeemers = (self.redeemer, live.redeemer)
         vitals = VitalsWatch(settings.name, self.shared.watched, limits, lambda: list(registry.tasks))
         self.shared.watched.watch(vitals)
@@ -212,11 +210,7 @@ class ServerParts:
             (*live.holds.places, subscriptions.places, self.tasks.waits),
             self.worker,
             redeemers,
-            dispatcher,
-            background,
         )
-        self.observe = self.telemetry.start
-        """Lets calls be observed from now on, where that is wanted."""
         metadata = _resource_metadata(settings, info, path)
         challenges = Challenges(metadata, settings.scopes)
         dialects = ServedDialects(
@@ -258,10 +252,15 @@ class ServerParts:
         auth, middleware = settings.auth, settings.middleware
         served: ASGIApp = endpoint
         docs = None
+        around_tasks: Sequence[Middleware] = ()
         self.page = ""
         """The path of the page for people, with its token if it has one; empty where there is no page."""
         if settings.docs:
-            served, docs, self.page = _with_page(settings, path, ring, served, background, refusals)
+            served, docs, self.page, around_tasks = _with_page(settings, path, ring, served, refusals)
+        self._around_calls = cast(Sequence[Middleware], dialects.around)
+        self._around_tasks = around_tasks
+        self._everywhere: Sequence[Middleware] = ()
+        self._compose()
         if auth is not None or settings.scopes:
             served = Authentication(served, auth, challenges, refusals, dialects.handshake, limits.body_bytes)
         if served is not endpoint or middleware:  # the endpoint looks at its headers itself where it stands alone
@@ -333,15 +332,29 @@ class ServerParts:
 
     def call_hooks(self) -> None:
         """Run calls between hooks from now on, and enter what is to be entered before the first one."""
-        if self._hooked is None:
-            self._hooked = self._hook()
-            self._dispatcher.observe(self._hooked.serve)
-            self._background.surround(self._hooked.serve_task)
+        self._compose()
+
+    def observe(self) -> None:
+        """Serve calls within all that wants to know of them, from the start on."""
+        self.telemetry.start()
+        self._everywhere = tuple(everywhere)
+        self._compose()
+
+    def _compose(self) -> None:
+        """Put the middlewares around methods and rounds of tasks, the outermost first."""
+        around = [*self._everywhere, *self.telemetry.around]
+        hooks = [self._hooks.around] if self.lifespans.known or any(map(_has_hooks, self.registry.homes())) else []
+        self._dispatcher.serve_within([*self._around_calls, *around, *hooks])
+        self._background.serve_within([*around, *self._around_tasks, *hooks])
 
     def _why_not_ready(self) -> str:
         if self.shared.refusal:
             return "not set up"
         return "draining" if self.admission.draining else ""
+
+
+def _has_hooks(home: Home) -> bool:
+    return home.has_hooks
 
 
 def _enter(opening: Opening, home: Home) -> AbstractAsyncContextManager[Any]:
@@ -403,20 +416,21 @@ def _with_page(
     path: str,
     ring: KeyRing,
     endpoint: ASGIApp,
-    background: BackgroundTools,
     refusals: RefusalLog,
-) -> tuple[ASGIApp, Metadata, str]:
-    """Return the endpoint as the page for people needs it, the page, and its path, with its token if it has one."""
+) -> tuple[ASGIApp, Metadata, str, Sequence[Middleware]]:
+    """Return the endpoint as the page for people needs it, the page, its path, and what is around rounds of tasks.
+
+    The path has its token if it has one.
+    """
     from ..playground.local import address_of, token_of  # only where there is one
-    from ..playground.observed_rounds import ObservedRounds
-    from ..playground.observed_tasks import ObservedTasks
     from ..playground.page import Page
+    from ..playground.rounds import RoundReports, TaskRounds
 
     tasks, token = None, ""
     if settings.debug:
-        tasks, token = ObservedTasks(), token_of(ring)
-        background.observe(tasks.serve)
-    endpoint = ObservedRounds(endpoint, token)
+        tasks, token = TaskRounds(), token_of(ring)
+    endpoint = RoundReports(endpoint, token)
     page = Page(path, ring, tasks, token, own_codec=settings.codec is not None, has_auth=settings.auth is not None)
     served = Metadata(page.claims, build_middleware_stack(page, settings.middleware, refusals))
-    return endpoint, served, address_of(page.path, token) if token else page.path
+    around = () if tasks is None else (tasks.middleware,)
+    return endpoint, served, address_of(page.path, token) if token else page.path, around

@@ -9,10 +9,12 @@ from typing import Any
 from ..logs.formats import PlainText, plain
 from ..logs.refusals import SERVERS, bound_lines_of
 from ..logs.tracebacks import AuthorsFirst
-from ..telemetry.seen_rounds import SeenRound, current_round
-from .effects import EffectWatch, SourceLine, shown_path
+from ..methods.middleware import Came, Middleware, watch
+from ..protocol.messages import Call, Outlet
+from .effects import EffectWatch, shown_path
 from .refused_requests import reached
-from .round_lines import REASON, RoundLines
+from .round_lines import RoundLines
+from .rounds import Answers, SeenRound, SourceLine, current_round
 from .terminal import Terminal, short
 
 _INDENT = " " * 21
@@ -29,7 +31,7 @@ _CHATTY = ("asyncio", "uvicorn", "watchfiles", "httpx", "httpcore", "urllib3", "
 
 
 class Console:
-    """Observes rounds; see `RoundObserver`.
+    """Shows each round to the author, and each request that is refused.
 
     Args:
         terminal: where it writes.
@@ -40,15 +42,26 @@ class Console:
         self._terminal = terminal
         self._effects = effects
         self._lines = RoundLines(terminal)
+        self._answers = Answers()
         self._hinted = False
 
-    def begin(self, seen: SeenRound) -> None:
-        """Note that a request, or a round, begins."""
+    @property
+    def middleware(self) -> Middleware:
+        """What watches calls and rounds of tasks."""
+        return watch(self._begin, self._end)
+
+    def _begin(self, call: Call, outlet: Outlet) -> SeenRound:
+        seen = self._answers.begin(call, outlet)
+        current_round.set(seen)
         if seen.is_round:
             self._effects.begin(seen)
+        return seen
 
-    def end(self, seen: SeenRound) -> None:
+    def _end(self, call: Call, outlet: Outlet, seen: SeenRound, came: Came) -> None:
         """Write the line of what has ended, and which of its effects will be repeated."""
+        current_round.set(None)  # no token: a round that is abandoned ends in another context
+        seen.came = came
+        self._answers.end(seen, outlet)
         if (has_line := reached.get()) is not None:
             has_line.append(True)
         self._lines.show(seen)
@@ -94,7 +107,7 @@ class _Reasons(logging.Filter):
         seen = current_round.get()
         if seen is not None and record.exc_info and record.exc_info[1] is not None:
             error = record.exc_info[1]
-            seen.notes[REASON] = f"{type(error).__name__}: {plain(str(error))}"
+            seen.reason = f"{type(error).__name__}: {plain(str(error))}"
         return True
 
 

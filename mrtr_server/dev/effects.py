@@ -16,18 +16,12 @@ from functools import cache, wraps
 from gc import get_referents
 from types import AsyncGeneratorType, FrameType
 from typing import Any, NamedTuple
-from weakref import WeakSet
 
 from ..flow import authorization, teardown
 from ..flow.steps import current_dependency, current_step
 from ..logs.tracebacks import origin_of
-from ..telemetry.seen_rounds import SeenRound, current_round
 from .audit_events import DESCRIBED, describe_statement
-
-EFFECTS = "effects"
-"""The note of a round that has its effects outside of steps: what each is, by its source."""
-
-_TASKS = "tasks"
+from .rounds import SeenRound, SourceLine, current_round
 
 _QUIET = frozenset(
     {
@@ -43,13 +37,6 @@ _NO_HANDLERS = frozenset((authorization.__file__, teardown.__file__))
 """What calls functions of the author's that may do in every round what they do."""
 _NO_WRITERS = frozenset((authorization.__file__,))
 """The same for statements: a teardown that commits writes what the handler has added to a session."""
-
-
-class SourceLine(NamedTuple):
-    """A line of the author's code."""
-
-    file: str
-    line: int
 
 
 class _Stack(NamedTuple):
@@ -106,11 +93,9 @@ class EffectWatch:
     def begin(self, seen: SeenRound) -> None:
         """Note that a round begins, in the asyncio task that serves it."""
         self._listen_to_sqlalchemy()
-        seen.notes[EFFECTS] = {}
-        seen.notes[_TASKS] = tasks = WeakSet[asyncio.Task[Any]]()
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
         if task is not None:
-            tasks.add(task)
+            seen.tasks.add(task)
         if loop.get_task_factory() is None:  # else it is the author's own
             loop.set_task_factory(self._make_task)
 
@@ -118,7 +103,7 @@ class EffectWatch:
         """Return the effects of a round that has ended which its flow will repeat; each line is reported once."""
         if not seen.runs_again:
             return {}
-        found = {source: what for source, what in seen.notes.get(EFFECTS, {}).items() if source not in self._reported}
+        found = {source: what for source, what in seen.effects.items() if source not in self._reported}
         self._reported.update(found)
         return found
 
@@ -146,12 +131,12 @@ class EffectWatch:
 
     def _note(self, describe: Callable[[], str], no_handlers: Container[str]) -> None:
         seen = current_round.get()
-        if seen is None or EFFECTS not in seen.notes or not _is_handler():
+        if seen is None or not seen.is_round or not _is_handler():
             return
         what = describe()
         source = self._find_source(seen, no_handlers) if what else None
         if source is not None:
-            seen.notes[EFFECTS].setdefault(source, what)
+            seen.effects.setdefault(source, what)
 
     # Where
 
@@ -191,7 +176,7 @@ class EffectWatch:
 
     def _awaiting(self, seen: SeenRound) -> SourceLine | None:
         """Return the line at which the handler waits, as for a thread that it started; None if there are several."""
-        sources = {source for task in tuple(seen.notes[_TASKS]) if (source := self._waits_at(task)) is not None}
+        sources = {source for task in tuple(seen.tasks) if (source := self._waits_at(task)) is not None}
         return sources.pop() if len(sources) == 1 else None
 
     def _waits_at(self, task: "asyncio.Task[Any]") -> SourceLine | None:
@@ -205,7 +190,7 @@ class EffectWatch:
     def _make_task(self, loop: asyncio.AbstractEventLoop, coroutine: Any, /, **options: Any) -> "asyncio.Task[Any]":
         """Make an asyncio task that knows which line of the author's started it; see `loop.set_task_factory`."""
         seen = current_round.get()
-        if seen is None or _TASKS not in seen.notes:
+        if seen is None or not seen.is_round:
             return asyncio.Task(coroutine, loop=loop, **options)
         source = self._read(sys._getframe(1)).source
         token = None if source is None else _spawned_at.set(source)
@@ -214,7 +199,7 @@ class EffectWatch:
         finally:
             if token is not None:
                 _spawned_at.reset(token)
-        seen.notes[_TASKS].add(task)
+        seen.tasks.add(task)
         return task
 
 

@@ -15,8 +15,8 @@ from ..deployment.lifecycle import note_page_is_shown
 from ..errors import SetupError
 from ..logs.tracebacks import format_import_failure, is_raised_by_author, origin_of
 from ..loopback import root_url
+from ..methods.middleware import everywhere
 from ..server import MRTRServer
-from ..telemetry.seen_rounds import set_round_observer
 from .console import Console, configure_log, list_counts
 from .effects import EffectWatch
 from .refused_requests import RefusedRequests
@@ -60,7 +60,7 @@ class DevProcess:
         terminal = Terminal()
         configure_log(terminal, self.level, full_tracebacks=self.full_tracebacks)
         effects = EffectWatch(_packages_of(self.app))
-        set_round_observer(Console(terminal, effects))
+        everywhere.append(Console(terminal, effects).middleware)
         effects.install()
         note_page_is_shown()
         try:

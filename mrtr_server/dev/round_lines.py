@@ -1,23 +1,22 @@
 """A line for each round: what it is of, its time, and what happened in it."""
 
-import asyncio
 from collections.abc import Iterator
 from typing import Any
 
-from ..errors import Declined, RequestError
-from ..flow.endings import Asking, Backgrounded, Yielded
-from ..protocol.messages import Acknowledged, Complete, HandedOver, NeedsInput, Question, TaskCreated
-from ..telemetry.seen_rounds import SeenRound
+from ..errors import RequestError
+from ..protocol.messages import Acknowledged, Complete, Question, TaskCreated
 from ..well_formed import write_json
+from .rounds import SeenRound
 from .terminal import Terminal, quoted, short
-
-REASON = "reason"
-"""The note of a round that says why its handler failed."""
 
 _KINDS = {"tools/call": "tool", "prompts/get": "prompt", "resources/read": "resource"}
 _WIDEST = 24
 _BETWEEN = " · "
-_NOES = frozenset({"decline", "cancel", "no"})
+_ENDS = {
+    "cancelled": "cancelled",
+    "declined": "the person said no",
+    "handed_over": "handed over to the next round",
+}
 _LONGEST_REASON = 160
 
 
@@ -35,11 +34,11 @@ class RoundLines:
     def show(self, seen: SeenRound) -> None:
         """Write the line of a round, or of a request that was refused. Other requests have none."""
         if seen.is_round:
-            self._write(self._kind(seen), seen.target, self._number(seen), seen, self._events(seen))
-        elif isinstance(seen.error, Exception):
-            self._write("refused", seen.method, "", seen, [self._failure(_reason(seen))], "red")
-        elif seen.method == "tasks/cancel" and isinstance(seen.outcome, Acknowledged):
-            task = seen.outcome.task
+            self._write(self._kind(seen), seen.call.target, self._number(seen), seen, self._events(seen))
+        elif isinstance(seen.came, Exception):
+            self._write("refused", seen.call.method, "", seen, [self._failure(_reason(seen))], "red")
+        elif seen.call.method == "tasks/cancel" and isinstance(seen.came, Acknowledged):
+            task = seen.came.task
             reference = "" if task is None else task.reference
             self._write("task", "" if task is None else task.tool, reference, seen, ["cancelled by its client"])
 
@@ -51,15 +50,15 @@ class RoundLines:
             self._terminal.head(kind, *(styles or ("cyan",))),
             style(f"{shown:{self._width}}", "bold"),
             f"{number:8}",
-            style(f"{seen.seconds * 1000:8.1f} ms", "dim"),
+            style(f"{seen.call.trace.seconds * 1000:8.1f} ms", "dim"),
         )
         self._terminal.write(f"{' '.join(columns)}  {_BETWEEN.join(events)}".rstrip())
 
     def _kind(self, seen: SeenRound) -> str:
-        return "task" if seen.task else _KINDS[seen.method]
+        return "task" if seen.task else _KINDS[seen.call.method]
 
     def _number(self, seen: SeenRound) -> str:
-        return seen.task[:8] if seen.task else f"round {seen.number}"
+        return seen.task[:8] if seen.task else f"round {seen.call.trace.rounds + 1}"
 
     # What happened
 
@@ -74,29 +73,26 @@ class RoundLines:
 
     def _steps(self, seen: SeenRound) -> Iterator[str]:
         style = self._terminal.style
-        replayed = [name for name, ran in seen.steps if not ran]
-        ran = [name for name, ran in seen.steps if ran]
+        replayed, ran = (seen.call.trace.names(event) for event in ("replayed", "ran"))
         if replayed:
             yield style(f"replayed {_counted(replayed)}", "dim")
         if ran:
             yield f"{style('ran', 'green')} {_counted(ran)}"
 
     def _end(self, seen: SeenRound) -> str:
-        style, outcome = self._terminal.style, seen.outcome
-        if seen.asked:
-            asked = ", ".join(_asked(key, question) for key, question in seen.asked.items())
-            return f"{style('asked', 'yellow')} {asked}"
-        if isinstance(seen.error, asyncio.CancelledError):
-            return style("cancelled", "yellow")
-        if _is_no(seen):
-            return style("the person said no", "yellow")
-        if isinstance(outcome, Complete) and not outcome.body.get("isError"):
-            return f"{style('result', 'green')} {_summary(outcome.body)}"
-        if isinstance(outcome, TaskCreated):
-            return f"{style('becomes task', 'cyan')} {outcome.task.reference[:8]}"
-        if isinstance(outcome, HandedOver | NeedsInput | Asking | Yielded | Backgrounded):
-            return style("handed over to the next round", "yellow")
-        return self._failure(_reason(seen))
+        style, came = self._terminal.style, seen.came
+        match seen.call.trace.end:
+            case "asked":
+                asked = ", ".join(_asked(key, question) for key, question in seen.asked.items())
+                return f"{style('asked', 'yellow')} {asked}"
+            case "completed" if isinstance(came, Complete):
+                return f"{style('result', 'green')} {_summary(came.body)}"
+            case "task" if isinstance(came, TaskCreated):
+                return f"{style('becomes task', 'cyan')} {came.task.reference[:8]}"
+            case "cancelled" | "declined" | "handed_over" as end:
+                return style(_ENDS[end], "yellow")
+            case _:
+                return self._failure(_reason(seen))
 
     def _failure(self, reason: str) -> str:
         return f"{self._terminal.style('failed', 'red')} {short(reason, _LONGEST_REASON)}"
@@ -116,22 +112,13 @@ def _asked(key: str, question: Question) -> str:
     return f"{key} {what}"
 
 
-def _is_no(seen: SeenRound) -> bool:
-    if isinstance(seen.error, Declined):
-        return True
-    failed = isinstance(seen.outcome, Complete) and bool(seen.outcome.body.get("isError"))
-    return failed and REASON not in seen.notes and not _NOES.isdisjoint(seen.answered.values())
-
-
 def _reason(seen: SeenRound) -> str:
-    if REASON in seen.notes:
-        return str(seen.notes[REASON])
-    error = seen.outcome if isinstance(seen.outcome, RequestError) else seen.error
-    if isinstance(error, RequestError):
-        return error.message
-    if error is not None:
-        return f"{type(error).__name__}: {error}"
-    return _text(seen.outcome.body) if isinstance(seen.outcome, Complete) else ""
+    came = seen.came
+    if seen.reason:
+        return seen.reason
+    if isinstance(came, Complete):
+        return _text(came.body)
+    return came.message if isinstance(came, RequestError) else f"{type(came).__name__}: {came}"
 
 
 def _summary(body: dict[str, Any]) -> str:

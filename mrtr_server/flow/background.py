@@ -3,11 +3,21 @@
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from ..protocol.messages import Question
+from ..protocol.messages import Outlet, Question, YieldReason
+from .journal import Journal
 
 
-class Background(Protocol):
-    """The task that a round belongs to."""
+class Background(Outlet, Protocol):
+    """The task that a round belongs to, and where its notes go."""
+
+    @property
+    def journal(self) -> Journal:
+        """What its flow remembers."""
+        ...
+
+    def should_yield(self) -> YieldReason | None:
+        """Return why the round is to end at its next boundary; None if it continues."""
+        ...
 
     @property
     def lost(self) -> bool:

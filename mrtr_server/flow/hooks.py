@@ -11,7 +11,7 @@ from ..protocol.callers import Caller, ClientInfo
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-Outcome = Literal["completed", "asked", "handed_over", "task", "declined", "failed"]
+Word = Literal["completed", "asked", "handed_over", "task", "declined", "failed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +60,16 @@ class Ended:
         reference: what the log calls the failure; empty for none.
         flow: the id of the flow; empty where it needed none.
         round: which round of the flow it was, from 1.
+        result: the result, if there is one, as the protocol has it: `content` and what belongs to it of a tool,
+            `messages` of a prompt, `contents` of a resource; None unless the hook was registered with
+            `sees_results=True`. Such a hook may return `dataclasses.replace(ended, result=...)` to change it.
     """
 
-    outcome: Outcome
+    outcome: Word
     reference: str = ""
     flow: str = ""
     round: int = 1
+    result: Mapping[str, Any] | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,11 +113,13 @@ class CallHook:
         function: the function.
         sees_arguments: whether it is shown arguments.
         sees_answers: whether it is shown answers.
+        sees_results: whether it is shown results, and may return others.
     """
 
     function: Callable[..., Any]
     sees_arguments: bool
     sees_answers: bool
+    sees_results: bool = False
 
     @property
     def name(self) -> str:

@@ -48,7 +48,8 @@ class _Pieces:
         self._texts: list[str] = []
         """The texts that make up the block which comes next; joined when another block comes."""
         call = round_.call
-        self._takes_pieces = round_.task is not None or call.takes_pieces
+        self._shows_pieces = not call.trace.is_whole
+        self._takes_pieces = self._shows_pieces and (round_.task is not None or call.takes_pieces)
         # Who looks at a task may not take pieces, so it has both: its own call has no `stream`.
         self._token = None if call.takes_pieces or handler.reports_progress else call.progress_token
 
@@ -102,5 +103,6 @@ class _Pieces:
                 journal.pieces = index + 1
                 await sent
         if self._token is not None and self._round.advance(index + 1):
-            text = block["text"][:LONGEST_MESSAGE] if block["type"] == "text" else None
+            is_shown = self._shows_pieces and block["type"] == "text"
+            text = block["text"][:LONGEST_MESSAGE] if is_shown else None
             await self._outlet.send(Progress(self._token, index + 1, None, text))

@@ -9,14 +9,11 @@ from ..limits import Limits
 from ..logs.refusals import RefusalLog
 from ..protocol.messages import Call, HandedOver, NeedsInput, Question
 from .endings import YieldReason
-from .handler import Handler
 from .journal import Journal, binding
+from .round_context import RoundContext
 from .unanswered import UnansweredAsks
 
 _FULL, _OWN_STATE = YieldReason.FULL, YieldReason.OWN_STATE  # before Python 3.12, members take long to find
-
-Opened = tuple[Journal, list[str]]
-"""The flow that a call belongs to, and what its states are bound to."""
 
 
 class States:
@@ -54,40 +51,40 @@ class States:
         self._keeps_plain = keeps_plain
         self._refusals = RefusalLog()
 
-    def bound(self, call: Call) -> list[str]:
-        """Return what the states of a call are bound to; see `binding`.
+    def bind(self, round_: RoundContext) -> list[str]:
+        """Return what the states of a round are bound to; see `binding`.
 
         To be asked before the handler runs, which may change the arguments.
         """
-        bound_to = call.binding
-        if bound_to is None:
-            bound_to = call.binding = binding(self._audience, call)
-        return bound_to
+        if round_.binding is None:
+            round_.binding = binding(self._audience, round_.call)
+        return round_.binding
 
-    def begin(self, call: Call) -> Opened:
-        """Begin the flow of a call without a state.
+    def begin(self, round_: RoundContext) -> Journal:
+        """Open a round without a state: it begins a flow.
 
         Raises:
             OverBudget: the call has too many answers.
             RateLimited: it was asked too often, and never answered.
         """
-        bound_to = self.bound(call)
+        call, bound_to = round_.call, self.bind(round_)
         self._check_answers(call)
         self._unanswered.admit(call, bound_to, None)
         journal = Journal(self._clock())
-        if call.facts is not None:
-            call.facts.begin(journal)
-        return journal, bound_to
+        call.trace.begin(journal)
+        round_.journal, round_.is_open = journal, True
+        return journal
 
-    def unseal(self, handler: Handler, call: Call) -> Opened:
-        """Unseal the state of a call, and take its answers. `Journal.load` checks what it is bound to, and its expiry.
+    def unseal(self, round_: RoundContext) -> Journal:
+        """Open a round by its state, and take its answers. `Journal.load` checks the binding and the expiry.
 
         Raises:
             InvalidRequestState: it does not open, has expired, or belongs to another call.
             OverBudget: the call has too many answers.
             RateLimited: it was asked too often, and never answered.
         """
-        bound_to, state = self.bound(call), call.state
+        call, handler, bound_to = round_.call, round_.handler, self.bind(round_)
+        state = call.state
         self._check_answers(call)
         try:
             if not isinstance(state, str):
@@ -99,64 +96,37 @@ class States:
         except InvalidRequestState as refused:
             self._refusals.note("%s %r: refused a requestState: %s", call.method, handler.name, refused.reason)
             raise
-        if call.facts is not None:
-            call.facts.resume(journal)
+        call.trace.resume(journal)
         self._unanswered.admit(call, bound_to, journal)
         journal.deliver(call.answers or {})
-        return journal, bound_to
+        round_.journal, round_.is_open = journal, True
+        return journal
 
     def _check_answers(self, call: Call) -> None:
         if call.answers is not None and len(call.answers) > self._limits.answers:
             message = f"The request has more than {self._limits.answers} inputResponses"
             raise OverBudget(message, "answers", self._limits.answers)
 
-    def seal(
-        self,
-        handler: Handler,
-        call: Call,
-        journal: Journal,
-        bound_to: list[str],
-        questions: dict[str, Question],
-    ) -> NeedsInput:
+    def seal(self, round_: RoundContext, questions: dict[str, Question]) -> NeedsInput:
         """Seal the state in which a flow leaves to be answered.
 
         Args:
-            handler: what was run.
-            call: the request.
-            journal: what the flow remembers.
-            bound_to: what `begin` or `unseal` returned with it.
+            round_: the round.
             questions: what the client is to answer, by key.
 
         Raises:
             OverBudget: it has used up its rounds, makes no progress, or remembers too much.
         """
-        state = self._seal(handler, call, journal, bound_to, questions, None)
-        return NeedsInput(questions, state, journal.expires, journal.epoch if call.stays_open else "")
+        state, journal = self._seal(round_, questions, None), round_.journal
+        return NeedsInput(questions, state, journal.expires, journal.epoch if round_.call.stays_open else "")
 
-    def hand_over(
-        self, handler: Handler, call: Call, journal: Journal, bound_to: list[str], why: YieldReason
-    ) -> HandedOver:
-        """Seal the state in which a flow leaves to be continued at once; see `seal`.
+    def hand_over(self, round_: RoundContext, why: YieldReason) -> HandedOver:
+        """Seal the state in which a flow leaves to be continued at once; see `seal`."""
+        state, journal = self._seal(round_, {}, why), round_.journal
+        return HandedOver(state, journal.expires, why, journal.epoch if round_.call.stays_open else "")
 
-        Args:
-            handler: what was run.
-            call: the request.
-            journal: what the flow remembers.
-            bound_to: what `begin` or `unseal` returned with it.
-            why: why it is continued in another round.
-        """
-        state = self._seal(handler, call, journal, bound_to, {}, why)
-        return HandedOver(state, journal.expires, why, journal.epoch if call.stays_open else "")
-
-    def _seal(
-        self,
-        handler: Handler,
-        call: Call,
-        journal: Journal,
-        bound_to: list[str],
-        questions: dict[str, Question],
-        why: YieldReason | None,
-    ) -> str:
+    def _seal(self, round_: RoundContext, questions: dict[str, Question], why: YieldReason | None) -> str:
+        handler, call, journal, bound_to = round_.handler, round_.call, round_.journal, self.bind(round_)
         limits, now = self._limits, self._clock()
         journal.shed = why is _FULL
         seconds = limits.state_seconds if handler.answer_within is None else handler.answer_within
@@ -176,6 +146,6 @@ class States:
         # The flow of an open call is sealed with the call.
         return payload.decode() if call.stays_open and self._keeps_plain else self._codec.seal(payload)
 
-    def end(self, call: Call, bound_to: list[str]) -> None:
+    def end(self, round_: RoundContext) -> None:
         """Note that a flow has ended with the result of a call."""
-        self._unanswered.ended(call, bound_to)
+        self._unanswered.ended(round_.call, self.bind(round_))

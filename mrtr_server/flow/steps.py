@@ -16,6 +16,7 @@ from ..crypto.digests import digest
 from ..errors import FlowError, NotBegun, SetupError
 from ..logs.tracebacks import calls_author
 from ..protocol.messages import JSON
+from ..protocol.trace import Event
 from ..schema.misfits import describe
 from ..schema.stored import Stored, stored_as
 from ..well_formed import escape_halves
@@ -29,9 +30,6 @@ current_step: ContextVar[str] = ContextVar("mrtr_server_step", default="")
 
 current_dependency: ContextVar[str] = ContextVar("mrtr_server_dependency", default="")
 """The name of the dependency that the code runs in; empty outside of dependencies."""
-
-step_watcher: ContextVar[Callable[[str, bool], object] | None] = ContextVar("mrtr_server_step_watcher", default=None)
-"""Is told of each step by name as it is called, and whether it runs (or has run in an earlier round); for tests."""
 
 MARK = "#"
 """Separator in generated keys: `build`, `build#2`, in a side branch `worker:1f0c…#build`. No key= may have it."""
@@ -94,6 +92,7 @@ class Steps:
         asked: the keys of the asks made in this round.
         wake: tells the runner that a step has begun or ended.
         undone: what no step may take.
+        note: notes in the trace which step ran, and which was replayed.
         keep: keeps the journal when a step has run, before its result is used; None if that waits for the round's end.
         may_begin: asked before a step begins, unless nothing was awaited since the last one was kept; None where every
             step may.
@@ -110,10 +109,12 @@ class Steps:
         asked: Container[str],
         wake: Callable[[], None],
         undone: Undone,
+        note: Callable[[Event, str], None],
         keep: Callable[[], Awaitable[None]] | None = None,
         may_begin: Callable[[], Awaitable[bool]] | None = None,
     ) -> None:
         self._undone = undone
+        self._note = note
         self._keep = keep
         self._may_begin = may_begin
         self._journal = journal
@@ -184,7 +185,7 @@ class Steps:
             if result is not _RUN_AGAIN:
                 if key not in self.started:
                     self.started[key] = (planned, None)
-                    _notify_watcher(planned, runs=False)
+                    self._note("replayed", _shown(planned))
                 return result
         if task is None:
             self._refuse_undone(planned)
@@ -219,7 +220,7 @@ class Steps:
         return result
 
     def _start(self, planned: Planned, stored: Stored) -> asyncio.Task[Any]:
-        _notify_watcher(planned, runs=True)
+        self._note("ran", _shown(planned))
         may_begin = None if self._has_just_kept else self._may_begin
         task = asyncio.create_task(self._execute(planned, stored, may_begin))
         self.started[planned.key] = (planned, task)
@@ -318,9 +319,9 @@ def _replay(planned: Planned, record: Step, stored: Stored) -> Any:
     return _RUN_AGAIN
 
 
-def _notify_watcher(planned: Planned, *, runs: bool) -> None:
-    if (watcher := step_watcher.get()) is not None:
-        watcher(planned.function.func.__name__ if MARK in planned.key else planned.key, runs)
+def _shown(planned: Planned) -> str:
+    """Return the name of a step for those who watch: its key, or its function where the key is generated."""
+    return str(planned.function.func.__name__) if MARK in planned.key else planned.key
 
 
 def _stored(planned: Planned) -> Stored:

@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, AsyncExitStack
-from contextvars import ContextVar, copy_context
+from contextvars import copy_context
 from functools import partial
 from inspect import isasyncgen, isawaitable, isgenerator
 from types import TracebackType
@@ -17,9 +17,6 @@ from .steps import current_dependency
 from .waiting_round import Stop, WaitingRound
 
 logger = logging.getLogger("mrtr_server")
-
-rollback_watcher: ContextVar[Callable[[str], object] | None] = ContextVar("mrtr_server_rollback_watcher", default=None)
-"""Is told of each dependency by name that was left by `FlowContinues`; for tests."""
 
 
 class Teardown:
@@ -99,8 +96,8 @@ class Teardown:
         continues = isinstance(error, FlowContinues)
         if continues and commits:
             error = None
-        elif continues and entered.generator is not None and (watcher := rollback_watcher.get()) is not None:
-            watcher(entered.name)
+        elif continues and entered.generator is not None:
+            self._round.call.trace.note("rolled_back", entered.name)
         leave = partial(entered.leave, error)
         try:
             await call_function(Called(leave, entered.name, isinstance(entered, _Async)), {}, self.in_thread)

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from enum import Enum
+from functools import lru_cache
 from typing import Any, NoReturn, TypeVar, cast
 
 from typing_extensions import override
@@ -85,6 +86,15 @@ class Parked:
         self.waiter: asyncio.Future[None] = loop.create_future()
 
 
+@lru_cache(maxsize=1024)  # once for each tool
+def _note_at_once(name: str) -> None:
+    logger.warning(
+        "%r calls ctx.background(), which does nothing, since its task began at once; say so by "
+        "task=Task(rounds_first=False), or have it begin in rounds by task=Task(rounds_first=True)",
+        name,
+    )
+
+
 class WaitingRound(Round):
     """What happens in a round whose handler may wait.
 
@@ -94,6 +104,7 @@ class WaitingRound(Round):
         should_yield: asked at each boundary; its first answer that is not None is final.
         task: the task that the flow is; None in the foreground.
         may_become_task: whether the flow may become a task, at `ctx.background()`.
+        at_once: whether it was one from the start, though nobody has said so of its tool.
         opened: what the `lifespan=` of the handler's application has yielded; `UNSET` for nothing.
     """
 
@@ -125,6 +136,7 @@ class WaitingRound(Round):
         should_yield: ShouldYield = _never,
         task: Background | None = None,
         may_become_task: bool = False,
+        at_once: bool = False,
         opened: Any = UNSET,
     ) -> None:
         super().__init__(call, journal, name, callbacks, takes_early, reports)
@@ -134,6 +146,7 @@ class WaitingRound(Round):
         self._threads = threads
         self._should_yield = should_yield
         self._may_become_task = may_become_task
+        self._at_once = at_once
         self.opened = opened
         self.undone = Undone(opened)
         self._unawaited: dict[int, CallSite] = {}
@@ -387,8 +400,9 @@ class WaitingRound(Round):
         """Run a function once in the flow, or return what it returned when it ran; see `Steps`."""
         if self._steps is None:
             keep, may_begin = (None, None) if self.task is None else (self._keep, self._may_begin)
+            note = self.call.trace.note
             self._steps = Steps(
-                self.journal, self._threads, self.main, self._claimed, self.wake, self.undone, keep, may_begin
+                self.journal, self._threads, self.main, self._claimed, self.wake, self.undone, note, keep, may_begin
             )
             self._started, self.running = self._steps.started, self._steps.running
         steps = self._steps
@@ -408,6 +422,8 @@ class WaitingRound(Round):
             if not self.ending:
                 self.leave_for_background()
             await self._park_for_good()
+        elif self._at_once:
+            _note_at_once(self.name)
 
     def _yields(self) -> bool:
         """Whether nothing after this boundary may run in this round."""

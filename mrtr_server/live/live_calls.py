@@ -85,8 +85,8 @@ class LiveCalls:
                 origin = channel.origin()
                 running.let_go()
                 running.end()
-                call.params = origin.params = needed
-                return await self._wait_for_task(call, channel, Event(origin))
+                origin.params = needed
+                return await self._wait_for_task(replace(call, params=needed), channel, Event(origin))
             outcome = await self._begin(running, channel)
             if not isinstance(outcome, Unfinished):
                 return outcome
@@ -110,7 +110,7 @@ class LiveCalls:
             if event is None:
                 return await self._first_rounds.run(call, channel, self._dispatch)
             answers = await pages.answers(event)
-        again = replace(call, state=event.state, answers=answers)
+        again = replace(call, state=event.state, answers=answers, grace=KEPT_AFTER)
         outcome = await self._redeem(again, event, running, channel)
         if not isinstance(outcome, Unfinished):
             await pages.forget(call, event, self._parts.clock())
@@ -200,10 +200,10 @@ class LiveCalls:
                     return None
             elif not await self._have_room(running, channel, event.size):
                 return None
-            call = channel.load(event.origin)
-            call.state, call.answers = event.state, answers
+            call = replace(channel.load(event.origin), state=event.state, answers=answers, grace=KEPT_AFTER)
             del answers
             outcome = await self._redeem(call, event, running, channel)
+            del call  # before the next wait
             if not isinstance(outcome, Unfinished):
                 return outcome
             running.let_go()
@@ -220,8 +220,10 @@ class LiveCalls:
         return channel.can_move and (draining or (is_new and self._admission.has_no_room))
 
     async def _redeem(self, call: Call, event: Event, running: "_Running", channel: Channel) -> Outcome:
-        """Run the round after an answer, once in the fleet."""
-        call.grace = KEPT_AFTER  # what was answered in time counts, however long it takes until the round can run
+        """Run the round after an answer, once in the fleet.
+
+        What was answered in time counts, however long it takes until the round can run: by the grace of the call.
+        """
 
         def run(lease: Lease) -> Awaitable[Outcome]:
             return running.within(running_task(), self._dispatch(call, channel))
@@ -389,8 +391,7 @@ class _Running:
 
     def let_go(self) -> None:
         """Hold nothing of the request while nothing of the call runs; `Channel.load` reads it again."""
-        call = self.call
-        call.params, call.arguments, call.state, call.answers, call.facts = {}, {}, None, None, None
+        self.call.let_go()
 
     def end(self) -> None:
         """Count no bytes of the request any more."""

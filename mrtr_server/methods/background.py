@@ -1,37 +1,25 @@
 """Implements `TaskTools` on the registry."""
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
-from functools import partial
-from typing import assert_never
+from collections.abc import Mapping, Sequence
+from typing import assert_never, cast
 
 from ..errors import ArgumentsMisfit, InvalidParams, UnknownTarget
 from ..flow.authorization import Authorizer
 from ..flow.endings import Asking, Backgrounded, Completed, Failed, Refused, Yielded
 from ..flow.handler import TaskTerms
-from ..flow.journal import Journal
+from ..flow.round_context import RoundContext
 from ..flow.round_service import RoundService
-from ..flow.waiting_round import ShouldYield
-from ..protocol.messages import Call, Complete
+from ..protocol.messages import Call, Complete, Outlet
 from ..registration.registry import Registry
 from ..registration.tools import Tool
 from ..schema.results import failed
-from ..storage.base import TaskRow
 from ..tasks.round_executor import TaskEnd
 from ..tasks.task_run import TaskRun
 from .failures import ErrorReporter, problems, refused, tool_failure
+from .middleware import Middleware, Serve, compose
 
 logger = logging.getLogger("mrtr_server")
-
-
-Work = Callable[[], Awaitable[TaskEnd]]
-"""Runs a round of a task."""
-
-Observe = Callable[[Call, Journal, TaskRow, Work], Awaitable[TaskEnd]]
-"""Runs a round of a task that is observed: the request, the flow, the task, and what runs the round."""
-
-Surround = Callable[[Call, Journal, Work], Awaitable[TaskEnd]]
-"""Runs a round of a task between hooks: the request, the flow, and what runs the round."""
 
 
 class BackgroundTools:
@@ -49,30 +37,11 @@ class BackgroundTools:
         self._rounds = rounds
         self._errors = errors
         self._authorizer = authorizer
-        self._serve: Observe | None = None
-        self._surround: Surround | None = None
+        self._serve: Serve = self._run
 
-    def observe(self, serve: "Observe") -> None:
-        """Run every round from now on through what observes it, and through what observes it already.
-
-        Args:
-            serve: runs a round.
-        """
-        inner = self._serve
-        if inner is None:
-            self._serve = serve
-        else:
-            self._serve = lambda call, journal, row, work: serve(
-                call, journal, row, lambda: inner(call, journal, row, work)
-            )
-
-    def surround(self, serve: "Surround") -> None:
-        """Run every round between hooks from now on.
-
-        Args:
-            serve: runs a round between them.
-        """
-        self._surround = serve
+    def serve_within(self, around: Sequence[Middleware]) -> None:
+        """Run every round within middlewares from now on, of which the first is the outermost."""
+        self._serve = compose(self._run, around)
 
     @property
     def terms(self) -> Mapping[str, TaskTerms]:
@@ -84,14 +53,13 @@ class BackgroundTools:
         found = self._registry.find("tools", tool)
         return None if found is None else found.handler.answer_within
 
-    async def run(self, call: Call, journal: Journal, run: TaskRun, should_yield: ShouldYield) -> TaskEnd:
+    async def run(self, call: Call, run: TaskRun) -> TaskEnd:
         """Run a round of a task; see `TaskTools.run`."""
-        work: Work = partial(self._run, call, journal, run, should_yield)
-        if self._surround is not None:
-            work = partial(self._surround, call, journal, work)
-        return await (work() if self._serve is None else self._serve(call, journal, run.row, work))
+        call.trace.resume(run.journal)
+        return cast(TaskEnd, await self._serve(call, run))
 
-    async def _run(self, call: Call, journal: Journal, run: TaskRun, should_yield: ShouldYield) -> TaskEnd:
+    async def _run(self, call: Call, outlet: Outlet) -> TaskEnd:
+        run = cast(TaskRun, outlet)
         tool = self._registry.find("tools", call.target)
         if tool is None:
             raise UnknownTarget("tool", call.target)
@@ -102,7 +70,7 @@ class BackgroundTools:
         except ArgumentsMisfit as misfit:  # the tool has changed since
             self._errors.note_changed(tool.handler.name)
             return Complete(failed(problems(call.target, misfit)))
-        end = await self._rounds.run_task(tool.handler, arguments, call, journal, run, run, should_yield)
+        end = await self._rounds.run_task(RoundContext(tool.handler, call, run, arguments), run)
         match end:
             case Asking() | Yielded() | Backgrounded():
                 return end
@@ -112,8 +80,7 @@ class BackgroundTools:
                 except Exception as error:
                     return tool_failure(call, error, self._errors)
             case Refused(refusal):
-                if call.facts is not None:
-                    call.facts.declined = True
+                call.trace.declined = True
                 return Complete(failed(refused(refusal)))
             case Failed(error):
                 return tool_failure(call, error, self._errors)

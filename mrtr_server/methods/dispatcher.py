@@ -1,7 +1,6 @@
 """The table of methods: one function serves each."""
 
-from collections.abc import Awaitable, Callable, Mapping
-from functools import partial
+from collections.abc import Awaitable, Mapping, Sequence
 
 from ..errors import InvalidRequestState, UnknownMethod
 from ..logs.refusals import RefusalLog
@@ -10,8 +9,8 @@ from ..rates.rate_limiter import RateLimiter
 from .completion import Completions
 from .discovery import Discoverer
 from .lists import ListRequests
+from .middleware import Method, Middleware, compose, count
 from .prompts import Prompts
-from .rate_limited import Method, rated
 from .resources import Resources
 from .sessions import SessionRequests
 from .subscriptions import Subscriptions
@@ -69,16 +68,14 @@ class Dispatcher:
             "tasks/respond": tasks.respond,
             "tasks/cancel": tasks.cancel,
         }
-        self._methods = {name: rated(name, method, rates) for name, method in methods.items()}
+        counted = [count(rates)] if rates.counts_calls or rates.counts_others else []
+        self._counted = {name: compose(method, counted) for name, method in methods.items()}
+        self._methods = self._counted
 
-    def observe(self, serve: Callable[[Method, Call, Outlet], Awaitable[Outcome]]) -> None:
-        """Serve every request from now on through what observes it, or through hooks.
-
-        Args:
-            serve: serves a call by its method.
-        """
+    def serve_within(self, around: Sequence[Middleware]) -> None:
+        """Serve every request within middlewares from now on, of which the first is the outermost."""
         self._methods = {
-            name: method if name in _NO_REQUESTS else partial(serve, method) for name, method in self._methods.items()
+            name: method if name in _NO_REQUESTS else compose(method, around) for name, method in self._counted.items()
         }
 
     def dispatch(self, call: Call, outlet: Outlet) -> Awaitable[Outcome]:

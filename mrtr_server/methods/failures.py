@@ -81,8 +81,7 @@ class ErrorReporter:
             What the client sees of it.
         """
         fault = self._report(call, error)
-        if call.facts is not None:
-            call.facts.reference = str((fault.data or {}).get("reference", ""))
+        call.trace.reference = str((fault.data or {}).get("reference", ""))
         return fault
 
     def _report(self, call: Call, error: Exception) -> RequestError:

@@ -1,48 +1,49 @@
 """Calls of applications that have hooks (`app.around`, `app.on_error`), or a `lifespan=` to enter before."""
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from functools import partial
-from typing import Any, Generic, TypeVar, assert_never, cast
+from typing import Any, cast
+
+from pydantic_core import from_json
 
 from ..concurrency.threads import Threads, ending_in
 from ..errors import FlowError, RequestError
-from ..flow.endings import Asking, Backgrounded, Yielded
 from ..flow.handler import Handler
 from ..flow.home import Home
-from ..flow.hooks import CallHook, CallInfo, Ended, Failure
-from ..flow.hooks import Outcome as Word
-from ..flow.journal import Journal
+from ..flow.hooks import CallHook, CallInfo, Ended, Failure, Word
 from ..flow.lifespans import Lifespans
 from ..logs.failures import Noted, noting
 from ..logs.tracebacks import take_locals
-from ..protocol.call_facts import CallFacts
-from ..protocol.messages import (
-    ASKING_METHODS,
-    Acknowledged,
-    Call,
-    Complete,
-    Discovery,
-    HandedOver,
-    Listening,
-    NeedsInput,
-    Outcome,
-    Outlet,
-    TaskCreated,
-    TaskPage,
-    TaskResult,
-    TaskStatusResult,
-)
+from ..protocol.messages import ASKING_METHODS, JSON, Call, Complete, Outcome, Outlet
+from ..protocol.trace import End
 from ..protocol.users import request_of
 from ..registration.registry import Registry
 from ..registration.resources import Resource
 from ..tasks.round_executor import TaskEnd
+from ..tasks.task_run import TaskRun
+from ..well_formed import write_json
 from .failures import ErrorReporter, request_failure, tool_failure
-from .rate_limited import Method
+from .middleware import Serve, note_end
 
 logger = logging.getLogger("mrtr_server")
 
-T = TypeVar("T", bound=Outcome | TaskEnd)
+_WORDS: Mapping[End, Word] = {
+    "completed": "completed",
+    "listening": "completed",
+    "asked": "asked",
+    "handed_over": "handed_over",
+    "task": "task",
+    "declined": "declined",
+    "tool_error": "failed",
+    "error": "failed",
+    "cancelled": "failed",
+}
+"""What hooks are told of each end."""
+
+_CONTENTS = {"tools/call": "content", "prompts/get": "messages", "resources/read": "contents"}
+"""The list that each result has."""
 
 _NAME, _PARAMETER = b"mcp-name", b"mcp-param-"
 """Headers that mirror a request: what it is of, which may be a URI with arguments in it, and parameters of a tool."""
@@ -64,31 +65,15 @@ class HookedCalls:
         self._threads = threads
         self._errors = errors
 
-    async def serve(self, method: Method, call: Call, outlet: Outlet) -> Outcome:
-        """Serve a call. Raises as `method` does.
+    def around(self, serve: Serve) -> Serve:
+        """Return what serves between the hooks; see `Middleware`."""
 
-        Args:
-            method: serves it.
-            call: the request.
-            outlet: takes its notes.
-        """
-        handler, name = self._find(call)
-        served: _Served[Outcome] = _Served(self, call, name, handler, getattr(outlet, "scope", None))
-        return await served.run(partial(method, call, outlet))
+        async def hooked(call: Call, outlet: Outlet) -> Outcome | TaskEnd:
+            return await _Served(self, serve, call, outlet).run()
 
-    async def serve_task(self, call: Call, journal: Journal, work: Callable[[], Awaitable[TaskEnd]]) -> TaskEnd:
-        """Run a round of a task. Raises as `work` does.
+        return hooked
 
-        Args:
-            call: the request that it came from.
-            journal: what its flow remembers.
-            work: runs the round.
-        """
-        handler, name = self._find(call)
-        served: _Served[TaskEnd] = _Served(self, call, name, handler, None, journal)
-        return await served.run(work)
-
-    def _find(self, call: Call) -> tuple[Handler | None, str]:
+    def find(self, call: Call) -> tuple[Handler | None, str]:
         """Return what a call is of, and its name or URI; of what there is not, what the client sent is not shown."""
         registry, target = self._registry, call.target
         if call.method == "resources/read":
@@ -117,7 +102,7 @@ class HookedCalls:
         if self._lifespans.known:
             await self._lifespans.start_here()
 
-    def failed(self, call: Call, error: Exception) -> Any:
+    def failed(self, call: Call, error: Exception) -> Complete:
         """Return the result of a call that failed outside of its handler. Raises `RequestError` where there is none."""
         if call.method == "tools/call":
             failure = tool_failure(call, error, self._errors)
@@ -138,57 +123,39 @@ class HookedCalls:
             logger.error("The hook %s of app.on_error failed", hook.name, exc_info=error)
 
 
-class _Served(Generic[T]):
-    """A call on its way through hooks.
+class _Served:
+    """A call, or a round of a task, on its way through hooks."""
 
-    Args:
-        calls: serve it.
-        call: the request.
-        name: what it is of, as hooks are shown it.
-        handler: serves it; None if there is none.
-        scope: of its HTTP request; None if there is none.
-        journal: of a round of a task; None of any other.
-    """
-
-    def __init__(
-        self,
-        calls: HookedCalls,
-        call: Call,
-        name: str,
-        handler: Handler | None,
-        scope: Any,
-        journal: Journal | None = None,
-    ) -> None:
+    def __init__(self, calls: HookedCalls, serve: Serve, call: Call, outlet: Outlet) -> None:
         self._calls = calls
+        self._serve = serve
         self._call = call
-        self._name = name
+        self._outlet = outlet
+        self._scope: Any = getattr(outlet, "scope", None)
+        handler, self._name = calls.find(call)
         self._uri, self._template, self._variables = calls.resource_of(call)
-        self._scope = scope
-        self._journal = journal
         homes = calls.homes(handler)
         is_call = call.method in ASKING_METHODS
         self._around: list[CallHook] = [hook for home in homes for hook in home.around] if is_call else []
         self._on_error: list[CallHook] = [hook for home in homes for hook in home.on_error]
-        self._outcome: T | None = None
+        self._outcome: Outcome | TaskEnd | None = None
         self._error: BaseException | None = None
         self._has_run = False
 
-    async def run(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Run what serves the call, between the hooks."""
+    async def run(self) -> Outcome | TaskEnd:
+        """Serve it between the hooks."""
         if not (self._around or self._on_error):
             try:
                 await self._start()
             except Exception as error:
-                return cast(T, self._calls.failed(self._call, error))
-            return await work()
-        if self._call.facts is None:
-            self._call.facts = CallFacts()
-            if self._journal is not None:
-                self._call.facts.resume(self._journal)
+                return self._calls.failed(self._call, error)
+            return await self._serve(self._call, self._outlet)
+        if any(hook.sees_results for hook in self._around):
+            self._call.trace.is_whole = True
         failures: Noted = []
         try:
             with noting(failures):
-                return await self._run(work)
+                return await self._run()
         finally:
             for failed, reference in failures:
                 await self._report(failed, reference)
@@ -197,51 +164,79 @@ class _Served(Generic[T]):
         if self._call.method in ASKING_METHODS:
             await self._calls.start()
 
-    async def _run(self, work: Callable[[], Awaitable[T]]) -> T:
-        async def innermost() -> Ended:
-            if self._has_run:
-                raise RuntimeError("call_next was awaited twice")
-            self._has_run = True
-            try:
-                await self._start()
-                self._outcome = await work()
-            except BaseException as error:
-                self._error = error
-                if isinstance(error, Exception) and not self._shows_all:
-                    take_locals(error)  # before a hook that is not to see what they hold
-                raise
-            return self._ended(self._outcome)
-
+    async def _run(self) -> Outcome | TaskEnd:
         try:
-            await self._through(0, innermost)
+            await self._through(0)
         except Exception as error:
             counts = cast(Exception, ending_in(error, "app.around"))  # all errors in such a group are `Exception`s
             if counts is not self._error or not isinstance(counts, RequestError):
-                return cast(T, self._calls.failed(self._call, counts))
+                return self._calls.failed(self._call, counts)
         if self._error is not None:  # whatever a hook made of it
             raise self._error
-        return cast(T, self._outcome)
+        return cast(Outcome | TaskEnd, self._outcome)
 
-    @property
-    def _shows_all(self) -> bool:
-        return all(hook.sees_arguments and hook.sees_answers for hook in self._around)
+    async def _innermost(self) -> None:
+        if self._has_run:
+            raise RuntimeError("call_next was awaited twice")
+        self._has_run = True
+        try:
+            await self._start()
+            self._outcome = await self._serve(self._call, self._outlet)
+        except BaseException as error:
+            self._error = error
+            if isinstance(error, Exception) and not self._shows_all:
+                take_locals(error)  # before a hook that is not to see what they hold
+            raise
 
-    async def _through(self, index: int, innermost: Callable[[], Awaitable[Ended]]) -> Ended:
+    async def _through(self, index: int) -> None:
         if index == len(self._around):
-            return await innermost()
+            await self._innermost()
+            return
         hook, ended = self._around[index], None
 
         async def call_next(_: CallInfo) -> Ended:
             nonlocal ended
-            ended = await self._through(index + 1, innermost)
+            await self._through(index + 1)
+            ended = self._ended(hook)
             return ended
 
-        await hook.function(self._info(hook), call_next)
+        returned = await hook.function(self._info(hook), call_next)
         if ended is None:
             if self._error is not None:
                 raise self._error
             raise FlowError(f"The hook {hook.name} of app.around returned without `await call_next(call)`")
-        return ended
+        if isinstance(returned, Ended) and not (returned.result is None is ended.result):
+            self._replace(hook, returned.result)
+
+    def _ended(self, hook: CallHook) -> Ended:
+        trace, outcome = self._call.trace, cast(Outcome | TaskEnd, self._outcome)
+        word = _WORDS[note_end(self._call, outcome)]
+        # A copy, so that a result changes only where the hook returns another one.
+        result = deepcopy(outcome.body) if hook.sees_results and isinstance(outcome, Complete) else None
+        return Ended(word, trace.reference, trace.flow, trace.rounds + 1, result)
+
+    def _replace(self, hook: CallHook, result: Mapping[str, Any] | None) -> None:
+        """Put the result that a hook has returned into the place of the call's. Raises `FlowError` if that can't be."""
+        before, who = self._outcome, f"The hook {hook.name} of app.around"
+        if not hook.sees_results:
+            raise FlowError(f"{who} returned a result; only one with sees_results=True may replace results")
+        if not isinstance(before, Complete):
+            raise FlowError(f"{who} returned a result for a round that has none; return what call_next returned")
+        if result is None:  # or what the hook may have meant to hide would go out
+            raise FlowError(f"{who} returned no result; raise ToolError to refuse it")
+        if result == before.body:
+            return
+        try:
+            body: JSON = from_json(write_json(result))
+        except Exception as error:
+            raise FlowError(f"{who} returned a result that is no JSON: {type(error).__name__}") from None
+        if lacks := _lacks(self._call.method, before.body, body):
+            raise FlowError(f"{who} returned a result without {lacks}; return dataclasses.replace(ended, result=...)")
+        self._outcome = Complete(body, before.ttl)  # private: a shared cache does not know for whom it was changed
+
+    @property
+    def _shows_all(self) -> bool:
+        return all(hook.sees_arguments and hook.sees_answers for hook in self._around)
 
     def _info(self, hook: CallHook) -> CallInfo:
         call, sees_arguments = self._call, hook.sees_arguments
@@ -251,8 +246,8 @@ class _Served(Generic[T]):
             self._name,
             call.caller,
             call.client,
-            is_task=self._journal is not None,
-            is_retry=call.state is not None or (self._journal is not None and self._journal.rounds > 0),
+            is_task=isinstance(self._outlet, TaskRun),
+            is_retry=call.state is not None or call.trace.rounds > 0,
             request=None if self._scope is None else request_of(self._scope_for(hook)),
             template=template,
             uri=self._uri if sees_arguments or not template else "",
@@ -273,20 +268,13 @@ class _Served(Generic[T]):
         ]
         return scope if len(headers) == len(scope["headers"]) else {**scope, "headers": headers}
 
-    def _ended(self, outcome: T) -> Ended:
-        facts = self._call.facts
-        assert facts is not None  # noqa: S101  or nothing would lead here
-        return Ended(_word(outcome, declined=facts.declined), facts.reference, facts.flow, facts.rounds + 1)
-
     async def _report(self, error: BaseException, reference: str) -> None:
-        facts = self._call.facts
-        flow = "" if facts is None else facts.flow
         sees_all = [hook for hook in self._on_error if hook.sees_arguments and hook.sees_answers]
         others = [hook for hook in self._on_error if hook not in sees_all]
         for hook in (*sees_all, *others):
             if hook in others:
                 take_locals(error)
-            await self._calls.report(hook, Failure(error, reference, self._info(hook), flow))
+            await self._calls.report(hook, Failure(error, reference, self._info(hook), self._call.trace.flow))
 
 
 def _uri_of(resource: Resource) -> str:
@@ -294,19 +282,15 @@ def _uri_of(resource: Resource) -> str:
     return str(entry.get("uri") or entry["uriTemplate"])
 
 
-def _word(outcome: Outcome | TaskEnd, *, declined: bool) -> Word:
-    match outcome:
-        case NeedsInput() | Asking():
-            return "asked"
-        case HandedOver() | Yielded() | Backgrounded():
-            return "handed_over"
-        case TaskCreated():
-            return "task"
-        case RequestError():
-            return "failed"
-        case Complete(body) if body.get("isError"):
-            return "declined" if declined else "failed"
-        case Complete() | Discovery() | Listening() | TaskStatusResult() | TaskResult() | TaskPage() | Acknowledged():
-            return "completed"
-        case unknown:
-            assert_never(unknown)
+def _lacks(method: str, before: JSON, body: Any) -> str:
+    """Return what the result of a hook has to have and does not have; empty for nothing."""
+    if not isinstance(body, dict):
+        return "fields"
+    contents = _CONTENTS[method]
+    blocks = body.get(contents)
+    if not isinstance(blocks, list) or not all(isinstance(block, dict) for block in blocks):
+        return f"a list of objects, {contents!r}"
+    is_structured = "structuredContent" in before and not body.get("isError")
+    return (
+        "'structuredContent', which the call's result has" if is_structured and "structuredContent" not in body else ""
+    )

@@ -14,11 +14,10 @@ from ..errors import (
 )
 from ..flow.endings import Backgrounded, Completed, Failed, Refused
 from ..flow.handler import Handler
+from ..flow.round_context import RoundContext
 from ..flow.round_service import RoundService
-from ..flow.states import Opened
 from ..protocol.messages import JSON, Call, Complete, HandedOver, NeedsInput, Outcome, Outlet
 from ..schema.arguments import ArgumentNames, Arguments, validate_arguments
-from ..storage.base import Lease
 from .failures import ErrorReporter, problems, refused, request_failure
 
 
@@ -66,9 +65,9 @@ class Rounds:
         except ArgumentsMisfit as misfit:
             raise InvalidParams(problems(call.target, misfit), _named(call)) from None
 
-        async def run_once(opened: Opened | None, lease: Lease | None) -> Outcome:
+        async def run_once(round_: RoundContext) -> Outcome:
             try:
-                end = await self._rounds.run(handler, arguments, call, outlet, opened, lease)
+                end = await self._rounds.run(round_)
                 match end:
                     case Completed(result):
                         return complete(result)
@@ -86,7 +85,7 @@ class Rounds:
                 raise self._refusal(call, error) from None
 
         try:
-            return await self._rounds.deliver(handler, call, run_once)
+            return await self._rounds.deliver(RoundContext(handler, call, outlet, arguments), run_once)
         except Exception as error:
             raise self._refusal(call, error) from None
 

@@ -75,7 +75,7 @@ class Subscriptions:
         if has_tasks and call.task is None:
             raise MissingCapability(NEEDS_TASKS)
         principal, owner = call.principal, owner_of(call)
-        call.params = {}
+        call.let_go()
         if (portion := getattr(outlet, "portion", None)) is not None:
             portion.end()  # what it listens to counts by itself
         give_back = self.places.take(None if principal is None else principal.person)

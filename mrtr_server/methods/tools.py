@@ -16,16 +16,14 @@ from ..errors import (
 from ..flow.authorization import Authorizer
 from ..flow.endings import Backgrounded, Completed, Failed, Refused
 from ..flow.handler import TaskTerms
-from ..flow.journal import Journal
+from ..flow.round_context import RoundContext
 from ..flow.round_service import RoundService
-from ..flow.states import Opened
-from ..protocol.messages import JSON, NEEDS_TASKS, Call, Complete, HandedOver, NeedsInput, Outcome, Outlet, TaskCreated
+from ..protocol.messages import NEEDS_TASKS, Call, Complete, HandedOver, NeedsInput, Outcome, Outlet, TaskCreated
 from ..rates.rate_limiter import RateLimiter
 from ..registration.registry import Registry
 from ..registration.tools import Tool
 from ..schema.arguments import validate_arguments
 from ..schema.results import failed
-from ..storage.base import Lease
 from ..storage.health import not_executed
 from ..tasks.task_service import Tasks
 from .failures import ErrorReporter, problems, refused, tool_failure
@@ -99,44 +97,42 @@ class Tools:
             return _done(_misfit(call, problems(call.target, misfit)))
         if call.task is not None or tool.handler.task is not None:
             _check_offer(call, tool.handler.task)
+        round_ = RoundContext(tool.handler, call, outlet, arguments)
         if call.state is None and not self._rates.is_on:
-            return self._run(tool, arguments, call, outlet, None, None)
-        return self._deliver(tool, arguments, call, outlet)
+            return self._run(tool, round_)
+        return self._deliver(tool, round_)
 
-    async def _deliver(self, tool: Tool, arguments: JSON, call: Call, outlet: Outlet) -> Outcome:
+    async def _deliver(self, tool: Tool, round_: RoundContext) -> Outcome:
         """Run a round that continues a flow, or one that counts for a rate."""
+        call = round_.call
         try:
-            outcome = await self._rounds.deliver(tool.handler, call, partial(self._run, tool, arguments, call, outlet))
+            outcome = await self._rounds.deliver(round_, partial(self._run, tool))
         except Exception as error:
             return self._failed(call, error)
         if call.task is None and isinstance(outcome, TaskCreated):
             raise MissingCapability(NEEDS_TASKS)  # the delivery that started it took tasks, and this one does not
         return outcome
 
-    async def _run(
-        self, tool: Tool, arguments: JSON, call: Call, outlet: Outlet, opened: Opened | None, lease: Lease | None
-    ) -> Outcome:
+    async def _run(self, tool: Tool, round_: RoundContext) -> Outcome:
         """Run a round of a tool, or start its task."""
+        call = round_.call
         offer = call.task
         terms = tool.handler.task if offer is not None else None
-        steps_before = len(opened[0].steps) if opened is not None else 0
+        steps_before = len(round_.journal.steps) if round_.is_open else 0
         try:
             if terms is not None and offer is not None and (offer.at_once or not terms.rounds_first):
-                return await self._start(tool, call, opened)
-            end = await self._rounds.run(
-                tool.handler, arguments, call, outlet, opened, lease, may_become_task=terms is not None
-            )
+                return await self._start(round_)
+            round_.may_become_task = terms is not None
+            end = await self._rounds.run(round_)
             match end:
                 case Completed():
                     return Complete(tool.write(end.result))
                 case NeedsInput() | HandedOver():
                     return end
                 case Backgrounded(journal):
-                    has_run = len(journal.steps) > steps_before
-                    return await self._start_task(tool, call, journal, opened if has_run else None, has_run=has_run)
+                    return await self._start_task(round_, has_run=len(journal.steps) > steps_before)
                 case Refused():
-                    if call.facts is not None:
-                        call.facts.declined = True
+                    call.trace.declined = True
                     return Complete(failed(refused(end.refusal)))
                 case Failed():
                     return self._failed(call, end.error)
@@ -145,34 +141,30 @@ class Tools:
         except Exception as error:
             return self._failed(call, error)
 
-    async def _start(self, tool: Tool, call: Call, opened: Opened | None) -> Outcome:
-        if tool.handler.single_use and call.state is None:  # or a repetition of this request would be another task
-            return await self._rounds.hand_over(tool.handler, call)
-        journal, _ = opened or self._rounds.open_state(tool.handler, call)
-        return await self._start_task(tool, call, journal, None, has_run=False)
+    async def _start(self, round_: RoundContext) -> Outcome:
+        if round_.handler.single_use and round_.call.state is None:  # or a repetition would be another task
+            return await self._rounds.hand_over(round_)
+        if not round_.is_open:
+            self._rounds.open(round_)
+        return await self._start_task(round_, has_run=False)
 
-    async def _start_task(
-        self, tool: Tool, call: Call, journal: Journal, opened: Opened | None, *, has_run: bool
-    ) -> Outcome:
+    async def _start_task(self, round_: RoundContext, *, has_run: bool) -> Outcome:
         """Start a task of a round that has ended.
 
         Args:
-            tool: the tool.
-            call: the request.
-            journal: what the flow remembers.
-            opened: what its state held, if this round may end with another state instead.
-            has_run: whether this round has run a step, so that it must not be run again.
+            round_: the round.
+            has_run: whether it has run a step, so that it must not be run again.
         """
-        terms = tool.handler.task
+        call, journal, terms = round_.call, round_.journal, round_.handler.task
         assert terms is not None  # noqa: S101  or nothing would lead here
         self._tasks.wake_worker()
-        once = tool.handler.single_use or journal.single_use
+        once = round_.handler.single_use or journal.single_use
         try:
             return TaskCreated(await self._tasks.start(terms, call, journal, once=once))
         except StoreUnavailable as error:
             if not has_run:  # no outcome of the round, or a repetition would get this error for ever
                 raise not_executed(error, f"{call.target!r} did not become a task without its store") from None
-            handed_over = opened and await self._rounds.hand_over_round(tool.handler, call, opened)
+            handed_over = None if call.state is None else await self._rounds.hand_over_done(round_)
             if handed_over:  # the client carries what was done, and comes again at once
                 return handed_over
             raise self._errors.report(call, error) from None

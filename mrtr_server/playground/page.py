@@ -12,7 +12,7 @@ from ..errors import InvalidRequestState
 from ..flow.inspection import inspect_state
 from ..transport.response_writer import respond
 from .local import why_not_local, why_not_page
-from .observed_tasks import ObservedTasks
+from .rounds import TaskRounds
 
 NAME = "docs"
 """The last part of the page's path; its first parts are those of the endpoint's."""
@@ -61,7 +61,7 @@ class Page:
     """
 
     def __init__(
-        self, path: str, ring: KeyRing, tasks: ObservedTasks | None, token: str, *, own_codec: bool, has_auth: bool
+        self, path: str, ring: KeyRing, tasks: TaskRounds | None, token: str, *, own_codec: bool, has_auth: bool
     ) -> None:
         folder, _, endpoint = path.rpartition("/")
         self.path = f"{folder}/{NAME}"

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +42,22 @@ class Caller:
     principal: Principal | None = None
     user: Any = None
     scopes: frozenset[str] = NO_SCOPES
+
+
+class Sender(NamedTuple):
+    """Who sent a request, as the transport knows it; its fields are fields of `Call`.
+
+    Args:
+        principal, user, scopes: as of `Caller`.
+        root: the path that the application is mounted at; empty where it is not.
+        peer: the address and port that the request came from, as the web server names them; None where there is none.
+    """
+
+    principal: Principal | None = None
+    user: Any = None
+    scopes: frozenset[str] = NO_SCOPES
+    root: str = ""
+    peer: tuple[str, int] | None = None
 
 
 @dataclass(slots=True)

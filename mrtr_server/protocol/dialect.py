@@ -36,7 +36,7 @@ from ..errors import (
 )
 from ..limits import LONGEST_KEY, LONGEST_NAME, check_length, too_long
 from ..well_formed import write_json
-from .callers import Principal
+from .callers import Sender
 from .headers import NAME_FIELDS, VERSION_HEADER, Mirrored
 from .jsonrpc import Envelope
 from .messages import (
@@ -199,7 +199,7 @@ class Dialect(ABC):
         """Return whether a message is of this dialect."""
 
     @abstractmethod
-    def load_call(self, envelope: Envelope, principal: Principal | None, user: Any) -> Call:
+    def load_call(self, envelope: Envelope, sender: Sender) -> Call:
         """Check a request, and return the call in it. Raises `RequestError`."""
 
     @abstractmethod

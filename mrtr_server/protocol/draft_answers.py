@@ -15,7 +15,7 @@ from abc import abstractmethod
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections import defaultdict
 from collections.abc import Awaitable, Iterable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from typing import Any, NamedTuple
 
 from pydantic import TypeAdapter
@@ -25,7 +25,20 @@ from ..errors import InvalidParams, OverBudget
 from ..limits import LONGEST_KEY, check_length
 from .ask_kinds import ask_kind
 from .dialect import WITH_ARGUMENTS, read_answers, read_arguments
-from .messages import JSON, NOTHING, Call, Dispatch, NeedsInput, Note, Outcome, Outlet, Progress, Question, Unfinished
+from .messages import (
+    JSON,
+    NOTHING,
+    Call,
+    Dispatch,
+    NeedsInput,
+    Note,
+    Outcome,
+    Outlet,
+    Progress,
+    Question,
+    Unfinished,
+    request,
+)
 
 _LONGEST_LOCATIONS = 64 * 1024
 """How long that part of a state may be that says what was asked, in characters."""
@@ -164,7 +177,7 @@ def open_locations(state: Any) -> tuple[AnswerLocations, Any]:
 _FIELDS = tuple(each.name for each in fields(Call))
 
 
-@dataclass(slots=True)
+@request
 class Followed(Call):
     """A call that the dialect dispatches in a way of its own."""
 
@@ -178,7 +191,7 @@ class Followed(Call):
         return {name: getattr(call, name) for name in _FIELDS}
 
 
-@dataclass(slots=True)
+@request
 class BegunAnew(Followed):
     """A call without a state, whose answers count for what its first round asks.
 
@@ -239,10 +252,9 @@ class BegunAnew(Followed):
         return answers
 
     def _again(self, state: str, answers: dict[str, JSON] | None) -> Call:
-        again = replace(self, state=state, answers=answers, params=from_json(self.sent))
-        if again.method in WITH_ARGUMENTS:
-            again.arguments = read_arguments(again.params)
-        return again
+        params, trace = from_json(self.sent), self.trace.again()
+        arguments = read_arguments(params) if self.method in WITH_ARGUMENTS else self.arguments
+        return replace(self, state=state, answers=answers, params=params, arguments=arguments, trace=trace)
 
 
 class _Growing:

@@ -9,8 +9,8 @@ count.
 
 from abc import abstractmethod
 from collections.abc import Awaitable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from dataclasses import field, replace
+from typing import ClassVar
 
 from typing_extensions import override
 
@@ -18,7 +18,7 @@ from ..errors import InvalidParams
 from ..limits import LONGEST_KEY, check_length
 from ..well_formed import write_json
 from .ask_kinds import ASKABLE, ask_kind
-from .callers import Principal
+from .callers import Sender
 from .dialect import result, with_related
 from .draft_answers import SEND_STATE, BegunAnew, Followed, Given, open_locations, with_locations
 from .drafts import SepDraftDialect, either, meta_of
@@ -40,6 +40,7 @@ from .messages import (
     Piece,
     Question,
     TaskResult,
+    request,
 )
 from .pending_elicitations import with_mode
 
@@ -64,9 +65,9 @@ class Encoding(SepDraftDialect):
     prints_updates = False
 
     @override
-    def load_call(self, envelope: Envelope, principal: Principal | None, user: Any) -> Call:
+    def load_call(self, envelope: Envelope, sender: Sender) -> Call:
         """Return the call in a request; its answers may be beside its `params`."""
-        call = super().load_call(envelope, principal, user)
+        call = super().load_call(envelope, sender)
         if call.method not in ASKING_METHODS:
             return call
         beside = {member: either(envelope, member) for member in ASKABLE}
@@ -74,16 +75,14 @@ class Encoding(SepDraftDialect):
         if given and call.answers is not None:
             raise InvalidParams("Send either inputResponses, or elicitation, sampling and roots")
         if call.state is not None:
-            locations, call.state = open_locations(call.state)
-            if given:
-                call.answers = given.answers_to(locations)
-            return call
+            locations, state = open_locations(call.state)
+            return replace(call, state=state, answers=given.answers_to(locations) if given else call.answers)
         if call.answers is not None:
             return call
-        call.can_retry = False
-        is_single_use = call.method == "tools/call" and self.surface.single_use(call.target)
-        if given and is_single_use and call.mismatch is None:
-            call.mismatch = InvalidParams(f"Each state of this tool is redeemed once: {SEND_STATE}")
+        is_single_use, mismatch = call.method == "tools/call" and self.surface.single_use(call.target), call.mismatch
+        if given and is_single_use and mismatch is None:
+            mismatch = InvalidParams(f"Each state of this tool is redeemed once: {SEND_STATE}")
+        call = replace(call, can_retry=False, mismatch=mismatch)
         return BegunAnew.of(call, given, is_single_use=is_single_use, one_by_one=self.one_by_one)
 
     @override
@@ -158,7 +157,7 @@ class AdditionalInfo(Encoding):
         return result(call, {"AdditionalInfoRequested": asked, "isError": False, **beside})
 
 
-@dataclass(slots=True)
+@request
 class PartialResult(Followed):
     """A request for the result of a task, for which a reply that asks has as much of the result as there is by then.
 
@@ -189,13 +188,12 @@ class ElicitationContent(Encoding):
     statuses = BareRequests.statuses
 
     @override
-    def load_call(self, envelope: Envelope, principal: Principal | None, user: Any) -> Call:
+    def load_call(self, envelope: Envelope, sender: Sender) -> Call:
         """Return the call in a request; see `Encoding.load_call`."""
-        call = super().load_call(envelope, principal, user)
+        call = super().load_call(envelope, sender)
         if call.method != TASK_RESULT or call.takes_pieces:  # they come as they are made
             return call
-        call.params = {**call.params, "stream": {}}
-        return PartialResult(**PartialResult.fields_of(call))
+        return PartialResult(**{**PartialResult.fields_of(call), "params": {**call.params, "stream": {}}})
 
     @override
     def dump_questions(self, call: Call, questions: list[Question], named: list[JSON], beside: JSON) -> bytes:

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from ..errors import InvalidParams, InvalidRequest, RequestError, UnknownMethod
 from ..limits import LONGEST_NAME, check_length
-from .callers import ClientInfo, Principal
+from .callers import ClientInfo, Sender
 from .dialect import (
     METHODS,
     RELATED_TASK,
@@ -96,12 +96,12 @@ class SepDraftDialect(Dialect):
             return False
         return not names_version(envelope)
 
-    def load_call(self, envelope: Envelope, principal: Principal | None, user: Any) -> Call:
+    def load_call(self, envelope: Envelope, sender: Sender) -> Call:
         """Return the call in a request. Headers are not required, but those that are there must match the body."""
         if envelope.method in _TASK_METHODS or not envelope.method:
             check_method(envelope, required=False)
             read_task = self._read_task if envelope.method else self._read_response
-            return read_task(envelope, principal, user)
+            return read_task(envelope, sender)
         mismatch = check_headers(envelope, self.surface.mirrored, required=False)
         if envelope.method not in METHODS:
             raise UnknownMethod(envelope.method)
@@ -117,8 +117,7 @@ class SepDraftDialect(Dialect):
             answers=None if answers is _ABSENT else _bare(answers),
             state=either(envelope, "requestState"),
             client=_EVERYTHING,
-            principal=principal,
-            user=user,
+            **sender._asdict(),
             progress_token=read_progress_token(meta) if isinstance(meta, dict) else None,
             request_id=envelope.id if envelope.id is not None else 0,
             headers=envelope.headers,
@@ -126,36 +125,30 @@ class SepDraftDialect(Dialect):
             mismatch=mismatch,
         )
 
-    def _read_task(self, envelope: Envelope, principal: Principal | None, user: Any) -> Call:
+    def _read_task(self, envelope: Envelope, sender: Sender) -> Call:
         params = envelope.params
         task_id = _task_id(params, envelope.message)
         method = _TASK_METHODS[envelope.method]
         answers = read_elicitation_response(envelope.method, params)
         if method == "tasks/answer":
             answers = _bare(either(envelope, "inputResponses"))
-        return self._about_task(envelope, method, task_id, answers, principal, user)
+        return self._about_task(envelope, method, task_id, answers, sender)
 
-    def _read_response(self, envelope: Envelope, principal: Principal | None, user: Any) -> Call:
+    def _read_response(self, envelope: Envelope, sender: Sender) -> Call:
         """Read a JSON-RPC response that names a task as the answer to a question of the task."""
         message = envelope.message
         holders = [message["result"] if "result" in message else message["error"], message]
         if not any(RELATED_TASK in meta_of(holder) for holder in holders):
             raise InvalidRequest(NO_METHOD, envelope.id)
         answers = {self._answered(holders): read_response(message)}
-        return self._about_task(envelope, "tasks/respond", _task_id(*holders), answers, principal, user)
+        return self._about_task(envelope, "tasks/respond", _task_id(*holders), answers, sender)
 
     def _answered(self, holders: list[JSON]) -> str:
         """Return the name of the question that a response answers; see `UNNAMED`."""
         return UNNAMED
 
     def _about_task(
-        self,
-        envelope: Envelope,
-        method: str,
-        task_id: str,
-        answers: dict[str, JSON] | None,
-        principal: Principal | None,
-        user: Any,
+        self, envelope: Envelope, method: str, task_id: str, answers: dict[str, JSON] | None, sender: Sender
     ) -> Call:
         check_name(envelope, task_id, "the task", required=False)
         return Call(
@@ -165,8 +158,7 @@ class SepDraftDialect(Dialect):
             answers=answers,
             state=either(envelope, "requestState"),
             client=_EVERYTHING,
-            principal=principal,
-            user=user,
+            **sender._asdict(),
             request_id=envelope.id if envelope.id is not None else 0,
             headers=envelope.headers,
             task=_OFFER,

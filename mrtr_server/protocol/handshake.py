@@ -23,7 +23,7 @@ from ..errors import (
     UnsupportedVersion,
 )
 from ..limits import LONGEST_NAME, check_length
-from .callers import ClientInfo, Principal
+from .callers import ClientInfo, Principal, Sender
 from .dialect import (
     CAPABILITIES_FIELD,
     CLIENT_FIELD,
@@ -70,6 +70,7 @@ from .jsonrpc import NO_METHOD, Envelope
 from .messages import (
     JSON,
     LOG_LEVELS,
+    OPEN_METHODS,
     TASK_RESULT,
     TASKS,
     Acknowledged,
@@ -219,12 +220,19 @@ class HandshakeDialect(Dialect):
 
     # Requests
 
-    def load_call(self, envelope: Envelope, principal: Principal | None, user: Any) -> Call:
+    def load_call(self, envelope: Envelope, sender: Sender) -> Call:
         """Return the call in a request. Headers are not required, but those that are there must match the body."""
-        return self.load_call_of(envelope, principal, user, self.session_of(envelope.headers, principal))
+        return self.load_call_of(envelope, sender, self.session_of(envelope.headers, sender.principal))
 
-    def load_call_of(self, envelope: Envelope, principal: Principal | None, user: Any, session: Session) -> Call:
-        """Return the call in a request of a session; see `load_call`."""
+    def load_call_of(self, envelope: Envelope, sender: Sender, session: Session, *, can_move: bool = False) -> Call:
+        """Return the call in a request of a session; see `load_call`.
+
+        Args:
+            envelope: the message with its headers.
+            sender: who sent it.
+            session: the session.
+            can_move: whether its connection lets an open call continue elsewhere.
+        """
         method = envelope.method
         if not method:
             raise InvalidRequest(NO_METHOD, envelope.id)
@@ -236,45 +244,44 @@ class HandshakeDialect(Dialect):
         meta, client = params.get("_meta"), session.client
         if isinstance(meta, dict) and CAPABILITIES_FIELD in meta:
             client = _read_declared(meta, self.form, client)
-        call = Call(
+        target, arguments, answers, task = read_target(method, params), {}, None, None
+        if method in WITH_ARGUMENTS:
+            arguments = read_arguments(params)
+        if offer is not None and method == "tools/call":
+            task = read_offer(params, client)
+        elif method in TASK_METHODS:
+            task, answers = offer, read_elicitation_response(method, params)
+            target = "" if method == "tasks/list" else read_task_id(params)
+        elif method == "initialize":
+            client = _read_client(params)
+        elif method in _ABOUT_RESOURCES:
+            target = _read_uri(params)
+        elif method == "logging/setLevel" and params.get("level") not in LOG_LEVELS:
+            raise InvalidParams(f"params.level must be one of {', '.join(LOG_LEVELS)}")
+        return Call(
             method,
-            params,
-            read_target(method, params),
-            read_arguments(params) if method in WITH_ARGUMENTS else {},
+            with_stream(envelope) if method == TASK_RESULT else params,
+            target,
+            arguments,
+            answers,
             client=client,
-            principal=principal,
-            user=user,
             progress_token=read_progress_token(meta) if isinstance(meta, dict) else None,
             log_level="debug",  # the level that a session has set is looked up when there is a message
             request_id=envelope.id if envelope.id is not None else 0,
             headers=envelope.headers,
-            can_retry=False,  # the connection knows
-            stays_open=True,
+            task=task,
+            can_retry=can_move and method in OPEN_METHODS,
             session=session.key,
             mismatch=mismatch,
+            stays_open=True,
+            **sender._asdict(),
         )
-        if offer is not None and method == "tools/call":
-            call.task = read_offer(params, client)
-        elif method in TASK_METHODS:
-            call.task = offer
-            call.target = "" if method == "tasks/list" else read_task_id(params)
-            call.answers = read_elicitation_response(method, params)
-            if method == TASK_RESULT:
-                call.params = with_stream(envelope)
-        elif method == "initialize":
-            call.client = _read_client(params)
-        elif method in _ABOUT_RESOURCES:
-            call.target = _read_uri(params)
-        elif method == "logging/setLevel" and params.get("level") not in LOG_LEVELS:
-            raise InvalidParams(f"params.level must be one of {', '.join(LOG_LEVELS)}")
-        return call
 
-    def load_again(self, call: Call, params: JSON) -> None:
-        """Make a call what it was before its first round."""
-        call.params = params
-        if call.method in WITH_ARGUMENTS:
-            call.arguments = read_arguments(params)
-        call.state = call.answers = None
+    def load_again(self, call: Call, params: JSON) -> Call:
+        """Return a call as it was before its first round, with the parameters of its request as they were sent."""
+        arguments = read_arguments(params) if call.method in WITH_ARGUMENTS else {}
+        trace = call.trace.again()
+        return replace(call, params=params, arguments=arguments, state=None, answers=None, trace=trace)
 
     def load_answer(self, envelope: Envelope) -> JSON:
         """Return the answer in a response to a question; see `read_response`."""

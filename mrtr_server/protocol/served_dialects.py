@@ -67,10 +67,13 @@ class ServedDialects:
         check_dialects(names)
         if names is None:
             names = [*DIALECTS]
-        known, self._follow = DIALECTS, None
+        known = DIALECTS
+        self.around: list[Callable[[Dispatch], Dispatch]] = []
+        """Middleware for calls that a dialect serves in a way of its own."""
         if not UNVERSIONED.intersection(names).isdisjoint(ENCODINGS):
-            encodings, self._follow = load_encodings()
+            encodings, follow = load_encodings()
             known = {**DIALECTS, **encodings}
+            self.around.append(follow)
         chosen = [dialect for name, dialect in known.items() if name in names]
         self.experiments = [dialect.name for dialect in chosen if dialect.name in UNVERSIONED]
         """The names of those that no ratified version of the protocol has."""
@@ -84,10 +87,6 @@ class ServedDialects:
         """Writes the errors of messages that can't be read."""
         handshake = [each for each in self._dialects if isinstance(each, HandshakeDialect)]
         self.handshake: HandshakeDialect | None = handshake[0] if handshake else None
-
-    def dispatching(self, dispatch: Dispatch) -> Dispatch:
-        """Return what answers calls of these dialects, by what answers any one of them."""
-        return dispatch if self._follow is None else self._follow(dispatch)
 
     def choose(self, envelope: Envelope) -> Dialect:
         """Return the dialect of a message. Raises `RequestError` if there is none."""

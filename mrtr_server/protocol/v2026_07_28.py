@@ -6,7 +6,7 @@ from typing import Any
 from pydantic_core import to_json
 
 from ..errors import HeaderMismatch, InvalidParams, InvalidRequest, MissingCapability, UnknownMethod, UnsupportedVersion
-from .callers import ClientInfo, Principal
+from .callers import ClientInfo, Sender
 from .dialect import (
     CAPABILITIES_FIELD,
     CLIENT_FIELD,
@@ -88,7 +88,7 @@ class ModernDialect(Dialect):
         named: object = envelope.params["_meta"][VERSION_FIELD]
         return header is None or named != header.strip(b" \t").decode("latin-1")
 
-    def load_call(self, envelope: Envelope, principal: Principal | None, user: Any) -> Call:
+    def load_call(self, envelope: Envelope, sender: Sender) -> Call:
         """Check a request in the order that the specification implies: header, `_meta`, both, version, the rest."""
         method, params, headers = envelope.method, envelope.params, envelope.headers
         meta: Any = params.get("_meta")
@@ -118,7 +118,7 @@ class ModernDialect(Dialect):
                 raise MissingCapability(NEEDS_TASKS)
             if method == "tasks/update":
                 answers = read_answers(params.get("inputResponses"))
-        call = Call(
+        return Call(
             method,
             params,
             read_target(method, params),
@@ -126,17 +126,18 @@ class ModernDialect(Dialect):
             answers,
             params.get("requestState"),
             ClientInfo(info, capabilities),
-            principal,
-            user,
+            sender.principal,
+            sender.user,
             read_progress_token(meta) if "progressToken" in meta else None,
             level,
             envelope.id if envelope.id is not None else 0,
             headers,
             offer,
+            root=sender.root,
+            scopes=sender.scopes,
+            peer=sender.peer,
+            mismatch=mismatch,
         )
-        if mismatch is not None:
-            call.mismatch = mismatch
-        return call
 
     def _check_version(
         self, method: str, params: JSON, headers: Mapping[bytes, bytes], envelope: Envelope

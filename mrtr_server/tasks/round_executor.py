@@ -15,10 +15,8 @@ from ..errors import (
     StoreUnavailable,
     UnknownTarget,
 )
-from ..flow.endings import Asking, Backgrounded, Yielded, YieldReason
+from ..flow.endings import Asking, Backgrounded, Yielded
 from ..flow.handler import TaskTerms
-from ..flow.journal import Journal
-from ..flow.waiting_round import ShouldYield
 from ..logs.failures import report_failure
 from ..logs.refusals import RefusalLog
 from ..protocol.messages import Call, Complete
@@ -44,7 +42,7 @@ class TaskTools(Protocol):
         """Return how long a person has to answer a question of a tool, in seconds; None for the server's own limit."""
         ...
 
-    async def run(self, call: Call, journal: Journal, run: TaskRun, should_yield: ShouldYield) -> TaskEnd:
+    async def run(self, call: Call, run: TaskRun) -> TaskEnd:
         """Run a round of a task; return how the round ends.
 
         Raises `UnknownTarget`, `RequestError`, `StoreUnavailable`.
@@ -62,14 +60,14 @@ class RoundExecutor:
         self._refusals = RefusalLog()
         self._told: set[str] = set()
 
-    async def execute(self, run: TaskRun, turn: asyncio.Semaphore, should_yield: ShouldYield) -> None:
+    async def execute(self, run: TaskRun, turn: asyncio.Semaphore) -> None:
         """Run a round of a task, or hand the task back."""
         try:
             async with turn:
-                if should_yield() is not None:
+                if run.leaves() is not None:
                     await run.leave()
                 else:
-                    await self._run_round(run, should_yield)
+                    await self._run_round(run)
         except InvalidRequestState as refused:
             self._tell_once(f"Tasks can't be run here: {refused.reason}")
             self._leave_to_others(run.row)
@@ -97,7 +95,7 @@ class RoundExecutor:
             reference = report_failure("A task of %r could not be run or stored", name, error=error, fields=fields)
             await self._fail(run, InternalFault(reference))
 
-    async def _run_round(self, run: TaskRun, should_yield: ShouldYield) -> None:
+    async def _run_round(self, run: TaskRun) -> None:
         records, row, limits = self._records, run.row, self._records.limits
         if row.attempts > limits.task_attempts:
             logger.error(
@@ -123,10 +121,7 @@ class RoundExecutor:
                 extra={"fields": {"event": "takeover", "work": "task", "tool": row.name, "task": row.reference}},
             )
 
-        def run_should_yield() -> YieldReason | None:
-            return YieldReason.LEASE_IN_DOUBT if run.lease.in_doubt else should_yield()
-
-        end = await self._tools.run(call, journal, run, run_should_yield)
+        end = await self._tools.run(call, run)
         match end:
             case Complete():
                 await run.end(lambda row: records.completed(row, end))

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..errors import InvalidRequestState, StoreUnavailable
 from ..flow.journal import Journal
-from ..protocol.messages import NOTHING, Note, Piece, Progress, Question, action_of, kind_of
+from ..protocol.messages import NOTHING, Note, Piece, Progress, Question, YieldReason, action_of, kind_of
 from ..storage.base import ENDED, Lease, TaskRow
 from ..tally import ANSWERS, DROPPED
 from ..well_formed import well_formed
@@ -39,13 +39,16 @@ Changes = Callable[[TaskRow], dict[str, Any]]
 
 
 class TaskRun:
-    """One round of a task: its background, and its outlet."""
+    """One round of a task: its background, and its outlet. It asks `leaves` whether this worker runs no more of it."""
 
-    def __init__(self, records: TaskRecords, row: TaskRow, lease: Lease) -> None:
+    def __init__(
+        self, records: TaskRecords, row: TaskRow, lease: Lease, leaves: Callable[[], YieldReason | None] = _nothing
+    ) -> None:
         self.row = row
         self.lease = lease
         self.over = False
         """Whether the last change has been made, or is being made."""
+        self.leaves = leaves
         self._begun = False
         self._journal: Journal | None = None
         self._records = records
@@ -85,6 +88,10 @@ class TaskRun:
         """What the flow remembers, once its handler has begun."""
         assert self._journal is not None  # noqa: S101  or there is nothing to keep, and nothing to ask
         return self._journal
+
+    def should_yield(self) -> YieldReason | None:
+        """Return why the round is to end at its next boundary; see `Background.should_yield`."""
+        return YieldReason.LEASE_IN_DOUBT if self.lease.in_doubt else self.leaves()
 
     @property
     def has_asked(self) -> bool:

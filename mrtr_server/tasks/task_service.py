@@ -304,13 +304,12 @@ class Tasks:
 
     def _noted(self, call: Call, row: TaskRow) -> TaskRow:
         """Note for those who observe a call which task it is about, and return the row of the task."""
-        facts = call.facts
-        if facts is not None:
-            facts.task, facts.tool = row.reference, row.name
-            if facts.is_traced and not facts.first and call.target == row.id and row.journal:
-                with suppress(InvalidRequestState):
-                    journal = self._sealed.unseal_journal(row, self._records.now())
-                    facts.first, facts.task_flow = journal.origin, journal.flow_id
+        trace = call.trace
+        trace.task, trace.tool = row.reference, row.name
+        if trace.is_traced and not trace.first and call.target == row.id and row.journal:
+            with suppress(InvalidRequestState):
+                journal = self._sealed.unseal_journal(row, self._records.now())
+                trace.first, trace.task_flow = journal.origin, journal.flow_id
         return row
 
     async def _find_of(self, call: Call) -> TaskRow:

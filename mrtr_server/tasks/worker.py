@@ -270,7 +270,7 @@ class _LoopWorker:
             if present.found(row, since):
                 return
             present.stop()
-        run = TaskRun(self._records, row, Lease(self._limits.lease_seconds, since))
+        run = TaskRun(self._records, row, Lease(self._limits.lease_seconds, since), self._should_yield)
         task = run.start(self._run(run))
         self._running[row.id] = (run, task)
         task.add_done_callback(lambda _: self._done(run))
@@ -288,7 +288,7 @@ class _LoopWorker:
         most = self._places.at_once(name) or 1
         turn = self._turns.setdefault((name, most), asyncio.Semaphore(most))
         try:
-            await self._executor.execute(run, turn, self._should_yield)
+            await self._executor.execute(run, turn)
         finally:
             if run.lost:
                 await run.let_go()

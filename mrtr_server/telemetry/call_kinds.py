@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from ..protocol.messages import ASKING_METHODS, Call, Outlet
 from ..tally import Count, Tally
-from .ends import End
+from .ends import Labels
 from .meters import Histogram, Record
 from .names import ENDED_ROUNDS, FLOWS, METHOD, PROMPT, RESUMES, TOOL, WAITS, Metric
 
@@ -65,7 +65,7 @@ class CallKind:
         self.resumes = _Numbered(tally, RESUMES, self.labels)
         """What counts its rounds that begin with a state, by the number of the round that gave it out."""
 
-        def counted(end: End) -> Ended:
+        def counted(end: Labels) -> Ended:
             labels = (*self.labels, end.outcome)
             took = durations.of(
                 method, end.error, prompt, tool, end.code, operation, version, protocol, http, transport
@@ -107,11 +107,11 @@ class Ended(NamedTuple):
     took: Record
 
 
-class _Endings(dict[End, Ended]):
-    def __init__(self, make: Callable[[End], Ended]) -> None:
+class _Endings(dict[Labels, Ended]):
+    def __init__(self, make: Callable[[Labels], Ended]) -> None:
         self._make = make
 
-    def __missing__(self, end: End) -> Ended:
+    def __missing__(self, end: Labels) -> Ended:
         found = self[end] = self._make(end)
         return found
 

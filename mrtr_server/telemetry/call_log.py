@@ -3,12 +3,12 @@
 import logging
 
 from ..protocol.messages import JSON
-from .ends import End
+from .ends import Labels
 
 logger = logging.getLogger("mrtr_server")
 
 
-def log_call(name: str, fields: JSON, end: End, reference: str, seconds: float, trace: tuple[str, str]) -> None:
+def log_call(name: str, fields: JSON, end: Labels, reference: str, seconds: float, trace: tuple[str, str]) -> None:
     """Log how a call ended. Whether its level is wanted, the caller has found out.
 
     Args:

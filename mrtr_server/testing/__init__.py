@@ -30,7 +30,7 @@ from .answers import (
 )
 from .client import AsyncClient, Client
 from .flow import Flow
-from .observing import Log
+from .inside import Log
 from .replies import Error, Event, Progress, Reply, TaskView
 from .servers import Clock, SharedStore, replica, replicas, short_lease
 from .session import EVERYTHING

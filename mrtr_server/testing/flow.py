@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Generic
 
 from .answers import Answer, Answerable, Answers, Scripted, Unexpected, listed, write
-from .observing import Log
+from .inside import Log
 from .open_call import OpenCall, TaskCall
 from .replies import Reply
 from .session import HANDSHAKES, NONE, Many, One, Session

@@ -10,7 +10,7 @@ from pydantic_core import from_json
 from ..protocol.messages import JSON, PIECE, LogMessage, TaskStatus
 from ..wire import events
 from .answers import Asked, Asks, Unexpected, listed
-from .observing import Log, Observed
+from .inside import Log, Observed
 
 __tracebackhide__ = True  # pytest then shows the test's line instead
 

@@ -17,9 +17,10 @@ from starlette.types import ASGIApp, Message, Scope
 from ..auth.fixed_tokens import Acting
 from ..concurrency.threads import Threads
 from ..protocol.header_params import HeaderParameter
+from ..protocol.trace import HEARD
 from ..server import MRTRServer
 from .answers import Unexpected
-from .observing import Observed, watching
+from .inside import Observed, logging_to
 from .replies import Request, Response
 
 __tracebackhide__ = True  # pytest then shows the test's line instead
@@ -177,8 +178,8 @@ class _Served:
         self._task.cancel()
 
     async def _serve(self) -> None:
-        with watching(self.seen):
-            await self._app(self._scope, self._receive, self._keep)
+        with logging_to(self.seen):
+            await self._app({**self._scope, HEARD: self.seen.hear}, self._receive, self._keep)
 
     def _end(self, task: "asyncio.Task[None]") -> None:
         self._all.discard(task)

@@ -16,7 +16,9 @@ from ..concurrency.waiting import wait_until
 from ..errors import InvalidRequest, RequestError
 from ..flow.admission import Admission
 from ..protocol.all_dialects import Dialect
+from ..protocol.callers import NO_SCOPES, Sender
 from ..protocol.messages import NOTHING, Call, Change, Listening, Note, Piece, Progress
+from ..protocol.users import principal_of, scopes_of
 from ..storage.patience import end_request
 from .response_writer import NO_HEADERS, Headers, ResponseWriter
 from .sse import COMMENT, EventStream
@@ -81,6 +83,15 @@ class Connection(ResponseWriter):
     def parts(self) -> tuple[Mapping[bytes, bytes], Admission, Scope, Receive, Send, float, "asyncio.Task[Any]"]:
         """Return what it was made of, for a connection of another kind that takes its place."""
         return self.headers, self._admission, self.scope, self.receive, self._send, self._seconds, self.request
+
+    @property
+    def sender(self) -> Sender:
+        """Who sent the request. Raises `SetupError` as `principal_of` does."""
+        scope = self.scope
+        user, credentials = scope.get("user"), scope.get("auth")
+        principal = None if user is None else principal_of(user)
+        scopes = NO_SCOPES if credentials is None else scopes_of(credentials)
+        return Sender(principal, user, scopes, scope.get("root_path", ""), scope.get("client"))
 
     def accepts_stream(self) -> bool:
         """Return whether the client accepts an event stream."""

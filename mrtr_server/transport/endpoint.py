@@ -4,6 +4,7 @@ import asyncio
 import logging
 from codecs import BOM_UTF8
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from starlette.types import Receive, Scope, Send
@@ -27,10 +28,11 @@ from ..logs.refusals import RefusalLog
 from ..loopback import is_loopback_origin
 from ..methods.dispatcher import Dispatcher
 from ..protocol.all_dialects import Dialect, Envelope, Reply, read_envelope
-from ..protocol.callers import NO_SCOPES, ClientInfo
+from ..protocol.callers import ClientInfo
 from ..protocol.messages import NOTHING, Call, Listening
 from ..protocol.served_dialects import ServedDialects
-from ..protocol.users import principal_of, scopes_of
+from ..protocol.trace import HEARD
+from ..protocol.users import principal_of
 from .challenges import Challenges
 from .connection import Connection, Watch
 from .gate import refuse_repeated
@@ -77,7 +79,7 @@ class Endpoint:
     ) -> None:
         self._first = dialects.first
         self._choose = dialects.choose
-        self._dispatch = dialects.dispatching(dispatcher.dispatch)
+        self._dispatch = dispatcher.dispatch
         self._limits = limits
         self._longest_length = len(str(limits.body_bytes))
         self._uncounted = min(UNCOUNTED, limits.body_bytes)
@@ -221,11 +223,8 @@ class Endpoint:
             if handshake is not None and dialect is handshake.dialect:
                 return self._serve_handshake(handshake, connection, envelope, body)
             del body  # a stream may stay open for long, and need not hold what opened it
-            user = scope.get("user")
-            call = dialect.load_call(envelope, None if user is None else principal_of(user), user)
-            call.root = scope.get("root_path", "")
-            call.peer = scope.get("client")
-            call.scopes = NO_SCOPES if (credentials := scope.get("auth")) is None else scopes_of(credentials)
+            call = dialect.load_call(envelope, connection.sender)
+            call.trace.heard = scope.get(HEARD)
             del envelope
             self._watch.enter(connection)
             try:
@@ -233,7 +232,7 @@ class Endpoint:
             finally:
                 self._watch.leave(connection)
             if isinstance(outcome, Listening):
-                call.client = ClientInfo()
+                call = replace(call, client=ClientInfo())
                 await connection.listen(call, outcome)
                 return None
             written = dialect.dump_outcome(call, outcome)

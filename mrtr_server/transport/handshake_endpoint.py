@@ -33,7 +33,7 @@ from ..protocol.json_size import has_more_values
 from ..protocol.jsonrpc import NO_METHOD
 from ..protocol.messages import OPEN_METHODS, Call, Listening
 from ..protocol.sessions import Session
-from ..protocol.users import principal_of, scopes_of
+from ..protocol.users import principal_of
 from ..well_formed import read_json
 from .connection import Connection, Watch
 from .live_connection import LiveConnection
@@ -280,15 +280,13 @@ class HandshakeEndpoint:
             await live.finish_stream(reply)
 
     async def _notify(self, connection: LiveConnection) -> None:
-        principal, scope, session = connection.principal, connection.scope, connection.session.key
+        principal, session = connection.principal, connection.session.key
         is_one_too_many = bool(session) and self._listening[session] >= MOST_LISTENING
         if is_one_too_many or not self._live.holds.have_room(principal) or self._admission.draining:
             await self._refuse(connection)
             return
-        call = Call("sessions/listen", {}, principal=principal, user=scope.get("user"), session=session)
-        call.task = connection.form.task_offer
-        if (credentials := scope.get("auth")) is not None:
-            call.scopes = scopes_of(credentials)
+        task, sender = connection.form.task_offer, connection.sender
+        call = Call("sessions/listen", {}, task=task, session=session, **sender._asdict())
         with self._live.holds.hold(principal), self._counted(session):
             try:
                 listening = await self._dispatcher.dispatch(call, connection)

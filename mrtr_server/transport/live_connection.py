@@ -13,7 +13,6 @@ from ..protocol.all_dialects import Envelope, HandshakeDialect, Reply
 from ..protocol.callers import Principal
 from ..protocol.messages import (
     NOTHING,
-    OPEN_METHODS,
     Call,
     ComeBack,
     LogLevel,
@@ -24,7 +23,8 @@ from ..protocol.messages import (
     Question,
 )
 from ..protocol.sessions import Session
-from ..protocol.users import principal_of, scopes_of
+from ..protocol.trace import HEARD
+from ..protocol.users import principal_of
 from .connection import Connection
 from .open_call_notes import OpenCallNotes, is_wanted
 from .response_writer import NO_HEADERS, Headers
@@ -104,12 +104,8 @@ class LiveConnection(OpenCallNotes, Connection):
         return self.call
 
     def _load(self, envelope: Envelope, session: Session) -> Call:
-        call = self.form.load_call_of(envelope, self.principal, self._user, session)
-        call.root = self.scope.get("root_path", "")
-        call.peer = self.scope.get("client")
-        call.can_retry = call.method in OPEN_METHODS and self.can_move
-        if (credentials := self.scope.get("auth")) is not None:
-            call.scopes = scopes_of(credentials)
+        call = self.form.load_call_of(envelope, self.sender, session, can_move=self.can_move)
+        call.trace.heard = self.scope.get(HEARD)
         return call
 
     @property

@@ -42,8 +42,7 @@ class OpenCallNotes:
         """Return the call of a request, as it was before any round of it."""
         call = self.call
         assert call is not None  # noqa: S101  it is that of this very request, so all else is as it was
-        self.form.load_again(call, origin.params_to_use())
-        return call
+        return self.form.load_again(call, origin.params_to_use())
 
     # Notes
 

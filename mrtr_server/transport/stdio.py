@@ -75,7 +75,7 @@ class StdioServer:
         shutdown: ShutdownDeadline,
         refusals: RefusalLog,
     ) -> None:
-        self._dispatch = dialects.dispatching(dispatcher.dispatch)
+        self._dispatch = dispatcher.dispatch
         self._dialects = dialects
         self._calls = calls
         self._live = live
@@ -385,10 +385,9 @@ class StdioServer:
     async def _notify(self) -> None:
         """Send the notifications of a session, for as long as it lasts."""
         peer, form = self._peer, self._form
-        call = Call("sessions/listen", {}, principal=peer.principal, user=peer.user, session=peer.session.key)
-        call.scopes = peer.scopes
-        if (handshake := self._dialects.handshake) is not None:
-            call.task = handshake.of_version(peer.session.version).task_offer
+        handshake = self._dialects.handshake
+        task = None if handshake is None else handshake.of_version(peer.session.version).task_offer
+        call = Call("sessions/listen", {}, task=task, session=peer.session.key, **peer.sender._asdict())
         opening = StdioRequest(peer, Envelope({}, call.method, None, {}, {}, has_headers=False), form)
         try:
             listening = await self._dispatch(call, opening)

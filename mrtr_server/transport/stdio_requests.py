@@ -2,14 +2,14 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..concurrency.places import Portion
 from ..concurrency.running import runs_here
 from ..live.session_states import DEFAULT_LEVEL
 from ..protocol.all_dialects import Dialect, Envelope, HandshakeDialect
-from ..protocol.callers import Principal
+from ..protocol.callers import Principal, Sender
 from ..protocol.messages import (
     NOTHING,
     TURN,
@@ -52,6 +52,11 @@ class Peer:
     headers: Mapping[bytes, bytes]
     session: Session = NO_SESSION
     level: LogLevel = DEFAULT_LEVEL
+
+    @property
+    def sender(self) -> Sender:
+        """Who sends its requests."""
+        return Sender(self.principal, self.user, self.scopes)
 
     def begin(self, form: HandshakeDialect, headers: Mapping[bytes, bytes]) -> None:
         """Begin a session in the place of the one before.
@@ -102,13 +107,12 @@ class StdioRequest:
         """Return the call in the message. Raises `RequestError`."""
         envelope, self._envelope = self._envelope, None
         assert envelope is not None  # noqa: S101  it is opened once
-        self.call = call = self._load(envelope)
-        call.headers = {}
-        call.scopes = self.peer.scopes
+        call = self._load(envelope)
+        self.call = call = replace(call, headers={}) if call.headers else call
         return call
 
     def _load(self, envelope: Envelope) -> Call:
-        return self.dialect.load_call(envelope, self.peer.principal, self.peer.user)
+        return self.dialect.load_call(envelope, self.peer.sender)
 
     def send(self, note: Note) -> Awaitable[None]:
         """Send a note; see `Outlet`."""
@@ -183,10 +187,7 @@ class OpenRequest(OpenCallNotes, StdioRequest):
         self._on_wait = on_wait
 
     def _load(self, envelope: Envelope) -> Call:
-        peer = self.peer
-        call = self.form.load_call_of(envelope, peer.principal, peer.user, self.session)
-        call.can_retry = False
-        return call
+        return self.form.load_call_of(envelope, self.peer.sender, self.session)
 
     # Notes
 

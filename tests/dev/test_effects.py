@@ -26,7 +26,8 @@ QUIET = {
 DRIVER = """
 import json, socket, sys
 from mrtr_server.dev.effects import EffectWatch
-from mrtr_server.telemetry.seen_rounds import set_round_observer
+from mrtr_server.dev.rounds import SeenRound, current_round
+from mrtr_server.methods.middleware import everywhere, watch
 from mrtr_server.testing import Client, yes
 
 told = []
@@ -35,17 +36,21 @@ class Observer:
     def __init__(self):
         self.watch = EffectWatch()
 
-    def begin(self, seen):
+    def begin(self, call, outlet):
+        seen = SeenRound(call)
+        current_round.set(seen)
         if seen.is_round:
             self.watch.begin(seen)
+        return seen
 
-    def end(self, seen):
+    def end(self, call, outlet, seen, came):
+        current_round.set(None)
         for place, what in self.watch.repeated(seen).items():
-            told.append([seen.target, seen.number, place.file, place.line, what])
+            told.append([call.target, call.trace.rounds + 1, place.file, place.line, what])
 
 observer = Observer()
 observer.watch.install()
-set_round_observer(observer)
+everywhere.append(watch(observer.begin, observer.end))
 
 from tests.support.effectful_app import app
 

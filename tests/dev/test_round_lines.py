@@ -8,13 +8,16 @@ from pydantic import BaseModel
 
 from mrtr_server import Confirm, Context, InputRequired, Inputs, MRTRServer, ToolError
 from mrtr_server.dev.console import Console, configure_log
-from mrtr_server.dev.effects import EffectWatch, SourceLine
+from mrtr_server.dev.effects import EffectWatch
 from mrtr_server.dev.round_lines import RoundLines
+from mrtr_server.dev.rounds import SeenRound, SourceLine, current_round
 from mrtr_server.dev.terminal import Terminal, short, takes_colour
 from mrtr_server.errors import InvalidParams
-from mrtr_server.protocol.messages import Complete
-from mrtr_server.telemetry.seen_rounds import SeenRound
+from mrtr_server.methods.middleware import Came, note_end
+from mrtr_server.protocol.messages import Call, Complete, HandedOver, Outcome, Outlet
 from mrtr_server.testing import Client, no, yes
+
+from ..support.methods import Notes
 
 TIME = re.compile(r"^\d\d:\d\d:\d\d  ")
 MILLISECONDS = re.compile(r" +\d+\.\d ms  ")
@@ -77,10 +80,20 @@ def server() -> MRTRServer:
     return app
 
 
+DONE = Complete({"content": []})
+
+
+def ended(target: str, came: Came = DONE) -> SeenRound:
+    """A round that has come to something."""
+    call = Call("tools/call", {}, target)
+    note_end(call, came)
+    return SeenRound(call, came=came)
+
+
 @pytest.fixture
 def lines(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> "Lines":
     console = Console(Terminal(colour=False), EffectWatch())
-    monkeypatch.setattr("mrtr_server.telemetry.seen_rounds._observer", console)
+    monkeypatch.setattr("mrtr_server.deployment.wiring.everywhere", [console.middleware])
     return Lines(capsys)
 
 
@@ -175,9 +188,9 @@ def test_other_requests_have_a_line_only_when_they_are_refused(lines: Lines) -> 
 @pytest.mark.parametrize(
     ("seen", "said"),
     [
-        (SeenRound("tools/call", "slow", number=1, error=asyncio.CancelledError()), "cancelled"),
-        (SeenRound("tools/call", "bad", number=1, error=InvalidParams("no\x1b[2Jscreen")), r"failed no\x1b[2Jscreen"),
-        (SeenRound("tools/call", "x" * 99, number=1, outcome=Complete({"content": []})), "result 0 contents"),
+        (ended("slow", asyncio.CancelledError()), "cancelled"),
+        (ended("bad", InvalidParams("no\x1b[2Jscreen")), r"failed no\x1b[2Jscreen"),
+        (ended("x" * 99), "result 0 contents"),
     ],
 )
 def test_what_a_client_sends_is_plain_and_short(seen: SeenRound, said: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -190,7 +203,7 @@ def test_what_a_client_sends_is_plain_and_short(seen: SeenRound, said: str, caps
 def test_columns_stay_aligned(capsys: pytest.CaptureFixture[str]) -> None:
     show = RoundLines(Terminal(colour=False)).show
     for name in ("a", "a_name_that_is_long", "b"):
-        show(SeenRound("tools/call", name, number=1, outcome=Complete({"content": []})))
+        show(ended(name))
     _, long, short_one = capsys.readouterr().err.splitlines()
     assert long.index("result") == short_one.index("result")
 
@@ -204,7 +217,7 @@ class TestColour:
         assert not takes_colour({"TERM": "dumb"})
 
     def test_a_line_is_the_same_without_it(self, capsys: pytest.CaptureFixture[str]) -> None:
-        seen = SeenRound("tools/call", "order", number=1, outcome=Complete({"content": []}))
+        seen = ended("order")
         for colour in (True, False):
             RoundLines(Terminal(colour=colour)).show(seen)
         coloured, plain = capsys.readouterr().err.splitlines()
@@ -212,14 +225,19 @@ class TestColour:
         assert TIME.sub("", re.sub(r"\x1b\[[\d;]*m", "", coloured)) == TIME.sub("", plain)
 
 
-def test_an_effect_is_told_with_its_line_of_code(capsys: pytest.CaptureFixture[str]) -> None:
-    watch = EffectWatch()
-    console = Console(Terminal(colour=False), watch)
-    seen = SeenRound("tools/call", "order", number=1, outcome=None)
+@pytest.mark.anyio
+async def test_an_effect_is_told_with_its_line_of_code(capsys: pytest.CaptureFixture[str]) -> None:
     line = place.__code__.co_firstlineno
-    seen.notes["effects"] = {SourceLine(__file__, line): "opens orders.txt for writing"}
-    console.end(seen)
-    console.end(seen)
+
+    async def serve(call: Call, outlet: Outlet) -> Outcome:
+        seen = current_round.get()
+        assert seen is not None
+        seen.effects[SourceLine(__file__, line)] = "opens orders.txt for writing"
+        return HandedOver("a state")
+
+    served = Console(Terminal(colour=False), EffectWatch()).middleware(serve)
+    for _ in range(2):
+        await served(Call("tools/call", {}, "order"), Notes())
     told = [TIME.sub("", each) for each in capsys.readouterr().err.splitlines() if "round 1" not in each]
     assert told[0] == (
         f"effect    tests/dev/test_round_lines.py:{line} opens orders.txt for writing outside of ctx.step: this runs "

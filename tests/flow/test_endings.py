@@ -1,6 +1,7 @@
 """How a round ends when there is more than one reason: the gravest counts, in whatever order they come."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import combinations
 from typing import Any
 
@@ -27,9 +28,9 @@ def ask(round_: Round) -> None:
 
 
 def lack(round_: Round) -> None:
-    able, round_.call.client = round_.call.client, ClientInfo()
+    able, round_.call = round_.call, replace(round_.call, client=ClientInfo())
     ask(round_)
-    round_.call.client = able
+    round_.call = able
 
 
 Reason = tuple[Callable[[Round], object], Callable[[RoundEnd], bool]]
@@ -81,7 +82,7 @@ def test_of_two_noes_the_first_counts(round_: Round) -> None:
 
 
 def test_all_that_a_client_lacks_is_named(round_: Round) -> None:
-    round_.call.client = ClientInfo()
+    round_.call = replace(round_.call, client=ClientInfo())
     asks: dict[str, Ask[Any]] = {"login": Elicit("Who are you?", Login), "text": Sample("Hello")}
     for key, question in asks.items():
         round_.answer(key, question, question.question(), question.parse)

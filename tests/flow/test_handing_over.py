@@ -14,9 +14,9 @@ from mrtr_server import (
     KeyRing,
     Limits,
     MRTRServer,
-    Principal,
 )
 from mrtr_server.protocol.all_dialects import DIALECTS, Envelope
+from mrtr_server.protocol.callers import Sender
 from mrtr_server.protocol.drafts import SepDraftDialect
 from mrtr_server.protocol.messages import Call
 from mrtr_server.testing import AsyncClient, Flow, Reply, accept
@@ -327,8 +327,8 @@ class TestRule10StateOnlyOutcomes:
         class OneRequest(SepDraftDialect):
             name = "one-request"
 
-            def load_call(self, envelope: Envelope, principal: Principal | None, user: Any) -> Call:
-                return replace(super().load_call(envelope, principal, user), can_retry=False)
+            def load_call(self, envelope: Envelope, sender: Sender) -> Call:
+                return replace(super().load_call(envelope, sender), can_retry=False)
 
         monkeypatch.setitem(cast(dict[str, Any], DIALECTS), "one-request", OneRequest)
         return MRTRServer("rules", keys=self.ring, dialects=["one-request"])

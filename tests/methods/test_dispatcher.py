@@ -7,7 +7,7 @@ import pytest
 
 from mrtr_server.errors import InvalidRequestState, UnknownMethod
 from mrtr_server.methods.dispatcher import Dispatcher
-from mrtr_server.methods.rate_limited import Method
+from mrtr_server.methods.middleware import Method, Serve
 from mrtr_server.protocol.messages import STATE_METHODS, Call, Complete, Outcome, Outlet
 
 from ..support.methods import Notes, Rates, body
@@ -82,14 +82,17 @@ async def test_a_state_is_served_where_one_may_have_been_issued(
     assert f"{method}: refused a requestState: this method issues none" in caplog.text
 
 
-async def test_what_observes_is_around_every_method_but_the_one_that_no_message_names(dispatcher: Dispatcher) -> None:
+async def test_middleware_is_around_every_method_but_the_one_that_no_message_names(dispatcher: Dispatcher) -> None:
     seen: list[str] = []
 
-    async def observe(method: Method, call: Call, outlet: Outlet) -> Outcome:
-        seen.append(call.method)
-        return await method(call, outlet)
+    def around(serve: Serve) -> Serve:
+        async def noting(call: Call, outlet: Outlet) -> Any:
+            seen.append(call.method)
+            return await serve(call, outlet)
 
-    dispatcher.observe(observe)
+        return noting
+
+    dispatcher.serve_within([around])
     for method in SERVED:
         assert body(await dispatcher.dispatch(Call(method, {}), Notes())) == {"served": SERVED[method]}
     assert seen == [method for method in SERVED if method != "sessions/listen"]

@@ -16,7 +16,6 @@ from mrtr_server.errors import (
     Unavailable,
 )
 from mrtr_server.methods.failures import ErrorReporter, problems, refused, tool_failure
-from mrtr_server.protocol.call_facts import CallFacts
 from mrtr_server.protocol.messages import Call, Complete
 
 CALL = Call("tools/call", {}, "pay")
@@ -44,10 +43,10 @@ class TestAReport:
     def test_shows_the_client_the_error_while_debugging(self) -> None:
         assert str(ErrorReporter(debug=True).report(CALL, ValueError(SECRET))) == f"ValueError: {SECRET}"
 
-    def test_leaves_the_reference_with_the_facts_of_the_call(self, errors: ErrorReporter) -> None:
-        facts = CallFacts()
-        fault = errors.report(Call("tools/call", {}, "pay", facts=facts), ValueError())
-        assert facts.reference == (fault.data or {})["reference"] != ""
+    def test_leaves_the_reference_in_the_trace_of_the_call(self, errors: ErrorReporter) -> None:
+        call = Call("tools/call", {}, "pay")
+        fault = errors.report(call, ValueError())
+        assert call.trace.reference == (fault.data or {})["reference"] != ""
 
     def test_of_a_store_says_why_and_shows_no_value_that_led_to_it(
         self, errors: ErrorReporter, caplog: pytest.LogCaptureFixture

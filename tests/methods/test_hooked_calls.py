@@ -1,17 +1,20 @@
 """Hooks run around each round of a call and are told of each failure, and see no values unless they say so."""
 
 import asyncio
+import json
 import re
 import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextvars import ContextVar
+from dataclasses import replace
 from types import TracebackType
 from typing import Annotated, Any
 
 import pytest
+from pydantic import BaseModel
 
 from mrtr_server import (
     Caller,
@@ -30,7 +33,7 @@ from mrtr_server import (
     Task,
     ToolError,
 )
-from mrtr_server.testing import AsyncClient, Clock, decline, no, replica, yes
+from mrtr_server.testing import AsyncClient, Clock, Reply, decline, no, replica, yes
 
 from ..support.serving import TIMEOUT
 
@@ -114,7 +117,17 @@ def values_of(thing: Any, seen: set[int] | None = None) -> Iterator[str]:
         yield from values_of(linked, seen)
 
 
+def text_of(reply: Reply) -> str:
+    """The text of a result, also of one that says that the call failed."""
+    (block,) = reply.result["content"]
+    return str(block["text"])
+
+
 Rounds = list[tuple[CallInfo, Ended | BaseException]]
+
+
+class Account(BaseModel):
+    name: str
 
 
 class AsyncHook:
@@ -367,6 +380,141 @@ class TestAround:
         assert hook.called == ["tools/call"]
 
 
+class TestResults:
+    @pytest.fixture
+    def redacts(self, app: MRTRServer) -> list[Any]:
+        """The results that a hook saw which hides the word secret."""
+        seen: list[Any] = []
+
+        @app.around(sees_results=True)
+        async def redact(call: CallInfo, call_next: CallNext) -> Ended:
+            ended = await call_next(call)
+            seen.append(ended.result)
+            if ended.result is None:
+                return ended
+            return replace(ended, result=json.loads(json.dumps(ended.result).replace("secret", "***")))
+
+        return seen
+
+    async def test_of_tools_prompts_and_resources_are_replaced(self, app: MRTRServer, redacts: list[Any]) -> None:
+        @app.tool
+        def structured() -> Account:
+            return Account(name="a secret")
+
+        @app.prompt
+        def letter() -> str:
+            return "a secret"
+
+        @app.resource("notes://all", cache_seconds=60)
+        def notes() -> str:
+            return "a secret"
+
+        client = AsyncClient(app)
+        found = await client.call("structured")
+        assert found.structured == {"name": "a ***"}
+        assert found.text == '{"name":"a ***"}'
+        assert "a ***" in str((await client.get_prompt("letter")).result)
+        read = (await client.read("notes://all")).result
+        assert read["contents"][0]["text"] == "a ***"
+        assert read["cacheScope"] == "private"
+        assert len(redacts) == 3
+
+    async def test_of_a_failure_and_of_each_round_are_seen(self, app: MRTRServer, redacts: list[Any]) -> None:
+        @app.tool
+        def fails() -> str:
+            raise ToolError("a secret")
+
+        client = AsyncClient(app)
+        assert text_of(await client.flow("fails").start()) == "a ***"
+        assert (await client.call("ask", text="a secret", answers={"confirm": yes})).text == "a ***"
+        assert [bool(result) for result in redacts] == [True, False, True]
+
+    async def test_of_a_task_are_replaced_before_they_are_stored(self, app: MRTRServer, redacts: list[Any]) -> None:
+        @app.tool(task="required")
+        def slowly() -> str:
+            return "a secret"
+
+        assert (await AsyncClient(app, tasks=True).call("slowly")).text == "a ***"
+        assert [bool(result) for result in redacts] == [False, True]
+
+    async def test_come_in_no_pieces_that_nobody_has_looked_at(self, app: MRTRServer, redacts: list[Any]) -> None:
+        @app.tool
+        async def streamed() -> AsyncIterator[str]:
+            yield "a "
+            yield "secret"
+
+        for client in (AsyncClient(app, stream=True), AsyncClient(app)):
+            reply = await client.call("streamed")
+            assert reply.text == "a ***"
+            assert "secret" not in str([response.body for response in reply.responses])
+
+    async def test_are_not_seen_by_others_nor_replaced_by_them(self, app: MRTRServer) -> None:
+        @app.around
+        async def blind(call: CallInfo, call_next: CallNext) -> Ended:
+            ended = await call_next(call)
+            assert ended.result is None
+            return replace(ended, result={"content": []})
+
+        reply = await AsyncClient(app).flow("refuse").start()
+        assert "blind of app.around returned a result; only one with sees_results=True may replace results" in reply.log
+
+    @pytest.mark.parametrize(
+        ("result", "why"),
+        [
+            ({"content": "text"}, "a result without a list of objects, 'content'"),
+            ({"content": []}, "a result without 'structuredContent', which the call's result has"),
+            ({"content": [], "structuredContent": object()}, "a result that is no JSON: PydanticSerializationError"),
+            (["content"], "a result without fields"),
+            (None, "no result; raise ToolError to refuse it"),
+        ],
+    )
+    async def test_that_can_not_be_sent_fail_the_call_and_leak_nothing(
+        self, app: MRTRServer, result: Any, why: str
+    ) -> None:
+        @app.tool
+        def structured() -> Account:
+            return Account(name="a secret")
+
+        @app.around(sees_results=True)
+        async def breaks(call: CallInfo, call_next: CallNext) -> Ended:
+            return replace(await call_next(call), result=result)
+
+        reply = await AsyncClient(app).flow("structured").start()
+        assert f"breaks of app.around returned {why}" in reply.log
+        assert reply.result["isError"]
+        assert "secret" not in str(reply.result)
+
+    async def test_change_only_by_what_is_returned(self, app: MRTRServer) -> None:
+        @app.around(sees_results=True)
+        async def scribbles(call: CallInfo, call_next: CallNext) -> None:
+            ended = await call_next(call)
+            assert ended.result is not None
+            ended.result["content"].clear()
+
+        assert text_of(await AsyncClient(app).flow("refuse").start()) == "No."
+
+    async def test_go_from_hook_to_hook(self, app: MRTRServer) -> None:
+        seen: list[str] = []
+
+        def adds(word: str) -> Any:
+            async def around(call: CallInfo, call_next: CallNext) -> Ended:
+                ended = await call_next(call)
+                assert ended.result is not None
+                (block,) = ended.result["content"]
+                seen.append(block["text"])
+                return replace(ended, result={**ended.result, "content": [{**block, "text": block["text"] + word}]})
+
+            return around
+
+        app.around(sees_results=True)(adds(" outer"))
+        app.around(sees_results=True)(adds(" inner"))
+        assert text_of(await AsyncClient(app).flow("refuse").start()) == "No. inner outer"
+        assert seen == ["No.", "No. inner"]
+
+    def test_are_in_no_repr(self) -> None:
+        assert "secret" not in repr(Ended("completed", result={"content": "a secret"}))
+
+
 class TestOnError:
     async def test_it_is_told_once_of_each_failure(self, app: MRTRServer, failures: list[Failure]) -> None:
         client = AsyncClient(app)
@@ -486,7 +634,6 @@ class TestOff:
     async def test_nothing_is_in_the_way_of_calls_without_hooks(self, app: MRTRServer) -> None:
         dispatcher = app._parts._dispatcher
         before = dict(dispatcher._methods)
-        assert app._parts._hooked is None
         app.around(_go_on)
         assert dispatcher._methods.keys() == before.keys()
         assert dispatcher._methods["tools/call"] is not before["tools/call"]

@@ -17,6 +17,7 @@ from mrtr_server.errors import (
     UnknownMethod,
 )
 from mrtr_server.protocol.all_dialects import DIALECTS, Dialect, Surface, read_envelope
+from mrtr_server.protocol.callers import Sender
 from mrtr_server.protocol.messages import (
     Acknowledged,
     Call,
@@ -85,7 +86,7 @@ class Ratified:
     def read(self, message: JSON, headers: Mapping[str, str | None] | None = None) -> Call:
         given = {**mirrored(message), **(headers or {})}
         sent = {name.lower().encode(): value.encode() for name, value in given.items() if value is not None}
-        return dialect(VERSION).load_call(read_envelope(json.dumps(message).encode(), sent, "", 64), None, None)
+        return dialect(VERSION).load_call(read_envelope(json.dumps(message).encode(), sent, "", 64), Sender())
 
     def about(self, method: str, params: JSON | None = None, capabilities: JSON = TASKS) -> Call:
         return self.read(modern(method, {"taskId": ID, **(params or {})}, capabilities=capabilities))
@@ -180,7 +181,7 @@ class TestRequestsOfTheExtension(Ratified):
     def test_are_no_responses(self) -> None:
         envelope = read_envelope(json.dumps({"jsonrpc": "2.0", "id": 4, "result": HEARD}).encode(), {}, "", 64)
         with pytest.raises(InvalidRequest, match="no method"):
-            dialect(VERSION).load_call(envelope, None, None)
+            dialect(VERSION).load_call(envelope, Sender())
 
 
 TIMES = {"createdAt": "2025-11-25T10:30:00.000Z", "lastUpdatedAt": "2025-11-25T10:40:00.000Z"}
@@ -311,7 +312,7 @@ class Drafted:
         draft = dialect("sep-draft")
         envelope = read_envelope(json.dumps(message).encode(), headers or {}, "", 64)
         assert draft.claims(envelope)
-        return draft.load_call(envelope, None, None)
+        return draft.load_call(envelope, Sender())
 
     def about(self, method: str, params: JSON) -> Call:
         return self.read(request(method, params))

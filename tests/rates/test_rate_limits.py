@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from mrtr_server import Caller, Context, MRTRServer, RateLimits, SetupError
-from mrtr_server.methods.dispatcher import Dispatcher
 from mrtr_server.rates import counters
 from mrtr_server.testing import AsyncClient, Clock, replica, yes
 
@@ -425,14 +424,6 @@ class TestSettings:
     def test_a_password_is_not_shown(self) -> None:
         assert "secret" not in repr(RateLimits(storage="redis://user:secret@localhost:6379"))
 
-    def test_nothing_is_between_a_request_and_its_method_where_nothing_is_counted(self) -> None:
-        app = MRTRServer("site", keys=[bytes(32)])
-        methods = dispatcher_of(app)._methods
-        assert {method.__qualname__ for method in methods.values() if "rated" in method.__qualname__} == set()
-        counted = dispatcher_of(MRTRServer("site", keys=[bytes(32)], rate_limits=RateLimits(per_principal="5/minute")))
-        assert "rated" in counted._methods["tools/call"].__qualname__
-        assert "rated" not in counted._methods["tools/list"].__qualname__
-
     def test_the_check_says_what_counts_by_itself_and_what_names_nothing(self) -> None:
         app = MRTRServer("site", keys=[bytes(32)], rate_limits=RateLimits(per_tool={"serch": "5/minute"}))
         found = [str(finding) for finding in app.check(workers=3) if finding.about == "rate_limits"]
@@ -486,9 +477,3 @@ class TestMemory:
         for number in range(5000):
             await counting.take(rate, str(number))
         assert 1 < len(sweeps) < 20
-
-
-def dispatcher_of(app: MRTRServer) -> Dispatcher:
-    dispatcher = app._parts.stdio.args[0]
-    assert isinstance(dispatcher, Dispatcher)
-    return dispatcher

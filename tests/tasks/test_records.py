@@ -569,16 +569,10 @@ class TestAPage:
 
 class TestTheLog:
     async def test_knows_which_task_a_call_is_about(self, office: Office) -> None:
-        class Facts:
-            task = tool = ""
-            is_traced = False
-
-            def begin(self, journal: Journal) -> None:
-                """Take the journal."""
-
-        started, seen, cancelled = Facts(), Facts(), Facts()
-        task = await office.start(call_of(facts=started))
-        await office.tasks.see(about(task, facts=seen))
-        await office.tasks.cancel(about(task, facts=cancelled))
-        for facts in (started, seen, cancelled):
-            assert (facts.task, facts.tool) == (task.reference, "act")
+        started = call_of()
+        task = await office.start(started)
+        seen, cancelled = about(task), about(task)
+        await office.tasks.see(seen)
+        await office.tasks.cancel(cancelled)
+        for call in (started, seen, cancelled):
+            assert (call.trace.task, call.trace.tool) == (task.reference, "act")

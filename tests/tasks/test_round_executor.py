@@ -10,7 +10,6 @@ from mrtr_server import InProcessStore, StoreUnavailable
 from mrtr_server.errors import InvalidRequestState, UnknownTarget
 from mrtr_server.flow.handler import TaskTerms
 from mrtr_server.flow.journal import Journal
-from mrtr_server.flow.waiting_round import ShouldYield
 from mrtr_server.protocol.messages import Call, Complete, YieldReason
 from mrtr_server.storage.base import TaskRow
 from mrtr_server.tasks.round_executor import RoundExecutor, TaskEnd
@@ -41,8 +40,8 @@ class Tools:
     def answer_within(self, tool: str) -> float | None:
         return None
 
-    async def run(self, call: Call, journal: Journal, run: TaskRun, should_yield: ShouldYield) -> TaskEnd:
-        return self._round(journal)
+    async def run(self, call: Call, run: TaskRun) -> TaskEnd:
+        return self._round(run.journal)
 
 
 class Breaking(InProcessStore):
@@ -67,7 +66,7 @@ async def bench() -> TaskRunBench:
 async def execute(bench: TaskRunBench, run: TaskRun, round_: Callable[[Journal], TaskEnd] = lambda _: DONE) -> TaskRow:
     """Run a round, and return the task as it is then."""
     executor = RoundExecutor(bench.records, Tools(round_), lambda *_: None)
-    await executor.execute(run, asyncio.Semaphore(), lambda: None)
+    await executor.execute(run, asyncio.Semaphore())
     return await stored(bench, run)
 
 
@@ -112,13 +111,13 @@ async def test_a_takeover_names_its_task_to_programs(bench: TaskRunBench, caplog
 
 async def test_a_round_that_is_cancelled_hands_its_task_back_and_stays_cancelled(bench: TaskRunBench) -> None:
     class Endless(Tools):
-        async def run(self, call: Call, journal: Journal, run: TaskRun, should_yield: ShouldYield) -> TaskEnd:
+        async def run(self, call: Call, run: TaskRun) -> TaskEnd:
             await asyncio.sleep(3600)
             return DONE
 
     run = await bench.run("worker")
     executor = RoundExecutor(bench.records, Endless(lambda _: DONE), lambda *_: None)
-    working = asyncio.create_task(executor.execute(run, asyncio.Semaphore(), lambda: None))
+    working = asyncio.create_task(executor.execute(run, asyncio.Semaphore()))
     await asyncio.sleep(1)
     working.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -129,8 +128,9 @@ async def test_a_round_that_is_cancelled_hands_its_task_back_and_stays_cancelled
 
 async def test_a_round_does_not_begin_where_its_worker_is_to_run_no_more(bench: TaskRunBench) -> None:
     run = await bench.run("worker")
+    run.leaves = lambda: YieldReason.DRAINING
     executor = RoundExecutor(bench.records, Tools(lambda _: pytest.fail("it began")), lambda *_: None)
-    await executor.execute(run, asyncio.Semaphore(), lambda: YieldReason.DRAINING)
+    await executor.execute(run, asyncio.Semaphore())
     row = await stored(bench, run)
     assert (row.status, row.lease, row.leased_until) == ("working", "", 0.0)
 
@@ -152,6 +152,6 @@ async def test_a_task_that_can_not_be_run_here_is_handed_back_and_left_to_others
 
     run, told = await bench.run("worker"), list[tuple[Any, ...]]()
     executor = RoundExecutor(bench.records, Tools(failing), lambda *given: told.append(given))
-    await executor.execute(run, asyncio.Semaphore(), lambda: None)
+    await executor.execute(run, asyncio.Semaphore())
     assert [(row.id, *seconds) for row, *seconds in told] == [(run.row.id, *left)]
     assert (await stored(bench, run)).lease == ""

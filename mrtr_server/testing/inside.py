@@ -5,8 +5,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-from ..flow.steps import step_watcher
-from ..flow.teardown import rollback_watcher
+from ..protocol.trace import Event
 
 _LOGGER = logging.getLogger("mrtr_server")
 _current: ContextVar["Observed | None"] = ContextVar("mrtr_server_testing_seen", default=None)
@@ -59,13 +58,9 @@ class Observed:
         self.ran, self.replayed, self.rolled_back, self.records = [], [], [], []
         return taken
 
-    def note_step(self, step: str, runs: bool) -> None:
-        """Note that a step was called."""
-        (self.ran if runs else self.replayed).append(step)
-
-    def note_rollback(self, dependency: str) -> None:
-        """Note that a dependency was left by `FlowContinues`."""
-        self.rolled_back.append(dependency)
+    def hear(self, event: Event, name: str) -> None:
+        """Note what happens in a round; see `HEARD`."""
+        {"ran": self.ran, "replayed": self.replayed, "rolled_back": self.rolled_back}[event].append(name)
 
 
 class _Listener(logging.Handler):
@@ -81,19 +76,17 @@ class _Listener(logging.Handler):
 
 
 @contextmanager
-def watching(seen: Observed) -> Iterator[None]:
-    """Observe what the code in the block does, and the tasks and threads that it starts.
+def logging_to(seen: Observed) -> Iterator[None]:
+    """Keep what is logged in the block, and in the tasks and threads that it starts.
 
     Args:
-        seen: takes what is observed.
+        seen: takes the records.
     """
     listener = _Listener(seen)
     _LOGGER.addHandler(listener)
-    tokens = _current.set(seen), step_watcher.set(seen.note_step), rollback_watcher.set(seen.note_rollback)
+    token = _current.set(seen)
     try:
         yield
     finally:
-        _current.reset(tokens[0])
-        step_watcher.reset(tokens[1])
-        rollback_watcher.reset(tokens[2])
+        _current.reset(token)
         _LOGGER.removeHandler(listener)

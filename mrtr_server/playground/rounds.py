@@ -1,16 +1,22 @@
-"""What the page shows of a round besides its reply: which process ran it, which steps ran, and for whom."""
+"""What the page shows of rounds besides replies: which process ran them, which steps ran, and for whom."""
 
 import json
 import os
 import socket
+from collections import OrderedDict
+from functools import partial
 from secrets import token_hex
 from typing import Any
 
 from pydantic_core import to_json
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ..flow.steps import step_watcher
+from ..flow.inspection import describe_journal
+from ..methods.middleware import Came, Middleware, watch
+from ..protocol.messages import JSON, Call, Outlet
+from ..protocol.trace import HEARD, Event
 from ..protocol.users import RecordedUser
+from ..tasks.task_run import TaskRun
 from ..transport.response_writer import respond
 from .local import TOKEN, why_not_page
 
@@ -34,8 +40,16 @@ LONGEST_REPORT = 4096
 LONGEST_NAME = 80
 """How much of a step's name is reported, in characters."""
 
+MOST_TASKS = 64
+"""How many tasks are remembered: the last ones."""
 
-class ObservedRounds:
+MOST_ROUNDS = 20
+"""How many rounds of a task are remembered: the last ones."""
+
+_SHOWN: tuple[Event, ...] = ("ran", "replayed")
+
+
+class RoundReports:
     """Serves the endpoint, and tells the page of the rounds that it has asked for.
 
     It stands directly in front of the endpoint, behind everything that authenticates.
@@ -70,12 +84,9 @@ class ObservedRounds:
         if USER in wanted:
             name = wanted[USER].decode("latin-1")
             scope = {**scope, "user": RecordedUser(name, name)}
-        report = _Report({"process": self._process, "ran": [], "replayed": []}, send)
-        token = step_watcher.set(report.note_step)
-        try:
-            await self._endpoint(scope, receive, report.send)
-        finally:
-            step_watcher.reset(token)
+        steps: dict[str, list[str]] = {event: [] for event in _SHOWN}
+        report = _Report({"process": self._process, **steps}, send)
+        await self._endpoint({**scope, HEARD: partial(_hear, steps)}, receive, report.send)
 
 
 def _refusal(scope: Scope, token: str, user: bytes | None) -> str:
@@ -90,6 +101,12 @@ def _refusal(scope: Scope, token: str, user: bytes | None) -> str:
     return ""
 
 
+def _hear(steps: dict[str, list[str]], event: Event, name: str) -> None:
+    """Note what happens in a round; see `HEARD`."""
+    if event in steps:
+        steps[event].append(name[:LONGEST_NAME])
+
+
 class _Report:
     """Writes what a round did beside its reply.
 
@@ -102,10 +119,6 @@ class _Report:
         self._about = about
         self._send = send
         self._streams = False
-
-    def note_step(self, step: str, runs: bool) -> None:
-        """Note that a step was called."""
-        self._about["ran" if runs else "replayed"].append(step[:LONGEST_NAME])
 
     async def send(self, message: Message) -> None:
         """Send a message of the response: the report goes into its head, or behind the last event of a stream."""
@@ -122,6 +135,43 @@ class _Report:
     def _written(self) -> bytes:
         written = json.dumps(self._about).encode("ascii")
         if len(written) > LONGEST_REPORT:
-            counts = {kind: len(self._about[kind]) for kind in ("ran", "replayed")}
+            counts = {kind: len(self._about[kind]) for kind in _SHOWN}
             return to_json({"process": self._about["process"], "counts": counts})
         return written
+
+
+class TaskRounds:
+    """Remembers what the last tasks did in this process, which run without a request that could carry a report."""
+
+    def __init__(self) -> None:
+        self._seen: OrderedDict[str, JSON] = OrderedDict()
+
+    @property
+    def middleware(self) -> Middleware:
+        """What watches rounds of tasks."""
+        return watch(self._begin, self._end)
+
+    def _begin(self, call: Call, outlet: Outlet) -> JSON | None:
+        if not isinstance(outlet, TaskRun):
+            return None
+        id = outlet.row.id
+        seen = self._seen.setdefault(id, {"rounds": []})
+        self._seen.move_to_end(id)
+        while len(self._seen) > MOST_TASKS:
+            self._seen.popitem(last=False)
+        round_: dict[str, list[str]] = {event: [] for event in _SHOWN}
+        seen["rounds"] = [*seen["rounds"], round_][-MOST_ROUNDS:]
+        call.trace.heard = partial(_hear, round_)
+        return seen
+
+    def _end(self, call: Call, outlet: Outlet, seen: JSON | None, came: Came) -> None:
+        if seen is not None and isinstance(outlet, TaskRun):
+            seen["held"] = describe_journal(outlet.journal, values=True)
+
+    def describe(self, task: str) -> JSON:
+        """Return what a task did in this process: its `rounds`, and what its journal `held` after the last of them.
+
+        Args:
+            task: its id.
+        """
+        return self._seen.get(task, {"error": "No round of it has run in this process."})

@@ -1,4 +1,4 @@
-"""An observer of rounds sees what was answered, which steps ran, what was asked, and how each round ended."""
+"""A round as its author sees it: what was answered, which steps ran, what was asked, and how it ended."""
 
 from collections.abc import Iterator
 
@@ -6,8 +6,9 @@ import pytest
 from pydantic import BaseModel
 
 from mrtr_server import Context, Elicit, InputRequired, Inputs, MRTRServer, ToolError
-from mrtr_server.protocol.messages import Complete
-from mrtr_server.telemetry.seen_rounds import SeenRound, current_round, set_round_observer
+from mrtr_server.dev.rounds import Answers, SeenRound, current_round
+from mrtr_server.methods.middleware import Came, everywhere, watch
+from mrtr_server.protocol.messages import Call, Complete, Outlet
 from mrtr_server.testing import Answer, Client, accept, decline, no, yes
 
 
@@ -19,23 +20,33 @@ class Recorder:
     """Keeps the rounds that have ended."""
 
     def __init__(self) -> None:
-        self.begun: list[SeenRound] = []
         self.rounds: list[SeenRound] = []
         self.others: list[SeenRound] = []
+        self._answers = Answers()
 
-    def begin(self, seen: SeenRound) -> None:
-        self.begun.append(seen)
+    def begin(self, call: Call, outlet: Outlet) -> SeenRound:
+        seen = self._answers.begin(call, outlet)
+        current_round.set(seen)
+        return seen
 
-    def end(self, seen: SeenRound) -> None:
+    def end(self, call: Call, outlet: Outlet, seen: SeenRound, came: Came) -> None:
+        current_round.set(None)
+        seen.came = came
+        self._answers.end(seen, outlet)
         (self.rounds if seen.is_round else self.others).append(seen)
 
 
 @pytest.fixture
 def recorder() -> Iterator[Recorder]:
     made = Recorder()
-    set_round_observer(made)
+    everywhere.append(watch(made.begin, made.end))
     yield made
-    set_round_observer(None)
+    everywhere.clear()
+
+
+def steps(seen: SeenRound) -> tuple[list[str], list[str]]:
+    """The steps that ran, and those that were replayed."""
+    return seen.call.trace.names("ran"), seen.call.trace.names("replayed")
 
 
 def server() -> MRTRServer:
@@ -77,7 +88,7 @@ def server() -> MRTRServer:
     @app.tool
     def plain() -> str:
         seen = current_round.get()
-        return "" if seen is None else seen.target
+        return "" if seen is None else seen.call.target
 
     @app.prompt
     async def letter(ctx: Context) -> str:
@@ -90,18 +101,18 @@ def server() -> MRTRServer:
 def test_each_round_of_a_call(recorder: Recorder) -> None:
     Client(server()).call("order", title="Dune", answers={"amount": {"copies": 2}, "confirm": yes})
     first, second, third = recorder.rounds
-    assert [each.number for each in recorder.rounds] == [1, 2, 3]
-    assert first.steps == [("price", True)]
+    assert [each.call.trace.rounds for each in recorder.rounds] == [0, 1, 2]
+    assert steps(first) == (["price"], [])
     assert {key: asked.params["message"] for key, asked in first.asked.items()} == {"amount": "How many of Dune?"}
     assert first.runs_again
     assert second.answered == {"amount": "accept"}
-    assert second.steps == [("price", False)]
+    assert steps(second) == ([], ["price"])
     assert list(second.asked) == ["confirm"]
     assert third.answered == {"confirm": "yes"}
-    assert third.steps == [("price", False), ("place", True)]
-    assert isinstance(third.outcome, Complete)
+    assert steps(third) == (["place"], ["price"])
+    assert isinstance(third.came, Complete)
     assert not third.runs_again
-    assert all(each.seconds > 0 and each.target == "order" for each in recorder.rounds)
+    assert all(each.call.trace.seconds > 0 and each.call.target == "order" for each in recorder.rounds)
 
 
 def test_a_no_is_seen_as_one(recorder: Recorder) -> None:
@@ -120,7 +131,7 @@ def test_a_pure_function_and_a_prompt_have_rounds_too(recorder: Recorder) -> Non
     client = Client(server())
     client.call("pure", answers={"amount": {"copies": 2}})
     client.get_prompt("letter", answers={"confirm": yes})
-    assert [(each.target, each.number, list(each.asked)) for each in recorder.rounds] == [
+    assert [(each.call.target, each.call.trace.rounds + 1, list(each.asked)) for each in recorder.rounds] == [
         ("pure", 1, ["amount"]),
         ("pure", 2, []),
         ("letter", 1, ["confirm"]),
@@ -132,8 +143,8 @@ def test_a_task_has_the_rounds_of_its_worker(recorder: Recorder) -> None:
     Client(server(), tasks=True).call("deploy", answers={"confirm": yes})
     first, second = (each for each in recorder.rounds if each.task)
     assert first.task == second.task != ""
-    assert (first.steps, list(first.asked)) == ([("price", True)], ["confirm"])
-    assert (second.steps, second.answered) == ([("price", False), ("place", True)], {"confirm": "yes"})
+    assert (steps(first), list(first.asked)) == ((["price"], []), ["confirm"])
+    assert (steps(second), second.answered) == ((["place"], ["price"]), {"confirm": "yes"})
 
 
 def test_what_failed_and_what_has_no_rounds(recorder: Recorder) -> None:
@@ -142,14 +153,15 @@ def test_what_failed_and_what_has_no_rounds(recorder: Recorder) -> None:
     client.call("nothing")
     client.request("tools/list")
     failed, unknown = recorder.rounds
-    assert isinstance(failed.outcome, Complete)
-    assert failed.outcome.body["isError"]
-    assert unknown.error is not None
-    assert "tools/list" in [each.method for each in recorder.others]
+    assert isinstance(failed.came, Complete)
+    assert failed.came.body["isError"]
+    assert (failed.call.trace.end, unknown.call.trace.end) == ("tool_error", "error")
+    assert isinstance(unknown.came, Exception)
+    assert "tools/list" in [each.call.method for each in recorder.others]
 
 
 def test_code_knows_the_round_that_it_runs_in_only_while_that_is_observed(recorder: Recorder) -> None:
     assert Client(server()).call("plain").text == "plain"
-    set_round_observer(None)
+    everywhere.clear()
     assert Client(server()).call("plain").text == ""
     assert current_round.get() is None

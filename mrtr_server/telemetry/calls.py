@@ -1,0 +1,264 @@
+"""Each call, and each round of a task, as operators see it: its span, its metrics, and its line in the log."""
+
+import logging
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ..crypto.digests import digest
+from ..flow.endings import Asking
+from ..methods.middleware import Came, Middleware, watch
+from ..protocol.callers import Principal
+from ..protocol.messages import (
+    JSON,
+    Call,
+    NeedsInput,
+    Outlet,
+    Unfinished,
+    YieldReason,
+    action_of,
+    kind_of,
+)
+from ..protocol.trace import Trace
+from ..storage.base import TaskRow
+from ..tally import ANSWERS, Tally
+from ..tasks.task_run import TaskRun
+from .call_kinds import CallKind, CallKinds, Ended, Offered
+from .call_log import log_call
+from .ends import Labels, labels_of_call, labels_of_task
+from .meters import Histogram, Meters
+from .names import (
+    ASKS,
+    CODE,
+    DURATION,
+    ERROR,
+    OUTCOME,
+    ROUND,
+    SHED,
+    STATE_SIZE,
+    TASK_TIME,
+    TOOL,
+)
+
+if TYPE_CHECKING:  # so that OpenTelemetry is loaded only where it is used
+    from .spans import Spans, Started
+
+logger = logging.getLogger("mrtr_server")
+
+LONGEST_TEXT = 128
+"""How much of what a client chose is an attribute of a span, in characters."""
+
+ID_DIGITS = 16
+"""How much of the id of a flow, and of a digest, is shown: enough to tell any two apart."""
+
+MOST_ROUNDS = 100
+"""The highest number of a round that is a label of a metric."""
+
+KNOWN_CALLERS = 1024
+"""How many callers are kept with their digests."""
+
+_ABOUT_RESOURCES = frozenset({"resources/read", "resources/subscribe", "resources/unsubscribe"})
+
+
+class _Begun(NamedTuple):
+    """A call, or a round of a task, that is being served.
+
+    Args:
+        span: its span; None where nobody takes spans.
+        kind: what the call is of; None of a round of a task.
+        row: the task as its round began; None of a call.
+    """
+
+    span: "Started | None"
+    kind: CallKind | None
+    row: TaskRow | None = None
+
+
+class CallTelemetry:
+    """Measures calls and the rounds of tasks, and logs them.
+
+    Args:
+        tally: counts them.
+        offered: what the server offers.
+        caller_of: returns the keyed digest of who calls; empty for nobody in particular.
+        spans: begins and ends their spans; None for no spans.
+        meters: take the metrics; none where nobody reads them.
+        clock: returns the time in seconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        tally: Tally,
+        offered: Offered,
+        caller_of: Callable[[Principal | None], str],
+        spans: "Spans | None",
+        meters: Sequence[Meters],
+        clock: Callable[[], float],
+    ) -> None:
+        self.in_flight = 0
+        """How many calls are being served."""
+        self._tally = tally
+        self._offered = offered
+        self._caller_of = lru_cache(KNOWN_CALLERS)(caller_of)
+        self._spans = spans
+        self._is_measured = bool(meters)
+        self._kinds = CallKinds(offered, tally, Histogram(DURATION, meters))
+        self._state_sizes = Histogram(STATE_SIZE, meters)
+        self._task_times = Histogram(TASK_TIME, meters)
+        self._clock = clock
+
+    @property
+    def middleware(self) -> Middleware:
+        """What watches calls and rounds of tasks."""
+        return watch(self._begin, self._end)
+
+    def _begin(self, call: Call, outlet: Outlet) -> _Begun:
+        if isinstance(outlet, TaskRun):
+            return self._begin_task(outlet)
+        kind, span = self._kinds.of(call, outlet), None
+        if self._spans is not None:
+            span = self._spans.begin_call(kind.name, kind.attributes, call)
+            call.trace.trace_parent = partial(self._spans.trace_parent, span)
+            call.trace.is_traced = self._spans.is_recorded(span)
+        self.in_flight += 1
+        return _Begun(span, kind)
+
+    def _end(self, call: Call, outlet: Outlet, begun: _Begun, came: Came) -> None:
+        if begun.kind is not None:
+            self._end_call(call, outlet, begun.kind, begun.span, came)
+        elif begun.row is not None and isinstance(outlet, TaskRun):
+            self._end_task(call, outlet, begun.row, begun.span, came)
+
+    # Calls
+
+    def _end_call(self, call: Call, outlet: Outlet, kind: CallKind, span: "Started | None", came: Came) -> None:
+        self.in_flight -= 1
+        trace, end = call.trace, labels_of_call(call.trace, came, getattr(outlet, "dialect", None))
+        if self._is_measured:
+            ended = kind.ended[end]
+            ended.rounds.add()
+            if kind.asks:
+                self._count_round(kind, call, came, end, ended)
+            ended.took(trace.seconds)
+        if span is not None and self._spans is not None:
+            if self._spans.is_recorded(span):
+                about = self._about(kind, call, came, outlet, end)
+                self._spans.describe(span, about, end.error, _why(trace), trace.first)
+            self._spans.end(span)
+        if logger.isEnabledFor(logging.INFO):
+            fields: JSON = kind.fields.copy()
+            if kind.asks:
+                fields["round"] = trace.rounds + 1
+                if trace.flow:
+                    fields["flow"] = trace.flow[:ID_DIGITS]
+            if trace.task:
+                fields["task"] = trace.task
+                if trace.tool in self._offered.tools:
+                    fields["tool"] = trace.tool
+            self._log(kind.name, fields, call, end, span)
+
+    def _about(self, kind: CallKind, call: Call, came: Came, outlet: Outlet, end: Labels) -> dict[str, Any]:
+        """Return the attributes that a span has at its end, and that are not those of all calls of its kind."""
+        trace = call.trace
+        scope = getattr(outlet, "scope", None)
+        client = scope.get("client") if scope is not None else None
+        about: JSON = {OUTCOME: end.outcome, "jsonrpc.request.id": str(call.request_id)[:LONGEST_TEXT]}
+        if client:
+            about |= {"client.address": str(client[0]), "client.port": int(client[1] or 0)}
+        if call.session:
+            about["mcp.session.id"] = digest(call.session)[:ID_DIGITS]
+        about |= _of_flow(trace)
+        if kind.asks:
+            about[ROUND] = trace.rounds + 1
+        if call.method in _ABOUT_RESOURCES and call.target in self._offered.resources:
+            about["mcp.resource.uri"] = call.target
+        if isinstance(came, Unfinished):
+            about["mrtr.state.size"] = len(came.state)
+            if isinstance(came, NeedsInput):
+                about["mrtr.asks"] = [question.kind for question in came.questions.values()]
+        if end.error:
+            about |= {ERROR: end.error, CODE: end.code, "mrtr.reference": trace.reference}
+            return _filled(about)
+        return about
+
+    def _count_round(self, kind: CallKind, call: Call, came: Came, end: Labels, ended: Ended) -> None:
+        trace = call.trace
+        number = trace.rounds + 1 if trace.rounds < MOST_ROUNDS else MOST_ROUNDS
+        if trace.rounds:
+            kind.resumes[min(trace.rounds, MOST_ROUNDS)].add()
+            for key, question in trace.asked.items():
+                self._tally.add(ANSWERS, kind_of(question), action_of((call.answers or {}).get(key)))
+        if end.ends_flow:
+            ended.flows[number].add()
+        elif isinstance(came, Unfinished):
+            self._state_sizes.of(*kind.labels)(len(came.state))
+            kind.waits[number].add()
+            if isinstance(came, NeedsInput):
+                for asked in came.questions.values():
+                    self._tally.add(ASKS.name, asked.kind)
+            elif came.why is YieldReason.FULL:
+                self._tally.add(SHED.name, end.outcome)
+        elif end.had_no_room:
+            self._tally.add(SHED.name, "refused")
+
+    # Tasks
+
+    def _begin_task(self, run: TaskRun) -> _Begun:
+        row, span = run.row, None
+        tool = self._tool_of(row)
+        if self._is_measured:
+            self._task_times.of(tool, "queued")(max(0.0, self._clock() - row.updated))
+        if self._spans is not None:
+            named = {TOOL: tool, "gen_ai.operation.name": "execute_tool"} if tool else {}
+            about = {**named, "mrtr.task.reference": row.reference, "mrtr.task.attempt": row.attempts}
+            span = self._spans.begin_task(f"task {tool}".rstrip(), about, run.journal.origin)
+        return _Begun(span, None, row)
+
+    def _tool_of(self, row: TaskRow) -> str:
+        return row.name if row.name in self._offered.tools else ""
+
+    def _end_task(self, call: Call, run: TaskRun, row: TaskRow, span: "Started | None", came: Came) -> None:
+        trace, tool = call.trace, self._tool_of(row)
+        end, flow = labels_of_task(trace, came), run.journal.flow[:ID_DIGITS]
+        if self._is_measured:
+            self._task_times.of(tool, "working")(trace.seconds)
+            if isinstance(came, Asking):
+                for key, question in came.questions.items():
+                    if trace.asked.get(key) != question.digest:
+                        self._tally.add(ASKS.name, question.kind)
+        if span is not None and self._spans is not None:
+            about = {OUTCOME: end.outcome, "mrtr.flow.id": flow, ERROR: end.error, "mrtr.reference": trace.reference}
+            if self._spans.is_recorded(span):
+                self._spans.describe(span, _filled(about), end.error, _why(trace))
+            self._spans.end(span)
+        if logger.isEnabledFor(logging.INFO):
+            named = {"tool": tool} if tool else {}
+            fields: JSON = {"event": "task_round", "method": call.method, **named, "flow": flow}
+            fields |= {"task": row.reference, "attempt": row.attempts}
+            self._log(f"{call.method} {tool}".rstrip(), fields, call, end, span)
+
+    # The log
+
+    def _log(self, name: str, fields: JSON, call: Call, end: Labels, span: "Started | None") -> None:
+        if call.principal is not None:
+            fields["principal"] = self._caller_of(call.principal)[:ID_DIGITS]
+        ids = ("", "") if span is None or self._spans is None else self._spans.ids(span)
+        log_call(name, fields, end, call.trace.reference, call.trace.seconds, ids)
+
+
+def _of_flow(trace: Trace) -> dict[str, Any]:
+    """Return the attributes that name a flow, and the task that it has become."""
+    named = {}
+    if flow := trace.flow or trace.task_flow:
+        named["mrtr.flow.id"] = flow[:ID_DIGITS]
+    if trace.task:
+        named["mrtr.task.reference"] = trace.task
+    return named
+
+
+def _filled(attributes: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in attributes.items() if value != ""}
+
+
+def _why(trace: Trace) -> str:
+    return f"reference {trace.reference}" if trace.reference else ""
