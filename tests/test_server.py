@@ -321,10 +321,36 @@ class TestTasks:
         (message,) = caplog.messages
         assert "'later' calls ctx.background() but has no tasks" in message
 
+    def test_a_tool_with_tasks_that_goes_on_in_the_background_says_how_its_calls_begin(self, app: MRTRServer) -> None:
+        async def later(ctx: Context) -> str:
+            await ctx.background()
+            return "done"
+
+        assert "task=Task('optional', rounds_first=True)" in refusal(app.tool(task="optional"), later)
+        assert "task=Task('required', rounds_first=True)" in refusal(app.tool(task="required"), later)
+        app.tool(task=Task(rounds_first=False))(later)
+
+    def test_a_tool_whose_helper_does_is_logged_once_where_it_has_not_said(
+        self, app: MRTRServer, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        async def helper(context: Context) -> str:
+            await context.background()
+            return "done"
+
+        async def moved(ctx: Context) -> str:
+            return await helper(ctx)
+
+        for name, first in (("unsaid", None), ("at_once", False), ("in_rounds", True)):
+            app.tool(name=name, task=Task(rounds_first=first))(moved)
+            for _ in range(2):
+                assert Client(app, tasks=True).call(name).text == "done"
+        (message,) = [each for each in caplog.messages if "ctx.background()" in each]
+        assert message.startswith("'unsaid' calls ctx.background(), which does nothing")
+
     def test_another_thing_of_that_name_is_not_mistaken_for_it(
         self, app: MRTRServer, caplog: pytest.LogCaptureFixture
     ) -> None:
-        @app.tool(task=Task(rounds_first=True))
+        @app.tool(task="optional")
         async def paint(ctx: Context) -> str:
             page = types.SimpleNamespace(background=lambda: "red")
             return str(page.background())
