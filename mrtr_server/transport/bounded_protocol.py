@@ -32,7 +32,7 @@ _AnyProtocol: Any = object
 """For the type checker: `bounded` puts a protocol of uvicorn below these bounds, with httptools or with h11."""
 
 
-class _Bounds(_AnyProtocol):  # type: ignore[misc]
+class Bounds(_AnyProtocol):  # type: ignore[misc]
     """The bounds of an HTTP protocol of uvicorn, which then waits for no request forever."""
 
     loop: Any
@@ -169,7 +169,7 @@ def bounded(base: Any) -> Any:
     """
     if not hasattr(base, "on_chunk_header"):
         return base
-    return type(base.__name__, (_Bounds, base), {})
+    return type(base.__name__, (Bounds, base), {})
 
 
 BoundedProtocol = bounded(OneWriteProtocol)
