@@ -51,7 +51,7 @@ CONTENDERS = {
             "ours",
             "ours:app",
             factory=False,
-            http="mrtr_server.transport.one_write:OneWriteProtocol",
+            http="mrtr_server.uvicorn_http.one_write:OneWriteProtocol",
         ),
         Contender("mcp", "mcp", "mcp", "sdk:fastest"),
         Contender("fastmcp", "fastmcp", "fastmcp", "fastmcp_server:fastest"),

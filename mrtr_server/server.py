@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from .asgi_server import ASGIServer
 from .deployment.composition import Composition
 from .deployment.settings import Settings
 from .deployment.wiring import ServerParts
@@ -29,7 +30,6 @@ from .registration.registry import Registry
 from .registration.resources import build_resource
 from .registration.tools import build_tool
 from .storage.patience import begin_request
-from .transport.asgi_server import ASGIServer
 from .transport.response_writer import closing
 
 if TYPE_CHECKING:

@@ -77,7 +77,6 @@ ONLY_IMPORTERS = {
         *(
             f"transport.{each}"
             for each in (
-                "asgi_server",
                 "authentication",
                 "callback_pages",
                 "challenges",
@@ -98,6 +97,7 @@ ONLY_IMPORTERS = {
             f"auth.{each}"
             for each in ("bearer", "fixed_tokens", "introspection", "jwt_auth", "jwt_keys", "token_backend")
         ),
+        "asgi_server",
         "dev.refused_requests",
         "protocol.users",
         "flow.context",
@@ -109,11 +109,11 @@ ONLY_IMPORTERS = {
         "testing.transports",
     },
     "uvicorn": {
-        *(f"transport.{each}" for each in ("one_write", "whole_responses", "repeated_heads", "ignored_upgrades")),
+        *(f"uvicorn_http.{each}" for each in ("one_write", "whole_responses", "repeated_heads", "ignored_upgrades")),
         "cli.web_servers",
         *(f"dev.{each}" for each in ("process", "reloading")),
     },
-    "httptools": {"transport.whole_responses", "transport.ignored_upgrades"},
+    "httptools": {"uvicorn_http.whole_responses", "uvicorn_http.ignored_upgrades"},
     "granian": {"cli.web_servers"},
     "pydantic_settings": {"deployment.environment"},
     "http": {"testing.transports"},

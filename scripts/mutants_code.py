@@ -54,21 +54,33 @@ def mutants(root: Path, path: str) -> Iterator[Mutant]:
     source = (root / path).read_text()
     lines = source.splitlines(keepends=True)
     tree = ast.parse(source)
-    bodies = [(each.body[0].lineno, each.end_lineno or 0) for each in ast.walk(tree) if isinstance(each, FUNCTIONS)]
+    functions = [each for each in ast.walk(tree) if isinstance(each, FUNCTIONS)]  # outer ones first
     for node, changed in _changes(tree):
         first, last = node.lineno, node.end_lineno or node.lineno
         # Columns count bytes.
         head = lines[first - 1].encode()[: node.col_offset].decode()
         tail = lines[last - 1].encode()[node.end_col_offset :].decode()
-        after = [*lines[: first - 1], f"{head}{changed}{tail}", *lines[last:]]
+        after = f"{head}{changed}{tail}".splitlines(keepends=True)
+        around = [each for each in functions if each.lineno <= first and last <= (each.end_lineno or 0)]
+        # What is around it need not be parsed again, for each of hundreds of mutants.
+        start, end = (around[-1].lineno, around[-1].end_lineno) if around else (1, len(lines))
         try:
-            ast.parse("".join(after))
+            ast.parse(
+                "".join(
+                    [
+                        "if True:\n" if lines[start - 1][0] == " " else "",
+                        *lines[start - 1 : first - 1],
+                        *after,
+                        *lines[last:end],
+                    ]
+                )
+            )
         except SyntaxError:  # such as a parenthesis where none may be
             continue
-        diff = [line.rstrip() for line in unified_diff(lines, after, n=0) if line[:3] not in ("---", "+++")]
-        shown = tuple(line for line in diff if not line.startswith("@@"))
-        at_import = not any(start <= first <= end for start, end in bodies)
-        yield Mutant(path, first, last, "".join(after), shown, at_import)
+        diff = [line.rstrip() for line in unified_diff(lines[first - 1 : last], after, n=0)]
+        shown = tuple(line for line in diff if line[:3] not in ("---", "+++") and not line.startswith("@@"))
+        at_import = not any(each.body[0].lineno <= first for each in around)
+        yield Mutant(path, first, last, "".join([*lines[: first - 1], *after, *lines[last:]]), shown, at_import)
 
 
 def _changes(tree: ast.Module) -> Iterator[tuple[ast.stmt | ast.expr, str]]:

@@ -37,10 +37,19 @@ PROCESSES = ("docs", "examples", "system")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests that start processes or database servers: `scripts/test` runs them on one Python alone."""
+    """Mark the tests that start processes or database servers: `scripts/test` runs them on one Python alone.
+
+    Whole folders of them go first: a file that takes long, and is the last to begin, would be waited for alone.
+    """
     for item in items:
-        if item.path.relative_to(Path(__file__).parent).parts[0] in PROCESSES or needs_server(item):
+        if folder_of(item) in PROCESSES or needs_server(item):
             item.add_marker(pytest.mark.processes)
+    items.sort(key=lambda item: folder_of(item) not in PROCESSES)
+
+
+def folder_of(item: pytest.Item) -> str:
+    """Return the folder of a test within this one."""
+    return item.path.relative_to(Path(__file__).parent).parts[0]
 
 
 def needs_server(item: pytest.Item) -> bool:

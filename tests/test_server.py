@@ -33,7 +33,6 @@ from mrtr_server import (
     TextContent,
 )
 from mrtr_server.auth.fixed_tokens import BearerTokens, TokenUser
-from mrtr_server.deployment import web_workers
 from mrtr_server.protocol.content import ToolResult
 from mrtr_server.protocol.users import principal_of
 from mrtr_server.registration.handlers import compile_handler
@@ -421,42 +420,6 @@ class TestRefusedServer:
         reply = asyncio.run(send(app, modern("tools/list"), path=path, root_path=root))
         assert reply.status == 404
         assert json.loads(reply.body) == {"error": f"Not found: the MCP endpoint is {endpoint}"}
-
-
-def counted(module: str, **attributes: Any) -> int:
-    """Count workers under a frame whose `self` is of a class of a module."""
-    owner = types.new_class("Owner", exec_body=lambda body: body.update(__module__=module))()
-    vars(owner).update(attributes)
-
-    def load(self: Any) -> int:
-        return web_workers.worker_count()
-
-    return load(owner)
-
-
-class TestWorkers:
-    def test_of_gunicorn_are_counted(self) -> None:
-        assert counted("gunicorn.workers.base", cfg=types.SimpleNamespace(workers=3)) == 3
-        assert counted("gunicorn.arbiter", cfg=types.SimpleNamespace(workers=1)) == 1
-
-    def test_of_uvicorn_are_counted_unless_it_reloads(self) -> None:
-        assert counted("uvicorn.config", workers=3, reload=False) == 3
-        assert counted("uvicorn.config", workers=3, reload=True) == 1
-
-    @pytest.mark.parametrize(("given", "count"), [("3", 3), ("", 1), ("0", 1), ("many", 1)])
-    def test_are_those_of_the_variable_that_uvicorn_reads_where_nothing_else_says(
-        self, given: str, count: int, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(web_workers, "_declared", None)
-        monkeypatch.setenv("WEB_CONCURRENCY", given)
-        assert web_workers.worker_count() == count
-        assert counted("uvicorn.config", workers=1, reload=False) == 1, "--workers 1 counts more"
-        web_workers.declare_workers(1)
-        assert web_workers.worker_count() == 1
-
-    def test_of_anything_else_are_not(self) -> None:
-        assert counted("elsewhere", workers=3, reload=False, cfg=types.SimpleNamespace(workers=3)) == 1
-        assert counted("uvicorn.workers") == 1
 
 
 class TestCredentials:

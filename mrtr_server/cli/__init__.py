@@ -3,7 +3,6 @@
 import click
 
 from .._version import __version__
-from ..deployment.web_workers import declare_workers
 from .calling import call, get_prompt, list_all, read
 from .check import check
 from .database import db
@@ -21,7 +20,6 @@ from .worker import worker
 @click.version_option(__version__)
 def main() -> None:
     """Tools for authors and operators of MCP servers built with mrtr_server."""
-    declare_workers(1)  # each command is one process, unless it says otherwise
 
 
 for command in (new, dev, run, stdio, worker, check, keygen, db, tasks, open_state, call, list_all, read, get_prompt):

@@ -90,7 +90,7 @@ def _summary(server: MRTRServer) -> str:
     counts = {
         "tool": len(offered.tools),
         "prompt": len(offered.prompts),
-        "resource": len(offered.resources) + len(offered.templates),
+        "resource": len(offered.records("resources")) + len(offered.records("resourceTemplates")),
     }
     listed = ", ".join(f"{count} {what if count == 1 else f'{what}s'}" for what, count in counts.items())
     limits = server.limits

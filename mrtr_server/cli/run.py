@@ -10,8 +10,8 @@ from typing import Any
 import click
 
 from ..deployment.environment import APPLICATION, COMMAND_PREFIX, variables
+from ..deployment.web_workers import DECLARED
 from ..deployment.web_workers import ENVIRONMENT as WORKERS
-from ..deployment.web_workers import declare_workers
 from ..errors import SetupError
 from ..logs.formats import Format, log_config
 from ..server import MRTRServer
@@ -109,7 +109,7 @@ def run(
     logging.config.dictConfig(config)
     serving = Serving(app=app, log_config=config, max_connections=raise_file_limit(max_connections), **options)
     if not serving.reload:  # or it would end for a mistake that its author is about to mend
-        declare_workers(serving.workers)
+        os.environ[DECLARED] = str(serving.workers)  # for this process and all that it starts
         found = find(app, app_dir)
         if isinstance(found, MRTRServer):
             _check(found, serving)

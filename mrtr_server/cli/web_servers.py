@@ -112,7 +112,7 @@ def serve_with_uvicorn(serving: Serving, listening: socket.socket | None) -> Non
     """
     import uvicorn
 
-    from ..transport.bounded_protocol import BoundedProtocol
+    from ..uvicorn_http.bounded_protocol import BoundedProtocol
 
     config = uvicorn.Config(
         serving.app,
@@ -121,7 +121,7 @@ def serve_with_uvicorn(serving: Serving, listening: socket.socket | None) -> Non
         uds=serving.uds,
         workers=serving.workers,
         reload=serving.reload,
-        http="mrtr_server.transport.bounded_protocol:BoundedProtocol",
+        http="mrtr_server.uvicorn_http.bounded_protocol:BoundedProtocol",
         ws="none",
         limit_concurrency=serving.max_connections,
         backlog=serving.backlog,
@@ -156,8 +156,8 @@ def serve_with_uvicorn(serving: Serving, listening: socket.socket | None) -> Non
 
 def _note_protocol(protocol: Any) -> None:
     """Log that uvicorn serves in its own way, where it does."""
-    from ..transport.bounded_protocol import Bounds
-    from ..transport.one_write import why_slower
+    from ..uvicorn_http.bounded_protocol import Bounds
+    from ..uvicorn_http.one_write import why_slower
 
     if not issubclass(protocol, Bounds):
         logger.warning(

@@ -21,6 +21,7 @@ from ..fields import Group, having
 from ..renamed import VARIABLES, is_collected, refused_variables
 from ..storage.factory import ENVIRONMENT as DATABASE
 from .settings import Settings
+from .web_workers import DECLARED
 
 logger = logging.getLogger("mrtr_server")
 
@@ -189,7 +190,7 @@ def unknown_variables(environment: Mapping[str, str] = os.environ) -> dict[str, 
     Args:
         environment: where to look. Values are never shown.
     """
-    known = {*_variables(), *ELSEWHERE, DIRECT_DATABASE, APPLICATION, CALL_TOKEN}
+    known = {*_variables(), *ELSEWHERE, DIRECT_DATABASE, APPLICATION, CALL_TOKEN, DECLARED}
     known |= VARIABLES.keys()  # which are refused
     found = (name for name in environment if name.startswith(PREFIX) and not name.startswith(COMMAND_PREFIX))
     return {name: _advice(name, known) for name in sorted(found) if name not in known}

@@ -203,8 +203,7 @@ def _review_questions(
 ) -> Iterator[Finding]:
     if dialects.handshake is None or workers == 1 or shared.store.shared:
         return
-    offered = (registry.tools, registry.prompts, registry.resources, registry.templates)
-    asking = sorted({each.handler.name for kind in offered for each in kind.values() if asks(each.handler)})
+    asking = sorted({record.handler.name for _, record in _records(registry) if asks(record.handler)})
     if asking:
         newest = dialects.handshake.name
         yield Finding(

@@ -2,70 +2,67 @@
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Sequence
+from itertools import zip_longest
+from pathlib import PurePath
 from types import FrameType
 from typing import Any
+
+DECLARED = "MRTR_WORKERS"
+"""How many workers there are, where `mrtr-server run` or an operator says so."""
 
 ENVIRONMENT = "WEB_CONCURRENCY"
 """How many workers uvicorn starts, where nothing else says so."""
 
-_declared: int | None = None
-
-
-def declare_workers(count: int) -> None:
-    """Note how many workers there will be, before the application is imported and they are started.
-
-    Args:
-        count: the number.
-    """
-    global _declared
-    _declared = count
+_OURS = ("mrtr-server", "mrtr_server")
+_SERVERS = ("uvicorn", "gunicorn", "hypercorn", "granian")
 
 
 def worker_count() -> int:
     """Return the number of workers that the web server was told to start; 1 where nothing says otherwise.
 
-    The application is imported while the web server loads it in a worker, so the server's own frames are on the
-    stack, and they hold its settings. (The parent process says nothing: with `--reload` there is one for a single
-    worker, too.) Where no server is on the stack, as in a script that starts uvicorn later, `WEB_CONCURRENCY` counts.
-    A server that is loaded in any other way is not recognized.
+    What is said first counts: by `MRTR_WORKERS`; by the arguments of the command, which new processes inherit; by the
+    settings of the server, which loads the application, so that its own frames are on the stack; by `WEB_CONCURRENCY`.
     """
+    declared = _in_environment(DECLARED) or _in_arguments(sys.argv) or _in_frames()
+    return declared or (_in_environment(ENVIRONMENT) if "uvicorn" in sys.modules else 0) or 1
+
+
+def _in_environment(name: str) -> int:
+    given = os.environ.get(name, "")
+    return max(1, int(given)) if given.isdecimal() else 0  # anything else is refused by whoever starts workers
+
+
+def _in_arguments(arguments: Sequence[str]) -> int:
+    """Return the number that a command was given; 0 where it was given none, or is no command of a web server."""
+    path = PurePath(arguments[0])
+    command = path.parent.name if path.name == "__main__.py" else path.stem
+    if command in _OURS or (command == "uvicorn" and "--reload" in arguments):
+        return 1
+    if command not in _SERVERS:
+        return 0
+    for argument, following in zip_longest(arguments[1:], arguments[2:], fillvalue=""):
+        given = following if argument in ("--workers", "-w") else argument.removeprefix("--workers=").removeprefix("-w")
+        if given != argument and given.isdecimal():
+            return int(given)
+    return 0
+
+
+def _in_frames() -> int:
+    """Return the number in the settings of the server that is on the stack, such as those in a file; 0 if none is."""
     most = 0
     frame: FrameType | None = sys._getframe()
     while frame is not None:
-        most = max(most, _count_in(frame.f_globals.get("__name__", ""), frame.f_locals))
+        most = max(most, *(_in_settings(frame.f_locals.get(name)) for name in ("self", "config")))
         frame = frame.f_back
-    if _declared is not None:
-        return max(most, _declared)
-    return most or (_count_in_environment() if "uvicorn" in sys.modules else 1)
+    return most
 
 
-def _count_in_environment() -> int:
-    try:
-        return max(1, int(os.environ.get(ENVIRONMENT, "1")))
-    except ValueError:  # uvicorn itself will refuse it
+def _in_settings(owner: Any) -> int:
+    packages = {each.__module__.partition(".")[0] for each in type(owner).__mro__}
+    if packages.isdisjoint(_SERVERS):
+        return 0
+    if "uvicorn" in packages and getattr(owner, "reload", False):  # there is one, whatever its settings say
         return 1
-
-
-def _count_in(module: Any, names: Mapping[str, Any]) -> int:
-    """Return the number of workers that one frame knows of; 0 if none.
-
-    Args:
-        module: the name of the frame's module.
-        names: its local variables.
-    """
-    owner = names.get("self")
-    modules = {cls.__module__ for cls in type(owner).__mro__}
-    packages = {each.partition(".")[0] for each in modules}
-    found: Any = 0
-    if "uvicorn" in packages:  # its Config
-        found = 1 if getattr(owner, "reload", False) else getattr(owner, "workers", 0)
-    elif "gunicorn" in packages:  # a worker, which has its settings
-        found = getattr(getattr(owner, "cfg", None), "workers", 0)
-    elif "granian.server.mp" in modules:  # its server, where a worker is a fork; one of threads shares our memory
-        found = getattr(owner, "workers", 0)
-    elif module == "granian.server.mp":  # where a worker is a new process: workers are numbered from 1
-        found = names.get("worker_id", 0)
-    elif isinstance(module, str) and module.partition(".")[0] == "hypercorn":
-        found = getattr(names.get("config"), "workers", 0)
+    found = getattr(getattr(owner, "cfg", owner), "workers", 0)  # a worker of gunicorn has its settings
     return found if isinstance(found, int) else 0

@@ -48,7 +48,8 @@ from ..protocol.content import icon_entries
 from ..protocol.messages import JSON, Change
 from ..protocol.served_dialects import ServedDialects
 from ..rates.rate_limiter import RateLimiter
-from ..registration.registry import Opening, Registry
+from ..registration.offering import Opening
+from ..registration.registry import Registry
 from ..storage.pubsub import Fanout
 from ..storage.quotas import Quotas
 from ..storage.vitals import VitalsWatch, written
@@ -114,7 +115,7 @@ class ServerParts:
         home = registry.home
         self.lifespans = Lifespans()
         own = [] if settings.lifespan is None else [Opening(home, settings.lifespan, server)]
-        for opening in (*own, *registry.lifespans):
+        for opening in (*own, *registry.openings):
             self.lifespans.add(opening.home, partial(_enter, opening, home))
         base, refusals = BaseUrl(settings.base_url), RefusalLog(tally=self.tally)
         self.callbacks = Callbacks(
@@ -222,7 +223,7 @@ class ServerParts:
         dialects = ServedDialects(
             settings.dialects,
             _implementation(settings.name, info),
-            registry.mirrored,
+            registry.header_parameters,
             registry.task_support,
             discoverer.takes_tasks,
             registry.output_schema,
@@ -364,7 +365,7 @@ async def _waiting_tasks(settings: Settings[Any], registry: Registry, vitals: Vi
     guards = (settings.auth, settings.authorize, settings.scopes, settings.middleware)
 
     def is_public(tool: str) -> bool:
-        found = registry.tools.get(tool)
+        found = registry.find("tools", tool)
         return found is not None and found.authorize is None and not any(guards)
 
     return written(waiting, is_public)

@@ -102,7 +102,7 @@ class DevProcess:
         config = uvicorn.Config(
             RefusedRequests(found, terminal),
             loop="asyncio",  # uvloop connects in C, which no audit hook sees
-            http="mrtr_server.transport.bounded_protocol:BoundedProtocol",
+            http="mrtr_server.uvicorn_http.bounded_protocol:BoundedProtocol",
             ws="none",
             reload=bool(self.watched),
             access_log=False,
@@ -128,7 +128,7 @@ class DevProcess:
             counts: dict[str, Collection[Any]] = {
                 "tool": offered.tools,
                 "prompt": offered.prompts,
-                "resource": [*offered.resources, *offered.templates],
+                "resource": [*offered.records("resources"), *offered.records("resourceTemplates")],
             }
             style = terminal.style
             terminal.write(f"{terminal.head('serving', 'green')} {style(server.name, 'bold')}: {list_counts(counts)}")

@@ -81,7 +81,7 @@ class BackgroundTools:
 
     def answer_within(self, tool: str) -> float | None:
         """Return how long a person has to answer, in seconds; see `TaskTools.answer_within`."""
-        found = self._registry.tools.get(tool)
+        found = self._registry.find("tools", tool)
         return None if found is None else found.handler.answer_within
 
     async def run(self, call: Call, journal: Journal, run: TaskRun, should_yield: ShouldYield) -> TaskEnd:
@@ -92,7 +92,7 @@ class BackgroundTools:
         return await (work() if self._serve is None else self._serve(call, journal, run.row, work))
 
     async def _run(self, call: Call, journal: Journal, run: TaskRun, should_yield: ShouldYield) -> TaskEnd:
-        tool = self._registry.tools.get(call.target)
+        tool = self._registry.find("tools", call.target)
         if tool is None:
             raise UnknownTarget("tool", call.target)
         if self._authorizer.guards(tool.authorize):

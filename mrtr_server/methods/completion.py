@@ -45,14 +45,14 @@ class Completions:
         kind, name, argument, value, known = _completion_params(call.params)
         record: Record | None
         if kind == "prompt":
-            record = self._registry.prompts.get(name)
+            record = self._registry.find("prompts", name)
         else:
-            record = self._registry.templates.get(name) or self._registry.resources.get(name)
+            record = self._registry.find("resourceTemplates", name) or self._registry.find("resources", name)
         if record is None:
             raise UnknownTarget(kind, name)
         if self._authorizer.guards(record.authorize):
             await self._authorizer.require(call.caller, call.method, kind, (record.authorize, name))
-        completer = self._registry.completers.get((kind, name, argument))
+        completer = self._registry.find_completer(kind, name, argument)
         if completer is None:
             return Complete({"completion": {"values": [], "total": 0, "hasMore": False}})
         try:

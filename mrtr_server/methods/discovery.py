@@ -43,7 +43,7 @@ class Discoverer:
 
     def has_completions(self) -> bool:
         """Return whether there are completions."""
-        return bool(self._registry.completers)
+        return self._registry.has_completions
 
     def offers(self, change: Change) -> bool:
         """Return whether a change that clients listen to can happen: of a list, a resource or a task."""
@@ -71,7 +71,7 @@ class Discoverer:
             has.add("prompts")
         if registry.has_any("resources") or registry.has_any("resourceTemplates"):
             has.add("resources")
-        if registry.completers:
+        if registry.has_completions:
             has.add("completions")
         if registry.has_tasks:
             has.add("tasks")

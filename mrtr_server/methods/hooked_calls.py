@@ -97,7 +97,7 @@ class HookedCalls:
             if found is None:
                 return None, ""
             return found.resource.handler, _uri_of(found.resource)
-        record = registry.tools.get(target) if call.method == "tools/call" else registry.prompts.get(target)
+        record = registry.find("tools" if call.method == "tools/call" else "prompts", target)
         return (None, "") if record is None else (record.handler, target)
 
     def resource_of(self, call: Call) -> tuple[str, str, Mapping[str, str] | None]:

@@ -26,7 +26,7 @@ class Prompts:
 
     async def get(self, call: Call, outlet: Outlet) -> Outcome:
         """Serve `prompts/get` (Prompts, Getting a Prompt). Raises `RequestError`."""
-        prompt = self._registry.prompts.get(call.target)
+        prompt = self._registry.find("prompts", call.target)
         if prompt is None:
             raise UnknownTarget("prompt", call.target, has_begun=call.state is not None)
         if self._authorizer.guards(prompt.authorize):

@@ -65,7 +65,7 @@ class Tools:
         Raises:
             RequestError: there is no result that could say what went wrong.
         """
-        tool = self._registry.tools.get(call.target)
+        tool = self._registry.find("tools", call.target)
         if tool is None:
             if call.state is not None:
                 self._errors.note_gone(call.target)

@@ -112,7 +112,7 @@ class Surface:
     Args:
         info: the server's name, version and so on, in the shape of `Implementation`.
         versions: the protocol versions that are served, the preferred one first.
-        mirrored: the parameters that headers mirror, by the name of each tool that has some.
+        mirrored: returns the parameters of a tool that headers mirror.
         task_support: returns whether a tool's calls become tasks.
         output_schema: returns the schema of a tool's results; None if they are text and content.
         sessions: makes and opens session ids; None where no served version has any.

@@ -3,7 +3,7 @@
 import re
 from binascii import Error as Base64Error
 from binascii import a2b_base64
-from collections.abc import Mapping
+from collections.abc import Callable
 from typing import Any
 
 from ..errors import HeaderMismatch
@@ -27,7 +27,7 @@ NAME_FIELDS = {
 
 _PLACES = {field: f"params.{field}" for field in NAME_FIELDS.values()}
 
-Mirrored = Mapping[str, tuple[HeaderParameter, ...]]
+Mirrored = Callable[[str], tuple[HeaderParameter, ...]]
 """The parameters that headers mirror, by the name of each tool that has some."""
 
 _HEADER_VALUE = re.compile(rb"[\t\x20-\x7e]*")
@@ -58,7 +58,7 @@ def check_headers(envelope: Envelope, mirrored: Mirrored, *, required: bool) -> 
 
     Args:
         envelope: the request.
-        mirrored: the parameters that headers mirror, by the name of each tool that has some.
+        mirrored: returns the parameters of a tool that headers mirror.
         required: whether they must be there; those that are there must match in every dialect.
 
     Returns:
@@ -69,7 +69,7 @@ def check_headers(envelope: Envelope, mirrored: Mirrored, *, required: bool) -> 
     """
     method, headers = envelope.method, envelope.headers
     if not (required or envelope.repeated or METHOD_HEADER in headers or NAME_HEADER in headers):
-        return _check_parameters(envelope, mirrored, required) if mirrored and method == "tools/call" else None
+        return _check_parameters(envelope, mirrored, required) if method == "tools/call" else None
     if envelope.repeated or headers.get(METHOD_HEADER) != method.encode():
         check_method(envelope, required=required)
     field = NAME_FIELDS.get(method)
@@ -80,7 +80,7 @@ def check_headers(envelope: Envelope, mirrored: Mirrored, *, required: bool) -> 
             # Clients must send it with a task's id, too, for gateways. Some do not, and here any replica can answer.
             needed = required and field != "taskId"
             check_name(envelope, name, _PLACES[field], required=needed)
-    return _check_parameters(envelope, mirrored, required) if mirrored and method == "tools/call" else None
+    return _check_parameters(envelope, mirrored, required) if method == "tools/call" else None
 
 
 def check_method(envelope: Envelope, *, required: bool) -> None:
@@ -107,7 +107,7 @@ def check_name(envelope: Envelope, name: Any, where: str, *, required: bool) -> 
 
 def _check_parameters(envelope: Envelope, mirrored: Mirrored, required: bool) -> HeaderMismatch | None:
     tool = envelope.params.get("name")
-    for parameter in mirrored.get(tool, ()) if isinstance(tool, str) else ():
+    for parameter in mirrored(tool) if isinstance(tool, str) else ():
         value: Any = envelope.params.get("arguments")
         for part in parameter.path:
             value = value.get(part) if isinstance(value, dict) else None

@@ -43,7 +43,7 @@ class ServedDialects:
     Args:
         names: their names; None for all but those that have to be named.
         info: the server's name, version and so on, in the shape of `Implementation`.
-        mirrored: the parameters that headers mirror, by the name of each tool that has some.
+        mirrored: returns the parameters of a tool that headers mirror.
         task_support: returns whether a tool's calls become tasks.
         takes_tasks: returns whether the server has tasks, or may have them later.
         output_schema: returns the schema of a tool's results.

@@ -92,6 +92,11 @@ class Inclusion:
         """Return the name or URI of an entry."""
         return self.name(key) if listing in ("tools", "prompts") else self.uri(key)
 
+    def within(self, listing: Listing, key: str) -> str | None:
+        """Return the name or URI of an entry in the included application; None if it can't be one of its entries."""
+        within = self._name_within(key) if listing in ("tools", "prompts") else self._uri_within(key)
+        return within if self.key(listing, within) == key else None
+
     def completion(self, kind: str, name: str, argument: str) -> tuple[str, str, str]:
         """Return the key of a completion."""
         return kind, self.name(name) if kind == "prompt" else self.uri(name), argument

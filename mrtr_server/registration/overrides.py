@@ -6,8 +6,7 @@ from typing import Any
 
 from ..errors import SetupError
 from ..flow.home import identity
-from .inclusion import Listing, Record
-from .recompiling import compiled_again, depends_on
+from .recompiling import depends_on
 from .registry import Registry, alone
 
 Function = Callable[..., Any]
@@ -41,22 +40,23 @@ def overridden(registry: Registry, dependency: Function, function: Function) -> 
 @alone
 def _put(registry: Registry, overrides: dict[Any, Function]) -> None:
     """Put functions into the places of dependencies. Raises `SetupError` if one can't be there; nothing changes."""
-    home, everywhere = registry.home, [each for each, _, _ in registry.everywhere()]
-    before, home.overrides = home.overrides, overrides
-    made: list[tuple[Registry, Listing, str, Record]] = []
+    before, everywhere = registry.home.overrides, [each for each, _, _ in registry.everywhere()]
     try:
-        for each in everywhere:
-            for listing, key, record in each.entries():
-                if home in record.handler.homes:
-                    made.append((each, listing, key, compiled_again(record)))
+        _use(registry, overrides, everywhere)
     except BaseException:
-        home.overrides = before
+        _use(registry, before, everywhere)
         raise
-    for each, listing, key, record in made:
-        each.put_instead(listing, {key: record})
     changed = {key for key in before.keys() | overrides.keys() if before.get(key) is not overrides.get(key)}
     for life in registry.homes():
         if life.lifespan is not None and identity(life.lifespan) in changed:
             for each in everywhere:
                 for server in tuple(each.serving):
                     server.restart_lifespan(life)
+
+
+def _use(registry: Registry, overrides: dict[Any, Function], everywhere: list[Registry]) -> None:
+    """Compile all handlers with some overrides. Raises `SetupError` if one can't be."""
+    registry.home.overrides = overrides
+    for each in everywhere:
+        each.forget_view()
+        each.records("tools")

@@ -11,14 +11,10 @@ from .inclusion import Record
 from .tools import Tool, write_in_time
 
 
-def compiled_again(record: Record) -> Record:
-    """Return a record with what takes the place of its dependencies now; what the outermost application says counts.
-
-    Args:
-        record: with dependencies, or without.
-    """
+def compiled(record: Record) -> Record:
+    """Return a record with what takes the place of its dependencies now; what the outermost application says counts."""
     handler = record.handler
-    if handler.declared is None:
+    if handler.declared is None or not any(home.overrides for home in handler.homes):
         return record
     overrides = {key: function for home in reversed(handler.homes) for key, function in home.overrides.items()}
     again = replace(handler, declared=handler.declared.compile_again(overrides))

@@ -37,11 +37,11 @@ from .connection import Connection, Watch
 from .gate import refuse_repeated
 from .handshake_endpoint import HandshakeEndpoint
 from .in_flight import InFlight
-from .known_requests import find_request
 from .live_connection import LiveConnection
 from .refusal_notes import named, note_refusal
 from .refused_bodies import drain_body
 from .response_writer import JSON_TYPE, NO_HEADERS, Headers
+from .web_server import find_request
 
 logger = logging.getLogger("mrtr_server")
 

@@ -9,8 +9,7 @@ from typing import Any
 from starlette.types import Message, Receive, Scope, Send
 
 from ..protocol.messages import NOTHING
-from .known_requests import find_request
-from .shortcuts import Shortcuts
+from .web_server import Shortcuts, find_request
 
 logger = logging.getLogger("mrtr_server")
 

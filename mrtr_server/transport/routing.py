@@ -75,7 +75,7 @@ class Router:
         """
         if refusal:
             return self._serve_elsewhere if self._is_probe(scope) else partial(_refuse, refusal)
-        if self._callbacks and self._is_callback(scope):
+        if PATH in scope["path"] and self._is_callback(scope):
             return self._pages
         # Escaped or not, a path is the same to us; to a gateway that lets paths through by their name it is another.
         raw = scope.get("raw_path") or None

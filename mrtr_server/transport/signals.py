@@ -14,7 +14,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from ..flow.admission import Admission
-from .accept_queue import close_listeners
+from .web_server import close_listeners
 
 logger = logging.getLogger("mrtr_server")
 

@@ -27,6 +27,8 @@ from ..support.serving import KEYS, LISTENS, ROOT, TIMEOUT, Process, in_process,
 from ..support.virtual_time import VirtualTime
 from ..support.wire import JSON, Reply, Wire, modern
 
+pytestmark = pytest.mark.processes
+
 SECONDS = 6.0
 """How long the processes here may take to end. What they run takes a minute."""
 

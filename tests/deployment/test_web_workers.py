@@ -13,16 +13,22 @@ import pytest
 from ..support.serving import KEYS, ROOT, TIMEOUT, Process, free_ports, is_ready, wait_until, without_settings
 from ..support.wire import Wire
 
+pytestmark = pytest.mark.processes
+
 APP = "tests.support.several_app:app"
+GUNICORN = ["gunicorn", APP, "--worker-class", "uvicorn_worker.UvicornWorker"]
+GRANIAN = (APP, "--interface", "asgi", "--workers-kill-timeout", "5")
 COMMANDS: dict[str, Callable[[str, str], list[str]]] = {
     "uvicorn": lambda port, workers: ["uvicorn", APP, "--port", port, "--workers", workers],
-    "hypercorn": lambda port, workers: ["hypercorn", APP, "--bind", f"127.0.0.1:{port}", "--workers", workers],
-    "granian": lambda port, workers: [
-        *("granian", APP, "--interface", "asgi", "--port", port, "--workers", workers),
-        *("--workers-kill-timeout", "5"),
+    "gunicorn": lambda port, workers: [
+        *(*GUNICORN, "--bind", f"127.0.0.1:{port}", "-w", workers),
     ],
+    "hypercorn": lambda port, workers: ["hypercorn", APP, "--bind", f"127.0.0.1:{port}", "--workers", workers],
+    "granian": lambda port, workers: ["granian", *GRANIAN, "--port", port, "--workers", workers],
     # As granian does where Python spawns processes instead of forking them: on macOS, and from Python 3.14 on.
-    "granian, spawning": lambda port, workers: ["tests.support.spawning", APP, port, workers],
+    "granian, spawning": lambda port, workers: [
+        *("tests.support.spawning", *GRANIAN, "--port", port, "--workers", workers),
+    ],
 }
 
 
@@ -30,9 +36,16 @@ COMMANDS: dict[str, Callable[[str, str], list[str]]] = {
 def serving(server: str, workers: int, log: Path, *arguments: str, **environment: str) -> Iterator[Process]:
     """Run a web server with so many workers; return its process at once."""
     (port,) = free_ports(1)
+    with running([*COMMANDS[server](str(port), str(workers)), *arguments], log, port, **environment) as process:
+        yield process
+
+
+@contextmanager
+def running(command: list[str], log: Path, port: int = 0, **environment: str) -> Iterator[Process]:
+    """Run a module of Python as a command; return its process at once."""
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", *COMMANDS[server](str(port), str(workers)), *arguments],
+            [sys.executable, "-m", *command],
             cwd=ROOT,
             env=without_settings(**environment),
             stdout=output,
@@ -85,6 +98,29 @@ class TestWorkers:
             first = worker_of(several)
             wait_until(lambda: worker_of(several) != first, "the other worker to serve")
             assert "key" not in several.text
+
+
+@pytest.mark.parametrize(
+    ("command", "environment"),
+    [
+        pytest.param(["uvicorn", APP], {"WEB_CONCURRENCY": "2"}, id="the variable that uvicorn reads"),
+        pytest.param(["uvicorn", APP], {"UVICORN_WORKERS": "2"}, id="that of uvicorn's option"),
+        pytest.param(["uvicorn", APP, "--workers=2"], {}, id="an option with its value"),
+        pytest.param(["gunicorn", APP, "-w2", "-k", "uvicorn_worker.UvicornWorker"], {}, id="a short option"),
+        pytest.param(
+            ["gunicorn", APP, "-k", "uvicorn_worker.UvicornWorker"], {"GUNICORN_CMD_ARGS": "-w 2"}, id="gunicorn's"
+        ),
+        pytest.param(
+            ["hypercorn", APP, "--config", "python:tests.support.hypercorn_settings"], {}, id="a file of hypercorn"
+        ),
+        pytest.param(["tests.support.uvicorn_script"], {}, id="a script"),
+        pytest.param(["uvicorn", APP], {"MRTR_WORKERS": "2"}, id="an operator"),
+    ],
+)
+def test_the_number_is_known_whoever_says_it(command: list[str], environment: dict[str, str], tmp_path: Path) -> None:
+    bind = {"uvicorn": "--port=0", "gunicorn": "--bind=127.0.0.1:0", "hypercorn": "--bind=127.0.0.1:0"}.get(command[0])
+    with running([*command, *([bind] if bind else [])], tmp_path / "log", **environment) as several:
+        wait_until(lambda: "2 workers need one shared key" in several.text, "the refusal")
 
 
 @pytest.mark.parametrize("server", ["uvicorn", "hypercorn", "granian"])

@@ -1484,6 +1484,7 @@ def fleet(tmp_path: Path) -> Iterator[Fleet]:
         yield fleet
 
 
+@pytest.mark.processes
 class TestOfTwoReplicas:
     """Real processes, and a store in a file that they share."""
 

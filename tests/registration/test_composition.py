@@ -159,7 +159,7 @@ class TestInclude:
             return []
 
         assert await names(app) == ["o_later"]
-        assert ("prompt", "o_nobody", "who") in app.registry.completers
+        assert app.registry.find_completer("prompt", "o_nobody", "who") is not None
 
     async def test_tasks_keep_working(self) -> None:
         other, app = server("other"), server("site")
@@ -555,7 +555,7 @@ class TestChanges:
             change()
             reply = await flow.answer({"confirm": yes})
             assert reply.error.message == f"Unknown tool: pay{GONE}"
-            if "pay" in [each.handler.name for each in app.registry._all["tools"].values()]:
+            if "pay" in app.registry.keys("tools"):
                 app.enable(tools=["pay"])
 
     async def test_a_flow_goes_on_when_its_tool_is_enabled_again(self) -> None:
@@ -582,6 +582,30 @@ class TestChanges:
         other.disable(tools=["pay"])
         app.include(other, prefix="b")
         assert await names(app) == ["b_balance"]
+
+    async def test_of_what_is_done_inside_and_outside_the_last_counts(self) -> None:
+        inner, other, app = billing(), server("other"), server("site")
+        app.include(other, prefix="o")
+        other.include(inner, prefix="b")
+        inner.disable(tools=["pay"])
+        app.enable(tools=["o_b_pay"])
+        assert (await names(other), await names(app)) == (["b_balance"], ["o_b_pay", "o_b_balance"])
+        app.disable(tools=["o_b_balance"])
+        other.disable(tools=["b_balance"])
+        inner.enable(tools=["pay", "balance"])
+        assert (await names(other), await names(app)) == (["b_pay", "b_balance"], ["o_b_pay", "o_b_balance"])
+
+    async def test_what_is_removed_outside_is_free_there_and_stays_inside(self) -> None:
+        other, app = billing(), server("site")
+        app.include(other, prefix="b")
+        app.remove_tool("b_pay")
+        assert (await names(app), await names(other)) == (["b_balance"], ["pay", "balance"])
+        app.tool(name="b_pay")(lambda: "ours")
+        assert await call(app, "b_pay") == "ours"
+        app.remove_tool("b_pay")
+        other.remove_tool("pay")
+        other.tool(name="pay")(lambda: "again")
+        assert await call(app, "b_pay") == "again"
 
     def test_listeners_of_the_newest_version_hear_of_each_change(self, serve: Serve) -> None:
         other, app = billing(), server("site")

@@ -15,7 +15,7 @@ from mrtr_server.testing import AsyncClient, yes
 from ..support.databases import PostgreSQL, running_postgresql
 from ..support.serving import TIMEOUT
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.processes]
 
 HINT = "Name all servers in the URL (postgresql://user@one,two/name)"
 

@@ -1,12 +1,11 @@
-"""Run granian where Python spawns processes: python -m tests.support.spawning APP PORT WORKERS."""
+"""Run granian's command where Python spawns processes: python -m tests.support.spawning, and granian's arguments."""
 
 import multiprocessing
 import sys
 
-from granian.constants import Interfaces
-from granian.server import Server
+from granian.cli import entrypoint
 
 if __name__ == "__main__":
     multiprocessing.set_start_method("spawn")
-    _, target, port, workers = sys.argv
-    Server(target, port=int(port), workers=int(workers), interface=Interfaces.ASGI, workers_kill_timeout=5).serve()
+    sys.argv[0] = "granian"
+    entrypoint()

@@ -474,7 +474,8 @@ class TestTheHandlersOwnState:
         flow = Client(servers[0], tasks=True).flow("buy")
         flow.start()
         flow.wait()
-        servers[0].registry.tools["buy"] = servers[1].registry.tools["buy"]  # the worker is of the new version now
+        servers[0].remove_tool("buy")
+        servers[0].tool(name="buy", task="required")(new)  # the worker is of the new version now
         assert flow.answer(login=Login(name="ann")).text == "None"
 
 

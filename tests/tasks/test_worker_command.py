@@ -13,6 +13,8 @@ from mrtr_server.testing import yes
 from ..support.fleet import Fleet, fleet
 from ..support.serving import ROOT, wait_until
 
+pytestmark = pytest.mark.processes
+
 
 @pytest.fixture
 def processes(tmp_path: Path) -> Iterator[Fleet]:

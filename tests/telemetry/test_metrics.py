@@ -162,7 +162,7 @@ class TestRefusals:
         app = server(observed)
         state = Client(app).flow("greet").start().message["result"]["requestState"]
         other = MRTRServer("measured", keys=[b"1" * 32], telemetry=observed.telemetry)
-        other.registry.tools.update(app.registry.tools)
+        other.include(app)
         again = {"name": "greet", "arguments": {}, "requestState": state}
         Client(other).request("tools/call", again)
         Client(app).request("tools/call", {**again, "arguments": {"more": 1}})

@@ -299,7 +299,7 @@ class TestFlows:
     def test_a_replica_without_telemetry_passes_the_link_on(self, observed: Observed) -> None:
         plain = server(Observed())
         silent = MRTRServer("observed", keys=[bytes(32)], telemetry=False)
-        silent.registry.tools.update(plain.registry.tools)
+        silent.include(plain)
         flow = Client(server(observed)).flow("deploy")
         state = flow.start().message["result"]["requestState"]
         again = Client(silent).request(

@@ -15,7 +15,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from websockets.sync.client import connect
 
-from mrtr_server.transport.one_write import OneWriteProtocol, one_write
+from mrtr_server.uvicorn_http.one_write import OneWriteProtocol, one_write
 
 from ..support.serving import TIMEOUT, in_thread
 
@@ -170,11 +170,11 @@ class TestTheBytes:
 
 
 class TestTheName:
-    """`--http mrtr_server.transport.one_write:OneWriteProtocol` works with any uvicorn."""
+    """`--http mrtr_server.uvicorn_http.one_write:OneWriteProtocol` works with any uvicorn."""
 
     @pytest.fixture
     def port(self) -> Iterator[int]:
-        with in_thread(site, http="mrtr_server.transport.one_write:OneWriteProtocol") as port:
+        with in_thread(site, http="mrtr_server.uvicorn_http.one_write:OneWriteProtocol") as port:
             yield port
 
     def test_is_taken_by_uvicorn(self, port: int) -> None:

@@ -21,10 +21,10 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from websockets.sync.client import connect
 
 from mrtr_server import MRTRServer
-from mrtr_server.transport import bounded_protocol
-from mrtr_server.transport.bounded_protocol import BoundedProtocol, bounded
-from mrtr_server.transport.one_write import one_write
-from mrtr_server.transport.repeated_heads import RepeatedHeads
+from mrtr_server.uvicorn_http import bounded_protocol
+from mrtr_server.uvicorn_http.bounded_protocol import BoundedProtocol, bounded
+from mrtr_server.uvicorn_http.one_write import one_write
+from mrtr_server.uvicorn_http.repeated_heads import RepeatedHeads
 
 from ..support.serving import TIMEOUT, in_thread
 
@@ -261,6 +261,6 @@ class TestWebSockets:
 
 
 def test_the_name_that_uvicorn_is_given_stands_for_a_class_with_all_of_it() -> None:
-    with in_thread(app, http="mrtr_server.transport.bounded_protocol:BoundedProtocol") as port:
+    with in_thread(app, http="mrtr_server.uvicorn_http.bounded_protocol:BoundedProtocol") as port:
         assert httpx.get(f"http://127.0.0.1:{port}/health", trust_env=False, timeout=TIMEOUT).status_code == 200
     assert issubclass(BoundedProtocol, RepeatedHeads)

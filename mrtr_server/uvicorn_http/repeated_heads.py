@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from .asgi_server import find_direct
+from ..asgi_server import find_direct
 from .whole_responses import Cycle, WholeResponses, is_known
 
 MOST_HEADS = 4

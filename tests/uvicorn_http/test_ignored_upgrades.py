@@ -11,8 +11,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from websockets.sync.client import connect
 
-from mrtr_server.transport.bounded_protocol import bounded
-from mrtr_server.transport.one_write import one_write
+from mrtr_server.uvicorn_http.bounded_protocol import bounded
+from mrtr_server.uvicorn_http.one_write import one_write
 
 from ..support.serving import TIMEOUT, in_thread
 

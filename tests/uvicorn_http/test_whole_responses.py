@@ -11,10 +11,10 @@ import pytest
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from mrtr_server import Context, Limits, MRTRServer
-from mrtr_server.transport import repeated_heads, whole_responses
-from mrtr_server.transport.known_requests import find_shortcuts
-from mrtr_server.transport.one_write import one_write
-from mrtr_server.transport.whole_responses import Cycle, is_known, respond_whole, write_part
+from mrtr_server.transport.web_server import find_shortcuts
+from mrtr_server.uvicorn_http import repeated_heads, whole_responses
+from mrtr_server.uvicorn_http.one_write import one_write
+from mrtr_server.uvicorn_http.whole_responses import Cycle, is_known, respond_whole, write_part
 
 from ..support.serving import TIMEOUT, in_thread
 

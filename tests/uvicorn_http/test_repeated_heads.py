@@ -12,10 +12,10 @@ import pytest
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from mrtr_server import MRTRServer
-from mrtr_server.transport import repeated_heads
-from mrtr_server.transport.asgi_server import find_direct
-from mrtr_server.transport.one_write import one_write
-from mrtr_server.transport.repeated_heads import LESSONS, LONGEST_HEAD, MOST_HEADS
+from mrtr_server.asgi_server import find_direct
+from mrtr_server.uvicorn_http import repeated_heads
+from mrtr_server.uvicorn_http.one_write import one_write
+from mrtr_server.uvicorn_http.repeated_heads import LESSONS, LONGEST_HEAD, MOST_HEADS
 
 from ..support.serving import TIMEOUT, in_thread, wait_until
 

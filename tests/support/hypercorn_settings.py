@@ -1,0 +1,3 @@
+"""Settings of hypercorn in a file: how many workers there are."""
+
+workers = 2

@@ -1,0 +1,1 @@
+"""HTTP: what comes in, what goes out, and when it ends."""
