@@ -21,7 +21,7 @@ from starlette.requests import Request
 from mrtr_server import BearerTokens, Context, ElicitUrl, Limits, MRTRServer, SQLStore
 from mrtr_server.storage.sql import database
 from mrtr_server.storage.sql.administration import new_epoch
-from mrtr_server.testing import EVERYTHING, Clock
+from mrtr_server.testing import EVERYTHING, Clock, replica
 
 from ..support.effects import EFFECTS
 from ..support.handshake import Handshake, check
@@ -86,7 +86,9 @@ def serving(replicas: int = 1, *, auth: bool = True, **options: Any) -> Iterator
         urls = []
         for _ in range(replicas):
             given = {name: make() if callable(make) else make for name, make in options.items()}
+            clock = given.pop("clock", None)
             app = calendar(**(known if auth else {}), **given)
+            app = app if clock is None else replica(app, clock=clock)
             urls.append(f"http://127.0.0.1:{stack.enter_context(in_thread(app, wait=False))}/mcp")
         yield urls
 

@@ -72,7 +72,7 @@ class TestInitialize:
             assert result["protocolVersion"] == version
             return set(result["capabilities"])
 
-        assert begun() == begun() == set()
+        assert begun() == begun() == {"tools", "prompts", "resources", "logging"}, "all that it may get"
         app.tool(name="add")(lambda: "added")
         assert begun() == begun() == {"tools", "logging"}
         app.prompt(name="review")(lambda: "Review it")

@@ -246,7 +246,7 @@ class TestASQLiteThatIsTooOld:
     def test_is_refused_with_its_version(self, tmp_path: Path) -> None:
         with pytest.raises(SetupError, match=r"SQLite must be 3\.35 or later, and this Python has 3\.34\.1"):
             SQLStore(f"sqlite:///{tmp_path}/store.db")
-        with pytest.raises(SetupError, match=r"^database: SQLite must be 3\.35"):
+        with pytest.raises(SetupError, match=r"^store: SQLite must be 3\.35"):
             MRTRServer("old", keys=[bytes(32)], store=f"sqlite:///{tmp_path}/store.db")
 
     def test_keeps_no_server_from_its_tasks_and_confirmations_in_one_process(self) -> None:
@@ -331,7 +331,7 @@ class TestStoreOf:
     @pytest.mark.parametrize("given", [True, False])
     def test_an_error_says_where_the_url_came_from_and_not_what_it_is(self, given: bool) -> None:
         url = "mysql://user:secret@host/name"
-        with pytest.raises(SetupError, match="^database: The" if given else "^MRTR_DATABASE_URL: The") as caught:
+        with pytest.raises(SetupError, match="^store: The" if given else "^MRTR_DATABASE_URL: The") as caught:
             store_of(url if given else None, {"MRTR_DATABASE_URL": url})
         assert "secret" not in str(caught.value)
 

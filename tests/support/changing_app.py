@@ -23,10 +23,10 @@ async def update(uri: str, times: int = 1) -> str:
     return "updated"
 
 
-@app.resource("{scheme}://{+path}")
-def anything(scheme: str, path: str) -> str:
+@app.resource("doc://{name}")
+def document(name: str) -> str:
     """Whatever is asked for."""
-    return f"{scheme} {path}"
+    return name
 
 
 @app.prompt

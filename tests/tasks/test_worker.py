@@ -1197,7 +1197,7 @@ class TestMessages:
         tools.app.tool(task="optional")(chats)
         flow = await tools.start("chats")
         await flow.wait()
-        thread = threading.Thread(target=late[0].status, args=("still here",))
+        thread = threading.Thread(target=late[0].progress, kwargs={"message": "still here"})
         thread.start()
         thread.join()
         await asyncio.sleep(0.2)
