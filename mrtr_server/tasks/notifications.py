@@ -14,7 +14,7 @@ from ..limits import Limits
 from ..protocol.messages import Change, Subscription, Task, TaskStatus
 from ..storage.base import TaskRow
 from ..storage.pubsub import Fanout
-from .pieces import PieceReader
+from .records import PieceReader
 
 AGAIN_AFTER = 0.5
 """How long to wait before looking again at a task that could not be read, in seconds."""

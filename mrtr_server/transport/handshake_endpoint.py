@@ -37,7 +37,7 @@ from ..protocol.users import principal_of
 from ..well_formed import read_json
 from .connection import Connection, Watch
 from .live_connection import LiveConnection
-from .refusal_notes import note_cancellation, note_refusal
+from .requests import note_cancellation, note_refusal
 
 LAST_EVENT = b"last-event-id"
 
@@ -46,18 +46,7 @@ MOST_LISTENING = 8
 
 
 class HandshakeEndpoint:
-    """Serves what only clients of the handshake era send.
-
-    Args:
-        dialect: their form.
-        dispatcher: answers calls.
-        calls: serves open calls.
-        live: what they and sessions share.
-        limits: what a request may use.
-        admission: whether the server is draining.
-        watch: finds the calls that take long.
-        refusals: logs refused requests.
-    """
+    """Serves what only clients of the handshake era send."""
 
     def __init__(
         self,
@@ -86,15 +75,8 @@ class HandshakeEndpoint:
     async def take(self, envelope: Envelope, principal: Principal | None) -> bool:
         """Accept a message that needs no reply.
 
-        Args:
-            envelope: a notification or a response.
-            principal: on whose behalf it came.
-
-        Returns:
-            Whether it was taken: any notification is, and a response that answers a question of an open call.
-
-        Raises:
-            RequestError: it could not be kept; or its version is not served, or its session has ended.
+        Return whether it was taken: any notification is, and a response that answers a question of an open call. Raises
+        `RequestError` if it could not be kept, if its version is not served, or if its session has ended.
         """
         self.dialect.check_version(envelope.headers)
         await self._check(self.dialect.session_of(envelope.headers, principal))
@@ -109,11 +91,7 @@ class HandshakeEndpoint:
     async def connect(self, connection: Connection) -> LiveConnection:
         """Return the response to a request, in the form of the version that its client speaks.
 
-        Args:
-            connection: the response that it takes the place of.
-
-        Raises:
-            SessionEnded: the client has ended its session.
+        It takes the place of `connection`. Raises `SessionEnded` if the client has ended its session.
         """
         session = self._session_of(connection)
         if not self._live.states.has_surely_not_ended(session):
@@ -123,11 +101,7 @@ class HandshakeEndpoint:
     async def serve(self, call: Call, connection: LiveConnection) -> Reply | None:
         """Serve a call; see `LiveCalls.serve`. A call that can't ask is answered at once.
 
-        Returns:
-            The reply; None if the response has ended without one.
-
-        Raises:
-            RequestError: why there is no outcome.
+        The reply is None if the response has ended without one. Raises `RequestError` if there is no outcome.
         """
         if call.method not in OPEN_METHODS:
             return connection.form.reply(call, await self._dispatcher.dispatch(call, connection))

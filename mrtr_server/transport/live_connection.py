@@ -26,9 +26,8 @@ from ..protocol.sessions import Session
 from ..protocol.trace import HEARD
 from ..protocol.users import principal_of
 from .connection import Connection
-from .open_call_notes import OpenCallNotes, is_wanted
-from .response_writer import NO_HEADERS, Headers
-from .sse import Frame
+from .requests import OpenCallNotes, is_wanted
+from .response_writer import NO_HEADERS, Frame, Headers
 
 MOST_HELD_BACK = 100
 """How many notes wait for the level of the session, before progress takes the place of progress."""
@@ -38,15 +37,7 @@ LEVEL_KNOWN = 1.0
 
 
 class LiveConnection(OpenCallNotes, Connection):
-    """The response to one client of the handshake era; see `Channel` for what an open call does with it.
-
-    Args:
-        connection: the response that it takes the place of.
-        form: that of the version that the client speaks.
-        session: of the client.
-        live: ends a call that is cancelled.
-        states: knows which log messages the session wants.
-    """
+    """The response to one client of the handshake era; see `Channel` for what an open call does with it."""
 
     _first_id: Callable[[], str] | None = None
     _then: Callable[[], object] | None = None
@@ -83,12 +74,7 @@ class LiveConnection(OpenCallNotes, Connection):
     # The request
 
     def open(self, envelope: Envelope, body: bytes) -> Call:
-        """Return the call of a POST.
-
-        Args:
-            envelope: the message.
-            body: its bytes, from which it is read again for a later round.
-        """
+        """Return the call of a POST. It is read again from the body for a later round."""
         self._body = body
         self.dialect = self.form = self.form.answering(envelope)
         self.call = self._load(envelope, self.session)
