@@ -31,15 +31,10 @@ again, for as long as no other replica is there to take it."""
 
 
 class Looked(NamedTuple):
-    """What was found of some tasks.
+    """What was found of some tasks."""
 
-    Args:
-        tasks: those that their listener may see, by id.
-        left: the ids that have not been looked up yet, since what was found is large.
-    """
-
-    tasks: Mapping[str, Task]
-    left: Sequence[str]
+    tasks: Mapping[str, Task]  # those that their listener may see, by id
+    left: Sequence[str]  # the ids that have not been looked up yet, since what was found is large
 
 
 class Seen(NamedTuple):

@@ -16,7 +16,7 @@ from ..concurrency.waiting import wait_until
 from ..errors import InvalidRequest, RequestError
 from ..flow.admission import Admission
 from ..protocol.all_dialects import Dialect
-from ..protocol.callers import NO_SCOPES, Sender
+from ..protocol.callers import NO_SCOPES, Principal, Sender
 from ..protocol.messages import NOTHING, Call, Change, Listening, Note, Piece, Progress
 from ..protocol.users import principal_of, scopes_of
 from ..storage.patience import end_request
@@ -71,9 +71,10 @@ class Connection(ResponseWriter):
         self.loop = request.get_loop()
         self.request = request
 
-    def parts(self) -> tuple[Mapping[bytes, bytes], Admission, Scope, Receive, Send, float, "asyncio.Task[Any]"]:
-        """Return what it was made of, for a connection of another kind that takes its place."""
-        return self.headers, self._admission, self.scope, self.receive, self._send, self._seconds, self.request
+    @property
+    def principal(self) -> Principal | None:
+        """On whose behalf the request comes. Raises `SetupError` as `principal_of` does."""
+        return principal_of(self.scope.get("user"))
 
     @property
     def sender(self) -> Sender:

@@ -31,7 +31,6 @@ from ..protocol.callers import ClientInfo
 from ..protocol.messages import NOTHING, Call, Listening
 from ..protocol.served_dialects import ServedDialects
 from ..protocol.trace import HEARD
-from ..protocol.users import principal_of
 from .authentication import Challenges
 from .connection import Connection, Watch
 from .gate import HeaderChecks, drain_body, join_repeated, refuse_repeated
@@ -168,7 +167,7 @@ class Endpoint:
                 return self._serve_handshake(handshake, connection, None, body)
             envelope = read_envelope(body, headers, repeated, limits.json_depth, limits.values)
             request_id = envelope.id if envelope.method else None
-            if request_id is None and await self._take(envelope, scope):
+            if request_id is None and await self._take(envelope, connection):
                 await connection.respond(202, b"")
                 return None
             connection.dialect = dialect = self._choose(envelope)
@@ -206,8 +205,7 @@ class Endpoint:
             if size > self._limits.body_bytes:
                 raise PayloadTooLarge(self._limits.body_bytes)
             if connection.portion is None:
-                user = connection.scope.get("user")
-                connection.portion = self._holds.portion(None if user is None else principal_of(user))
+                connection.portion = self._holds.portion(connection.principal)
             connection.portion.grow(size)
         except (Full, PayloadTooLarge) as error:
             raise await self._refuse_body(connection, error, b"".join(begun), is_all=is_all) from None
@@ -249,12 +247,11 @@ class Endpoint:
                 handshake.note_answered(live.session, request_id)
             await connection.finish(*reply)
 
-    async def _take(self, envelope: Envelope, scope: Scope) -> bool:
+    async def _take(self, envelope: Envelope, connection: Connection) -> bool:
         """Accept a notification or a response; return False if it is for a dialect. Raises `RequestError`."""
         if self._handshake is None:
             return envelope.id is None  # there is no notification that we would act on
-        user = scope.get("user")
-        return await self._handshake.take(envelope, None if user is None else principal_of(user))
+        return await self._handshake.take(envelope, connection.principal)
 
     async def _serve_other(self, connection: Connection, method: str) -> None:
         """Serve a `GET` or `DELETE`, which only clients of the handshake era send."""

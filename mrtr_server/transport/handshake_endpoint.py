@@ -11,11 +11,9 @@ from pydantic_core import to_json
 from ..errors import (
     Busy,
     Full,
-    InternalFault,
     InvalidRequest,
     OverBudget,
     ProtocolError,
-    RequestError,
     SessionEnded,
     StoreUnavailable,
 )
@@ -24,7 +22,6 @@ from ..limits import MOST_IN_BATCH, Limits
 from ..live.events import ENDED, TOO_LATE_TO_CONTINUE, Event
 from ..live.live_calls import LiveCalls, store_needed
 from ..live.parts import LiveParts
-from ..logs.failures import report_failure
 from ..logs.refusals import RefusalLog
 from ..methods.dispatcher import Dispatcher
 from ..protocol.all_dialects import CANCELLED, Envelope, HandshakeDialect, Reply, read_envelope
@@ -33,11 +30,10 @@ from ..protocol.json_size import has_more_values
 from ..protocol.jsonrpc import NO_METHOD
 from ..protocol.messages import OPEN_METHODS, Call, Listening
 from ..protocol.sessions import Session
-from ..protocol.users import principal_of
 from ..well_formed import read_json
 from .connection import Connection, Watch
 from .live_connection import LiveConnection
-from .requests import note_cancellation, note_refusal
+from .requests import failure_of, note_cancellation, note_refusal
 
 LAST_EVENT = b"last-event-id"
 
@@ -130,7 +126,7 @@ class HandshakeEndpoint:
             raise SessionEnded
 
     def _session_of(self, connection: Connection) -> Session:
-        return self.dialect.session_of(connection.headers, _principal(connection))
+        return self.dialect.session_of(connection.headers, connection.principal)
 
     def _live_connection(self, connection: Connection, session: Session) -> LiveConnection:
         form = self.dialect.speaking(connection.headers, session)
@@ -179,7 +175,7 @@ class HandshakeEndpoint:
             envelope = read_envelope(body, connection.headers, "", self._limits.json_depth, self._limits.values)
             request_id = envelope.id if envelope.method else None
             if request_id is None:
-                if not await self.take(envelope, _principal(connection)):
+                if not await self.take(envelope, connection.principal):
                     raise InvalidRequest(NO_METHOD, envelope.id)
                 return None, None
             if envelope.method == "initialize":
@@ -187,12 +183,9 @@ class HandshakeEndpoint:
             call = connection.open(envelope, body)
             outcome = await self._calls.serve(call, connection)
             return request_id, None if outcome is None else form.reply(call, outcome)
-        except RequestError as error:
-            note_refusal(self._refusals, call, error)
-            return request_id, form.refuse(error) if request_id is None else form.error(request_id, error)
         except Exception as error:
-            fault = InternalFault(report_failure("A request failed", error=error))
-            return request_id, form.error(request_id, fault)
+            failure = failure_of(self._refusals, call, error)
+            return request_id, form.refuse(failure) if request_id is None else form.error(request_id, failure)
 
     # GET and DELETE
 
@@ -211,7 +204,7 @@ class HandshakeEndpoint:
     async def delete(self, connection: Connection) -> None:
         """Serve a `DELETE`: end a session, where all replicas learn of it (Transports, Session Management)."""
         self.dialect.check_version(connection.headers)
-        principal, session = _principal(connection), self._session_of(connection)
+        principal, session = connection.principal, self._session_of(connection)
         if session.key and self._live.store.shared:
             with suppress(StoreUnavailable, Busy):
                 await self._check(session)
@@ -224,7 +217,7 @@ class HandshakeEndpoint:
         event: Event | None = None
         if not last.startswith(ENDED):
             with store_needed():
-                event = await self._live.events.unseal(last, _principal(connection))
+                event = await self._live.events.unseal(last, connection.principal)
         if event is None:
             await self._refuse(connection)
             return
@@ -239,11 +232,8 @@ class HandshakeEndpoint:
             call = live.reopen(event)
             outcome = await self._calls.resume(event, call, live)
             reply = None if outcome is None else form.reply(call, outcome)
-        except RequestError as error:
-            note_refusal(self._refusals, call, error)
-            reply = form.error(origin.request_id, error)
         except Exception as error:
-            reply = form.error(origin.request_id, InternalFault(report_failure("A request failed", error=error)))
+            reply = form.error(origin.request_id, failure_of(self._refusals, call, error))
         finally:
             self._leave(live)
         if reply is None:
@@ -299,8 +289,3 @@ class HandshakeEndpoint:
         if session.key and type(request_id) in (str, int):
             with suppress(StoreUnavailable, Busy):  # it is no promise
                 await self._calls.cancel(session.key, request_id, principal)
-
-
-def _principal(connection: Connection) -> Principal | None:
-    user = connection.scope.get("user")
-    return None if user is None else principal_of(user)

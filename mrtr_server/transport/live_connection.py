@@ -10,7 +10,6 @@ from ..live.events import Event, last_id
 from ..live.live_calls import LiveCalls
 from ..live.session_states import DEFAULT_LEVEL, SessionStates
 from ..protocol.all_dialects import Envelope, HandshakeDialect, Reply
-from ..protocol.callers import Principal
 from ..protocol.messages import (
     NOTHING,
     Call,
@@ -24,7 +23,6 @@ from ..protocol.messages import (
 )
 from ..protocol.sessions import Session
 from ..protocol.trace import HEARD
-from ..protocol.users import principal_of
 from .connection import Connection
 from .requests import OpenCallNotes, is_wanted
 from .response_writer import NO_HEADERS, Frame, Headers
@@ -58,14 +56,11 @@ class LiveConnection(OpenCallNotes, Connection):
         live: LiveCalls,
         states: SessionStates,
     ) -> None:
-        super().__init__(*connection.parts())
-        self._request, self._shortcuts = connection.behind()
-        self.portion = connection.portion
+        vars(self).update(vars(connection))  # it is the same response, which takes its place
         self.dialect = self.form = form
         self.session = session
         self._live = live
         self._states = states
-        self._user = self.scope.get("user")
         self._held_back: dict[object, tuple[Note, bytes] | Frame] = {}
         """What waits until it is known which messages the session wants."""
         if not session.key:
@@ -93,11 +88,6 @@ class LiveConnection(OpenCallNotes, Connection):
         call = self.form.load_call_of(envelope, self.sender, session, can_move=self.can_move)
         call.trace.heard = self.scope.get(HEARD)
         return call
-
-    @property
-    def principal(self) -> Principal | None:
-        """On whose behalf the request comes."""
-        return None if self._user is None else principal_of(self._user)
 
     # The stream
 

@@ -28,6 +28,7 @@ from ..errors import (
     RequestError,
 )
 from ..live.events import NONE_YET, Origin
+from ..logs.failures import report_failure
 from ..logs.refusals import RefusalLog
 from ..protocol.all_dialects import HandshakeDialect, read_message
 from ..protocol.callers import ClientInfo
@@ -125,6 +126,14 @@ def note_refusal(refusals: RefusalLog, call: Call | None, error: RequestError) -
         refusals.note("%s was refused: %s of Limits(%s=...)", named(call), whose, error.limit)
     elif isinstance(error, RateLimited):
         refusals.note("%s was refused: its rate limit is used up: %s, %s", named(call), error.limit, error.rate)
+
+
+def failure_of(refusals: RefusalLog, call: Call | None, error: Exception) -> RequestError:
+    """Return what the client of a request that failed gets, and log why."""
+    if not isinstance(error, RequestError):
+        return InternalFault(report_failure("A request failed", error=error))
+    note_refusal(refusals, call, error)
+    return error
 
 
 def _counted(error: RequestError) -> tuple[str, str]:

@@ -71,10 +71,6 @@ class ResponseWriter:
         if getattr(self._send, "__self__", None) is request:
             self._request, self._shortcuts = request, shortcuts
 
-    def behind(self) -> tuple[Any, Shortcuts | None]:
-        """Return the web server's own request behind `send`, if it is known, and its shortcuts."""
-        return self._request, self._shortcuts
-
     def respond(self, status: int, body: bytes, *headers: tuple[bytes, bytes]) -> Awaitable[None]:
         """Write a whole response: JSON, or nothing."""
         if len(body) <= SLICE:

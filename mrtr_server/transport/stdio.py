@@ -15,7 +15,6 @@ from ..concurrency.waiting import CLOSE_WITHIN, wait_until
 from ..errors import (
     Busy,
     CutOff,
-    InternalFault,
     InvalidRequest,
     PayloadTooLarge,
     ProtocolError,
@@ -35,7 +34,7 @@ from ..protocol.served_dialects import ServedDialects
 from ..protocol.users import principal_of
 from ..storage.patience import begin_request, end_request
 from ..well_formed import read_json
-from .requests import InFlight, named, note_cancellation, note_refusal
+from .requests import InFlight, failure_of, named, note_cancellation, note_refusal
 from .standard_streams import Line, LineReader, LineWriter, StandardStreams
 from .stdio_requests import OpenRequest, Peer, StdioRequest
 
@@ -376,7 +375,9 @@ class StdioServer:
         except Exception as error:
             report_failure("The notifications of a session ended", error=error)
 
-    def _failed(self, error: BaseException, request: StdioRequest, task: "asyncio.Task[Any]") -> bytes:
+    def _failed(
+        self, error: Exception | asyncio.CancelledError, request: StdioRequest, task: "asyncio.Task[Any]"
+    ) -> bytes:
         """Return the response to a request that failed; empty for none. Raises what nobody may answer."""
         dialect, call = request.dialect, request.call
         if request.is_cancelled:
@@ -388,10 +389,8 @@ class StdioServer:
             if self._has_read_all:  # some clients fail that get a response after they have closed their end
                 return b""
             error = CutOff()
-        if not isinstance(error, RequestError):
-            error = InternalFault(report_failure("A request failed", error=error))
-        note_refusal(self._refusals, call, error)
-        return dialect.error(request.id, error).body if request.is_answered else b""
+        failure = failure_of(self._refusals, call, error)
+        return dialect.error(request.id, failure).body if request.is_answered else b""
 
     # What goes out
 
