@@ -206,17 +206,15 @@ def _load_call(fields: JSON) -> Call:
 class Questions:
     """What a task has asked, and what was answered."""
 
-    open: dict[str, Question] = field(
-        default_factory=dict
-    )  # those that wait for their answer, by a key that the task never uses again
+    open: dict[str, Question] = field(default_factory=dict)  # that wait, by a key never used again
     names: dict[str, str] = field(default_factory=dict)  # the key that the handler knows each by
     answers: dict[str, JSON] = field(default_factory=dict)  # those since the handler was last run, by that key
     used: dict[str, int] = field(default_factory=dict)
-    """For each name so far, the number of its last key. Whoever makes a task ask again and again must not make it grow, so
-    the keys themselves are not kept."""
+    """For each name so far, the number of its last key. Whoever makes a task ask again and again must not make it
+    grow, so the keys themselves are not kept."""
     until: dict[str, float] = field(
         default_factory=dict
-    )  # when the time for each answer ends, in seconds since the epoch
+    )  # when the time for an answer ends, in seconds since the epoch
     together: bool = False  # whether the handler runs again only when all are answered
 
     def ask(self, questions: Mapping[str, Question], until: float) -> None:
