@@ -40,23 +40,23 @@ def overridden(registry: Registry, dependency: Function, function: Function) -> 
 @alone
 def _put(registry: Registry, overrides: dict[Any, Function]) -> None:
     """Put functions into the places of dependencies. Raises `SetupError` if one can't be there; nothing changes."""
-    before = registry.home.overrides
+    before, everywhere = registry.home.overrides, [each for each, _, _ in registry.everywhere()]
     try:
-        _use(registry, overrides)
+        _use(registry, overrides, everywhere)
     except BaseException:
-        _use(registry, before)
+        _use(registry, before, everywhere)
         raise
     changed = {key for key in before.keys() | overrides.keys() if before.get(key) is not overrides.get(key)}
-    lifespans = [each for each in registry.homes() if each.lifespan is not None and identity(each.lifespan) in changed]
-    for each, _, _ in registry.everywhere():
-        for server in tuple(each.serving):
-            for home in lifespans:
-                server.restart_lifespan(home)
+    for life in registry.homes():
+        if life.lifespan is not None and identity(life.lifespan) in changed:
+            for each in everywhere:
+                for server in tuple(each.serving):
+                    server.restart_lifespan(life)
 
 
-def _use(registry: Registry, overrides: dict[Any, Function]) -> None:
+def _use(registry: Registry, overrides: dict[Any, Function], everywhere: list[Registry]) -> None:
     """Compile all handlers with some overrides. Raises `SetupError` if one can't be."""
     registry.home.overrides = overrides
-    for each, _, _ in registry.everywhere():
+    for each in everywhere:
         each.forget_view()
         each.records("tools")
