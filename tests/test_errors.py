@@ -198,7 +198,7 @@ REPORTED_TO_NOBODY = {
     "flow/teardown.py: _leave": "the client is told what the handler ended with, which has a reference of its own",
     "methods/hooked_calls.py: report": "a hook that is told of failures has failed; it must not be told of that",
     "tasks/worker.py: _again_and_again": "the worker tries again; no task has failed",
-    "transport/signals.py: close": "the process ends; its clients connect to the next one",
+    "transport/web_server.py: close": "the process ends; its clients connect to the next one",
 }
 """The functions that log a traceback by themselves, each with the reason why nobody is to get a reference."""
 

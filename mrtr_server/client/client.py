@@ -12,8 +12,7 @@ from .._version import __version__
 from ..errors import BadReply, CallFailed, ClientError, NoReply, RequestRefused, SetupError, TaskCancelled
 from ..protocol.header_params import HeaderParameter, header_parameters
 from ..protocol.messages import JSON
-from ..wire.requests import HEADER_MISMATCH, About
-from ..wire.rounds import Rounds, number_of
+from ..wire import HEADER_MISMATCH, About, Rounds, number_of
 from .callbacks import (
     Callbacks,
     OnElicit,

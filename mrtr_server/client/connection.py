@@ -16,8 +16,7 @@ from ..loopback import is_loopback_address
 from ..protocol.header_params import HeaderParameter
 from ..protocol.messages import JSON, PIECE
 from ..well_formed import read_json
-from ..wire.events import Event, EventReader
-from ..wire.requests import About, write_modern
+from ..wire import About, Event, EventReader, write_modern
 
 try:
     import httpx

@@ -19,7 +19,7 @@ from ..logs.refusals import SERVERS, bound_lines_of
 from ..loopback import root_url
 from ..rates.rate_limiter import RateLimiter
 from ..tasks.worker import Worker
-from ..transport.signals import drain_on_sigterm, forget_sigterm
+from ..transport.web_server import drain_on_sigterm, forget_sigterm
 from .shared_resources import SharedResources
 
 logger = logging.getLogger("mrtr_server")

@@ -21,7 +21,7 @@ from ..registration.registry import Registry
 from ..registration.resources import Resource
 from ..registration.tools import Tool
 from ..storage import ENVIRONMENT as DATABASE
-from ..transport.resource_metadata import NOT_SERVED, WELL_KNOWN, is_served
+from ..transport.authentication import NOT_SERVED, WELL_KNOWN, is_served
 from .environment import unknown_variables
 from .settings import Settings
 from .shared_resources import SharedResources

@@ -26,7 +26,7 @@ from ..storage.base import Store
 from ..telemetry.choice import OpenTelemetry
 from ..telemetry.choice import check as check_telemetry
 from ..transport.callback_pages import Identify
-from ..transport.cors import check_origins
+from ..transport.gate import check_origins
 from ..well_formed import refuse_halves
 
 Server = TypeVar("Server")

@@ -39,8 +39,7 @@ from ..telemetry.names import (
     WAITING,
 )
 from ..telemetry.store_measures import StoreMeasures
-from ..transport.metrics_page import MetricsPage
-from ..transport.routing import Metadata
+from ..transport.routing import Metadata, MetricsPage
 from .settings import Settings
 
 logger = logging.getLogger("mrtr_server")

@@ -56,15 +56,11 @@ from ..tally import Tally
 from ..tasks.records import TaskRecords
 from ..tasks.task_service import Tasks
 from ..tasks.worker import Worker
-from ..transport.authentication import Authentication
+from ..transport.authentication import Authentication, Challenges, ResourceMetadata
 from ..transport.callback_pages import CallbackPages
-from ..transport.challenges import Challenges
-from ..transport.cors import check_origins, share_with_origins
 from ..transport.endpoint import Endpoint
-from ..transport.gate import build_middleware_stack
-from ..transport.health import Probes
-from ..transport.resource_metadata import ResourceMetadata
-from ..transport.routing import Metadata, Router
+from ..transport.gate import build_middleware_stack, check_origins, share_with_origins
+from ..transport.routing import Metadata, Probes, Router
 from ..transport.stdio import StdioServer
 from .environment import warn_of_unknown_variables, with_environment
 from .lifecycle import Lifecycle

@@ -30,7 +30,7 @@ from ..protocol.messages import (
     TaskStatusResult,
 )
 from ..storage.base import ENDED
-from ..tasks.pieces import PieceReader
+from ..tasks.records import PieceReader
 from ..tasks.task_service import Tasks
 from .answers import TASK_CANCELLED, AskedByTask, read_answer
 from .events import Event

@@ -22,9 +22,9 @@ from .type_parts import (
     parts,
     pydantics_function,
     rebuilt,
+    refuse_many_ways,
     walk,
 )
-from .unions import refuse_many_ways
 
 MOST_KEYS = 1000
 """How many keys of an object are looked at to find out what is wrong with it."""

@@ -16,8 +16,7 @@ from ..well_formed import well_formed
 from .exact import Classes, are_alike, classes_in, decode, encode, encode_beside, hides, with_derived
 from .generator import reason_of
 from .peer_validator import compiled, without_floods
-from .type_parts import Node, definitions_of, listed, rebuilt, walk
-from .unions import refuse_many_ways
+from .type_parts import Node, definitions_of, listed, rebuilt, refuse_many_ways, walk
 
 logger = logging.getLogger("mrtr_server")
 

@@ -1,11 +1,18 @@
-"""What types are made of: the parts of an annotation, and pydantic's core schema as a tree."""
+"""What types are made of: the parts of an annotation, and pydantic's core schema as a tree.
+
+Unions in that tree are refused where a client could stop the server with them.
+"""
 
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from inspect import isclass
-from typing import Any, Literal, Union, get_args, get_origin
+from itertools import product
+from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
 
 from pydantic import BaseModel
+
+from ..errors import SetupError
 
 
 def resolved(annotation: Any) -> Any:
@@ -136,3 +143,289 @@ def _rebuilt(value: Any, change: Callable[[Node], Node]) -> Any:
         new = type(value)(_rebuilt(each, change) for each in value)
         return value if all(each is old for each, old in zip(new, value, strict=True)) else new
     return value
+
+
+# Unions
+
+
+MOST_TIMES = 16
+"""How many times as often a value may be validated as the widest union on the way to it has choices."""
+
+DEEPEST = 60
+"""How many levels of JSON are looked at: as many as arguments may have by default."""
+
+MOST_PLACES = 5000
+"""How many places of a type are looked at. What multiplies at each level does so within a few of them."""
+
+_MOST_NAMED = 5
+"""How many choices an error names."""
+
+_EACH = object()
+"""Any item, and any key that is no field's."""
+
+_JSON_TYPES = (dict, list, str, int, float, bool, type(None))
+
+Looker = tuple[int, bool]
+"""The id of a node that looks into a value, and whether the value is within a JSON text, where other rules apply."""
+
+Label = tuple[str, Hashable]
+"""Where a part of a value is: an item of an `array`, a key of an `object`, or the content of a `text`."""
+
+Ways = Counter[Looker]
+"""How often each node looks into one value."""
+
+
+def refuse_many_ways(where: str, schema: Node) -> None:
+    """Check that no value is validated in very many ways.
+
+    pydantic validates a value against each choice of a union that has no tag, and only the fields of an object tell
+    that it does not fit. So a part of it is validated as often as paths through the choices lead there. With
+    `And(items: list[Expr]) | Or(items: list[Expr])`, that is twice as often at each level: 400 bytes that nest 22 times
+    take minutes. With `And(all: ...) | Or(any: ...)`, one path leads to each part, and they take microseconds. Chains
+    of unions do the same without recursion, as far as they go.
+
+    So the paths are counted, from what looks into one value to what looks into each part of it, by its key or as an
+    item. All unions on the way to a value but the widest may multiply them by `MOST_TIMES`. Raises `SetupError`.
+    """
+    if (found := _Paths(schema).find()) is None:
+        return
+    place, names = found.place, " | ".join(found.names[:_MOST_NAMED])
+    if len(found.names) > _MOST_NAMED:
+        names += " | ..."
+    raise SetupError(
+        f"{where}: a client could block the server with {place or 'this type'}. A value there may be each of "
+        f"{names or 'several types'}, and so may the values within it, so pydantic tries more ways at each level than "
+        'at the one before. Let the value say what it is: give each model a field such as kind: Literal["..."], and '
+        f'write Annotated[{names or "A | B"}, Field(discriminator="kind")]; a callable Discriminator does, too. Or '
+        "give the fields that nest another name in each model"
+    )
+
+
+class _Place(NamedTuple):
+    """A place within values.
+
+    It has the models that are tried there, or else above it; and how often what looks into a value there. `widest` is
+    how many choices the widest union on the way has.
+    """
+
+    place: str
+    names: list[str]
+    ways: Ways
+    widest: int
+
+
+class _Paths:
+    """Counts the paths through a type."""
+
+    def __init__(self, schema: Node) -> None:
+        self._schema = schema
+        self._definitions = definitions_of(schema)
+        self._nodes: dict[int, Node] = {}
+        self._by_name: set[int] = set()
+        self._looking: dict[Looker, Ways] = {}
+        self._known_parts: dict[Looker, dict[Label, list[Ways]]] = {}
+
+    def find(self) -> _Place | None:
+        """Return a place to which too many paths lead; None if there is none."""
+        ways = self._look(self._schema, text=False)
+        level = [_Place("", self._names(ways), ways, self._width(ways))]
+        seen = set()
+        for _ in range(DEEPEST):
+            following = []
+            for each in level:
+                for below in self._below(each):
+                    if self._width(below.ways) > MOST_TIMES * below.widest:
+                        return below
+                    if (state := (frozenset(below.ways.items()), below.widest)) not in seen:
+                        seen.add(state)
+                        following.append(below)
+            if len(seen) > MOST_PLACES:
+                return None
+            level = following
+        return None
+
+    def _look(self, node: Node, *, text: bool) -> Ways:
+        """Return what looks into a value that a node gets."""
+        known = self._looking.get((id(node), text))
+        if known is None:
+            self._looking[id(node), text] = Counter()  # where a reference leads back to itself, nothing more looks
+            known = self._looking[id(node), text] = self._find_lookers(node, text=text)
+        return known
+
+    def _find_lookers(self, node: Node, *, text: bool) -> Ways:
+        kind = node["type"]
+        if kind in _KINDS:
+            self._nodes[id(node)] = node
+            return Counter({(id(node), text): 1})
+        if kind == "definition-ref":
+            return self._look(self._definitions[node["schema_ref"]], text=text)
+        ways: Ways = Counter()
+        for each in _tried(node, text=text):
+            ways.update(self._look(each, text=text))
+        config = node.get("config") or {}
+        if config.get("validate_by_name") or config.get("populate_by_name"):
+            self._by_name.update(looker for looker, _ in ways)
+        return ways
+
+    def _below(self, above: _Place) -> Iterator[_Place]:
+        """Yield the places right below one."""
+        for ways in self._by_tag(above.ways):
+            parts = [(self._parts(looker), count) for looker, count in ways.items()]
+            for label in dict.fromkeys(label for of_one, _ in parts for label in of_one):
+                widest, below = above.widest, Counter[Looker]()
+                for of_one, count in parts:
+                    for each in of_one.get(label) or of_one.get((label[0], _EACH)) or ():
+                        widest = max(widest, self._width(each))
+                        for looker, times in each.items():
+                            below[looker] += times * count
+                if below:
+                    yield _Place(_within(above.place, label), self._names(below) or above.names, below, widest)
+
+    def _by_tag(self, ways: Ways) -> Iterator[Ways]:
+        """Yield what looks into a value with each tag: one choice of each union that has tags."""
+        tags: dict[str, set[Any]] = {}
+        tagged = {looker: node for looker in ways if (node := self._nodes[looker[0]])["type"] == "tagged-union"}
+        if not tagged:
+            yield ways
+            return
+        for node in tagged.values():
+            tags.setdefault(repr(node["discriminator"]), set()).update(node["choices"])
+        for chosen in product(*tags.values()):
+            tag = dict(zip(tags, chosen, strict=True))
+            found: Ways = Counter()
+            for looker, count in ways.items():
+                if looker not in tagged:
+                    found[looker] += count
+                elif (choice := tagged[looker]["choices"].get(tag[repr(tagged[looker]["discriminator"])])) is not None:
+                    for each, times in self._look(choice, text=looker[1]).items():
+                        found[each] += times * count
+            yield from self._by_tag(found)
+
+    def _parts(self, looker: Looker) -> dict[Label, list[Ways]]:
+        """Return what looks into each part of a value that a node looks into."""
+        known = self._known_parts.get(looker)
+        if known is None:
+            known = self._known_parts[looker] = {}
+            for label, part in _parts_of(self._nodes[looker[0]], by_name=looker[0] in self._by_name):
+                known.setdefault(label, []).append(self._look(part, text=looker[1] or label[0] == "text"))
+                self._nodes.setdefault(id(part), part)  # so that no other node gets its id
+        return known
+
+    def _width(self, ways: Ways) -> int:
+        """Return how many nodes at most look into one value: a node for an array does not look into an object."""
+        counts: Counter[str] = Counter({"": 1})
+        for (node, _), count in ways.items():
+            for kind in _KINDS[self._nodes[node]["type"]]:
+                counts[kind] += count
+        return max(counts.values())
+
+    def _names(self, ways: Ways) -> list[str]:
+        names = dict.fromkeys(_name(self._nodes[node]) for node, _ in ways)
+        return [name for name in names if name]
+
+
+_KINDS = {
+    **dict.fromkeys(ARRAYS, ("array",)),
+    **dict.fromkeys(TABLES | OBJECTS | {"tagged-union"}, ("object",)),
+    **dict.fromkeys(("named-tuple", "arguments", "arguments-v3"), ("array", "object")),
+    "json": ("text",),
+}
+"""The kinds of values that a node looks into."""
+
+
+def _tried(node: Node, *, text: bool) -> Iterator[Node]:
+    """Yield the nodes to which a node passes its value on, without a look into it."""
+    kind = node["type"]
+    if kind == "union":
+        yield from (each[0] if isinstance(each, tuple) else each for each in node["choices"])
+    elif kind == "lax-or-strict":  # within a union, both
+        yield from (node["lax_schema"], node["strict_schema"])
+    elif kind == "json-or-python":
+        yield node["json_schema" if text else "python_schema"]
+    elif kind == "chain":
+        for step in node["steps"]:
+            yield step
+            while step["type"] == "json-or-python":
+                step = next(_tried(step, text=text))
+            if step["type"] == "is-instance" and not _may_be_json(step["cls"]):
+                return  # no value gets further
+    elif (inner := node.get("schema", node.get("arguments_schema"))) is not None:
+        yield inner
+
+
+def _may_be_json(cls: Any) -> bool:
+    try:
+        return any(issubclass(each, cls) for each in _JSON_TYPES)
+    except TypeError:
+        return True
+
+
+def _parts_of(node: Node, *, by_name: bool) -> Iterator[tuple[Label, Node]]:
+    """Yield the parts of a value that a node looks into, with what validates each."""
+    kind = node["type"]
+    if kind == "json":
+        if (content := node.get("schema")) is not None:
+            yield ("text", None), content
+    elif kind == "tuple":
+        for position, item in enumerate(node["items_schema"]):
+            yield ("array", _EACH if position == node.get("variadic_item_index") else position), item
+    elif kind in ARRAYS:
+        if (items := node.get("items_schema")) is not None:
+            yield ("array", _EACH), items
+    elif kind in TABLES:
+        if (values := node.get("values_schema")) is not None:
+            yield ("object", _EACH), values
+    else:
+        yield from _fields_of(node, by_name=by_name)
+
+
+def _fields_of(node: Node, *, by_name: bool) -> Iterator[tuple[Label, Node]]:
+    fields = node.get("fields", node.get("arguments_schema", ()))
+    named = fields.items() if isinstance(fields, dict) else [(each["name"], each) for each in fields]
+    for position, (name, field) in enumerate(named):
+        paths = _paths_of(field.get("validation_alias", field.get("alias")))
+        if (not paths or by_name) and [name] not in paths:
+            paths = [*paths, [name]]
+        for path in paths:
+            part = field["schema"]
+            for step in reversed(path[1:]):
+                part = _holding(step, part)
+            yield ("object", path[0]), part
+        if "array" in _KINDS[node["type"]]:
+            yield ("array", position), field["schema"]
+    if (others := node.get("extras_schema")) is not None:
+        yield ("object", _EACH), others
+
+
+def _paths_of(alias: Any) -> list[list[str | int]]:
+    """Return the paths of an alias: it may be a name, a path, or a list of paths."""
+    if alias is None:
+        return []
+    if isinstance(alias, str):
+        return [[alias]]
+    return alias if alias and isinstance(alias[0], list) else [alias]
+
+
+def _holding(step: str | int, part: Node) -> Node:
+    """Return a node that looks into a value with a part at one step of an alias's path."""
+    if isinstance(step, int):
+        return {"type": "list", "items_schema": part}
+    return {"type": "typed-dict", "fields": {step: {"type": "typed-dict-field", "schema": part}}}
+
+
+def _name(node: Node) -> str:
+    """Return the name of the class that a node is of; empty if it is of none."""
+    name = node.get("model_name") or node.get("dataclass_name") or node.get("cls_name")
+    return str(name or getattr(node.get("cls"), "__name__", ""))
+
+
+def _within(place: str, label: Label) -> str:
+    kind, at = label
+    if kind == "text":
+        return place
+    step = "[]" if kind == "array" else f".{'*' if at is _EACH else at}"
+    return (place + step).removeprefix(".") if len(place) < _LONGEST_PLACE else f"{place.removesuffix('…')}…"
+
+
+_LONGEST_PLACE = 40
+"""How long a place is shown, in characters."""

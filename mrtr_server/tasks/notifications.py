@@ -14,7 +14,7 @@ from ..limits import Limits
 from ..protocol.messages import Change, Subscription, Task, TaskStatus
 from ..storage.base import TaskRow
 from ..storage.pubsub import Fanout
-from .pieces import PieceReader
+from .records import PieceReader
 
 AGAIN_AFTER = 0.5
 """How long to wait before looking again at a task that could not be read, in seconds."""
@@ -31,15 +31,10 @@ again, for as long as no other replica is there to take it."""
 
 
 class Looked(NamedTuple):
-    """What was found of some tasks.
+    """What was found of some tasks."""
 
-    Args:
-        tasks: those that their listener may see, by id.
-        left: the ids that have not been looked up yet, since what was found is large.
-    """
-
-    tasks: Mapping[str, Task]
-    left: Sequence[str]
+    tasks: Mapping[str, Task]  # those that their listener may see, by id
+    left: Sequence[str]  # the ids that have not been looked up yet, since what was found is large
 
 
 class Seen(NamedTuple):

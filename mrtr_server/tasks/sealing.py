@@ -204,24 +204,18 @@ def _load_call(fields: JSON) -> Call:
 
 @dataclass(slots=True)
 class Questions:
-    """What a task has asked, and what was answered.
+    """What a task has asked, and what was answered."""
 
-    Args:
-        open: the questions that wait for their answer, by a key that the task never uses again.
-        names: the key that the handler knows each by.
-        answers: the answers since the handler was last run, by that key.
-        used: for each name so far, the number of its last key. Whoever makes a task ask again and again must not make
-            it grow, so the keys themselves are not kept.
-        until: when the time for the answer to each open question ends, in seconds since the epoch, by key.
-        together: whether the handler runs again only when all of them are answered.
-    """
-
-    open: dict[str, Question] = field(default_factory=dict)
-    names: dict[str, str] = field(default_factory=dict)
-    answers: dict[str, JSON] = field(default_factory=dict)
+    open: dict[str, Question] = field(default_factory=dict)  # that wait, by a key never used again
+    names: dict[str, str] = field(default_factory=dict)  # the key that the handler knows each by
+    answers: dict[str, JSON] = field(default_factory=dict)  # those since the handler was last run, by that key
     used: dict[str, int] = field(default_factory=dict)
-    until: dict[str, float] = field(default_factory=dict)
-    together: bool = False
+    """For each name so far, the number of its last key. Whoever makes a task ask again and again must not make it
+    grow, so the keys themselves are not kept."""
+    until: dict[str, float] = field(
+        default_factory=dict
+    )  # when the time for an answer ends, in seconds since the epoch
+    together: bool = False  # whether the handler runs again only when all are answered
 
     def ask(self, questions: Mapping[str, Question], until: float) -> None:
         """Ask these as well, under keys that have not been used; one whose name is open stays as it is."""

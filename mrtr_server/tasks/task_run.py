@@ -14,8 +14,7 @@ from ..protocol.messages import NOTHING, Note, Piece, Progress, Question, YieldR
 from ..storage.base import ENDED, Lease, TaskRow
 from ..tally import ANSWERS, DROPPED
 from ..well_formed import well_formed
-from .pieces import PieceWriter
-from .records import TaskRecords
+from .records import PieceWriter, TaskRecords
 from .sealing import Questions
 
 logger = logging.getLogger("mrtr_server")

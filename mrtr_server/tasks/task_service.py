@@ -21,11 +21,9 @@ from ..storage.base import ENDED, FIRST_ASK, TaskRow, epoch_of, in_epoch
 from ..storage.pubsub import Fanout
 from ..storage.quotas import Quota
 from .notifications import Looked, WaitingRequests
-from .pieces import PieceReader
-from .records import CANCELLED, TaskRecords, binding_of, visible_status
+from .records import CANCELLED, PieceReader, TaskRecords, binding_of, visible_status
 from .sealing import ID_BYTES, Questions, RowBinding
-from .worker import Worker
-from .worker_places import Reservation
+from .worker import Reservation, Worker
 
 logger = logging.getLogger("mrtr_server")
 

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 from pydantic_core import from_json
 
+from .. import wire
 from ..protocol.messages import JSON, PIECE, LogMessage, TaskStatus
-from ..wire import events
 from .answers import Asked, Asks, Unexpected, listed
 from .inside import Log, Observed
 
@@ -16,7 +16,7 @@ __tracebackhide__ = True  # pytest then shows the test's line instead
 
 
 @dataclass(frozen=True, slots=True)
-class Event(events.Event):
+class Event(wire.Event):
     """An event of a stream.
 
     Args:
@@ -39,7 +39,7 @@ class Event(events.Event):
         return message
 
 
-class EventReader(events.EventReader[Event]):
+class EventReader(wire.EventReader[Event]):
     """Reads the events of one stream."""
 
     def __init__(self) -> None:

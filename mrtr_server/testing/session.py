@@ -20,7 +20,7 @@ from ..protocol.handshake_versions import BY_NAME
 from ..protocol.header_params import HeaderParameter, header_parameters
 from ..protocol.messages import JSON, TASK_RESULT, TASKS, LogLevel
 from ..server import MRTRServer
-from ..wire.requests import ACCEPTED, About, write_modern, write_request
+from ..wire import ACCEPTED, About, write_modern, write_request
 from .answers import Answerable, Unexpected
 from .replies import Reply, Request
 from .transports import InProcess, Lifespan, Server, Transport, User, transports

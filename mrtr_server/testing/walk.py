@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from typing_extensions import override
 
-from ..wire.rounds import Rounds
+from ..wire import Rounds
 from .answers import (
     Answer,
     Answerable,

@@ -60,27 +60,17 @@ _DEFAULTS = {
 
 
 class CallbackPages:
-    """Serves the callbacks to browsers.
-
-    Args:
-        known: the server's callbacks by name; more may be added.
-        callbacks: checks the links, and stores what is reported.
-        threads: runs plain functions.
-        base: where browsers reach the server.
-        identify: returns the user whose browser sent a request; None where users can't be identified.
-        body_bytes: how large the body of a POST may be, in bytes.
-        refusals: logs refused requests.
-    """
+    """Serves the callbacks to browsers."""
 
     def __init__(
         self,
-        known: Mapping[str, Callback[Any]],
+        known: Mapping[str, Callback[Any]],  # by name; more may be added
         callbacks: Callbacks,
         threads: Threads,
         base: BaseUrl,
         *,
-        identify: Identify | None,
-        body_bytes: int,
+        identify: Identify | None,  # returns whose browser sent a request; None where that can't be known
+        body_bytes: int,  # how large the body of a POST may be, in bytes
         refusals: RefusalLog,
     ) -> None:
         self._known = known

@@ -16,12 +16,11 @@ from ..concurrency.waiting import wait_until
 from ..errors import InvalidRequest, RequestError
 from ..flow.admission import Admission
 from ..protocol.all_dialects import Dialect
-from ..protocol.callers import NO_SCOPES, Sender
+from ..protocol.callers import NO_SCOPES, Principal, Sender
 from ..protocol.messages import NOTHING, Call, Change, Listening, Note, Piece, Progress
 from ..protocol.users import principal_of, scopes_of
 from ..storage.patience import end_request
-from .response_writer import NO_HEADERS, Headers, ResponseWriter
-from .sse import COMMENT, EventStream
+from .response_writer import COMMENT, NO_HEADERS, EventStream, Headers, ResponseWriter
 
 SSE_TYPE = b"text/event-stream"
 
@@ -33,15 +32,7 @@ WATCH_AFTER = 0.05
 
 
 class Connection(ResponseWriter):
-    """The response to one client: plain JSON until there is something to stream, then an event stream.
-
-    Args:
-        headers: of the request; without `text/event-stream` in `Accept`, notes are dropped.
-        admission: whether the server is draining.
-        scope, receive, send: of the ASGI application.
-        seconds: how long the client may leave unread what was written before, in seconds.
-        request: the task that serves the request.
-    """
+    """The response to one client: plain JSON until there is something to stream, then an event stream."""
 
     dialect: Dialect
     """Writes the notes; to be set before there is one."""
@@ -63,13 +54,13 @@ class Connection(ResponseWriter):
 
     def __init__(
         self,
-        headers: Mapping[bytes, bytes],
+        headers: Mapping[bytes, bytes],  # of the request; without `text/event-stream` in `Accept`, notes are dropped
         admission: Admission,
         scope: Scope,
         receive: Receive,
         send: Send,
-        seconds: float,
-        request: "asyncio.Task[Any]",
+        seconds: float,  # how long the client may leave unread what was written before
+        request: "asyncio.Task[Any]",  # what serves the request
     ) -> None:
         self.headers = headers
         self._admission = admission
@@ -80,9 +71,10 @@ class Connection(ResponseWriter):
         self.loop = request.get_loop()
         self.request = request
 
-    def parts(self) -> tuple[Mapping[bytes, bytes], Admission, Scope, Receive, Send, float, "asyncio.Task[Any]"]:
-        """Return what it was made of, for a connection of another kind that takes its place."""
-        return self.headers, self._admission, self.scope, self.receive, self._send, self._seconds, self.request
+    @property
+    def principal(self) -> Principal | None:
+        """On whose behalf the request comes. Raises `SetupError` as `principal_of` does."""
+        return principal_of(self.scope.get("user"))
 
     @property
     def sender(self) -> Sender:
@@ -129,10 +121,7 @@ class Connection(ResponseWriter):
     def finish(self, status: int, body: bytes, headers: Headers = NO_HEADERS) -> Awaitable[None]:
         """Send the reply: as the stream's last event if there is a stream, otherwise as JSON.
 
-        Args:
-            status: of the HTTP response, unless there is a stream.
-            body: JSON on a single line; or nothing.
-            headers: those that the response needs beyond the ones that each has.
+        The body is JSON on a single line, or nothing. A stream has its status already, and needs no more headers.
         """
         self.finishing = True
         if self._stream is not None:
@@ -203,12 +192,7 @@ class Connection(ResponseWriter):
     # Subscriptions
 
     async def listen(self, call: Call, listening: Listening) -> None:
-        """Send changes until either side ends the subscription.
-
-        Args:
-            call: the request to listen.
-            listening: yields the changes.
-        """
+        """Send changes until either side ends the subscription."""
         changes = listening.changes
         self.listens = True
         try:

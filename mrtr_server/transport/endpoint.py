@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from codecs import BOM_UTF8
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -25,22 +25,18 @@ from ..live.live_calls import LiveCalls
 from ..live.parts import UNCOUNTED, LiveParts
 from ..logs.failures import report_failure
 from ..logs.refusals import RefusalLog
-from ..loopback import is_loopback_origin
 from ..methods.dispatcher import Dispatcher
 from ..protocol.all_dialects import Dialect, Envelope, Reply, read_envelope
 from ..protocol.callers import ClientInfo
 from ..protocol.messages import NOTHING, Call, Listening
 from ..protocol.served_dialects import ServedDialects
 from ..protocol.trace import HEARD
-from ..protocol.users import principal_of
-from .challenges import Challenges
+from .authentication import Challenges
 from .connection import Connection, Watch
-from .gate import refuse_repeated
+from .gate import HeaderChecks, drain_body, join_repeated, refuse_repeated
 from .handshake_endpoint import HandshakeEndpoint
-from .in_flight import InFlight
 from .live_connection import LiveConnection
-from .refusal_notes import named, note_refusal
-from .refused_bodies import drain_body
+from .requests import InFlight, named, note_refusal
 from .response_writer import JSON_TYPE, NO_HEADERS, Headers
 from .web_server import find_request
 
@@ -48,20 +44,7 @@ logger = logging.getLogger("mrtr_server")
 
 
 class Endpoint:
-    """The MCP endpoint: accepts one POST, and responds with one reply or one stream (Streamable HTTP).
-
-    Args:
-        dispatcher: answers calls.
-        dialects: the forms of messages that are served.
-        calls: serves calls that stay open while the client answers.
-        live: what these and sessions share.
-        limits: what a request may use.
-        admission: whether the server is draining.
-        origins: the origins that browsers may call from, besides loopback; `"*"` for any.
-        allowed_hosts: what `Host` may be; None for anything.
-        challenges: tell clients which scopes they lack.
-        refusals: logs refused requests.
-    """
+    """The MCP endpoint: accepts one POST, and responds with one reply or one stream (Streamable HTTP)."""
 
     def __init__(
         self,
@@ -72,8 +55,8 @@ class Endpoint:
         limits: Limits,
         admission: Admission,
         *,
-        origins: frozenset[str],
-        allowed_hosts: Sequence[str] | None,
+        origins: frozenset[str],  # that browsers may call from, besides loopback; `"*"` for any
+        allowed_hosts: Sequence[str] | None,  # what `Host` may be; None for anything
         challenges: Challenges,
         refusals: RefusalLog,
     ) -> None:
@@ -86,8 +69,8 @@ class Endpoint:
         """Bytes of a body that neither count nor are too many."""
         self._admission = admission
         self._holds = live.holds
-        self._origins = origins
-        self._hosts = None if allowed_hosts is None else frozenset(host.lower() for host in allowed_hosts)
+        self._checks_hosts = allowed_hosts is not None
+        self._refuse = HeaderChecks(origins, allowed_hosts, refusals).refuse
         self._challenges = challenges
         self._refusals = refusals
         self._watch = Watch()
@@ -108,7 +91,7 @@ class Endpoint:
             if (ambiguous := refuse_repeated(listed, self._refusals)) is not None:
                 await ambiguous(scope, receive, send)
                 return
-            repeated = _join_repeated(headers, listed)
+            repeated = join_repeated(headers, listed)
         request = running_task()
         connection = Connection(headers, self._admission, scope, receive, send, self._limits.write_seconds, request)
         connection.use(server_request, shortcuts)
@@ -117,7 +100,7 @@ class Endpoint:
             allowed = (b"allow", b"POST") if self._handshake is None else self._handshake.allow(method)
             await connection.respond(405, b"", allowed)
             return
-        if headers.get(b"content-type") != JSON_TYPE or b"origin" in headers or self._hosts is not None:
+        if headers.get(b"content-type") != JSON_TYPE or b"origin" in headers or self._checks_hosts:
             refusal = self._refuse(headers, method)
             if refusal is not None:
                 await connection.respond(*refusal)
@@ -143,38 +126,6 @@ class Endpoint:
         self._in_flight.leave(connection.request)
         if connection.portion is not None:
             connection.portion.end()
-
-    def _refuse(self, headers: Mapping[bytes, bytes], method: str) -> tuple[int, bytes] | None:
-        origin = headers.get(b"origin")
-        if origin is not None and not self._origin_allowed(origin.decode("latin-1")):
-            self._refusals.count("origin")
-            self._refusals.note(
-                "Refused the origin %r: to let browsers call from there, add it to origins=",
-                origin.decode("latin-1"),
-            )
-            return 403, b'{"error":"Origin not allowed"}'
-        if self._hosts is not None and not self._host_allowed(headers.get(b"host", b"").decode("latin-1")):
-            self._refusals.count("host")
-            self._refusals.note(
-                "Refused the host %r: if clients reach this server by that name, add it to allowed_hosts=",
-                headers.get(b"host", b"").decode("latin-1"),
-            )
-            return 403, b'{"error":"Host not allowed"}'
-        kind = headers.get(b"content-type", b"")
-        if kind != JSON_TYPE and kind.partition(b";")[0].strip().lower() != JSON_TYPE and method == "POST":
-            return 415, b'{"error":"Content-Type must be application/json"}'
-        return None
-
-    def _host_allowed(self, host: str) -> bool:
-        host = host.lower()
-        name, _, port = host.rpartition(":")
-        return self._hosts is None or host in self._hosts or (port.isdigit() and name in self._hosts)
-
-    def _origin_allowed(self, origin: str) -> bool:
-        origin = origin.strip().lower()
-        if origin == "null":
-            return False
-        return "*" in self._origins or origin in self._origins or is_loopback_origin(origin)
 
     async def _read(self, connection: Connection) -> bytes | None:
         """Receive a body; return None if the client left before its end. Raises `PayloadTooLarge`."""
@@ -216,7 +167,7 @@ class Endpoint:
                 return self._serve_handshake(handshake, connection, None, body)
             envelope = read_envelope(body, headers, repeated, limits.json_depth, limits.values)
             request_id = envelope.id if envelope.method else None
-            if request_id is None and await self._take(envelope, scope):
+            if request_id is None and await self._take(envelope, connection):
                 await connection.respond(202, b"")
                 return None
             connection.dialect = dialect = self._choose(envelope)
@@ -248,22 +199,13 @@ class Endpoint:
     async def _hold(self, connection: Connection, size: int, begun: Sequence[bytes], *, is_all: bool) -> None:
         """Count the bytes of a body that are held.
 
-        Args:
-            connection: the response.
-            size: of what has been read of the body, in bytes.
-            begun: what that is.
-            is_all: whether that is all.
-
-        Raises:
-            PayloadTooLarge: they are too many for one request.
-            Full: there is no room for them.
+        Raises `PayloadTooLarge` if they are too many for one request, and `Full` if there is no room for them.
         """
         try:
             if size > self._limits.body_bytes:
                 raise PayloadTooLarge(self._limits.body_bytes)
             if connection.portion is None:
-                user = connection.scope.get("user")
-                connection.portion = self._holds.portion(None if user is None else principal_of(user))
+                connection.portion = self._holds.portion(connection.principal)
             connection.portion.grow(size)
         except (Full, PayloadTooLarge) as error:
             raise await self._refuse_body(connection, error, b"".join(begun), is_all=is_all) from None
@@ -271,14 +213,7 @@ class Endpoint:
     async def _refuse_body(
         self, connection: Connection, error: Full | PayloadTooLarge, begun: bytes = b"", *, is_all: bool = False
     ) -> Full | PayloadTooLarge:
-        """Return the error for a body that is not taken; it has the id of the request if that is there or needed.
-
-        Args:
-            connection: the response.
-            error: why it is not taken.
-            begun: what has been read of the body.
-            is_all: whether that is all.
-        """
+        """Return the error for a body that is not taken; it has the id of the request if that is there or needed."""
         connection.is_unread = True
         handshake = self._handshake
         is_whole = is_all and isinstance(error, Full)  # of which the next requests of a connection may follow
@@ -312,12 +247,11 @@ class Endpoint:
                 handshake.note_answered(live.session, request_id)
             await connection.finish(*reply)
 
-    async def _take(self, envelope: Envelope, scope: Scope) -> bool:
+    async def _take(self, envelope: Envelope, connection: Connection) -> bool:
         """Accept a notification or a response; return False if it is for a dialect. Raises `RequestError`."""
         if self._handshake is None:
             return envelope.id is None  # there is no notification that we would act on
-        user = scope.get("user")
-        return await self._handshake.take(envelope, None if user is None else principal_of(user))
+        return await self._handshake.take(envelope, connection.principal)
 
     async def _serve_other(self, connection: Connection, method: str) -> None:
         """Serve a `GET` or `DELETE`, which only clients of the handshake era send."""
@@ -364,15 +298,3 @@ class Endpoint:
                 reply = reply._replace(headers=(*reply.headers, (b"www-authenticate", challenge.encode())))
             return reply
         return dialect.error(request_id, InternalFault(report_failure("A request failed", error=error)))
-
-
-def _join_repeated(headers: dict[bytes, bytes], listed: Iterable[tuple[bytes, bytes]]) -> str:
-    """Join repeated headers in the dictionary; return the first of the protocol's, or an empty string."""
-    values: dict[bytes, list[bytes]] = {}
-    for name, value in listed:
-        values.setdefault(name, []).append(value)
-    for name in (b"accept", b"origin"):  # an origin of two is allowed nowhere
-        if name in values:
-            headers[name] = b", ".join(values[name])
-    twice = (name for name, found in values.items() if len(found) > 1 and name.startswith(b"mcp-"))
-    return next(twice, b"").decode("latin-1")

@@ -11,11 +11,9 @@ from pydantic_core import to_json
 from ..errors import (
     Busy,
     Full,
-    InternalFault,
     InvalidRequest,
     OverBudget,
     ProtocolError,
-    RequestError,
     SessionEnded,
     StoreUnavailable,
 )
@@ -24,7 +22,6 @@ from ..limits import MOST_IN_BATCH, Limits
 from ..live.events import ENDED, TOO_LATE_TO_CONTINUE, Event
 from ..live.live_calls import LiveCalls, store_needed
 from ..live.parts import LiveParts
-from ..logs.failures import report_failure
 from ..logs.refusals import RefusalLog
 from ..methods.dispatcher import Dispatcher
 from ..protocol.all_dialects import CANCELLED, Envelope, HandshakeDialect, Reply, read_envelope
@@ -33,11 +30,10 @@ from ..protocol.json_size import has_more_values
 from ..protocol.jsonrpc import NO_METHOD
 from ..protocol.messages import OPEN_METHODS, Call, Listening
 from ..protocol.sessions import Session
-from ..protocol.users import principal_of
 from ..well_formed import read_json
 from .connection import Connection, Watch
 from .live_connection import LiveConnection
-from .refusal_notes import note_cancellation, note_refusal
+from .requests import failure_of, note_cancellation, note_refusal
 
 LAST_EVENT = b"last-event-id"
 
@@ -46,18 +42,7 @@ MOST_LISTENING = 8
 
 
 class HandshakeEndpoint:
-    """Serves what only clients of the handshake era send.
-
-    Args:
-        dialect: their form.
-        dispatcher: answers calls.
-        calls: serves open calls.
-        live: what they and sessions share.
-        limits: what a request may use.
-        admission: whether the server is draining.
-        watch: finds the calls that take long.
-        refusals: logs refused requests.
-    """
+    """Serves what only clients of the handshake era send."""
 
     def __init__(
         self,
@@ -86,15 +71,8 @@ class HandshakeEndpoint:
     async def take(self, envelope: Envelope, principal: Principal | None) -> bool:
         """Accept a message that needs no reply.
 
-        Args:
-            envelope: a notification or a response.
-            principal: on whose behalf it came.
-
-        Returns:
-            Whether it was taken: any notification is, and a response that answers a question of an open call.
-
-        Raises:
-            RequestError: it could not be kept; or its version is not served, or its session has ended.
+        Return whether it was taken: any notification is, and a response that answers a question of an open call. Raises
+        `RequestError` if it could not be kept, if its version is not served, or if its session has ended.
         """
         self.dialect.check_version(envelope.headers)
         await self._check(self.dialect.session_of(envelope.headers, principal))
@@ -109,11 +87,7 @@ class HandshakeEndpoint:
     async def connect(self, connection: Connection) -> LiveConnection:
         """Return the response to a request, in the form of the version that its client speaks.
 
-        Args:
-            connection: the response that it takes the place of.
-
-        Raises:
-            SessionEnded: the client has ended its session.
+        It takes the place of `connection`. Raises `SessionEnded` if the client has ended its session.
         """
         session = self._session_of(connection)
         if not self._live.states.has_surely_not_ended(session):
@@ -123,11 +97,7 @@ class HandshakeEndpoint:
     async def serve(self, call: Call, connection: LiveConnection) -> Reply | None:
         """Serve a call; see `LiveCalls.serve`. A call that can't ask is answered at once.
 
-        Returns:
-            The reply; None if the response has ended without one.
-
-        Raises:
-            RequestError: why there is no outcome.
+        The reply is None if the response has ended without one. Raises `RequestError` if there is no outcome.
         """
         if call.method not in OPEN_METHODS:
             return connection.form.reply(call, await self._dispatcher.dispatch(call, connection))
@@ -156,7 +126,7 @@ class HandshakeEndpoint:
             raise SessionEnded
 
     def _session_of(self, connection: Connection) -> Session:
-        return self.dialect.session_of(connection.headers, _principal(connection))
+        return self.dialect.session_of(connection.headers, connection.principal)
 
     def _live_connection(self, connection: Connection, session: Session) -> LiveConnection:
         form = self.dialect.speaking(connection.headers, session)
@@ -205,7 +175,7 @@ class HandshakeEndpoint:
             envelope = read_envelope(body, connection.headers, "", self._limits.json_depth, self._limits.values)
             request_id = envelope.id if envelope.method else None
             if request_id is None:
-                if not await self.take(envelope, _principal(connection)):
+                if not await self.take(envelope, connection.principal):
                     raise InvalidRequest(NO_METHOD, envelope.id)
                 return None, None
             if envelope.method == "initialize":
@@ -213,12 +183,9 @@ class HandshakeEndpoint:
             call = connection.open(envelope, body)
             outcome = await self._calls.serve(call, connection)
             return request_id, None if outcome is None else form.reply(call, outcome)
-        except RequestError as error:
-            note_refusal(self._refusals, call, error)
-            return request_id, form.refuse(error) if request_id is None else form.error(request_id, error)
         except Exception as error:
-            fault = InternalFault(report_failure("A request failed", error=error))
-            return request_id, form.error(request_id, fault)
+            failure = failure_of(self._refusals, call, error)
+            return request_id, form.refuse(failure) if request_id is None else form.error(request_id, failure)
 
     # GET and DELETE
 
@@ -237,7 +204,7 @@ class HandshakeEndpoint:
     async def delete(self, connection: Connection) -> None:
         """Serve a `DELETE`: end a session, where all replicas learn of it (Transports, Session Management)."""
         self.dialect.check_version(connection.headers)
-        principal, session = _principal(connection), self._session_of(connection)
+        principal, session = connection.principal, self._session_of(connection)
         if session.key and self._live.store.shared:
             with suppress(StoreUnavailable, Busy):
                 await self._check(session)
@@ -250,7 +217,7 @@ class HandshakeEndpoint:
         event: Event | None = None
         if not last.startswith(ENDED):
             with store_needed():
-                event = await self._live.events.unseal(last, _principal(connection))
+                event = await self._live.events.unseal(last, connection.principal)
         if event is None:
             await self._refuse(connection)
             return
@@ -265,11 +232,8 @@ class HandshakeEndpoint:
             call = live.reopen(event)
             outcome = await self._calls.resume(event, call, live)
             reply = None if outcome is None else form.reply(call, outcome)
-        except RequestError as error:
-            note_refusal(self._refusals, call, error)
-            reply = form.error(origin.request_id, error)
         except Exception as error:
-            reply = form.error(origin.request_id, InternalFault(report_failure("A request failed", error=error)))
+            reply = form.error(origin.request_id, failure_of(self._refusals, call, error))
         finally:
             self._leave(live)
         if reply is None:
@@ -325,8 +289,3 @@ class HandshakeEndpoint:
         if session.key and type(request_id) in (str, int):
             with suppress(StoreUnavailable, Busy):  # it is no promise
                 await self._calls.cancel(session.key, request_id, principal)
-
-
-def _principal(connection: Connection) -> Principal | None:
-    user = connection.scope.get("user")
-    return None if user is None else principal_of(user)

@@ -10,7 +10,6 @@ from ..live.events import Event, last_id
 from ..live.live_calls import LiveCalls
 from ..live.session_states import DEFAULT_LEVEL, SessionStates
 from ..protocol.all_dialects import Envelope, HandshakeDialect, Reply
-from ..protocol.callers import Principal
 from ..protocol.messages import (
     NOTHING,
     Call,
@@ -24,11 +23,9 @@ from ..protocol.messages import (
 )
 from ..protocol.sessions import Session
 from ..protocol.trace import HEARD
-from ..protocol.users import principal_of
 from .connection import Connection
-from .open_call_notes import OpenCallNotes, is_wanted
-from .response_writer import NO_HEADERS, Headers
-from .sse import Frame
+from .requests import OpenCallNotes, is_wanted
+from .response_writer import NO_HEADERS, Frame, Headers
 
 MOST_HELD_BACK = 100
 """How many notes wait for the level of the session, before progress takes the place of progress."""
@@ -38,15 +35,7 @@ LEVEL_KNOWN = 1.0
 
 
 class LiveConnection(OpenCallNotes, Connection):
-    """The response to one client of the handshake era; see `Channel` for what an open call does with it.
-
-    Args:
-        connection: the response that it takes the place of.
-        form: that of the version that the client speaks.
-        session: of the client.
-        live: ends a call that is cancelled.
-        states: knows which log messages the session wants.
-    """
+    """The response to one client of the handshake era; see `Channel` for what an open call does with it."""
 
     _first_id: Callable[[], str] | None = None
     _then: Callable[[], object] | None = None
@@ -67,14 +56,11 @@ class LiveConnection(OpenCallNotes, Connection):
         live: LiveCalls,
         states: SessionStates,
     ) -> None:
-        super().__init__(*connection.parts())
-        self._request, self._shortcuts = connection.behind()
-        self.portion = connection.portion
+        vars(self).update(vars(connection))  # it is the same response, which takes its place
         self.dialect = self.form = form
         self.session = session
         self._live = live
         self._states = states
-        self._user = self.scope.get("user")
         self._held_back: dict[object, tuple[Note, bytes] | Frame] = {}
         """What waits until it is known which messages the session wants."""
         if not session.key:
@@ -83,12 +69,7 @@ class LiveConnection(OpenCallNotes, Connection):
     # The request
 
     def open(self, envelope: Envelope, body: bytes) -> Call:
-        """Return the call of a POST.
-
-        Args:
-            envelope: the message.
-            body: its bytes, from which it is read again for a later round.
-        """
+        """Return the call of a POST. It is read again from the body for a later round."""
         self._body = body
         self.dialect = self.form = self.form.answering(envelope)
         self.call = self._load(envelope, self.session)
@@ -107,11 +88,6 @@ class LiveConnection(OpenCallNotes, Connection):
         call = self.form.load_call_of(envelope, self.sender, session, can_move=self.can_move)
         call.trace.heard = self.scope.get(HEARD)
         return call
-
-    @property
-    def principal(self) -> Principal | None:
-        """On whose behalf the request comes."""
-        return None if self._user is None else principal_of(self._user)
 
     # The stream
 

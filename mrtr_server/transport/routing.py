@@ -1,59 +1,183 @@
-"""Which part of the server a request is for, by its path."""
+"""What the server serves beside MCP, and which part of it a request is for, by its path.
 
+Health and readiness are for orchestrators, and need no credentials. The metrics are for a scraper in the same network.
+"""
+
+import asyncio
 import logging
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from functools import partial
+from hmac import compare_digest
+from ipaddress import ip_address
 from typing import Any, NamedTuple
 
+from pydantic_core import to_json
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ..callbacks.base_url import escape_path
 from ..callbacks.callback_service import PATH
-from .health import Probes
+from ..logs.refusals import RefusalLog
+from ..protocol.messages import JSON
+from .response_writer import respond
 
 logger = logging.getLogger("mrtr_server")
 
-
-class Metadata(NamedTuple):
-    """What serves a document about the server, such as the metadata of the protected resource.
-
-    Args:
-        claims: returns whether a path within the application is its own.
-        app: serves it.
-    """
-
-    claims: Callable[[str], bool]
-    app: ASGIApp
+RETRY_AFTER = 1
+"""When to retry while the server is not ready, in seconds. Another replica may be ready now."""
 
 
-class Router:
-    """Finds what serves a request: the MCP endpoint, a callback's page, or a probe.
+class Probes:
+    """Answers `health` and `ready`, in the same folder as the endpoint."""
 
-    Args:
-        server: the application that a Starlette route or mount names.
-        path: of the endpoint, without a slash at its end.
-        endpoint: serves MCP.
-        pages: serves the callbacks.
-        callbacks: the callbacks by name; more may come.
-        metadata: serves what clients need to get a token.
-        probes: answers health and readiness.
-        metrics: shows the metrics; None where they are not shown.
-        docs: the page for people; None where there is none.
+    def __init__(
+        self,
+        endpoint: str,
+        ready: Callable[[], str],  # why the server is not ready; empty if it is
+        store: Callable[[], Awaitable[bool]],  # whether the shared store can be used
+        tasks: Callable[[], Awaitable[JSON | None]],  # what `ready` shows of those that wait; None where there are none
+        *,
+        needs_store: bool,  # if it is ready without the store, the body says that the store is unavailable
+    ) -> None:
+        folder = endpoint.rpartition("/")[0]
+        self._health = f"{folder}/health"
+        self._ready = f"{folder}/ready"
+        self._why_not = ready
+        self._is_store_usable = store
+        self._tasks = tasks
+        self._needs_store = needs_store
+
+    def claims(self, path: str) -> bool:
+        """Return whether a path is one of the two."""
+        return path in (self._health, self._ready)
+
+    async def answer(self, path: str, scope: Scope, send: Send) -> None:
+        """Answer a GET or a HEAD.
+
+        `health` is 200 while the process lives. `ready` is 200 while the server accepts calls, and 503 otherwise.
+        """
+        headers = [(b"cache-control", b"no-store")]
+        status, says, more = 200, "ok", b""
+        if scope["method"] not in ("GET", "HEAD"):
+            status, says = 405, "GET or HEAD"
+            headers.append((b"allow", b"GET, HEAD"))
+        elif path == self._ready:
+            why_not = self._why_not()
+            if not why_not:
+                is_usable, tasks = await asyncio.gather(self._is_store_usable(), self._tasks())
+                if not is_usable:
+                    more, why_not = b',"store":"away"', "store away" if self._needs_store else ""
+                elif tasks is not None:
+                    more = b',"tasks":%b' % to_json(tasks)
+            if why_not:
+                status, says = 503, why_not
+                headers.append((b"retry-after", b"%d" % RETRY_AFTER))
+        body = b"" if scope["method"] == "HEAD" else b'{"status":"%b"%b}' % (says.encode(), more)
+        await respond(send, status, body, *headers)
+
+
+_PORT = re.compile(r":[0-9]{1,5}$")
+
+
+class MetricsPage:
+    """Shows the metrics of the process.
+
+    No page of another site can read them: a request must have the token. Without one, it must name the server by an
+    address, by a name without a dot, as within a cluster, or by one of `allowed_hosts`. None of these can be made to
+    point here by somebody else.
     """
 
     def __init__(
         self,
-        server: ASGIApp,
         path: str,
+        look: Callable[[], Awaitable[object]],  # at what is not known by itself
+        render: Callable[[str], tuple[bytes, str]],  # returns the metrics and their type, by the header `Accept`
+        hosts: Collection[str],  # further names of this server
+        refusals: RefusalLog,
+        *,
+        token: str | None,  # what a request must have in its `Authorization`; None for nothing
+    ) -> None:
+        self._path = path
+        self._look = look
+        self._render = render
+        self._hosts = frozenset(host.lower() for host in hosts)
+        self._refusals = refusals
+        self._token = None if token is None else token.encode()
+
+    def claims(self, path: str) -> bool:
+        """Return whether a path within the application is that of the metrics."""
+        return path == self._path
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        headers: dict[bytes, bytes] = dict(scope["headers"])
+        host = headers.get(b"host", b"").decode("latin-1")
+        if scope["method"] not in ("GET", "HEAD"):
+            await respond(send, 405, b'{"error":"GET or HEAD"}', (b"allow", b"GET, HEAD"))
+        elif self._token is not None and not _has_token(headers, self._token):
+            self._refusals.note("Refused a request for the metrics: it does not have the token of Metrics(token=...)")
+            await respond(send, 401, b'{"error":"A bearer token is needed"}', (b"www-authenticate", b"Bearer"))
+        elif self._token is None and not self._is_of_this_network(host.lower()):
+            self._refusals.note(
+                "Refused the host %r for the metrics: if your scraper reaches this server by that name, add it to "
+                "allowed_hosts=",
+                host,
+            )
+            await respond(send, 403, b'{"error":"Host not allowed"}')
+        else:
+            await self._look()
+            body, content_type = self._render(headers.get(b"accept", b"").decode("latin-1"))
+            start = {
+                "type": "http.response.start",
+                "status": 200,
+                "headers": [
+                    (b"content-type", content_type.encode()),
+                    (b"content-length", b"%d" % len(body)),
+                    (b"cache-control", b"no-store"),
+                ],
+            }
+            await send(start)
+            await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
+
+    def _is_of_this_network(self, host: str) -> bool:
+        name = _PORT.sub("", host)
+        if host in self._hosts or name in self._hosts:
+            return True
+        try:
+            ip_address(name.removeprefix("[").removesuffix("]"))
+        except ValueError:
+            return name != "" and name.replace("-", "").replace("_", "").isalnum()
+        return True
+
+
+def _has_token(headers: Mapping[bytes, bytes], token: bytes) -> bool:
+    scheme, _, given = headers.get(b"authorization", b"").partition(b" ")
+    return scheme.lower() == b"bearer" and compare_digest(given.strip(), token)
+
+
+class Metadata(NamedTuple):
+    """What serves a document about the server, such as the metadata of the protected resource."""
+
+    claims: Callable[[str], bool]  # returns whether a path within the application is its own
+    app: ASGIApp
+
+
+class Router:
+    """Finds what serves a request: the MCP endpoint, a callback's page, or a probe."""
+
+    def __init__(
+        self,
+        server: ASGIApp,  # the application that a Starlette route or mount names
+        path: str,  # of the endpoint, without a slash at its end
         *,
         endpoint: ASGIApp,
         pages: ASGIApp,
-        callbacks: Mapping[str, Any],
-        metadata: Metadata | None,
+        callbacks: Mapping[str, Any],  # by name; more may come
+        metadata: Metadata | None,  # what clients need to get a token
         probes: Probes,
         metrics: Metadata | None = None,
-        docs: Metadata | None = None,
+        docs: Metadata | None = None,  # the page for people
     ) -> None:
         self._server = server
         self._path = path
@@ -69,9 +193,7 @@ class Router:
     def find(self, scope: Scope, refusal: str = "") -> ASGIApp:
         """Return what serves an HTTP request.
 
-        Args:
-            scope: of the request.
-            refusal: why the server is not set up, so that only probes are answered; empty if it is.
+        Only probes are answered while there is a refusal, which says why the server is not set up.
         """
         if refusal:
             return self._serve_elsewhere if self._is_probe(scope) else partial(_refuse, refusal)

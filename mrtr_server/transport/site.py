@@ -16,11 +16,8 @@ def routes_of(part: Any) -> list[BaseRoute]:
 def serves(routes: Iterable[BaseRoute], asked: Scope, server: object, document: str) -> bool:
     """Return whether routes lead a request to a server, or to something that is made for the document it asks for.
 
-    Args:
-        routes: of the site.
-        asked: the scope of the request.
-        server: the server, or what is around it.
-        document: a part of the path by which a route shows that it is made for that.
+    A route whose path has `document` as a part shows that it is made for that. The routes may lead to the server, or to
+    what is around it.
     """
     for route in routes:
         match, more = route.matches(asked)
@@ -35,11 +32,6 @@ def paths_of(routes: Iterable[BaseRoute], server: object, mount: str = "") -> It
     """Yield the paths at which a `Route` leads to a server: the path that it is mounted at, and the path below that.
 
     A `Mount` passes all paths below its own, so the server serves its documents there itself.
-
-    Args:
-        routes: of the site.
-        server: the server.
-        mount: the path that the routes are mounted at.
     """
     for route in routes:
         path = getattr(route, "path", "")

@@ -15,7 +15,6 @@ from ..concurrency.waiting import CLOSE_WITHIN, wait_until
 from ..errors import (
     Busy,
     CutOff,
-    InternalFault,
     InvalidRequest,
     PayloadTooLarge,
     ProtocolError,
@@ -35,10 +34,8 @@ from ..protocol.served_dialects import ServedDialects
 from ..protocol.users import principal_of
 from ..storage.patience import begin_request, end_request
 from ..well_formed import read_json
-from .in_flight import InFlight
-from .lines import Line, LineReader, LineWriter
-from .refusal_notes import named, note_cancellation, note_refusal
-from .standard_streams import StandardStreams
+from .requests import InFlight, failure_of, named, note_cancellation, note_refusal
+from .standard_streams import Line, LineReader, LineWriter, StandardStreams
 from .stdio_requests import OpenRequest, Peer, StdioRequest
 
 logger = logging.getLogger("mrtr_server")
@@ -53,17 +50,7 @@ _SETTING = frozenset({"initialize", "logging/setLevel"})
 
 
 class StdioServer:
-    """Serves one client.
-
-    Args:
-        dispatcher: answers calls.
-        dialects: the forms of messages that are served.
-        calls: serves calls that stay open while the client answers.
-        live: what these and sessions share.
-        limits: what a request may use.
-        shutdown: the end of the server.
-        refusals: logs refused requests.
-    """
+    """Serves one client."""
 
     def __init__(
         self,
@@ -95,10 +82,7 @@ class StdioServer:
     async def serve(self, streams: StandardStreams, user: Any = None, scopes: frozenset[str] = frozenset()) -> None:
         """Serve a client until it closes its end, or `end` is called, and then until what it sent is done.
 
-        Args:
-            streams: where it writes to, and where it reads.
-            user: on whose behalf it sends, as Starlette's `request.user`; None for nobody in particular.
-            scopes: what that user may do.
+        The client sends on behalf of the user, as Starlette's `request.user`; None for nobody in particular.
         """
         self._loop = asyncio.get_running_loop()
         writer = LineWriter(streams.output, self._look)
@@ -215,13 +199,8 @@ class StdioServer:
     ) -> "asyncio.Task[Any] | None":
         """Handle one message.
 
-        Args:
-            line: its bytes.
-            write: writes an error if it can't be served, and the response of a part of a batch.
-            is_part: whether it is a part of a batch.
-
-        Returns:
-            What serves it; None if that is done.
+        `write` writes an error if it can't be served, and the response of a part of a batch. Return what serves it;
+        None if that is done.
         """
         try:
             envelope = read_envelope(line, self._peer.headers, "", self._limits.json_depth, self._limits.values)
@@ -396,7 +375,9 @@ class StdioServer:
         except Exception as error:
             report_failure("The notifications of a session ended", error=error)
 
-    def _failed(self, error: BaseException, request: StdioRequest, task: "asyncio.Task[Any]") -> bytes:
+    def _failed(
+        self, error: Exception | asyncio.CancelledError, request: StdioRequest, task: "asyncio.Task[Any]"
+    ) -> bytes:
         """Return the response to a request that failed; empty for none. Raises what nobody may answer."""
         dialect, call = request.dialect, request.call
         if request.is_cancelled:
@@ -408,10 +389,8 @@ class StdioServer:
             if self._has_read_all:  # some clients fail that get a response after they have closed their end
                 return b""
             error = CutOff()
-        if not isinstance(error, RequestError):
-            error = InternalFault(report_failure("A request failed", error=error))
-        note_refusal(self._refusals, call, error)
-        return dialect.error(request.id, error).body if request.is_answered else b""
+        failure = failure_of(self._refusals, call, error)
+        return dialect.error(request.id, failure).body if request.is_answered else b""
 
     # What goes out
 

@@ -24,8 +24,8 @@ from ..protocol.messages import (
     Subscription,
 )
 from ..protocol.sessions import NO_SESSION, Session
-from .lines import LineWriter
-from .open_call_notes import OpenCallNotes, is_wanted
+from .requests import OpenCallNotes, is_wanted
+from .standard_streams import LineWriter
 
 KEEP_ALIVE = 15.0
 """How often progress is sent while a call waits for a person, in seconds."""
@@ -33,25 +33,15 @@ KEEP_ALIVE = 15.0
 
 @dataclass(slots=True)
 class Peer:
-    """The client at the other end, for as long as the process lives.
-
-    Args:
-        writer: takes what is sent to it.
-        user: on whose behalf it sends; None for nobody in particular.
-        principal: the principal of that.
-        scopes: what that user may do.
-        headers: what the client would send as headers over HTTP: the id of its session, once it has begun one.
-        session: what that id says.
-        level: the least severe log messages that the session wants.
-    """
+    """The client at the other end, for as long as the process lives."""
 
     writer: LineWriter
-    user: Any
+    user: Any  # on whose behalf it sends; None for nobody in particular
     principal: Principal | None
     scopes: frozenset[str]
-    headers: Mapping[bytes, bytes]
+    headers: Mapping[bytes, bytes]  # what it would send over HTTP: the id of its session, once it has begun one
     session: Session = NO_SESSION
-    level: LogLevel = DEFAULT_LEVEL
+    level: LogLevel = DEFAULT_LEVEL  # of the least severe log messages that the session wants
 
     @property
     def sender(self) -> Sender:
@@ -59,24 +49,13 @@ class Peer:
         return Sender(self.principal, self.user, self.scopes)
 
     def begin(self, form: HandshakeDialect, headers: Mapping[bytes, bytes]) -> None:
-        """Begin a session in the place of the one before.
-
-        Args:
-            form: that of any version.
-            headers: those that the client would send from now on.
-        """
+        """Begin a session in the place of the one before. The client would send the headers from now on."""
         self.headers, self.level = headers, DEFAULT_LEVEL
         self.session = form.session_of(headers, self.principal)
 
 
 class StdioRequest:
-    """A request that is being served; see `Outlet` for what its handler does with it.
-
-    Args:
-        peer: the client.
-        envelope: the message.
-        dialect: its form.
-    """
+    """A request that is being served; see `Outlet` for what its handler does with it."""
 
     is_cancelled = False
     """Whether its client has cancelled it, so that nothing more is sent for it."""
@@ -164,12 +143,8 @@ class StdioRequest:
 class OpenRequest(OpenCallNotes, StdioRequest):
     """A request of the handshake era, whose client answers questions meanwhile; see `Channel`.
 
-    Args:
-        peer: the client.
-        envelope: the message.
-        dialect: the form of the version that its session speaks.
-        line: the bytes of the message, from which it is read again for a later round.
-        on_wait: is called when the call begins or ends to wait for a person.
+    It is read again from its line for a later round. `on_wait` is called when the call begins or ends to wait for a
+    person.
     """
 
     can_stream = True

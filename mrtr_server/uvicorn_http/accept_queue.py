@@ -18,9 +18,6 @@ async def close_listeners(server: Any) -> None:
 
     Nothing happens if the server is not a uvicorn that we know. What is left is the moment between the last connection
     that is accepted and the next system call, which closes the socket.
-
-    Args:
-        server: uvicorn's `Server`.
     """
     servers = getattr(server, "servers", None)
     known = (getattr(server, "server_state", None), getattr(server, "lifespan", None), getattr(server, "config", None))

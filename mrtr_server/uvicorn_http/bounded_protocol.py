@@ -162,11 +162,7 @@ class RequestBounds(_AnyProtocol):  # type: ignore[misc]
 
 
 def bounded(base: Any) -> Any:
-    """Return an HTTP protocol of uvicorn with bounds; `base` itself where `one_write` has not taken it.
-
-    Args:
-        base: the protocol, with httptools or with h11.
-    """
+    """Return an HTTP protocol of uvicorn with bounds; `base` itself where `one_write` has not taken it."""
     if not hasattr(base, "on_chunk_header"):
         return base
     return type(base.__name__, (RequestBounds, base), {})

@@ -8,8 +8,8 @@ the head for the first part of the body, so they can go out together. Run a serv
 What uvicorn does stays as it is: this changes only when the bytes are handed to the transport, and what becomes of
 trailers. Where this uvicorn is not one that we know, the name stands for uvicorn's own protocol.
 
-With httptools, requests are made with less, too; see `whole_responses` and `repeated_heads`. A request that asks for
-another protocol, as some clients do in passing, is served all the same; see `ignored_upgrades`.
+With httptools, requests are made with less, too; see `whole_responses` and `heads`. A request that asks for
+another protocol, as some clients do in passing, is served all the same; see `heads`.
 """
 
 import asyncio
@@ -23,8 +23,7 @@ from uvicorn.protocols.http.auto import AutoHTTPProtocol
 repeated_heads: Callable[[Any], Any] | None
 ignoring_upgrades: Callable[[Any], Any] | None
 try:
-    from .ignored_upgrades import ignoring_upgrades
-    from .repeated_heads import repeated_heads
+    from .heads import ignoring_upgrades, repeated_heads
 except (ImportError, AttributeError):  # there is no httptools, or uvicorn has another one
     repeated_heads = ignoring_upgrades = None
 
@@ -110,11 +109,7 @@ def one_write(base: Any) -> Any:
 
 
 def why_slower(protocol: Any) -> str:
-    """Return why uvicorn serves requests in its own way, and what to do about it; nothing where it does not.
-
-    Args:
-        protocol: what serves them.
-    """
+    """Return why uvicorn serves requests in its own way, and what to do about it; nothing where it does not."""
     if any(each.__name__ == "RepeatedHeads" for each in protocol.__mro__):
         return ""
     if find_spec("httptools") is None:

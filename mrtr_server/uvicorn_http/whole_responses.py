@@ -22,7 +22,7 @@ from uvicorn.protocols.http.httptools_impl import (
     RequestResponseCycle,
 )
 
-from .shortcuts import Listed, Shortcuts
+from . import Listed, Shortcuts
 
 _LAST_CHUNK = b"0\r\n\r\n"
 
@@ -33,15 +33,7 @@ _KEPT, _CLOSED = b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n"
 
 
 class Cycle(RequestResponseCycle):
-    """One request and its response. Parts that few requests need are made, or asked of the connection, when needed.
-
-    Args:
-        protocol: the connection that it came by.
-        scope: of the request.
-        body: what there is of it.
-        keep_alive: whether the connection stays open after it.
-        more_body: whether more of the body is to come.
-    """
+    """One request and its response. Parts that few requests need are made, or asked of the connection, when needed."""
 
     chunked_encoding = None
     expected_content_length = 0
@@ -98,8 +90,7 @@ class Cycle(RequestResponseCycle):
     def known_headers(self, listed: Listed) -> dict[bytes, bytes] | None:
         """Return the headers in a scope by their names if they are those of the request, and known; otherwise None.
 
-        Args:
-            listed: the headers in the scope, which an application may have changed.
+        An application may have changed the headers in the scope.
         """
         return self.names if self.names is not None and listed == self.listed else None
 
@@ -161,9 +152,7 @@ class Cycle(RequestResponseCycle):
     async def serve(self, app: Any, tasks: "set[asyncio.Task[None]]") -> None:
         """Serve the request with an application; what that does wrong is dealt with as uvicorn does.
 
-        Args:
-            app: the ASGI application.
-            tasks: of the server, which this is one of until it ends.
+        The request is one of the server's tasks until it ends.
         """
         failure: BaseException | None = None
         result = None
@@ -189,12 +178,7 @@ async def _end_as(failure: BaseException | None, result: Any, *_: Any) -> Any:
 def respond_whole(cycle: RequestResponseCycle, status: int, kind: bytes, body: bytes, headers: Listed = ()) -> bool:
     """Write a response at once; return False if it has to go by `send`.
 
-    Args:
-        cycle: the request.
-        status: of the response.
-        kind: its `content-type`, if it has a body.
-        body: the whole of it; or nothing.
-        headers: those that it has beyond the ones that each has.
+    `kind` is its `content-type`, if it has a body. The headers are those that it has beyond the ones that each has.
     """
     if cycle.flow.write_paused or cycle.disconnected or cycle.response_started or cycle.access_log:
         return False
@@ -212,12 +196,7 @@ def respond_whole(cycle: RequestResponseCycle, status: int, kind: bytes, body: b
 def write_part(cycle: RequestResponseCycle, headers: bytes, data: bytes, *, begins: bool, ends: bool) -> bool:
     """Write a part of a stream at once; return False if it has to go by `send`.
 
-    Args:
-        cycle: the request.
-        headers: of the response, as they are written, for a part that begins it.
-        data: the part; or nothing.
-        begins: whether the response begins with it.
-        ends: whether it ends with it.
+    The headers are those of the response as they are written, for a part that begins it. There may be no data.
     """
     if cycle.flow.write_paused or cycle.disconnected:
         return False
@@ -256,11 +235,7 @@ def _complete(cycle: RequestResponseCycle) -> None:
 
 
 def take_body(cycle: RequestResponseCycle) -> bytes | None:
-    """Return the body of a request if all of it has come, as `receive` would; None where it has to be received.
-
-    Args:
-        cycle: the request.
-    """
+    """Return the body of a request if all of it has come, as `receive` would; None where it has to be received."""
     body = cycle.body
     if not body or cycle.more_body or cycle.disconnected or cycle.response_complete or cycle.waiting_for_100_continue:
         return None
@@ -433,11 +408,8 @@ _last_defaults: tuple[object, bytes | None] = (None, None)
 def _head(defaults: list[tuple[bytes, bytes]], status: int, kind: bytes, headers: Listed = ()) -> bytes | None:
     """Return the head of a response, up to the digits of its length; None if uvicorn has to look at its headers.
 
-    Args:
-        defaults: the headers of each response. uvicorn makes a new list when the date changes, once a second.
-        status: of the response.
-        kind: its `content-type`; empty for none.
-        headers: those that this response has beyond them.
+    `defaults` are the headers of each response: uvicorn makes a new list when the date changes, once a second. `kind`
+    is its `content-type`; empty for none.
     """
     global _last_head
     if headers:

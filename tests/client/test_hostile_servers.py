@@ -20,7 +20,7 @@ from mrtr_server.client import (
     Progress,
     RequestRefused,
 )
-from mrtr_server.wire.events import Event, EventReader
+from mrtr_server.wire import Event, EventReader
 
 from ..support.answering import asks, breaks_off, completed, replied, serving
 

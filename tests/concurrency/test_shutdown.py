@@ -19,7 +19,7 @@ import pytest
 from mrtr_server import MRTRServer, SetupError, Shutdown
 from mrtr_server.concurrency.shutdown import DEFAULT, ShutdownDeadline
 from mrtr_server.testing import Clock
-from mrtr_server.transport.in_flight import InFlight
+from mrtr_server.transport.requests import InFlight
 
 from ..support.databases import PostgreSQL
 from ..support.fleet import Client

@@ -39,7 +39,7 @@ from mrtr_server.protocol.messages import (
     TaskCreated,
     YieldReason,
 )
-from mrtr_server.transport.refusal_notes import note_refusal
+from mrtr_server.transport.requests import note_refusal
 
 from ..support.apps import Order
 

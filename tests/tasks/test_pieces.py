@@ -18,9 +18,8 @@ from mrtr_server.storage.base import TaskRow
 from mrtr_server.storage.memory import InProcessStore
 from mrtr_server.storage.pubsub import InProcessFanout
 from mrtr_server.storage.quotas import ANY, Quota
-from mrtr_server.tasks import pieces as tasks_pieces
-from mrtr_server.tasks.pieces import PieceReader, PieceWriter, TaskPieces
-from mrtr_server.tasks.records import TaskRecords
+from mrtr_server.tasks import records as tasks_records
+from mrtr_server.tasks.records import PieceReader, PieceWriter, TaskPieces, TaskRecords
 from mrtr_server.testing import AsyncClient, replica, sampled
 
 from ..support.direct import Exchange, scope_of
@@ -399,7 +398,7 @@ class TestWhatIsKept:
     async def test_is_whole_when_its_task_asks_and_when_it_records(
         self, monkeypatch: pytest.MonkeyPatch, tool: str, texts: list[str]
     ) -> None:
-        monkeypatch.setattr(tasks_pieces, "KEEP_INTERVAL", 3600.0)
+        monkeypatch.setattr(tasks_records, "KEEP_INTERVAL", 3600.0)
         alone = replica(app)
         flow = AsyncClient(alone, tasks=True).flow(tool)
         await flow.start()
@@ -431,7 +430,7 @@ class TestWhatIsKept:
         writer, size = self.writer(), 100 * 1024
         for index in range(20):
             await writer.add(self.piece(index, "x" * size))
-            assert len(writer._waiting) * size <= tasks_pieces.MOST_WAITING
+            assert len(writer._waiting) * size <= tasks_records.MOST_WAITING
         await writer.end()
         assert len(await self.read()) == 20
 

@@ -24,7 +24,7 @@ from mrtr_server.flow.handler import TaskTerms
 from mrtr_server.flow.journal import Step
 from mrtr_server.protocol.messages import Call, Change
 from mrtr_server.storage.base import Lease, TaskRow
-from mrtr_server.tasks import task_run, worker, worker_places
+from mrtr_server.tasks import task_run, worker
 from mrtr_server.testing import AsyncClient, Client, Clock, accept, replica, short_lease
 
 from ..support.databases import task_row
@@ -645,7 +645,7 @@ class TestTasksThatBeginHere:
         flow = await starting
         row = await tools.row(flow)
         assert row.lease
-        assert 4 < row.leased_until - clock() <= worker_places.RESERVED_LEASE_SECONDS
+        assert 4 < row.leased_until - clock() <= worker.RESERVED_LEASE_SECONDS
         assert tools.ran == ["at once"]
         clock.advance(6)
         tools.store.slow = 0.0

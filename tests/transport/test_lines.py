@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from mrtr_server.transport import lines as module
-from mrtr_server.transport.lines import BACKLOG_BYTES, LineReader, LineWriter, Splitter
+from mrtr_server.transport import standard_streams as module
+from mrtr_server.transport.standard_streams import BACKLOG_BYTES, LineReader, LineWriter, Splitter
 
 from ..support.serving import TIMEOUT
 
@@ -210,8 +210,8 @@ class TestWriter:
 def test_nothing_that_one_platform_lacks_is_used() -> None:
     folder = Path(module.__file__).parent
     lacking = ("add_signal_handler", "connect_read_pipe", "connect_write_pipe", "add_reader", "add_writer", "fcntl")
-    sources = [*folder.glob("st*.py"), folder / "lines.py", folder.parent / "deployment" / "stdio_process.py"]
-    assert len(sources) == 5
+    sources = [*folder.glob("st*.py"), folder.parent / "deployment" / "stdio_process.py"]
+    assert len(sources) == 4
     for source in sources:
         text = source.read_text()
         assert [name for name in lacking if name in text] == [], source.name

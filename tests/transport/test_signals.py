@@ -14,7 +14,7 @@ import pytest
 
 from mrtr_server import Limits
 from mrtr_server.flow.admission import Admission
-from mrtr_server.transport.signals import drain_on_sigterm, forget_sigterm
+from mrtr_server.transport.web_server import drain_on_sigterm, forget_sigterm
 
 from ..support.serving import TIMEOUT
 

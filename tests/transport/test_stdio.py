@@ -11,7 +11,7 @@ import pytest
 from starlette.authentication import SimpleUser
 
 from mrtr_server import Caller, Context, Elicit, Header, Limits, MRTRServer, Shutdown
-from mrtr_server.transport.lines import BACKLOG_BYTES
+from mrtr_server.transport.standard_streams import BACKLOG_BYTES
 
 from ..support import live_app, live_tasks_app
 from ..support.effects import EFFECTS

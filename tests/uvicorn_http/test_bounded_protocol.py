@@ -23,8 +23,8 @@ from websockets.sync.client import connect
 from mrtr_server import MRTRServer
 from mrtr_server.uvicorn_http import bounded_protocol
 from mrtr_server.uvicorn_http.bounded_protocol import BoundedProtocol, bounded
+from mrtr_server.uvicorn_http.heads import RepeatedHeads
 from mrtr_server.uvicorn_http.one_write import one_write
-from mrtr_server.uvicorn_http.repeated_heads import RepeatedHeads
 
 from ..support.serving import TIMEOUT, in_thread
 

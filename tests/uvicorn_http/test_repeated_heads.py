@@ -13,9 +13,9 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from mrtr_server import MRTRServer
 from mrtr_server.asgi_server import find_direct
-from mrtr_server.uvicorn_http import repeated_heads
+from mrtr_server.uvicorn_http import heads
+from mrtr_server.uvicorn_http.heads import LESSONS, LONGEST_HEAD, MOST_HEADS
 from mrtr_server.uvicorn_http.one_write import one_write
-from mrtr_server.uvicorn_http.repeated_heads import LESSONS, LONGEST_HEAD, MOST_HEADS
 
 from ..support.serving import TIMEOUT, in_thread, wait_until
 
@@ -422,14 +422,14 @@ class TestDirectCalls:
     def test_leave_out_no_middleware_for_proxies_that_is_another(
         self, protocol: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(repeated_heads, "_PASSES_ON", False)
+        monkeypatch.setattr(heads, "_PASSES_ON", False)
         calls = []
 
         def find(served: Any) -> Any:
             calls.append(type(served).__name__)
             return served
 
-        monkeypatch.setattr(repeated_heads, "find_direct", find)
+        monkeypatch.setattr(heads, "find_direct", find)
         with in_thread(app, http=protocol) as port:
             converse(port, [A, A])
         assert calls == ["ProxyHeadersMiddleware"]

@@ -12,7 +12,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 
 from mrtr_server import Context, Limits, MRTRServer
 from mrtr_server.transport.web_server import find_shortcuts
-from mrtr_server.uvicorn_http import repeated_heads, whole_responses
+from mrtr_server.uvicorn_http import heads, whole_responses
 from mrtr_server.uvicorn_http.one_write import one_write
 from mrtr_server.uvicorn_http.whole_responses import Cycle, is_known, respond_whole, write_part
 
@@ -346,4 +346,4 @@ class TestAnotherUvicorn:
             def on_message_begin(self) -> None: ...
 
         assert not is_known(WithLess, RequestResponseCycle)
-        assert repeated_heads.repeated_heads(WithLess) is WithLess
+        assert heads.repeated_heads(WithLess) is WithLess

@@ -1,21 +1,89 @@
-"""Requests whose heads are known: a client that keeps its connection sends nearly the same head again and again.
+"""How uvicorn reads the heads of requests, with httptools: an upgrade is ignored, and a known head is not read again.
 
-A head that has come before on the same connection, but for the digits of its `content-length`, means what it meant
-then. So the parser need not read it again: the request is what uvicorn made of the head the first time, with another
-length and another body. It has to come as a whole, when nothing else is under way; everything else goes to the parser.
-What is kept of a head ends with the connection, and serves only requests that have it byte for byte, credentials
-included.
+Java's `HttpClient` and `curl --http2` send `Upgrade: h2c` with each first request to an `http:` address. A server may
+ignore that (RFC 9110, 7.8). httptools takes whatever follows the head for the other protocol: the body is lost, or the
+request refused where head and body come one after the other. So the head is read again, as if it did not ask.
+
+A client that keeps its connection sends nearly the same head again and again. A head that has come before on the same
+connection, but for the digits of its `content-length`, means what it meant then. So the parser need not read it again:
+the request is what uvicorn made of the head the first time, with another length and another body. It has to come as a
+whole, when nothing else is under way; everything else goes to the parser. What is kept of a head ends with the
+connection, and serves only requests that have it byte for byte, credentials included.
 """
 
 import re
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
+from httptools import HttpParserUpgrade, HttpRequestParser
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from ..asgi_server import find_direct
 from .whole_responses import Cycle, WholeResponses, is_known
+
+_ASKING = frozenset({b"upgrade", b"http2-settings"})
+"""Headers that ask for another protocol, and their names in `Connection`."""
+
+_CONNECT = b"CONNECT"
+
+
+class Parser(HttpRequestParser):
+    """httptools' parser of requests, which ignores that they ask for another protocol than WebSocket."""
+
+    def __init__(self, protocol: Any) -> None:
+        super().__init__(protocol)
+        self._protocol = protocol
+        if hasattr(self, "set_dangerous_leniencies"):  # as uvicorn has it
+            self.set_dangerous_leniencies(lenient_data_after_close=True)
+
+    def feed_data(self, data: Any) -> None:
+        """Read what has come. Raises as httptools does; `HttpParserUpgrade` for WebSocket and CONNECT alone."""
+        parser, left = self, memoryview(data)
+        while True:
+            try:
+                HttpRequestParser.feed_data(parser, left)
+                return
+            except HttpParserUpgrade as upgrade:
+                protocol, head = self._protocol, self._protocol.head_without_upgrade()
+                if head is None:
+                    raise
+                left = left[upgrade.args[0] :]
+                parser = protocol.parser = Parser(protocol)
+                HttpRequestParser.feed_data(parser, head)
+
+
+class IgnoredUpgrades(HttpToolsProtocol):
+    """uvicorn's HTTP protocol, with such a parser."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.parser = Parser(self)
+
+    def _should_upgrade(self) -> bool:
+        """Return whether a message is none to serve: it goes to another protocol, or its head is read again."""
+        return bool(self.parser.get_method() != _CONNECT or super()._should_upgrade())
+
+    def head_without_upgrade(self) -> bytes | None:
+        """Return the head that was read, as if it did not ask for another protocol; None where that is to be served."""
+        method = self.parser.get_method()
+        if method == _CONNECT or super()._should_upgrade():
+            return None
+        lines = [b"%b %b HTTP/%b\r\n" % (method, self.url, self.parser.get_http_version().encode())]
+        for name, value in self.headers:
+            if name == b"connection":
+                value = b",".join(each for each in value.split(b",") if each.strip().lower() not in _ASKING)
+            if value and name not in _ASKING:
+                lines.append(b"%b: %b\r\n" % (name, value))
+        return b"".join([*lines, b"\r\n"])
+
+
+def ignoring_upgrades(base: Any) -> Any:
+    """Return a protocol of uvicorn that ignores upgrades; `base` itself where it is not one that we know."""
+    if not issubclass(base, HttpToolsProtocol) or not hasattr(base, "_should_upgrade"):
+        return base
+    return type(base.__name__, (IgnoredUpgrades, base), {})
+
 
 MOST_HEADS = 4
 """Heads that are kept for a connection."""
@@ -51,24 +119,15 @@ App = Callable[[Any, Any, Any], Awaitable[Any]]
 
 
 class Head(NamedTuple):
-    """A head, and what it means.
+    """A head, and what it means."""
 
-    Args:
-        before, after: its bytes on both sides of the digits of its length.
-        scope: as uvicorn made it, before an application saw it.
-        headers: as uvicorn made them, with the length of the last request.
-        names: the same by their names; None if one is there twice.
-        place: where among them the length is.
-        app: serves such requests.
-    """
-
-    before: bytes
-    after: bytes
-    scope: dict[str, Any]
-    headers: list[tuple[bytes, bytes]]
-    names: dict[bytes, bytes] | None
-    place: int
-    app: App
+    before: bytes  # its bytes before the digits of its length
+    after: bytes  # and behind them
+    scope: dict[str, Any]  # as uvicorn made it, before an application saw it
+    headers: list[tuple[bytes, bytes]]  # as uvicorn made them, with the length of the last request
+    names: dict[bytes, bytes] | None  # the same by their names; None if one is there twice
+    place: int  # of the length among the headers
+    app: App  # serves such requests
 
 
 class RepeatedHeads(WholeResponses):
@@ -165,8 +224,7 @@ class RepeatedHeads(WholeResponses):
 def repeated_heads(base: Any) -> Any:
     """Return a protocol that reads a head once; `base` itself where this uvicorn is not one that we know.
 
-    Args:
-        base: the protocol, on a transport with `flush`; see `one_write`.
+    Its transport must have `flush`; see `one_write`.
     """
     if not issubclass(base, HttpToolsProtocol) or not is_known(HttpToolsProtocol, RequestResponseCycle):
         return base
