@@ -100,7 +100,7 @@ ONLY_IMPORTERS = {
         "protocol.users",
         "flow.context",
         "flow.hooks",
-        *(f"registration.{each}" for each in ("callbacks", "options")),
+        *(f"registration.{each}" for each in ("options", "records")),
         *(f"deployment.{each}" for each in ("lifecycle", "settings", "wiring")),
         *(f"playground.{each}" for each in ("local", "page", "rounds")),
         "server",
@@ -126,7 +126,7 @@ ONLY_IMPORTERS = {
         *(f"flow.{each}" for each in ("asks", "inputs", "pure", "sampling", "url_asks")),
         *(f"flow.{each}" for each in ("step_arguments", "steps", "undone")),
         *(f"protocol.{each}" for each in ("content", "draft_answers", "media", "meta")),
-        *(f"registration.{each}" for each in ("dependencies", "handlers", "listed")),
+        *(f"registration.{each}" for each in ("dependencies", "handlers", "records")),
         *(
             f"schema.{each}"
             for each in ("arguments", "exact", "forms", "generator", "hardening", "misfits", "peer_validator")

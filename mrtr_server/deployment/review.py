@@ -16,9 +16,8 @@ from ..limits import Limits
 from ..loopback import is_loopback_address
 from ..protocol.served_dialects import ServedDialects
 from ..registration.handlers import asked_fields, asks, confirms_by_code
-from ..registration.prompts import Prompt
+from ..registration.records import Prompt, Resource
 from ..registration.registry import Registry
-from ..registration.resources import Resource
 from ..registration.tools import Tool
 from ..storage import ENVIRONMENT as DATABASE
 from ..transport.resource_metadata import NOT_SERVED, WELL_KNOWN, is_served

@@ -19,8 +19,8 @@ from ..logs.tracebacks import take_locals
 from ..protocol.messages import ASKING_METHODS, JSON, Call, Complete, Outcome, Outlet
 from ..protocol.trace import End
 from ..protocol.users import request_of
+from ..registration.records import Resource
 from ..registration.registry import Registry
-from ..registration.resources import Resource
 from ..tasks.round_executor import TaskEnd
 from ..tasks.task_run import TaskRun
 from ..well_formed import write_json
