@@ -69,8 +69,7 @@ ONLY_IMPORTERS = {
     "itsdangerous": {"crypto.signing"},
     "click": {
         "cli",
-        *(f"cli.{each}" for each in ("check", "database", "dev", "keys", "loading", "log_options", "run", "states")),
-        *(f"cli.{each}" for each in ("calling", "new", "stdio", "tasks", "variables", "worker")),
+        *(f"cli.{each}" for each in ("calling", "check", "dev", "options", "run", "stored")),
     },
     "sqlite3": {"dev.effects", "storage.sql.sqlite", "storage.sql.sqlite_file"},
     "asyncpg": {"storage.sql.postgresql"},

@@ -14,8 +14,7 @@ from ..errors import SetupError, StoreUnavailable
 from ..renamed import collecting
 from ..server import MRTRServer
 from ..storage import ENVIRONMENT as DATABASE
-from .loading import find, takes_app
-from .variables import CommandOfVariables
+from .options import CommandOfVariables, find, takes_app
 
 
 @click.command(cls=CommandOfVariables)

@@ -48,10 +48,7 @@ Opener = Callable[[str], Any]
 class Asker:
     """Asks the person at the terminal. Ctrl-C dismisses a question, and a second one ends the command.
 
-    Args:
-        console: where texts are shown.
-        server: who asks: the host of the URL that was called, never a name that the server gives itself.
-        opener: opens a page, after a yes.
+    `server` is the host of the URL that was called, never a name that the server gives itself.
     """
 
     def __init__(self, console: Console, server: str, opener: Opener = webbrowser.open) -> None:
