@@ -15,8 +15,7 @@ import click
 
 from ..concurrency.shutdown import end_process_in_time
 from ..deployment.environment import COMMAND_PREFIX, variables
-from ..deployment.web_workers import DECLARED
-from ..deployment.web_workers import ENVIRONMENT as WORKERS
+from ..deployment.shared_resources import DECLARED, WEB_CONCURRENCY
 from ..errors import SetupError
 from ..logs.formats import Format, log_config
 from ..server import MRTRServer
@@ -59,7 +58,7 @@ logger = logging.getLogger("mrtr_server")
 @click.option(
     "--workers",
     default=1,
-    envvar=[f"{OPTIONS}_WORKERS", WORKERS],
+    envvar=[f"{OPTIONS}_WORKERS", WEB_CONCURRENCY],
     type=click.IntRange(1),
     help="How many processes serve; WEB_CONCURRENCY or 1 by default.",
 )
