@@ -19,8 +19,8 @@ from .flow.handler import Handler
 from .flow.home import Home
 from .hints import PROMPT_OPTIONS, RESOURCE_OPTIONS, SERVER_ATTRIBUTES, SERVER_OPTIONS, TOOL_OPTIONS, attributes_of
 from .limits import Limits
-from .protocol.addresses import fault_of_uri
 from .protocol.messages import Change
+from .protocol.outgoing import fault_of_uri
 from .registration.keywords import takes, takes_function_or
 from .registration.options import CallbackOptions, CompletionOptions, PromptOptions, ResourceOptions, ToolOptions
 from .registration.records import Registering, build_callback, build_completer, build_prompt, build_resource

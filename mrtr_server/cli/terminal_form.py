@@ -14,9 +14,9 @@ from urllib.parse import urlsplit
 from ..errors import BadReply, NotAnswered
 from ..extras import lacking
 from ..logs.formats import plain, plain_lines
-from ..protocol.addresses import fault_of_page
 from ..protocol.ask_kinds import Choice, Filled, Form, Link, Sampling
 from ..protocol.messages import JSON
+from ..protocol.outgoing import fault_of_page
 
 try:
     import questionary

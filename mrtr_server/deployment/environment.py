@@ -49,7 +49,7 @@ class Variable(NamedTuple):
     name: str
     group: str  # the field of `Settings` whose value has the setting, such as "limits"; empty for one that stands alone
     setting: str
-    kind: Any
+    kind: Any  # what it takes, as a type
 
     @property
     def field(self) -> str:

@@ -16,9 +16,9 @@ from ..flow.hooks import CallHook, CallInfo, Ended, Failure, Word
 from ..flow.lifespans import Lifespans
 from ..logs.failures import Noted, noting
 from ..logs.tracebacks import take_locals
+from ..protocol.callers import request_of
 from ..protocol.messages import ASKING_METHODS, JSON, Call, Complete, Outcome, Outlet
 from ..protocol.trace import End
-from ..protocol.users import request_of
 from ..registration.records import Resource
 from ..registration.registry import Registry
 from ..tasks.round_executor import TaskEnd

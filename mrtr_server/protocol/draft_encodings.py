@@ -159,13 +159,9 @@ class AdditionalInfo(Encoding):
 
 @request
 class PartialResult(Followed):
-    """A request for the result of a task, for which a reply that asks has as much of the result as there is by then.
+    """A request for the result of a task, for which a reply that asks has as much of the result as there is by then."""
 
-    Args:
-        content: that part of it, by block.
-    """
-
-    content: dict[int, JSON] = field(default_factory=dict, kw_only=True, repr=False)
+    content: dict[int, JSON] = field(default_factory=dict, kw_only=True, repr=False)  # that part of it, by block
 
     @override
     def follow(self, dispatch: Dispatch, outlet: Outlet) -> Awaitable[Outcome]:

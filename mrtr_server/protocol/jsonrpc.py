@@ -8,10 +8,9 @@ from typing import Any
 from pydantic_core import from_json
 
 from ..errors import InvalidRequest, OverBudget, ParseError, RequestError
-from ..limits import LONGEST_KEY, LONGEST_RESPONSE_ID, is_longer
+from ..limits import LONGEST_KEY, LONGEST_RESPONSE_ID, check_depth, has_more_values, is_longer
 from ..well_formed import read_json
 from .ask_kinds import ASKABLE
-from .json_size import check_depth, has_more_values
 from .messages import JSON
 
 NO_METHOD = "The message has no method"
@@ -19,25 +18,15 @@ NO_METHOD = "The message has no method"
 
 @dataclass(slots=True)
 class Envelope:
-    """A JSON-RPC message with the protocol's headers.
-
-    Args:
-        message: the whole message.
-        method: its method; empty for a response, which answers a request of ours.
-        id: its id; None for a notification.
-        params: its parameters.
-        headers: the HTTP headers, by lower-case name.
-        repeated: the name of a header of the protocol that was there twice; empty if none was.
-        has_headers: whether its transport has headers that must say what the message says.
-    """
+    """A JSON-RPC message with the protocol's headers."""
 
     message: JSON
-    method: str
-    id: str | int | None
+    method: str  # its method; empty for a response, which answers a request of ours
+    id: str | int | None  # its id; None for a notification
     params: JSON
-    headers: Mapping[bytes, bytes]
-    repeated: str = ""
-    has_headers: bool = True
+    headers: Mapping[bytes, bytes]  # the HTTP headers, by lower-case name
+    repeated: str = ""  # the name of a header of the protocol that was there twice; empty if none was
+    has_headers: bool = True  # whether its transport has headers that must say what the message says
 
 
 # What a body looks like: digits and plus signs are seen as 0, every E as e, and every bracket as {.

@@ -55,9 +55,9 @@ class Declaration:
     """A parameter that is annotated with an ask or with `Depends`."""
 
     name: str
-    where: str
+    where: str  # the parameter and its function, for errors
     type: Any  # its annotation, without None and without the mark
-    mark: Ask[Any] | Depends
+    mark: Ask[Any] | Depends  # the ask, or the dependency
     otherwise: Any  # what it gets when the person does not answer; `UNSET` if that ends the call
 
 

@@ -26,7 +26,7 @@ moments = count(1)
 class Found(NamedTuple):
     """What serves a URI."""
 
-    resource: Resource
+    resource: Resource  # a resource, or a template of them
     values: dict[str, str]
     uri: str  # as the resource is registered, which hooks are asked about: clients may write it in other ways
 
@@ -42,7 +42,7 @@ class Opening(NamedTuple):
 class Entry(NamedTuple):
     """A record in a registry."""
 
-    moment: int
+    moment: int  # when it was registered there
     record: Record
     turned: int = 0  # when it was enabled or disabled last; 0 for never
     on: bool = True

@@ -20,9 +20,9 @@ from ..errors import SetupError
 from ..flow.authorization import Hook, compile_hook
 from ..flow.handler import Handler
 from ..flow.home import Home
-from ..protocol.addresses import fault_of_uri
 from ..protocol.content import Annotations, ToolAnnotations, first_problem, icon_entries, wire_of
 from ..protocol.messages import JSON
+from ..protocol.outgoing import fault_of_uri
 from ..schema.arguments import ArgumentNames, Arguments, SignatureArguments
 from ..schema.misfits import takes
 from ..schema.stored import Stored
@@ -149,7 +149,7 @@ class Resource:
     template: UriTemplate | None  # what its URI is matched against; None for a fixed one
     mime_type: str | None
     ttl: float  # how long a client may keep what was read, in seconds
-    scope: Literal["public", "private"]
+    scope: Literal["public", "private"]  # who may share a cached result
     entry: JSON
     authorize: Hook | None = None
     tags: frozenset[str] = frozenset()

@@ -41,9 +41,9 @@ class Signature:
     # Its parameters, with resolved annotations; `Parameter.empty` where there is none.
     parameters: Mapping[str, Parameter]
     returns: Any  # its resolved return annotation; `Parameter.empty` if there is none
-    is_async: bool
-    yields: bool = False
-    streams: bool = False
+    is_async: bool  # whether it is, or wraps, an `async def`
+    yields: bool = False  # whether it is, or wraps, a generator
+    streams: bool = False  # whether a call of it returns an async generator
 
 
 def read_signature(

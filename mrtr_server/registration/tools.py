@@ -39,7 +39,7 @@ class Tool:
     names: ArgumentNames | None = None
     authorize: Hook | None = None  # says who may call it; None for everyone whom the server lets in
     rate: "Rate | None" = None  # how often each caller may call it; None for as often as they like
-    tags: frozenset[str] = frozenset()
+    tags: frozenset[str] = frozenset()  # what it can be disabled by
 
 
 def build_tool(

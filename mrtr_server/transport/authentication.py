@@ -10,8 +10,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from ..auth.fixed_tokens import Acting
 from ..errors import Busy, IssuerUnavailable
 from ..logs.refusals import RefusalLog
-from ..protocol.all_dialects import HandshakeDialect
-from ..protocol.users import scopes_of
+from ..protocol.callers import scopes_of
+from ..protocol.handshake import HandshakeDialect
 from .challenges import Challenges
 from .refused_bodies import drain_body
 

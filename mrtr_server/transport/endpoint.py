@@ -27,12 +27,12 @@ from ..logs.failures import report_failure
 from ..logs.refusals import RefusalLog
 from ..loopback import is_loopback_origin
 from ..methods.dispatcher import Dispatcher
-from ..protocol.all_dialects import Dialect, Envelope, Reply, read_envelope
-from ..protocol.callers import ClientInfo
+from ..protocol.callers import ClientInfo, principal_of
+from ..protocol.dialect import Dialect, Reply
+from ..protocol.jsonrpc import Envelope, read_envelope
 from ..protocol.messages import NOTHING, Call, Listening
 from ..protocol.served_dialects import ServedDialects
 from ..protocol.trace import HEARD
-from ..protocol.users import principal_of
 from .challenges import Challenges
 from .connection import Connection, Watch
 from .gate import refuse_repeated

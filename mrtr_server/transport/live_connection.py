@@ -9,8 +9,10 @@ from ..errors import StoreUnavailable
 from ..live.events import Event, last_id
 from ..live.live_calls import LiveCalls
 from ..live.session_states import DEFAULT_LEVEL, SessionStates
-from ..protocol.all_dialects import Envelope, HandshakeDialect, Reply
-from ..protocol.callers import Principal
+from ..protocol.callers import Principal, principal_of
+from ..protocol.dialect import Reply
+from ..protocol.handshake import HandshakeDialect
+from ..protocol.jsonrpc import Envelope
 from ..protocol.messages import (
     NOTHING,
     Call,
@@ -24,7 +26,6 @@ from ..protocol.messages import (
 )
 from ..protocol.sessions import Session
 from ..protocol.trace import HEARD
-from ..protocol.users import principal_of
 from .connection import Connection
 from .open_call_notes import OpenCallNotes, is_wanted
 from .response_writer import NO_HEADERS, Headers

@@ -5,11 +5,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from ..errors import HeaderMismatch
-from ..protocol.all_dialects import ModernDialect
 from ..protocol.dialect import VERSION_FIELD
 from ..protocol.header_params import HeaderParameter
 from ..protocol.headers import NAME_FIELDS, decode_header
 from ..protocol.messages import JSON, LogLevel
+from ..protocol.v2026_07_28 import ModernDialect
 from ..well_formed import well_formed, write_json
 
 ACCEPTED = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}

@@ -142,7 +142,7 @@ class TestIcons:
                 decorator(name="it", icons=[icon])(lambda: None)
         with pytest.raises(SetupError, match=r"^it: the src of an icon is"):
             app.resource("docs://it", name="it", icons=[icon])(lambda: None)
-        with pytest.raises(SetupError, match=r"^MRTRServer: the src of an icon is"):
+        with pytest.raises(SetupError, match=r"^ServerInfo: the src of an icon is"):
             MRTRServer("x", info=ServerInfo(icons=[icon]))
         with pytest.raises(ValidationError):
             Icon(**icon)
