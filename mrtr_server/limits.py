@@ -39,16 +39,7 @@ def is_longer(value: str | int, longest: int) -> bool:
 
 
 def check_length(value: str | int, longest: int, what: str) -> None:
-    """Check the length of something that a request names, and that is kept or repeated.
-
-    Args:
-        value: the name, or the number in its place.
-        longest: how many characters it may have.
-        what: its name in the error.
-
-    Raises:
-        OverBudget: it is longer.
-    """
+    """Check the length of something that a request names, and that is kept or repeated. Raises `OverBudget`."""
     if is_longer(value, longest):
         raise too_long(what, longest)
 
@@ -199,12 +190,7 @@ class Limits(Group):
 
 
 def with_room(limits: Limits, times: int) -> Limits:
-    """Return limits with the defaults of what is stored multiplied; what was given stays as it is.
-
-    Args:
-        limits: the limits.
-        times: by how much.
-    """
+    """Return limits with the defaults of what is stored multiplied; what was given stays as it is."""
     return having(limits, **{name: times * getattr(limits, name) for name in STORED if name not in limits.given})
 
 

@@ -18,7 +18,7 @@ WIRE = {
     *DIALECTS,
     ENCODINGS,
     PENDING,
-    *(f"protocol.{each}" for each in ("dialect", "draft_answers", "handshake_versions", "headers", "jsonrpc")),
+    *(f"protocol.{each}" for each in ("dialect", "draft_answers", "envelope", "handshake_versions")),
 }
 """What knows the forms of messages on the wire."""
 

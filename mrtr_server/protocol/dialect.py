@@ -37,8 +37,7 @@ from ..errors import (
 from ..limits import LONGEST_KEY, LONGEST_NAME, check_length, too_long
 from ..well_formed import write_json
 from .callers import Sender
-from .headers import NAME_FIELDS, VERSION_HEADER, Mirrored
-from .jsonrpc import Envelope
+from .envelope import NAME_FIELDS, VERSION_HEADER, Envelope, Mirrored
 from .messages import (
     ASKING_METHODS,
     JSON,

@@ -22,7 +22,7 @@ from .callers import Sender
 from .dialect import result, with_related
 from .draft_answers import SEND_STATE, BegunAnew, Followed, Given, open_locations, with_locations
 from .drafts import SepDraftDialect, either, meta_of
-from .jsonrpc import Envelope
+from .envelope import Envelope
 from .messages import (
     ASKING_METHODS,
     FIRST,

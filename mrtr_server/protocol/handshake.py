@@ -48,6 +48,7 @@ from .dialect import (
     with_related,
     with_stream,
 )
+from .envelope import NO_METHOD, SESSION_HEADER, VERSION_HEADER, Envelope, check_headers
 from .handshake_versions import (
     BY_NAME,
     CAPABILITY,
@@ -70,8 +71,6 @@ from .handshake_versions import (
     task_body,
 )
 from .handshake_versions import METHODS as TASK_METHODS
-from .headers import SESSION_HEADER, VERSION_HEADER, check_headers
-from .jsonrpc import NO_METHOD, Envelope
 from .messages import (
     JSON,
     LOG_LEVELS,

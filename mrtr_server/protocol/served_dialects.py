@@ -5,9 +5,8 @@ from collections.abc import Callable, Sequence
 from ..errors import SetupError
 from .dialect import Dialect, Surface, unclaimed
 from .drafts import SepDraftDialect
+from .envelope import Envelope, Mirrored
 from .handshake import HandshakeDialect
-from .headers import Mirrored
-from .jsonrpc import Envelope
 from .messages import JSON, Dispatch, TaskSupport
 from .sessions import Sessions
 from .v2026_07_28 import ModernDialect

@@ -29,7 +29,7 @@ from ..loopback import is_loopback_origin
 from ..methods.dispatcher import Dispatcher
 from ..protocol.callers import ClientInfo, principal_of
 from ..protocol.dialect import Dialect, Reply
-from ..protocol.jsonrpc import Envelope, read_envelope
+from ..protocol.envelope import Envelope, read_envelope
 from ..protocol.messages import NOTHING, Call, Listening
 from ..protocol.served_dialects import ServedDialects
 from ..protocol.trace import HEARD

@@ -29,8 +29,8 @@ from ..logs.refusals import RefusalLog
 from ..methods.dispatcher import Dispatcher
 from ..protocol.callers import Principal, principal_of
 from ..protocol.dialect import Reply
+from ..protocol.envelope import NO_METHOD, Envelope, read_envelope
 from ..protocol.handshake import CANCELLED, HandshakeDialect
-from ..protocol.jsonrpc import NO_METHOD, Envelope, read_envelope
 from ..protocol.messages import OPEN_METHODS, Call, Listening
 from ..protocol.sessions import Session
 from ..well_formed import read_json

@@ -11,8 +11,8 @@ from ..live.live_calls import LiveCalls
 from ..live.session_states import DEFAULT_LEVEL, SessionStates
 from ..protocol.callers import Principal, principal_of
 from ..protocol.dialect import Reply
+from ..protocol.envelope import Envelope
 from ..protocol.handshake import HandshakeDialect
-from ..protocol.jsonrpc import Envelope
 from ..protocol.messages import (
     NOTHING,
     Call,

@@ -1,8 +1,8 @@
 """What open calls have in common, whatever they write to: their request, and which of their notes go out."""
 
 from ..live.events import NONE_YET, Origin
+from ..protocol.envelope import read_message
 from ..protocol.handshake import HandshakeDialect
-from ..protocol.jsonrpc import read_message
 from ..protocol.messages import LOG_LEVELS, Call, LogLevel, LogMessage, PageReported, Piece, Progress, Question
 from ..protocol.sessions import Session
 

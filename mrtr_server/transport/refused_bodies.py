@@ -2,7 +2,7 @@
 
 from starlette.types import Receive
 
-from ..protocol.jsonrpc import ENDS, find_request_id
+from ..protocol.envelope import ENDS, find_request_id
 
 MOST_READ = 8
 """How many times the size that a body may have is read at most."""

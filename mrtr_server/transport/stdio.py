@@ -30,9 +30,8 @@ from ..logs.refusals import RefusalLog
 from ..methods.dispatcher import Dispatcher
 from ..protocol.callers import principal_of
 from ..protocol.dialect import Dialect
+from ..protocol.envelope import SESSION_HEADER, Envelope, read_envelope
 from ..protocol.handshake import CANCELLED, HandshakeDialect
-from ..protocol.headers import SESSION_HEADER
-from ..protocol.jsonrpc import Envelope, read_envelope
 from ..protocol.messages import OPEN_METHODS, Call, Change, Discovery, Listening
 from ..protocol.served_dialects import ServedDialects
 from ..storage.patience import begin_request, end_request

@@ -10,8 +10,8 @@ from ..concurrency.running import runs_here
 from ..live.session_states import DEFAULT_LEVEL
 from ..protocol.callers import Principal, Sender
 from ..protocol.dialect import Dialect
+from ..protocol.envelope import Envelope
 from ..protocol.handshake import HandshakeDialect
-from ..protocol.jsonrpc import Envelope
 from ..protocol.messages import (
     NOTHING,
     TURN,

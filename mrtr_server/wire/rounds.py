@@ -8,7 +8,7 @@ from math import isfinite
 from typing import Any
 
 from ..errors import BadReply
-from ..protocol.headers import NAME_FIELDS
+from ..protocol.envelope import NAME_FIELDS
 from ..protocol.messages import JSON
 
 _SHORTEST_POLL, _USUAL_POLL, _LONGEST_POLL = 0.05, 1.0, 60.0

@@ -17,7 +17,7 @@ from mrtr_server import (
 )
 from mrtr_server.protocol.callers import Sender
 from mrtr_server.protocol.drafts import SepDraftDialect
-from mrtr_server.protocol.jsonrpc import Envelope
+from mrtr_server.protocol.envelope import Envelope
 from mrtr_server.protocol.messages import Call
 from mrtr_server.protocol.served_dialects import DIALECTS
 from mrtr_server.testing import AsyncClient, Flow, Reply, accept

@@ -18,7 +18,7 @@ from mrtr_server.errors import (
 )
 from mrtr_server.protocol.callers import Sender
 from mrtr_server.protocol.dialect import Dialect, Surface
-from mrtr_server.protocol.jsonrpc import read_envelope
+from mrtr_server.protocol.envelope import read_envelope
 from mrtr_server.protocol.messages import (
     Acknowledged,
     Call,
