@@ -53,6 +53,13 @@ CONTENDERS = {
             factory=False,
             http="mrtr_server.uvicorn_http.one_write:OneWriteProtocol",
         ),
+        Contender(
+            "ours-messages", "uvicorn's own, by messages", OURS, "ours:app", factory=False, http="protocols:Messages"
+        ),
+        Contender(
+            "ours-joined", "head and body in one write", OURS, "ours:app", factory=False, http="protocols:Joined"
+        ),
+        Contender("ours-whole", "responses as a whole", OURS, "ours:app", factory=False, http="protocols:Whole"),
         Contender("mcp", "mcp", "mcp", "sdk:fastest"),
         Contender("fastmcp", "fastmcp", "fastmcp", "fastmcp_server:fastest"),
         Contender("starlette", "bare Starlette route", "starlette", "starlette_route:app", ("call",), factory=False),

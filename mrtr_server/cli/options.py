@@ -1,6 +1,5 @@
 """What several commands take: a server by its name, how they log, and variables of the environment."""
 
-import logging.config
 import os
 import sys
 from collections.abc import Callable
@@ -13,7 +12,7 @@ from click.core import ParameterSource
 
 from ..deployment.environment import APPLICATION, PREFIX
 from ..errors import SetupError
-from ..logs.formats import Format, log_config
+from ..logs.formats import Format
 from ..logs.tracebacks import format_import_failure, format_origin, is_raised_by_author
 from ..server import MRTRServer
 
@@ -62,7 +61,7 @@ def import_app(app: str, app_dir: str) -> Any:
     """Import whatever a name stands for.
 
     `app` is `module:attribute`; `app_dir` is empty for the working directory. What the code of the module raises comes
-    through. Raises `SetupError`, `Exception`.
+    through. Raises `SetupError`.
     """
     sys.path.insert(0, app_dir)
     name, attribute = _parts_of(app)
@@ -113,11 +112,6 @@ def takes_log_options(level: str) -> Callable[[F], F]:
         return form(least(function))
 
     return decorate
-
-
-def configure(form: Format, level: str) -> None:
-    """Send what is logged to standard error."""
-    logging.config.dictConfig(log_config(form, level.upper()))
 
 
 class CommandOfVariables(click.Command):

@@ -20,7 +20,7 @@ from ..errors import SetupError
 from ..logs.formats import Format, log_config
 from ..server import MRTRServer
 from ..transport.standard_streams import take_standard_streams
-from .options import CommandOfVariables, configure, find, load, takes_app, takes_log_options
+from .options import CommandOfVariables, find, load, takes_app, takes_log_options
 from .web_servers import SERVERS, Serving, inherited_socket, raise_file_limit
 
 
@@ -175,7 +175,7 @@ def worker(app: str, app_dir: str, log_format: Format, log_level: str) -> None:
     SIGTERM or Ctrl-C ends it: tasks are handed back at their next step, ask or checkpoint, and continue in other
     workers. Rounds that have not ended after MRTR_SHUTDOWN_SECONDS are abandoned. A second signal ends it at once.
     """
-    configure(log_format, log_level)
+    logging.config.dictConfig(log_config(log_format, log_level.upper()))
     server = load(app, app_dir)
     try:
         asyncio.run(_work(server))

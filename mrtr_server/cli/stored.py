@@ -28,7 +28,7 @@ def keygen() -> None:
     click.echo(secrets.token_hex(KEY_BYTES))
 
 
-def ring_of_servers() -> KeyRing:
+def _ring_of_servers() -> KeyRing:
     """Return the keys in MRTR_KEYS. Raises `SetupError` if there are none."""
     ring = KeyRing.from_environment()
     if ring is None:
@@ -36,7 +36,7 @@ def ring_of_servers() -> KeyRing:
     return ring
 
 
-takes_database = click.option(
+_takes_database = click.option(
     "--database", envvar=DATABASE, required=True, metavar="URL", show_envvar=True, help="The URL of the database."
 )
 """Adds the option --database to a command."""
@@ -48,7 +48,7 @@ def db() -> None:
 
 
 @db.command()
-@takes_database
+@_takes_database
 @click.option("--sql", is_flag=True, help="Print the statements, and change nothing.")
 def upgrade(database: str, sql: bool) -> None:
     """Upgrade the tables to the version of this release; create them if there are none.
@@ -69,7 +69,7 @@ def upgrade(database: str, sql: bool) -> None:
 
 
 @db.command("new-epoch")
-@takes_database
+@_takes_database
 def new_epoch(database: str) -> None:
     """Begin another epoch, after the database was restored from a backup, or a failover has lost writes.
 
@@ -88,7 +88,7 @@ def new_epoch(database: str) -> None:
 
 
 @db.command()
-@takes_database
+@_takes_database
 def reseal(database: str) -> None:
     """Seal every row under the first key of MRTR_KEYS, so that the other keys can be removed.
 
@@ -100,7 +100,7 @@ def reseal(database: str) -> None:
     try:
         from ..storage.sql.administration import reseal as reseal_rows
 
-        tables = asyncio.run(reseal_rows(database.strip(), ring_of_servers()))
+        tables = asyncio.run(reseal_rows(database.strip(), _ring_of_servers()))
     except MRTRError as error:
         raise click.ClickException(f"{error}. The resealed rows stay resealed; run the command again") from error
     for table in tables:
@@ -125,7 +125,7 @@ def open_state(token: str, values: bool) -> None:
     """
     given = sys.stdin.read() if token == "-" else token  # noqa: S105  a dash is no secret
     try:
-        held = inspect_state(given.strip(), ring_of_servers(), values=values)
+        held = inspect_state(given.strip(), _ring_of_servers(), values=values)
     except InvalidRequestState as error:
         raise click.ClickException(f"This state does not open: {error.reason}") from None
     except SetupError as error:
@@ -135,7 +135,7 @@ def open_state(token: str, values: bool) -> None:
 
 T = TypeVar("T")
 
-takes_task = click.argument("task", metavar="TASK")
+_takes_task = click.argument("task", metavar="TASK")
 
 
 @click.group()
@@ -147,7 +147,7 @@ def tasks() -> None:
 
 
 @tasks.command("list")
-@takes_database
+@_takes_database
 @click.option("--status", type=click.Choice(get_args(TaskStatus)), help="Only tasks of this status.")
 @click.option("--tool", default="", metavar="NAME", help="Only tasks of this tool.")
 @click.option("--limit", default=50, type=click.IntRange(1), show_default=True, help="How many to print at most.")
@@ -167,8 +167,8 @@ def list_tasks(database: str, status: str | None, tool: str, limit: int, as_json
 
 
 @tasks.command()
-@takes_database
-@takes_task
+@_takes_database
+@_takes_task
 @click.option("--values", is_flag=True, help="Also print its arguments; this needs MRTR_KEYS.")
 def show(database: str, task: str, values: bool) -> None:
     """Print a task as JSON. Its arguments are secrets of its user: without --values they stay sealed."""
@@ -179,7 +179,7 @@ def show(database: str, task: str, values: bool) -> None:
         row = await TaskAdministration(store).find(task)
         described = _describe(row)
         if values:
-            call = call_of(row, ring_of_servers())
+            call = call_of(row, _ring_of_servers())
             described["arguments"] = None if call is None else call.arguments
         return described
 
@@ -187,8 +187,8 @@ def show(database: str, task: str, values: bool) -> None:
 
 
 @tasks.command()
-@takes_database
-@takes_task
+@_takes_database
+@_takes_task
 def cancel(database: str, task: str) -> None:
     """Cancel a task, as its client would. No further step of it begins; a step that runs is not interrupted."""
     from ..tasks.administration import TaskAdministration
@@ -200,8 +200,8 @@ def cancel(database: str, task: str) -> None:
 
 
 @tasks.command()
-@takes_database
-@takes_task
+@_takes_database
+@_takes_task
 def retry(database: str, task: str) -> None:
     """Start a failed task again from its last recorded step, as a new task; print the id of that.
 
@@ -210,7 +210,7 @@ def retry(database: str, task: str) -> None:
     """
     from ..tasks.administration import TaskAdministration
 
-    row = _run(database, lambda store: TaskAdministration(store).retry(task, ring_of_servers()))
+    row = _run(database, lambda store: TaskAdministration(store).retry(task, _ring_of_servers()))
     click.echo(row.id)
 
 

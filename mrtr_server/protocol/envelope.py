@@ -205,8 +205,8 @@ def _inner(value: Any, places: JSON | None) -> Any:
     return _without(value, places) if isinstance(value, dict) else value
 
 
-METHOD_HEADER = b"mcp-method"
-NAME_HEADER = b"mcp-name"
+_METHOD_HEADER = b"mcp-method"
+_NAME_HEADER = b"mcp-name"
 VERSION_HEADER = b"mcp-protocol-version"
 SESSION_HEADER = b"mcp-session-id"
 
@@ -254,13 +254,13 @@ def check_headers(envelope: Envelope, mirrored: Mirrored, *, required: bool) -> 
     tool is returned, since it reveals that there is such a tool.
     """
     method, headers = envelope.method, envelope.headers
-    if not (required or envelope.repeated or METHOD_HEADER in headers or NAME_HEADER in headers):
+    if not (required or envelope.repeated or _METHOD_HEADER in headers or _NAME_HEADER in headers):
         return _check_parameters(envelope, mirrored, required) if method == "tools/call" else None
-    if envelope.repeated or headers.get(METHOD_HEADER) != method.encode():
+    if envelope.repeated or headers.get(_METHOD_HEADER) != method.encode():
         check_method(envelope, required=required)
     field = NAME_FIELDS.get(method)
     if field is not None:
-        name, header = envelope.params.get(field), headers.get(NAME_HEADER)
+        name, header = envelope.params.get(field), headers.get(_NAME_HEADER)
         # The header of nearly every tool is the name itself; any other needs a closer look.
         if type(name) is not str or not (name.isidentifier() and name.isascii() and header == name.encode()):
             # Clients must send it with a task's id, too, for gateways. Some do not, and here any replica can answer.
@@ -273,7 +273,7 @@ def check_method(envelope: Envelope, *, required: bool) -> None:
     """Check that no header is there twice, and that `Mcp-Method` is the method. Raises `HeaderMismatch`."""
     if envelope.repeated:
         raise HeaderMismatch(f"Header mismatch: {envelope.repeated[:200]} occurs twice")
-    method = envelope.headers.get(METHOD_HEADER)
+    method = envelope.headers.get(_METHOD_HEADER)
     if method is None:
         if required:
             raise HeaderMismatch("Header mismatch: Mcp-Method is missing")
@@ -283,7 +283,7 @@ def check_method(envelope: Envelope, *, required: bool) -> None:
 
 def check_name(envelope: Envelope, name: Any, where: str, *, required: bool) -> None:
     """Check that `Mcp-Name` is the name, URI or task that the body has there. Raises `HeaderMismatch`."""
-    header = envelope.headers.get(NAME_HEADER)
+    header = envelope.headers.get(_NAME_HEADER)
     if header is None:
         if required:
             raise HeaderMismatch("Header mismatch: Mcp-Name is missing")

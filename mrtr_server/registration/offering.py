@@ -1,5 +1,4 @@
 """What a server offers: computed from what is registered here, and in the applications that it includes."""
-# ruff: noqa: SLF001  registries that include each other are of one class
 
 from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping
@@ -84,7 +83,7 @@ class _View:
 
     @cached_property
     def _entries(self) -> Mapping[Listing, Mapping[str, Entry]]:
-        return {listing: dict(self._offering._listed(listing)) for listing in LISTINGS}
+        return {listing: dict(self._offering.entries_of(listing)) for listing in LISTINGS}
 
     @cached_property
     def all(self) -> Mapping[Listing, Mapping[str, Record]]:
@@ -162,27 +161,27 @@ class Offering:
         """Return an entry that is enabled; None if there is none."""
         found = self._view.found  # of before a change that comes while this looks, or of after it
         record = found.get((listing, key))
-        if record is None and (entry := self._look_up(listing, key)) is not None and entry.on:
+        if record is None and (entry := self.entry_of(listing, key)) is not None and entry.on:
             record = found[listing, key] = compiled(entry.record)
         return record
 
-    def _look_up(self, listing: Listing, key: str) -> Entry | None:
+    def entry_of(self, listing: Listing, key: str) -> Entry | None:
         """Return an entry, enabled or not, with dependencies as they were declared."""
         own = self._own[listing].get(key)
         if own is not None:
             return self._marked(listing, key, own)
         for part in self._parts:
             within = part.inclusion.within(listing, key)
-            entry = None if within is None else part.registry._look_up(listing, within)
+            entry = None if within is None else part.registry.entry_of(listing, within)
             if within is not None and entry is not None:
                 return self._marked(listing, key, part.take(listing, entry))
         return None
 
-    def _listed(self, listing: Listing) -> list[tuple[str, Entry]]:
+    def entries_of(self, listing: Listing) -> list[tuple[str, Entry]]:
         """Return all entries with their names here, in the order of registration."""
         entries = list(self._own[listing].items())
         for part in tuple(self._parts):
-            for within, entry in part.registry._listed(listing):
+            for within, entry in part.registry.entries_of(listing):
                 entries.append((part.inclusion.key(listing, within), part.take(listing, entry)))
         marked = ((key, self._marked(listing, key, entry)) for key, entry in entries)
         return sorted(((key, entry) for key, entry in marked if entry is not None), key=_moment)
@@ -219,10 +218,11 @@ class Offering:
         found = (registry.find_completer(kind, within, argument) for registry, within in names if within is not None)
         return next(filter(None, found), None)
 
-    def _all_completers(self) -> "Iterator[tuple[tuple[str, str, str], Completer]]":
+    def all_completers(self) -> "Iterator[tuple[tuple[str, str, str], Completer]]":
+        """Return the completions, by what they are of here."""
         yield from self._completers.items()
         for part in self._parts:
-            for key, completer in part.registry._all_completers():
+            for key, completer in part.registry.all_completers():
                 yield part.inclusion.completion(*key), completer
 
     @property
@@ -248,7 +248,7 @@ class Offering:
     @property
     def has_completions(self) -> bool:
         """Whether there is any completion."""
-        return any(True for _ in self._all_completers())
+        return any(True for _ in self.all_completers())
 
     @property
     def guarded(self) -> frozenset[str]:

@@ -47,7 +47,7 @@ def name_of(function: Callable[..., Any], options: ListedOptions) -> str:
     return name
 
 
-def description_of(function: Callable[..., Any], options: ListedOptions) -> str | None:
+def _description_of(function: Callable[..., Any], options: ListedOptions) -> str | None:
     """Return the description that a function was given, or its docstring; None if it has neither."""
     while isinstance(function, partial):  # its own docstring is that of partial
         function = function.func
@@ -62,7 +62,7 @@ def list_entry(function: Callable[..., Any], options: ListedOptions, **fields: A
     all_fields = {
         "name": name_of(function, options),
         "title": options.title,
-        "description": description_of(function, options),
+        "description": _description_of(function, options),
         "icons": icon_entries(name_of(function, options), options.icons),
         "_meta": {**(options.meta or {}), **({"tags": sorted(set(options.tags))} if options.tags else {})} or None,
         **fields,
@@ -88,7 +88,7 @@ _OF_TEXTS = ("string", "integer", "number", "boolean")
 """The JSON types whose values are read from texts."""
 
 
-def refuse_other_than_strings(where: str, schema: Mapping[str, Any], what: str) -> None:
+def _refuse_other_than_strings(where: str, schema: Mapping[str, Any], what: str) -> None:
     """Refuse parameters that come as strings and whose types take none. Raises `SetupError`."""
     for name, field in schema["properties"].items():
         if not any(takes(schema, field, kind) for kind in _OF_TEXTS):
@@ -127,7 +127,7 @@ def build_prompt(
     arguments = SignatureArguments(name, handler.parameters, handler.own_parameters, are_texts=True)
     if arguments.is_open:
         raise SetupError(f"{name}: a prompt lists its arguments, so it can't take **arguments; name each of them")
-    refuse_other_than_strings(name, arguments.schema, "an argument of a prompt")
+    _refuse_other_than_strings(name, arguments.schema, "an argument of a prompt")
     required = arguments.schema.get("required", ())
     listed = []
     for argument, field in arguments.schema["properties"].items():
@@ -136,7 +136,7 @@ def build_prompt(
     names = None if ignores_unknown else ArgumentNames(arguments, handler.own_parameters)
     entry = list_entry(function, options, arguments=listed or None)
     return Prompt(
-        handler, arguments, description_of(function, options), entry, names, hook, tags=frozenset(options.tags)
+        handler, arguments, _description_of(function, options), entry, names, hook, tags=frozenset(options.tags)
     )
 
 
@@ -176,7 +176,7 @@ def build_resource(function: Callable[..., Any], options: ResourceOptions, home:
                 "parameter a default"
             )
     arguments = SignatureArguments(name, {each: handler.parameters[each] for each in variables}, are_texts=True)
-    refuse_other_than_strings(name, arguments.schema, "a variable of a URI")
+    _refuse_other_than_strings(name, arguments.schema, "a variable of a URI")
     entry = list_entry(
         function,
         options,

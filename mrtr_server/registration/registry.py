@@ -138,7 +138,7 @@ class Registry(Offering):
             record = self._placed.placed(record)
         for registry, way, is_other in self.everywhere():
             its_key = way.key(listing, key)
-            _check_free(registry._look_up(listing, its_key), _KINDS[listing], its_key, record, is_other)
+            _check_free(registry.entry_of(listing, its_key), _KINDS[listing], its_key, record, is_other)
         self._own[listing][key] = Entry(next(moments), record)
         try:
             for registry, way, is_other in self.everywhere():
@@ -150,7 +150,7 @@ class Registry(Offering):
         self._changed(listing)
 
     def _prepare(self, listing: Listing, key: str) -> None:
-        entry = self._look_up(listing, key)
+        entry = self.entry_of(listing, key)
         assert entry is not None  # noqa: S101  it was put there before
         for server in self.serving:
             server.prepare(entry.record.handler, getattr(entry.record, "rate", None))
@@ -186,7 +186,7 @@ class Registry(Offering):
         `keys` are by listing. A URI of either kind of resources may be under `"resources"`. Raises `SetupError`.
         """
         chosen: dict[Listing, list[str]] = {listing: list(keys.get(listing, ())) for listing in LISTINGS}
-        templates = [uri for uri in chosen["resources"] if self._look_up("resourceTemplates", uri) is not None]
+        templates = [uri for uri in chosen["resources"] if self.entry_of("resourceTemplates", uri) is not None]
         chosen["resourceTemplates"] += templates
         chosen["resources"] = [uri for uri in chosen["resources"] if uri not in templates]
         for listing, wanted in chosen.items():
@@ -203,7 +203,7 @@ class Registry(Offering):
 
     def _check_known(self, listing: Listing, keys: Iterable[str]) -> None:
         for key in keys:
-            if self._look_up(listing, key) is None:
+            if self.entry_of(listing, key) is None:
                 close = get_close_matches(key, self.keys(listing), 1)
                 hint = f"; did you mean {close[0]!r}?" if close else ""
                 raise SetupError(f"{self.home.name} has no {_KINDS[listing]} {key!r}{hint}")
@@ -270,8 +270,8 @@ class Registry(Offering):
         """Check that the names of what another registry has are free. Raises `SetupError`."""
         for listing, key, record in other.entries():
             its_key = way.key(listing, key)
-            _check_free(self._look_up(listing, its_key), _KINDS[listing], its_key, record, True)
-        for completed, completer in other._all_completers():
+            _check_free(self.entry_of(listing, its_key), _KINDS[listing], its_key, record, True)
+        for completed, completer in other.all_completers():
             argument = way.completion(*completed)
             _check_free(self.find_completer(*argument), "completion of", argument, completer, True)
         for name, callback in other.callbacks.items():
@@ -334,23 +334,23 @@ def overridden(registry: Registry, dependency: Function, function: Function) -> 
 @alone
 def _put(registry: Registry, overrides: dict[Any, Function]) -> None:
     """Put functions into the places of dependencies. Raises `SetupError` if one can't be there; nothing changes."""
-    before = registry.home.overrides
+    before, everywhere = registry.home.overrides, [each for each, _, _ in registry.everywhere()]
     try:
-        _use(registry, overrides)
+        _use(registry, overrides, everywhere)
     except BaseException:
-        _use(registry, before)
+        _use(registry, before, everywhere)
         raise
     changed = {key for key in before.keys() | overrides.keys() if before.get(key) is not overrides.get(key)}
-    lifespans = [each for each in registry.homes() if each.lifespan is not None and identity(each.lifespan) in changed]
-    for each, _, _ in registry.everywhere():
-        for server in tuple(each.serving):
-            for home in lifespans:
-                server.restart_lifespan(home)
+    for life in registry.homes():
+        if life.lifespan is not None and identity(life.lifespan) in changed:
+            for each in everywhere:
+                for server in tuple(each.serving):
+                    server.restart_lifespan(life)
 
 
-def _use(registry: Registry, overrides: dict[Any, Function]) -> None:
+def _use(registry: Registry, overrides: dict[Any, Function], everywhere: list[Registry]) -> None:
     """Compile all handlers with some overrides. Raises `SetupError` if one can't be."""
     registry.home.overrides = overrides
-    for each, _, _ in registry.everywhere():
+    for each in everywhere:
         each.forget_view()
         each.records("tools")

@@ -111,13 +111,13 @@ def is_compound(node: Node) -> bool:
 
 
 def _is_node(value: Any) -> bool:
-    return isinstance(value, Mapping) and isinstance(value.get("type"), str)  # a field may have the name `type`
+    return isinstance(value, dict) and isinstance(value.get("type"), str)  # a field may have the name `type`
 
 
 def _nodes_in(value: Any) -> Iterator[Node]:
     if _is_node(value):
         yield value
-    elif isinstance(value, Mapping):
+    elif isinstance(value, dict):
         for each in value.values():
             yield from _nodes_in(each)
     elif isinstance(value, list | tuple):
@@ -129,7 +129,7 @@ def _rebuilt(value: Any, change: Callable[[Node], Node]) -> Any:
     new: Any
     if _is_node(value):
         return rebuilt(value, change)
-    if isinstance(value, Mapping):
+    if isinstance(value, dict):
         new = {name: _rebuilt(each, change) for name, each in value.items()}
         return value if all(each is value[name] for name, each in new.items()) else new
     if type(value) in (list, tuple):

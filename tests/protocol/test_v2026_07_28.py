@@ -338,7 +338,7 @@ class TestDiscover:
         def advertised() -> set[str]:
             return set(wire.modern("server/discover").result["capabilities"])
 
-        assert advertised() == set()
+        assert advertised() == {"prompts", "tools", "resources", "logging"}, "all that it may get"
         app.prompt(name="review")(lambda: "Review it")
         assert advertised() == {"prompts", "logging"}
         app.tool(name="add")(lambda: "added")
