@@ -30,11 +30,7 @@ class ASGIServer(ABC):
 
 
 def find_direct(app: Any) -> Callable[[Scope, Receive, Send], Awaitable[None]]:
-    """Return what serves the HTTP requests of an application, which is the application itself unless we know it.
-
-    Args:
-        app: an ASGI application.
-    """
+    """Return what serves the HTTP requests of an application, which is the application itself unless we know it."""
     if isinstance(app, ASGIServer) and type(app).__call__ is ASGIServer.__call__:
         return app._serve_http  # noqa: SLF001  its own class
     return app  # type: ignore[no-any-return]

@@ -83,11 +83,8 @@ class ToolError(MRTRError):
 def cannot_show(what: str, key: str, reason: str, capability: str = "") -> ToolError:
     """Return the error for an answer that has come twice and does not fit, as of a client that can't show the question.
 
-    Args:
-        what: what the client can't do, or may be unable to, as in "can't show this form".
-        key: names the question.
-        reason: what is wrong with the answer.
-        capability: which one was needed; empty where nothing can be done instead.
+    `what` completes "This client", as in "can't show this form". With a `capability`, the message says what can be done
+    instead.
     """
     misfit = f"its answer to {key!r} does not fit ({reason.removesuffix('.')}), and it gave the same answer twice"
     return ToolError(f"This client {what}: {misfit}. {_instead([capability])}")
@@ -106,11 +103,7 @@ class NotBegun(MRTRError):
 
 
 class ArgumentsMisfit(MRTRError):
-    """The arguments of a call do not fit.
-
-    Args:
-        problems: pairs of where and what, for the model to correct its call.
-    """
+    """The arguments of a call do not fit. `problems` are pairs of where and what, for the model to correct its call."""
 
     def __init__(self, problems: list[tuple[str, str]]) -> None:
         super().__init__()
@@ -120,8 +113,7 @@ class ArgumentsMisfit(MRTRError):
 class InvalidAnswer(MRTRError):
     """An answer is not what was asked for.
 
-    Args:
-        reason: what is wrong with it, in words for the person who answered. Empty where there is nobody to tell.
+    `reason` says what is wrong with it, for the person who answered; empty where there is nobody to tell.
     """
 
     def __init__(self, reason: str = "") -> None:
@@ -132,8 +124,7 @@ class InvalidAnswer(MRTRError):
 class LinkRefused(MRTRError):
     """A link to a callback that does not open here. Who opened it learns no more than that.
 
-    Args:
-        reason: which check failed; for the operator's log only.
+    `reason` says which check failed, for the operator's log only.
     """
 
     def __init__(self, reason: str) -> None:
@@ -144,9 +135,7 @@ class LinkRefused(MRTRError):
 class IssuerUnavailable(MRTRError):
     """The issuer of tokens can't be asked, and the token can't be verified without it; for the operator.
 
-    Args:
-        message: what is wrong, and where.
-        status: of HTTP, where the issuer replied and the reply can't be used; 0 where nothing came.
+    `status` is of HTTP, where the issuer replied and the reply can't be used; 0 where nothing came.
     """
 
     def __init__(self, message: str, status: int = 0) -> None:
@@ -242,9 +231,7 @@ class RequestError(MRTRError):
     One that is the outcome of a round may be recorded, and read again elsewhere, by its message and its data alone. So
     whatever else a class has of its own has a value in the class, too.
 
-    Args:
-        message: one sentence for the client.
-        data: details that help the client to correct its request; plain JSON.
+    `message` is one sentence for the client. `data`, plain JSON, helps it to correct its request.
     """
 
     request_id: str | int | None = None
@@ -261,13 +248,7 @@ class ParseError(RequestError):
 
 
 class InvalidRequest(RequestError):
-    """The body is JSON, but not a JSON-RPC request.
-
-    Args:
-        message: one sentence for the client.
-        request_id: the message's id, where it could be read.
-        data: details that help the client to correct its request; plain JSON.
-    """
+    """The body is JSON, but not a JSON-RPC request."""
 
     def __init__(
         self, message: str, request_id: str | int | None = None, data: Mapping[str, Any] | None = None
@@ -277,24 +258,14 @@ class InvalidRequest(RequestError):
 
 
 class PayloadTooLarge(RequestError):
-    """The body is over the limit.
-
-    Args:
-        limit: bytes.
-    """
+    """The body is over the limit."""
 
     def __init__(self, limit: int) -> None:
         super().__init__(f"The request body is larger than {limit} bytes", {"limit": "body_bytes", "value": limit})
 
 
 class UnknownMethod(RequestError):
-    """No such method, or none in this form.
-
-    Args:
-        method: the method.
-        message: one sentence for the client, where there is more to say.
-        data: details for the client; plain JSON.
-    """
+    """No such method, or none in this form."""
 
     def __init__(self, method: str, message: str = "", data: Mapping[str, Any] | None = None) -> None:
         super().__init__(message or f"Method not found: {method[:200]}", data)
@@ -307,10 +278,7 @@ class InvalidParams(RequestError):
 class UnknownTarget(InvalidParams):
     """No tool, prompt, resource or task of that name.
 
-    Args:
-        kind: "tool", "prompt", "resource" or "task".
-        name: the name, URI or id, as asked for.
-        has_begun: whether the request continues a flow, whose tool may have been removed or disabled since.
+    With `has_begun`, the request continues a flow, whose tool may have been removed or disabled since.
     """
 
     _FIELDS: ClassVar = {"resource": "uri", "task": "taskId"}
@@ -335,9 +303,8 @@ class StateFault(StrEnum):
 class InvalidRequestState(InvalidParams):
     """A `requestState` that does not open here. The client learns no more than that.
 
-    Args:
-        reason: which check failed; for the operator's log only.
-        fault: the same in a word, for the operator's metrics only.
+    `reason` says which check failed, for the operator's log only; `fault` says the same in a word, for the metrics
+    only.
     """
 
     MESSAGE = "requestState is not valid for this request; send the request again without it"
@@ -351,14 +318,7 @@ class InvalidRequestState(InvalidParams):
 
 
 class OverBudget(InvalidParams):
-    """A flow or a request is over one of its limits.
-
-    Args:
-        message: what is over what.
-        limit: the limit's name in `Limits`.
-        value: the limit's value, in its unit.
-        more: further data for the client.
-    """
+    """A flow or a request is over one of its limits. `limit` is a name in `Limits`, and `value` is in its unit."""
 
     def __init__(self, message: str, limit: str, value: float, **more: Any) -> None:
         super().__init__(message, {"limit": limit, "value": value, **more})
@@ -369,12 +329,7 @@ class HeaderMismatch(RequestError):
 
 
 class UnsupportedVersion(RequestError):
-    """A protocol version that is not served here.
-
-    Args:
-        requested: the version that the client asked for.
-        supported: the versions that are served, the preferred one first.
-    """
+    """A protocol version that is not served here. Of the versions that are served, the preferred one comes first."""
 
     def __init__(self, requested: str, supported: list[str]) -> None:
         super().__init__(
@@ -385,12 +340,7 @@ class UnsupportedVersion(RequestError):
 
 
 class HandshakeNotServed(UnsupportedVersion):
-    """A client begins with a handshake, and no version that has one is served.
-
-    Args:
-        requested: the version that the client asked for.
-        supported: the versions that are served, the preferred one first.
-    """
+    """A client begins with a handshake, and no version that has one is served."""
 
     def __init__(self, requested: str, supported: list[str]) -> None:
         versions = " and ".join(supported)
@@ -415,8 +365,7 @@ class SessionEnded(RequestError):
 class MissingCapability(RequestError):
     """The client did not declare what has to be asked of it.
 
-    Args:
-        required: the missing capabilities, in the shape of `ClientCapabilities`.
+    `required` has the missing capabilities, in the shape of `ClientCapabilities`.
     """
 
     _NAMES: ClassVar = {
@@ -440,10 +389,7 @@ class MissingCapability(RequestError):
     def in_version(cls, version: str, what: str, capability: str = "") -> "MissingCapability":
         """Return the error for what the version of the protocol that the client speaks has no way to ask.
 
-        Args:
-            version: the version.
-            what: what it can't show, as in "This version can't show ...".
-            capability: which capability it would belong to; empty where nothing can be done instead.
+        With a `capability`, the message says what can be done instead.
         """
         error = cls.__new__(cls)
         message = f"The client speaks {version}, which can't show {what}. {_instead([capability])}"
@@ -471,13 +417,9 @@ def _paths(required: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator
 
 
 class PagesRequired(RequestError):
-    """The person has to open pages, and the call can't stay open meanwhile; the client is to send it again afterwards.
+    """The person has to open pages, and the call can't stay open meanwhile; the client is to send it again then."""
 
-    Args:
-        questions: what is asked, by key.
-    """
-
-    questions: Mapping[str, Any] = MappingProxyType({})
+    questions: Mapping[str, Any] = MappingProxyType({})  # what is asked, by key
 
     def __init__(self, questions: Mapping[str, Any]) -> None:
         super().__init__("Open the pages that this request needs, and send the request again when you are done there")
@@ -512,15 +454,7 @@ _SCOPE = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]+")
 
 
 def check_scopes(where: str, scopes: Iterable[Any]) -> tuple[str, ...]:
-    """Return scopes, each once, in their order.
-
-    Args:
-        where: the option, for errors.
-        scopes: as they were given.
-
-    Raises:
-        SetupError: it is no list of texts, or one can't be a scope.
-    """
+    """Return scopes, each once, in their order. Raises `SetupError`."""
     if isinstance(scopes, str):
         raise SetupError(f"{where}={scopes!r} is one string; give a list: {where}={scopes.split()!r}")
     if not isinstance(scopes, Iterable):
@@ -561,10 +495,7 @@ class AnswerNotShared(RequestError):
 class Busy(RequestError):
     """The server can't take a request now. The same request can be sent again later.
 
-    Args:
-        retry_after: when to send it again, in seconds; None for what is usual with its class.
-        message: one sentence for the client.
-        data: details for the client; plain JSON.
+    `retry_after` is in seconds; None for what is usual with its class.
     """
 
     retry_after = 1.0
@@ -580,11 +511,7 @@ class Busy(RequestError):
 
 
 def overloaded(retry_after: float) -> Busy:
-    """Return the error for a call that waits for too long, or would, while other replicas are full, too.
-
-    Args:
-        retry_after: when to send the request again, in seconds.
-    """
+    """Return the error for a call that waits for too long, or would, while other replicas are full, too."""
     seconds = math.ceil(retry_after)
     error = Busy(
         retry_after,
@@ -598,10 +525,7 @@ def overloaded(retry_after: float) -> Busy:
 class RateLimited(Busy):
     """A caller or an address has sent more in a time than it may. Nothing was done.
 
-    Args:
-        limit: its name in `RateLimits`, or in `Limits`.
-        rate: how much may be sent, such as "5/minute".
-        retry_after: when there is room for one more, in seconds.
+    `limit` is a name in `RateLimits` or `Limits`, `rate` is such as "5/minute", and `retry_after` is in seconds.
     """
 
     nothing_was_done = True
@@ -629,12 +553,7 @@ class RateLimited(Busy):
 
 
 class Full(Busy):
-    """All callers together have used up a limit of the server, so nothing was done.
-
-    Args:
-        limit: its name in `Limits`.
-        value: how much may be used.
-    """
+    """All callers together have used up a limit of the server, so nothing was done. `limit` is a name in `Limits`."""
 
     retry_after = 30.0  # what is stored goes when it expires
     limit = ""
@@ -661,12 +580,7 @@ class Full(Busy):
 
 
 class OverShare(Full):
-    """One caller has used up its share of a limit, so nothing was done for it; others are served.
-
-    Args:
-        limit: its name in `Limits`.
-        value: how much the caller may use.
-    """
+    """One caller has used up its share of a limit, so nothing was done for it; others are served."""
 
     _SAYS = (
         "You have used up your share: {value} {what} for you, as many as one caller may have. Nothing was done; send "
@@ -675,12 +589,7 @@ class OverShare(Full):
 
 
 class Unavailable(Busy):
-    """The shared store is unavailable, or can't do what it was asked for, and the request needs it.
-
-    Args:
-        reference: names the entry in the server's log.
-        message: one sentence for the client.
-    """
+    """The shared store is unavailable, or can't do what it was asked for, and the request needs it."""
 
     retry_after = 2.0
 
@@ -695,11 +604,7 @@ class Unavailable(Busy):
 
 
 class NotExecuted(Unavailable):
-    """The shared store did not answer before anything was done, so the same request may be sent again.
-
-    Args:
-        reference: names the entry in the server's log.
-    """
+    """The shared store did not answer before anything was done, so the same request may be sent again."""
 
     nothing_was_done = True
 
@@ -719,12 +624,7 @@ class CutOff(RequestError):
 
 
 class InternalFault(RequestError):
-    """A mistake on the server's side.
-
-    Args:
-        reference: names the entry in the server's log.
-        detail: what went wrong; only with `debug=True`.
-    """
+    """A mistake on the server's side. With `debug=True`, the client sees `detail`: what went wrong."""
 
     def __init__(self, reference: str, detail: str = "") -> None:
         super().__init__(detail or f"Internal error (reference {reference})", {"reference": reference})

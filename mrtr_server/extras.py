@@ -19,13 +19,7 @@ Named one by one, since that works for whoever installed this package, from a ch
 
 
 def lacking(what: str, extra: str, error: ImportError) -> SetupError:
-    """Return the error for something that can't be used without an extra.
-
-    Args:
-        what: what can't be used.
-        extra: the extra that it needs.
-        error: why the import failed. The missing module may be one that the imported library needs.
-    """
+    """Return the error for something that can't be used without an extra."""
     absent = next((each for each in (error.__cause__, error) if isinstance(each, ModuleNotFoundError)), None)
     name = (absent.name or "").partition(".")[0] if absent is not None else ""
     needs = f"{what} needs {name}" if name else f"{what} can't use what is installed: {error}"

@@ -63,9 +63,8 @@ POSITIVE_SECONDS = "a positive number of seconds"
 def takes(words: str, fits: Check | None = None) -> dict[str, Any]:
     """Return the metadata of a field that say what it takes, in place of its annotation.
 
-    Args:
-        words: as an author writes it, such as "a number of bytes"; empty for a field that is checked elsewhere.
-        fits: says whether a value can be one; by default the annotation does.
+    `words` say it as an author writes it, such as "a number of bytes"; empty for a field that is checked elsewhere. By
+    default the annotation says what fits.
     """
     return {"words": words, "fits": fits}
 

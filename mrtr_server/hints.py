@@ -223,9 +223,6 @@ def attributes_of(words: Mapping[str, str]) -> Callable[[Any, str], Any]:
     """Return a `__getattr__` that names our word for attributes of other frameworks.
 
     The attributes do not exist: it raises `AttributeError`, unless old names are collected.
-
-    Args:
-        words: what to use instead, by the attribute's name.
     """
 
     def missing(self: Any, name: str) -> Any:

@@ -1,9 +1,12 @@
-"""How much a request and a flow may use."""
+"""How much a request and a flow may use, and what JSON costs: how many values it has, and how deep it is."""
 
+import math
 from dataclasses import dataclass
+from typing import Any
 
-from .errors import OverBudget, SetupError
+from .errors import OverBudget, ParseError, SetupError
 from .fields import Group, having
+from .well_formed import read_json
 
 LONGEST_KEY = 256
 """Characters of a progress token, of the id of a request, of a key; or digits, where it is a number."""
@@ -36,16 +39,7 @@ def is_longer(value: str | int, longest: int) -> bool:
 
 
 def check_length(value: str | int, longest: int, what: str) -> None:
-    """Check the length of something that a request names, and that is kept or repeated.
-
-    Args:
-        value: the name, or the number in its place.
-        longest: how many characters it may have.
-        what: its name in the error.
-
-    Raises:
-        OverBudget: it is longer.
-    """
+    """Check the length of something that a request names, and that is kept or repeated. Raises `OverBudget`."""
     if is_longer(value, longest):
         raise too_long(what, longest)
 
@@ -196,12 +190,7 @@ class Limits(Group):
 
 
 def with_room(limits: Limits, times: int) -> Limits:
-    """Return limits with the defaults of what is stored multiplied; what was given stays as it is.
-
-    Args:
-        limits: the limits.
-        times: by how much.
-    """
+    """Return limits with the defaults of what is stored multiplied; what was given stays as it is."""
     return having(limits, **{name: times * getattr(limits, name) for name in STORED if name not in limits.given})
 
 
@@ -216,3 +205,55 @@ def _check(name: str, value: object, *, optional: bool) -> None:
     if value > LARGEST_LIMIT:
         none = ", or None for no limit" if optional else ""
         raise SetupError(f"Limits({name}=...) can be 10**15 at most{none}")
+
+
+# What JSON costs
+
+
+def has_more_values(body: bytes, most: int) -> bool:
+    """Check whether a JSON text has more values than are allowed.
+
+    A number of values costs many times its bytes once it is parsed, and each is then looked at more than once.
+    """
+    if len(body) < 2 * most:
+        return False
+    if most_values(body) <= most:
+        return False
+    # Commas and brackets within strings were counted, too: count again without the strings.
+    body = body.replace(rb"\\", b"").replace(rb"\"", b"")
+    if body.count(b'"') > 4 * most:  # each value has a string and a key at most
+        return True
+    return most_values(b"".join(body.split(b'"')[::2])) > most
+
+
+def most_values(body: bytes) -> int:
+    """Return how many values there are at most: the outermost, and in each array or object one more than commas."""
+    return 1 + body.count(b",") + body.count(b"[") + body.count(b"{")
+
+
+def check_depth(value: Any, most: int) -> None:
+    """Check how deep a value nests, and that none of its numbers has overflowed. Raises `OverBudget`, `ParseError`."""
+    _check_depth(value, most, most)
+
+
+def _check_depth(value: Any, depth: int, limit: int) -> None:
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise ParseError("The body holds a number that overflows")
+    elif isinstance(value, dict | list):
+        if depth == 0:
+            raise OverBudget(f"JSON nests deeper than {limit}", "json_depth", limit)
+        for item in value.values() if isinstance(value, dict) else value:
+            _check_depth(item, depth - 1, limit)
+
+
+def read_value(text: str, depth: int, values: int) -> Any:
+    """Read a JSON text within a message, at the cost that a message may have. Raises `ParseError`, `OverBudget`."""
+    if has_more_values(text.encode(errors="replace"), values):
+        raise OverBudget(f"The text holds more than {values} JSON values", "values", values)
+    try:
+        value = read_json(text, allow_inf_nan=False)
+    except ValueError:
+        raise ParseError("The text is not JSON") from None
+    check_depth(value, depth)
+    return value

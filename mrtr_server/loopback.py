@@ -14,21 +14,14 @@ _EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104  compared with, not bound
 def root_url(host: str, port: int, scheme: str = "http") -> str:
     """Return the URL at which somebody on this machine reaches what listens on an address.
 
-    Args:
-        host: the address; of all addresses, it is that of loopback.
-        port: the port.
-        scheme: `http` or `https`.
+    Of all addresses, it is that of loopback.
     """
     shown = "127.0.0.1" if host in _EVERYWHERE else f"[{host}]" if ":" in host else host
     return f"{scheme}://{shown}:{port}"
 
 
 def is_loopback_address(host: str) -> bool:
-    """Return whether a host is `localhost`, or an address of loopback, such as `127.0.0.2` or `::1`.
-
-    Args:
-        host: without a port or brackets.
-    """
+    """Return whether a host is `localhost`, or an address of loopback, such as `127.0.0.2` or `::1`."""
     if host.lower() == "localhost":
         return True
     try:
@@ -38,18 +31,10 @@ def is_loopback_address(host: str) -> bool:
 
 
 def is_loopback_host(host: str) -> bool:
-    """Return whether a `Host` header names loopback, as a browser of this machine writes it.
-
-    Args:
-        host: the header, with or without a port.
-    """
+    """Return whether a `Host` header names loopback, as a browser of this machine writes it."""
     return _HOST_HEADER.fullmatch(host) is not None
 
 
 def is_loopback_origin(origin: str) -> bool:
-    """Return whether an `Origin` header is of a page that is served on loopback.
-
-    Args:
-        origin: the header.
-    """
+    """Return whether an `Origin` header is of a page that is served on loopback."""
     return _ORIGIN.fullmatch(origin) is not None

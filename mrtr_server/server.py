@@ -19,15 +19,12 @@ from .flow.handler import Handler
 from .flow.home import Home
 from .hints import PROMPT_OPTIONS, RESOURCE_OPTIONS, SERVER_ATTRIBUTES, SERVER_OPTIONS, TOOL_OPTIONS, attributes_of
 from .limits import Limits
-from .protocol.addresses import fault_of_uri
 from .protocol.messages import Change
-from .registration.callbacks import Registering, build_callback
-from .registration.completions import build_completer
+from .protocol.outgoing import fault_of_uri
 from .registration.keywords import takes, takes_function_or
 from .registration.options import CallbackOptions, CompletionOptions, PromptOptions, ResourceOptions, ToolOptions
-from .registration.prompts import build_prompt
+from .registration.records import Registering, build_callback, build_completer, build_prompt, build_resource
 from .registration.registry import Registry
-from .registration.resources import build_resource
 from .registration.tools import build_tool
 from .storage.patience import begin_request
 from .transport.response_writer import closing

@@ -42,21 +42,11 @@ class Tally:
         self._counts: dict[str, dict[tuple[str, ...], Count]] = {}
 
     def add(self, name: str, *labels: str) -> None:
-        """Count one.
-
-        Args:
-            name: what.
-            labels: of which kind, always as many and in the same order.
-        """
+        """Count one."""
         self.count_of(name, *labels).add()
 
     def count_of(self, name: str, *labels: str) -> Count:
-        """Return what counts under a name and labels, for those who count there often.
-
-        Args:
-            name: what.
-            labels: as for `add`.
-        """
+        """Return what counts under a name and labels, for those who count there often."""
         counts = self._counts.get(name)
         if counts is None:
             counts = self._counts.setdefault(name, {})

@@ -32,18 +32,7 @@ _OF_HALVES = re.compile("surrogate|hex escape|unicode code point")
 
 
 def read_json(data: bytes | str, **options: Any) -> Any:
-    """Read JSON that may have halves.
-
-    Args:
-        data: what came.
-        options: as `from_json` of pydantic_core takes them.
-
-    Returns:
-        The value, with U+FFFD for each half.
-
-    Raises:
-        ValueError: it is no JSON.
-    """
+    """Read JSON that may have halves. Each half becomes U+FFFD. Raises `ValueError`."""
     try:
         return from_json(data, **options)
     except ValueError as error:
@@ -61,15 +50,7 @@ def _mend(data: bytes) -> bytes:
 
 
 def write_json(value: Any, **options: Any) -> bytes:
-    """Write a value as JSON, with U+FFFD for each half.
-
-    Args:
-        value: the value.
-        options: as `to_json` of pydantic_core takes them.
-
-    Raises:
-        PydanticSerializationError: it can't be JSON.
-    """
+    """Write a value as JSON, with U+FFFD for each half. Raises `PydanticSerializationError`."""
     try:
         return to_json(value, **options)
     except PydanticSerializationError as error:
@@ -89,15 +70,7 @@ def escape_halves(text: str) -> str:
 
 
 def refuse_halves(where: str, fields: Mapping[str, Any]) -> None:
-    """Refuse texts that an author has written down with halves: no reply can hold them.
-
-    Args:
-        where: what they are of, for errors.
-        fields: what has the texts, by name.
-
-    Raises:
-        SetupError: there is such a text.
-    """
+    """Refuse texts that an author has written down with halves: no reply can hold them. Raises `SetupError`."""
     for name, value in fields.items():
         try:
             to_json(value, fallback=str)
@@ -113,11 +86,7 @@ def has_halves(error: ValueError) -> bool:
 
 
 def well_formed(value: T) -> T:
-    """Return a value with U+FFFD for each half in its texts.
-
-    Args:
-        value: plain JSON, in which there may be models and dataclasses.
-    """
+    """Return a value with U+FFFD for each half in its texts."""
     return cast(T, _mended(value))
 
 

@@ -8,11 +8,11 @@ from math import isfinite
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from .errors import BadReply, HeaderMismatch
-from .protocol.all_dialects import ModernDialect
 from .protocol.dialect import VERSION_FIELD
+from .protocol.envelope import NAME_FIELDS, decode_header
 from .protocol.header_params import HeaderParameter
-from .protocol.headers import NAME_FIELDS, decode_header
 from .protocol.messages import JSON, LogLevel
+from .protocol.v2026_07_28 import ModernDialect
 from .well_formed import well_formed, write_json
 
 _LONGEST_RETRY = 10

@@ -18,8 +18,7 @@ WIRE = {
     *DIALECTS,
     ENCODINGS,
     PENDING,
-    *(f"protocol.handshake_{part}" for part in ("forms", "versions")),
-    *(f"protocol.{each}" for each in ("all_dialects", "dialect", "draft_answers", "headers", "jsonrpc")),
+    *(f"protocol.{each}" for each in ("dialect", "draft_answers", "envelope", "handshake_versions")),
 }
 """What knows the forms of messages on the wire."""
 
@@ -29,7 +28,7 @@ CHOICE = "protocol.served_dialects"
 VERSIONED = DIALECTS | {
     ENCODINGS,
     PENDING,
-    *(f"protocol.{each}" for each in ("all_dialects", "draft_answers", "handshake_versions")),
+    *(f"protocol.{each}" for each in ("draft_answers", "handshake_versions", "served_dialects")),
 }
 """Where a version of the protocol may be named."""
 
@@ -39,6 +38,7 @@ KNOW_THE_WIRE = {"transport", "testing", "wire"}
 KNOW_THE_CHOICE = {
     *(f"deployment.{each}" for each in ("review", "settings", "wiring")),
     *(f"transport.{each}" for each in ("endpoint", "stdio")),
+    "testing.session",
 }
 
 OPEN_WHAT_IS_SEALED = {TOP, "crypto.place_codec", "deployment.wiring", "flow.inspection"}  # the last one only opens
@@ -69,8 +69,7 @@ ONLY_IMPORTERS = {
     "itsdangerous": {"crypto.signing"},
     "click": {
         "cli",
-        *(f"cli.{each}" for each in ("check", "database", "dev", "keys", "loading", "log_options", "run", "states")),
-        *(f"cli.{each}" for each in ("calling", "new", "stdio", "tasks", "variables", "worker")),
+        *(f"cli.{each}" for each in ("calling", "check", "dev", "options", "run", "stored")),
     },
     "sqlite3": {"dev.effects", "storage.sql.sqlite", "storage.sql.sqlite_file"},
     "asyncpg": {"storage.sql.postgresql"},
@@ -91,10 +90,10 @@ ONLY_IMPORTERS = {
         *(f"auth.{each}" for each in ("fixed_tokens", "jwt_keys", "oauth", "token_backend")),
         "asgi_server",
         "dev.refused_requests",
-        "protocol.users",
+        "protocol.callers",
         "flow.context",
         "flow.hooks",
-        *(f"registration.{each}" for each in ("callbacks", "options")),
+        *(f"registration.{each}" for each in ("options", "records")),
         *(f"deployment.{each}" for each in ("lifecycle", "settings", "wiring")),
         *(f"playground.{each}" for each in ("local", "page", "rounds")),
         "server",
@@ -119,8 +118,8 @@ ONLY_IMPORTERS = {
         *(f"deployment.{each}" for each in ("environment", "review")),
         *(f"flow.{each}" for each in ("asks", "inputs", "pure", "sampling", "url_asks")),
         *(f"flow.{each}" for each in ("step_arguments", "steps", "undone")),
-        *(f"protocol.{each}" for each in ("content", "draft_answers", "media", "meta")),
-        *(f"registration.{each}" for each in ("dependencies", "handlers", "listed")),
+        *(f"protocol.{each}" for each in ("content", "draft_answers", "outgoing")),
+        *(f"registration.{each}" for each in ("dependencies", "handlers", "records")),
         *(
             f"schema.{each}"
             for each in ("arguments", "exact", "forms", "generator", "hardening", "misfits", "peer_validator")

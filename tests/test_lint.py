@@ -123,8 +123,8 @@ class TestDialects:
         ("modules", "finding"),
         [
             (
-                {"flow.round": "from ..protocol.jsonrpc import read"},
-                "only the edge of the server knows protocol.jsonrpc",
+                {"flow.round": "from ..protocol.envelope import read"},
+                "only the edge of the server knows protocol.envelope",
             ),
             (
                 {"flow.round": "from ..protocol.served_dialects import S"},

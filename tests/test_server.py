@@ -33,8 +33,8 @@ from mrtr_server import (
     TextContent,
 )
 from mrtr_server.auth.fixed_tokens import BearerTokens, TokenUser
+from mrtr_server.protocol.callers import principal_of
 from mrtr_server.protocol.content import ToolResult
-from mrtr_server.protocol.users import principal_of
 from mrtr_server.registration.handlers import compile_handler
 from mrtr_server.testing import Client
 

@@ -5,15 +5,9 @@ import click
 from .._version import __version__
 from .calling import call, get_prompt, list_all, read
 from .check import check
-from .database import db
-from .dev import dev
-from .keys import keygen
-from .new import new
-from .run import run
-from .states import open_state
-from .stdio import stdio
-from .tasks import tasks
-from .worker import worker
+from .dev import dev, new
+from .run import run, stdio, worker
+from .stored import db, keygen, open_state, tasks
 
 
 @click.group()

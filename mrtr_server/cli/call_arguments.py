@@ -9,15 +9,7 @@ from ..protocol.messages import JSON
 
 
 def read_arguments(typed: Iterable[str], schema: JSON) -> JSON:
-    """Return the arguments that were typed.
-
-    Args:
-        typed: each as `key=value` or `key:=json`.
-        schema: the JSON Schema of the tool's arguments.
-
-    Raises:
-        SetupError: one is neither, or is not of its type.
-    """
+    """Return the arguments that were typed. Raises `SetupError`."""
     arguments: JSON = {}
     for each in typed:
         name, equals, text = each.partition("=")
@@ -32,14 +24,7 @@ def read_arguments(typed: Iterable[str], schema: JSON) -> JSON:
 
 
 def read_answers(typed: Iterable[str]) -> dict[str, str | JSON]:
-    """Return the answers that were typed, by their keys: the fields of a form, or a text.
-
-    Args:
-        typed: each as `key=text`, or as `key={"field": ...}`.
-
-    Raises:
-        SetupError: one is neither.
-    """
+    """Return the answers that were typed, by their keys: the fields of a form, or a text. Raises `SetupError`."""
     answers: dict[str, str | JSON] = {}
     for each in typed:
         key, equals, text = each.partition("=")
@@ -50,16 +35,7 @@ def read_answers(typed: Iterable[str]) -> dict[str, str | JSON]:
 
 
 def read_field(name: str, text: str, schema: JSON) -> Any:
-    """Return the value of a field that was typed; for a list, it may be its one item.
-
-    Args:
-        name: the name of the field.
-        text: what was typed.
-        schema: the JSON Schema of the fields.
-
-    Raises:
-        SetupError: it is not of its type.
-    """
+    """Return the value of a field that was typed; for a list, it may be its one item. Raises `SetupError`."""
     value, is_item = _read(name, text, schema)
     return [value] if is_item else value
 

@@ -9,13 +9,12 @@ from typing import Any
 import click
 
 from ..deployment.review import LEVELS, Finding, gain_of_ratified
-from ..deployment.web_workers import ENVIRONMENT as WORKERS
+from ..deployment.shared_resources import WEB_CONCURRENCY
 from ..errors import SetupError, StoreUnavailable
 from ..renamed import collecting
 from ..server import MRTRServer
 from ..storage import ENVIRONMENT as DATABASE
-from .loading import find, takes_app
-from .variables import CommandOfVariables
+from .options import CommandOfVariables, find, takes_app
 
 
 @click.command(cls=CommandOfVariables)
@@ -24,7 +23,7 @@ from .variables import CommandOfVariables
 @click.option(
     "--workers",
     default=1,
-    envvar=WORKERS,
+    envvar=WEB_CONCURRENCY,
     type=click.IntRange(1),
     help="How many processes are to serve it, on all machines; WEB_CONCURRENCY or 1 by default.",
 )

@@ -1,11 +1,13 @@
-"""`mrtr-server dev`: serve an application for the one who writes it."""
+"""`mrtr-server new` and `dev`: make a project, and serve it for the one who writes it."""
 
 import os
 import secrets
+import shlex
 import signal
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from types import FrameType
 
 import click
@@ -13,19 +15,49 @@ import click
 from ..concurrency.shutdown import ENVIRONMENT as SHUTDOWN_SECONDS
 from ..crypto.keys import ENVIRONMENT as KEYS
 from ..crypto.keys import KEY_BYTES
-from ..deployment.environment import APPLICATION, variables
+from ..deployment.environment import variables
+from ..errors import SetupError
 from ..loopback import is_loopback_address
 from ..storage import ENVIRONMENT as DATABASE
-from .loading import import_app
-from .log_options import LEVELS
+from .options import LEVELS, import_app, takes_app
+
+
+@click.command()
+@click.argument("folder", metavar="NAME", type=click.Path(path_type=Path))
+def new(folder: Path) -> None:
+    """Make a project in the folder NAME.
+
+    It has a server with a tool, its tests, a Dockerfile and a CI workflow. The folder must be empty, or not there. Its
+    name is that of the project: lower-case letters, digits, - and _.
+    """
+    from ..new.project import installed_from, make_project
+
+    try:
+        package = make_project(folder)
+    except SetupError as error:
+        raise click.ClickException(str(error)) from None
+    except OSError as error:
+        raise click.ClickException(f"{error.filename or folder} can't be written: {error.strerror}") from None
+    click.echo(f"Made {folder}. Next:\n")
+    if folder.resolve() != Path.cwd():
+        click.echo(f"  cd {folder}")
+    click.echo(
+        f"  pip install -e '.[dev]'\n  pytest\n  mrtr-server dev {package}.server:app\n\n"
+        "Then open the address of the page that it prints, call the tool, and answer its questions."
+    )
+    if checkout := installed_from():
+        click.echo(
+            f"\nThis mrtr_server was installed from {checkout}. In another environment, install it from there "
+            f"first:\n\n  pip install {shlex.quote(f'{checkout}[fast]')}"
+        )
+
 
 SHUTDOWN = "3"
 """How long a process may take to make way for the next, in seconds, unless the environment says so."""
 
 
 @click.command()
-@click.argument("app", metavar="MODULE:APP", envvar=APPLICATION)
-@click.option("--app-dir", default="", metavar="PATH", help="The folder in which to look for MODULE.")
+@takes_app
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
 @click.option("--port", default=8000, show_default=True, type=click.IntRange(0, 65535), help="0 for any that is free.")
 @click.option("--reload/--no-reload", default=True, show_default=True, help="Restart when a file changes.")
@@ -115,8 +147,7 @@ def _environment(*, is_local: bool) -> Iterator[str]:
 
     The processes that follow each other have it in common, so flows and tasks continue in the next.
 
-    Args:
-        is_local: whether only programs of this machine reach the server, so that they may see what went wrong inside.
+    With `is_local`, only programs of this machine reach the server, so they may see what went wrong inside.
     """
     keys = ""
     has_database = bool(os.environ.get(DATABASE, "").strip())

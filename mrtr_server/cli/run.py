@@ -1,23 +1,26 @@
-"""`mrtr-server run`: serve an application over HTTP, with limits that a public server needs."""
+"""`mrtr-server run`, `stdio` and `worker`: serve an application, or run its tasks, until a signal ends it."""
 
+import asyncio
+import logging
 import logging.config
 import math
 import os
+import signal
 from dataclasses import replace
 from ipaddress import ip_network
+from types import FrameType
 from typing import Any
 
 import click
 
-from ..deployment.environment import APPLICATION, COMMAND_PREFIX, variables
-from ..deployment.web_workers import DECLARED
-from ..deployment.web_workers import ENVIRONMENT as WORKERS
+from ..concurrency.shutdown import end_process_in_time
+from ..deployment.environment import COMMAND_PREFIX, variables
+from ..deployment.shared_resources import DECLARED, WEB_CONCURRENCY
 from ..errors import SetupError
 from ..logs.formats import Format, log_config
 from ..server import MRTRServer
-from .loading import find
-from .log_options import takes_log_options
-from .variables import CommandOfVariables
+from ..transport.standard_streams import take_standard_streams
+from .options import CommandOfVariables, find, load, takes_app, takes_log_options
 from .web_servers import SERVERS, Serving, inherited_socket, raise_file_limit
 
 
@@ -48,15 +51,14 @@ logger = logging.getLogger("mrtr_server")
 
 
 @click.command(cls=CommandOfVariables, context_settings={"auto_envvar_prefix": OPTIONS})
-@click.argument("app", metavar="MODULE:APP", envvar=APPLICATION)
-@click.option("--app-dir", default="", metavar="PATH", help="The folder in which to look for MODULE.")
+@takes_app
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
 @click.option("--port", default=8000, show_default=True, type=click.IntRange(0, 65535), help="0 for any that is free.")
 @click.option("--uds", metavar="PATH", help="Listen on a socket of the file system instead.")
 @click.option(
     "--workers",
     default=1,
-    envvar=[f"{OPTIONS}_WORKERS", WORKERS],
+    envvar=[f"{OPTIONS}_WORKERS", WEB_CONCURRENCY],
     type=click.IntRange(1),
     help="How many processes serve; WEB_CONCURRENCY or 1 by default.",
 )
@@ -137,3 +139,64 @@ def _refuse_unknown_variables() -> None:
     unknown = sorted(name for name in os.environ if name.startswith(COMMAND_PREFIX) and name not in known)
     if unknown:
         raise click.ClickException(f"{', '.join(unknown)}: there is no such option; see mrtr-server run --help")
+
+
+@click.command()
+@takes_app
+def stdio(app: str, app_dir: str) -> None:
+    """Serve MODULE:APP to one client over stdio.
+
+    This is the command for the configuration of a desktop client, which starts it by itself and speaks to it over
+    standard input and output. MODULE:APP is an MRTRServer. It needs no keys and no database.
+
+    It ends when the client closes standard input, or at SIGTERM or Ctrl-C. Requests that still run have
+    MRTR_SHUTDOWN_SECONDS to end, or until the next signal.
+    """
+    try:
+        take_standard_streams()  # before the module prints anything
+        logging.basicConfig(format="%(levelname)s:     %(message)s")
+        load(app, app_dir).run_stdio()
+    except SetupError as error:
+        raise click.ClickException(str(error)) from None
+
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+@click.command()
+@takes_app
+@takes_log_options("warning")
+def worker(app: str, app_dir: str, log_format: Format, log_level: str) -> None:
+    """Run the tasks of MODULE:APP, an MRTRServer.
+
+    It serves no requests. It needs the database and the keys of its servers: in MRTR_DATABASE_URL and MRTR_KEYS, unless
+    the code gives them.
+
+    SIGTERM or Ctrl-C ends it: tasks are handed back at their next step, ask or checkpoint, and continue in other
+    workers. Rounds that have not ended after MRTR_SHUTDOWN_SECONDS are abandoned. A second signal ends it at once.
+    """
+    logging.config.dictConfig(log_config(log_format, log_level.upper()))
+    server = load(app, app_dir)
+    try:
+        asyncio.run(_work(server))
+    except SetupError as error:
+        raise click.ClickException(str(error)) from None
+    click.echo("Ended", err=True)
+
+
+async def _work(server: MRTRServer) -> None:
+    ends = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def end(_number: int, _frame: FrameType | None) -> None:
+        end_process_in_time(server.shutdown_seconds)
+        for number in _SIGNALS:
+            signal.signal(number, signal.SIG_DFL)
+        loop.call_soon_threadsafe(ends.set)
+
+    async with server.worker():
+        for number in _SIGNALS:
+            signal.signal(number, end)
+        click.echo(f"Running the tasks of {server.name!r} [{os.getpid()}]", err=True)
+        await ends.wait()
+        click.echo("Handing back the tasks that still run", err=True)

@@ -14,9 +14,9 @@ from urllib.parse import urlsplit
 from ..errors import BadReply, NotAnswered
 from ..extras import lacking
 from ..logs.formats import plain, plain_lines
-from ..protocol.addresses import fault_of_page
 from ..protocol.ask_kinds import Choice, Filled, Form, Link, Sampling
 from ..protocol.messages import JSON
+from ..protocol.outgoing import fault_of_page
 
 try:
     import questionary
@@ -48,10 +48,7 @@ Opener = Callable[[str], Any]
 class Asker:
     """Asks the person at the terminal. Ctrl-C dismisses a question, and a second one ends the command.
 
-    Args:
-        console: where texts are shown.
-        server: who asks: the host of the URL that was called, never a name that the server gives itself.
-        opener: opens a page, after a yes.
+    `server` is the host of the URL that was called, never a name that the server gives itself.
     """
 
     def __init__(self, console: Console, server: str, opener: Opener = webbrowser.open) -> None:

@@ -64,11 +64,7 @@ def raise_file_limit(wanted: int | None) -> int:
 
     It logs a warning where that is less than the connections need that are wanted.
 
-    Args:
-        wanted: how many connections are to be taken; None for as many as the limit allows, up to a sane number.
-
-    Returns:
-        How many connections are taken.
+    Return how many connections are taken: as many as are wanted, or as the limit allows, up to a sane number.
     """
     try:
         import resource
@@ -104,12 +100,7 @@ def inherited_socket(environment: Mapping[str, str] = os.environ) -> socket.sock
 
 
 def serve_with_uvicorn(serving: Serving, listening: socket.socket | None) -> None:
-    """Serve with uvicorn until a signal ends it.
-
-    Args:
-        serving: how.
-        listening: a socket that listens already; None to open one.
-    """
+    """Serve with uvicorn until a signal ends it. It opens a socket unless one listens already."""
     import uvicorn
 
     from ..uvicorn_http.bounded_protocol import BoundedProtocol
@@ -192,15 +183,7 @@ def _if_taken(function: Callable[..., Any], **given: Any) -> dict[str, Any]:
 
 
 def serve_with_granian(serving: Serving, listening: socket.socket | None) -> None:
-    """Serve with granian until a signal ends it.
-
-    Args:
-        serving: how.
-        listening: must be None: granian opens its own.
-
-    Raises:
-        SetupError: it is not installed, or it can't do what is asked.
-    """
+    """Serve with granian until a signal ends it. It opens its own socket. Raises `SetupError`."""
     try:
         from granian.constants import Interfaces
         from granian.http import HTTP1Settings

@@ -9,11 +9,11 @@ from ..errors import SetupError
 from ..flow.authorization import compile_hook
 from ..flow.hooks import CallHook, check_around, check_on_error
 from ..registration.inclusion import Inclusion, serves_any
-from ..registration.listed import name_of
 from ..registration.methods import marked_methods
 from ..registration.offering import Opening
 from ..registration.options import PromptOptions, ResourceOptions, ToolOptions
-from ..registration.overrides import overridden
+from ..registration.records import name_of
+from ..registration.registry import overridden
 from .wiring import ServerParts
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -21,7 +21,7 @@ from ..fields import Group, having
 from ..renamed import VARIABLES, is_collected, refused_variables
 from ..storage import ENVIRONMENT as DATABASE
 from .settings import Settings
-from .web_workers import DECLARED
+from .shared_resources import DECLARED
 
 logger = logging.getLogger("mrtr_server")
 
@@ -44,19 +44,12 @@ _ALLOWED = {"bool_parsing": "; write true or false"}
 
 
 class Variable(NamedTuple):
-    """A variable of the environment.
-
-    Args:
-        name: in capitals.
-        group: the field of `Settings` whose value has the setting, such as "limits"; empty for one that stands alone.
-        setting: the field.
-        kind: what it takes, as a type.
-    """
+    """A variable of the environment."""
 
     name: str
-    group: str
+    group: str  # the field of `Settings` whose value has the setting, such as "limits"; empty for one that stands alone
     setting: str
-    kind: Any
+    kind: Any  # what it takes, as a type
 
     @property
     def field(self) -> str:
@@ -114,11 +107,7 @@ def _split(text: Any) -> Any:
 def with_environment(settings: Settings[Any]) -> tuple[Settings[Any], SetupError | None]:
     """Return the settings of a server, with those from the environment that its code does not give.
 
-    Args:
-        settings: what the code gives.
-
-    Returns:
-        The settings, and why the environment can't be used; None if it can. The settings are those of the code then.
+    Return also why the environment can't be used; None if it can. If not, the settings are those of the code.
     """
     if refused := [each for each in refused_variables(os.environ) if not is_collected(each)]:
         return settings, SetupError("; ".join(refused))
@@ -187,8 +176,7 @@ def _changed(settings: Settings[Any], values: Mapping[Variable, Any]) -> Setting
 def unknown_variables(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Return the variables that look like settings and are none, each with what to do about it.
 
-    Args:
-        environment: where to look. Values are never shown.
+    Values are never shown.
     """
     known = {*_variables(), *ELSEWHERE, DIRECT_DATABASE, APPLICATION, CALL_TOKEN, DECLARED}
     known |= VARIABLES.keys()  # which are refused

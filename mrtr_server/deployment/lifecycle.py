@@ -40,18 +40,8 @@ def note_page_is_shown() -> None:
 class Lifecycle:
     """Starts a server, and ends it.
 
-    Args:
-        name: the server's, for the log.
-        enter: makes the context manager of `lifespan=`.
-        shared: checks the store, and closes it.
-        threads: abandoned at the end if they still run.
-        admission: drains.
-        redeemers: finish the rounds whose clients have gone.
-        worker: hands back its tasks.
-        rates: closes its connections.
-        observe: lets calls be observed from now on, where that is wanted.
-        page: the path of the page that shows what is inside the server, with its token; empty where there is none.
-        lame_duck: how long the server accepts connections after SIGTERM, in seconds.
+    `page` is the path of the page that shows what is inside the server, with its token; empty where there is none.
+    After SIGTERM the server accepts connections for `lame_duck` seconds.
     """
 
     def __init__(
@@ -88,13 +78,7 @@ class Lifecycle:
         """Whether SIGTERM is heard: from the startup on; or from the first request, where the server is mounted."""
 
     async def serve(self, receive: Receive, send: Send, *, run_tasks: bool) -> None:
-        """Serve the lifespan of an ASGI server: start, and end when it says so.
-
-        Args:
-            receive: gives the events of the ASGI server.
-            send: takes the responses to them.
-            run_tasks: whether this process runs tasks.
-        """
+        """Serve the lifespan of an ASGI server: start, and end when it says so."""
         await receive()
         if refusal := self._shared.refusal or await self._shared.check():
             await send({"type": "lifespan.startup.failed", "message": refusal})
@@ -123,11 +107,7 @@ class Lifecycle:
 
     @asynccontextmanager
     async def embed(self, *, run_tasks: bool) -> AsyncIterator[None]:
-        """Run the server within another application, for as long as the block lasts; see `run`.
-
-        Raises:
-            SetupError: the server can't start.
-        """
+        """Run the server within another application, for as long as the block lasts; see `run`. Raises `SetupError`."""
         if refusal := self._shared.refusal or await self._shared.check():
             raise SetupError(refusal)
         self.hear_sigterm()
@@ -140,11 +120,7 @@ class Lifecycle:
 
     @asynccontextmanager
     async def run(self, *, run_tasks: bool) -> AsyncIterator[None]:
-        """Run the server for as long as the block lasts: enter `lifespan=`, run tasks, and at the end drain.
-
-        Args:
-            run_tasks: whether this process runs tasks.
-        """
+        """Run the server for as long as the block lasts: enter `lifespan=`, run tasks, and at the end drain."""
         shutdown = self._admission.shutdown
         self._runs += 1
         self._admission.reopen()
@@ -199,8 +175,7 @@ class Lifecycle:
     def _show_page(self, root: str) -> None:
         """Log the address of the page with its token, at a level at which its author sees it under any web server.
 
-        Args:
-            root: the address of the server; empty where that is not known.
+        `root` is the address of the server; empty where that is not known.
         """
         if self._page and not _page_is_shown:
             where = "" if root else " below where this server is mounted or served"

@@ -16,9 +16,8 @@ from ..limits import Limits
 from ..loopback import is_loopback_address
 from ..protocol.served_dialects import ServedDialects
 from ..registration.handlers import asked_fields, asks, confirms_by_code
-from ..registration.prompts import Prompt
+from ..registration.records import Prompt, Resource
 from ..registration.registry import Registry
-from ..registration.resources import Resource
 from ..registration.tools import Tool
 from ..storage import ENVIRONMENT as DATABASE
 from ..transport.authentication import NOT_SERVED, WELL_KNOWN, is_served
@@ -79,15 +78,7 @@ def review(
 ) -> list[Finding]:
     """Return what is wrong or risky about a server, the worst first.
 
-    Args:
-        settings: what it is made with.
-        registry: what it offers.
-        shared: what its replicas share.
-        dialects: what it speaks.
-        host: the address that it is to listen on.
-        workers: how many processes are to serve it, on all machines.
-        server: the server itself, as the routes of a site know it.
-        site: the application around it; None if there is none.
+    `server` is the server as the routes of a site know it; `site` is the application around it, if there is one.
     """
     found = [
         *(Finding("warning", "environment", advice) for advice in unknown_variables().values()),

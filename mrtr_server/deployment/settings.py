@@ -18,7 +18,7 @@ from ..errors import SetupError, check_scopes
 from ..fields import POSITIVE_SECONDS, Group, has, several, takes
 from ..flow.authorization import Authorize
 from ..limits import Limits
-from ..protocol.addresses import fault_of_page
+from ..protocol.outgoing import fault_of_page
 from ..protocol.served_dialects import check_dialects
 from ..rates.rate_limiter import RateLimits
 from ..registration.options import TAKES_ICONS, Icons

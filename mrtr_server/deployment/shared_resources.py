@@ -1,7 +1,12 @@
-"""What all replicas of a server share: its keys and its store."""
+"""What all replicas of a server share: its keys and its store; and how many workers this process can see there are."""
 
 import logging
+import os
+import sys
 from collections.abc import Callable, Sequence
+from itertools import zip_longest
+from pathlib import PurePath
+from types import FrameType
 from typing import Any
 
 from ..crypto.keys import ENVIRONMENT as KEYS
@@ -14,7 +19,6 @@ from ..storage.health import Outage
 from ..storage.memory import InProcessStore
 from ..storage.watched import WatchedStore
 from ..tally import Tally
-from .web_workers import worker_count
 
 logger = logging.getLogger("mrtr_server")
 
@@ -22,15 +26,8 @@ logger = logging.getLogger("mrtr_server")
 class SharedResources:
     """Uses the keys and the store that are given, or makes this process's own where that does no harm.
 
-    Args:
-        name: the server's, for the log.
-        keys, store: as for `MRTRServer`.
-        clock: returns the time, in seconds since the epoch.
-        lease: how long a replica may be silent before others take its tasks over, in seconds.
-        tally: counts what happens at the store.
-
-    Raises:
-        SetupError: what is given can't be used, and there is one worker only. With several, `refusal` says so.
+    `lease` is how long a replica may be silent before others take its tasks over, in seconds. What is given and can't
+    be used raises `SetupError` where there is one worker only; with several, `refusal` says so.
     """
 
     def __init__(
@@ -63,8 +60,7 @@ class SharedResources:
     async def check(self) -> str:
         """Reach for the store when the server starts.
 
-        Returns:
-            Why the server may not start; empty where it may, as where the store is only away: the log says so then.
+        Return why the server may not start; empty where it may, as where the store is only away: the log says so then.
         """
         try:
             await self.store.check()
@@ -82,10 +78,8 @@ class SharedResources:
     def require_shared_store(self, name: str, *, needed: bool = False) -> None:
         """Note that states of a tool, prompt or resource are redeemed once.
 
-        Args:
-            name: its name.
-            needed: whether its author asked for that, so that several workers without one store must not start. If not,
-                the log says once how far it goes.
+        With `needed`, its author asked for that, so several workers without one store must not start. Otherwise the log
+        says once how far it goes.
         """
         if self.store.shared or self._store_failed:
             return
@@ -104,15 +98,7 @@ class SharedResources:
             )
 
     def runs_tasks(self, tool: str, *, run_tasks: bool) -> None:
-        """Note that a tool's calls become tasks.
-
-        Args:
-            tool: its name.
-            run_tasks: whether this process runs them.
-
-        Raises:
-            SetupError: the store that was given keeps no tasks.
-        """
+        """Note that a tool's calls become tasks. Raises `SetupError`."""
         if not self.store.keeps_tasks:
             raise SetupError(f"{tool!r} has tasks, and the store= can't keep any; derive its class from TaskStore")
         self.keeps(f"the tasks of {tool!r}")
@@ -220,3 +206,63 @@ class SharedResources:
     def _refuse(self, why: str) -> None:
         self.refusal = f"{self._name}: {why}"
         logger.error("%s", self.refusal)
+
+
+DECLARED = "MRTR_WORKERS"
+"""How many workers there are, where `mrtr-server run` or an operator says so."""
+
+WEB_CONCURRENCY = "WEB_CONCURRENCY"
+"""How many workers uvicorn starts, where nothing else says so."""
+
+_OURS = ("mrtr-server", "mrtr_server")
+_SERVERS = ("uvicorn", "gunicorn", "hypercorn", "granian")
+
+
+def worker_count() -> int:
+    """Return the number of workers that the web server was told to start; 1 where nothing says otherwise.
+
+    What is said first counts: by `MRTR_WORKERS`; by the arguments of the command, which new processes inherit; by the
+    settings of the server, which loads the application, so that its own frames are on the stack; by `WEB_CONCURRENCY`.
+    """
+    declared = _in_environment(DECLARED) or _in_arguments(sys.argv) or _in_frames()
+    return declared or (_in_environment(WEB_CONCURRENCY) if "uvicorn" in sys.modules else 0) or 1
+
+
+def _in_environment(name: str) -> int:
+    given = os.environ.get(name, "")
+    return max(1, int(given)) if given.isdecimal() else 0  # anything else is refused by whoever starts workers
+
+
+def _in_arguments(arguments: Sequence[str]) -> int:
+    """Return the number that a command was given; 0 where it was given none, or is no command of a web server."""
+    path = PurePath(arguments[0])
+    command = path.parent.name if path.name == "__main__.py" else path.stem
+    if command in _OURS or (command == "uvicorn" and "--reload" in arguments):
+        return 1
+    if command not in _SERVERS:
+        return 0
+    for argument, following in zip_longest(arguments[1:], arguments[2:], fillvalue=""):
+        given = following if argument in ("--workers", "-w") else argument.removeprefix("--workers=").removeprefix("-w")
+        if given != argument and given.isdecimal():
+            return int(given)
+    return 0
+
+
+def _in_frames() -> int:
+    """Return the number in the settings of the server that is on the stack, such as those in a file; 0 if none is."""
+    most = 0
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        most = max(most, *(_in_settings(frame.f_locals.get(name)) for name in ("self", "config")))
+        frame = frame.f_back
+    return most
+
+
+def _in_settings(owner: Any) -> int:
+    packages = {each.__module__.partition(".")[0] for each in type(owner).__mro__}
+    if packages.isdisjoint(_SERVERS):
+        return 0
+    if "uvicorn" in packages and getattr(owner, "reload", False):  # there is one, whatever its settings say
+        return 1
+    found = getattr(getattr(owner, "cfg", owner), "workers", 0)  # a worker of gunicorn has its settings
+    return found if isinstance(found, int) else 0

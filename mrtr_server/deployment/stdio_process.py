@@ -21,13 +21,7 @@ _HINT = "Waiting for an MCP client on standard input: clients start this command
 def run_stdio(parts: ServerParts, user: Any, scopes: frozenset[str]) -> None:
     """Serve the client that started this process, until it closes standard input.
 
-    Args:
-        parts: the server.
-        user: on whose behalf the client sends, as Starlette's `request.user`; None for nobody in particular.
-        scopes: what that user may do.
-
-    Raises:
-        SetupError: the server can't start.
+    `user` is on whose behalf the client sends, as Starlette's `request.user`. Raises `SetupError`.
     """
     streams = take_standard_streams()
     if os.isatty(streams.input):

@@ -57,21 +57,7 @@ class _Names:
 
 
 class ServerTelemetry:
-    """Connects a server with what measures it, in one place.
-
-    Args:
-        settings: the server's.
-        clock: returns the time, in seconds since the epoch.
-        tally: what it counts.
-        registry: what it offers.
-        quotas: makes the digests of callers.
-        admission: knows how many calls wait, and whether the server drains.
-        store: what is shared.
-        vitals: looks at the store.
-        places: count what is held, by limits.
-        worker: runs tasks.
-        redeemers: keep outcomes that the store has not taken.
-    """
+    """Connects a server with what measures it, in one place."""
 
     def __init__(
         self,
@@ -167,11 +153,7 @@ class ServerTelemetry:
         }
 
     def page(self, refusals: RefusalLog) -> Metadata | None:
-        """Return what shows the metrics; None where they are not shown.
-
-        Args:
-            refusals: logs refused requests.
-        """
+        """Return what shows the metrics; None where they are not shown."""
         shown = self._settings.metrics
         if shown is None:
             return None

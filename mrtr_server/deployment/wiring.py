@@ -70,17 +70,7 @@ from .telemetry import ServerTelemetry
 
 
 class ServerParts:
-    """The parts of a server that outlive a request.
-
-    Args:
-        settings: what the server is made with.
-        registry: what it offers; more may come.
-        server: the server itself, which routes and `lifespan=` know.
-        clock: returns the time, in seconds since the epoch.
-
-    Raises:
-        SetupError: something does not fit together; the message says what.
-    """
+    """The parts of a server that outlive a request."""
 
     def __init__(
         self, settings: Settings[Any], registry: Registry, server: ASGIApp, clock: Callable[[], float]

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, overload
 
 from ..callbacks.callback_service import Callback, CallbackLink
 from ..hints import CONTEXT, attributes_of
-from ..protocol.callers import ClientInfo, Principal
+from ..protocol.callers import ClientInfo, Principal, request_of
 from ..protocol.messages import LOG_LEVELS, NOTHING, ComeBack, LogLevel, LogMessage, Outlet, Progress
-from ..protocol.users import request_of
 from ..schema.uri_templates import UriTemplate
 from .asks import Ask, Confirm, Elicit, ListRoots, Root
 from .sampling import Sample, Sampled

@@ -10,9 +10,9 @@ from ..callbacks.callback_service import NOWHERE, Callback, CallbackLink, Report
 from ..crypto.digests import digest
 from ..errors import FlowError, InvalidAnswer, SetupError
 from ..logs.tracebacks import calls_author
-from ..protocol.addresses import fault_of_page
 from ..protocol.ask_kinds import CALLBACK, URL
 from ..protocol.messages import JSON, Question
+from ..protocol.outgoing import fault_of_page
 from ..schema.misfits import describe
 from .asks import Ask, Text, accepted, written
 

@@ -40,22 +40,14 @@ ANSWERED_ELSEWHERE = "It was answered elsewhere"
 
 @dataclass(slots=True)
 class Asked:
-    """A question that went out.
+    """A question that went out."""
 
-    Args:
-        round: names the round that asked.
-        key: of the question within it.
-        expires: when it expires, in seconds since the epoch.
-        asker: names the process that asked, where it shares no store with others.
-        at: when it asked, in seconds since the epoch; likewise.
-        row: the key of the row that has its answer; empty where it is not known yet, see `Answers.row_of`.
-    """
-
-    round: str
-    key: str
-    expires: float
-    asker: str = field(default="", compare=False)
-    at: float = field(default=0.0, compare=False)
+    round: str  # names the round that asked
+    key: str  # of the question within it
+    expires: float  # when it expires, in seconds since the epoch
+    asker: str = field(default="", compare=False)  # names the process that asked, where it shares no store with others
+    at: float = field(default=0.0, compare=False)  # when it asked, in seconds since the epoch; likewise
+    # The key of the row that has its answer; empty where it is not known yet, see `Answers.row_of`.
     row: str = field(default="", compare=False)
 
 
@@ -250,17 +242,11 @@ def read_answer(question: Question, answer: JSON) -> JSON:
 
 @dataclass(frozen=True, slots=True)
 class AskedByTask:
-    """A question of a task that went out.
-
-    Args:
-        task: its id.
-        key: of the question within it.
-        session: the session that the task belongs to, where there is no principal.
-    """
+    """A question of a task that went out."""
 
     task: str
-    key: str
-    session: str
+    key: str  # of the question within it
+    session: str  # the session that the task belongs to, where there is no principal
 
 
 class TaskAsks:

@@ -53,17 +53,12 @@ _numbers = count()
 
 @dataclass(slots=True)
 class Origin:
-    """The request that opened a call, so that another replica can load it.
-
-    Args:
-        method, params, request_id: of the request, as sent.
-        session: its session, with the version that the client speaks.
-    """
+    """The request that opened a call, so that another replica can load it."""
 
     method: str
     params: JSON
     request_id: str | int
-    session: Session
+    session: Session  # its session, with the version that the client speaks
 
     def params_to_use(self) -> JSON:
         """Return the parameters for one round, whose handler may change what is within its arguments."""
@@ -75,34 +70,21 @@ class Origin:
 
 @dataclass(slots=True)
 class Event:
-    """Where a stream stands. It moves on with the stream.
+    """Where a stream stands. It moves on with the stream."""
 
-    Args:
-        origin: the request that opened it.
-        run: names the first round of a call while it runs; empty once it has ended.
-        state: the sealed journal of the round that ended with questions.
-        questions: by key.
-        expires: when they expire, in seconds since the epoch.
-        progress: the progress that was sent last.
-        sent: how many of the questions were sent before.
-        seen: of a request for the result of a task, the questions that were sent before and are open, or whose page has
-            not reported yet: the name of that page, or nothing, by their keys.
-        size: how large it is, in bytes, once it was sealed or read from its id.
-        is_lost: whether the store has it no more, so that only the method, the id and the version are known.
-        epoch: the epoch of the store that the state names; empty where it names none.
-    """
-
-    origin: Origin
-    run: str = ""
-    state: str = ""
-    questions: dict[str, Question] = field(default_factory=dict)
-    expires: float = 0.0
-    progress: float = NONE_YET
-    sent: int = 0
-    is_lost: bool = False
+    origin: Origin  # the request that opened it
+    run: str = ""  # names the first round of a call while it runs; empty once it has ended
+    state: str = ""  # the sealed journal of the round that ended with questions
+    questions: dict[str, Question] = field(default_factory=dict)  # by key
+    expires: float = 0.0  # when they expire, in seconds since the epoch
+    progress: float = NONE_YET  # the progress that was sent last
+    sent: int = 0  # how many of the questions were sent before
+    is_lost: bool = False  # whether the store has it no more, so that only the method, the id and the version are known
+    # Of a request for the result of a task, the questions that were sent before and are open, or whose page has not
+    # reported yet: the name of that page, or nothing, by their keys.
     seen: Mapping[str, str] = field(default_factory=dict)
-    size: int = 0
-    epoch: str = ""
+    size: int = 0  # how large it is, in bytes, once it was sealed or read from its id
+    epoch: str = ""  # the epoch of the store that the state names; empty where it names none
 
     def move_on(self, outcome: NeedsInput | HandedOver, progress: float) -> None:
         """Stand where a round has ended."""
@@ -131,25 +113,15 @@ class Event:
 
 @dataclass(slots=True)
 class SealedEvent:
-    """An event's id, still without the number of questions that were sent.
-
-    Args:
-        id: the id.
-        questions: how many the event has.
-        payload: the event, if the id holds it.
-        row: the key of the row that holds it, if it is too long for a header; empty otherwise.
-        sealed: what that row is to hold, until it does.
-        keep: how long it is kept, in seconds.
-        quota: how much its caller may keep.
-    """
+    """An event's id, still without the number of questions that were sent."""
 
     id: str
-    questions: int = 0
-    payload: bytes = b""
-    row: str = ""
-    sealed: bytes = b""
-    keep: float = 0.0
-    quota: Quota = ANY
+    questions: int = 0  # how many the event has
+    payload: bytes = b""  # the event, if the id holds it
+    row: str = ""  # the key of the row that holds it, if it is too long for a header; empty otherwise
+    sealed: bytes = b""  # what that row is to hold, until it does
+    keep: float = 0.0  # how long it is kept, in seconds
+    quota: Quota = ANY  # how much its caller may keep
 
     @property
     def is_smaller(self) -> bool:

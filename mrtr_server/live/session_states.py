@@ -74,19 +74,13 @@ _numbers = count()
 
 @dataclass(frozen=True, slots=True)
 class SessionState:
-    """What a session has set.
+    """What a session has set."""
 
-    Args:
-        level: the least severe log messages that it wants.
-        resources: the URIs that it listens to, with the time since when, in seconds since the epoch.
-        ended: whether its client has ended it.
-        pages: the pages that it waits for.
-    """
-
-    level: LogLevel = DEFAULT_LEVEL
+    level: LogLevel = DEFAULT_LEVEL  # the least severe log messages that it wants
+    # The URIs that it listens to, with the time since when, in seconds since the epoch.
     resources: Mapping[str, float] = field(default_factory=dict)
-    ended: bool = False
-    pages: tuple[str, ...] = ()
+    ended: bool = False  # whether its client has ended it
+    pages: tuple[str, ...] = ()  # the pages that it waits for
 
 
 NOTHING_SET = SessionState()

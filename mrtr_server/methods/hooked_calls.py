@@ -16,11 +16,11 @@ from ..flow.hooks import CallHook, CallInfo, Ended, Failure, Word
 from ..flow.lifespans import Lifespans
 from ..logs.failures import Noted, noting
 from ..logs.tracebacks import take_locals
+from ..protocol.callers import request_of
 from ..protocol.messages import ASKING_METHODS, JSON, Call, Complete, Outcome, Outlet
 from ..protocol.trace import End
-from ..protocol.users import request_of
+from ..registration.records import Resource
 from ..registration.registry import Registry
-from ..registration.resources import Resource
 from ..tasks.round_executor import TaskEnd
 from ..tasks.task_run import TaskRun
 from ..well_formed import write_json

@@ -13,9 +13,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ..flow.inspection import describe_journal
 from ..methods.middleware import Came, Middleware, watch
+from ..protocol.callers import RecordedUser
 from ..protocol.messages import JSON, Call, Outlet
 from ..protocol.trace import HEARD, Event
-from ..protocol.users import RecordedUser
 from ..tasks.task_run import TaskRun
 from ..transport.response_writer import respond
 from .local import TOKEN, why_not_page

@@ -93,32 +93,24 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskKind:
-    """What is different in a kind of ask.
+    """What is different in a kind of ask."""
 
-    Args:
-        name: with which the digests of its questions begin, and by which operators know it. It contains no dot.
-        method: the request that the client is to fulfil.
-        capabilities: what a client may have to declare for it, each as a dotted path. The first is what every question
-            of the kind needs.
-        read: from the key and the parameters of a question to what the client's program is shown. Raises `BadReply`.
-        write: from what the program answers to the answer on the wire.
-        required: the member that every answer has.
-        mode: of an elicitation; empty for all else. A person who does not answer has dismissed an elicitation.
-        approves: whether an answer approves something, so that it counts only for the question that was shown: with
-            its state, and by its own name.
-        can_not: what a client can't do that gives the same misfit twice, as in "can't show this form".
-        text: from the parameters of a question to what a person reads.
-    """
-
-    name: str
-    method: str
+    name: str  # with which the digests of its questions begin, and by which operators know it. It contains no dot
+    method: str  # the request that the client is to fulfil
+    # What a client may have to declare for it, each as a dotted path. The first is what every question of the kind
+    # needs.
     capabilities: tuple[str, ...]
+    # From the key and the parameters of a question to what the client's program is shown. Raises `BadReply`.
     read: Callable[[str, JSON], Any]
-    write: Callable[[Any], JSON] = dict
-    required: str
-    mode: str = ""
+    write: Callable[[Any], JSON] = dict  # from what the program answers to the answer on the wire
+    required: str  # the member that every answer has
+    mode: str = ""  # of an elicitation; empty for all else. A person who does not answer has dismissed an elicitation
+    # Whether an answer approves something, so that it counts only for the question that was shown: with its state,
+    # and by its own name.
     approves: bool = False
+    # What a client can't do that gives the same misfit twice, as in "can't show this form".
     can_not: str = "do what it was asked"
+    # From the parameters of a question to what a person reads.
     text: Callable[[JSON], str] = lambda params: str(params.get("message", ""))
 
     @property

@@ -16,9 +16,7 @@ from pydantic import (
 from pydantic.alias_generators import to_camel
 
 from ..errors import SetupError
-from .addresses import fault_of_icon, fault_of_uri
-from .media import Base64, MimeType, of_kinds, without_url
-from .meta import Meta
+from .outgoing import Base64, Meta, MimeType, fault_of_icon, fault_of_uri, of_kinds, without_url
 
 
 def _without(fault_of: Callable[[str], str]) -> AfterValidator:

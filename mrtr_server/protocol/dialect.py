@@ -37,8 +37,7 @@ from ..errors import (
 from ..limits import LONGEST_KEY, LONGEST_NAME, check_length, too_long
 from ..well_formed import write_json
 from .callers import Sender
-from .headers import NAME_FIELDS, VERSION_HEADER, Mirrored
-from .jsonrpc import Envelope
+from .envelope import NAME_FIELDS, VERSION_HEADER, Envelope, Mirrored
 from .messages import (
     ASKING_METHODS,
     JSON,
@@ -107,27 +106,17 @@ class Reply(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Surface:
-    """What a dialect must know about the server.
+    """What a dialect must know about the server."""
 
-    Args:
-        info: the server's name, version and so on, in the shape of `Implementation`.
-        versions: the protocol versions that are served, the preferred one first.
-        mirrored: returns the parameters of a tool that headers mirror.
-        task_support: returns whether a tool's calls become tasks.
-        output_schema: returns the schema of a tool's results; None if they are text and content.
-        sessions: makes and opens session ids; None where no served version has any.
-        takes_tasks: returns whether the server has tasks, or may have them later.
-        single_use: returns whether each state of a tool is redeemed once.
-    """
-
-    info: JSON
-    versions: list[str]
-    mirrored: Mirrored
-    task_support: Callable[[str], TaskSupport]
+    info: JSON  # the server's name, version and so on, in the shape of `Implementation`
+    versions: list[str]  # the protocol versions that are served, the preferred one first
+    mirrored: Mirrored  # returns the parameters of a tool that headers mirror
+    task_support: Callable[[str], TaskSupport]  # returns whether a tool's calls become tasks
+    # Returns the schema of a tool's results; None if they are text and content.
     output_schema: Callable[[str], JSON | None] = lambda tool: None
-    sessions: Sessions | None = None
-    takes_tasks: Callable[[], bool] = lambda: False
-    single_use: Callable[[str], bool] = lambda tool: False
+    sessions: Sessions | None = None  # makes and opens session ids; None where no served version has any
+    takes_tasks: Callable[[], bool] = lambda: False  # returns whether the server has tasks, or may have them later
+    single_use: Callable[[str], bool] = lambda tool: False  # returns whether each state of a tool is redeemed once
 
 
 def names_version(envelope: Envelope) -> bool:
@@ -148,11 +137,7 @@ def unclaimed(envelope: Envelope, versions: list[str]) -> RequestError:
 
 
 class Dialect(ABC):
-    """How messages of some versions look: it loads calls from envelopes, and dumps outcomes to bytes.
-
-    Args:
-        surface: what to know about the server.
-    """
+    """How messages of some versions look: it loads calls from envelopes, and dumps outcomes to bytes."""
 
     name: ClassVar[str]
     version: ClassVar[str] = ""

@@ -47,15 +47,10 @@ SEND_STATE = "send back the requestState that is beside the question"
 
 
 class AnswerLocation(NamedTuple):
-    """Where the answer to a question is found.
+    """Where the answer to a question is found."""
 
-    Args:
-        member: the member of the message that has it; see `AskKind.member`.
-        names: the fields of the form that it fills in; none for all else.
-    """
-
-    member: str
-    names: list[str]
+    member: str  # the member of the message that has it; see `AskKind.member`
+    names: list[str]  # the fields of the form that it fills in; none for all else
 
 
 AnswerLocations = dict[str, AnswerLocation]
@@ -65,14 +60,7 @@ _LOCATIONS = TypeAdapter(AnswerLocations)
 
 
 class Given:
-    """The answers beside the `params` of a request, which name no question.
-
-    Args:
-        members: what the request has of `elicitation`, `sampling` and `roots`.
-
-    Raises:
-        InvalidParams: an answer is no object.
-    """
+    """The answers beside the `params` of a request, which name no question."""
 
     def __init__(self, members: Mapping[str, Any]) -> None:
         self._items = {member: _objects(member, items) for member, items in members.items()}
@@ -193,19 +181,12 @@ class Followed(Call):
 
 @request
 class BegunAnew(Followed):
-    """A call without a state, whose answers count for what its first round asks.
-
-    Args:
-        given: the answers.
-        sent: its parameters as JSON, since a handler may change them.
-        is_single_use: whether its states are redeemed once.
-        one_by_one: whether its client is shown one question at a time.
-    """
+    """A call without a state, whose answers count for what its first round asks."""
 
     given: Given = field(kw_only=True)
-    sent: bytes = field(kw_only=True, repr=False)
-    is_single_use: bool = False
-    one_by_one: bool = False
+    sent: bytes = field(kw_only=True, repr=False)  # its parameters as JSON, since a handler may change them
+    is_single_use: bool = False  # whether its states are redeemed once
+    one_by_one: bool = False  # whether its client is shown one question at a time
 
     async def follow(self, dispatch: Dispatch, outlet: Outlet) -> Outcome:
         """Run the first round, and the rounds that its answers are for. Raises `RequestError`."""
@@ -258,11 +239,7 @@ class BegunAnew(Followed):
 
 
 class _Growing:
-    """An outlet that leaves out what an earlier round of the same request has sent: progress grows (Progress).
-
-    Args:
-        outlet: takes the notes.
-    """
+    """An outlet that leaves out what an earlier round of the same request has sent: progress grows (Progress)."""
 
     def __init__(self, outlet: Outlet) -> None:
         self._outlet = outlet

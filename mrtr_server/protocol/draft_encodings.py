@@ -22,7 +22,7 @@ from .callers import Sender
 from .dialect import result, with_related
 from .draft_answers import SEND_STATE, BegunAnew, Followed, Given, open_locations, with_locations
 from .drafts import SepDraftDialect, either, meta_of
-from .jsonrpc import Envelope
+from .envelope import Envelope
 from .messages import (
     ASKING_METHODS,
     FIRST,
@@ -159,13 +159,9 @@ class AdditionalInfo(Encoding):
 
 @request
 class PartialResult(Followed):
-    """A request for the result of a task, for which a reply that asks has as much of the result as there is by then.
+    """A request for the result of a task, for which a reply that asks has as much of the result as there is by then."""
 
-    Args:
-        content: that part of it, by block.
-    """
-
-    content: dict[int, JSON] = field(default_factory=dict, kw_only=True, repr=False)
+    content: dict[int, JSON] = field(default_factory=dict, kw_only=True, repr=False)  # that part of it, by block
 
     @override
     def follow(self, dispatch: Dispatch, outlet: Outlet) -> Awaitable[Outcome]:

@@ -35,8 +35,7 @@ from .dialect import (
     with_related,
     with_stream,
 )
-from .headers import SESSION_HEADER, VERSION_HEADER, check_headers, check_method, check_name
-from .jsonrpc import NO_METHOD, Envelope
+from .envelope import NO_METHOD, SESSION_HEADER, VERSION_HEADER, Envelope, check_headers, check_method, check_name
 from .messages import (
     ASKING_METHODS,
     JSON,

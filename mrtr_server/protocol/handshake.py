@@ -48,10 +48,17 @@ from .dialect import (
     with_related,
     with_stream,
 )
-from .handshake_forms import (
+from .envelope import NO_METHOD, SESSION_HEADER, VERSION_HEADER, Envelope, check_headers
+from .handshake_versions import (
+    BY_NAME,
     CAPABILITY,
+    HEADERS,
+    NEWEST,
     OFFER,
+    UNNAMED,
+    VERSIONS,
     EntryWriter,
+    HandshakeVersion,
     content_of,
     created_body,
     has_ended_message,
@@ -63,10 +70,7 @@ from .handshake_forms import (
     seen_body,
     task_body,
 )
-from .handshake_forms import METHODS as TASK_METHODS
-from .handshake_versions import BY_NAME, HEADERS, NEWEST, UNNAMED, VERSIONS, HandshakeVersion
-from .headers import SESSION_HEADER, VERSION_HEADER, check_headers
-from .jsonrpc import NO_METHOD, Envelope
+from .handshake_versions import METHODS as TASK_METHODS
 from .messages import (
     JSON,
     LOG_LEVELS,
@@ -122,10 +126,7 @@ _NO_RESOURCE = -32002
 class HandshakeDialect(Dialect):
     """The dialect of 2025-11-25, and of the versions before it.
 
-    Args:
-        surface: what to know about the server.
-        version: the version that it writes. `speaking` finds that of each request.
-        forms: the dialects of all versions, by name; made by the first one.
+    `forms` has the dialects of all versions, by name; the first one makes it.
     """
 
     name = NEWEST.name
@@ -225,14 +226,7 @@ class HandshakeDialect(Dialect):
         return self.load_call_of(envelope, sender, self.session_of(envelope.headers, sender.principal))
 
     def load_call_of(self, envelope: Envelope, sender: Sender, session: Session, *, can_move: bool = False) -> Call:
-        """Return the call in a request of a session; see `load_call`.
-
-        Args:
-            envelope: the message with its headers.
-            sender: who sent it.
-            session: the session.
-            can_move: whether its connection lets an open call continue elsewhere.
-        """
+        """Return the call in a request of a session; see `load_call`."""
         method = envelope.method
         if not method:
             raise InvalidRequest(NO_METHOD, envelope.id)

@@ -21,16 +21,10 @@ _EXAMPLE = 'region: Annotated[str, Header("Region")]'
 
 @dataclass(frozen=True, slots=True)
 class HeaderParameter:
-    """One parameter that a header mirrors.
+    """One parameter that a header mirrors."""
 
-    Args:
-        header: the whole header's name, in lower case.
-        path: the chain of property names that leads to the value.
-        kind: `"string"`, `"integer"` or `"boolean"`.
-    """
-
-    header: str
-    path: tuple[str, ...]
+    header: str  # the whole header's name, in lower case
+    path: tuple[str, ...]  # the chain of property names that leads to the value
     kind: str
 
 

@@ -55,17 +55,12 @@ class NamedChoices(list[JSON]):
 
 @dataclass(frozen=True, slots=True)
 class TaskOffer:
-    """The client takes a task in place of a result.
+    """The client takes a task in place of a result."""
 
-    Args:
-        ttl: how long it would like the task to be kept, in seconds; None to leave that to the server.
-        first_ask: whether it would rather wait for the first ask, or the end, than get a reply that work has begun.
-        at_once: whether it takes nothing but a task, and that before anything runs.
-    """
-
-    ttl: float | None = None
+    ttl: float | None = None  # how long it would like the task to be kept, in seconds; None to leave that to the server
+    # Whether it would rather wait for the first ask, or the end, than get a reply that work has begun.
     first_ask: bool = False
-    at_once: bool = False
+    at_once: bool = False  # whether it takes nothing but a task, and that before anything runs
 
 
 SHORT_MESSAGE = 256
@@ -99,25 +94,15 @@ PAGE = ("elicitation.url",)
 
 @dataclass(slots=True)
 class Question:
-    """An ask as it goes to the client.
+    """An ask as it goes to the client."""
 
-    Args:
-        kind: the name of its `AskKind`.
-        method: the request that the client is to fulfil, such as `"elicitation/create"`.
-        params: its parameters; a `message` in them is what the person reads.
-        needs: the capabilities that the client must have declared, each as a dotted path.
-        shape: digest of all of `params` but the message.
-        page: names a page that reports back, by the name that its report is stored under; empty for all else.
-        task: the id of the task that asks, where its client needs it; empty otherwise.
-    """
-
-    kind: str
-    method: str
-    params: JSON
-    needs: tuple[str, ...]
-    shape: str = ""
-    page: str = ""
-    task: str = ""
+    kind: str  # the name of its `AskKind`
+    method: str  # the request that the client is to fulfil, such as `"elicitation/create"`
+    params: JSON  # its parameters; a `message` in them is what the person reads
+    needs: tuple[str, ...]  # the capabilities that the client must have declared, each as a dotted path
+    shape: str = ""  # digest of all of `params` but the message
+    page: str = ""  # names a page that reports back, by the name that its report is stored under; empty for all else
+    task: str = ""  # the id of the task that asks, where its client needs it; empty otherwise
     digest: str = field(init=False)
     """Kind, message and shape, each of which must be the same for an answer to count."""
     written: bytes = field(default=b"", init=False, repr=False, compare=False)
@@ -179,58 +164,36 @@ def request(cls: type[C]) -> type[C]:
 
 @request
 class Call:
-    """One request, read and checked by its dialect. What comes to be known of it is in its trace.
-
-    Args:
-        method: the protocol's method.
-        target: the tool's or prompt's name, or the resource's URI; empty for other methods.
-        arguments: the arguments of a tool or prompt, as sent.
-        params: all parameters, as sent.
-        answers: `inputResponses` by key, each an object; None where there are none.
-        state: `requestState`, as sent; None where there is none.
-        client: who sent it.
-        principal: on whose behalf.
-        user: what the authentication layer made of the credentials, if there is one.
-        progress_token: where progress is wanted.
-        log_level: the least severe messages that are wanted; None for none.
-        request_id: the JSON-RPC id.
-        headers: the HTTP headers, by lower-case name.
-        task: whether the client takes a task; None if it must not get one.
-        can_retry: whether the client's dialect lets it send the call again with a state, and so continue elsewhere.
-        root: the path that the application is mounted at; empty where it is not.
-        scopes: what the credentials are good for.
-        session: names the client's session in the store; empty for none.
-        peer: the address and port that it came from, as the web server names them; None where there is none.
-        mismatch: how headers differ from the arguments that they mirror; shown only to callers who may know the tool.
-        grace: by how much the expiry of the state is put off, in seconds, since its answers are known to have come
-            before.
-        trace: takes what comes to be known of it.
-        stays_open: whether the call ends with its result alone, and never leaves the server for an answer. Its state is
-            the journal as it is.
-    """
+    """One request, read and checked by its dialect. What comes to be known of it is in its trace."""
 
     method: str
     params: Mapping[str, Any]
-    target: str = ""
-    arguments: JSON = field(default_factory=dict)
-    answers: Mapping[str, JSON] | None = None
-    state: Any = None
+    target: str = ""  # the tool's or prompt's name, or the resource's URI; empty for other methods
+    arguments: JSON = field(default_factory=dict)  # the arguments of a tool or prompt, as sent
+    answers: Mapping[str, JSON] | None = None  # `inputResponses` by key, each an object; None where there are none
+    state: Any = None  # `requestState`, as sent; None where there is none
     client: ClientInfo = field(default_factory=ClientInfo)
     principal: Principal | None = None
-    user: Any = None
+    user: Any = None  # what the authentication layer made of the credentials, if there is one
     progress_token: str | int | None = None
-    log_level: LogLevel | None = None
+    log_level: LogLevel | None = None  # the least severe messages that are wanted; None for none
     request_id: str | int = 0
-    headers: Mapping[bytes, bytes] = field(default_factory=dict)
-    task: TaskOffer | None = None
+    headers: Mapping[bytes, bytes] = field(default_factory=dict)  # the HTTP headers, by lower-case name
+    task: TaskOffer | None = None  # whether the client takes a task; None if it must not get one
+    # Whether the client's dialect lets it send the call again with a state, and so continue elsewhere.
     can_retry: bool = True
-    root: str = ""
-    scopes: frozenset[str] = NO_SCOPES
-    session: str = ""
+    root: str = ""  # the path that the application is mounted at; empty where it is not
+    scopes: frozenset[str] = NO_SCOPES  # what the credentials are good for
+    session: str = ""  # names the client's session in the store; empty for none
+    # The address and port that it came from, as the web server names them; None where there is none.
     peer: tuple[str, int] | None = None
+    # How headers differ from the arguments that they mirror; shown only to callers who may know the tool.
     mismatch: RequestError | None = None
+    # By how much the expiry of the state is put off, in seconds, since its answers are known to have come before.
     grace: float = 0.0
-    trace: Trace = field(default_factory=Trace, repr=False, compare=False)
+    trace: Trace = field(default_factory=Trace, repr=False, compare=False)  # takes what comes to be known of it
+    # Whether the call ends with its result alone, and never leaves the server for an answer. Its state is the
+    # journal as it is.
     stays_open: bool = False
 
     def let_go(self) -> None:
@@ -255,17 +218,11 @@ class Call:
 
 @dataclass(slots=True)
 class Complete:
-    """The request is done.
+    """The request is done."""
 
-    Args:
-        body: the method's own result fields.
-        ttl: how long a client may keep it, in seconds; None where the method has no such hint.
-        scope: who may share a kept one.
-    """
-
-    body: JSON
-    ttl: float | None = None
-    scope: Literal["public", "private"] = "private"
+    body: JSON  # the method's own result fields
+    ttl: float | None = None  # how long a client may keep it, in seconds; None where the method has no such hint
+    scope: Literal["public", "private"] = "private"  # who may share a kept one
 
 
 class YieldReason(Enum):
@@ -281,32 +238,22 @@ class YieldReason(Enum):
 
 @dataclass(slots=True)
 class NeedsInput:
-    """The request is to be sent again, with answers.
+    """The request is to be sent again, with answers."""
 
-    Args:
-        questions: what the client is to fulfil first, by key; at least one.
-        state: the sealed journal; of a call that stays open, the journal as it is: it leaves sealed with the call.
-        expires: how long the state can be used, in seconds since the epoch.
-        epoch: of a call that stays open, the epoch of the store that the state names; empty where it names none.
-    """
-
-    questions: dict[str, Question]
+    questions: dict[str, Question]  # what the client is to fulfil first, by key; at least one
+    # The sealed journal; of a call that stays open, the journal as it is: it leaves sealed with the call.
     state: str = field(repr=False)
-    expires: float = math.inf
-    epoch: str = ""
+    expires: float = math.inf  # how long the state can be used, in seconds since the epoch
+    epoch: str = ""  # of a call that stays open, the epoch of the store that the state names; empty where it names none
 
 
 @dataclass(slots=True)
 class HandedOver:
-    """The request is to be sent again at once: its flow continues in another round, here or elsewhere.
-
-    Args:
-        state, expires, epoch: as of `NeedsInput`.
-        why: why it continues in another round; None of one that was recorded, or comes from the event of a stream.
-    """
+    """The request is to be sent again at once: its flow continues in another round, here or elsewhere."""
 
     state: str = field(repr=False)
     expires: float = math.inf
+    # Why it continues in another round; None of one that was recorded, or comes from the event of a stream.
     why: YieldReason | None = None
     epoch: str = ""
 
@@ -317,30 +264,19 @@ Unfinished = NeedsInput | HandedOver
 
 @dataclass(frozen=True, slots=True)
 class Discovery:
-    """What the server can do. Many requests share one, so nothing in it may be changed.
+    """What the server can do. Many requests share one, so nothing in it may be changed."""
 
-    Args:
-        capabilities: in the shape of `ServerCapabilities`.
-        instructions: how a model should use the server; empty for none.
-        ttl: how long a client may keep it, in seconds.
-        scope: who may share a kept one.
-    """
-
-    capabilities: JSON
-    instructions: str
-    ttl: float
-    scope: Literal["public", "private"]
+    capabilities: JSON  # in the shape of `ServerCapabilities`
+    instructions: str  # how a model should use the server; empty for none
+    ttl: float  # how long a client may keep it, in seconds
+    scope: Literal["public", "private"]  # who may share a kept one
 
 
 @dataclass(slots=True)
 class Listening:
-    """The request stays open and carries changes.
+    """The request stays open and carries changes."""
 
-    Args:
-        changes: yields what has changed; its `close` ends the subscription.
-    """
-
-    changes: "Subscription"
+    changes: "Subscription"  # yields what has changed; its `close` ends the subscription
 
 
 TaskStatus = Literal["working", "input_required", "completed", "failed", "cancelled"]
@@ -348,38 +284,24 @@ TaskStatus = Literal["working", "input_required", "completed", "failed", "cancel
 
 @dataclass(slots=True)
 class Task:
-    """A flow in the background, as its client may see it (Tasks).
+    """A flow in the background, as its client may see it (Tasks)."""
 
-    Args:
-        id: names it; unguessable.
-        status: where it is.
-        created, updated: in seconds since the epoch.
-        ttl: how long it is kept, from its creation, in seconds.
-        poll: how often to ask for it, in seconds.
-        message: what it is doing, in words; empty for nothing to say.
-        questions: what the client is to fulfil, by a key that is never used again; while input is required.
-        names: the name of each of them, by that key, for clients that answer by names; see `Questions.shown`.
-        needs_names: whether an answer without a name could be meant for another question.
-        outcome: the result, or the error, once it is completed or failed.
-        first_ask: whether its client waited for the first ask when it called; see `TaskOffer`.
-        tool: the tool that it is a call of.
-        reference: what the log calls it; never sent.
-    """
-
-    id: str
+    id: str  # names it; unguessable
     status: TaskStatus
     created: float
     updated: float
-    ttl: float
-    poll: float
-    message: str = ""
+    ttl: float  # how long it is kept, from its creation, in seconds
+    poll: float  # how often to ask for it, in seconds
+    message: str = ""  # what it is doing, in words; empty for nothing to say
+    # What the client is to fulfil, by a key that is never used again; while input is required.
     questions: dict[str, Question] = field(default_factory=dict)
+    # The name of each of them, by that key, for clients that answer by names; see `Questions.shown`.
     names: dict[str, str] = field(default_factory=dict)
-    needs_names: bool = False
-    outcome: Complete | RequestError | None = None
-    first_ask: bool = False
-    tool: str = ""
-    reference: str = ""
+    needs_names: bool = False  # whether an answer without a name could be meant for another question
+    outcome: Complete | RequestError | None = None  # the result, or the error, once it is completed or failed
+    first_ask: bool = False  # whether its client waited for the first ask when it called; see `TaskOffer`
+    tool: str = ""  # the tool that it is a call of
+    reference: str = ""  # what the log calls it; never sent
 
 
 @dataclass(slots=True)
@@ -398,43 +320,27 @@ class TaskStatusResult:
 
 @dataclass(slots=True)
 class TaskResult:
-    """What a task has for its client, in a dialect with a request of its own for that: its questions, or its result.
-
-    Args:
-        task: the task.
-        state: what the client is to retry with at once, since the task is still running; empty otherwise.
-    """
+    """What a task has for its client, in a dialect with a request of its own for that: its questions, or its result."""
 
     task: Task
-    state: str = ""
+    state: str = ""  # what the client is to retry with at once, since the task is still running; empty otherwise
 
 
 @dataclass(slots=True)
 class TaskPage:
-    """Some of the tasks of a caller.
-
-    Args:
-        tasks: the newest first.
-        cursor: where the next page begins; empty if there is none.
-    """
+    """Some of the tasks of a caller."""
 
     tasks: list[Task]
-    cursor: str = ""
+    cursor: str = ""  # where the next page begins; empty if there is none
 
 
 @dataclass(slots=True)
 class Acknowledged:
-    """The reply to a message about a task that has arrived.
-
-    Args:
-        task_id: the task.
-        task: its state afterwards, for a dialect that returns it; None if it was not looked up.
-        had_ended: whether the message came too late to change anything.
-    """
+    """The reply to a message about a task that has arrived."""
 
     task_id: str
-    task: Task | None = None
-    had_ended: bool = False
+    task: Task | None = None  # its state afterwards, for a dialect that returns it; None if it was not looked up
+    had_ended: bool = False  # whether the message came too late to change anything
 
 
 Outcome = (
@@ -453,21 +359,13 @@ Outcome = (
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a call has come (Progress). `progress` must grow from note to note.
-
-    Args:
-        token: of the call.
-        progress: how far it has come.
-        total: what `progress` will be at the end; None if that is not known.
-        message: what is being done, in words; None for nothing to say.
-        task: the task that the call has become; empty for none.
-    """
+    """How far a call has come (Progress). `progress` must grow from note to note."""
 
     token: str | int
-    progress: float
-    total: float | None = None
-    message: str | None = None
-    task: str = ""
+    progress: float  # how far it has come
+    total: float | None = None  # what `progress` will be at the end; None if that is not known
+    message: str | None = None  # what is being done, in words; None for nothing to say
+    task: str = ""  # the task that the call has become; empty for none
 
 
 @dataclass(frozen=True, slots=True)
@@ -481,45 +379,28 @@ class LogMessage:
 
 @dataclass(frozen=True, slots=True)
 class PageReported:
-    """A page that the person was asked to open has reported back (Elicitation, Completion Notifications).
-
-    Args:
-        page: its name.
-        task: the task that asked for it, where its client is to know; empty otherwise.
-    """
+    """A page that the person was asked to open has reported back (Elicitation, Completion Notifications)."""
 
     page: str
-    task: str = ""
+    task: str = ""  # the task that asked for it, where its client is to know; empty otherwise
 
 
 @dataclass(frozen=True, slots=True)
 class ComeBack:
-    """The client of an open call need not wait: it is to come back for the result (Transports, Sending Messages).
-
-    Args:
-        seconds: when.
-    """
+    """The client of an open call need not wait: it is to come back for the result (Transports, Sending Messages)."""
 
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A piece of the result of a tool, sent as it comes. No revision of the protocol has it.
+    """A piece of the result of a tool, sent as it comes. No revision of the protocol has it."""
 
-    Args:
-        request_id: of the request that gets it.
-        index: which piece of the result it is, from 0.
-        block: which block of the result's `content` it is, or is added to: texts of one block are one text.
-        content: the piece, a block of content.
-        task: the task whose result it is of; empty for none.
-    """
-
-    request_id: str | int
-    index: int
-    block: int
-    content: JSON
-    task: str = ""
+    request_id: str | int  # of the request that gets it
+    index: int  # which piece of the result it is, from 0
+    block: int  # which block of the result's `content` it is, or is added to: texts of one block are one text
+    content: JSON  # the piece, a block of content
+    task: str = ""  # the task whose result it is of; empty for none
 
 
 Note = Progress | LogMessage | PageReported | ComeBack | Piece
@@ -527,18 +408,12 @@ Note = Progress | LogMessage | PageReported | ComeBack | Piece
 
 @dataclass(slots=True, eq=False)  # a frozen one would take three times as long to make
 class Change:
-    """Something changed on the server. Two of one kind, about one thing, are equal.
+    """Something changed on the server. Two of one kind, about one thing, are equal."""
 
-    Args:
-        kind: `"tools"`, `"prompts"` or `"resources"` for the lists, `"resource"` for one resource, `"task"` for one
-            task, `"run"` for what the client of a task did to it, which its worker is to hear of, `"progress"` for how
-            far a task has come, `"piece"` for pieces of its result; for open calls `"answer"` and `"cancelled"`, for
-            sessions `"session"` and `"stream"`, and `"page"` for a page that has reported back.
-        uri: the resource, or the id of what has changed.
-        task: how it is doing now, by the time that its listener hears of it; a fan-out carries the id alone.
-        note: what saves its listener a look in the store, sealed. A fan-out need not carry it.
-    """
-
+    # `"tools"`, `"prompts"` or `"resources"` for the lists, `"resource"` for one resource, `"task"` for one task,
+    # `"run"` for what the client of a task did to it, which its worker is to hear of, `"progress"` for how far a
+    # task has come, `"piece"` for pieces of its result; for open calls `"answer"` and `"cancelled"`, for sessions
+    # `"session"` and `"stream"`, and `"page"` for a page that has reported back.
     kind: Literal[
         "tools",
         "prompts",
@@ -554,9 +429,10 @@ class Change:
         "stream",
         "page",
     ]
-    uri: str = ""
+    uri: str = ""  # the resource, or the id of what has changed
+    # How it is doing now, by the time that its listener hears of it; a fan-out carries the id alone.
     task: Task | None = None
-    note: str = ""
+    note: str = ""  # what saves its listener a look in the store, sealed. A fan-out need not carry it
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Change) and (self.uri, self.kind) == (other.uri, other.kind)
@@ -613,11 +489,7 @@ class Outlet(Protocol):
 
         A piece of a result is never dropped. Awaiting the result waits until there is room for the next one.
 
-        Args:
-            note: what to send.
-
-        Returns:
-            Something to await; for a piece `NOTHING`, if its client can't have it.
+        Return something to await; for a piece, `NOTHING` if its client can't have it.
         """
         ...
 

@@ -1,23 +1,36 @@
-"""The dialects that a server speaks, and which of them a message is of."""
+"""The dialects by name, those that a server speaks, and which of them a message is of."""
 
 from collections.abc import Callable, Sequence
 
 from ..errors import SetupError
-from .all_dialects import (
-    DIALECTS,
-    ENCODINGS,
-    UNVERSIONED,
-    Dialect,
-    Dispatch,
-    Envelope,
-    HandshakeDialect,
-    Surface,
-    load_encodings,
-    unclaimed,
-)
-from .headers import Mirrored
-from .messages import JSON, TaskSupport
+from .dialect import Dialect, Surface, unclaimed
+from .drafts import SepDraftDialect
+from .envelope import Envelope, Mirrored
+from .handshake import HandshakeDialect
+from .messages import JSON, Dispatch, TaskSupport
 from .sessions import Sessions
+from .v2026_07_28 import ModernDialect
+
+DIALECTS: dict[str, type[Dialect]] = {
+    dialect.name: dialect for dialect in (ModernDialect, HandshakeDialect, SepDraftDialect)
+}
+"""Every dialect that is served unless others are named, by its name. The first that claims a request, in this order,
+loads it."""
+
+ENCODINGS = ("draft-bare-requests", "draft-additional-info", "draft-content", "draft-revision-1")
+"""The names of the other encodings of the drafts. Few want them, so they are loaded where one is served."""
+
+UNVERSIONED = frozenset({SepDraftDialect.name, *ENCODINGS})
+"""The names of those for clients that name no version, of which only one can be served. No ratified version of the
+protocol has them."""
+
+
+def load_encodings() -> "tuple[dict[str, type[Dialect]], Callable[[Dispatch], Dispatch]]":
+    """Return the other encodings of the drafts by name, and the wrapper that their calls need around dispatch."""
+    from .draft_answers import following
+    from .draft_encodings import ENCODINGS as LOADED
+
+    return {**LOADED}, following
 
 
 def check_dialects(names: Sequence[str] | None) -> None:
@@ -39,18 +52,8 @@ def check_dialects(names: Sequence[str] | None) -> None:
 class ServedDialects:
     """The dialects that a server speaks.
 
-    Args:
-        names: their names; None for all but those that have to be named.
-        info: the server's name, version and so on, in the shape of `Implementation`.
-        mirrored: returns the parameters of a tool that headers mirror.
-        task_support: returns whether a tool's calls become tasks.
-        takes_tasks: returns whether the server has tasks, or may have them later.
-        output_schema: returns the schema of a tool's results.
-        sessions: makes and opens session ids.
-        single_use: returns whether each state of a tool is redeemed once.
-
-    Raises:
-        SetupError: there is no dialect of a name, or two are for clients that name no version.
+    Without names, all but those that have to be named. A wrong name, or two for clients that name no version, raises
+    `SetupError`.
     """
 
     def __init__(

@@ -28,19 +28,13 @@ _REMEMBERED = 4_096
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """What is known of the client of a request.
+    """What is known of the client of a request."""
 
-    Args:
-        version: the version that was negotiated; empty if that is not known.
-        client: who it is, and what it can do; its capabilities are None if they are not known.
-        issued: when the session began, in seconds since the epoch.
-        key: names the session in the store; empty for none.
-    """
-
-    version: str = ""
+    version: str = ""  # the version that was negotiated; empty if that is not known
+    # Who it is, and what it can do; its capabilities are None if they are not known.
     client: ClientInfo = field(default_factory=lambda: ClientInfo(capabilities=None))
-    issued: float = 0.0
-    key: str = ""
+    issued: float = 0.0  # when the session began, in seconds since the epoch
+    key: str = ""  # names the session in the store; empty for none
     _dumped: list[bytes] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def of(self, version: str, client: ClientInfo) -> "Session":
@@ -76,11 +70,7 @@ def owner_of(principal: Principal | None) -> str:
 
 
 class OwnerPlaces:
-    """The places that ids are sealed for: each belongs to one server, and to who was asked there; see `PlaceCodec`.
-
-    Args:
-        audience: the server.
-    """
+    """The places that ids are sealed for: each belongs to one server, and to who was asked there; see `PlaceCodec`."""
 
     def __init__(self, audience: str) -> None:
         self._audience = audience
@@ -96,10 +86,7 @@ class Sessions:
 
     An id grants nothing and never expires. One that does not open tells no more than that its client has begun.
 
-    Args:
-        ring: the first key seals, every key opens.
-        audience: the server that the ids belong to.
-        clock: returns the time in seconds since the epoch.
+    The first key seals, every key opens.
     """
 
     def __init__(self, ring: KeyRing, audience: str, clock: Callable[[], float] = time.time) -> None:

@@ -29,9 +29,8 @@ from .dialect import (
     result_of_tool,
     timestamp,
 )
+from .envelope import NO_METHOD, VERSION_HEADER, Envelope, check_headers
 from .handshake_versions import HEADERS as HANDSHAKE_HEADERS
-from .headers import VERSION_HEADER, check_headers
-from .jsonrpc import NO_METHOD, Envelope
 from .messages import (
     ASKING_METHODS,
     JSON,

@@ -1,17 +1,18 @@
-"""Parameters that declare where they come from: an ask, or a dependency."""
+"""Parameters that declare where they come from: an ask, fitted to the type of its parameter, or a dependency."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from inspect import Parameter, isclass
+from inspect import Parameter, isclass, signature
 from types import NoneType
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args, get_origin
 
-from ..errors import SetupError
-from ..flow.asks import Ask
+from ..errors import Refusal, SetupError
+from ..flow.asks import Ask, Confirm, Elicit, Elicited
 from ..flow.journal import UNSET
+from ..protocol.messages import JSON
 from ..schema.type_parts import metadata_within, resolved, union_members
-from .signatures import BY_NAME
+from .signatures import BY_NAME, refuse_foreign_marks
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,33 +52,17 @@ class Depends:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Declaration:
-    """A parameter that is annotated with an ask or with `Depends`.
-
-    Args:
-        name: the parameter's.
-        where: the parameter and its function, for errors.
-        type: its annotation, without None and without the mark.
-        mark: the ask, or the dependency.
-        otherwise: what it gets when the person does not answer; `UNSET` if that ends the call.
-    """
+    """A parameter that is annotated with an ask or with `Depends`."""
 
     name: str
-    where: str
-    type: Any
-    mark: Ask[Any] | Depends
-    otherwise: Any
+    where: str  # the parameter and its function, for errors
+    type: Any  # its annotation, without None and without the mark
+    mark: Ask[Any] | Depends  # the ask, or the dependency
+    otherwise: Any  # what it gets when the person does not answer; `UNSET` if that ends the call
 
 
 def read_declaration(where: str, parameter: Parameter) -> Declaration | None:
-    """Return what a parameter declares; None if it is an ordinary one.
-
-    Args:
-        where: the function, for errors.
-        parameter: the parameter, with its annotation resolved.
-
-    Raises:
-        SetupError: an ask or a dependency is where it would not be seen, or can't fill the parameter.
-    """
+    """Return what a parameter declares; None if it is an ordinary one. Raises `SetupError`."""
     name, default = parameter.name, parameter.default
     where = f"{where}: parameter {name!r}"
     if _is_mark(default):
@@ -123,3 +108,86 @@ def as_written(thing: Any) -> str:
 
 def _is_mark(value: Any) -> bool:
     return isinstance(value, Ask | Depends) or (isclass(value) and issubclass(value, Ask | Depends))
+
+
+def bind_ask(declaration: Declaration, mark: Ask[Any]) -> tuple[Ask[Any], Callable[[JSON], Any], str]:
+    """Check that an ask fits the type of its parameter, and bind it to that.
+
+    It returns the ask, the reader that makes the parameter's value from an answer, and the ask's default key. Raises
+    `SetupError`.
+    """
+    where, wanted, otherwise = declaration.where, declaration.type, declaration.otherwise
+    ask, default_key, may_be_declined = mark, declaration.name, mark.may_be_declined
+    if isinstance(mark, Elicit):  # any type may be that of a form
+        ask = bound = _bind_form(where, wanted, mark)
+        default_key, may_be_declined = default_key if bound.of_value else bound.default_key, not bound.branches
+    elif wanted not in mark.types:
+        allowed = " or ".join(f"Annotated[{as_written(each)}, {as_written(mark)}(...)]" for each in mark.types)
+        raise SetupError(f"{where} is of type {as_written(wanted)}; write {allowed}")
+    read = ask.reader_of(wanted)
+    if otherwise is UNSET:
+        return ask, read, default_key
+    if not may_be_declined:
+        raise _unused_default(declaration, mark)
+    return ask, _or(read, otherwise), default_key
+
+
+def _unused_default(declaration: Declaration, mark: Ask[Any]) -> SetupError:
+    if isinstance(mark, Confirm):
+        return SetupError(
+            f"{declaration.where} is a confirmation, and the call continues only after a yes; remove its default, or "
+            "None from its type"
+        )
+    kind = "Elicited" if get_origin(declaration.type) is Elicited else as_written(mark)
+    return SetupError(
+        f"{declaration.where}: {kind} has no other value to fall back to; remove the default, or None from the type"
+    )
+
+
+def _bind_form(where: str, wanted: Any, mark: Elicit[Any]) -> Elicit[Any]:
+    if mark.schema not in (UNSET, wanted):
+        raise SetupError(
+            f"{where} is of type {as_written(wanted)}, but its Elicit asks for {as_written(mark.schema)}; leave "
+            "the model out of Elicit(...)"
+        )
+    try:
+        return Elicit(cast(Any, mark.message), wanted, key=mark.key)
+    except SetupError as error:
+        raise SetupError(f"{where}: {error}") from error
+
+
+def _or(read: Callable[[JSON], Any], otherwise: Any) -> Callable[[JSON], Any]:
+    def read_or(raw: JSON) -> Any:
+        try:
+            return read(raw)
+        except Refusal:
+            return otherwise
+
+    return read_or
+
+
+def text_parameters(function: Callable[..., Any], what: str) -> Mapping[str, Parameter]:
+    """Return the parameters of a function that makes a text of an ask. Raises `SetupError`."""
+    try:
+        parameters = signature(function).parameters
+    except ValueError as error:
+        raise SetupError(f"{what} has no signature that can be read; wrap it in a lambda") from error
+    refuse_foreign_marks(what, parameters.values())
+    return parameters
+
+
+def refuse_braces(where: str, text: Any, known: list[str]) -> None:
+    """Refuse a text that looks like an f-string without its f: a person would read the braces.
+
+    `known` has the names that could have been meant. Raises `SetupError`.
+    """
+    if not isinstance(text, str):  # a conversation
+        for message in text:
+            refuse_braces(where, message["content"].get("text", "") if "text" in message["content"] else "", known)
+        return
+    for name in re.findall(r"\{\s*(\w+)[^{}]*\}", text):
+        if name in known:
+            raise SetupError(
+                f"{where}: the person would read {text!r}, with the braces of {{{name}}}; pass a function: "
+                f'lambda {name}: f"... {{{name}}} ..."'
+            )

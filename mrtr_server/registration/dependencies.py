@@ -25,10 +25,16 @@ from ..flow.home import Home, identity
 from ..flow.journal import UNSET
 from ..flow.resolver import Declared, DeclaredAsk, Dependency, Lasting, Node, Sources
 from ..schema.type_parts import union_members
-from .declarations import Declaration, Depends, as_written, read_declaration
-from .declared_asks import bind_ask, refuse_braces, text_parameters
-from .foreign import is_request, refuse_foreign_types
-from .signatures import BY_NAME, Signature, own_type, read_signature, refuse_unannotated
+from .declarations import Declaration, Depends, as_written, bind_ask, read_declaration, refuse_braces, text_parameters
+from .signatures import (
+    BY_NAME,
+    Signature,
+    is_request,
+    own_type,
+    read_signature,
+    refuse_foreign_types,
+    refuse_unannotated,
+)
 
 _YIELDING = (Iterator, Iterable, Generator, AsyncIterator, AsyncIterable, AsyncGenerator)
 _PROMOTED = {(int, float), (int, complex), (float, complex), (bytearray, bytes), (memoryview, bytes)}
@@ -47,20 +53,8 @@ def compile_declared(
 ) -> Declared | None:
     """Compile what a handler declares.
 
-    Args:
-        handler: its name, for errors.
-        declarations: its declared parameters.
-        arguments: the parameters that the client fills.
-        namespace: the local names where it was defined, for annotations that are strings.
-        confirm: what the person must have agreed to before the function runs; None for nothing.
-        home: the application that registers it, whose `lifespan=` may be a dependency.
-        overrides: what takes the place of a dependency, by the identity of its function.
-
-    Returns:
-        What fills them; None if there is nothing to fill.
-
-    Raises:
-        SetupError: something is declared that can't be asked or made; the message says what.
+    Return None if there is nothing to fill. `confirm` is what the person must have agreed to before the function runs;
+    `overrides` has what takes the place of dependencies, by the identity of their functions. Raises `SetupError`.
     """
     if not declarations and confirm is None:
         return None
@@ -268,8 +262,7 @@ def _check_type(declaration: Declaration, returns: Any) -> None:
 
     Type checkers can't: they see the annotation, and not what `Depends` names.
 
-    Raises:
-        SetupError: both are plain classes, and neither is a subclass of the other.
+    Raises `SetupError`.
     """
     if get_origin(returns) in _YIELDING:
         returns = get_args(returns)[0]

@@ -38,19 +38,8 @@ def compile_handler(
 ) -> Handler:
     """Read a function's signature.
 
-    Args:
-        function: a function, a method, or an object with `__call__`.
-        name: what it is registered as.
-        namespace: the local names where it was defined, for annotations that are strings.
-        answer_within: how long an answer may take, in seconds; None for the server's own limit.
-        single_use: whether each of its states is redeemed once.
-        confirm: what the person must have agreed to before the function runs; None for nothing.
-        home: the application that registers it.
-        may_stream: whether it may be an async generator.
-
-    Raises:
-        SetupError: an annotation can't be resolved, one of our own parameters is there twice, or what is declared
-            can't be asked or made; or the function is a class.
+    `namespace` has the local names where the function was defined, for annotations that are strings. `answer_within` is
+    in seconds; None stands for the server's own limit. Raises `SetupError`.
     """
     if isclass(function):
         raise SetupError(
@@ -166,8 +155,7 @@ def calls(handler: Handler | Dependency, method: str) -> bool:
 def asked_fields(handler: Handler) -> Iterator[tuple[str, str, JSON]]:
     """Return the fields of the forms that a handler and its dependencies ask for, as far as their code shows them.
 
-    Returns:
-        Each one's name with what it is of, its name, and its schema.
+    Of each: its name with what it is of, its name, and its schema.
     """
     nodes = () if handler.declared is None else handler.declared.nodes
     for node in nodes:

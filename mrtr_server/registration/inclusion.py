@@ -1,4 +1,4 @@
-"""The names that the tools, prompts and resources of one application have in another, which includes it."""
+"""The records of one application in another that includes it: their names, and what replaces dependencies."""
 
 import re
 from collections.abc import Callable, Collection, Mapping
@@ -7,17 +7,18 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ..errors import SetupError
 from ..flow.authorization import Hook, hook_within
-from ..flow.home import Addresses, Home
+from ..flow.handler import Handler
+from ..flow.home import Addresses, Home, identity
+from ..flow.resolver import Dependency
 from ..protocol.messages import JSON, Change
 from ..schema.results import Write
 from ..schema.uri_templates import UriTemplate
-from .listed import NAME_CHARACTERS
-from .prompts import Prompt
-from .resources import Resource
-from .tools import Tool
+from .records import NAME_CHARACTERS, Prompt, Resource
+from .tools import Tool, write_in_time
 
 if TYPE_CHECKING:
     from ..rates.counters import Rate
+
 
 Listing = Literal["tools", "prompts", "resources", "resourceTemplates"]
 LISTINGS: tuple[Listing, ...] = ("tools", "prompts", "resources", "resourceTemplates")
@@ -31,28 +32,16 @@ _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:(//)?")
 
 @dataclass(frozen=True)
 class Inclusion:
-    """How names, URIs and records change on the way into an application that includes another.
-
-    Args:
-        into: the application that includes.
-        prefix: what goes before names, and into URIs; empty for nothing.
-        server: the `authorize=` of the server that is included; None for none.
-        scopes: what its `scopes=` need.
-        rates: its `RateLimits(per_tool=...)`.
-        serves: says whether the included application has a resource of a URI; None where that is not needed.
-        before: the inclusions that came before this one, the nearest first; of keys alone.
-
-    Raises:
-        SetupError: the prefix can't be part of a name.
-    """
+    """How names, URIs and records change on the way into an application that includes another."""
 
     into: Home
-    prefix: str = ""
-    server: Hook | None = None
+    prefix: str = ""  # what goes before names, and into URIs; empty for nothing
+    server: Hook | None = None  # the `authorize=` of the server that is included; None for none
     scopes: tuple[str, ...] = ()
     rates: "Mapping[str, Rate]" = field(default_factory=dict)
+    # Says whether the included application has a resource of a URI; None where that is not needed.
     serves: Callable[[str], bool] | None = None
-    before: "tuple[Inclusion, ...]" = ()
+    before: "tuple[Inclusion, ...]" = ()  # the inclusions that came before this one, the nearest first; of keys alone
 
     def __post_init__(self) -> None:
         if not NAME_CHARACTERS.issuperset(self.prefix):
@@ -128,11 +117,7 @@ class Inclusion:
         return replace(record, handler=handler, write=_linking(record.write, way))
 
     def record(self, listing: Listing, record: Record) -> Record:
-        """Return a record as the including server offers it.
-
-        Raises:
-            SetupError: its name is too long.
-        """
+        """Return a record as the including server offers it. Raises `SetupError`."""
         within = self._name_within if listing in ("tools", "prompts") else self._uri_within
         record = self.placed(record)
         handler = replace(record.handler, homes=(self.into, *record.handler.homes))
@@ -165,3 +150,29 @@ def serves_any(uris: Collection[str]) -> Callable[[str], bool]:
     templates = [UriTemplate(uri) for uri in uris if "{" in uri]
     fixed = frozenset(uris)
     return lambda uri: uri in fixed or any(template.match(uri) is not None for template in templates)
+
+
+def compiled(record: Record) -> Record:
+    """Return a record with what takes the place of its dependencies now; what the outermost application says counts."""
+    handler = record.handler
+    if handler.declared is None or not any(home.overrides for home in handler.homes):
+        return record
+    overrides = {key: function for home in reversed(handler.homes) for key, function in home.overrides.items()}
+    again = replace(handler, declared=handler.declared.compile_again(overrides))
+    if isinstance(record, Tool):
+        # What a teardown leaves must have been written before; see `build_tool`.
+        again, write = write_in_time(again, record.write if handler.write is None else handler.write)
+        return replace(record, handler=again, write=write)
+    return replace(record, handler=again)
+
+
+def depends_on(handler: Handler, function: Callable[..., Any]) -> bool:
+    """Return whether a handler needs a function, or its application has it as `lifespan=`.
+
+    What was put into the place of others does not count.
+    """
+    if any(home.lifespan is not None and home.lifespan == function for home in handler.homes):
+        return True
+    declared = None if handler.declared is None else handler.declared.compile_again({})
+    nodes = () if declared is None else declared.nodes
+    return any(isinstance(node, Dependency) and identity(node.function) == identity(function) for node in nodes)

@@ -28,10 +28,7 @@ def takes(
 ) -> Callable[[Callable[[Self_, Options], R]], Callable[Concatenate[Self_, P], R]]:
     """Return a decorator of a method of one argument, so that it takes that argument's fields instead.
 
-    Args:
-        options: the dataclass of the argument.
-        name: what the method is called in errors.
-        hints: what to use instead of options that other frameworks have.
+    `name` is what errors call the method; `hints` says what to use instead of options that other frameworks have.
     """
 
     def decorate(method: Callable[[Self_, Options], R]) -> Callable[Concatenate[Self_, P], R]:
@@ -51,10 +48,7 @@ def takes_function_or(
 ) -> Callable[[Callable[[Any, Options], Callable[..., Any]]], Callable[..., Any]]:
     """Return a decorator like that of `takes`, for a method that is a decorator itself, called with options or not.
 
-    Args:
-        options: the dataclass of the argument.
-        name: what the method is called in errors.
-        hints: what to use instead of options that other frameworks have.
+    `name` is what errors call the method; `hints` says what to use instead of options that other frameworks have.
     """
 
     def decorate(method: Callable[[Any, Options], Callable[..., Any]]) -> Callable[..., Any]:
@@ -75,13 +69,7 @@ def takes_function_or(
 
 
 class _Keywords:
-    """The keywords that a method takes.
-
-    Args:
-        options: the dataclass that has them as fields.
-        name, hints: as for `takes`.
-        first: a parameter before them.
-    """
+    """The keywords that a method takes."""
 
     def __init__(self, options: Any, name: str, hints: Mapping[str, str], first: Parameter | None = None) -> None:
         fields = signature(get_origin(options) or options).parameters.values()

@@ -83,11 +83,7 @@ def _function_of(method: Any) -> Any:
 def marked_methods(instance: object) -> Iterator[tuple[Callable[..., Any], Options]]:
     """Return the methods of an object that are marked, in the order of their definition, with what they are.
 
-    Args:
-        instance: the object.
-
-    Raises:
-        SetupError: it is a class, or has no such method.
+    Raises `SetupError`.
     """
     kind = type(instance)
     if inspect.isclass(instance):

@@ -14,11 +14,8 @@ from ..flow.home import Home
 from ..protocol.header_params import HeaderParameter
 from ..protocol.messages import JSON, TaskSupport
 from ..schema.uri_templates import normal
-from .completions import Completer
-from .inclusion import LISTINGS, Inclusion, Listing, Record
-from .prompts import Prompt
-from .recompiling import compiled
-from .resources import Resource
+from .inclusion import LISTINGS, Inclusion, Listing, Record, compiled
+from .records import Completer, Prompt, Resource
 from .tools import Tool
 
 moments = count(1)
@@ -26,17 +23,11 @@ moments = count(1)
 
 
 class Found(NamedTuple):
-    """What serves a URI.
+    """What serves a URI."""
 
-    Args:
-        resource: a resource, or a template of them.
-        values: of the template's variables.
-        uri: the URI as the resource is registered, which hooks are asked about: clients may write it in other ways.
-    """
-
-    resource: Resource
+    resource: Resource  # a resource, or a template of them
     values: dict[str, str]
-    uri: str
+    uri: str  # as the resource is registered, which hooks are asked about: clients may write it in other ways
 
 
 class Opening(NamedTuple):
@@ -48,18 +39,11 @@ class Opening(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """A record in a registry.
+    """A record in a registry."""
 
-    Args:
-        moment: when it was registered there.
-        record: the record.
-        turned: when it was enabled or disabled last; 0 for never.
-        on: whether it is enabled.
-    """
-
-    moment: int
+    moment: int  # when it was registered there
     record: Record
-    turned: int = 0
+    turned: int = 0  # when it was enabled or disabled last; 0 for never
     on: bool = True
 
 
@@ -146,11 +130,7 @@ class _View:
 
 
 class Offering:
-    """What a registry has, to read: what is registered in it, and what the registries have that it includes.
-
-    Args:
-        home: the application that registers here.
-    """
+    """What a registry has, to read: what is registered in it, and what the registries have that it includes."""
 
     def __init__(self, home: Home) -> None:
         self.home = home

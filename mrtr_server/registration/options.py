@@ -12,8 +12,7 @@ from ..fields import POSITIVE_SECONDS, Checked, several, takes
 from ..flow.asks import Confirm, Text
 from ..flow.authorization import Authorize
 from ..protocol.content import Annotations, Icon, ToolAnnotations
-from ..protocol.media import is_mime_type
-from ..protocol.meta import meta_problem
+from ..protocol.outgoing import is_mime_type, meta_problem
 
 Icons = Sequence[Icon | Mapping[str, Any]]
 

@@ -13,14 +13,12 @@ from weakref import WeakSet
 from ..callbacks.callback_service import Callback
 from ..errors import SetupError
 from ..flow.handler import Handler
-from ..flow.home import Home
+from ..flow.home import Home, identity
 from ..protocol.messages import Change
-from .completions import Completer
-from .inclusion import LISTINGS, Inclusion, Listing
+from .inclusion import LISTINGS, Inclusion, Listing, depends_on
 from .inclusion import Record as Record
 from .offering import Entry, Mark, Offering, Opening, Part, moments
-from .prompts import Prompt
-from .resources import Resource
+from .records import Completer, Prompt, Resource
 from .tools import Tool
 
 _KINDS: Mapping[Listing, str] = {
@@ -80,11 +78,7 @@ class Serving(Protocol):
 
 
 class Registry(Offering):
-    """All that a server offers. Later registrations show in the next list.
-
-    Args:
-        home: the application that registers here.
-    """
+    """All that a server offers. Later registrations show in the next list."""
 
     def __init__(self, home: Home) -> None:
         super().__init__(home)
@@ -189,13 +183,7 @@ class Registry(Offering):
     def turn(self, keys: Mapping[Listing, Collection[str]], tags: Collection[str], *, on: bool) -> None:
         """Enable or disable entries.
 
-        Args:
-            keys: their names or URIs, by listing. A URI of either kind of resources may be under `"resources"`.
-            tags: and all that have one of these.
-            on: whether they are to be enabled.
-
-        Raises:
-            SetupError: there is no such entry, or none with such a tag.
+        `keys` are by listing. A URI of either kind of resources may be under `"resources"`. Raises `SetupError`.
         """
         chosen: dict[Listing, list[str]] = {listing: list(keys.get(listing, ())) for listing in LISTINGS}
         templates = [uri for uri in chosen["resources"] if self.entry_of("resourceTemplates", uri) is not None]
@@ -245,13 +233,7 @@ class Registry(Offering):
     def include(self, other: "Registry", inclusion: Inclusion, opening: Opening | None) -> None:
         """Offer all that another registry has, now and later.
 
-        Args:
-            other: the other one.
-            inclusion: how its records change on the way.
-            opening: the `lifespan=` of its application; None if it has none.
-
-        Raises:
-            SetupError: something of the other's has a name that is taken here, or can't be served here.
+        `opening` is the `lifespan=` of its application. Raises `SetupError`.
         """
         if any(registry is other for registry, _, _ in self.everywhere()):
             raise SetupError(f"{self.home.name} can't include {other.home.name}, which includes it")
@@ -319,3 +301,56 @@ def _place(record: Any) -> str:
         function = function.func
     named = f"{getattr(function, '__module__', '?')}.{getattr(function, '__qualname__', type(function).__name__)}"
     return named if handler is None or not handler.homes else f"{named} of {handler.homes[-1].name!r}"
+
+
+Function = Callable[..., Any]
+
+
+@contextmanager
+def overridden(registry: Registry, dependency: Function, function: Function) -> Iterator[None]:
+    """Put a function into the place of a dependency for as long as the block lasts. Raises `SetupError`."""
+    for each in (dependency, function):
+        if not callable(each):
+            raise SetupError(
+                f"app.override takes the function of Depends(...), and its replacement; {each!r} is not a function"
+            )
+    is_own = registry.home.lifespan is not None and registry.home.lifespan == dependency
+    if not is_own and not any(depends_on(record.handler, dependency) for _, _, record in registry.entries()):
+        name = getattr(dependency, "__qualname__", dependency)
+        raise SetupError(
+            f"{registry.home.name}: nothing depends on {name}; an override is for the very function that was given to "
+            "Depends(...) or lifespan="
+        )
+    key = identity(dependency)
+    before = {key: registry.home.overrides[key]} if key in registry.home.overrides else {}
+    _put(registry, {**registry.home.overrides, key: function})
+    try:
+        yield
+    finally:
+        others = {each: now for each, now in registry.home.overrides.items() if each != key}
+        _put(registry, {**others, **before})
+
+
+@alone
+def _put(registry: Registry, overrides: dict[Any, Function]) -> None:
+    """Put functions into the places of dependencies. Raises `SetupError` if one can't be there; nothing changes."""
+    before, everywhere = registry.home.overrides, [each for each, _, _ in registry.everywhere()]
+    try:
+        _use(registry, overrides, everywhere)
+    except BaseException:
+        _use(registry, before, everywhere)
+        raise
+    changed = {key for key in before.keys() | overrides.keys() if before.get(key) is not overrides.get(key)}
+    for life in registry.homes():
+        if life.lifespan is not None and identity(life.lifespan) in changed:
+            for each in everywhere:
+                for server in tuple(each.serving):
+                    server.restart_lifespan(life)
+
+
+def _use(registry: Registry, overrides: dict[Any, Function], everywhere: list[Registry]) -> None:
+    """Compile all handlers with some overrides. Raises `SetupError` if one can't be."""
+    registry.home.overrides = overrides
+    for each in everywhere:
+        each.forget_view()
+        each.records("tools")

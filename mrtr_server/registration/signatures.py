@@ -1,19 +1,22 @@
-"""Signatures: what a function takes and gives, with its annotations resolved."""
+"""Signatures: what a function takes and gives, with its annotations resolved.
+
+Markers of other frameworks are refused, since they would do nothing here: a client would fill their parameters. They
+are known by the module and the name of their types, so that none of these frameworks is imported.
+"""
 
 import inspect
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from inspect import Parameter
+from inspect import Parameter, isclass, isroutine
 from types import FrameType, NoneType
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 from ..errors import SetupError
 from ..flow.context import Context
 from ..flow.inputs import Inputs, State
-from ..schema.type_parts import union_members
-from .foreign import refuse_foreign_marks
+from ..schema.type_parts import metadata_within, resolved, union_members
 
 _PACKAGE = __name__.partition(".")[0]
 
@@ -33,21 +36,14 @@ _OURS = {
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """What a function takes and gives.
+    """What a function takes and gives."""
 
-    Args:
-        parameters: its parameters, with resolved annotations; `Parameter.empty` where there is none.
-        returns: its resolved return annotation; `Parameter.empty` if there is none.
-        is_async: whether it is, or wraps, an `async def`.
-        yields: whether it is, or wraps, a generator.
-        streams: whether a call of it returns an async generator.
-    """
-
+    # Its parameters, with resolved annotations; `Parameter.empty` where there is none.
     parameters: Mapping[str, Parameter]
-    returns: Any
-    is_async: bool
-    yields: bool = False
-    streams: bool = False
+    returns: Any  # its resolved return annotation; `Parameter.empty` if there is none
+    is_async: bool  # whether it is, or wraps, an `async def`
+    yields: bool = False  # whether it is, or wraps, a generator
+    streams: bool = False  # whether a call of it returns an async generator
 
 
 def read_signature(
@@ -55,15 +51,7 @@ def read_signature(
 ) -> Signature:
     """Read a function's signature.
 
-    Args:
-        function: a function, a method, a class, or an object with `__call__`.
-        where: what it is, for errors.
-        namespace: the local names where it is used, for annotations that are strings.
-        may_yield: whether it may be a generator.
-        may_stream: whether it may be an async generator.
-
-    Raises:
-        SetupError: it can't be called, an annotation can't be resolved, or a parameter is marked for another framework.
+    `namespace` has the local names where the function is used, for annotations that are strings. Raises `SetupError`.
     """
     layers = list(_layers(function, where))
     streams = _streams(layers)
@@ -97,8 +85,7 @@ def names_around_decorator() -> Mapping[str, Any]:
 def own_type(annotation: Any) -> tuple[str | None, Any]:
     """Return which of our types an annotation is, optional or not.
 
-    Returns:
-        "context", "inputs", "state" or None; and the annotation without None and `Annotated`.
+    It is "context", "inputs", "state" or None, and returned with the annotation without None and `Annotated`.
     """
     if get_origin(annotation) is Annotated:
         return own_type(get_args(annotation)[0])
@@ -113,12 +100,7 @@ def own_type(annotation: Any) -> tuple[str | None, Any]:
 def refuse_unannotated(where: str, parameter: Parameter) -> None:
     """Refuse a parameter that has one of our names and no annotation: it would not get what its name says.
 
-    Args:
-        where: the function, for errors.
-        parameter: one that no mark and none of our types fills.
-
-    Raises:
-        SetupError: it has such a name, and no annotation.
+    Raises `SetupError`.
     """
     name, kind = parameter.name, parameter.kind
     if name in _OURS and parameter.annotation is Parameter.empty and kind is not Parameter.VAR_KEYWORD:
@@ -148,11 +130,7 @@ def _hints(target: Any, where: str, namespace: Mapping[str, Any]) -> dict[str, A
 
 
 def _layers(function: Any, where: str) -> Iterator[Callable[..., Any]]:
-    """Return what is called, and what it wraps, down to the function that has the annotations.
-
-    Raises:
-        SetupError: it can't be called.
-    """
+    """Return what is called, and what it wraps, down to the function that has the annotations. Raises `SetupError`."""
     if not callable(function):
         raise SetupError(
             f"{where}: a {type(function).__name__} can't be called; register a method with its object, "
@@ -208,3 +186,113 @@ def _parameters(function: Callable[..., Any], where: str) -> dict[str, Parameter
             "object first, then register its method: app.tool(obj.method)"
         )
     return parameters
+
+
+_FRAMEWORKS = {
+    "fastapi": "FastAPI",
+    "starlette": "Starlette",
+    "mcp": "the official SDK",
+    "fastmcp": "FastMCP",
+    "fastmcp_tasks": "FastMCP",
+    "uncalled_for": "FastMCP",
+    "docket": "Docket",
+}
+"""Those that are known, by the package that their types are in."""
+
+_DEPENDS = "Annotated[..., Depends(...)] with Depends of mrtr_server"
+_FIELD = "Annotated[..., Field(...)] with Field of pydantic, or the type alone"
+_REQUEST = "ctx: Context, and read ctx.request, ctx.principal or ctx.user"
+
+_MARKS = {
+    "Depends": _DEPENDS,
+    "Security": f"{_DEPENDS}, and let the function check who calls",
+    "Resolve": _DEPENDS,
+    "Shared": _DEPENDS,
+    "Dependency": _DEPENDS,
+    "Query": _FIELD,
+    "Path": _FIELD,
+    "Body": _FIELD,
+    "Form": _FIELD,
+    "File": _FIELD,
+    "Header": "ctx: Context, and read ctx.headers; Header of mrtr_server is for an argument that a header repeats",
+    "Cookie": "ctx: Context, and read ctx.headers",
+    "Elicit": "Annotated[Model, Elicit(...)] with Elicit of mrtr_server",
+    "Sample": "Annotated[Sampled, Sample(...)] with Sample of mrtr_server",
+    "ListRoots": "Annotated[list[Root], ListRoots()] with ListRoots of mrtr_server",
+    "CallArgument": "the argument's name as that of the parameter",
+    "CurrentContext": "ctx: Context",
+    "OptionalCurrentContext": "ctx: Context",
+    "CurrentRequest": _REQUEST,
+    "CurrentHeaders": "ctx: Context, and read ctx.headers",
+    "CurrentAccessToken": "ctx: Context, and read ctx.principal or ctx.user",
+    "TokenClaim": "ctx: Context, and read ctx.principal or ctx.user",
+    "Progress": "ctx: Context, and call ctx.progress(...)",
+}
+"""What to write for a default, or for what is in `Annotated`; underscores before a name do not count."""
+
+_TYPES = {
+    "Context": "ctx: Context with Context of mrtr_server",
+    "RequestContext": "ctx: Context with Context of mrtr_server",
+    "ServerRequestContext": "ctx: Context with Context of mrtr_server",
+    "HTTPConnection": _REQUEST,
+    "WebSocket": _REQUEST,
+    "Response": _REQUEST,
+    "SecurityScopes": _REQUEST,
+    "BackgroundTasks": "ctx: Context, and await ctx.background()",
+    "Progress": _MARKS["Progress"],
+}
+"""What to write for a type that its framework fills without a mark."""
+
+
+def refuse_foreign_marks(where: str, parameters: Iterable[Parameter]) -> None:
+    """Refuse parameters whose default or annotation is a mark of another framework. Raises `SetupError`."""
+    for parameter in parameters:
+        for mark in (parameter.default, *metadata_within(parameter.annotation)):
+            _refuse(where, parameter, _known(mark, _MARKS))
+
+
+def refuse_foreign_types(where: str, parameters: Iterable[Parameter]) -> None:
+    """Refuse parameters whose type tells another framework to fill them. Raises `SetupError`."""
+    for parameter in parameters:
+        for member in union_members(resolved(parameter.annotation)):
+            while get_origin(member) is Annotated:
+                member = resolved(get_args(member)[0])
+            if isclass(kind := get_origin(member) or member):
+                _refuse(where, parameter, _known(kind, _TYPES))
+
+
+def is_request(annotation: Any) -> bool:
+    """Return whether an annotation is Starlette's request, or FastAPI's, which is the same; optional or not."""
+    members = [resolved(member) for member in union_members(resolved(annotation)) if member is not type(None)]
+    return len(members) == 1 and (
+        getattr(members[0], "__module__", ""),
+        getattr(members[0], "__qualname__", ""),
+    ) in (("starlette.requests", "Request"), ("starlette.requests", "HTTPConnection"))
+
+
+def _refuse(where: str, parameter: Parameter, known: tuple[str, str, str] | None) -> None:
+    if known is not None:
+        framework, name, instead = known
+        raise SetupError(
+            f"{where}: parameter {parameter.name!r} has {name} of {framework}, which has no effect here, so a "
+            f"client could fill the parameter; write {instead}"
+        )
+
+
+def _known(thing: Any, words: Mapping[str, str]) -> tuple[str, str, str] | None:
+    """Return the framework of a value, a class or a function, its name there, and what to write instead."""
+    is_kind = isclass(thing) or isroutine(thing)  # a mark that was not called
+    kinds = getattr(thing if is_kind else type(thing), "__mro__", (thing,))
+    names = [(_package(kind), getattr(kind, "__name__", "").lstrip("_")) for kind in kinds]
+    if any(package == "mrtr_server" for package, _ in names):
+        return None
+    for package, name in names:
+        if name in words and package in _FRAMEWORKS:
+            return _FRAMEWORKS[package], names[0][1], words[name]
+        if name == "Depends":  # whoever calls something so means the same
+            return package, name, _DEPENDS
+    return None
+
+
+def _package(kind: Any) -> str:
+    return str(getattr(kind, "__module__", "")).partition(".")[0]

@@ -15,11 +15,10 @@ from ..protocol.header_params import HeaderParameter, header_parameters
 from ..protocol.messages import JSON
 from ..schema.arguments import ArgumentNames, Arguments, RawArguments, SignatureArguments
 from ..schema.results import Write, piece_results, tool_results
-from .foreign import refuse_foreign_types
 from .handlers import calls, compile_handler
-from .listed import hints_of, list_entry, name_of
 from .options import InputSchema, ToolOptions
-from .signatures import names_around_decorator
+from .records import hints_of, list_entry, name_of
+from .signatures import names_around_decorator, refuse_foreign_types
 
 if TYPE_CHECKING:
     from ..rates.counters import Rate
@@ -29,24 +28,18 @@ logger = logging.getLogger("mrtr_server")
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """A tool, ready to be called and listed.
-
-    Args:
-        names: the arguments that a new call may have; None where its schema says so, or unknown ones are ignored.
-        authorize: says who may call it; None for everyone whom the server lets in.
-        rate: how often each caller may call it; None for as often as they like.
-        tags: what it can be disabled by.
-    """
+    """A tool, ready to be called and listed."""
 
     handler: Handler
     arguments: Arguments
     write: Write
     headers: tuple[HeaderParameter, ...]
     entry: JSON
+    # The arguments that a new call may have; None where its schema says so, or unknown ones are ignored.
     names: ArgumentNames | None = None
-    authorize: Hook | None = None
-    rate: "Rate | None" = None
-    tags: frozenset[str] = frozenset()
+    authorize: Hook | None = None  # says who may call it; None for everyone whom the server lets in
+    rate: "Rate | None" = None  # how often each caller may call it; None for as often as they like
+    tags: frozenset[str] = frozenset()  # what it can be disabled by
 
 
 def build_tool(
@@ -54,14 +47,8 @@ def build_tool(
 ) -> Tool:
     """Compile a tool.
 
-    Args:
-        function: what was decorated.
-        options: of its decorator.
-        home: the application that registers it.
-        ignores_unknown: whether arguments that it does not take are dropped; otherwise a call with some is refused.
-
-    Raises:
-        SetupError: it can't be served; the message says why.
+    With `ignores_unknown`, arguments that it does not take are dropped; otherwise a call with some is refused. Raises
+    `SetupError`.
     """
     name = name_of(function, options)
     hook = compile_hook(name, options.authorize, options.scopes, options.visible)
@@ -110,12 +97,7 @@ def build_tool(
 
 
 def write_in_time(handler: Handler, write: Write) -> tuple[Handler, Write]:
-    """Return a handler and what writes its result after it: nothing, where a teardown takes what that is made from.
-
-    Args:
-        handler: of a tool.
-        write: writes its results.
-    """
+    """Return a handler and what writes its result after it: nothing, where a teardown takes what that is made from."""
     if handler.has_teardown:
         return replace(handler, write=write), lambda written: written
     return replace(handler, write=None), write

@@ -16,7 +16,7 @@ from pydantic import IPvAnyInterface, IPvAnyNetwork
 from pydantic_core import PydanticCustomError
 
 from ..errors import SetupError
-from ..protocol.json_size import has_more_values, most_values
+from ..limits import has_more_values, most_values
 from .type_parts import SETS, TABLES, Node, calling, parts, pydantics_function, walk
 
 # Patterns

@@ -11,8 +11,7 @@ from urllib.parse import unquote
 from pydantic import ValidationError
 
 from ..errors import RequestError
-from ..limits import Limits
-from ..protocol.json_size import most_values, read_value
+from ..limits import Limits, most_values, read_value
 
 MOST_PROBLEMS = 20
 """How many problems an error names, so that a long list of wrong items does not make an even longer error."""

@@ -15,9 +15,8 @@ from ..flow.journal import Journal
 from ..flow.outcome_codec import dump_outcome, load_outcome
 from ..limits import LARGEST_META, Limits
 from ..protocol.ask_kinds import ask_kind
-from ..protocol.callers import ClientInfo, Principal
+from ..protocol.callers import ClientInfo, Principal, dump_user, load_user
 from ..protocol.messages import FIRST, JSON, UNNAMED, Call, Complete, Progress, Question
-from ..protocol.users import dump_user, load_user
 from ..storage.base import TaskRow, in_epoch
 from ..well_formed import write_json
 

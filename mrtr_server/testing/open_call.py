@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 from pydantic_core import from_json
 from typing_extensions import override
 
-from ..protocol.all_dialects import CANCELLED
 from ..protocol.dialect import LONGEST_TTL
+from ..protocol.handshake import CANCELLED
 from .answers import Answer, Asked, Unexpected
 from .replies import Reply, Request, Response, Standing
 from .session import Session, write_message

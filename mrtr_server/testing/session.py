@@ -14,11 +14,13 @@ from typing_extensions import TypeVar
 from .._version import __version__
 from ..auth.fixed_tokens import Acting, TokenUser
 from ..errors import SetupError
-from ..protocol.all_dialects import HandshakeDialect, ModernDialect, SepDraftDialect
 from ..protocol.ask_kinds import ASKABLE
+from ..protocol.handshake import HandshakeDialect
 from ..protocol.handshake_versions import BY_NAME
 from ..protocol.header_params import HeaderParameter, header_parameters
 from ..protocol.messages import JSON, TASK_RESULT, TASKS, LogLevel
+from ..protocol.served_dialects import DIALECTS, UNVERSIONED
+from ..protocol.v2026_07_28 import ModernDialect
 from ..server import MRTRServer
 from ..wire import ACCEPTED, About, write_modern, write_request
 from .answers import Answerable, Unexpected
@@ -38,7 +40,7 @@ HANDSHAKES = HandshakeDialect.versions
 _INFO = {"name": "mrtr_server.testing", "version": __version__}
 
 
-ERAS = (MODERN, *HANDSHAKES, SepDraftDialect.name)
+ERAS = (MODERN, *HANDSHAKES, *UNVERSIONED.intersection(DIALECTS))
 """The versions that the kit speaks."""
 
 

@@ -16,8 +16,8 @@ from ..auth.fixed_tokens import Acting
 from ..callbacks.base_url import escape_path
 from ..errors import Busy, IssuerUnavailable
 from ..logs.refusals import RefusalLog
-from ..protocol.all_dialects import HandshakeDialect
-from ..protocol.users import scopes_of
+from ..protocol.callers import scopes_of
+from ..protocol.handshake import HandshakeDialect
 from .gate import drain_body
 
 logger = logging.getLogger("mrtr_server")

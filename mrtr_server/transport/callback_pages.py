@@ -30,8 +30,7 @@ from ..errors import (
 from ..flow.hooks import is_async
 from ..logs.failures import report_failure, report_outage
 from ..logs.refusals import RefusalLog
-from ..protocol.callers import Principal
-from ..protocol.users import principal_of
+from ..protocol.callers import Principal, principal_of
 from ..well_formed import well_formed
 
 logger = logging.getLogger("mrtr_server")

@@ -15,10 +15,9 @@ from ..concurrency.running import PerLoop, runs_here
 from ..concurrency.waiting import wait_until
 from ..errors import InvalidRequest, RequestError
 from ..flow.admission import Admission
-from ..protocol.all_dialects import Dialect
-from ..protocol.callers import NO_SCOPES, Principal, Sender
+from ..protocol.callers import NO_SCOPES, Principal, Sender, principal_of, scopes_of
+from ..protocol.dialect import Dialect
 from ..protocol.messages import NOTHING, Call, Change, Listening, Note, Piece, Progress
-from ..protocol.users import principal_of, scopes_of
 from ..storage.patience import end_request
 from .response_writer import COMMENT, NO_HEADERS, EventStream, Headers, ResponseWriter
 

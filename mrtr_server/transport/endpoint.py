@@ -26,8 +26,9 @@ from ..live.parts import UNCOUNTED, LiveParts
 from ..logs.failures import report_failure
 from ..logs.refusals import RefusalLog
 from ..methods.dispatcher import Dispatcher
-from ..protocol.all_dialects import Dialect, Envelope, Reply, read_envelope
 from ..protocol.callers import ClientInfo
+from ..protocol.dialect import Dialect, Reply
+from ..protocol.envelope import Envelope, read_envelope
 from ..protocol.messages import NOTHING, Call, Listening
 from ..protocol.served_dialects import ServedDialects
 from ..protocol.trace import HEARD

@@ -17,7 +17,7 @@ from ..callbacks.base_url import origins_of
 from ..errors import SetupError
 from ..logs.refusals import RefusalLog
 from ..loopback import is_loopback_origin
-from ..protocol.all_dialects import ENDS, find_request_id
+from ..protocol.envelope import ENDS, find_request_id
 from .response_writer import JSON_TYPE
 
 _ONCE = (b"host", b"authorization", b"content-length")

@@ -18,16 +18,16 @@ from ..errors import (
     StoreUnavailable,
 )
 from ..flow.admission import Admission
-from ..limits import MOST_IN_BATCH, Limits
+from ..limits import MOST_IN_BATCH, Limits, has_more_values
 from ..live.events import ENDED, TOO_LATE_TO_CONTINUE, Event
 from ..live.live_calls import LiveCalls, store_needed
 from ..live.parts import LiveParts
 from ..logs.refusals import RefusalLog
 from ..methods.dispatcher import Dispatcher
-from ..protocol.all_dialects import CANCELLED, Envelope, HandshakeDialect, Reply, read_envelope
 from ..protocol.callers import Principal
-from ..protocol.json_size import has_more_values
-from ..protocol.jsonrpc import NO_METHOD
+from ..protocol.dialect import Reply
+from ..protocol.envelope import NO_METHOD, Envelope, read_envelope
+from ..protocol.handshake import CANCELLED, HandshakeDialect
 from ..protocol.messages import OPEN_METHODS, Call, Listening
 from ..protocol.sessions import Session
 from ..well_formed import read_json

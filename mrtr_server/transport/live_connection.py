@@ -9,7 +9,9 @@ from ..errors import StoreUnavailable
 from ..live.events import Event, last_id
 from ..live.live_calls import LiveCalls
 from ..live.session_states import DEFAULT_LEVEL, SessionStates
-from ..protocol.all_dialects import Envelope, HandshakeDialect, Reply
+from ..protocol.dialect import Reply
+from ..protocol.envelope import Envelope
+from ..protocol.handshake import HandshakeDialect
 from ..protocol.messages import (
     NOTHING,
     Call,

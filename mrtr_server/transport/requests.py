@@ -30,8 +30,9 @@ from ..errors import (
 from ..live.events import NONE_YET, Origin
 from ..logs.failures import report_failure
 from ..logs.refusals import RefusalLog
-from ..protocol.all_dialects import HandshakeDialect, read_message
 from ..protocol.callers import ClientInfo
+from ..protocol.envelope import read_message
+from ..protocol.handshake import HandshakeDialect
 from ..protocol.messages import LOG_LEVELS, Call, LogLevel, LogMessage, PageReported, Piece, Progress, Question
 from ..protocol.sessions import NO_SESSION, Session
 from ..telemetry.names import reason_of

@@ -27,11 +27,12 @@ from ..live.parts import UNCOUNTED, LiveParts
 from ..logs.failures import report_failure
 from ..logs.refusals import RefusalLog
 from ..methods.dispatcher import Dispatcher
-from ..protocol.all_dialects import CANCELLED, Dialect, Envelope, HandshakeDialect, read_envelope
-from ..protocol.headers import SESSION_HEADER
+from ..protocol.callers import principal_of
+from ..protocol.dialect import Dialect
+from ..protocol.envelope import SESSION_HEADER, Envelope, read_envelope
+from ..protocol.handshake import CANCELLED, HandshakeDialect
 from ..protocol.messages import OPEN_METHODS, Call, Change, Discovery, Listening
 from ..protocol.served_dialects import ServedDialects
-from ..protocol.users import principal_of
 from ..storage.patience import begin_request, end_request
 from ..well_formed import read_json
 from .requests import InFlight, failure_of, named, note_cancellation, note_refusal

@@ -8,8 +8,10 @@ from typing import Any
 from ..concurrency.places import Portion
 from ..concurrency.running import runs_here
 from ..live.session_states import DEFAULT_LEVEL
-from ..protocol.all_dialects import Dialect, Envelope, HandshakeDialect
 from ..protocol.callers import Principal, Sender
+from ..protocol.dialect import Dialect
+from ..protocol.envelope import Envelope
+from ..protocol.handshake import HandshakeDialect
 from ..protocol.messages import (
     NOTHING,
     TURN,

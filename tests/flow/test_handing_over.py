@@ -15,10 +15,11 @@ from mrtr_server import (
     Limits,
     MRTRServer,
 )
-from mrtr_server.protocol.all_dialects import DIALECTS, Envelope
 from mrtr_server.protocol.callers import Sender
 from mrtr_server.protocol.drafts import SepDraftDialect
+from mrtr_server.protocol.envelope import Envelope
 from mrtr_server.protocol.messages import Call
+from mrtr_server.protocol.served_dialects import DIALECTS
 from mrtr_server.testing import AsyncClient, Flow, Reply, accept
 
 from ..support.effects import EFFECTS, effect, happened, slow_effect

@@ -28,7 +28,8 @@ from mrtr_server.errors import (
 )
 from mrtr_server.flow.outcome_codec import dump_outcome, load_outcome
 from mrtr_server.logs.refusals import RefusalLog
-from mrtr_server.protocol.all_dialects import DIALECTS, HandshakeDialect, Surface
+from mrtr_server.protocol.dialect import Surface
+from mrtr_server.protocol.handshake import HandshakeDialect
 from mrtr_server.protocol.messages import (
     Call,
     Complete,
@@ -39,6 +40,7 @@ from mrtr_server.protocol.messages import (
     TaskCreated,
     YieldReason,
 )
+from mrtr_server.protocol.served_dialects import DIALECTS
 from mrtr_server.transport.requests import note_refusal
 
 from ..support.apps import Order

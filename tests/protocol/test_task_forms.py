@@ -16,8 +16,9 @@ from mrtr_server.errors import (
     RequestError,
     UnknownMethod,
 )
-from mrtr_server.protocol.all_dialects import DIALECTS, Dialect, Surface, read_envelope
 from mrtr_server.protocol.callers import Sender
+from mrtr_server.protocol.dialect import Dialect, Surface
+from mrtr_server.protocol.envelope import read_envelope
 from mrtr_server.protocol.messages import (
     Acknowledged,
     Call,
@@ -31,6 +32,7 @@ from mrtr_server.protocol.messages import (
     TaskResult,
     TaskStatusResult,
 )
+from mrtr_server.protocol.served_dialects import DIALECTS
 
 from ..support.wire import JSON, PREFIX, TASKS, VERSION, accept, message_problems, mirrored, modern, request
 

@@ -11,11 +11,10 @@ from pydantic import Field
 from mrtr_server import Completion, Context, Header, Icon, Inputs, MRTRServer, SetupError, ToolAnnotations
 from mrtr_server.concurrency.threads import Threads
 from mrtr_server.flow.home import Home
-from mrtr_server.registration.completions import Completer, build_completer
 from mrtr_server.registration.inclusion import LISTINGS
 from mrtr_server.registration.options import ResourceOptions, ToolOptions
+from mrtr_server.registration.records import Completer, build_completer, build_resource
 from mrtr_server.registration.registry import Registry
-from mrtr_server.registration.resources import build_resource
 from mrtr_server.registration.tools import build_tool
 from mrtr_server.testing import Client
 

@@ -23,7 +23,7 @@ from examples import secured
 from mrtr_server import BearerTokens, Context, MRTRServer, Principal, SetupError
 from mrtr_server.auth.fixed_tokens import TokenUser
 from mrtr_server.errors import InvalidRequestState
-from mrtr_server.protocol.users import principal_of
+from mrtr_server.protocol.callers import principal_of
 
 from ..conftest import Serve
 from ..support.direct import send

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mrtr_server import Limits, MRTRServer
-from mrtr_server.protocol.all_dialects import ENDS, find_request_id
+from mrtr_server.protocol.envelope import ENDS, find_request_id
 
 from ..support.direct import Exchange, scope_of
 from ..support.wire import Reply

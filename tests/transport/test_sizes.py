@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mrtr_server import Context, Limits, MRTRServer
-from mrtr_server.protocol.json_size import has_more_values
+from mrtr_server.limits import has_more_values
 
 from ..support.direct import Exchange, exchange, headers_for, scope_of
 from ..support.wire import EVERYTHING, JSON, Reply, accept, modern, request

@@ -1,16 +1,18 @@
-"""From the name of a server, as an operator gives it, to the server."""
+"""What several commands take: a server by its name, how they log, and variables of the environment."""
 
 import os
 import sys
 from collections.abc import Callable
 from functools import reduce
 from importlib import import_module
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import click
+from click.core import ParameterSource
 
 from ..deployment.environment import APPLICATION, PREFIX
 from ..errors import SetupError
+from ..logs.formats import Format
 from ..logs.tracebacks import format_import_failure, format_origin, is_raised_by_author
 from ..server import MRTRServer
 
@@ -31,12 +33,7 @@ def takes_app(function: F) -> F:
 def load(app: str, app_dir: str) -> MRTRServer:
     """Import a server.
 
-    Args:
-        app: `module:attribute`.
-        app_dir: the folder in which to look for the module; empty for the working directory.
-
-    Raises:
-        click.ClickException: there is none, or it can't be made; the message says why.
+    `app` is `module:attribute`; `app_dir` is empty for the working directory. Raises `click.ClickException`.
     """
     found = find(app, app_dir)
     if not isinstance(found, MRTRServer):
@@ -63,13 +60,8 @@ def find(app: str, app_dir: str) -> Any:
 def import_app(app: str, app_dir: str) -> Any:
     """Import whatever a name stands for.
 
-    Args:
-        app: `module:attribute`.
-        app_dir: the folder in which to look for the module; empty for the working directory.
-
-    Raises:
-        SetupError: there is nothing of that name.
-        Exception: what the code of the module raises.
+    `app` is `module:attribute`; `app_dir` is empty for the working directory. What the code of the module raises comes
+    through. Raises `SetupError`.
     """
     sys.path.insert(0, app_dir)
     name, attribute = _parts_of(app)
@@ -98,3 +90,46 @@ def _parts_of(app: str) -> tuple[str, str]:
     if not all(part.isidentifier() for part in (*module.split("."), *attribute.split("."))):
         raise SetupError(f"{app!r} must be a module and the server in it, such as weather:app")
     return module, attribute
+
+
+LEVELS = ("debug", "info", "warning", "error")
+
+
+def takes_log_options(level: str) -> Callable[[F], F]:
+    """Return a decorator that adds to a command the options --log-format and --log-level."""
+
+    def decorate(function: F) -> F:
+        form = click.option(
+            "--log-format",
+            type=click.Choice(get_args(Format)),
+            default="text",
+            show_default=True,
+            help="How the lines on standard error look.",
+        )
+        least = click.option(
+            "--log-level", type=click.Choice(LEVELS), default=level, show_default=True, help="What is logged at least."
+        )
+        return form(least(function))
+
+    return decorate
+
+
+class CommandOfVariables(click.Command):
+    """A command whose errors name the variable that a wrong value came from."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Read the options. Raises `click.BadParameter`."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.BadParameter as error:
+            option = error.param
+            if option is not None and ctx.get_parameter_source(option.name or "") is ParameterSource.ENVIRONMENT:
+                message = f"{_variable_of(option, ctx)}: {error.message}"
+                raise click.BadParameter(message, ctx, option) from None
+            raise
+
+
+def _variable_of(option: click.Parameter, ctx: click.Context) -> str:
+    """Return the name of the variable that an option was read from."""
+    own = [option.envvar] if isinstance(option.envvar, str) else option.envvar or ()
+    return next((each for each in own if os.environ.get(each)), f"{ctx.auto_envvar_prefix}_{option.name}".upper())

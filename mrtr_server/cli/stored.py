@@ -1,0 +1,253 @@
+"""`mrtr-server keygen`, `db`, `open` and `tasks`: keys, and what servers seal and store."""
+
+import asyncio
+import secrets
+import sys
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, TypeVar, get_args
+
+import click
+from pydantic_core import to_json
+
+from ..crypto.keys import ENVIRONMENT as KEYS
+from ..crypto.keys import KEY_BYTES, KeyRing
+from ..errors import InvalidRequestState, MRTRError, SetupError, UnknownTarget
+from ..flow.inspection import inspect_state, utc_time
+from ..logs.formats import plain, plain_json
+from ..protocol.messages import JSON, TaskStatus
+from ..storage import ENVIRONMENT as DATABASE
+from ..storage.base import TaskRow
+
+if TYPE_CHECKING:  # a server over stdio starts without them
+    from ..storage.sql.store import SQLStore
+
+
+@click.command()
+def keygen() -> None:
+    """Print a new key for MRTR_KEYS: 64 hex digits."""
+    click.echo(secrets.token_hex(KEY_BYTES))
+
+
+def _ring_of_servers() -> KeyRing:
+    """Return the keys in MRTR_KEYS. Raises `SetupError` if there are none."""
+    ring = KeyRing.from_environment()
+    if ring is None:
+        raise SetupError(f"{KEYS} is not set; give it the keys of the servers, the new one first")
+    return ring
+
+
+_takes_database = click.option(
+    "--database", envvar=DATABASE, required=True, metavar="URL", show_envvar=True, help="The URL of the database."
+)
+"""Adds the option --database to a command."""
+
+
+@click.group()
+def db() -> None:
+    """Manage the database that replicas share."""
+
+
+@db.command()
+@_takes_database
+@click.option("--sql", is_flag=True, help="Print the statements, and change nothing.")
+def upgrade(database: str, sql: bool) -> None:
+    """Upgrade the tables to the version of this release; create them if there are none.
+
+    It may be run again, and by several hosts at once. Running servers of the older release continue meanwhile. The
+    tables change in one transaction, or not at all. Indexes are made after it, and block nobody; the next run makes one
+    again that was interrupted.
+    """
+    try:
+        from ..storage.sql import administration
+
+        if sql:
+            click.echo(asyncio.run(administration.script(database.strip())), nl=False)
+        else:
+            click.echo(asyncio.run(administration.upgrade(database.strip())))
+    except MRTRError as error:
+        raise click.ClickException(str(error)) from error
+
+
+@db.command("new-epoch")
+@_takes_database
+def new_epoch(database: str) -> None:
+    """Begin another epoch, after the database was restored from a backup, or a failover has lost writes.
+
+    States that are redeemed once, and open calls, name the epoch in which they began. Those of before are refused from
+    now on, and their clients begin again: what was redeemed in the lost writes would otherwise be redeemed twice. Tasks
+    that had not ended fail, since they may have come further than is known; `mrtr-server tasks retry` continues one.
+
+    Run it before servers and workers use the database again, and once for each copy that is to be used beside this one.
+    """
+    try:
+        from ..storage.sql import administration
+
+        click.echo(asyncio.run(administration.new_epoch(database.strip())))
+    except MRTRError as error:
+        raise click.ClickException(str(error)) from error
+
+
+@db.command()
+@_takes_database
+def reseal(database: str) -> None:
+    """Seal every row under the first key of MRTR_KEYS, so that the other keys can be removed.
+
+    MRTR_KEYS must hold all keys that rows are sealed under, and every server must seal with the first one already.
+    Servers continue meanwhile. It may be ended at any time, and run again.
+
+    The exit code is 0 when every row is sealed under the first key.
+    """
+    try:
+        from ..storage.sql.administration import reseal as reseal_rows
+
+        tables = asyncio.run(reseal_rows(database.strip(), _ring_of_servers()))
+    except MRTRError as error:
+        raise click.ClickException(f"{error}. The resealed rows stay resealed; run the command again") from error
+    for table in tables:
+        click.echo(f"{table.table}: {table.rows} rows, {table.sealed} resealed")
+        if table.left:
+            click.echo(f"  {table.left} of them change under another key: first make the new key the first everywhere")
+        for reason, rows in table.unopened.items():
+            click.echo(f"  {rows} of them do not open: {reason}")
+    if not all(table.is_done for table in tables):
+        raise click.ClickException("keep the other keys: not every row is sealed under the first one")
+
+
+@click.command("open")
+@click.argument("token")
+@click.option("--values", is_flag=True, help="Also print what people answered, what steps returned, and kept state.")
+def open_state(token: str, values: bool) -> None:
+    """Print what TOKEN holds, a requestState.
+
+    It is opened with the keys in MRTR_KEYS, and printed as JSON. It opens whoever it belongs to, and also after it has
+    expired. `-` reads it from standard input, which keeps it out of the shell's history. Answers, results and kept
+    state are secrets of people: without --values they stay out.
+    """
+    given = sys.stdin.read() if token == "-" else token  # noqa: S105  a dash is no secret
+    try:
+        held = inspect_state(given.strip(), _ring_of_servers(), values=values)
+    except InvalidRequestState as error:
+        raise click.ClickException(f"This state does not open: {error.reason}") from None
+    except SetupError as error:
+        raise click.ClickException(str(error)) from None
+    click.echo(plain_json(to_json(held, indent=2).decode()))
+
+
+T = TypeVar("T")
+
+_takes_task = click.argument("task", metavar="TASK")
+
+
+@click.group()
+def tasks() -> None:
+    """Look at the tasks in the database, cancel them and retry them.
+
+    TASK is the id of a task, or the first digits of it that the log has.
+    """
+
+
+@tasks.command("list")
+@_takes_database
+@click.option("--status", type=click.Choice(get_args(TaskStatus)), help="Only tasks of this status.")
+@click.option("--tool", default="", metavar="NAME", help="Only tasks of this tool.")
+@click.option("--limit", default=50, type=click.IntRange(1), show_default=True, help="How many to print at most.")
+@click.option("--json", "as_json", is_flag=True, help="Print a line of JSON for each.")
+def list_tasks(database: str, status: str | None, tool: str, limit: int, as_json: bool) -> None:
+    """List tasks, the last changed first. Their contents stay sealed."""
+    rows = _run(database, lambda store: store.list_tasks(status=status or "", tool=tool, most=limit))
+    for row in rows:
+        described = _describe(row)
+        if as_json:
+            click.echo(plain_json(to_json(described).decode()))
+        else:
+            about = plain(f"{row.name}  {row.message}")
+            click.echo(f"{row.id}  {row.status:14}  {described['updated']}  {about}".rstrip())
+    if len(rows) == limit:
+        click.echo(f"There may be more than {limit}: raise --limit", err=True)
+
+
+@tasks.command()
+@_takes_database
+@_takes_task
+@click.option("--values", is_flag=True, help="Also print its arguments; this needs MRTR_KEYS.")
+def show(database: str, task: str, values: bool) -> None:
+    """Print a task as JSON. Its arguments are secrets of its user: without --values they stay sealed."""
+
+    async def find(store: "SQLStore") -> JSON:
+        from ..tasks.administration import TaskAdministration, call_of
+
+        row = await TaskAdministration(store).find(task)
+        described = _describe(row)
+        if values:
+            call = call_of(row, _ring_of_servers())
+            described["arguments"] = None if call is None else call.arguments
+        return described
+
+    click.echo(plain_json(to_json(_run(database, find), indent=2).decode()))
+
+
+@tasks.command()
+@_takes_database
+@_takes_task
+def cancel(database: str, task: str) -> None:
+    """Cancel a task, as its client would. No further step of it begins; a step that runs is not interrupted."""
+    from ..tasks.administration import TaskAdministration
+
+    row = _run(database, lambda store: TaskAdministration(store).cancel(task))
+    if row.status != "cancelled":
+        raise click.ClickException(f"Task {row.reference} has ended already: {row.status}")
+    click.echo(f"Task {row.reference} is cancelled")
+
+
+@tasks.command()
+@_takes_database
+@_takes_task
+def retry(database: str, task: str) -> None:
+    """Start a failed task again from its last recorded step, as a new task; print the id of that.
+
+    The failed task stays as it is, for its client has been told. Steps that have run do not run again. It needs
+    MRTR_KEYS.
+    """
+    from ..tasks.administration import TaskAdministration
+
+    row = _run(database, lambda store: TaskAdministration(store).retry(task, _ring_of_servers()))
+    click.echo(row.id)
+
+
+def _run(database: str, work: "Callable[[SQLStore], Awaitable[T]]") -> T:
+    from ..storage.sql.store import SQLStore
+
+    async def run() -> T:
+        store = SQLStore(database.strip())
+        if store.is_new:  # to look would make the file
+            raise SetupError(f"{store.database.name}: there is no such file; check the URL of the database")
+        try:
+            return await work(store)
+        finally:
+            await store.close()
+
+    try:
+        return asyncio.run(run())
+    except UnknownTarget:
+        raise click.ClickException("There is no such task; it may have expired") from None
+    except InvalidRequestState as error:
+        raise click.ClickException(f"This task does not open: {error.reason}") from None
+    except MRTRError as error:
+        raise click.ClickException(str(error)) from None
+
+
+def _describe(row: TaskRow) -> JSON:
+    return {
+        "id": row.id,
+        "reference": row.reference,
+        "tool": row.name,
+        "status": row.status,
+        "message": row.message,
+        "caller": row.caller or None,
+        "created": utc_time(row.created),
+        "updated": utc_time(row.updated),
+        "deadline": utc_time(row.deadline),
+        "expires": utc_time(row.expires),
+        "attempts": row.attempts,
+        "leased until": utc_time(row.leased_until) if row.lease else None,
+    }
