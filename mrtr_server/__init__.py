@@ -23,10 +23,10 @@ from .errors import (
 )
 from .flow.asks import Confirm, Elicit, Elicited, ListRoots, Root, Roots
 from .flow.context import Context
-from .flow.hooks import CallInfo, CallNext, Ended, Failure
-from .flow.idempotency_keys import IdempotencyKey
+from .flow.home import CallInfo, CallNext, Ended, Failure
 from .flow.inputs import InputRequired, Inputs, State
 from .flow.sampling import Sample, Sampled
+from .flow.step_arguments import IdempotencyKey
 from .flow.url_asks import ElicitUrl
 from .limits import Limits
 from .protocol.callers import Caller, ClientInfo, Principal

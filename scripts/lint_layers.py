@@ -96,10 +96,10 @@ ONLY_IMPORTERS = {
         ),
         *(f"auth.{each}" for each in ("fixed_tokens", "jwt_keys", "oauth", "token_backend")),
         "asgi_server",
-        "dev.refused_requests",
+        "dev.console",
         "protocol.users",
         "flow.context",
-        "flow.hooks",
+        "flow.home",
         *(f"registration.{each}" for each in ("callbacks", "options")),
         *(f"deployment.{each}" for each in ("lifecycle", "settings", "wiring")),
         *(f"playground.{each}" for each in ("local", "page", "rounds")),
@@ -109,7 +109,7 @@ ONLY_IMPORTERS = {
     "uvicorn": {
         *(f"uvicorn_http.{each}" for each in ("one_write", "whole_responses", "repeated_heads", "ignored_upgrades")),
         "cli.web_servers",
-        *(f"dev.{each}" for each in ("process", "reloading")),
+        *(f"dev.{each}" for each in ("process",)),
     },
     "httptools": {"uvicorn_http.whole_responses", "uvicorn_http.ignored_upgrades"},
     "granian": {"cli.web_servers"},
@@ -138,7 +138,7 @@ ONLY_IMPORTERS = {
     "rich": {"cli.terminal_client", "cli.terminal_form"},
     "questionary": {"cli.terminal_form"},
     "httpx": {"auth.fetching", "client.client", "client.connection"},
-    "opentelemetry": {f"telemetry.{each}" for each in ("choice", "instruments", "spans")},
+    "opentelemetry": {f"telemetry.{each}" for each in ("choice", "open_telemetry")},
     "prometheus_client": {"telemetry.prometheus"},
 }
 """Where a library is imported, and nowhere else. Most have one module; ASGI, HTTP and the commands have a package."""

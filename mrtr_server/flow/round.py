@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from math import inf, isfinite
 from types import MappingProxyType
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 from ..callbacks.callback_service import KIND, Callback, Callbacks, Reports
 from ..concurrency.threads import ending_in
@@ -14,7 +14,7 @@ from ..errors import FlowError, InvalidAnswer, MissingCapability, Refusal, Setup
 from ..logs.tracebacks import format_stack
 from ..protocol.ask_kinds import CALLBACK, FORM, ask_kind
 from ..protocol.callers import lacking, nested
-from ..protocol.messages import JSON, PAGE, Call, Question
+from ..protocol.messages import JSON, PAGE, Call, Outlet, Question
 from ..well_formed import escape_halves
 from .asks import Ask
 from .endings import Asking, Backgrounded, Failed, Refused, RoundEnd, Yielded, YieldReason
@@ -23,11 +23,55 @@ from .url_asks import UNFINISHED, ElicitUrl
 
 logger = logging.getLogger("mrtr_server")
 
+
 OPEN: Any = object()
 """Stands for an answer that the client has yet to give."""
 
 NO_REPORTS = Reports[YieldReason]()
+
 _NO_ANSWERS: Mapping[str, JSON] = MappingProxyType({})
+
+
+class Background(Outlet, Protocol):
+    """The task that a round belongs to, and where its notes go."""
+
+    @property
+    def journal(self) -> Journal:
+        """What its flow remembers."""
+        ...
+
+    def should_yield(self) -> YieldReason | None:
+        """Return why the round is to end at its next boundary; None if it continues."""
+        ...
+
+    @property
+    def lost(self) -> bool:
+        """Whether the task has ended, or another worker runs it, so that nothing more may happen here."""
+        ...
+
+    async def may_begin(self) -> bool:
+        """Check that the task has not ended and is run here alone, before a step begins."""
+        ...
+
+    async def keep(self) -> None:
+        """Keep what the journal holds now, before anything else happens."""
+        ...
+
+    async def publish(self, asked: Mapping[str, Question]) -> None:
+        """Publish what is asked, so that the client sees it beside what runs.
+
+        Args:
+            asked: the questions, by key; those that are answered meanwhile are no longer in it.
+        """
+        ...
+
+    def on_answers(self, take: Callable[[], None]) -> None:
+        """Call a function when the journal has new answers, from now on."""
+        ...
+
+    def say(self, message: str) -> None:
+        """Store what the task is doing, for clients that ask."""
+        ...
 
 
 class _Gravity(IntEnum):

@@ -15,7 +15,6 @@ from ..rates.rate_limiter import RateLimiter
 from ..storage.base import Lease
 from ..storage.health import not_executed
 from .admission import Admission
-from .background import Background
 from .endings import (
     Asking,
     Backgrounded,
@@ -28,16 +27,14 @@ from .endings import (
     YieldReason,
 )
 from .handler import Handler
+from .home import Lifespans
 from .inputs import InputRequired
 from .journal import CONFIRMATION, UNSET, Journal
-from .lifespans import Lifespans
-from .pieces import in_pieces
 from .pure import conclude_result, run_pure
-from .round import NO_REPORTS, Round
-from .round_context import RoundContext
-from .runner import run
+from .round import NO_REPORTS, Background, Round
+from .runner import in_pieces, run
 from .single_use import Redeemer
-from .states import States
+from .states import RoundContext, States
 from .waiting_round import ShouldYield, WaitingRound
 
 logger = logging.getLogger("mrtr_server")

@@ -20,9 +20,8 @@ from ..protocol.trace import Event
 from ..schema.misfits import describe
 from ..schema.stored import Stored, stored_as
 from ..well_formed import escape_halves
-from .idempotency_keys import idempotency_key, key_parameter
 from .journal import Journal, Step
-from .step_arguments import argument_digests, full_name, plain
+from .step_arguments import argument_digests, full_name, idempotency_key, key_parameter, plain
 from .undone import Undone
 
 current_step: ContextVar[str] = ContextVar("mrtr_server_step", default="")

@@ -24,11 +24,10 @@ from ..errors import CallEnded, FlowError, NotBegun, RoundOver, StoreUnavailable
 from ..logs.tracebacks import CallSite, call_site, format_call_site
 from ..protocol.messages import JSON, Call, Question
 from .asks import Ask
-from .background import Background
 from .endings import RoundEnd, Yielded, YieldReason
 from .home import OWN
 from .journal import UNSET, Journal
-from .round import NO_REPORTS, OPEN, Claim, Round
+from .round import NO_REPORTS, OPEN, Background, Claim, Round
 from .steps import Planned, Steps, current_step
 from .undone import Undone
 

@@ -6,12 +6,9 @@ from ..errors import InvalidRequestState, UnknownMethod
 from ..logs.refusals import RefusalLog
 from ..protocol.messages import STATE_METHODS, Call, Outcome, Outlet
 from ..rates.rate_limiter import RateLimiter
-from .completion import Completions
-from .discovery import Discoverer
-from .lists import ListRequests
+from .discovery import Discoverer, ListRequests
 from .middleware import Method, Middleware, compose, count
-from .prompts import Prompts
-from .resources import Resources
+from .prompts_and_resources import Completions, Prompts, Resources
 from .sessions import SessionRequests
 from .subscriptions import Subscriptions
 from .tasks import TaskRequests

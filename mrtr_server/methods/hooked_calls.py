@@ -11,9 +11,7 @@ from pydantic_core import from_json
 from ..concurrency.threads import Threads, ending_in
 from ..errors import FlowError, RequestError
 from ..flow.handler import Handler
-from ..flow.home import Home
-from ..flow.hooks import CallHook, CallInfo, Ended, Failure, Word
-from ..flow.lifespans import Lifespans
+from ..flow.home import CallHook, CallInfo, Ended, Failure, Home, Lifespans, Word
 from ..logs.failures import Noted, noting
 from ..logs.tracebacks import take_locals
 from ..protocol.messages import ASKING_METHODS, JSON, Call, Complete, Outcome, Outlet

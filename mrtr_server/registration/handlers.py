@@ -14,9 +14,9 @@ from ..flow.asks import Confirm, Elicit, Text, form_of
 from ..flow.context import ASKS
 from ..flow.handler import Handler
 from ..flow.home import Home
-from ..flow.idempotency_keys import IdempotencyKey
 from ..flow.inputs import InputRequired
 from ..flow.resolver import DeclaredAsk, Dependency
+from ..flow.step_arguments import IdempotencyKey
 from ..protocol.messages import JSON
 from ..schema.stored import Stored, stored_as
 from ..schema.type_parts import union_members

@@ -23,9 +23,7 @@ from ..protocol.trace import Trace
 from ..storage.base import TaskRow
 from ..tally import ANSWERS, Tally
 from ..tasks.task_run import TaskRun
-from .call_kinds import CallKind, CallKinds, Ended, Offered
-from .call_log import log_call
-from .ends import Labels, labels_of_call, labels_of_task
+from .call_kinds import CallKind, CallKinds, Ended, Labels, Offered, labels_of_call, labels_of_task
 from .meters import Histogram, Meters
 from .names import (
     ASKS,
@@ -40,8 +38,8 @@ from .names import (
     TOOL,
 )
 
-if TYPE_CHECKING:  # so that OpenTelemetry is loaded only where it is used
-    from .spans import Spans, Started
+if TYPE_CHECKING:
+    from .open_telemetry import Spans, Started
 
 logger = logging.getLogger("mrtr_server")
 
@@ -58,6 +56,34 @@ KNOWN_CALLERS = 1024
 """How many callers are kept with their digests."""
 
 _ABOUT_RESOURCES = frozenset({"resources/read", "resources/subscribe", "resources/unsubscribe"})
+
+
+def log_call(name: str, fields: JSON, end: Labels, reference: str, seconds: float, trace: tuple[str, str]) -> None:
+    """Log how a call ended. Whether its level is wanted, the caller has found out.
+
+    Args:
+        name: of the call: its method, and the tool or prompt.
+        fields: the facts that come before how it ended; the others are added.
+        end: how it ended.
+        reference: names what went wrong in the log; empty for nothing.
+        seconds: how long it took.
+        trace: the ids of the trace and of the span; empty where there is none.
+    """
+    took = round(seconds * 1000, 2)
+    text = f"{name}: {end.outcome} in {took} ms"
+    fields["outcome"] = end.outcome
+    if end.error:
+        fields["error"] = end.error
+    if reference:
+        fields["reference"] = reference
+        text += f" (reference {reference})"
+    fields["ms"] = took
+    if trace[0]:
+        fields["trace_id"], fields["span_id"] = trace
+    # `logger.info` would look through the stack for the line that calls it, which is always the same here.
+    record = logging.getLogRecordFactory()(logger.name, logging.INFO, __file__, 0, text, (), None, "log_call")
+    record.fields = fields
+    logger.handle(record)
 
 
 class _Begun(NamedTuple):

@@ -9,7 +9,7 @@ from ..extras import lacking
 from .meters import Meters
 
 if TYPE_CHECKING:
-    from .spans import Spans
+    from .open_telemetry import Spans
 
 
 @dataclass(frozen=True)
@@ -72,8 +72,7 @@ def choose(telemetry: OpenTelemetry | bool | None, *, shows_metrics: bool) -> Ch
     from opentelemetry.metrics import get_meter_provider
     from opentelemetry.trace import get_tracer_provider
 
-    from .instruments import instruments_of
-    from .spans import Spans
+    from .open_telemetry import Spans, instruments_of
 
     given = telemetry if isinstance(telemetry, OpenTelemetry) else OpenTelemetry()
     tracer_provider = given.tracer_provider or get_tracer_provider()

@@ -1,10 +1,12 @@
-"""What takes the metrics of servers, and what it reads of them."""
+"""What takes the metrics of servers, and what is measured besides calls: the store, tasks, the event loop."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from ..tally import Tally
-from .names import Metric, attributes_of
+from ..concurrency.running import PerLoop, running_loop
+from ..storage.base import TaskRow
+from ..tally import TASKS, Tally
+from .names import STORE, TASK_TIME, Metric, attributes_of, reason_of
 
 Record = Callable[[float], object]
 """Takes a measurement, in the unit of its metric."""
@@ -12,6 +14,11 @@ Record = Callable[[float], object]
 
 Values = Mapping[tuple[str, ...], float]
 """The values of a gauge by its labels."""
+
+INTERVAL = 0.5
+"""How often the lag of an event loop is measured, in seconds."""
+
+_measured = PerLoop[bool]()
 
 
 class Gauges:
@@ -97,3 +104,66 @@ def values_of(metric: Metric, servers: "list[Gauges]") -> dict[tuple[str, ...], 
             before = found.get(labels, 0.0)
             found[labels] = before + value if metric.is_sum else max(before, value)
     return found
+
+
+class StoreMeasures:
+    """Measures what a store does.
+
+    Args:
+        tally: counts tasks by their status.
+        meters: take the times.
+    """
+
+    def __init__(self, tally: Tally, meters: Sequence[Meters]) -> None:
+        self._tally = tally
+        self._operations = Histogram(STORE, meters)
+        self._task_times = Histogram(TASK_TIME, meters)
+
+    def took(self, method: str, seconds: float, error: Exception | None) -> None:
+        """Note what an operation took.
+
+        Args:
+            method: its name.
+            seconds: how long it took.
+            error: why it failed; None if it did not.
+        """
+        reason = "" if error is None else reason_of(error)
+        self._operations.of(method, reason)(seconds)
+
+    def added(self, row: TaskRow) -> None:
+        """Note that there is a new task."""
+        self._tally.add(TASKS, row.name, row.status)
+
+    def changed(self, row: TaskRow, to: TaskRow) -> None:
+        """Note that a task has changed.
+
+        Args:
+            row: what it was.
+            to: what it is.
+        """
+        if to.status != row.status:
+            self._tally.add(TASKS, row.name, to.status)
+            if row.status == "input_required":
+                self._task_times.of(row.name, row.status)(max(0.0, to.updated - row.updated))
+
+
+def measure_lag(record: Record) -> None:
+    """Measure how late the running event loop is until it is closed, unless that is done already.
+
+    Args:
+        record: takes each measurement, in seconds.
+    """
+    if _measured.get():
+        return
+    _measured.put(True)
+    loop = running_loop()
+    due = loop.time() + INTERVAL
+
+    def look() -> None:
+        nonlocal due
+        now = loop.time()
+        record(max(0.0, now - due))
+        due = now + INTERVAL
+        loop.call_at(due, look)
+
+    loop.call_at(due, look)
