@@ -44,12 +44,7 @@ _CHATTY = ("asyncio", "uvicorn", "watchfiles", "httpx", "httpcore", "urllib3", "
 
 
 class RefusedRequests:
-    """Writes a line for each request that gets an error, and no line of its own.
-
-    Args:
-        app: the application.
-        terminal: where to.
-    """
+    """Writes a line for each request that gets an error, and no line of its own."""
 
     def __init__(self, app: ASGIApp, terminal: Terminal) -> None:
         self._app = app
@@ -91,12 +86,7 @@ def _reason(body: bytes) -> str:
 
 
 class Console:
-    """Shows each round to the author, and each request that is refused.
-
-    Args:
-        terminal: where it writes.
-        effects: watches for effects outside of steps.
-    """
+    """Shows each round to the author, and each request that is refused."""
 
     def __init__(self, terminal: Terminal, effects: EffectWatch) -> None:
         self._terminal = terminal
@@ -174,10 +164,7 @@ class _Reasons(logging.Filter):
 def configure_log(terminal: Terminal, level: str, *, full_tracebacks: bool) -> None:
     """Send what is logged to the terminal.
 
-    Args:
-        terminal: where to.
-        level: the least that is shown of the author's own loggers.
-        full_tracebacks: whether tracebacks have all of their calls, not only the author's.
+    `full_tracebacks`: whether tracebacks have all of their calls, not only the author's.
     """
     handler = logging.StreamHandler()
     handler.setFormatter(_Formatter(terminal))

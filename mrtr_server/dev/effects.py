@@ -161,23 +161,16 @@ DESCRIBED: Mapping[str, Describe] = {
 
 
 class _Stack(NamedTuple):
-    """What a stack says of an effect.
-
-    Args:
-        source: the author's line that led to it; None if there is none.
-        is_theirs: whether it is the effect of a handler at all, as far as can be seen.
-    """
+    """What a stack says of an effect."""
 
     source: SourceLine | None
+    """The author's line that led to it; None if there is none."""
     is_theirs: bool = True
+    """Whether it is the effect of a handler at all, as far as can be seen."""
 
 
 class EffectWatch:
-    """Collects the effects outside of steps of each round, and says which of them will be repeated.
-
-    Args:
-        own: names of installed packages that are the author's.
-    """
+    """Collects the effects outside of steps of each round, and says which of them will be repeated."""
 
     def __init__(self, own: Container[str] = ()) -> None:
         self._own = own

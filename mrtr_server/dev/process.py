@@ -36,29 +36,23 @@ _MOST_NAMED = 3
 
 @dataclass(frozen=True)
 class DevProcess:
-    """Serves an application on a socket; it goes to a new process as it is.
-
-    Args:
-        find: imports the application.
-        app: its name, `module:attribute`.
-        app_dir: the folder in which to look for the module; empty for the working directory.
-        host: the address that the socket is bound to.
-        level: the least that is logged of the author's own loggers.
-        full_tracebacks: whether tracebacks have all of their calls.
-        keys: what is to be said of the keys, in words; empty for nothing.
-        watched: the files whose change restarts it, in words; empty where nothing does.
-        changed: when the change came that made it take over, in seconds since the epoch; 0 for the first process.
-    """
+    """Serves an application on a socket; it goes to a new process as it is."""
 
     find: Find
     app: str
+    """Its name, `module:attribute`."""
     app_dir: str
+    """The folder in which to look for the module; empty for the working directory."""
     host: str
     level: str
     full_tracebacks: bool
+    """Whether tracebacks have all of their calls."""
     keys: str
+    """What is to be said of the keys, in words; empty for nothing."""
     watched: str
+    """The files whose change restarts it, in words; empty where nothing does."""
     changed: float = 0.0
+    """When the change came that made it take over, in seconds since the epoch; 0 for the first process."""
 
     def __call__(self, sockets: list[socket.socket] | None) -> None:
         """Serve until a signal ends it. Exits with `NOT_LOADED` if the application can't be served."""
@@ -154,12 +148,7 @@ def docs_page(server: MRTRServer) -> str | None:
 
 
 def servers_in(app: Any, path: str = "") -> Iterator[tuple[str, MRTRServer]]:
-    """Return the servers in an application, each with the path at which it is mounted.
-
-    Args:
-        app: a server, or an application with routes.
-        path: where that is mounted.
-    """
+    """Return the servers in an application, each with the path at which it is mounted."""
     if isinstance(app, MRTRServer):
         yield path, app
         return
@@ -188,11 +177,7 @@ def _packages_of(app: str) -> frozenset[str]:
 def watch_and_serve(process: DevProcess, folders: Sequence[str], patterns: Sequence[str], listening: Any) -> None:
     """Serve an application, and restart it whenever one of its files changes, until a signal ends it.
 
-    Args:
-        process: serves it.
-        folders: which are watched, with all below them.
-        patterns: of further files besides `*.py`.
-        listening: the socket, which stays open while the process is replaced.
+    `patterns`: of further files besides `*.py`.
     """
     import uvicorn
     from uvicorn.supervisors import ChangeReload
@@ -235,8 +220,7 @@ def _has_broken_off(reloader: Any) -> bool:
 def listen(host: str, port: int) -> socket.socket:
     """Return a socket that listens; the port stays taken while one process makes way for the next.
 
-    Raises:
-        OSError: the address can't be listened on.
+    Raises `OSError`: the address can't be listened on.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listening = socket.socket(family, socket.SOCK_STREAM)

@@ -53,25 +53,21 @@ class SourceLine(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class SeenRound:
-    """A round of a flow, or a request that has no rounds.
-
-    Args:
-        call: the request; of a round of a task, that which it came from. Its trace says what happened.
-        task: what the log calls the task whose round it is; empty for a request.
-        answered: the outcomes of questions, by key: `"accept"`, `"decline"`, `"cancel"` or `"answered"`; of
-            confirmations `"yes"` or `"no"`.
-        came: what it came to.
-        reason: why its handler failed, in words; empty where the log has no exception.
-        effects: its effects outside of steps: what each is, by its source.
-        tasks: the asyncio tasks that run in it.
-    """
+    """A round of a flow, or a request that has no rounds."""
 
     call: Call
+    """The request; of a round of a task, that which it came from. Its trace says what happened."""
     task: str = ""
+    """What the log calls the task whose round it is; empty for a request."""
     answered: dict[str, str] = field(default_factory=dict)
+    """The outcomes of questions, by key: `"accept"`, `"decline"`, `"cancel"` or `"answered"`; of confirmations `"yes"`
+    or `"no"`.
+    """
     came: Came | None = None
     reason: str = ""
+    """Why its handler failed, in words; empty where the log has no exception."""
     effects: dict[SourceLine, str] = field(default_factory=dict)
+    """Its effects outside of steps: what each is, by its source."""
     tasks: "WeakSet[asyncio.Task[Any]]" = field(default_factory=WeakSet)
 
     @property
@@ -133,12 +129,7 @@ def _answers_in(journal: Journal) -> set[tuple[str, str]]:
 
 
 def _word(question: str, answer: JSON) -> str:
-    """Return the outcome of a question, in a word.
-
-    Args:
-        question: its digest; empty where it is not known.
-        answer: what the client sent.
-    """
+    """Return the outcome of a question, in a word. `question`: its digest; empty where it is not known."""
     action = action_of(answer)
     if action != "accept" or kind_of(question) != CONFIRMATION:
         return action
@@ -150,11 +141,7 @@ def _word(question: str, answer: JSON) -> str:
 
 
 class RoundLines:
-    """Writes the line of each round that has ended.
-
-    Args:
-        terminal: where to.
-    """
+    """Writes the line of each round that has ended."""
 
     def __init__(self, terminal: Terminal) -> None:
         self._terminal = terminal

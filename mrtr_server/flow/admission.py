@@ -62,11 +62,7 @@ class _Spell:
 
 
 class Overload:
-    """Whether a server turns calls away for lack of room.
-
-    Args:
-        clock: returns the time in seconds, from any beginning.
-    """
+    """Whether a server turns calls away for lack of room. `clock`: returns the time in seconds, from any beginning."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -75,9 +71,8 @@ class Overload:
     def note(self, running: int, waiting: int) -> None:
         """Note that a call is turned away: it is to continue elsewhere, or to be sent again later.
 
-        Args:
-            running: how many calls run.
-            waiting: how many wait for their turn.
+        `running`: how many calls run.
+        `waiting`: how many wait for their turn.
         """
         now = self._clock()
         self.look()
@@ -121,31 +116,26 @@ Turn = asyncio.Future[TurnEnd]
 
 
 class _WaitingCall(NamedTuple):
-    """A call in the line.
-
-    Args:
-        joined: when it joined the line, by the monotonic clock.
-        until: when it has waited for too long.
-        number: how many waited then, with it.
-        timer: ends its waiting; None if nothing does.
-    """
+    """A call in the line."""
 
     joined: float
+    """When it joined the line, by the monotonic clock."""
     until: float
+    """When it has waited for too long."""
     number: int
+    """How many waited then, with it."""
     timer: asyncio.TimerHandle | None
+    """Ends its waiting; None if nothing does."""
 
 
 class WaitingLine:
     """Calls wait here in the order in which they came.
 
     A call that would hardly get its turn in time is refused at once. How long a place takes, and how far off that
-    estimate is, are learned from earlier calls. A call whose turn still comes too late does not get it. As long
-    as calls are turned away, fewer wait than could: so nearly all of them are in time, and the others are refused at
-    once.
+    estimate is, are learned from earlier calls. A call whose turn still comes too late does not get it. As long as
+    calls are turned away, fewer wait than could: so nearly all of them are in time, and the others are refused at once.
 
-    Args:
-        limits: its `max_queue` and `queue_seconds` count.
+    `limits`: its `max_queue` and `queue_seconds` count.
     """
 
     def __init__(self, limits: Limits) -> None:
@@ -167,9 +157,8 @@ class WaitingLine:
     def refuses(self, share: int, waited: float = 0.0) -> bool:
         """Return whether a call can't join: too many wait, or it would wait for too long.
 
-        Args:
-            share: how many times as many may wait, and as long, for such a call.
-            waited: how long it may have waited already, in seconds.
+        `share`: how many times as many may wait, and as long, for such a call.
+        `waited`: how long it may have waited already, in seconds.
         """
         if not self._waiting:  # or nothing would show that the line moves again
             return False
@@ -196,12 +185,10 @@ class WaitingLine:
     def join(self, share: int, waited: float = 0.0) -> "Turn":
         """Add a call to the end of the line.
 
-        Args:
-            share: how many times as long as others it may wait.
-            waited: how long it may have waited already, in seconds; that counts where others wait before it.
+        Return what it waits for. Whatever else ends the waiting may set `LEAVES`. The call has to `leave` afterwards.
 
-        Returns:
-            What it waits for. Whatever else ends the waiting may set `LEAVES`. The call has to `leave` afterwards.
+        `share`: how many times as long as others it may wait.
+        `waited`: how long it may have waited already, in seconds; that counts where others wait before it.
         """
         loop = asyncio.get_running_loop()
         turn: Turn = loop.create_future()
@@ -214,11 +201,7 @@ class WaitingLine:
         return turn
 
     def leave(self, turn: "Turn") -> None:
-        """Remove a call from the line.
-
-        Args:
-            turn: what it waited for.
-        """
+        """Remove a call from the line."""
         timer = self._waiting.pop(turn).timer
         if timer is not None:
             timer.cancel()
@@ -250,9 +233,7 @@ class WaitingLine:
 class Admission:
     """Admits calls: all at once, unless the server is draining or has limits to enforce.
 
-    Args:
-        limits: its `max_concurrency`, `max_queue`, `queue_seconds` and `shed_above` count.
-        shutdown: the end of the server.
+    `limits`: its `max_concurrency`, `max_queue`, `queue_seconds` and `shed_above` count.
     """
 
     def __init__(self, limits: Limits, shutdown: ShutdownDeadline | None = None) -> None:
@@ -323,8 +304,7 @@ class Admission:
     def on_drain(self, callback: Callable[[], object]) -> AbstractContextManager[None]:
         """Call a function on this event loop when draining begins, for as long as the block lasts.
 
-        Args:
-            callback: what to call; at once if the server is draining already. It may be called twice.
+        `callback`: what to call; at once if the server is draining already. It may be called twice.
         """
         watching = _Watching(self._watching, running_loop(), callback)
         if self.draining:
@@ -338,17 +318,13 @@ class Admission:
     ) -> YieldReason | None:
         """Wait for the turn of a call, the first to come being the first to run.
 
-        Args:
-            may_leave: says whether the call may be handed back.
-            was_shed: whether it comes from a replica that had too much to do.
-            has_begun: whether something was answered or done in its earlier rounds. Twice as many of these may wait,
-                and twice as long.
+        Return None if it runs here, and then `leave` must be called when it has; otherwise why it is to be handed back.
+        Raises `Busy`: too many wait already, or it has waited for too long, and it can't continue elsewhere.
 
-        Returns:
-            None if it runs here, and then `leave` must be called when it has; otherwise why it is to be handed back.
-
-        Raises:
-            Busy: too many wait already, or it has waited for too long, and it can't continue elsewhere.
+        `may_leave`: says whether the call may be handed back.
+        `was_shed`: whether it comes from a replica that had too much to do.
+        `has_begun`: whether something was answered or done in its earlier rounds. Twice as many of these may wait, and
+            twice as long.
         """
         share = 2 if has_begun else 1
         self._arrivals += 1
@@ -490,9 +466,6 @@ class _Blocked:
         """Return how long a call that is read now may have waited unread, in seconds: at most since the block began.
 
         A call that comes much later than the end of the block has not waited for it.
-
-        Args:
-            now: by the monotonic clock.
         """
         came_then = now - self._ended < self._ended - self._began
         return now - self._began if came_then else 0.0

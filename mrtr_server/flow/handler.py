@@ -13,71 +13,63 @@ from .resolver import Declared, DeclaredAsk
 
 @dataclass(frozen=True, slots=True)
 class TaskTerms:
-    """How a tool's calls become tasks.
-
-    Args:
-        required: whether they always do, so that a client that takes none is refused.
-        rounds_first: whether they begin in rounds, and become tasks at `ctx.background()`; otherwise at once. None if
-            nobody has said.
-        ttl: how long a task is kept, from its creation, in seconds, unless its client asks for less; None for the
-            server's own limit.
-        poll: how often its client should ask for it, in seconds; None for the server's own.
-        concurrency: how many of its tasks run at once in a process; None for as many as the server lets.
-    """
+    """How a tool's calls become tasks."""
 
     required: bool
+    """Whether they always do, so that a client that takes none is refused."""
     rounds_first: bool | None
+    """Whether they begin in rounds, and become tasks at `ctx.background()`; otherwise at once. None if nobody has
+    said.
+    """
     ttl: float | None = None
+    """How long a task is kept, from its creation, in seconds, unless its client asks for less; None for the server's
+    own limit.
+    """
     poll: float | None = None
+    """How often its client should ask for it, in seconds; None for the server's own."""
     concurrency: int | None = None
+    """How many of its tasks run at once in a process; None for as many as the server lets."""
 
 
 @dataclass(frozen=True, slots=True)
 class Handler:
-    """A decorated function, ready to be run in rounds.
-
-    Args:
-        function: the function.
-        name: what it was registered as, for logs and errors.
-        is_async: whether it is, or wraps, an `async def`.
-        context: the parameter that takes the `Context`, if there is one.
-        inputs: the parameter that takes the `Inputs`, if there is one.
-        state: the parameter that takes the `State`, if there is one.
-        stored_state: how that state goes to JSON and back.
-        parameters: the parameters that the client fills, with resolved annotations.
-        returns: the resolved return annotation, without `InputRequired`; `Parameter.empty` if there is none.
-        answer_within: how long an answer may take, in seconds; None for the server's own limit.
-        declared: the parameters that asks and dependencies fill, and `confirm=`; None if there are none.
-        single_use: whether each of its states is redeemed once.
-        task: how its calls become tasks; None if they never do.
-        timeout: how long it may run in each round, in seconds; None for as long as it takes.
-        write: writes its result while its dependencies are still there; None if that can wait.
-        homes: the applications that it belongs to: that which serves it, and, if that includes the one which registered
-            it, down to that one.
-        addresses: where clients find the resources of the application, or object, that registered it.
-        yields: whether it is an async generator, which yields its result in pieces.
-        reports_progress: whether it reports progress itself, so that its pieces are not told as progress.
-    """
+    """A decorated function, ready to be run in rounds."""
 
     function: Callable[..., Any]
     name: str
     is_async: bool
+    """Whether it is, or wraps, an `async def`."""
     context: str | None
+    """The parameter that takes the `Context`, if there is one."""
     inputs: str | None
+    """The parameter that takes the `Inputs`, if there is one."""
     state: str | None
+    """The parameter that takes the `State`, if there is one."""
     stored_state: Stored
     parameters: Mapping[str, Parameter]
     returns: Any
+    """The resolved return annotation, without `InputRequired`; `Parameter.empty` if there is none."""
     answer_within: float | None = None
+    """How long an answer may take, in seconds; None for the server's own limit."""
     declared: Declared | None = None
+    """The parameters that asks and dependencies fill, and `confirm=`; None if there are none."""
     single_use: bool = False
+    """Whether each of its states is redeemed once."""
     task: TaskTerms | None = None
+    """How its calls become tasks; None if they never do."""
     timeout: float | None = None
+    """How long it may run in each round, in seconds; None for as long as it takes."""
     write: Callable[[Any], Any] | None = None
+    """Writes its result while its dependencies are still there; None if that can wait."""
     homes: tuple[Home, ...] = ()
+    """The applications that it belongs to: that which serves it, and, if that includes the one which registered it,
+    down to that one.
+    """
     addresses: Addresses = OWN
     yields: bool = False
+    """Whether it is an async generator, which yields its result in pieces."""
     reports_progress: bool = False
+    """Whether it reports progress itself, so that its pieces are not told as progress."""
     is_pure: bool = field(init=False)
     """Whether it takes its arguments, `Inputs` and `State` alone, so calling it is enough."""
     is_simple: bool = field(init=False)

@@ -183,9 +183,7 @@ def _check_takes(function: Callable[..., Any], count: int, what: str) -> None:
 class Home:
     """What the handlers of one application share. Two are equal if they are the same.
 
-    Args:
-        name: the application's.
-        lifespan: the function that was given as `lifespan=`; None for none.
+    `lifespan`: the function that was given as `lifespan=`; None for none.
     """
 
     __slots__ = ("around", "lifespan", "name", "on_error", "overrides")
@@ -220,11 +218,7 @@ class Way(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Addresses:
-    """Where clients find the resources of a part: of an application that others include, or of an object.
-
-    Args:
-        ways: into what includes it, the nearest first.
-    """
+    """Where clients find the resources of a part: of an application that others include, or of an object."""
 
     ways: tuple[Way, ...] = ()
 
@@ -345,8 +339,7 @@ class Lifespans:
     async def start_here(self) -> None:
         """Enter what nobody has entered on this event loop, to be left when the loop ends.
 
-        Raises:
-            Exception: whatever a `lifespan=` raised; the next call tries again.
+        Raises `Exception`: whatever a `lifespan=` raised; the next call tries again.
         """
         values = self.here
         if len(values) == len(self.known):
@@ -375,12 +368,7 @@ def _retrieve(started: "asyncio.Future[None]") -> None:
 
 
 class _Late:
-    """Enters what was not entered at a start, in a task that the end of the event loop cancels.
-
-    Args:
-        homes: whose.
-        entered: enters them for as long as a block lasts.
-    """
+    """Enters what was not entered at a start, in a task that the end of the event loop cancels."""
 
     def __init__(
         self, homes: Sequence[Home], entered: Callable[[Sequence[Home]], AbstractAsyncContextManager[None]]

@@ -117,11 +117,8 @@ class Inputs:
 def reader(asked: Any) -> tuple[str, str | None, Callable[[JSON], Any]]:
     """Find how to read an answer for what a pure function passes to `Inputs.get`, if that is not an ask.
 
-    Returns:
-        The kind of the question; its shape, None for any; and a function from the raw answer to the value.
-
-    Raises:
-        SetupError: it is nothing that can be asked for.
+    Return the kind of the question; its shape, None for any; and a function from the raw answer to the value. Raises
+    `SetupError`: it is nothing that can be asked for.
     """
     if asked is Confirm or asked is ElicitUrl:
         name = asked.__name__

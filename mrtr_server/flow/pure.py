@@ -25,14 +25,10 @@ _NO_END = Completed(None)
 async def run_pure(handler: Handler, arguments: JSON, round_: Round, threads: Threads) -> RoundEnd:
     """Run a handler that takes its arguments, `Inputs` and `State` alone.
 
-    Args:
-        handler: what to run.
-        arguments: what the client fills, validated.
-        round_: the round; its journal is updated.
-        threads: runs a plain `def`.
+    Return how the round ends.
 
-    Returns:
-        How the round ends.
+    `round_`: the round; its journal is updated.
+    `threads`: runs a plain `def`.
     """
     keywords, inputs = fill_in(handler, arguments, round_)
     try:
@@ -55,11 +51,8 @@ def fill_in(handler: Handler, arguments: JSON, round_: Round) -> tuple[JSON, "Jo
 def conclude_result(handler: Handler, round_: Round, result: object, inputs: "JournalInputs | None" = None) -> RoundEnd:
     """Return how a round ends whose handler has returned.
 
-    Args:
-        handler: the handler.
-        round_: the round.
-        result: what the handler returned; what it asks, if that is an `InputRequired`.
-        inputs: what it has read its answers from; None if it takes none.
+    `result`: what the handler returned; what it asks, if that is an `InputRequired`.
+    `inputs`: what it has read its answers from; None if it takes none.
     """
     if not isinstance(result, InputRequired):
         return round_.conclude(Completed(result))
@@ -73,8 +66,7 @@ def conclude_result(handler: Handler, round_: Round, result: object, inputs: "Jo
 def conclude_error(round_: Round, error: BaseException) -> RoundEnd:
     """Return how a round ends after its handler raised.
 
-    Raises:
-        BaseException: the error, if it is no `Exception` and the round has no other end.
+    Raises `BaseException`: the error, if it is no `Exception` and the round has no other end.
     """
     if isinstance(error, Refusal):
         return round_.conclude(Refused(error))
@@ -134,11 +126,7 @@ def _is_answered(
 
 
 class JournalInputs(Inputs):
-    """The answers that a journal holds.
-
-    Args:
-        round_: the round that reads them.
-    """
+    """The answers that a journal holds."""
 
     __slots__ = ("_found", "_round", "read", "reasons")
 

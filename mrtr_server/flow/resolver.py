@@ -20,63 +20,46 @@ from .waiting_round import WaitingRound
 
 @dataclass(slots=True, eq=False)
 class DeclaredAsk:
-    """An ask that fills a parameter, or that `confirm=` makes.
-
-    Args:
-        where: what it fills, for errors.
-        ask: the ask; its texts may be functions.
-        parse: parses an answer.
-        made: the texts that are functions, by attribute, each with where its parameters come from.
-        needs: what must be there first.
-        question: the ask as it goes to the client, if it is the same in every call.
-        key: names it, in every round the same.
-    """
+    """An ask that fills a parameter, or that `confirm=` makes."""
 
     where: str
     ask: Ask[Any]
+    """The ask; its texts may be functions."""
     parse: Callable[[JSON], Any]
     made: Mapping[str, tuple[Callable[..., Any], "Sources"]]
     needs: tuple["Node", ...]
+    """What must be there first."""
     question: Question | None
+    """The ask as it goes to the client, if it is the same in every call."""
     key: str = ""
 
 
 @dataclass(slots=True, eq=False)
 class Dependency:
-    """A function that makes a value.
-
-    Args:
-        function: the function.
-        is_async: whether it is, or wraps, an `async def`.
-        yields: whether it is, or wraps, a generator.
-        context: the parameter that takes the `Context`, if there is one.
-        request: the parameter that takes the HTTP request, if there is one.
-        needs_request: whether it can't do without one.
-        sources: where its other parameters come from.
-        needs: what must be there first.
-        commits: whether its teardown runs normally in a round without a result.
-        name: tells it from the handler's other dependencies, in every round the same.
-    """
+    """A function that makes a value."""
 
     function: Callable[..., Any]
     is_async: bool
+    """Whether it is, or wraps, an `async def`."""
     yields: bool
+    """Whether it is, or wraps, a generator."""
     context: str | None
+    """The parameter that takes the `Context`, if there is one."""
     sources: "Sources"
     needs: tuple["Node", ...]
+    """What must be there first."""
     commits: bool = False
+    """Whether its teardown runs normally in a round without a result."""
     name: str = ""
     request: str | None = None
+    """The parameter that takes the HTTP request, if there is one."""
     needs_request: bool = True
+    """Whether it can't do without one."""
 
 
 @dataclass(slots=True, eq=False)
 class Lasting:
-    """What the `lifespan=` of the handler's application has yielded.
-
-    Args:
-        needs: nothing.
-    """
+    """What the `lifespan=` of the handler's application has yielded."""
 
     needs: tuple["Node", ...] = ()
 
@@ -88,26 +71,22 @@ Sources = Mapping[str, str | Node]
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """What a handler declares, ready to be filled in rounds.
-
-    Args:
-        nodes: all asks and dependencies, in the order in which they are asked and run: as they are declared, but each
-            after those that it needs, and the ask of `confirm=` last.
-        parameters: what fills which parameter of the handler.
-        defaults: the arguments that a call may leave out.
-        rest: names the parameter that takes all arguments together, if one of the nodes wants them.
-        keys: the keys of the asks.
-        confirms: whether one of the asks is that of `confirm=`.
-        compile_again: compiles it again, with other functions in the place of some; see `Home.overrides`.
-    """
+    """What a handler declares, ready to be filled in rounds."""
 
     nodes: tuple[Node, ...]
+    """All asks and dependencies, in the order in which they are asked and run: as they are declared, but each after
+    those that it needs, and the ask of `confirm=` last.
+    """
     parameters: Mapping[str, Node]
     defaults: Mapping[str, Any]
+    """The arguments that a call may leave out."""
     rest: str | None
+    """Names the parameter that takes all arguments together, if one of the nodes wants them."""
     keys: frozenset[str]
     confirms: bool
+    """Whether one of the asks is that of `confirm=`."""
     compile_again: "Callable[[Mapping[Any, Callable[..., Any]]], Declared | None]"
+    """Compiles it again, with other functions in the place of some; see `Home.overrides`."""
     may_park: bool = field(init=False)
     """Whether one of the dependencies may ask or run steps."""
     has_teardown: bool = field(init=False)
@@ -125,18 +104,11 @@ class Declared:
 
         An ask that is open holds back the dependencies after it; the asks before those go out in one round.
 
-        Args:
-            arguments: what the client fills, validated.
-            round_: the round.
-            outlet: takes the notes of dependencies.
-            threads: runs those that are a plain `def`.
-            teardown: collects the dependencies that have a teardown; None if there can be none.
+        Return the declared parameters of the handler; None if the round ends without it, which the round then says.
+        Raises `Exception`: what a dependency raised.
 
-        Returns:
-            The declared parameters of the handler; None if the round ends without it, which the round then says.
-
-        Raises:
-            Exception: what a dependency raised.
+        `threads`: runs those that are a plain `def`.
+        `teardown`: collects the dependencies that have a teardown; None if there can be none.
         """
         values: dict[Any, Any] = {**self.defaults, **arguments}
         if self.rest is not None:  # a client may send whatever it likes there

@@ -60,8 +60,7 @@ class Background(Outlet, Protocol):
     async def publish(self, asked: Mapping[str, Question]) -> None:
         """Publish what is asked, so that the client sees it beside what runs.
 
-        Args:
-            asked: the questions, by key; those that are answered meanwhile are no longer in it.
+        `asked`: the questions, by key; those that are answered meanwhile are no longer in it.
         """
         ...
 
@@ -92,19 +91,13 @@ _ASKING, _LACKING = _Gravity.ASKING, _Gravity.LACKING  # before Python 3.12, mem
 
 @dataclass(slots=True)
 class Claim:
-    """An ask in the middle of a handler.
-
-    Args:
-        key: its key in this run.
-        ask: the ask.
-        question: the ask as it goes to the client.
-        value: its answer; `OPEN` while the client has to be asked.
-    """
+    """An ask in the middle of a handler."""
 
     key: str
     ask: Ask[Any]
     question: Question
     value: Any
+    """Its answer; `OPEN` while the client has to be asked."""
 
 
 class Round:
@@ -112,13 +105,8 @@ class Round:
 
     This is all that a pure function needs. A handler that may wait for an answer runs in a `WaitingRound`.
 
-    Args:
-        call: the request.
-        journal: what the flow remembers; updated as the round proceeds.
-        name: what the handler is registered as, for the log.
-        callbacks: makes the links of asks that a page answers.
-        takes_early: whether answers that come without a state count at all.
-        reports: what such pages have reported.
+    `journal`: what the flow remembers; updated as the round proceeds.
+    `takes_early`: whether answers that come without a state count at all.
     """
 
     reserved: Container[str] = ()
@@ -187,8 +175,7 @@ class Round:
     def fail(self, error: FlowError) -> FlowError:
         """End the flow for a mistake in the handler's code, whatever the handler makes of the error.
 
-        Returns:
-            The error, for whoever raises it.
+        Return the error, for whoever raises it.
         """
         if self._gravity is not _Gravity.MISTAKE:
             # The error does not pass through the handler's frames, so the stack says where it comes from.
@@ -233,9 +220,6 @@ class Round:
         """Return how the round ends.
 
         Events of the round count before the handler's result, or an `except` could turn a no into a yes.
-
-        Args:
-            own: how the handler ended.
         """
         if self.asked and self._gravity > _ASKING:
             return self._required or Asking(self.asked)
@@ -267,12 +251,8 @@ class Round:
     def claim_inline(self, key: str | None, ask: Ask[Any]) -> "Claim":
         """Return an ask that may have a default key, under its key, with its answer if there is one.
 
-        Args:
-            key: the key that it has instead of its own; None for its own.
-            ask: the ask.
-
-        Raises:
-            Exception: the ask can't be made; `look_up` ends the call for it.
+        `key`: the key that it has instead of its own; None for its own. Raises `Exception`: the ask can't be made;
+        `look_up` ends the call for it.
         """
         question = ask.question()
         claimed = self._claim(key or ask.key, ask.default_key, question)
@@ -329,16 +309,8 @@ class Round:
     ) -> None:
         """Ask what a pure function has returned, whether it was answered before or not.
 
-        Args:
-            key: the ask's key.
-            ask: the ask.
-            question: the ask as it goes to the client.
-            read: the questions whose answers the function has read, each as its key and its digest.
-            reason: what is wrong with the answer that came before; empty if there was none.
-
-        Raises:
-            FlowError: the key is used for something else in this run.
-            FlowError: the link that the ask needs can't be made.
+        `reason`: what is wrong with the answer that came before; empty if there was none. Raises `FlowError`: the key
+        is used for something else in this run. Raises `FlowError`: the link that the ask needs can't be made.
         """
         self._refuse_taken(key, question)
         if self._required is None:

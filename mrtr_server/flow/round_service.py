@@ -50,15 +50,9 @@ Run = Callable[[RoundContext], Awaitable[Outcome]]
 class RoundService:
     """Runs rounds: opens the state, runs the handler, seals what it leaves.
 
-    Args:
-        states: begins, opens and seals what flows remember.
-        redeemer: sees that states are redeemed once, where they must be.
-        threads: runs plain functions.
-        limits: what a flow may use.
-        admission: says what runs here and now.
-        callbacks: knows what pages have reported.
-        rates: counts rounds, where calls have a rate.
-        lifespans: know what `lifespan=` has yielded; None if there can be none.
+    `redeemer`: sees that states are redeemed once, where they must be.
+    `limits`: what a flow may use.
+    `lifespans`: know what `lifespan=` has yielded; None if there can be none.
     """
 
     def __init__(
@@ -87,9 +81,8 @@ class RoundService:
 
         That is so for every state of a `single_use` handler, and from the state that asks for a confirmation on.
 
-        Raises:
-            RequestError: what `run` raised, now or earlier; or the state does not open, or was redeemed with other
-                answers.
+        Raises `RequestError`: what `run` raised, now or earlier; or the state does not open, or was redeemed with other
+        answers.
         """
         if round_.call.state is None:
             return self._deliver_first(round_, run) if self._rates.is_on else run(round_)
@@ -126,12 +119,9 @@ class RoundService:
     async def run(self, round_: RoundContext) -> CallEnd:
         """Run one round of a call.
 
-        Returns:
-            How the round ends; where the client is to come again, with the journal sealed.
-
-        Raises:
-            RequestError: nothing was run, since the state does not open, the call can neither be served now nor
-                continue elsewhere, or the store is unavailable; or the flow is over budget.
+        Return how the round ends; where the client is to come again, with the journal sealed. Raises `RequestError`:
+        nothing was run, since the state does not open, the call can neither be served now nor continue elsewhere, or
+        the store is unavailable; or the flow is over budget.
         """
         handler, call = round_.handler, round_.call
         is_open, unsealed = self._admission.is_open, False
@@ -260,9 +250,8 @@ class RoundService:
     def open(self, round_: RoundContext) -> Journal:
         """Open the flow that a round belongs to: that of its state, or a new one.
 
-        Raises:
-            RequestError: the state does not open, the call has too many answers, or it is new and can neither be served
-                now nor continue elsewhere.
+        Raises `RequestError`: the state does not open, the call has too many answers, or it is new and can neither be
+        served now nor continue elsewhere.
         """
         call = round_.call
         if call.state is not None:
@@ -280,17 +269,15 @@ class RoundService:
     async def hand_over_done(self, round_: RoundContext) -> HandedOver | None:
         """End a round, which could not become a task, with a state that holds what it has done.
 
-        Returns:
-            The state; None where the client can't come again with one, or the flow's budget has none left.
+        Return the state; None where the client can't come again with one, or the flow's budget has none left.
         """
         return await self._hand_over(round_, YieldReason.NO_TASK) if self._may_leave(round_) else None
 
     async def run_task(self, round_: RoundContext, task: Background) -> RoundEnd:
         """Run a round of a task; its journal lies with the task, so nothing is sealed for the client.
 
-        Raises:
-            StoreUnavailable: what pages have reported can't be known now; nothing has been run.
-            OverBudget: the handler keeps its state as it was, and asks nothing.
+        Raises `StoreUnavailable`: what pages have reported can't be known now; nothing has been run. Raises
+        `OverBudget`: the handler keeps its state as it was, and asks nothing.
         """
         round_.journal = journal = task.journal
         round_.is_open, round_.task = True, task

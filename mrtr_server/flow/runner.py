@@ -47,15 +47,10 @@ def run(
 ) -> Coroutine[Any, Any, RoundEnd]:
     """Run a handler from the top.
 
-    Args:
-        handler: what to run.
-        arguments: what the client fills, validated.
-        round_: the round; its journal is updated.
-        outlet: takes progress and log messages.
-        threads: runs a plain `def`.
+    Return how the round ends.
 
-    Returns:
-        How the round ends.
+    `round_`: the round; its journal is updated.
+    `threads`: runs a plain `def`.
     """
     keywords, inputs = fill_in(handler, arguments, round_)
     round_.addresses = handler.addresses
@@ -205,10 +200,7 @@ async def _run_as_asyncio_task(
 ) -> RoundEnd:
     """Run a handler that may park in a task of its own; end it when all that is left of it waits for the client.
 
-    Args:
-        round_: the round.
-        coroutine: runs the handler.
-        wakes: whether it wakes the runner itself when it ends.
+    `wakes`: whether it wakes the runner itself when it ends.
     """
     round_.main = task = running_loop().create_task(coroutine)
     if not wakes:
@@ -325,11 +317,7 @@ def _leave(round_: WaitingRound) -> None:
 def in_pieces(handler: Handler, round_: WaitingRound, outlet: Outlet, limits: Limits) -> Handler:
     """Return a handler that returns what another one yields, and sends it on as it comes.
 
-    Args:
-        handler: an async generator.
-        round_: the round that it runs in.
-        outlet: takes the pieces.
-        limits: how large the result may be.
+    `limits`: how large the result may be.
     """
     return replace(handler, function=_Pieces(handler, round_, outlet, limits.streamed_bytes).collect)
 
@@ -357,9 +345,8 @@ class _Pieces:
     async def collect(self, **keywords: Any) -> list[JSON]:
         """Call the handler, and return the content of its result.
 
-        Raises:
-            FlowError: something was yielded that is no content, or nothing can be yielded.
-            OverBudget: the result is too large.
+        Raises `FlowError`: something was yielded that is no content, or nothing can be yielded. Raises `OverBudget`:
+        the result is too large.
         """
         made = self._handler.function(**keywords)
         if not (hasattr(made, "__aiter__") and hasattr(made, "aclose")):

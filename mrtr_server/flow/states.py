@@ -31,27 +31,20 @@ _FULL, _OWN_STATE = YieldReason.FULL, YieldReason.OWN_STATE  # before Python 3.1
 
 @dataclass(slots=True, eq=False, repr=False)
 class RoundContext:
-    """One round of a flow. It is open once its journal is there: a new one, or that of the state that came.
-
-    Args:
-        handler: what runs.
-        call: the request.
-        outlet: takes the notes that the handler sends on its way.
-        arguments: what the client fills, validated.
-        may_become_task: whether the flow may become a task.
-        task: the task whose round it is; None of a call.
-        lease: of a round whose state is redeemed once: while it is in doubt, nothing new begins.
-        binding: what its states are bound to, once that is known.
-    """
+    """One round of a flow. It is open once its journal is there: a new one, or that of the state that came."""
 
     handler: Handler
     call: Call
     outlet: Outlet
     arguments: JSON
     may_become_task: bool = False
+    """Whether the flow may become a task."""
     task: Background | None = None
+    """The task whose round it is; None of a call."""
     lease: Lease | None = None
+    """Of a round whose state is redeemed once: while it is in doubt, nothing new begins."""
     binding: list[str] | None = None
+    """What its states are bound to, once that is known."""
     is_open: bool = field(default=False, init=False)
     journal: Journal = field(init=False)
     """What the flow remembers."""
@@ -60,10 +53,8 @@ class RoundContext:
 class UnansweredAsks:
     """Counts, in this process, how often a request was answered with questions that nobody has answered.
 
-    Args:
-        limits: its `unanswered_asks` counts.
-        rates: where anything has a rate, they count in its place.
-        clock: returns the time in seconds since the epoch.
+    `limits`: its `unanswered_asks` counts.
+    `clock`: returns the time in seconds since the epoch.
     """
 
     def __init__(self, limits: Limits, rates: RateLimiter, clock: Callable[[], float]) -> None:
@@ -78,13 +69,10 @@ class UnansweredAsks:
     def admit(self, call: Call, bound_to: list[str], journal: Journal | None) -> None:
         """Check that a round may begin, and note if it brings an answer.
 
-        Args:
-            call: the request.
-            bound_to: what its states are bound to; see `binding`.
-            journal: of its state, before the answers are taken; None if it brings none.
+        Raises `RateLimited`: it was asked too often, and never answered.
 
-        Raises:
-            RateLimited: it was asked too often, and never answered.
+        `bound_to`: what its states are bound to; see `binding`.
+        `journal`: of its state, before the answers are taken; None if it brings none.
         """
         if not self._counts:  # as where nothing asks
             return
@@ -105,14 +93,7 @@ class UnansweredAsks:
             raise RateLimited("unanswered_asks", f"{most}/minute", seconds)
 
     def asked(self, call: Call, bound_to: list[str], journal: Journal, now: float) -> None:
-        """Note that a round ends with questions.
-
-        Args:
-            call: the request.
-            bound_to: as above.
-            journal: what the round leaves.
-            now: the time in seconds since the epoch.
-        """
+        """Note that a round ends with questions. `now`: the time in seconds since the epoch."""
         if self._most is None or self._rates.is_on:
             return
         if now >= self._ends:
@@ -142,14 +123,10 @@ def _of_request(call: Call, bound_to: list[str]) -> int:
 class States:
     """Begins flows, opens the states in which they come back, and seals those in which they leave.
 
-    Args:
-        codec: seals and unseals journals.
-        limits: what a flow may use.
-        audience: what states are bound to.
-        require_shared_store: takes note of a handler whose states are redeemed once from now on, by its name.
-        clock: returns the time in seconds since the epoch.
-        unanswered: counts what is asked without an answer.
-        keeps_plain: whether the state of a call that stays open may be its journal as it is.
+    `limits`: what a flow may use.
+    `require_shared_store`: takes note of a handler whose states are redeemed once from now on, by its name.
+    `clock`: returns the time in seconds since the epoch.
+    `keeps_plain`: whether the state of a call that stays open may be its journal as it is.
     """
 
     def __init__(
@@ -186,9 +163,8 @@ class States:
     def begin(self, round_: RoundContext) -> Journal:
         """Open a round without a state: it begins a flow.
 
-        Raises:
-            OverBudget: the call has too many answers.
-            RateLimited: it was asked too often, and never answered.
+        Raises `OverBudget`: the call has too many answers. Raises `RateLimited`: it was asked too often, and never
+        answered.
         """
         call, bound_to = round_.call, self.bind(round_)
         self._check_answers(call)
@@ -201,10 +177,8 @@ class States:
     def unseal(self, round_: RoundContext) -> Journal:
         """Open a round by its state, and take its answers. `Journal.load` checks the binding and the expiry.
 
-        Raises:
-            InvalidRequestState: it does not open, has expired, or belongs to another call.
-            OverBudget: the call has too many answers.
-            RateLimited: it was asked too often, and never answered.
+        Raises `InvalidRequestState`: it does not open, has expired, or belongs to another call. Raises `OverBudget`:
+        the call has too many answers. Raises `RateLimited`: it was asked too often, and never answered.
         """
         call, handler, bound_to = round_.call, round_.handler, self.bind(round_)
         state = call.state
@@ -233,12 +207,7 @@ class States:
     def seal(self, round_: RoundContext, questions: dict[str, Question]) -> NeedsInput:
         """Seal the state in which a flow leaves to be answered.
 
-        Args:
-            round_: the round.
-            questions: what the client is to answer, by key.
-
-        Raises:
-            OverBudget: it has used up its rounds, makes no progress, or remembers too much.
+        Raises `OverBudget`: it has used up its rounds, makes no progress, or remembers too much.
         """
         state, journal = self._seal(round_, questions, None), round_.journal
         return NeedsInput(questions, state, journal.expires, journal.epoch if round_.call.stays_open else "")

@@ -46,22 +46,14 @@ class IdempotencyKey(str):
 
 
 def idempotency_key(flow: str, step: str, function: str, arguments: dict[str, str]) -> IdempotencyKey:
-    """Make the key of a step.
-
-    Args:
-        flow: the flow's id.
-        step: the step's key.
-        function: the full name of its function.
-        arguments: a digest for each of its arguments, by name.
-    """
+    """Make the key of a step."""
     return IdempotencyKey(digest(["idempotency key", flow, step, function, arguments]))
 
 
 def key_parameter(function: Callable[..., Any]) -> str | None:
     """Find the parameter of a step's function that takes the idempotency key; None if there is none.
 
-    Raises:
-        FlowError: the parameter can't be filled by name.
+    Raises `FlowError`: the parameter can't be filled by name.
     """
     while isinstance(function, partial):
         function = function.func

@@ -69,10 +69,9 @@ class Stop(Enum):
 class Parked:
     """A coroutine that waits until it can continue, or for the end of its round.
 
-    Args:
-        may_continue: whether it can.
-        was_cancelled: whether its owner has cancelled it before, and may wait for its end: a task group does, of which
-            another task has failed.
+    `may_continue`: whether it can.
+    `was_cancelled`: whether its owner has cancelled it before, and may wait for its end: a task group does, of which
+        another task has failed.
     """
 
     __slots__ = ("continues", "may_continue", "task", "waiter", "was_cancelled")
@@ -97,14 +96,12 @@ def _note_at_once(name: str) -> None:
 class WaitingRound(Round):
     """What happens in a round whose handler may wait.
 
-    Args:
-        call, journal, name, callbacks, takes_early, reports: as for `Round`.
-        threads: runs plain functions.
-        should_yield: asked at each boundary; its first answer that is not None is final.
-        task: the task that the flow is; None in the foreground.
-        may_become_task: whether the flow may become a task, at `ctx.background()`.
-        at_once: whether it was one from the start, though nobody has said so of its tool.
-        opened: what the `lifespan=` of the handler's application has yielded; `UNSET` for nothing.
+    `call`, `journal`, `name`, `callbacks`, `takes_early`, `reports`: as for `Round`.
+    `should_yield`: asked at each boundary; its first answer that is not None is final.
+    `task`: the task that the flow is; None in the foreground.
+    `may_become_task`: whether the flow may become a task, at `ctx.background()`.
+    `at_once`: whether it was one from the start, though nobody has said so of its tool.
+    `opened`: what the `lifespan=` of the handler's application has yielded; `UNSET` for nothing.
     """
 
     _steps: Steps | None = None
@@ -195,9 +192,7 @@ class WaitingRound(Round):
 
         It counts by callbacks, since each turn of a task would go through all that awaits it.
 
-        Args:
-            ticks: how many turns of the loop to wait.
-            seen: what had happened in the round before that.
+        `ticks`: how many turns of the loop to wait.
         """
         if self._activity != seen or self.stopped is not None or self.main is None or self._woken is None:
             return  # what happened has woken the runner, or starts the count again

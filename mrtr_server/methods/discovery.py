@@ -23,11 +23,8 @@ _LISTS: tuple[Registered, ...] = ("tools", "prompts", "resources")
 class Discoverer:
     """Describes what the server can do.
 
-    Args:
-        registry: what it has.
-        instructions: how a model should use it.
-        ttl: how long a client may cache the result, in seconds.
-        scope: who may share that.
+    `ttl`: how long a client may cache the result, in seconds.
+    `scope`: who may share that.
     """
 
     def __init__(
@@ -105,13 +102,9 @@ def _capabilities(has: Collection[Registered]) -> JSON:
 class ListRequests:
     """Lists what there is, page by page (Pagination). Callers who may not use something do not see it.
 
-    Args:
-        registry: what there is.
-        authorizer: knows who may use what.
-        cursors: seals positions in lists.
-        page_size: entries of a page.
-        ttl: how long a client may keep a list, in seconds.
-        scope: who may share a kept list; one that depends on who asks is private.
+    `authorizer`: knows who may use what.
+    `ttl`: how long a client may keep a list, in seconds.
+    `scope`: who may share a kept list; one that depends on who asks is private.
     """
 
     def __init__(

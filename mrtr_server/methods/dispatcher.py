@@ -19,12 +19,7 @@ _NO_REQUESTS = frozenset({"sessions/listen"})
 
 
 class Dispatcher:
-    """Answers calls. It knows no version of the protocol and no transport.
-
-    Args:
-        tools, prompts, resources, lists, completions, discoverer, subscriptions, tasks, sessions: have the methods.
-        rates: counts requests.
-    """
+    """Answers calls. It knows no version of the protocol and no transport."""
 
     def __init__(
         self,
@@ -78,15 +73,8 @@ class Dispatcher:
     def dispatch(self, call: Call, outlet: Outlet) -> Awaitable[Outcome]:
         """Answer a call.
 
-        Args:
-            call: the request, read and checked by its dialect.
-            outlet: takes the notes that the handler sends on its way.
-
-        Returns:
-            The outcome.
-
-        Raises:
-            RequestError: why there is none, for the client. Whatever else went wrong is in the log by then.
+        Return the outcome. Raises `RequestError`: why there is none, for the client. Whatever else went wrong is in the
+        log by then.
         """
         method = self._methods.get(call.method)
         if method is None:

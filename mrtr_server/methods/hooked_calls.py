@@ -48,14 +48,7 @@ _NAME, _PARAMETER = b"mcp-name", b"mcp-param-"
 
 
 class HookedCalls:
-    """Serves calls, and rounds of tasks, between the hooks of their applications.
-
-    Args:
-        registry: what is called.
-        lifespans: entered before the first call, where nobody has done that.
-        threads: runs plain functions.
-        errors: logs what goes wrong in a hook.
-    """
+    """Serves calls, and rounds of tasks, between the hooks of their applications."""
 
     def __init__(self, registry: Registry, lifespans: Lifespans, threads: Threads, errors: ErrorReporter) -> None:
         self._registry = registry

@@ -28,12 +28,7 @@ from .failures import ErrorReporter, problems, refused, request_failure
 
 
 class Rounds:
-    """Runs rounds, and turns whatever fails into the error that the client gets.
-
-    Args:
-        rounds: runs them.
-        errors: logs what goes wrong on our side.
-    """
+    """Runs rounds, and turns whatever fails into the error that the client gets."""
 
     def __init__(self, rounds: RoundService, errors: ErrorReporter) -> None:
         self._rounds = rounds
@@ -51,20 +46,8 @@ class Rounds:
     ) -> Outcome:
         """Run one round of a handler.
 
-        Args:
-            handler: what to run.
-            reader: validates its arguments.
-            raw: the arguments as they came.
-            call: the request.
-            outlet: takes the notes that the handler sends on its way.
-            complete: makes the result of what the handler returned.
-            names: the arguments that there may be; None where that is not checked.
-
-        Returns:
-            The result, or the need for input.
-
-        Raises:
-            RequestError: why there is none.
+        `names`: the arguments that there may be; None where that is not checked. Return the result, or the need for
+        input. Raises `RequestError`: why there is none.
         """
         try:
             arguments = validate_arguments(reader, names, raw)
@@ -106,13 +89,7 @@ def _named(call: Call) -> JSON:
 
 
 class Prompts:
-    """Serves prompts.
-
-    Args:
-        registry: has them.
-        rounds: runs their handlers.
-        authorizer: knows who may get what.
-    """
+    """Serves prompts. `authorizer`: knows who may get what."""
 
     def __init__(self, registry: Registry, rounds: Rounds, authorizer: Authorizer) -> None:
         self._registry = registry
@@ -138,13 +115,7 @@ class Prompts:
 
 
 class Resources:
-    """Serves resources.
-
-    Args:
-        registry: has them.
-        rounds: runs their handlers.
-        authorizer: knows who may read what.
-    """
+    """Serves resources. `authorizer`: knows who may read what."""
 
     def __init__(self, registry: Registry, rounds: Rounds, authorizer: Authorizer) -> None:
         self._registry = registry
@@ -182,12 +153,8 @@ class Resources:
 class Completions:
     """Suggests values for arguments of prompts and variables of templates.
 
-    Args:
-        registry: has the completions.
-        threads: runs plain functions.
-        errors: logs what goes wrong on our side.
-        authorizer: knows who may use what.
-        are_declared: returns whether completions were declared to clients.
+    `authorizer`: knows who may use what.
+    `are_declared`: returns whether completions were declared to clients.
     """
 
     def __init__(

@@ -39,12 +39,7 @@ _MOST_EACH = 1000
 
 
 class AuthorizedChanges:
-    """A subscription whose listener is asked about again before each delivery.
-
-    Args:
-        changes: the subscription.
-        select: asks.
-    """
+    """A subscription whose listener is asked about again before each delivery."""
 
     def __init__(self, changes: Subscription, select: Select) -> None:
         self._changes = changes
@@ -85,15 +80,10 @@ class AuthorizedChanges:
 class Subscriptions:
     """Lets clients listen to changes.
 
-    Args:
-        registry: has the resources that somebody listens to.
-        tasks: knows the tasks that somebody listens to.
-        fanout: carries the changes.
-        errors: logs what goes wrong on our side.
-        authorizer: knows who may hear of what.
-        limits: how many may listen.
-        holds: counts the bytes of what they listen to.
-        offers: whether a change can happen, so that it can be listened to.
+    `authorizer`: knows who may hear of what.
+    `limits`: how many may listen.
+    `holds`: counts the bytes of what they listen to.
+    `offers`: whether a change can happen, so that it can be listened to.
     """
 
     def __init__(
@@ -146,14 +136,8 @@ class Subscriptions:
     async def subscribe(self, call: Call, wanted: frozenset[Change], *, challenges: bool) -> Subscription:
         """Start to listen to what the caller may hear of.
 
-        Args:
-            call: the request.
-            wanted: what to listen to.
-            challenges: whether missing scopes are an error; otherwise what needs them is left out.
-
-        Raises:
-            InsufficientScope: scopes are missing.
-            Full: there is no room for so many names.
+        `challenges`: whether missing scopes are an error; otherwise what needs them is left out. Raises
+        `InsufficientScope`: scopes are missing. Raises `Full`: there is no room for so many names.
         """
         portion, size = self._holds.portion(call.principal), sum(map(_size, wanted))
         if size > UNCOUNTED:

@@ -36,16 +36,7 @@ logger = logging.getLogger("mrtr_server")
 
 
 class Tools:
-    """Calls tools.
-
-    Args:
-        registry: has the tools.
-        rounds: runs their rounds.
-        tasks: starts tasks.
-        errors: notes what goes wrong on our side.
-        authorizer: knows who may call what.
-        rates: counts the calls of tools that have a rate.
-    """
+    """Calls tools. `authorizer`: knows who may call what."""
 
     def __init__(
         self,
@@ -66,8 +57,7 @@ class Tools:
     def call(self, call: Call, outlet: Outlet) -> Awaitable[Outcome]:
         """Answer `tools/call` (Tools, Calling Tools).
 
-        Raises:
-            RequestError: there is no result that could say what went wrong.
+        Raises `RequestError`: there is no result that could say what went wrong.
         """
         tool = self._registry.find("tools", call.target)
         if tool is None:
@@ -157,9 +147,7 @@ class Tools:
     async def _start_task(self, round_: RoundContext, *, has_run: bool) -> Outcome:
         """Start a task of a round that has ended.
 
-        Args:
-            round_: the round.
-            has_run: whether it has run a step, so that it must not be run again.
+        `has_run`: whether it has run a step, so that it must not be run again.
         """
         call, journal, terms = round_.call, round_.journal, round_.handler.task
         assert terms is not None  # noqa: S101  or nothing would lead here
@@ -204,14 +192,7 @@ def _check_offer(call: Call, terms: TaskTerms | None) -> None:
 
 
 class BackgroundTools:
-    """Runs rounds of tasks; see `TaskTools`.
-
-    Args:
-        registry: has the tools.
-        rounds: runs the rounds.
-        errors: notes what goes wrong on our side.
-        authorizer: knows who may call what.
-    """
+    """Runs rounds of tasks; see `TaskTools`. `authorizer`: knows who may call what."""
 
     def __init__(self, registry: Registry, rounds: RoundService, errors: ErrorReporter, authorizer: Authorizer) -> None:
         self._registry = registry

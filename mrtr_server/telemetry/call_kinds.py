@@ -17,21 +17,17 @@ _NO_ROOM = frozenset({"busy", "overloaded"})
 
 
 class Labels(NamedTuple):
-    """The labels of an end, and what else is counted of it.
-
-    Args:
-        outcome: in a word.
-        error: the class of its error; empty for none.
-        code: the code of its JSON-RPC error; empty for none.
-        ends_flow: whether no further round of its flow is to come.
-        had_no_room: whether it was refused since too much runs.
-    """
+    """The labels of an end, and what else is counted of it."""
 
     outcome: End
     error: str = ""
+    """The class of its error; empty for none."""
     code: str = ""
+    """The code of its JSON-RPC error; empty for none."""
     ends_flow: bool = False
+    """Whether no further round of its flow is to come."""
     had_no_room: bool = False
+    """Whether it was refused since too much runs."""
 
 
 _LABELS: Mapping[End, Labels] = {
@@ -55,10 +51,7 @@ def labels_of_task(trace: Trace, came: Came) -> Labels:
 def labels_of_call(trace: Trace, came: Came, form: Any) -> Labels:
     """Return the labels of a call that has come to something, and note the reference of an error in its trace.
 
-    Args:
-        trace: that of the call.
-        came: its outcome, or the error that it has instead.
-        form: the dialect, which has the codes of errors; None where there is none.
+    `form`: the dialect, which has the codes of errors; None where there is none.
     """
     if not _is_error(came, trace):
         return _LABELS[trace.end]
@@ -78,8 +71,7 @@ def _is_error(came: Came, trace: Trace) -> TypeGuard[BaseException]:
 class Offered(NamedTuple):
     """What a server offers: only such names are shown, since any other is whatever a client sent.
 
-    Args:
-        tools, prompts, resources: their names, and the URIs of resources without templates; more may come.
+    `tools`, `prompts`, `resources`: their names, and the URIs of resources without templates; more may come.
     """
 
     tools: Container[str]
@@ -90,13 +82,8 @@ class Offered(NamedTuple):
 class CallKind:
     """A kind of call.
 
-    Args:
-        method: the method.
-        tool, prompt: the tool or prompt; empty for none, and for one that is not offered.
-        version: of the protocol, where the client names one.
-        http: the version of HTTP; empty where the call came otherwise.
-        tally: counts.
-        durations: takes how long calls take.
+    `tool`, `prompt`: the tool or prompt; empty for none, and for one that is not offered.
+    `http`: the version of HTTP; empty where the call came otherwise.
     """
 
     def __init__(
@@ -141,13 +128,7 @@ class CallKind:
 
 
 class _Numbered(dict[int, Count]):
-    """What counts under the same labels, by the number of a round, which is the last label.
-
-    Args:
-        tally: has the counts.
-        metric: what is counted.
-        labels: those before the last.
-    """
+    """What counts under the same labels, by the number of a round, which is the last label."""
 
     def __init__(self, tally: Tally, metric: Metric, labels: tuple[str, ...]) -> None:
         self._count_of = partial(tally.count_of, metric.name, *labels)
@@ -181,13 +162,7 @@ class _Endings(dict[Labels, Ended]):
 
 
 class CallKinds:
-    """Finds the kind of a call.
-
-    Args:
-        offered: what the server offers.
-        tally: counts.
-        durations: takes how long calls take.
-    """
+    """Finds the kind of a call."""
 
     def __init__(self, offered: Offered, tally: Tally, durations: Histogram) -> None:
         self._offered = offered
@@ -196,12 +171,7 @@ class CallKinds:
         self._kinds: dict[tuple[str, str, str, str], CallKind] = {}
 
     def of(self, call: Call, outlet: Outlet) -> CallKind:
-        """Return the kind of a call.
-
-        Args:
-            call: the request.
-            outlet: takes its notes, and knows how it came.
-        """
+        """Return the kind of a call."""
         scope: Any = getattr(outlet, "scope", None)
         form: Any = getattr(outlet, "dialect", None)
         http = "" if scope is None else scope.get("http_version", "")

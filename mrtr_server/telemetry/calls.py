@@ -61,13 +61,10 @@ _ABOUT_RESOURCES = frozenset({"resources/read", "resources/subscribe", "resource
 def log_call(name: str, fields: JSON, end: Labels, reference: str, seconds: float, trace: tuple[str, str]) -> None:
     """Log how a call ended. Whether its level is wanted, the caller has found out.
 
-    Args:
-        name: of the call: its method, and the tool or prompt.
-        fields: the facts that come before how it ended; the others are added.
-        end: how it ended.
-        reference: names what went wrong in the log; empty for nothing.
-        seconds: how long it took.
-        trace: the ids of the trace and of the span; empty where there is none.
+    `name`: of the call: its method, and the tool or prompt.
+    `fields`: the facts that come before how it ended; the others are added.
+    `reference`: names what went wrong in the log; empty for nothing.
+    `trace`: the ids of the trace and of the span; empty where there is none.
     """
     took = round(seconds * 1000, 2)
     text = f"{name}: {end.outcome} in {took} ms"
@@ -87,29 +84,23 @@ def log_call(name: str, fields: JSON, end: Labels, reference: str, seconds: floa
 
 
 class _Begun(NamedTuple):
-    """A call, or a round of a task, that is being served.
-
-    Args:
-        span: its span; None where nobody takes spans.
-        kind: what the call is of; None of a round of a task.
-        row: the task as its round began; None of a call.
-    """
+    """A call, or a round of a task, that is being served."""
 
     span: "Started | None"
+    """Its span; None where nobody takes spans."""
     kind: CallKind | None
+    """What the call is of; None of a round of a task."""
     row: TaskRow | None = None
+    """The task as its round began; None of a call."""
 
 
 class CallTelemetry:
     """Measures calls and the rounds of tasks, and logs them.
 
-    Args:
-        tally: counts them.
-        offered: what the server offers.
-        caller_of: returns the keyed digest of who calls; empty for nobody in particular.
-        spans: begins and ends their spans; None for no spans.
-        meters: take the metrics; none where nobody reads them.
-        clock: returns the time in seconds since the epoch.
+    `caller_of`: returns the keyed digest of who calls; empty for nobody in particular.
+    `spans`: begins and ends their spans; None for no spans.
+    `meters`: take the metrics; none where nobody reads them.
+    `clock`: returns the time in seconds since the epoch.
     """
 
     def __init__(

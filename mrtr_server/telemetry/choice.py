@@ -28,14 +28,10 @@ class OpenTelemetry:
 
 
 class Chosen(NamedTuple):
-    """What a server observes its calls with.
-
-    Args:
-        spans: for traces; None for none.
-        meters: for metrics.
-    """
+    """What a server observes its calls with."""
 
     spans: "Spans | None"
+    """For traces; None for none."""
     meters: Sequence[Meters]
 
 
@@ -57,9 +53,8 @@ def check(telemetry: OpenTelemetry | bool | None, *, shows_metrics: bool) -> Non
 def choose(telemetry: OpenTelemetry | bool | None, *, shows_metrics: bool) -> Chosen:
     """Return what the calls of a server are observed with.
 
-    Args:
-        telemetry: the setting; None for what is set up in this process by now.
-        shows_metrics: whether the server shows its metrics on a page.
+    `telemetry`: the setting; None for what is set up in this process by now.
+    `shows_metrics`: whether the server shows its metrics on a page.
     """
     meters: list[Meters] = []
     if shows_metrics:

@@ -22,12 +22,7 @@ _measured = PerLoop[bool]()
 
 
 class Gauges:
-    """What is read of a server when its metrics are collected.
-
-    Args:
-        tally: what it has counted.
-        read: returns the values of each gauge, by the name of the metric.
-    """
+    """What is read of a server when its metrics are collected."""
 
     def __init__(self, tally: Tally, read: Callable[[], Mapping[str, Values]]) -> None:
         self.tally = tally
@@ -38,12 +33,7 @@ class Meters(Protocol):
     """Takes metrics: histograms as they are measured; counters and gauges are read where they are collected."""
 
     def bind(self, metric: Metric, attributes: Mapping[str, str]) -> Record:
-        """Return what takes the measurements of a histogram that have the same labels.
-
-        Args:
-            metric: which one.
-            attributes: the labels that apply.
-        """
+        """Return what takes the measurements of a histogram that have the same labels."""
         ...
 
     def add(self, server: Gauges) -> None:
@@ -52,12 +42,7 @@ class Meters(Protocol):
 
 
 class Histogram:
-    """A histogram in all meters. Labels are bound once, since that costs more than a measurement.
-
-    Args:
-        metric: which one.
-        meters: take it.
-    """
+    """A histogram in all meters. Labels are bound once, since that costs more than a measurement."""
 
     def __init__(self, metric: Metric, meters: Sequence[Meters]) -> None:
         self._metric = metric
@@ -67,8 +52,7 @@ class Histogram:
     def of(self, *labels: str) -> Record:
         """Return what takes the measurements that have these labels.
 
-        Args:
-            labels: the values of all labels of the metric, in their order; empty for one that does not apply.
+        `labels`: the values of all labels of the metric, in their order; empty for one that does not apply.
         """
         found = self._bound.get(labels)
         if found is None:
@@ -107,12 +91,7 @@ def values_of(metric: Metric, servers: "list[Gauges]") -> dict[tuple[str, ...], 
 
 
 class StoreMeasures:
-    """Measures what a store does.
-
-    Args:
-        tally: counts tasks by their status.
-        meters: take the times.
-    """
+    """Measures what a store does."""
 
     def __init__(self, tally: Tally, meters: Sequence[Meters]) -> None:
         self._tally = tally
@@ -120,13 +99,7 @@ class StoreMeasures:
         self._task_times = Histogram(TASK_TIME, meters)
 
     def took(self, method: str, seconds: float, error: Exception | None) -> None:
-        """Note what an operation took.
-
-        Args:
-            method: its name.
-            seconds: how long it took.
-            error: why it failed; None if it did not.
-        """
+        """Note what an operation took. `error`: why it failed; None if it did not."""
         reason = "" if error is None else reason_of(error)
         self._operations.of(method, reason)(seconds)
 
@@ -135,12 +108,7 @@ class StoreMeasures:
         self._tally.add(TASKS, row.name, row.status)
 
     def changed(self, row: TaskRow, to: TaskRow) -> None:
-        """Note that a task has changed.
-
-        Args:
-            row: what it was.
-            to: what it is.
-        """
+        """Note that a task has changed."""
         if to.status != row.status:
             self._tally.add(TASKS, row.name, to.status)
             if row.status == "input_required":
@@ -150,8 +118,7 @@ class StoreMeasures:
 def measure_lag(record: Record) -> None:
     """Measure how late the running event loop is until it is closed, unless that is done already.
 
-    Args:
-        record: takes each measurement, in seconds.
+    `record`: takes each measurement, in seconds.
     """
     if _measured.get():
         return

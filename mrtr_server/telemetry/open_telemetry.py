@@ -48,24 +48,14 @@ SCOPE = "mrtr_server"
 
 
 class Spans:
-    """Begins and ends spans.
-
-    Args:
-        provider: makes the tracer.
-    """
+    """Begins and ends spans."""
 
     def __init__(self, provider: TracerProvider) -> None:
         self._tracer = provider.get_tracer(SCOPE, __version__, schema_url=SCHEMA)
         self._propagated = _Propagated()
 
     def begin_call(self, name: str, attributes: Mapping[str, Any], call: Call) -> Started:
-        """Begin the span of a request; what its handler begins goes below it.
-
-        Args:
-            name: of the span.
-            attributes: what is known of the request.
-            call: the request.
-        """
+        """Begin the span of a request; what its handler begins goes below it."""
         parent, links = self._parent_of(call)
         span = self._tracer.start_span(name, parent, SpanKind.SERVER, attributes, links)
         return span, context.attach(trace.set_span_in_context(span, parent))
@@ -105,10 +95,7 @@ class Spans:
     def begin_task(self, name: str, attributes: Mapping[str, Any], first: str) -> Started:
         """Begin the span of a round of a task, in a trace of its own: there is no request that it belongs to.
 
-        Args:
-            name: of the span.
-            attributes: what is known of the task.
-            first: the first round of its flow, see `trace_parent`.
+        `first`: the first round of its flow, see `trace_parent`.
         """
         found = read(first)
         links = None if found is None else [Link(found)]
@@ -122,12 +109,10 @@ class Spans:
     def describe(self, started: Started, attributes: Mapping[str, Any], error: str, why: str, first: str = "") -> None:
         """Add to a recorded span what is known at its end.
 
-        Args:
-            started: what `begin_call` or `begin_task` returned.
-            attributes: what is known by now.
-            error: the class of the error that it ended with; empty for none.
-            why: what may be said about that: nothing that a client or a handler wrote.
-            first: the first round of its flow, which the span is linked to; empty if it is that itself.
+        `started`: what `begin_call` or `begin_task` returned.
+        `error`: the class of the error that it ended with; empty for none.
+        `why`: what may be said about that: nothing that a client or a handler wrote.
+        `first`: the first round of its flow, which the span is linked to; empty if it is that itself.
         """
         span = started[0]
         if first and (found := read(first)) is not None:
@@ -137,11 +122,7 @@ class Spans:
             span.set_status(Status(StatusCode.ERROR, why or None))
 
     def end(self, started: Started) -> None:
-        """End a span.
-
-        Args:
-            started: what `begin_call` or `begin_task` returned.
-        """
+        """End a span. `started`: what `begin_call` or `begin_task` returned."""
         span, before = started
         context.detach(before)
         span.end()
@@ -185,8 +166,7 @@ class _Propagated:
     def from_meta(self, meta: Mapping[str, Any]) -> Context | None:
         """Return the context that `_meta` carries (W3C Trace Context, W3C Baggage); None for none, or a malformed one.
 
-        Args:
-            meta: has a `traceparent`.
+        `meta`: has a `traceparent`.
         """
         given: Any = meta["traceparent"]
         state: Any = meta.get("tracestate")
@@ -233,11 +213,7 @@ _HEADERS = _Headers()
 
 
 class Instruments:
-    """The instruments of one provider, which all servers of the process share; see `Meters`.
-
-    Args:
-        provider: makes them.
-    """
+    """The instruments of one provider, which all servers of the process share; see `Meters`."""
 
     def __init__(self, provider: MeterProvider) -> None:
         meter = provider.get_meter(SCOPE, __version__, schema_url=SCHEMA)
