@@ -21,10 +21,9 @@ from .errors import (
     StoreUnavailable,
     ToolError,
 )
-from .flow.asks import Confirm, Elicit, Elicited, ListRoots, Root, Roots
+from .flow.asks import Confirm, Elicit, Elicited, InputRequired, Inputs, ListRoots, Root, Roots, State
 from .flow.context import Context
 from .flow.home import CallInfo, CallNext, Ended, Failure
-from .flow.inputs import InputRequired, Inputs, State
 from .flow.sampling import Sample, Sampled
 from .flow.step_arguments import IdempotencyKey
 from .flow.url_asks import ElicitUrl

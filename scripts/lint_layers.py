@@ -123,7 +123,7 @@ ONLY_IMPORTERS = {
         "cli.calling",
         "client.results",
         *(f"deployment.{each}" for each in ("environment", "review")),
-        *(f"flow.{each}" for each in ("asks", "inputs", "pure", "sampling", "url_asks")),
+        *(f"flow.{each}" for each in ("asks", "pure", "sampling", "url_asks")),
         *(f"flow.{each}" for each in ("step_arguments", "steps", "undone")),
         *(f"protocol.{each}" for each in ("content", "draft_answers", "media", "meta")),
         *(f"registration.{each}" for each in ("dependencies", "handlers", "listed")),

@@ -220,7 +220,7 @@ def _has_broken_off(reloader: Any) -> bool:
 def listen(host: str, port: int) -> socket.socket:
     """Return a socket that listens; the port stays taken while one process makes way for the next.
 
-    Raises `OSError`: the address can't be listened on.
+    Raises `OSError` if the address can't be listened on.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listening = socket.socket(family, socket.SOCK_STREAM)

@@ -319,7 +319,7 @@ class Admission:
         """Wait for the turn of a call, the first to come being the first to run.
 
         Return None if it runs here, and then `leave` must be called when it has; otherwise why it is to be handed back.
-        Raises `Busy`: too many wait already, or it has waited for too long, and it can't continue elsewhere.
+        Raises `Busy` if too many wait already, or it has waited for too long, and it can't continue elsewhere.
 
         `may_leave`: says whether the call may be handed back.
         `was_shed`: whether it comes from a replica that had too much to do.

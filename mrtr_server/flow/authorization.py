@@ -52,7 +52,7 @@ def compile_hook(
 ) -> Hook | None:
     """Compile what was given as `authorize=`, `scopes=` and `visible=`.
 
-    `authorize`: the function; None for none. Return the hook; None where nothing was given. Raises `SetupError`: the
+    `authorize`: the function; None for none. Return the hook; None where nothing was given. Raises `SetupError` if the
     first is not a function of (caller, name), or another is not a list of scopes.
     """
     if callable(visible):
@@ -110,7 +110,7 @@ class Authorizer:
     Whatever goes wrong in a hook is a no, and in the log; and so is whatever else than True or False it returns, such
     as a coroutine that nobody has awaited.
 
-    Raises `SetupError`: it is not a function of (caller, name).
+    Raises `SetupError` if it is not a function of (caller, name).
     """
 
     def __init__(self, authorize: Authorize | None, threads: Threads) -> None:
@@ -148,7 +148,7 @@ class Authorizer:
     ) -> list[bool]:
         """Return for each of several things whether a caller may use it now; see `require`.
 
-        Raises `InsufficientScope`: with `challenges`, scopes are missing for some; it names those of all.
+        Raises `InsufficientScope` if, with `challenges`, scopes are missing for some; it names those of all.
         """
         verdicts = await self._reported(caller, method, asked)
         lacking = [each for each in verdicts if isinstance(each, InsufficientScope)]
@@ -178,7 +178,7 @@ class Authorizer:
     async def still_allowed(self, caller: Caller, asked: Guarded) -> bool:
         """Check whether what a caller has begun in the background may continue.
 
-        Raises `StoreUnavailable`: it can't be known now.
+        Raises `StoreUnavailable` if it can't be known now.
         """
         (verdict,) = await self._verdicts(caller, [asked])
         if isinstance(verdict, InsufficientScope):  # the scopes are those of the request, and stay what they were

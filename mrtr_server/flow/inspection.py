@@ -16,7 +16,7 @@ def inspect_state(token: str, ring: KeyRing, *, values: bool = False) -> JSON:
 
     `values`: whether to include what people answered, what steps returned, and the handler's own state. Return what it
     belongs to (`principal` and `arguments` as digests), its times in UTC, its rounds, the keys that were asked and
-    answered, and its steps. Raises `InvalidRequestState`: it does not open under this ring, or is no state; `reason`
+    answered, and its steps. Raises `InvalidRequestState` if it does not open under this ring, or is no state; `reason`
     says why.
     """
     payload = SealedCodec(ring).unseal(token)

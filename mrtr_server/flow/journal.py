@@ -209,7 +209,7 @@ class Journal:
     def count_round(self, asked: dict[str, str], limits: Limits, *, keeps_state: bool = False) -> None:
         """Note that a round ends.
 
-        Raises `OverBudget`: the flow has used up its rounds; or it makes no progress.
+        Raises `OverBudget` if the flow has used up its rounds; or it makes no progress.
 
         `asked`: the digests of its questions, by key; if there are none, the state is only handed over.
         `keeps_state`: whether the handler itself wants to be run again, with another state of its own. As long as that
@@ -233,7 +233,7 @@ class Journal:
     def hand_over(self, limits: Limits) -> None:
         """Note that a round ends without a question.
 
-        Raises `OverBudget`: so did the last one, and nothing has been done in between.
+        Raises `OverBudget` if the last round was handed over, too, and nothing has been done in between.
         """
         held = digest_bytes(self._held())
         if held == self.handed_over:
@@ -262,7 +262,7 @@ class Journal:
     def dump(self, bound_to: list[str], now: float, seconds: float, limits: Limits) -> bytes:
         """Write the journal as the payload of a sealed state.
 
-        Raises `OverBudget`: the journal is too large; the error names the largest entry.
+        Raises `OverBudget` if the journal is too large; the error names the largest entry.
 
         `bound_to`: what the state belongs to; see `binding`.
         `now`: seconds since the epoch.
@@ -314,7 +314,7 @@ class Journal:
 
         Only what a codec opened comes here, so it is what some version of this package sealed.
 
-        Raises `InvalidRequestState`: it is of another version, has expired, or belongs to another call.
+        Raises `InvalidRequestState` if it is of another version, has expired, or belongs to another call.
 
         `payload`: what `dump` returned.
         `bound_to`: what the state must belong to; see `binding`.

@@ -9,10 +9,9 @@ from ..concurrency.threads import Threads, call_function
 from ..errors import CallEnded, FlowError, InvalidAnswer, Refusal, SetupError
 from ..protocol.messages import JSON, Question
 from ..well_formed import escape_halves
-from .asks import CONFIRMATION_SHAPES, Ask
+from .asks import CONFIRMATION_SHAPES, Ask, InputRequired, Inputs, State, reader
 from .endings import Completed, Failed, Refused, RoundEnd, YieldReason
 from .handler import Handler
-from .inputs import InputRequired, Inputs, State, reader
 from .journal import UNSET
 from .round import Round
 
@@ -35,7 +34,9 @@ async def run_pure(handler: Handler, arguments: JSON, round_: Round, threads: Th
         result = await call_function(handler, keywords, threads)
     except (Exception, CallEnded, BaseExceptionGroup) as error:
         return conclude_error(round_, error)
-    return conclude_result(handler, round_, result, inputs)
+    if isinstance(result, InputRequired):
+        return conclude_asking(handler, round_, result, inputs)
+    return round_.conclude(Completed(result))
 
 
 def fill_in(handler: Handler, arguments: JSON, round_: Round) -> tuple[JSON, "JournalInputs | None"]:
@@ -48,16 +49,15 @@ def fill_in(handler: Handler, arguments: JSON, round_: Round) -> tuple[JSON, "Jo
     return keywords, inputs
 
 
-def conclude_result(handler: Handler, round_: Round, result: object, inputs: "JournalInputs | None" = None) -> RoundEnd:
-    """Return how a round ends whose handler has returned.
+def conclude_asking(
+    handler: Handler, round_: Round, required: InputRequired, inputs: "JournalInputs | None" = None
+) -> RoundEnd:
+    """Return how a round ends whose handler has returned what it asks.
 
-    `result`: what the handler returned; what it asks, if that is an `InputRequired`.
     `inputs`: what it has read its answers from; None if it takes none.
     """
-    if not isinstance(result, InputRequired):
-        return round_.conclude(Completed(result))
     if not round_.asked:
-        _require(handler, result, round_, inputs)
+        _require(handler, required, round_, inputs)
     if not round_.asked:
         round_.leave(YieldReason.OWN_STATE)
     return round_.conclude(_NO_END)

@@ -251,7 +251,7 @@ class Round:
     def claim_inline(self, key: str | None, ask: Ask[Any]) -> "Claim":
         """Return an ask that may have a default key, under its key, with its answer if there is one.
 
-        `key`: the key that it has instead of its own; None for its own. Raises `Exception`: the ask can't be made;
+        `key`: the key that it has instead of its own; None for its own. Raises `Exception` if the ask can't be made;
         `look_up` ends the call for it.
         """
         question = ask.question()
@@ -309,8 +309,8 @@ class Round:
     ) -> None:
         """Ask what a pure function has returned, whether it was answered before or not.
 
-        `reason`: what is wrong with the answer that came before; empty if there was none. Raises `FlowError`: the key
-        is used for something else in this run. Raises `FlowError`: the link that the ask needs can't be made.
+        `reason`: what is wrong with the answer that came before; empty if there was none. Raises `FlowError` if the key
+        is used for something else in this run. Raises `FlowError` if the link that the ask needs can't be made.
         """
         self._refuse_taken(key, question)
         if self._required is None:

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from typing import Any, assert_never
+from typing import assert_never
 
 from ..callbacks.callback_service import Callbacks, Reports
 from ..concurrency.threads import Threads, call_function
@@ -15,6 +15,7 @@ from ..rates.rate_limiter import RateLimiter
 from ..storage.base import Lease
 from ..storage.health import not_executed
 from .admission import Admission
+from .asks import InputRequired
 from .endings import (
     Asking,
     Backgrounded,
@@ -28,9 +29,8 @@ from .endings import (
 )
 from .handler import Handler
 from .home import Lifespans
-from .inputs import InputRequired
 from .journal import CONFIRMATION, UNSET, Journal
-from .pure import conclude_result, run_pure
+from .pure import conclude_asking, run_pure
 from .round import NO_REPORTS, Background, Round
 from .runner import in_pieces, run
 from .single_use import Redeemer
@@ -134,7 +134,7 @@ class RoundService:
             if not isinstance(result, InputRequired):
                 return Completed(result)
             journal = self._states.begin(round_)
-            end = conclude_result(handler, Round(call, journal, handler.name, self._callbacks), result)
+            end = conclude_asking(handler, Round(call, journal, handler.name, self._callbacks), result)
         else:
             # Before the handler runs, since it may change the arguments that it is given.
             journal = round_.journal if round_.is_open else self.open(round_)
@@ -195,6 +195,9 @@ class RoundService:
         if handler.is_pure:
             pure = Round(call, journal, handler.name, self._callbacks, takes_early, reports)
             return run_pure(handler, round_.arguments, pure, self._threads)
+        lifespans, opened = self._lifespans, UNSET
+        if lifespans is not None and lifespans.known:
+            opened = lifespans.here.get(handler.homes[-1], UNSET)
         waiting = WaitingRound(
             call,
             journal,
@@ -207,16 +210,11 @@ class RoundService:
             task=task,
             may_become_task=round_.may_become_task,
             at_once=task is not None and handler.task is not None and handler.task.rounds_first is None,
-            opened=self._opened(handler),
+            opened=opened,
         )
         if handler.yields:
             handler = in_pieces(handler, waiting, round_.outlet, self.limits)
         return run(handler, round_.arguments, waiting, round_.outlet, self._threads)
-
-    def _opened(self, handler: Handler) -> Any:
-        """Return what the `lifespan=` of a handler's application has yielded; `UNSET` for nothing."""
-        lifespans = self._lifespans
-        return UNSET if lifespans is None or not lifespans.known else lifespans.here.get(handler.homes[-1], UNSET)
 
     def _why_yield(self, round_: RoundContext) -> YieldReason | None:
         lease = round_.lease
@@ -250,7 +248,7 @@ class RoundService:
     def open(self, round_: RoundContext) -> Journal:
         """Open the flow that a round belongs to: that of its state, or a new one.
 
-        Raises `RequestError`: the state does not open, the call has too many answers, or it is new and can neither be
+        Raises `RequestError` if the state does not open, the call has too many answers, or it is new and can neither be
         served now nor continue elsewhere.
         """
         call = round_.call
@@ -276,8 +274,8 @@ class RoundService:
     async def run_task(self, round_: RoundContext, task: Background) -> RoundEnd:
         """Run a round of a task; its journal lies with the task, so nothing is sealed for the client.
 
-        Raises `StoreUnavailable`: what pages have reported can't be known now; nothing has been run. Raises
-        `OverBudget`: the handler keeps its state as it was, and asks nothing.
+        Raises `StoreUnavailable` if what pages have reported can't be known now; nothing has been run. Raises
+        `OverBudget` if the handler keeps its state as it was, and asks nothing.
         """
         round_.journal = journal = task.journal
         round_.is_open, round_.task = True, task

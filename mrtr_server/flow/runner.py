@@ -18,11 +18,11 @@ from ..logs.tracebacks import calls_author
 from ..protocol.messages import JSON, NOTHING, Outlet, Piece, Progress
 from ..schema.results import piece_blocks
 from ..well_formed import write_json
+from .asks import InputRequired
 from .context import Context
 from .endings import Asking, Backgrounded, Completed, Failed, Refused, RoundEnd, Yielded
-from .handler import Handler
-from .pure import JournalInputs, conclude_error, conclude_result, fill_in
-from .resolver import Declared
+from .handler import Declared, Handler
+from .pure import JournalInputs, conclude_asking, conclude_error, fill_in
 from .teardown import Teardown
 from .waiting_round import SETTLE_TICKS, Stop, WaitingRound
 
@@ -52,7 +52,10 @@ def run(
     `round_`: the round; its journal is updated.
     `threads`: runs a plain `def`.
     """
-    keywords, inputs = fill_in(handler, arguments, round_)
+    if handler.inputs is None and handler.state is None:  # it is no pure function
+        keywords, inputs = arguments.copy(), None
+    else:
+        keywords, inputs = fill_in(handler, arguments, round_)
     round_.addresses = handler.addresses
     if handler.context is not None:
         keywords[handler.context] = Context(round_, outlet, can_await=handler.is_async)
@@ -137,7 +140,9 @@ async def _concluded(handler: Handler, round_: WaitingRound, work: Work, inputs:
                 return (
                     conclude_error(round_, raised)
                     if raised is not None
-                    else conclude_result(handler, round_, result, inputs)
+                    else conclude_asking(handler, round_, result, inputs)
+                    if isinstance(result, InputRequired)
+                    else round_.conclude(Completed(result))
                 )
             case unknown:
                 assert_never(unknown)
@@ -211,7 +216,8 @@ async def _run_as_asyncio_task(
                 await _publish(round_)
             else:
                 await round_.changed()
-        await _finish_steps(round_)
+        if round_.running:
+            await _finish_steps(round_)
         if not task.done():
             await _end(task, round_)
     except asyncio.CancelledError:  # the client is gone
@@ -221,7 +227,7 @@ async def _run_as_asyncio_task(
         await _end(task, round_)
         await _finish_steps(round_)
         raise
-    _leave(round_)
+    round_.let_go()
     return task.result() if task.done() else round_.conclude(Completed(None))
 
 
@@ -265,7 +271,7 @@ async def _end(task: asyncio.Task[RoundEnd], round_: WaitingRound) -> None:
         _retrieve(task)
     else:
         task.add_done_callback(_retrieve)
-    _leave(round_)
+    round_.let_go()
 
 
 async def _give_turns(task: asyncio.Task[RoundEnd], round_: WaitingRound) -> None:
@@ -307,13 +313,6 @@ async def _end_of_teardown(task: asyncio.Task[RoundEnd], round_: WaitingRound) -
         raise
 
 
-def _leave(round_: WaitingRound) -> None:
-    for parked in round_.parked:
-        if parked.task is not None:
-            parked.task._log_destroy_pending = False  # type: ignore[attr-defined]
-    round_.let_go()
-
-
 def in_pieces(handler: Handler, round_: WaitingRound, outlet: Outlet, limits: Limits) -> Handler:
     """Return a handler that returns what another one yields, and sends it on as it comes.
 
@@ -345,7 +344,7 @@ class _Pieces:
     async def collect(self, **keywords: Any) -> list[JSON]:
         """Call the handler, and return the content of its result.
 
-        Raises `FlowError`: something was yielded that is no content, or nothing can be yielded. Raises `OverBudget`:
+        Raises `FlowError` if something was yielded that is no content, or nothing can be yielded. Raises `OverBudget`:
         the result is too large.
         """
         made = self._handler.function(**keywords)

@@ -69,7 +69,7 @@ class UnansweredAsks:
     def admit(self, call: Call, bound_to: list[str], journal: Journal | None) -> None:
         """Check that a round may begin, and note if it brings an answer.
 
-        Raises `RateLimited`: it was asked too often, and never answered.
+        Raises `RateLimited` if it was asked too often, and never answered.
 
         `bound_to`: what its states are bound to; see `binding`.
         `journal`: of its state, before the answers are taken; None if it brings none.
@@ -163,7 +163,7 @@ class States:
     def begin(self, round_: RoundContext) -> Journal:
         """Open a round without a state: it begins a flow.
 
-        Raises `OverBudget`: the call has too many answers. Raises `RateLimited`: it was asked too often, and never
+        Raises `OverBudget` if the call has too many answers. Raises `RateLimited` if it was asked too often, and never
         answered.
         """
         call, bound_to = round_.call, self.bind(round_)
@@ -177,8 +177,8 @@ class States:
     def unseal(self, round_: RoundContext) -> Journal:
         """Open a round by its state, and take its answers. `Journal.load` checks the binding and the expiry.
 
-        Raises `InvalidRequestState`: it does not open, has expired, or belongs to another call. Raises `OverBudget`:
-        the call has too many answers. Raises `RateLimited`: it was asked too often, and never answered.
+        Raises `InvalidRequestState` if it does not open, has expired, or belongs to another call. Raises `OverBudget`:
+        the call has too many answers. Raises `RateLimited` if it was asked too often, and never answered.
         """
         call, handler, bound_to = round_.call, round_.handler, self.bind(round_)
         state = call.state
@@ -207,7 +207,7 @@ class States:
     def seal(self, round_: RoundContext, questions: dict[str, Question]) -> NeedsInput:
         """Seal the state in which a flow leaves to be answered.
 
-        Raises `OverBudget`: it has used up its rounds, makes no progress, or remembers too much.
+        Raises `OverBudget` if it has used up its rounds, makes no progress, or remembers too much.
         """
         state, journal = self._seal(round_, questions, None), round_.journal
         return NeedsInput(questions, state, journal.expires, journal.epoch if round_.call.stays_open else "")

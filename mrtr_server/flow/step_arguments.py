@@ -53,7 +53,7 @@ def idempotency_key(flow: str, step: str, function: str, arguments: dict[str, st
 def key_parameter(function: Callable[..., Any]) -> str | None:
     """Find the parameter of a step's function that takes the idempotency key; None if there is none.
 
-    Raises `FlowError`: the parameter can't be filled by name.
+    Raises `FlowError` if the parameter can't be filled by name.
     """
     while isinstance(function, partial):
         function = function.func

@@ -147,7 +147,7 @@ class Steps:
     async def run(self, planned: Planned) -> Any:
         """Run a planned step once in the flow, or return what it returned when it ran.
 
-        Raises `FlowError`: it can't be told apart from another entry, or its arguments have changed. Raises `NotBegun`:
+        Raises `FlowError` if it can't be told apart from another entry, or its arguments have changed. Raises `NotBegun`:
         the round ends first. Raises `Exception`: whatever the function raised; the step is then not recorded, and may
         be called again.
         """

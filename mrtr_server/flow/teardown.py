@@ -50,7 +50,7 @@ class Teardown:
     async def enter(self, dependency: Callee, keywords: Mapping[str, Any], *, commits: bool) -> Any:
         """Call a function that yields, and return the value that it yields; or what else it has been wrapped to return.
 
-        `commits`: whether it continues normally where others get `FlowContinues`. Raises `FlowError`: it yields
+        `commits`: whether it continues normally where others get `FlowContinues`. Raises `FlowError` if it yields
         nothing. Raises `Exception`: whatever it raised before its `yield`.
         """
         make = partial(dependency.function, **keywords)
@@ -63,7 +63,7 @@ class Teardown:
     async def leave(self, error: BaseException | None) -> None:
         """Resume all that was entered, in reverse order.
 
-        `error`: what the round ended with, which is thrown in; None if it ended with a result. Raises `Exception`: the
+        `error`: what the round ended with, which is thrown in; None if it ended with a result. Raises `Exception` if the
         teardown failed. An error that a generator raises instead of the handler's takes its place; a no, a question, a
         cancellation and a mistake of the author's stand.
         """

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from enum import Enum
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, NoReturn, TypeVar, cast
 
 from typing_extensions import override
@@ -144,10 +144,14 @@ class WaitingRound(Round):
         self._may_become_task = may_become_task
         self._at_once = at_once
         self.opened = opened
-        self.undone = Undone(opened)
         self._unawaited: dict[int, CallSite] = {}
         if task is not None:
             task.on_answers(self._continue_answered)
+
+    @cached_property
+    def undone(self) -> Undone:
+        """What is rolled back with this round; most have no dependencies and no steps, and so none."""
+        return Undone(self.opened)
 
     @property
     @override
@@ -210,8 +214,12 @@ class WaitingRound(Round):
 
     def let_go(self) -> None:
         """Break the circles of a round that has ended: they would hold its call until the next garbage collection."""
+        for parked in self.parked:
+            if parked.task is not None:
+                parked.task._log_destroy_pending = False  # type: ignore[attr-defined]
         self.parked.clear()
         self._steps = self.main = None
+        self._should_yield = _never  # which knows the call, and so its arguments
         if self.task is not None:
             self.task.on_answers(_nothing)
 

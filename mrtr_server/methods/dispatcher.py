@@ -73,7 +73,7 @@ class Dispatcher:
     def dispatch(self, call: Call, outlet: Outlet) -> Awaitable[Outcome]:
         """Answer a call.
 
-        Return the outcome. Raises `RequestError`: why there is none, for the client. Whatever else went wrong is in the
+        Return the outcome. Raises `RequestError` where there is none, for the client. Whatever else went wrong is in the
         log by then.
         """
         method = self._methods.get(call.method)

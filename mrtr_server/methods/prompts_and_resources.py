@@ -47,7 +47,7 @@ class Rounds:
         """Run one round of a handler.
 
         `names`: the arguments that there may be; None where that is not checked. Return the result, or the need for
-        input. Raises `RequestError`: why there is none.
+        input. Raises `RequestError` where there is none.
         """
         try:
             arguments = validate_arguments(reader, names, raw)

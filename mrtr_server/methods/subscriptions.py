@@ -137,7 +137,7 @@ class Subscriptions:
         """Start to listen to what the caller may hear of.
 
         `challenges`: whether missing scopes are an error; otherwise what needs them is left out. Raises
-        `InsufficientScope`: scopes are missing. Raises `Full`: there is no room for so many names.
+        `InsufficientScope`: scopes are missing. Raises `Full` if there is no room for so many names.
         """
         portion, size = self._holds.portion(call.principal), sum(map(_size, wanted))
         if size > UNCOUNTED:

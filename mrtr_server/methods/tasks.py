@@ -52,7 +52,7 @@ class TaskRequests:
     async def result(self, call: Call, outlet: Outlet) -> Outcome:
         """Serve `tasks/result` (Multi Round-Trip Requests, Persistent Workflow): wait for a question or the end.
 
-        Raises `RequestError`: there is no such task, or it failed.
+        Raises `RequestError` if there is no such task, or it failed.
         """
         with self._checked(call):
             return await self._tasks.wait_for_result(call, outlet)
@@ -66,7 +66,7 @@ class TaskRequests:
     async def answer(self, call: Call, outlet: Outlet) -> Outcome:
         """Serve `tasks/answer` (Multi Round-Trip Requests, Persistent Workflow): answers by the questions' names.
 
-        Raises `RequestError`: there is no such task.
+        Raises `RequestError` if there is no such task.
         """
         with self._checked(call):
             await self._tasks.answer(call, _answers(call), Questions.by_name)
@@ -75,7 +75,7 @@ class TaskRequests:
     async def respond(self, call: Call, outlet: Outlet) -> Outcome:
         """Serve `tasks/respond` (Multi Round-Trip Requests, Persistent Workflow): a response to one question.
 
-        Raises `RequestError`: there is no such task, or it is not clear which of its questions is answered.
+        Raises `RequestError` if there is no such task, or it is not clear which of its questions is answered.
         """
         with self._checked(call):
             try:

@@ -57,7 +57,7 @@ class Tools:
     def call(self, call: Call, outlet: Outlet) -> Awaitable[Outcome]:
         """Answer `tools/call` (Tools, Calling Tools).
 
-        Raises `RequestError`: there is no result that could say what went wrong.
+        Raises `RequestError` if there is no result that could say what went wrong.
         """
         tool = self._registry.find("tools", call.target)
         if tool is None:

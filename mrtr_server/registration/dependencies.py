@@ -21,9 +21,9 @@ from pydantic.fields import FieldInfo
 
 from ..errors import SetupError
 from ..flow.asks import Ask, Confirm, Text
+from ..flow.handler import Declared, DeclaredAsk, Dependency, Lasting, Node, Sources
 from ..flow.home import Home, identity
 from ..flow.journal import UNSET
-from ..flow.resolver import Declared, DeclaredAsk, Dependency, Lasting, Node, Sources
 from ..schema.type_parts import union_members
 from .declarations import Declaration, Depends, as_written, read_declaration
 from .declared_asks import bind_ask, refuse_braces, text_parameters

@@ -4,9 +4,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from ..flow.handler import Handler
+from ..flow.handler import Dependency, Handler
 from ..flow.home import identity
-from ..flow.resolver import Dependency
 from .inclusion import Record
 from .tools import Tool, write_in_time
 

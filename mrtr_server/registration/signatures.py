@@ -10,8 +10,8 @@ from types import FrameType, NoneType
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 from ..errors import SetupError
+from ..flow.asks import Inputs, State
 from ..flow.context import Context
-from ..flow.inputs import Inputs, State
 from ..schema.type_parts import union_members
 from .foreign import refuse_foreign_marks
 
