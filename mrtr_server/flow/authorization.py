@@ -127,8 +127,7 @@ class Authorizer:
     async def require(self, caller: Caller, method: str, kind: str, asked: Guarded, *, has_begun: bool = False) -> None:
         """Check that a caller may use something.
 
-        Raises `UnknownTarget`: no, as if it were not there. Raises `InsufficientScope`: not with the scopes that the
-        caller has.
+        Raises `UnknownTarget` if not, as if it were not there, and `InsufficientScope` where only scopes are missing.
 
         `kind`: what it is, as for `UnknownTarget`.
         `has_begun`: as for `UnknownTarget`: nobody may tell from it whether something is there.

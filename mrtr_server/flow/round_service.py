@@ -119,7 +119,7 @@ class RoundService:
     async def run(self, round_: RoundContext) -> CallEnd:
         """Run one round of a call.
 
-        Return how the round ends; where the client is to come again, with the journal sealed. Raises `RequestError`:
+        Return how the round ends; where the client is to come again, with the journal sealed. Raises `RequestError` if
         nothing was run, since the state does not open, the call can neither be served now nor continue elsewhere, or
         the store is unavailable; or the flow is over budget.
         """

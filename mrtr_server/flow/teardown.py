@@ -51,7 +51,7 @@ class Teardown:
         """Call a function that yields, and return the value that it yields; or what else it has been wrapped to return.
 
         `commits`: whether it continues normally where others get `FlowContinues`. Raises `FlowError` if it yields
-        nothing. Raises `Exception`: whatever it raised before its `yield`.
+        nothing, and whatever it raised before its `yield`.
         """
         make = partial(dependency.function, **keywords)
         entered = _Async(dependency.name, make) if dependency.is_async else _Plain(dependency.name, make)
@@ -63,8 +63,8 @@ class Teardown:
     async def leave(self, error: BaseException | None) -> None:
         """Resume all that was entered, in reverse order.
 
-        `error`: what the round ended with, which is thrown in; None if it ended with a result. Raises `Exception` if the
-        teardown failed. An error that a generator raises instead of the handler's takes its place; a no, a question, a
+        `error`: what the round ended with, which is thrown in; None if it ended with a result. Raises what a teardown
+        failed with. An error that a generator raises instead of the handler's takes its place; a no, a question, a
         cancellation and a mistake of the author's stand.
         """
         traceback = None if error is None else error.__traceback__

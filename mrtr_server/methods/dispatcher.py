@@ -73,8 +73,8 @@ class Dispatcher:
     def dispatch(self, call: Call, outlet: Outlet) -> Awaitable[Outcome]:
         """Answer a call.
 
-        Return the outcome. Raises `RequestError` where there is none, for the client. Whatever else went wrong is in the
-        log by then.
+        Return the outcome. Raises `RequestError` where there is none, for the client. Whatever else went wrong is in
+        the log by then.
         """
         method = self._methods.get(call.method)
         if method is None:
