@@ -344,8 +344,8 @@ class _Pieces:
     async def collect(self, **keywords: Any) -> list[JSON]:
         """Call the handler, and return the content of its result.
 
-        Raises `FlowError` if something was yielded that is no content, or nothing can be yielded. Raises `OverBudget` if
-        the result is too large.
+        Raises `FlowError` if something was yielded that is no content, or nothing can be yielded. Raises `OverBudget`
+        if the result is too large.
         """
         made = self._handler.function(**keywords)
         if not (hasattr(made, "__aiter__") and hasattr(made, "aclose")):

@@ -177,8 +177,8 @@ class States:
     def unseal(self, round_: RoundContext) -> Journal:
         """Open a round by its state, and take its answers. `Journal.load` checks the binding and the expiry.
 
-        Raises `InvalidRequestState` if it does not open, has expired, or belongs to another call. Raises `OverBudget` if
-        the call has too many answers. Raises `RateLimited` if it was asked too often, and never answered.
+        Raises `InvalidRequestState` if it does not open, has expired, or belongs to another call. Raises `OverBudget`
+        if the call has too many answers. Raises `RateLimited` if it was asked too often, and never answered.
         """
         call, handler, bound_to = round_.call, round_.handler, self.bind(round_)
         state = call.state

@@ -147,8 +147,8 @@ class Steps:
     async def run(self, planned: Planned) -> Any:
         """Run a planned step once in the flow, or return what it returned when it ran.
 
-        Raises `FlowError` if it can't be told apart from another entry, or its arguments have changed, `NotBegun` if the
-        round ends first, and whatever the function raised; the step is then not recorded, and may be called again.
+        Raises `FlowError` if it can't be told apart from another entry, or its arguments have changed, `NotBegun` if
+        the round ends first, and whatever the function raised; the step is then not recorded, and may be called again.
         """
         if planned.error is not None:
             raise planned.error
