@@ -21,12 +21,11 @@ from .errors import (
     StoreUnavailable,
     ToolError,
 )
-from .flow.asks import Confirm, Elicit, Elicited, ListRoots, Root, Roots
+from .flow.asks import Confirm, Elicit, Elicited, InputRequired, Inputs, ListRoots, Root, Roots, State
 from .flow.context import Context
-from .flow.hooks import CallInfo, CallNext, Ended, Failure
-from .flow.idempotency_keys import IdempotencyKey
-from .flow.inputs import InputRequired, Inputs, State
+from .flow.home import CallInfo, CallNext, Ended, Failure
 from .flow.sampling import Sample, Sampled
+from .flow.step_arguments import IdempotencyKey
 from .flow.url_asks import ElicitUrl
 from .limits import Limits
 from .protocol.callers import Caller, ClientInfo, Principal

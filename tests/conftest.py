@@ -12,7 +12,7 @@ import pytest
 from hypothesis import settings
 from starlette.types import ASGIApp
 
-from mrtr_server.concurrency import loop_watch
+from mrtr_server.concurrency import running
 from mrtr_server.logs.refusals import SERVERS
 from mrtr_server.storage import health, patience
 from mrtr_server.storage.sql import postgresql as postgresql_module
@@ -83,7 +83,7 @@ def virtual_time() -> Iterator[VirtualTime]:
 def nothing_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a busy machine neither fill the log nor make a database count as away; tests of that say how long it may."""
     monkeypatch.setattr(health, "SLOW_SECONDS", TIMEOUT)
-    monkeypatch.setattr(loop_watch, "TOLD_SECONDS", TIMEOUT)
+    monkeypatch.setattr(running, "TOLD_SECONDS", TIMEOUT)
     monkeypatch.setattr(patience, "PATIENCE", TIMEOUT)
     for module in (postgresql_module, sqlite_module):
         monkeypatch.setattr(module, "TIMEOUT", TIMEOUT)

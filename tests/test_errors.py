@@ -193,7 +193,7 @@ def test_references_into_the_log_are_made_in_one_module() -> None:
 
 REPORTED_TO_NOBODY = {
     "deployment/lifecycle.py: serve": "the web server ends, and is told by the message; no client has called",
-    "flow/lifespans.py: _hold": "the server shuts down; no client has called",
+    "flow/home.py: _hold": "the server shuts down; no client has called",
     "flow/single_use.py: _deliver": "the client has its reply, or has left",
     "flow/teardown.py: _leave": "the client is told what the handler ended with, which has a reference of its own",
     "methods/hooked_calls.py: report": "a hook that is told of failures has failed; it must not be told of that",

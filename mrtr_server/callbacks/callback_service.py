@@ -149,17 +149,13 @@ class Report(JSON):
 
 @dataclass(slots=True)
 class Reports(Generic[T]):
-    """The reports from the pages that a person agreed to open.
-
-    Args:
-        found: the reports that have arrived, by the ask's key and the digest of its question.
-        unfinished: the same keys and digests, for those that have not.
-        left: why the call no longer waits for those, where it continues elsewhere; None otherwise.
-    """
+    """The reports from the pages that a person agreed to open."""
 
     found: dict[tuple[str, str], Report] = field(default_factory=dict)
     unfinished: tuple[tuple[str, str], ...] = ()
+    """The same keys and digests, for those that have not."""
     left: T | None = None
+    """Why the call no longer waits for those, where it continues elsewhere; None otherwise."""
 
 
 class Callbacks:

@@ -98,8 +98,7 @@ def dev(
 
     It is for your own machine. Serve others with mrtr-server run.
     """
-    from ..dev.process import DevProcess
-    from ..dev.reloading import listen, watch_and_serve
+    from ..dev.process import DevProcess, listen, watch_and_serve
     from ..dev.terminal import Terminal
 
     folders = watch or (app_dir or ".",)

@@ -1,15 +1,41 @@
-"""The event loop and the task that run now, found without the kernel; and what is kept for each event loop.
+"""The event loop and the task that run now, what is kept for each event loop, and whether it stands still.
 
-Before Python 3.12, asyncio asks the kernel for the id of the process each time, which costs more than all else here.
+Both are found without the kernel: before Python 3.12, asyncio asks it for the id of the process each time, which costs
+more than all else here.
 """
 
 import asyncio
+import sys
 import threading
+import time
+import weakref
+from collections import deque
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 from weakref import ref
 
+from ..logs.refusals import RefusalLog
+from ..logs.tracebacks import format_innermost
+
 T = TypeVar("T")
+
+INTERVAL = 0.25
+"""How often the loop shows that it runs, and somebody looks whether it has, in seconds."""
+
+TOLD_SECONDS = 2.0
+"""How long it may stand still before the log says so, in seconds."""
+
+_MOST_GAPS = 64
+
+_BLOCKED = (
+    "The event loop has stood still for %s s, at %s. All other requests and tasks of this process wait, and its leases "
+    "may end. Write what blocks as a plain `def`, which runs in a thread, or await it"
+)
+
+_SUSPENDED = (
+    "This process did not run for %s s: its machine was suspended or has too much to do, or C code held the GIL. If "
+    "that was longer than a lease, others may have taken its tasks and rounds over"
+)
 
 
 class _Known(threading.local):
@@ -87,3 +113,68 @@ class PerLoop(Generic[T]):
 
     def _forget(self, loop: "ref[asyncio.AbstractEventLoop]") -> None:
         self._kept.pop(loop, None)
+
+
+class LoopWatch:
+    """Logs once that an event loop stands still, and where: another thread looks at the line that runs."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = weakref.ref(loop)
+        self._thread = threading.get_ident()
+        self._ticks = 0
+        self._due = time.monotonic() + INTERVAL
+        self._is_told = False
+        self._paused = False
+        self._lines = RefusalLog()
+        self._gaps: deque[tuple[float, float]] = deque(maxlen=_MOST_GAPS)
+        loop.call_later(INTERVAL, self._tick)
+        threading.Thread(target=self._look, name="mrtr_server loop watch", daemon=True).start()
+
+    def seconds_lost(self, since: float) -> float:
+        """Return for how long the loop has stood still since a time of `time.monotonic`, in seconds."""
+        return sum(end - max(begin, since) for begin, end in self._gaps if end > since)
+
+    def _tick(self) -> None:
+        """Show that the loop runs. It is no task, so it runs before whatever waited for the loop."""
+        now, loop = time.monotonic(), self._loop()
+        late = now - self._due
+        if late > INTERVAL:
+            self._gaps.append((self._due, now))
+        if late > TOLD_SECONDS and not (self._is_told or self._paused):
+            self._lines.note(_SUSPENDED, f"{late:.0f}", fields={"event": "process_stopped"})
+        self._is_told = self._paused = False
+        self._ticks += 1
+        self._due = now + INTERVAL
+        if loop is not None and not loop.is_closed():
+            loop.call_later(INTERVAL, self._tick)
+
+    def _look(self) -> None:
+        seen, looks = -1, 0
+        while (loop := self._loop()) is not None and not loop.is_closed():
+            if not loop.is_running():  # it is run piece by piece, as tests do
+                self._paused, seen = True, -1
+            del loop  # or it would live on for this
+            time.sleep(INTERVAL)
+            # By looks and not by the clock: a process that was suspended has not looked, either.
+            seen, looks = self._ticks, looks + 1 if seen == self._ticks else 0
+            if looks * INTERVAL >= TOLD_SECONDS and not (self._is_told or self._paused):
+                self._is_told = True
+                frame = sys._current_frames().get(self._thread)
+                if frame is not None:
+                    self._lines.note(
+                        _BLOCKED, f"{looks * INTERVAL:.0f}", format_innermost(frame), fields={"event": "loop_blocked"}
+                    )
+
+
+_watches = PerLoop[LoopWatch]()
+
+
+def watch_loop() -> None:
+    """Watch the running event loop until it is closed, unless that is done already."""
+    _watches.here(lambda: LoopWatch(running_loop()))
+
+
+def seconds_lost(since: float) -> float:
+    """Return for how long the running event loop has stood still, as far as it is watched, in seconds."""
+    watch = _watches.get()
+    return 0.0 if watch is None else watch.seconds_lost(since)

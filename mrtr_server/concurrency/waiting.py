@@ -52,17 +52,14 @@ async def wait_until(
     The changes are listened to before the first look, so none is missed. They gather while a look takes its time. If
     they end by themselves, the pauses alone go on; without any, the wait ends.
 
-    Args:
-        look: returns what it finds; None to wait on. It gets the changes; None at first and after a pause; an empty
-            list when the changes have ended, or the wait ends, which nearly always makes it the last look.
-        changes: are listened to already. They are closed when the wait is told to end.
-        deadline: when to look for the last time, by the event loop's clock.
-        pauses: how long to wait without a change before looking, in seconds. None: only a change counts.
-        endings: tell the wait to end.
-        at_once: whether to look at first; False where nothing can have happened yet.
+    Return what was found; None if the wait has ended before.
 
-    Returns:
-        What was found; None if the wait has ended before.
+    `look`: returns what it finds; None to wait on. It gets the changes; None at first and after a pause; an empty list
+        when the changes have ended, or the wait ends, which nearly always makes it the last look.
+    `changes`: are listened to already. They are closed when the wait is told to end.
+    `deadline`: when to look for the last time, by the event loop's clock.
+    `pauses`: how long to wait without a change before looking, in seconds. None: only a change counts.
+    `at_once`: whether to look at first; False where nothing can have happened yet.
     """
     hearing = _Hearing(changes, deadline, pauses)
     with ExitStack() as stack:
@@ -121,11 +118,7 @@ class _Hearing(Generic[C]):
 
 
 class Turning(Generic[C]):
-    """Changes of a listener who turns to others: what came to the former ones is not lost.
-
-    Args:
-        changes: to begin with.
-    """
+    """Changes of a listener who turns to others: what came to the former ones is not lost."""
 
     def __init__(self, changes: Changes[C]) -> None:
         self._changes = changes

@@ -7,7 +7,7 @@ from typing import Any, TypeVar, overload
 
 from ..errors import SetupError
 from ..flow.authorization import compile_hook
-from ..flow.hooks import CallHook, check_around, check_on_error
+from ..flow.home import CallHook, check_around, check_on_error
 from ..registration.inclusion import Inclusion, serves_any
 from ..registration.methods import marked_methods
 from ..registration.offering import Opening

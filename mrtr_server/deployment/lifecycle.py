@@ -9,7 +9,7 @@ from typing import Any
 
 from starlette.types import Receive, Send
 
-from ..concurrency.loop_watch import watch_loop
+from ..concurrency.running import watch_loop
 from ..concurrency.threads import Threads
 from ..errors import SetupError
 from ..flow.admission import Admission

@@ -20,8 +20,7 @@ from ..tasks.worker import Worker
 from ..telemetry.call_kinds import Offered
 from ..telemetry.calls import CallTelemetry
 from ..telemetry.choice import choose
-from ..telemetry.lag import measure_lag
-from ..telemetry.meters import Gauges, Histogram, Meters, Values
+from ..telemetry.meters import Gauges, Histogram, Meters, StoreMeasures, Values, measure_lag
 from ..telemetry.names import (
     CLOCK,
     CONNECTION_WAIT,
@@ -38,7 +37,6 @@ from ..telemetry.names import (
     USED,
     WAITING,
 )
-from ..telemetry.store_measures import StoreMeasures
 from ..transport.routing import Metadata, MetricsPage
 from .settings import Settings
 

@@ -18,31 +18,24 @@ from ..crypto.place_codec import Cursors, PlaceCodec
 from ..flow.admission import Admission
 from ..flow.authorization import Authorizer
 from ..flow.handler import Handler
-from ..flow.home import Home, identity
-from ..flow.lifespans import Lifespans
+from ..flow.home import Home, Lifespans, identity
 from ..flow.round_service import RoundService
 from ..flow.single_use import Redeemer
-from ..flow.states import States
-from ..flow.unanswered import UnansweredAsks
+from ..flow.states import States, UnansweredAsks
 from ..limits import Limits, with_room
 from ..live.live_calls import LiveCalls
 from ..live.parts import LiveParts
 from ..logs.refusals import RefusalLog
-from ..methods.background import BackgroundTools
-from ..methods.completion import Completions
-from ..methods.discovery import Discoverer
+from ..methods.discovery import Discoverer, ListRequests
 from ..methods.dispatcher import Dispatcher
 from ..methods.failures import ErrorReporter
 from ..methods.hooked_calls import HookedCalls
-from ..methods.lists import ListRequests
 from ..methods.middleware import Middleware, everywhere
-from ..methods.prompt_and_resource_rounds import Rounds
-from ..methods.prompts import Prompts
-from ..methods.resources import Resources
+from ..methods.prompts_and_resources import Completions, Prompts, Resources, Rounds
 from ..methods.sessions import SessionRequests
 from ..methods.subscriptions import Subscriptions
 from ..methods.tasks import TaskRequests
-from ..methods.tools import Tools
+from ..methods.tools import BackgroundTools, Tools
 from ..protocol.content import icon_entries
 from ..protocol.messages import JSON, Change
 from ..protocol.served_dialects import ServedDialects

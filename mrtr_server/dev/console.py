@@ -1,10 +1,14 @@
-"""What an author sees of a running server: a line a round, effects that will be repeated, and what is logged."""
+"""What an author sees of a running server: a line a round or refused request, effects to be repeated, and the log."""
 
 import linecache
 import logging
 import logging.config
 from collections.abc import Collection, Mapping
+from contextvars import ContextVar
 from typing import Any
+
+from pydantic_core import from_json
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ..logs.formats import PlainText, plain
 from ..logs.refusals import SERVERS, bound_lines_of
@@ -12,12 +16,20 @@ from ..logs.tracebacks import AuthorsFirst
 from ..methods.middleware import Came, Middleware, watch
 from ..protocol.messages import Call, Outlet
 from .effects import EffectWatch, shown_path
-from .refused_requests import reached
-from .round_lines import RoundLines
-from .rounds import Answers, SeenRound, SourceLine, current_round
+from .rounds import Answers, RoundLines, SeenRound, SourceLine, current_round
 from .terminal import Terminal, short
 
+_UNASKED = ("/favicon.ico", "/apple-touch-icon.png", "/.well-known/")
+"""Where browsers and clients look by themselves."""
+
+_LONGEST_REASON = 120
+_FIRST_ERROR = 400
+
+reached: ContextVar[list[bool] | None] = ContextVar("mrtr_server_reached", default=None)
+"""Takes an entry once the request that the code serves has a line of its own."""
+
 _INDENT = " " * 21
+
 _PAGE = "https://mrtr-server.github.io/mrtr_server/dev/"
 """What there is to know of effects; the package has no pages in it."""
 
@@ -26,17 +38,55 @@ _LEVEL_STYLES: Mapping[int, tuple[str, ...]] = {
     logging.ERROR: ("red",),
     logging.CRITICAL: ("red",),
 }
+
 _CHATTY = ("asyncio", "uvicorn", "watchfiles", "httpx", "httpcore", "urllib3", "mcp", "mrtr_server")
 """Loggers of which an author wants to see warnings only."""
 
 
-class Console:
-    """Shows each round to the author, and each request that is refused.
+class RefusedRequests:
+    """Writes a line for each request that gets an error, and no line of its own."""
 
-    Args:
-        terminal: where it writes.
-        effects: watches for effects outside of steps.
-    """
+    def __init__(self, app: ASGIApp, terminal: Terminal) -> None:
+        self._app = app
+        self._terminal = terminal
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one ASGI connection."""
+        if scope["type"] != "http" or scope["path"].startswith(_UNASKED):
+            await self._app(scope, receive, send)
+            return
+        has_line: list[bool] = []
+        reached.set(has_line)
+        status = 0
+
+        async def send_and_report(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            elif status >= _FIRST_ERROR and not has_line:
+                has_line.append(True)
+                self._report(scope, status, message.get("body", b""))
+            await send(message)
+
+        await self._app(scope, receive, send_and_report)
+
+    def _report(self, scope: Scope, status: int, body: bytes) -> None:
+        head = self._terminal.head("refused", "red")
+        what = f"{scope['method']} {short(scope['path'], 60)}"
+        self._terminal.write(f"{head} {what}: {status} {short(_reason(body), _LONGEST_REASON)}")
+
+
+def _reason(body: bytes) -> str:
+    """Return what a response says of an error: in JSON, as JSON-RPC has it or not, or as text."""
+    try:
+        error = from_json(body)["error"]
+    except (ValueError, KeyError, TypeError):
+        return body.decode(errors="replace")
+    return str(error.get("message", "")) if isinstance(error, dict) else str(error)
+
+
+class Console:
+    """Shows each round to the author, and each request that is refused."""
 
     def __init__(self, terminal: Terminal, effects: EffectWatch) -> None:
         self._terminal = terminal
@@ -114,10 +164,7 @@ class _Reasons(logging.Filter):
 def configure_log(terminal: Terminal, level: str, *, full_tracebacks: bool) -> None:
     """Send what is logged to the terminal.
 
-    Args:
-        terminal: where to.
-        level: the least that is shown of the author's own loggers.
-        full_tracebacks: whether tracebacks have all of their calls, not only the author's.
+    `full_tracebacks`: whether tracebacks have all of their calls, not only the author's.
     """
     handler = logging.StreamHandler()
     handler.setFormatter(_Formatter(terminal))

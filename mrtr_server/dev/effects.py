@@ -7,9 +7,11 @@ cannot be seen is in docs/dev.md.
 
 import asyncio
 import os
+import re
+import socket
 import sqlite3
 import sys
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import suppress
 from contextvars import ContextVar
 from functools import cache, wraps
@@ -20,8 +22,27 @@ from typing import Any, NamedTuple
 from ..flow import authorization, teardown
 from ..flow.steps import current_dependency, current_step
 from ..logs.tracebacks import origin_of
-from .audit_events import DESCRIBED, describe_statement
 from .rounds import SeenRound, SourceLine, current_round
+from .terminal import short
+
+_WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+_NO_FILES = ("/dev/", "/proc/", os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), ""))
+"""Where no effect is: devices, and what libraries keep to be faster the next time."""
+
+_NAMES = 53
+"""The port of name servers."""
+
+_SAFE = (b"GET ", b"HEAD ", b"OPTIONS ")
+_LONGEST_NAME = 60
+
+Describe = Callable[..., str]
+"""Returns what an event announces; empty if that is no effect."""
+
+_WRITES_ROWS = re.compile(
+    r"\s*(?:(?P<verb>INSERT|UPDATE|DELETE|REPLACE|MERGE|TRUNCATE|CREATE|ALTER|DROP)\b"
+    r"|WITH\b.*?\b(?P<later>INSERT\s+INTO|UPDATE|DELETE\s+FROM|MERGE\s+INTO)\b)",
+    re.IGNORECASE | re.DOTALL,
+)
 
 _QUIET = frozenset(
     {
@@ -33,23 +54,12 @@ _QUIET = frozenset(
 """Libraries that watch, or whose effects are nobody's concern."""
 
 _OURS = "mrtr_server"
+
 _NO_HANDLERS = frozenset((authorization.__file__, teardown.__file__))
 """What calls functions of the author's that may do in every round what they do."""
+
 _NO_WRITERS = frozenset((authorization.__file__,))
 """The same for statements: a teardown that commits writes what the handler has added to a session."""
-
-
-class _Stack(NamedTuple):
-    """What a stack says of an effect.
-
-    Args:
-        source: the author's line that led to it; None if there is none.
-        is_theirs: whether it is the effect of a handler at all, as far as can be seen.
-    """
-
-    source: SourceLine | None
-    is_theirs: bool = True
-
 
 _origin_of = cache(origin_of)
 
@@ -57,12 +67,110 @@ _spawned_at: ContextVar[SourceLine | None] = ContextVar("mrtr_server_spawned_at"
 """The author's line that started the asyncio task in which the code runs, as a client library does to connect."""
 
 
-class EffectWatch:
-    """Collects the effects outside of steps of each round, and says which of them will be repeated.
+def _open(path: Any, _mode: Any, flags: Any) -> str:
+    if isinstance(path, int) or not flags & _WRITES:
+        return ""
+    return "" if _is_nobodys(path) else f"opens {_named(path)} for writing"
 
-    Args:
-        own: names of installed packages that are the author's.
-    """
+
+def _one(verb: str) -> Describe:
+    return lambda path, *_: "" if _is_nobodys(path) else f"{verb} {_named(path)}"
+
+
+def _two(verb: str) -> Describe:
+    return lambda source, target, *_: "" if _is_nobodys(target) else f"{verb} {_named(source)} to {_named(target)}"
+
+
+def _is_nobodys(path: Any) -> bool:
+    return isinstance(path, str | bytes | os.PathLike) and os.fsdecode(path).startswith(_NO_FILES)
+
+
+def _start(command: Any, *_: Any) -> str:
+    text = command if isinstance(command, str | bytes | os.PathLike) else command[0]
+    words = os.fsdecode(text).split() or [""]  # what follows may be secret
+    return f"starts {_named(words[0])}"
+
+
+def _connect(connection: Any, address: Any) -> str:
+    if connection.type == socket.SOCK_DGRAM:  # nothing is sent yet
+        return ""
+    return f"connects to {_address(address)}"
+
+
+def _send(_connection: Any, address: Any, *_: Any) -> str:
+    if not address or (isinstance(address, tuple) and address[1] == _NAMES):
+        return ""
+    return f"sends to {_address(address)}"
+
+
+def _request(connection: Any, data: Any) -> str:
+    head = bytes(data[:8]) if isinstance(data, bytes | bytearray) else b""
+    method, space, _ = head.partition(b" ")
+    if not space or not method.isupper() or head.startswith(_SAFE):  # the rest of one, or nothing to fear
+        return ""
+    return f"sends a {method.decode()} to {short(str(connection.host), _LONGEST_NAME)}"
+
+
+def _database(name: Any) -> str:
+    text = os.fsdecode(name)
+    if text in ("", ":memory:") or any(mark in text for mark in ("mode=ro", "mode=memory", "file::memory:")):
+        return ""
+    return f"opens the database {_named(text)}"
+
+
+def _named(path: Any) -> str:
+    return short(os.fsdecode(path), _LONGEST_NAME)
+
+
+def _address(address: Any) -> str:
+    if isinstance(address, tuple) and len(address) >= 2:
+        host = f"[{address[0]}]" if ":" in str(address[0]) else address[0]
+        return short(f"{host}:{address[1]}", _LONGEST_NAME)
+    return short(os.fsdecode(address) if isinstance(address, str | bytes) else str(address), _LONGEST_NAME)
+
+
+def describe_statement(statement: str) -> str:
+    """Return what a statement of SQL does to a database; empty if it only reads."""
+    found = _WRITES_ROWS.match(statement)
+    if found is None:
+        return ""
+    return f"writes to a database ({(found['verb'] or found['later']).split()[0].upper()})"
+
+
+DESCRIBED: Mapping[str, Describe] = {
+    "open": _open,
+    "os.remove": _one("removes"),
+    "os.rename": _two("renames"),
+    "os.mkdir": _one("makes the folder"),
+    "os.rmdir": _one("removes the folder"),
+    "os.link": _two("links"),
+    "os.symlink": _two("links"),
+    "os.truncate": _one("truncates"),
+    "subprocess.Popen": _start,
+    "os.system": _start,
+    "os.posix_spawn": _start,
+    "os.spawn": lambda _mode, path, *_: _start(path),
+    "os.startfile": _start,
+    "sqlite3.connect": _database,
+    "socket.connect": _connect,
+    "socket.sendto": _send,
+    "socket.sendmsg": _send,
+    "http.client.send": _request,
+    "smtplib.send": lambda *_: "sends a mail",
+}
+
+
+class _Stack(NamedTuple):
+    """What a stack says of an effect."""
+
+    source: SourceLine | None
+    """The author's line that led to it; None if there is none."""
+    is_theirs: bool = True
+    """Whether it is the effect of a handler at all, as far as can be seen."""
+
+
+class EffectWatch:
+    """Collects the effects outside of steps of each round, and says which of them will be repeated."""
 
     def __init__(self, own: Container[str] = ()) -> None:
         self._own = own

@@ -1,4 +1,4 @@
-"""The process that serves an application while its author looks on; a new one takes over when the code has changed."""
+"""The process that serves an application while its author looks on, and the one that replaces it when code changes."""
 
 import importlib.util
 import os
@@ -6,8 +6,10 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from ..concurrency.shutdown import DEFAULT
@@ -17,9 +19,8 @@ from ..logs.tracebacks import format_import_failure, is_raised_by_author, origin
 from ..loopback import root_url
 from ..methods.middleware import everywhere
 from ..server import MRTRServer
-from .console import Console, configure_log, list_counts
-from .effects import EffectWatch
-from .refused_requests import RefusedRequests
+from .console import Console, RefusedRequests, configure_log, list_counts
+from .effects import EffectWatch, shown_path
 from .terminal import Terminal
 
 NOT_LOADED = 3
@@ -28,32 +29,30 @@ NOT_LOADED = 3
 Find = Callable[[str, str], Any]
 """Imports an application by its name, from a folder. Raises `SetupError` for none, or whatever its code raises."""
 
+_NOT_WATCHED = ("node_modules", "__pycache__", "build", "dist", "site-packages")
+
+_MOST_NAMED = 3
+
 
 @dataclass(frozen=True)
 class DevProcess:
-    """Serves an application on a socket; it goes to a new process as it is.
-
-    Args:
-        find: imports the application.
-        app: its name, `module:attribute`.
-        app_dir: the folder in which to look for the module; empty for the working directory.
-        host: the address that the socket is bound to.
-        level: the least that is logged of the author's own loggers.
-        full_tracebacks: whether tracebacks have all of their calls.
-        keys: what is to be said of the keys, in words; empty for nothing.
-        watched: the files whose change restarts it, in words; empty where nothing does.
-        changed: when the change came that made it take over, in seconds since the epoch; 0 for the first process.
-    """
+    """Serves an application on a socket; it goes to a new process as it is."""
 
     find: Find
     app: str
+    """Its name, `module:attribute`."""
     app_dir: str
+    """The folder in which to look for the module; empty for the working directory."""
     host: str
     level: str
     full_tracebacks: bool
+    """Whether tracebacks have all of their calls."""
     keys: str
+    """What is to be said of the keys, in words; empty for nothing."""
     watched: str
+    """The files whose change restarts it, in words; empty where nothing does."""
     changed: float = 0.0
+    """When the change came that made it take over, in seconds since the epoch; 0 for the first process."""
 
     def __call__(self, sockets: list[socket.socket] | None) -> None:
         """Serve until a signal ends it. Exits with `NOT_LOADED` if the application can't be served."""
@@ -149,12 +148,7 @@ def docs_page(server: MRTRServer) -> str | None:
 
 
 def servers_in(app: Any, path: str = "") -> Iterator[tuple[str, MRTRServer]]:
-    """Return the servers in an application, each with the path at which it is mounted.
-
-    Args:
-        app: a server, or an application with routes.
-        path: where that is mounted.
-    """
+    """Return the servers in an application, each with the path at which it is mounted."""
     if isinstance(app, MRTRServer):
         yield path, app
         return
@@ -178,3 +172,79 @@ def _packages_of(app: str) -> frozenset[str]:
     return (
         frozenset([name]) if file and origin_of(file) == name and name not in sys.builtin_module_names else frozenset()
     )
+
+
+def watch_and_serve(process: DevProcess, folders: Sequence[str], patterns: Sequence[str], listening: Any) -> None:
+    """Serve an application, and restart it whenever one of its files changes, until a signal ends it.
+
+    `patterns`: of further files besides `*.py`.
+    """
+    import uvicorn
+    from uvicorn.supervisors import ChangeReload
+
+    terminal = Terminal()
+    chooses = find_spec("watchfiles") is not None  # else uvicorn looks at the times of *.py files
+    if patterns and not chooses:
+        terminal.write(f"{terminal.head('warning', 'yellow')} --include needs watchfiles: pip install watchfiles")
+    config = uvicorn.Config(
+        process.app,
+        reload=True,
+        reload_dirs=list(folders),
+        reload_includes=["*.py", *patterns] if chooses else None,
+        reload_excludes=[*left_out(folders)] if chooses else None,
+        log_config=None,
+    )
+    reloader = ChangeReload(config, target=process, sockets=[listening])
+    reloader.startup()
+    told_end = False
+    for changes in reloader:
+        if changes:
+            terminal.write(f"{terminal.head('changed', 'yellow')} {changed_names(changes)}")
+            reloader.target, told_end = replace(process, changed=time.time()), False
+            reloader.restart()
+        elif not told_end and _has_broken_off(reloader):
+            told_end = True
+            code = reloader.process.exitcode
+            terminal.write(
+                f"{terminal.head('ended', 'red')} the process has ended by itself, with the exit code {code}. It "
+                "starts again when a file changes"
+            )
+    reloader.shutdown()
+
+
+def _has_broken_off(reloader: Any) -> bool:
+    """Return whether the serving process has ended, without a reason of its own and without a signal."""
+    return not reloader.should_exit.is_set() and reloader.process.exitcode not in (None, NOT_LOADED)
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Return a socket that listens; the port stays taken while one process makes way for the next.
+
+    Raises `OSError` if the address can't be listened on.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((host, port))
+        listening.listen(128)
+        listening.set_inheritable(True)
+    except OSError:
+        listening.close()
+        raise
+    return listening
+
+
+def left_out(folders: Iterable[str]) -> Iterator[str]:
+    """Return the folders of what is installed or built, in which nobody writes code."""
+    for folder in map(Path, folders):
+        for each in sorted(folder.iterdir()) if folder.is_dir() else ():
+            if each.is_dir() and (each.name in _NOT_WATCHED or each.name[0] == "." or (each / "pyvenv.cfg").exists()):
+                yield str(each.resolve())
+
+
+def changed_names(changes: Iterable[Path]) -> str:
+    """Return the names of some of the files that have changed."""
+    names = sorted(shown_path(str(path)) for path in changes)
+    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    return ", ".join(names[:_MOST_NAMED]) + more

@@ -1,18 +1,47 @@
-"""Rounds as the author of their handlers sees them: what was answered, which steps ran, what was asked, and the end."""
+"""Rounds as the author of their handlers sees them: what was answered, ran and was asked, and how it ended."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from weakref import WeakSet
 
+from ..errors import RequestError
 from ..flow.asks import PLAIN_SHAPE
 from ..flow.endings import Asking
 from ..flow.journal import CONFIRMATION, Journal
 from ..methods.middleware import Came
-from ..protocol.messages import ASKING_METHODS, JSON, Call, NeedsInput, Outlet, Question, action_of, kind_of
+from ..protocol.messages import (
+    ASKING_METHODS,
+    JSON,
+    Acknowledged,
+    Call,
+    Complete,
+    NeedsInput,
+    Outlet,
+    Question,
+    TaskCreated,
+    action_of,
+    kind_of,
+)
 from ..tasks.task_run import TaskRun
+from ..well_formed import write_json
+from .terminal import Terminal, quoted, short
+
+_KINDS = {"tools/call": "tool", "prompts/get": "prompt", "resources/read": "resource"}
+
+_WIDEST = 24
+
+_BETWEEN = " · "
+
+_ENDS = {
+    "cancelled": "cancelled",
+    "declined": "the person said no",
+    "handed_over": "handed over to the next round",
+}
+
+_LONGEST_REASON = 160
 
 
 class SourceLine(NamedTuple):
@@ -24,25 +53,21 @@ class SourceLine(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class SeenRound:
-    """A round of a flow, or a request that has no rounds.
-
-    Args:
-        call: the request; of a round of a task, that which it came from. Its trace says what happened.
-        task: what the log calls the task whose round it is; empty for a request.
-        answered: the outcomes of questions, by key: `"accept"`, `"decline"`, `"cancel"` or `"answered"`; of
-            confirmations `"yes"` or `"no"`.
-        came: what it came to.
-        reason: why its handler failed, in words; empty where the log has no exception.
-        effects: its effects outside of steps: what each is, by its source.
-        tasks: the asyncio tasks that run in it.
-    """
+    """A round of a flow, or a request that has no rounds."""
 
     call: Call
+    """The request; of a round of a task, that which it came from. Its trace says what happened."""
     task: str = ""
+    """What the log calls the task whose round it is; empty for a request."""
     answered: dict[str, str] = field(default_factory=dict)
+    """The outcomes of questions, by key: `"accept"`, `"decline"`, `"cancel"` or `"answered"`; of confirmations `"yes"`
+    or `"no"`.
+    """
     came: Came | None = None
     reason: str = ""
+    """Why its handler failed, in words; empty where the log has no exception."""
     effects: dict[SourceLine, str] = field(default_factory=dict)
+    """Its effects outside of steps: what each is, by its source."""
     tasks: "WeakSet[asyncio.Task[Any]]" = field(default_factory=WeakSet)
 
     @property
@@ -104,12 +129,7 @@ def _answers_in(journal: Journal) -> set[tuple[str, str]]:
 
 
 def _word(question: str, answer: JSON) -> str:
-    """Return the outcome of a question, in a word.
-
-    Args:
-        question: its digest; empty where it is not known.
-        answer: what the client sent.
-    """
+    """Return the outcome of a question, in a word. `question`: its digest; empty where it is not known."""
     action = action_of(answer)
     if action != "accept" or kind_of(question) != CONFIRMATION:
         return action
@@ -118,3 +138,123 @@ def _word(question: str, answer: JSON) -> str:
     if confirmed is None and question.endswith(PLAIN_SHAPE):
         return "yes"
     return "yes" if confirmed is True else "no" if confirmed is False else action
+
+
+class RoundLines:
+    """Writes the line of each round that has ended."""
+
+    def __init__(self, terminal: Terminal) -> None:
+        self._terminal = terminal
+        self._width = 12
+
+    def show(self, seen: SeenRound) -> None:
+        """Write the line of a round, or of a request that was refused. Other requests have none."""
+        if seen.is_round:
+            self._write(self._kind(seen), seen.call.target, self._number(seen), seen, self._events(seen))
+        elif isinstance(seen.came, Exception):
+            self._write("refused", seen.call.method, "", seen, [self._failure(_reason(seen))], "red")
+        elif seen.call.method == "tasks/cancel" and isinstance(seen.came, Acknowledged):
+            task = seen.came.task
+            reference = "" if task is None else task.reference
+            self._write("task", "" if task is None else task.tool, reference, seen, ["cancelled by its client"])
+
+    def _write(self, kind: str, name: str, number: str, seen: SeenRound, events: list[str], *styles: str) -> None:
+        shown = short(name, _WIDEST)
+        self._width = max(self._width, len(shown))
+        style = self._terminal.style
+        columns = (
+            self._terminal.head(kind, *(styles or ("cyan",))),
+            style(f"{shown:{self._width}}", "bold"),
+            f"{number:8}",
+            style(f"{seen.call.trace.seconds * 1000:8.1f} ms", "dim"),
+        )
+        self._terminal.write(f"{' '.join(columns)}  {_BETWEEN.join(events)}".rstrip())
+
+    def _kind(self, seen: SeenRound) -> str:
+        return "task" if seen.task else _KINDS[seen.call.method]
+
+    def _number(self, seen: SeenRound) -> str:
+        return seen.task[:8] if seen.task else f"round {seen.call.trace.rounds + 1}"
+
+    # What happened
+
+    def _events(self, seen: SeenRound) -> list[str]:
+        return [*self._answers(seen), *self._steps(seen), self._end(seen)]
+
+    def _answers(self, seen: SeenRound) -> Iterator[str]:
+        style = self._terminal.style
+        if seen.answered:
+            given = ", ".join(f"{short(key, _WIDEST)}: {action}" for key, action in seen.answered.items())
+            yield f"{style('answered', 'cyan')} {given}"
+
+    def _steps(self, seen: SeenRound) -> Iterator[str]:
+        style = self._terminal.style
+        replayed, ran = (seen.call.trace.names(event) for event in ("replayed", "ran"))
+        if replayed:
+            yield style(f"replayed {_counted(replayed)}", "dim")
+        if ran:
+            yield f"{style('ran', 'green')} {_counted(ran)}"
+
+    def _end(self, seen: SeenRound) -> str:
+        style, came = self._terminal.style, seen.came
+        match seen.call.trace.end:
+            case "asked":
+                asked = ", ".join(_asked(key, question) for key, question in seen.asked.items())
+                return f"{style('asked', 'yellow')} {asked}"
+            case "completed" if isinstance(came, Complete):
+                return f"{style('result', 'green')} {_summary(came.body)}"
+            case "task" if isinstance(came, TaskCreated):
+                return f"{style('becomes task', 'cyan')} {came.task.reference[:8]}"
+            case "cancelled" | "declined" | "handed_over" as end:
+                return style(_ENDS[end], "yellow")
+            case _:
+                return self._failure(_reason(seen))
+
+    def _failure(self, reason: str) -> str:
+        return f"{self._terminal.style('failed', 'red')} {short(reason, _LONGEST_REASON)}"
+
+
+def _counted(names: list[str]) -> str:
+    """Return names once each, in their order, with how often they come."""
+    counts: dict[str, int] = {}
+    for name in names:
+        counts[name] = counts.get(name, 0) + 1
+    return ", ".join(short(name, _WIDEST) + (f" ×{count}" if count > 1 else "") for name, count in counts.items())
+
+
+def _asked(key: str, question: Question) -> str:
+    message = question.params.get("message")
+    what = quoted(message) if isinstance(message, str) else question.method
+    return f"{key} {what}"
+
+
+def _reason(seen: SeenRound) -> str:
+    came = seen.came
+    if seen.reason:
+        return seen.reason
+    if isinstance(came, Complete):
+        return _text(came.body)
+    return came.message if isinstance(came, RequestError) else f"{type(came).__name__}: {came}"
+
+
+def _summary(body: dict[str, Any]) -> str:
+    """Return what a result is, in a few words."""
+    if "messages" in body:
+        return _number_of(body["messages"], "message")
+    if "contents" in body:
+        return _number_of(body["contents"], "content")
+    text = _text(body)
+    if text:
+        return quoted(text)
+    if "structuredContent" in body:
+        return short(write_json(body["structuredContent"], fallback=str).decode())
+    return _number_of(body.get("content", ()), "content")
+
+
+def _text(body: dict[str, Any]) -> str:
+    texts = [part["text"] for part in body.get("content", ()) if isinstance(part, dict) and part.get("type") == "text"]
+    return str(texts[0]) if texts else ""
+
+
+def _number_of(items: Any, what: str) -> str:
+    return f"1 {what}" if len(items) == 1 else f"{len(items)} {what}s"

@@ -23,18 +23,13 @@ _ELLIPSIS = "…"
 def takes_colour(environment: Mapping[str, str] = os.environ) -> bool:
     """Return whether standard error shows colour: it is a terminal, and nobody has said no (https://no-color.org).
 
-    Args:
-        environment: where `NO_COLOR` and `TERM` are looked up.
+    `environment`: where `NO_COLOR` and `TERM` are looked up.
     """
     return sys.stderr.isatty() and not environment.get("NO_COLOR") and environment.get("TERM") != "dumb"
 
 
 class Terminal:
-    """Writes lines to standard error.
-
-    Args:
-        colour: whether they have colour; None for where standard error shows it.
-    """
+    """Writes lines to standard error. `colour`: whether they have colour; None for where standard error shows it."""
 
     def __init__(self, colour: bool | None = None) -> None:
         self._colour = takes_colour() if colour is None else colour
@@ -59,9 +54,8 @@ class Terminal:
 def short(text: str, longest: int = _LONGEST) -> str:
     """Return the beginning of a text on one line, without control characters.
 
-    Args:
-        text: what somebody else wrote.
-        longest: how many characters of it are returned at most.
+    `text`: what somebody else wrote.
+    `longest`: how many characters of it are returned at most.
     """
     line = plain(" ".join(text[: longest * 4].split()))
     return line if len(line) <= longest else f"{line[: longest - 1]}{_ELLIPSIS}"

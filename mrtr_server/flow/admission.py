@@ -1,18 +1,43 @@
 """Which calls run here and now, which wait their turn, and which continue elsewhere."""
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
-from typing import assert_never
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple, assert_never
 
 from ..concurrency.running import running_loop
 from ..concurrency.shutdown import ShutdownDeadline
 from ..errors import overloaded
 from ..limits import Limits
 from ..protocol.messages import YieldReason
-from .overload_log import Overload
-from .waiting_line import TurnEnd, WaitingLine
+
+logger = logging.getLogger("mrtr_server")
+
+CALM_SECONDS = 30.0
+"""How long no call must have been turned away before the server counts as not overloaded, in seconds."""
+
+WEIGHT = 0.2
+"""How much a new observation counts beside those before it."""
+
+SPREADS = 3.0
+"""How many times the mean error of the estimates is added to the estimated wait of a call. Few wait for longer."""
+
+RESERVE = 3.0
+"""While a line stands, a new call joins it only if it would be in time even after so many times its estimated wait.
+
+A line that never empties makes nothing faster, so a short one is enough. Then few of those in it are late when
+something holds the server up.
+"""
+
+STANDING = 4.0
+"""For how long after a call was turned away a line counts as one that stands, in units of the longest wait."""
+
+LONGEST_RETRY = 60.0
+"""When a caller that is refused is to come again at the latest, in seconds."""
 
 OTHERS_FULL_SECONDS = 1.0
 """How long a replica takes the others to be as full as itself, in seconds, after one of them has shed a call to it."""
@@ -27,12 +52,188 @@ MOST_WAVES = 20
 """How many times a call gives way to others that have just come. Without a bound, it would never begin in a flood."""
 
 
+@dataclass(slots=True)
+class _Spell:
+    """A time in which calls are turned away: since when, when the last one was, and how many."""
+
+    since: float
+    last: float
+    calls: int = 0
+
+
+class Overload:
+    """Whether a server turns calls away for lack of room. `clock`: returns the time in seconds, from any beginning."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._spell: _Spell | None = None
+
+    def note(self, running: int, waiting: int) -> None:
+        """Note that a call is turned away: it is to continue elsewhere, or to be sent again later.
+
+        `running`: how many calls run.
+        `waiting`: how many wait for their turn.
+        """
+        now = self._clock()
+        self.look()
+        if self._spell is None:
+            self._spell = _Spell(now, now)
+            logger.warning(
+                "Overloaded: %d calls run and %d wait, so new ones are handed to other replicas, or refused. Add "
+                "replicas if that lasts. Limits(max_concurrency=...) sets how many run at once. Limits(shed_above=...) "
+                "sets the number above which new calls go to other replicas",
+                running,
+                waiting,
+                extra={"fields": {"event": "overload", "running": running, "waiting": waiting}},
+            )
+        self._spell.last = now
+        self._spell.calls += 1
+
+    def look(self) -> None:
+        """Check whether it has ended."""
+        spell = self._spell
+        if spell is not None and self._clock() - spell.last >= CALM_SECONDS:
+            self._spell = None
+            seconds = spell.last - spell.since
+            logger.warning(
+                "Not overloaded any more, after %.0f s in which %d calls were turned away",
+                seconds,
+                spell.calls,
+                extra={"fields": {"event": "overload_over", "seconds": round(seconds, 1), "calls": spell.calls}},
+            )
+
+
+class TurnEnd(Enum):
+    """How the waiting of a call ends."""
+
+    RUNS = "it has its turn"
+    TOO_LATE = "it has waited for too long"
+    LEAVES = "it is to continue elsewhere"
+
+
+Turn = asyncio.Future[TurnEnd]
+"""What a call waits for."""
+
+
+class _WaitingCall(NamedTuple):
+    """A call in the line."""
+
+    joined: float
+    """When it joined the line, by the monotonic clock."""
+    until: float
+    """When it has waited for too long."""
+    number: int
+    """How many waited then, with it."""
+    timer: asyncio.TimerHandle | None
+    """Ends its waiting; None if nothing does."""
+
+
+class WaitingLine:
+    """Calls wait here in the order in which they came.
+
+    A call that would hardly get its turn in time is refused at once. How long a place takes, and how far off that
+    estimate is, are learned from earlier calls. A call whose turn still comes too late does not get it. As long as
+    calls are turned away, fewer wait than could: so nearly all of them are in time, and the others are refused at once.
+
+    `limits`: its `max_queue` and `queue_seconds` count.
+    """
+
+    def __init__(self, limits: Limits) -> None:
+        self._most = limits.max_queue or float("inf")
+        self._seconds = limits.queue_seconds or float("inf")
+        self.has_limits = limits.max_queue is not None or limits.queue_seconds is not None
+        """Whether there is an end to it."""
+        self._waiting: dict[Turn, _WaitingCall] = {}
+        self._pace = 0.0
+        """How many seconds a place takes, about."""
+        self._spread = 0.0
+        """How many seconds longer or shorter than so estimated a call waits, on average."""
+        self._stands_until = 0.0
+
+    def __len__(self) -> int:
+        """Return how many wait."""
+        return len(self._waiting)
+
+    def refuses(self, share: int, waited: float = 0.0) -> bool:
+        """Return whether a call can't join: too many wait, or it would wait for too long.
+
+        `share`: how many times as many may wait, and as long, for such a call.
+        `waited`: how long it may have waited already, in seconds.
+        """
+        if not self._waiting:  # or nothing would show that the line moves again
+            return False
+        if len(self) >= self._most * share:
+            return True
+        is_short = share == 1 and time.monotonic() < self._stands_until
+        reserve = RESERVE if is_short else 1.0
+        return waited + reserve * self._expected + SPREADS * self._spread > self._seconds * share
+
+    def note_turned_away(self) -> None:
+        """Note that a call is not to run here: more come than can run, and this line will not be gone soon."""
+        self._stands_until = time.monotonic() + STANDING * self._seconds
+
+    @property
+    def _expected(self) -> float:
+        """How long a call would wait that comes now, in seconds."""
+        return (len(self) + 1) * self._pace
+
+    @property
+    def retry_after(self) -> float:
+        """When a call that is refused may come again, in seconds."""
+        return min(max(1.0, self._expected), LONGEST_RETRY)
+
+    def join(self, share: int, waited: float = 0.0) -> "Turn":
+        """Add a call to the end of the line.
+
+        Return what it waits for. Whatever else ends the waiting may set `LEAVES`. The call has to `leave` afterwards.
+
+        `share`: how many times as long as others it may wait.
+        `waited`: how long it may have waited already, in seconds; that counts where others wait before it.
+        """
+        loop = asyncio.get_running_loop()
+        turn: Turn = loop.create_future()
+        if not self._waiting:  # nothing could be sooner
+            waited = 0.0
+        timeout = max(0.0, self._seconds * share - waited)
+        timer = loop.call_later(timeout, self._give_up, turn) if timeout < float("inf") else None
+        now = time.monotonic()
+        self._waiting[turn] = _WaitingCall(now, now + timeout, len(self) + 1, timer)
+        return turn
+
+    def leave(self, turn: "Turn") -> None:
+        """Remove a call from the line."""
+        timer = self._waiting.pop(turn).timer
+        if timer is not None:
+            timer.cancel()
+
+    def next_turn(self) -> bool:
+        """Start the next call; return False if none waits."""
+        now = time.monotonic()
+        for turn, call in self._waiting.items():
+            if turn.done():
+                continue
+            self._learn(call, now)
+            if now <= call.until:
+                turn.set_result(TurnEnd.RUNS)
+                return True
+            turn.set_result(TurnEnd.TOO_LATE)  # the timer would have said so if nothing had blocked the event loop
+        return False
+
+    def _give_up(self, turn: "Turn") -> None:
+        if not turn.done():
+            self._learn(self._waiting[turn], time.monotonic())
+            turn.set_result(TurnEnd.TOO_LATE)
+
+    def _learn(self, call: _WaitingCall, now: float) -> None:
+        waited = now - call.joined
+        self._spread += WEIGHT * (abs(waited - call.number * self._pace) - self._spread)
+        self._pace += WEIGHT * (waited / call.number - self._pace)
+
+
 class Admission:
     """Admits calls: all at once, unless the server is draining or has limits to enforce.
 
-    Args:
-        limits: its `max_concurrency`, `max_queue`, `queue_seconds` and `shed_above` count.
-        shutdown: the end of the server.
+    `limits`: its `max_concurrency`, `max_queue`, `queue_seconds` and `shed_above` count.
     """
 
     def __init__(self, limits: Limits, shutdown: ShutdownDeadline | None = None) -> None:
@@ -103,8 +304,7 @@ class Admission:
     def on_drain(self, callback: Callable[[], object]) -> AbstractContextManager[None]:
         """Call a function on this event loop when draining begins, for as long as the block lasts.
 
-        Args:
-            callback: what to call; at once if the server is draining already. It may be called twice.
+        `callback`: what to call; at once if the server is draining already. It may be called twice.
         """
         watching = _Watching(self._watching, running_loop(), callback)
         if self.draining:
@@ -118,17 +318,13 @@ class Admission:
     ) -> YieldReason | None:
         """Wait for the turn of a call, the first to come being the first to run.
 
-        Args:
-            may_leave: says whether the call may be handed back.
-            was_shed: whether it comes from a replica that had too much to do.
-            has_begun: whether something was answered or done in its earlier rounds. Twice as many of these may wait,
-                and twice as long.
+        Return None if it runs here, and then `leave` must be called when it has; otherwise why it is to be handed back.
+        Raises `Busy` if too many wait already, or it has waited for too long, and it can't continue elsewhere.
 
-        Returns:
-            None if it runs here, and then `leave` must be called when it has; otherwise why it is to be handed back.
-
-        Raises:
-            Busy: too many wait already, or it has waited for too long, and it can't continue elsewhere.
+        `may_leave`: says whether the call may be handed back.
+        `was_shed`: whether it comes from a replica that had too much to do.
+        `has_begun`: whether something was answered or done in its earlier rounds. Twice as many of these may wait, and
+            twice as long.
         """
         share = 2 if has_begun else 1
         self._arrivals += 1
@@ -270,9 +466,6 @@ class _Blocked:
         """Return how long a call that is read now may have waited unread, in seconds: at most since the block began.
 
         A call that comes much later than the end of the block has not waited for it.
-
-        Args:
-            now: by the monotonic clock.
         """
         came_then = now - self._ended < self._ended - self._began
         return now - self._began if came_then else 0.0

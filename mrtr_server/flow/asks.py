@@ -1,9 +1,10 @@
-"""Asks and answers: what a handler asks for, and what it gets."""
+"""Asks and answers: what a handler asks for, what it gets, and what a pure function returns to ask."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from copy import copy
-from functools import lru_cache
+from functools import lru_cache, partial
+from types import MappingProxyType
 from typing import (
     Any,
     ClassVar,
@@ -29,20 +30,13 @@ from ..protocol.messages import JSON, SHORT_MESSAGE, Question
 from ..schema.forms import Form, ValueForm, form, may_be_value
 from ..schema.misfits import in_words
 from ..schema.peer_validator import validator_of
+from ..well_formed import escape_halves
 from .journal import UNSET
 
 T = TypeVar("T")
 M = TypeVar("M", bound=BaseModel)
 
 Action = Literal["accept", "decline", "cancel"]
-
-
-class _Named(Protocol):
-    """A function with any parameters, as type checkers know it that infer nothing of `...` for those of a lambda."""
-
-    @property
-    def __call__(self) -> Callable[..., str]: ...
-
 
 _Made = (
     Callable[[], str]
@@ -52,6 +46,36 @@ _Made = (
     | Callable[[Any, Any, Any, Any], str]
     | Callable[[Any, Any, Any, Any, Any], str]
 )
+
+_PLAIN_FORM: JSON = {"type": "object", "properties": {}}
+
+_BOX_TO_TICK: JSON = {"type": "object", "properties": {"confirm": {"type": "boolean"}}, "required": ["confirm"]}
+
+_TEXTS = {"title": "Yes, do it", "description": "Nothing happens without this"}
+
+_CONFIRMATIONS = {
+    True: (_PLAIN_FORM, digest({"requestedSchema": _PLAIN_FORM})),
+    # Earlier releases sent no texts, and what they have sealed still counts.
+    False: (
+        {**_BOX_TO_TICK, "properties": {"confirm": {"type": "boolean", **_TEXTS}}},
+        digest({"requestedSchema": _BOX_TO_TICK}),
+    ),
+}
+"""The form of a confirmation and its shape, by whether it is plain."""
+
+PLAIN_SHAPE = _CONFIRMATIONS[True][1]
+
+CONFIRMATION_SHAPES = frozenset(shape for _, shape in _CONFIRMATIONS.values())
+"""An answer to a form of such a shape may be a yes, so it only counts for a question that was asked."""
+
+
+class _Named(Protocol):
+    """A function with any parameters, as type checkers know it that infer nothing of `...` for those of a lambda."""
+
+    @property
+    def __call__(self) -> Callable[..., str]: ...
+
+
 Text = str | _Made | _Named
 """A text; or, for the ask of a parameter, a function that makes it from the call's arguments and earlier answers."""
 
@@ -354,25 +378,6 @@ def written(text: Any) -> Any:
     return text
 
 
-_PLAIN_FORM: JSON = {"type": "object", "properties": {}}
-_BOX_TO_TICK: JSON = {"type": "object", "properties": {"confirm": {"type": "boolean"}}, "required": ["confirm"]}
-_TEXTS = {"title": "Yes, do it", "description": "Nothing happens without this"}
-
-_CONFIRMATIONS = {
-    True: (_PLAIN_FORM, digest({"requestedSchema": _PLAIN_FORM})),
-    # Earlier releases sent no texts, and what they have sealed still counts.
-    False: (
-        {**_BOX_TO_TICK, "properties": {"confirm": {"type": "boolean", **_TEXTS}}},
-        digest({"requestedSchema": _BOX_TO_TICK}),
-    ),
-}
-"""The form of a confirmation and its shape, by whether it is plain."""
-
-PLAIN_SHAPE = _CONFIRMATIONS[True][1]
-CONFIRMATION_SHAPES = frozenset(shape for _, shape in _CONFIRMATIONS.values())
-"""An answer to a form of such a shape may be a yes, so it only counts for a question that was asked."""
-
-
 def accepted(raw: JSON, *, confirming: bool = False) -> Any:
     """Return the content of an accepted answer; raises as `Ask.parse` does for any other."""
     action = raw.get("action")
@@ -409,3 +414,113 @@ def _no_form(schema: Any) -> str:
     if isinstance(schema, list | tuple) and schema and all(isinstance(each, str) for each in schema):
         return f"{said}. A choice is Literal[{', '.join(map(repr, schema))}]"
     return said
+
+
+class InputRequired:
+    """What a pure function returns to ask: the asks by key, as keywords or as one mapping.
+
+    Args:
+        asks: the asks by key; the way to use a key that is no Python name, or is `state`.
+        state: the handler's own state for its next run; left out, what it kept before stays.
+        keywords: the asks by key.
+
+    Raises:
+        SetupError: something is not an ask, or a key is there twice.
+    """
+
+    __slots__ = ("asks", "state")
+
+    def __init__(self, asks: Mapping[str, Ask[Any]] | None = None, /, *, state: Any = UNSET, **keywords: Ask[Any]):
+        if isinstance(asks, Ask):
+            raise SetupError("InputRequired takes its asks by key: InputRequired(login=Elicit(...))")
+        if asks:
+            if twice := asks.keys() & keywords.keys():
+                raise SetupError(f"InputRequired has the key {min(twice)!r} twice")
+            keywords = {**asks, **keywords}
+        self.asks: dict[str, Ask[Any]] = {escape_halves(key): ask for key, ask in keywords.items()}
+        self.state = state
+        for key, ask in keywords.items():
+            if not isinstance(ask, Ask):
+                raise SetupError(
+                    f"InputRequired({key}=...) is not an ask: use Elicit, Confirm, ElicitUrl, Sample or ListRoots"
+                )
+
+
+class State(Generic[T]):
+    """A pure function's own state, typed. Read `value`; keep another by returning `InputRequired(..., state=...)`.
+
+    Args:
+        value: what was kept in an earlier round; None in the first.
+    """
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: T | None = None) -> None:
+        self.value = value
+
+    def __repr__(self) -> str:
+        return f"State({self.value!r})"
+
+
+class Inputs:
+    """The answers that a pure function has so far, by key.
+
+    In a unit test make one yourself: `Inputs()`, or `Inputs({"github_login": GitHubLogin(name="octocat")})`; a
+    `Sampled`, a list of `Root`, True for a confirmation, and `Elicited("decline")` are answers, too.
+
+    Args:
+        answers: the answers by key.
+    """
+
+    __slots__ = ("_answers",)
+
+    def __init__(self, answers: Mapping[str, Any] = MappingProxyType({})) -> None:
+        self._answers = answers
+
+    @overload
+    def get(self, key: str, asked: type[M], /) -> M | None: ...
+    @overload
+    def get(self, key: str, asked: type[Elicited[M]], /) -> Elicited[M] | None: ...
+    @overload
+    def get(self, key: str, asked: Ask[T], /) -> T | None: ...
+    def get(self, key: str, asked: Any, /) -> Any:
+        """Return the answer for a key, or None while there is no accepted one.
+
+        Args:
+            key: the key that the ask has in `InputRequired`.
+            asked: the model of the form, `Elicited[Model]`, `Sampled` or `Roots`; or the ask itself, which also checks
+                that the message is the one that the person read. For `Confirm` and `ElicitUrl` it must be the ask.
+
+        Returns:
+            The validated answer: a model, an `Elicited`, a `Sampled`, `Roots` (for `ListRoots(...)` a list of `Root`),
+            or True.
+
+        Raises:
+            Refusal: the person said no, and `asked` does not say that the function branches on that. Let it pass: it
+                ends the call, whatever the function does next.
+        """
+        answer = self._answers.get(key)
+        branches = get_origin(asked) is Elicited or (isinstance(asked, Elicit) and asked.branches)
+        if isinstance(answer, Elicited):
+            if branches:
+                return answer
+            if not answer.accepted:
+                raise Refusal(answer.action)
+            return answer.content
+        return Elicited("accept", answer) if branches and answer is not None else answer
+
+
+@lru_cache(maxsize=1024)
+def reader(asked: Any) -> tuple[str, str | None, Callable[[JSON], Any]]:
+    """Find how to read an answer for what a pure function passes to `Inputs.get`, if that is not an ask.
+
+    Return the kind of the question; its shape, None for any; and a function from the raw answer to the value. Raises
+    `SetupError` if it is nothing that can be asked for.
+    """
+    if isinstance(asked, type) and issubclass(asked, Ask) and asked.needs_state:  # `Confirm`, `ElicitUrl`
+        name = asked.__name__
+        raise SetupError(f"inputs.get needs the ask itself, {name}(...), to know which question was answered")
+    if isinstance(asked, type) and issubclass(asked, AnswerModel) and hasattr(asked, "kind"):
+        return asked.kind.name, None, partial(read_model, asked)
+    elicited, branches = form_of(asked)
+    return FORM.name, elicited.shape, partial(read_form, elicited, branches)

@@ -24,25 +24,20 @@ Authorize = Callable[[Caller, str], bool | Awaitable[bool]]
 
 @dataclass(frozen=True, slots=True)
 class Hook:
-    """Decides who may use something.
-
-    Args:
-        function: takes the caller, and the name or URI; None where scopes decide alone.
-        name: what it is for, in errors.
-        is_async: whether the function runs on the loop; otherwise in a thread.
-        scopes: what a caller needs to use it. A caller who lacks some sees it, and the error names which.
-        visible: what a caller needs to see it. For one who lacks some it does not exist.
-        local: returns the name or URI by which its application knows it; None where that is the same.
-        outer: the hooks of the servers that were included on the way, which are asked before; the outermost first.
-    """
+    """Decides who may use something."""
 
     function: Callable[..., Any] | None
+    """Takes the caller, and the name or URI; None where scopes decide alone."""
     name: str
     is_async: bool = False
+    """Whether the function runs on the loop; otherwise in a thread."""
     scopes: tuple[str, ...] = ()
     visible: frozenset[str] = frozenset()
+    """What a caller needs to see it. For one who lacks some it does not exist."""
     local: Callable[[str], str] | None = None
+    """Returns the name or URI by which its application knows it; None where that is the same."""
     outer: "tuple[Hook, ...]" = ()
+    """The hooks of the servers that were included on the way, which are asked before; the outermost first."""
 
 
 Guarded = tuple[Hook | None, str]
@@ -57,17 +52,8 @@ def compile_hook(
 ) -> Hook | None:
     """Compile what was given as `authorize=`, `scopes=` and `visible=`.
 
-    Args:
-        where: what they were given to, for errors.
-        authorize: the function; None for none.
-        scopes: what a caller needs to use it.
-        visible: what a caller needs to see it.
-
-    Returns:
-        The hook; None where nothing was given.
-
-    Raises:
-        SetupError: the first is not a function of (caller, name), or another is not a list of scopes.
+    `authorize`: the function; None for none. Return the hook; None where nothing was given. Raises `SetupError` if the
+    first is not a function of (caller, name), or another is not a list of scopes.
     """
     if callable(visible):
         raise SetupError(f"{where}: visible= takes scopes; a function that decides who sees it is authorize=")
@@ -99,12 +85,8 @@ def hook_within(
 ) -> Hook | None:
     """Return the hook of something whose server is included in another.
 
-    Args:
-        hook: its own; None for none.
-        name: what it is for, in errors.
-        server: that of the server which is included; None for none.
-        scopes: what that server needs of all callers.
-        within: returns the name or URI that the included server knows it by.
+    `hook`: its own; None for none.
+    `server`: that of the server which is included; None for none.
     """
     if hook is None and server is None and not scopes:
         return None
@@ -128,12 +110,7 @@ class Authorizer:
     Whatever goes wrong in a hook is a no, and in the log; and so is whatever else than True or False it returns, such
     as a coroutine that nobody has awaited.
 
-    Args:
-        authorize: the server's own hook.
-        threads: runs hooks that are plain functions.
-
-    Raises:
-        SetupError: it is not a function of (caller, name).
+    Raises `SetupError` if it is not a function of (caller, name).
     """
 
     def __init__(self, authorize: Authorize | None, threads: Threads) -> None:
@@ -150,16 +127,10 @@ class Authorizer:
     async def require(self, caller: Caller, method: str, kind: str, asked: Guarded, *, has_begun: bool = False) -> None:
         """Check that a caller may use something.
 
-        Args:
-            caller: who calls.
-            method: what for, for the log.
-            kind: what it is, as for `UnknownTarget`.
-            asked: its hook and its name.
-            has_begun: as for `UnknownTarget`: nobody may tell from it whether something is there.
+        Raises `UnknownTarget` if not, as if it were not there, and `InsufficientScope` where only scopes are missing.
 
-        Raises:
-            UnknownTarget: no, as if it were not there.
-            InsufficientScope: not with the scopes that the caller has.
+        `kind`: what it is, as for `UnknownTarget`.
+        `has_begun`: as for `UnknownTarget`: nobody may tell from it whether something is there.
         """
         (verdict,) = await self._reported(caller, method, [asked])
         if isinstance(verdict, InsufficientScope):
@@ -176,8 +147,7 @@ class Authorizer:
     ) -> list[bool]:
         """Return for each of several things whether a caller may use it now; see `require`.
 
-        Raises:
-            InsufficientScope: with `challenges`, scopes are missing for some; it names those of all.
+        Raises `InsufficientScope` if, with `challenges`, scopes are missing for some; it names those of all.
         """
         verdicts = await self._reported(caller, method, asked)
         lacking = [each for each in verdicts if isinstance(each, InsufficientScope)]
@@ -207,8 +177,7 @@ class Authorizer:
     async def still_allowed(self, caller: Caller, asked: Guarded) -> bool:
         """Check whether what a caller has begun in the background may continue.
 
-        Raises:
-            StoreUnavailable: it can't be known now.
+        Raises `StoreUnavailable` if it can't be known now.
         """
         (verdict,) = await self._verdicts(caller, [asked])
         if isinstance(verdict, InsufficientScope):  # the scopes are those of the request, and stay what they were

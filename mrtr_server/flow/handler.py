@@ -1,83 +1,287 @@
-"""A handler: a decorated function, ready to be run in rounds."""
+"""A handler: a decorated function, what it declares, and how far one round can fill that in."""
 
+import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from inspect import Parameter
 from typing import Any
 
+from ..concurrency.threads import RunInThread, call_function
+from ..errors import CallEnded, FlowError
+from ..logs.tracebacks import calls_author
+from ..protocol.messages import JSON, Outlet, Question
 from ..schema.stored import Stored
-from .asks import Confirm
+from .asks import Ask, Confirm, InputRequired
+from .context import Context
 from .home import OWN, Addresses, Home
-from .resolver import Declared, DeclaredAsk
+from .round import OPEN
+from .steps import current_dependency
+from .teardown import Teardown
+from .waiting_round import WaitingRound
+
+
+@dataclass(slots=True, eq=False)
+class DeclaredAsk:
+    """An ask that fills a parameter, or that `confirm=` makes."""
+
+    where: str
+    ask: Ask[Any]
+    """The ask; its texts may be functions."""
+    parse: Callable[[JSON], Any]
+    made: Mapping[str, tuple[Callable[..., Any], "Sources"]]
+    needs: tuple["Node", ...]
+    """What must be there first."""
+    question: Question | None
+    """The ask as it goes to the client, if it is the same in every call."""
+    key: str = ""
+
+
+@dataclass(slots=True, eq=False)
+class Dependency:
+    """A function that makes a value."""
+
+    function: Callable[..., Any]
+    is_async: bool
+    """Whether it is, or wraps, an `async def`."""
+    yields: bool
+    """Whether it is, or wraps, a generator."""
+    context: str | None
+    """The parameter that takes the `Context`, if there is one."""
+    sources: "Sources"
+    needs: tuple["Node", ...]
+    """What must be there first."""
+    commits: bool = False
+    """Whether its teardown runs normally in a round without a result."""
+    name: str = ""
+    request: str | None = None
+    """The parameter that takes the HTTP request, if there is one."""
+    needs_request: bool = True
+    """Whether it can't do without one."""
+
+
+@dataclass(slots=True, eq=False)
+class Lasting:
+    """What the `lifespan=` of the handler's application has yielded."""
+
+    needs: tuple["Node", ...] = ()
+
+
+Node = DeclaredAsk | Dependency | Lasting
+Sources = Mapping[str, str | Node]
+"""Where parameters come from, by name: an argument of the call, or a node."""
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """What a handler declares, ready to be filled in rounds."""
+
+    nodes: tuple[Node, ...]
+    """All asks and dependencies, in the order in which they are asked and run: as they are declared, but each after
+    those that it needs, and the ask of `confirm=` last.
+    """
+    parameters: Mapping[str, Node]
+    defaults: Mapping[str, Any]
+    """The arguments that a call may leave out."""
+    rest: str | None
+    """Names the parameter that takes all arguments together, if one of the nodes wants them."""
+    keys: frozenset[str]
+    confirms: bool
+    """Whether one of the asks is that of `confirm=`."""
+    compile_again: "Callable[[Mapping[Any, Callable[..., Any]]], Declared | None]"
+    """Compiles it again, with other functions in the place of some; see `Home.overrides`."""
+    may_park: bool = field(init=False)
+    """Whether one of the dependencies may ask or run steps."""
+    has_teardown: bool = field(init=False)
+    """Whether one of the dependencies has a teardown at the end of a round."""
+
+    def __post_init__(self) -> None:
+        dependencies = [node for node in self.nodes if isinstance(node, Dependency)]
+        object.__setattr__(self, "may_park", any(each.is_async and each.context for each in dependencies))
+        object.__setattr__(self, "has_teardown", any(each.yields for each in dependencies))
+
+    async def resolve(
+        self, arguments: JSON, round_: WaitingRound, outlet: Outlet, threads: RunInThread, teardown: Teardown | None
+    ) -> JSON | None:
+        """Ask and run what is declared, one after another, up to the first failure.
+
+        An ask that is open holds back the dependencies after it; the asks before those go out in one round.
+
+        Return the declared parameters of the handler; None if the round ends without it, which the round then says.
+        Raises `Exception`: what a dependency raised.
+
+        `threads`: runs those that are a plain `def`.
+        `teardown`: collects the dependencies that have a teardown; None if there can be none.
+        """
+        values: dict[Any, Any] = {**self.defaults, **arguments}
+        if self.rest is not None:  # a client may send whatever it likes there
+            values[self.rest] = {name: value for name, value in arguments.items() if name not in self.parameters}
+        round_.reserved = self.keys
+        resolution = _Resolution(values, round_, outlet, threads, teardown)
+        is_open = False
+        for node in self.nodes:
+            if isinstance(node, Lasting):
+                values[node] = round_.lifespan()
+            elif isinstance(node, Dependency):
+                if is_open or round_.ending:
+                    return None
+                await resolution.run(node)
+            elif any(need not in values for need in node.needs):  # which are open asks: a dependency would be there
+                is_open = True
+            elif not resolution.ask(node):
+                is_open = True
+                if round_.settled:
+                    return None
+        return None if is_open or round_.ending else {name: values[node] for name, node in self.parameters.items()}
+
+
+class _Resolution:
+    """What is there so far in one round."""
+
+    def __init__(
+        self,
+        values: dict[Any, Any],
+        round_: WaitingRound,
+        outlet: Outlet,
+        threads: RunInThread,
+        teardown: Teardown | None,
+    ) -> None:
+        self._values = values
+        self._round = round_
+        self._outlet = outlet
+        self._threads = threads
+        self._teardown = teardown
+
+    def ask(self, asked: DeclaredAsk) -> bool:
+        """Look an answer up, or ask for it; return whether it is there."""
+        ask, question = asked.ask, asked.question
+        if question is None:
+            try:
+                ask = ask.filled({text: self._make(asked, text) for text in asked.made})
+                question = ask.question()
+            except CallEnded:  # the function returned no text; already recorded in the round
+                return False
+            except Exception as error:
+                self._round.fail_with(error)
+                return False
+            except SystemExit:  # would end the whole server
+                self._round.fail_with(RuntimeError("the function that makes a text called sys.exit()"))
+                return False
+        answer = self._round.answer(asked.key, ask, question, asked.parse)
+        if answer is not OPEN:
+            self._values[asked] = answer
+        return answer is not OPEN
+
+    @calls_author
+    def _make(self, asked: DeclaredAsk, text: str) -> Any:
+        function, sources = asked.made[text]
+        made = function(**self._keywords(sources))
+        if not isinstance(made, str) and text != "messages":
+            message = f"{asked.where}: the function for its {text} returned a {type(made).__name__}, not a string"
+            raise CallEnded(str(self._round.fail(FlowError(message))))
+        return made
+
+    def _keywords(self, sources: Sources) -> JSON:
+        return {name: self._values[source] for name, source in sources.items()}
+
+    async def run(self, dependency: Dependency) -> None:
+        """Run a dependency whose needs are all there. An error from it ends the call, whatever it asks itself."""
+        keywords = self._keywords(dependency.sources)
+        if dependency.context is not None:
+            keywords[dependency.context] = Context(self._round, self._outlet, can_await=dependency.is_async)
+        if dependency.request is not None:
+            request = Context(self._round, self._outlet, can_await=False).request
+            if request is None and dependency.needs_request:
+                raise self._round.fail(
+                    FlowError(
+                        f"The dependency {dependency.name} takes the HTTP request as {dependency.request!r}; "
+                        "there is none over stdio or in a task, so annotate it Request | None to do without"
+                    )
+                )
+            keywords[dependency.request] = request
+        outer = current_dependency.set(dependency.name)
+        try:
+            if dependency.yields and self._teardown is not None:
+                value = await self._teardown.enter(dependency, keywords, commits=dependency.commits)
+            else:
+                value = await call_function(dependency, keywords, self._threads)
+        except Exception as error:
+            if self._round.stopped is None:  # or it is what it made of the round's end
+                self._round.fail_with(error)
+            raise
+        finally:
+            current_dependency.reset(outer)
+        if self._round.stopped is not None:  # it caught the end of the round, which had come in the middle of it
+            raise asyncio.CancelledError("the round has ended")
+        if isinstance(value, InputRequired):
+            message = (
+                f"The dependency {dependency.name} returned InputRequired, which only a handler may return; "
+                "declare the ask as its parameter, or await ctx.elicit(...)"
+            )
+            raise self._round.fail(FlowError(message))
+        self._values[dependency] = value
+        rolled_back = dependency.name if dependency.yields and not dependency.commits else ""
+        self._round.undone.note(dependency, dependency.needs, value, rolled_back=rolled_back)
 
 
 @dataclass(frozen=True, slots=True)
 class TaskTerms:
-    """How a tool's calls become tasks.
-
-    Args:
-        required: whether they always do, so that a client that takes none is refused.
-        rounds_first: whether they begin in rounds, and become tasks at `ctx.background()`; otherwise at once. None if
-            nobody has said.
-        ttl: how long a task is kept, from its creation, in seconds, unless its client asks for less; None for the
-            server's own limit.
-        poll: how often its client should ask for it, in seconds; None for the server's own.
-        concurrency: how many of its tasks run at once in a process; None for as many as the server lets.
-    """
+    """How a tool's calls become tasks."""
 
     required: bool
+    """Whether they always do, so that a client that takes none is refused."""
     rounds_first: bool | None
+    """Whether they begin in rounds, and become tasks at `ctx.background()`; otherwise at once. None if nobody has
+    said.
+    """
     ttl: float | None = None
+    """How long a task is kept, from its creation, in seconds, unless its client asks for less; None for the server's
+    own limit.
+    """
     poll: float | None = None
+    """How often its client should ask for it, in seconds; None for the server's own."""
     concurrency: int | None = None
+    """How many of its tasks run at once in a process; None for as many as the server lets."""
 
 
 @dataclass(frozen=True, slots=True)
 class Handler:
-    """A decorated function, ready to be run in rounds.
-
-    Args:
-        function: the function.
-        name: what it was registered as, for logs and errors.
-        is_async: whether it is, or wraps, an `async def`.
-        context: the parameter that takes the `Context`, if there is one.
-        inputs: the parameter that takes the `Inputs`, if there is one.
-        state: the parameter that takes the `State`, if there is one.
-        stored_state: how that state goes to JSON and back.
-        parameters: the parameters that the client fills, with resolved annotations.
-        returns: the resolved return annotation, without `InputRequired`; `Parameter.empty` if there is none.
-        answer_within: how long an answer may take, in seconds; None for the server's own limit.
-        declared: the parameters that asks and dependencies fill, and `confirm=`; None if there are none.
-        single_use: whether each of its states is redeemed once.
-        task: how its calls become tasks; None if they never do.
-        timeout: how long it may run in each round, in seconds; None for as long as it takes.
-        write: writes its result while its dependencies are still there; None if that can wait.
-        homes: the applications that it belongs to: that which serves it, and, if that includes the one which registered
-            it, down to that one.
-        addresses: where clients find the resources of the application, or object, that registered it.
-        yields: whether it is an async generator, which yields its result in pieces.
-        reports_progress: whether it reports progress itself, so that its pieces are not told as progress.
-    """
+    """A decorated function, ready to be run in rounds."""
 
     function: Callable[..., Any]
     name: str
     is_async: bool
+    """Whether it is, or wraps, an `async def`."""
     context: str | None
+    """The parameter that takes the `Context`, if there is one."""
     inputs: str | None
+    """The parameter that takes the `Inputs`, if there is one."""
     state: str | None
+    """The parameter that takes the `State`, if there is one."""
     stored_state: Stored
     parameters: Mapping[str, Parameter]
     returns: Any
+    """The resolved return annotation, without `InputRequired`; `Parameter.empty` if there is none."""
     answer_within: float | None = None
+    """How long an answer may take, in seconds; None for the server's own limit."""
     declared: Declared | None = None
+    """The parameters that asks and dependencies fill, and `confirm=`; None if there are none."""
     single_use: bool = False
+    """Whether each of its states is redeemed once."""
     task: TaskTerms | None = None
+    """How its calls become tasks; None if they never do."""
     timeout: float | None = None
+    """How long it may run in each round, in seconds; None for as long as it takes."""
     write: Callable[[Any], Any] | None = None
+    """Writes its result while its dependencies are still there; None if that can wait."""
     homes: tuple[Home, ...] = ()
+    """The applications that it belongs to: that which serves it, and, if that includes the one which registered it,
+    down to that one.
+    """
     addresses: Addresses = OWN
     yields: bool = False
+    """Whether it is an async generator, which yields its result in pieces."""
     reports_progress: bool = False
+    """Whether it reports progress itself, so that its pieces are not told as progress."""
     is_pure: bool = field(init=False)
     """Whether it takes its arguments, `Inputs` and `State` alone, so calling it is enough."""
     is_simple: bool = field(init=False)

@@ -1,18 +1,189 @@
-"""The application that registered a handler, wherever the handler is served."""
+"""The application that registered a handler, wherever the handler is served: its hooks, its addresses, its lifespan."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, Protocol
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from inspect import isclass, iscoroutinefunction, signature
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from .hooks import CallHook
+from ..concurrency.running import PerLoop, running_loop, running_task
+from ..errors import SetupError
+from ..logs.formats import plain
+from ..protocol.callers import Caller, ClientInfo
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+logger = logging.getLogger("mrtr_server")
+
+
+Word = Literal["completed", "asked", "handed_over", "task", "declined", "failed"]
+
+
+Enter = Callable[[], AbstractAsyncContextManager[Any]]
+"""Makes the context manager of a `lifespan=`."""
+
+_ABSENT = object()
+
+_HELD: "set[asyncio.Task[None]]" = set()
+"""What holds them until their event loops end, also where nobody has the server any more: loops do not."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallInfo:
+    """One round of a call, as hooks see it: of a tool, a prompt or a resource.
+
+    Args:
+        method: the protocol's: `"tools/call"`, `"prompts/get"` or `"resources/read"`.
+        name: of the tool or the prompt; of a resource its URI, or the template that has it. Empty for what the server
+            does not have.
+        caller: who calls.
+        client: the client, as it describes itself.
+        is_task: whether it is a round in the background.
+        is_retry: whether it continues a flow.
+        request: the HTTP request of the round; None over stdio, and in a task. Headers that mirror arguments are in it
+            only with `sees_arguments=True`.
+        template: the template of the resource that is read; empty for none.
+        uri: of the resource that is read. Of one that a template has only with `sees_arguments=True`; else empty.
+        variables: what the URI has for the template's variables, decoded; None unless `sees_arguments=True`.
+        arguments: those of the call, as sent; None unless the hook was registered with `sees_arguments=True`.
+        answers: what people answered with this request, by key; None unless it was with `sees_answers=True`.
+    """
+
+    method: str
+    name: str
+    caller: Caller
+    client: ClientInfo
+    is_task: bool = False
+    is_retry: bool = False
+    request: "Request | None" = None
+    template: str = ""
+    uri: str = field(default="", repr=False)
+    variables: Mapping[str, str] | None = field(default=None, repr=False)
+    arguments: Mapping[str, Any] | None = field(default=None, repr=False)
+    answers: Mapping[str, Any] | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a round ended.
+
+    Args:
+        outcome: `"completed"`, `"asked"` (its client has questions to answer), `"handed_over"` (it continues in another
+            replica), `"task"` (it continues in the background), `"declined"` (a person said no), or `"failed"` (its
+            result says that it failed).
+        reference: what the log calls the failure; empty for none.
+        flow: the id of the flow; empty where it needed none.
+        round: which round of the flow it was, from 1.
+        result: the result, if there is one, as the protocol has it: `content` and what belongs to it of a tool,
+            `messages` of a prompt, `contents` of a resource; None unless the hook was registered with
+            `sees_results=True`. Such a hook may return `dataclasses.replace(ended, result=...)` to change it.
+    """
+
+    outcome: Word
+    reference: str = ""
+    flow: str = ""
+    round: int = 1
+    result: Mapping[str, Any] | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What went wrong in a call, on the side of the server.
+
+    Args:
+        error: the exception. Its tracebacks have files, lines and functions, and no local variables, unless the hook
+            was registered with `sees_arguments=True` and `sees_answers=True`. Its message is as it was raised.
+        reference: names it in the log, and for the client.
+        call: the call that failed.
+        flow: the id of its flow; empty where it needed none.
+    """
+
+    error: BaseException
+    reference: str
+    call: CallInfo
+    flow: str = ""
+
+
+class CallNext(Protocol):
+    """What a hook of `app.around` awaits once: the hooks within it, and then the call."""
+
+    def __call__(self, call: CallInfo, /) -> Awaitable[Ended]:
+        """Run what the hook is around.
+
+        Args:
+            call: the call, as the hook got it.
+
+        Returns:
+            How it ended.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class CallHook:
+    """A function that was registered with `app.around` or `app.on_error`.
+
+    Args:
+        function: the function.
+        sees_arguments: whether it is shown arguments.
+        sees_answers: whether it is shown answers.
+        sees_results: whether it is shown results, and may return others.
+    """
+
+    function: Callable[..., Any]
+    sees_arguments: bool
+    sees_answers: bool
+    sees_results: bool = False
+
+    @property
+    def name(self) -> str:
+        """Its name in errors."""
+        return str(getattr(self.function, "__qualname__", type(self.function).__name__))
+
+    @property
+    def is_async(self) -> bool:
+        """Whether it runs on the event loop; otherwise in a thread."""
+        return is_async(self.function)
+
+
+def is_async(function: Any) -> bool:
+    """Return whether a function, or an object that can be called, is an `async def`."""
+    return iscoroutinefunction(function) or iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
+
+
+def check_around(function: Any) -> None:
+    """Check a function for `app.around`. Raises `SetupError`."""
+    shown = "async def hook(call: CallInfo, call_next: CallNext) -> None: ... await call_next(call)"
+    if isclass(function) or not callable(function) or not is_async(function):
+        raise SetupError(f"app.around takes an `async def` of (call, call_next): {shown}")
+    _check_takes(function, 2, f"app.around takes a function of (call, call_next): {shown}")
+
+
+def check_on_error(function: Any) -> None:
+    """Check a function for `app.on_error`. Raises `SetupError`."""
+    what = "app.on_error takes a function of (failure): def report(failure: Failure) -> None: ..."
+    if isclass(function) or not callable(function):
+        raise SetupError(what)
+    _check_takes(function, 1, what)
+
+
+def _check_takes(function: Callable[..., Any], count: int, what: str) -> None:
+    try:
+        signature(function).bind(*(None,) * count)
+    except TypeError:
+        raise SetupError(f"{what}; it got one that takes {signature(function)}") from None
+    except ValueError:  # some that are written in C
+        return
 
 
 class Home:
     """What the handlers of one application share. Two are equal if they are the same.
 
-    Args:
-        name: the application's.
-        lifespan: the function that was given as `lifespan=`; None for none.
+    `lifespan`: the function that was given as `lifespan=`; None for none.
     """
 
     __slots__ = ("around", "lifespan", "name", "on_error", "overrides")
@@ -47,11 +218,7 @@ class Way(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Addresses:
-    """Where clients find the resources of a part: of an application that others include, or of an object.
-
-    Args:
-        ways: into what includes it, the nearest first.
-    """
+    """Where clients find the resources of a part: of an application that others include, or of an object."""
 
     ways: tuple[Way, ...] = ()
 
@@ -118,3 +285,120 @@ def identity(function: Callable[..., Any]) -> Any:
     except TypeError:
         return id(function)
     return function
+
+
+_NOTHING: Mapping[Home, Any] = MappingProxyType({})
+
+
+class Lifespans:
+    """Enters and leaves what was given as `lifespan=`: the server's own, and those of applications that it includes.
+
+    A server that nobody starts, as one that is mounted, starts them itself at its first call. They are then left when
+    the event loop ends.
+    """
+
+    def __init__(self) -> None:
+        self.known: dict[Home, Enter] = {}
+        """What is entered, by the home of the handlers that may use it."""
+        self._values = PerLoop[dict[Home, Any]]()
+        self._late = PerLoop[set[_Late]]()
+
+    def add(self, home: Home, enter: Enter) -> None:
+        """Add that of an application. If the server runs already, it is entered before the next call."""
+        self.known.setdefault(home, enter)
+
+    @property
+    def here(self) -> Mapping[Home, Any]:
+        """What was yielded on this event loop, by the home of the handlers that may use it."""
+        return self._values.get() or _NOTHING
+
+    @asynccontextmanager
+    async def run(self) -> AsyncIterator[None]:
+        """Enter all for as long as the block lasts: the server's own first, and left last."""
+        async with self._entered(tuple(self.known)):
+            yield
+
+    @asynccontextmanager
+    async def _entered(self, homes: Sequence[Home]) -> AsyncIterator[None]:
+        """Enter those of some applications; what was there before is there again afterwards."""
+        values = self._values.here(dict)
+        async with AsyncExitStack() as stack:
+            for home in homes:
+                value = await stack.enter_async_context(self.known[home]())
+                stack.callback(_put_back, values, home, values.get(home, _ABSENT), value)
+                values[home] = value
+            yield
+
+    def forget(self, home: Home) -> None:
+        """Restart that of an application, since a test has put another function into its place."""
+        for values in self._values.values():
+            values.pop(home, None)
+        for late in [each for these in self._late.values() for each in tuple(these) if home in each.homes]:
+            late.leave()
+
+    async def start_here(self) -> None:
+        """Enter what nobody has entered on this event loop, to be left when the loop ends.
+
+        Raises `Exception`: whatever a `lifespan=` raised; the next call tries again.
+        """
+        values = self.here
+        if len(values) == len(self.known):
+            return
+        late = self._late.here(set)
+        starting = next((each for each in late if not each.started.done()), None)
+        if starting is None:
+            starting = _Late([home for home in self.known if home not in values], self._entered)
+            late.add(starting)
+            starting.task.add_done_callback(lambda _: late.discard(starting))
+        await asyncio.shield(starting.started)
+
+
+def _put_back(values: dict[Home, Any], home: Home, before: Any, value: Any) -> None:
+    if values.get(home, _ABSENT) is not value:  # a test has put another one there
+        return
+    if before is _ABSENT:
+        del values[home]
+    else:
+        values[home] = before
+
+
+def _retrieve(started: "asyncio.Future[None]") -> None:
+    if not started.cancelled():
+        started.exception()  # the calls that waited for it may have gone
+
+
+class _Late:
+    """Enters what was not entered at a start, in a task that the end of the event loop cancels."""
+
+    def __init__(
+        self, homes: Sequence[Home], entered: Callable[[Sequence[Home]], AbstractAsyncContextManager[None]]
+    ) -> None:
+        loop = running_loop()
+        self.homes = homes
+        self.started: asyncio.Future[None] = loop.create_future()
+        self.started.add_done_callback(_retrieve)
+        self.task = loop.create_task(self._hold(entered))
+        _HELD.add(self.task)
+        self.task.add_done_callback(_HELD.discard)
+
+    def leave(self) -> None:
+        """Leave them. May be called from any thread."""
+        with suppress(RuntimeError):  # the loop is closed
+            self.task.get_loop().call_soon_threadsafe(self.task.cancel)
+
+    async def _hold(self, entered: Callable[[Sequence[Home]], AbstractAsyncContextManager[None]]) -> None:
+        try:
+            async with entered(self.homes):
+                self.started.set_result(None)
+                try:
+                    await running_loop().create_future()
+                except asyncio.CancelledError:
+                    running_task().uncancel()
+        except Exception as error:
+            if self.started.done():
+                logger.error("%s", plain(f"lifespan= failed at shutdown: {error}"), exc_info=error)
+            else:
+                self.started.set_exception(error)
+        finally:
+            if not self.started.done():
+                self.started.cancel()

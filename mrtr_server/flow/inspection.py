@@ -14,17 +14,10 @@ from .journal import BINDINGS, UNSET, Journal
 def inspect_state(token: str, ring: KeyRing, *, values: bool = False) -> JSON:
     """Describe a `requestState`, whoever it belongs to and whether or not it has expired.
 
-    Args:
-        token: the state, as a client carries it.
-        ring: the keys of the servers.
-        values: whether to include what people answered, what steps returned, and the handler's own state.
-
-    Returns:
-        What it belongs to (`principal` and `arguments` as digests), its times in UTC, its rounds, the keys that were
-        asked and answered, and its steps.
-
-    Raises:
-        InvalidRequestState: it does not open under this ring, or is no state; `reason` says why.
+    `values`: whether to include what people answered, what steps returned, and the handler's own state. Return what it
+    belongs to (`principal` and `arguments` as digests), its times in UTC, its rounds, the keys that were asked and
+    answered, and its steps. Raises `InvalidRequestState` if it does not open under this ring, or is no state; `reason`
+    says why.
     """
     payload = SealedCodec(ring).unseal(token)
     try:
@@ -38,12 +31,8 @@ def inspect_state(token: str, ring: KeyRing, *, values: bool = False) -> JSON:
 def describe_journal(journal: Journal, *, values: bool = False) -> JSON:
     """Describe what a flow remembers.
 
-    Args:
-        journal: of the flow.
-        values: as for `inspect_state`.
-
-    Returns:
-        Its times in UTC, its rounds, the keys that were asked and answered, and its steps.
+    `values`: as for `inspect_state`. Return its times in UTC, its rounds, the keys that were asked and answered, and
+    its steps.
     """
     described: JSON = {
         "flow": journal.flow,

@@ -88,70 +88,58 @@ Where a pure function read an answer to a question that it had not asked yet, th
 
 @dataclass(slots=True)
 class Step:
-    """A step that has run.
-
-    Args:
-        function: the full name of the function.
-        arguments: a digest for each of its arguments, by name.
-        result: what it returned, as JSON.
-        failed: the arguments of the attempts that had failed before, in the same place.
-        exact: what JSON does not hold of the result; see `Written` in `schema/stored.py`. None for nothing.
-    """
+    """A step that has run."""
 
     function: str
     arguments: dict[str, str]
     result: Any
     failed: list[dict[str, str]] = field(default_factory=list)
     exact: Any = None
+    """What JSON does not hold of the result; see `Written` in `schema/stored.py`. None for nothing."""
 
 
 @dataclass(slots=True)
 class Journal:
-    """The record of one flow. It travels sealed with the client, or lies in the row of a task.
-
-    Args:
-        started: when the flow began, in seconds since the epoch.
-        flow_id: the flow's id, random; empty until `flow` is first read.
-        rounds: how many rounds ended with a need for input.
-        state_only: in how many of them the server itself handed the flow over, without a question.
-        asked: the digest of each question that the client has yet to answer, by key.
-        answers: the answers kept, by key and question: two versions of a handler may ask under one key in turns, and
-            each finds the answer to its own question.
-        steps: the steps that have run, by key.
-        state: the handler's own state as JSON; `UNSET` if there is none.
-        handed_over: whether the last round was state-only, and what the journal held then.
-        single_use: whether each of its states is redeemed once, since one of them has asked for a confirmation.
-        shed: whether the last round was handed over by a replica that had too much to do.
-        expires: when the state that it came in expires, in seconds since the epoch; once it is dumped, when that state
-            does.
-        origin: where the first round was traced; empty if it was not.
-        pieces: how many pieces of the result its client has been sent.
-        exact_state: what JSON does not hold of the handler's own state, as for a step.
-        epoch: the epoch of the store in which its states are redeemed once; empty where they are not, or the store has
-            none.
-        task_ends: when the time of the task ends that the flow is, in seconds since the epoch; 0 in rounds. It is kept
-            in the row of the task.
-        misfits: a digest of the last answer that did not fit, with its question, by key.
-    """
+    """The record of one flow. It travels sealed with the client, or lies in the row of a task."""
 
     started: float
+    """When the flow began, in seconds since the epoch."""
     flow_id: str = ""
+    """The flow's id, random; empty until `flow` is first read."""
     rounds: int = 0
+    """How many rounds ended with a need for input."""
     state_only: int = 0
+    """In how many of them the server itself handed the flow over, without a question."""
     asked: dict[str, str] = field(default_factory=dict)
     answers: dict[str, Answers] = field(default_factory=dict)
+    """The answers kept, by key and question: two versions of a handler may ask under one key in turns, and each finds
+    the answer to its own question.
+    """
     steps: dict[str, Step] = field(default_factory=dict)
     state: Any = UNSET
+    """The handler's own state as JSON; `UNSET` if there is none."""
     handed_over: str = ""
+    """Whether the last round was state-only, and what the journal held then."""
     single_use: bool = False
+    """Whether each of its states is redeemed once, since one of them has asked for a confirmation."""
     shed: bool = False
+    """Whether the last round was handed over by a replica that had too much to do."""
     expires: float = field(default=math.inf, compare=False)
+    """When the state that it came in expires, in seconds since the epoch; once it is dumped, when that state does."""
     origin: str = ""
+    """Where the first round was traced; empty if it was not."""
     pieces: int = 0
+    """How many pieces of the result its client has been sent."""
     exact_state: Any = None
+    """What JSON does not hold of the handler's own state, as for a step."""
     epoch: str = ""
+    """The epoch of the store in which its states are redeemed once; empty where they are not, or the store has none."""
     task_ends: float = field(default=0.0, compare=False)
+    """When the time of the task ends that the flow is, in seconds since the epoch; 0 in rounds. It is kept in the row
+    of the task.
+    """
     misfits: dict[str, str] = field(default_factory=dict)
+    """A digest of the last answer that did not fit, with its question, by key."""
 
     @property
     def flow(self) -> str:
@@ -191,8 +179,7 @@ class Journal:
     def newest_answer(self, key: str, kind: str, shape: str | None) -> tuple[str, JSON] | None:
         """Return the newest answer kept for a key to a question of that kind (and of that shape, unless None).
 
-        Returns:
-            The digest of the question, and the answer; None if there is none.
+        Return the digest of the question, and the answer; None if there is none.
         """
         answers = self.answers.get(key)
         if answers is None:
@@ -222,14 +209,11 @@ class Journal:
     def count_round(self, asked: dict[str, str], limits: Limits, *, keeps_state: bool = False) -> None:
         """Note that a round ends.
 
-        Args:
-            asked: the digests of its questions, by key; if there are none, the state is only handed over.
-            limits: the budgets.
-            keeps_state: whether the handler itself wants to be run again, with another state of its own. As long as
-                that changes, it may continue up to the limit of rounds.
+        Raises `OverBudget` if the flow has used up its rounds; or it makes no progress.
 
-        Raises:
-            OverBudget: the flow has used up its rounds; or it makes no progress.
+        `asked`: the digests of its questions, by key; if there are none, the state is only handed over.
+        `keeps_state`: whether the handler itself wants to be run again, with another state of its own. As long as that
+            changes, it may continue up to the limit of rounds.
         """
         self.rounds += 1
         self.asked = asked
@@ -249,8 +233,7 @@ class Journal:
     def hand_over(self, limits: Limits) -> None:
         """Note that a round ends without a question.
 
-        Raises:
-            OverBudget: so did the last one, and nothing has been done in between.
+        Raises `OverBudget` if the last round was handed over, too, and nothing has been done in between.
         """
         held = digest_bytes(self._held())
         if held == self.handed_over:
@@ -279,14 +262,11 @@ class Journal:
     def dump(self, bound_to: list[str], now: float, seconds: float, limits: Limits) -> bytes:
         """Write the journal as the payload of a sealed state.
 
-        Args:
-            bound_to: what the state belongs to; see `binding`.
-            now: seconds since the epoch.
-            seconds: how long the state can be redeemed; the life of the whole flow may end it sooner.
-            limits: the size that is allowed.
+        Raises `OverBudget` if the journal is too large; the error names the largest entry.
 
-        Raises:
-            OverBudget: the journal is too large; the error names the largest entry.
+        `bound_to`: what the state belongs to; see `binding`.
+        `now`: seconds since the epoch.
+        `seconds`: how long the state can be redeemed; the life of the whole flow may end it sooner.
         """
         # Single letters, since the client carries them back and forth: version, binding, expires ("x"), flow id,
         # time of the start, rounds, state-only rounds ("o"), questions asked ("q"), answers, steps, the handler's own
@@ -334,16 +314,14 @@ class Journal:
 
         Only what a codec opened comes here, so it is what some version of this package sealed.
 
-        Args:
-            payload: what `dump` returned.
-            bound_to: what the state must belong to; see `binding`.
-            now: seconds since the epoch.
-            grace: by how much its expiry is put off, in seconds.
-            single_use: whether its handler's states are redeemed once. Such a state has `REDEEMED_FOR` besides, in
-                which `Redeemer` begins nothing new.
+        Raises `InvalidRequestState` if it is of another version, has expired, or belongs to another call.
 
-        Raises:
-            InvalidRequestState: it is of another version, has expired, or belongs to another call.
+        `payload`: what `dump` returned.
+        `bound_to`: what the state must belong to; see `binding`.
+        `now`: seconds since the epoch.
+        `grace`: by how much its expiry is put off, in seconds.
+        `single_use`: whether its handler's states are redeemed once. Such a state has `REDEEMED_FOR` besides, in which
+            `Redeemer` begins nothing new.
         """
         try:
             fields = from_json(payload)

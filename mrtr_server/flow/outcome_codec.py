@@ -14,8 +14,7 @@ from ..well_formed import write_json
 def dump_outcome(outcome: Outcome | RequestError) -> bytes:
     """Write an outcome down.
 
-    Raises:
-        ValueError: there is something in it that is not JSON, so that no reply can be made of it either.
+    Raises `ValueError` if there is something in it that is not JSON, so that no reply can be made of it either.
     """
     if type(outcome) is Complete:  # as nearly always
         return write_json(["complete", outcome.body, outcome.ttl, outcome.scope], inf_nan_mode="null")
@@ -25,8 +24,7 @@ def dump_outcome(outcome: Outcome | RequestError) -> bytes:
 def load_outcome(written: bytes) -> Outcome | RequestError:
     """Read what `dump_outcome` wrote, also when it was another version of this package.
 
-    Raises:
-        ValueError: it is none of that.
+    Raises `ValueError` if it is none of that.
     """
     try:
         fields = from_json(written)

@@ -9,10 +9,9 @@ from ..concurrency.threads import Threads, call_function
 from ..errors import CallEnded, FlowError, InvalidAnswer, Refusal, SetupError
 from ..protocol.messages import JSON, Question
 from ..well_formed import escape_halves
-from .asks import CONFIRMATION_SHAPES, Ask
+from .asks import CONFIRMATION_SHAPES, Ask, InputRequired, Inputs, State, reader
 from .endings import Completed, Failed, Refused, RoundEnd, YieldReason
 from .handler import Handler
-from .inputs import InputRequired, Inputs, State, reader
 from .journal import UNSET
 from .round import Round
 
@@ -25,21 +24,19 @@ _NO_END = Completed(None)
 async def run_pure(handler: Handler, arguments: JSON, round_: Round, threads: Threads) -> RoundEnd:
     """Run a handler that takes its arguments, `Inputs` and `State` alone.
 
-    Args:
-        handler: what to run.
-        arguments: what the client fills, validated.
-        round_: the round; its journal is updated.
-        threads: runs a plain `def`.
+    Return how the round ends.
 
-    Returns:
-        How the round ends.
+    `round_`: the round; its journal is updated.
+    `threads`: runs a plain `def`.
     """
     keywords, inputs = fill_in(handler, arguments, round_)
     try:
         result = await call_function(handler, keywords, threads)
     except (Exception, CallEnded, BaseExceptionGroup) as error:
         return conclude_error(round_, error)
-    return conclude_result(handler, round_, result, inputs)
+    if isinstance(result, InputRequired):
+        return conclude_asking(handler, round_, result, inputs)
+    return round_.conclude(Completed(result))
 
 
 def fill_in(handler: Handler, arguments: JSON, round_: Round) -> tuple[JSON, "JournalInputs | None"]:
@@ -52,19 +49,15 @@ def fill_in(handler: Handler, arguments: JSON, round_: Round) -> tuple[JSON, "Jo
     return keywords, inputs
 
 
-def conclude_result(handler: Handler, round_: Round, result: object, inputs: "JournalInputs | None" = None) -> RoundEnd:
-    """Return how a round ends whose handler has returned.
+def conclude_asking(
+    handler: Handler, round_: Round, required: InputRequired, inputs: "JournalInputs | None" = None
+) -> RoundEnd:
+    """Return how a round ends whose handler has returned what it asks.
 
-    Args:
-        handler: the handler.
-        round_: the round.
-        result: what the handler returned; what it asks, if that is an `InputRequired`.
-        inputs: what it has read its answers from; None if it takes none.
+    `inputs`: what it has read its answers from; None if it takes none.
     """
-    if not isinstance(result, InputRequired):
-        return round_.conclude(Completed(result))
     if not round_.asked:
-        _require(handler, result, round_, inputs)
+        _require(handler, required, round_, inputs)
     if not round_.asked:
         round_.leave(YieldReason.OWN_STATE)
     return round_.conclude(_NO_END)
@@ -73,8 +66,7 @@ def conclude_result(handler: Handler, round_: Round, result: object, inputs: "Jo
 def conclude_error(round_: Round, error: BaseException) -> RoundEnd:
     """Return how a round ends after its handler raised.
 
-    Raises:
-        BaseException: the error, if it is no `Exception` and the round has no other end.
+    Raises `BaseException`: the error, if it is no `Exception` and the round has no other end.
     """
     if isinstance(error, Refusal):
         return round_.conclude(Refused(error))
@@ -134,11 +126,7 @@ def _is_answered(
 
 
 class JournalInputs(Inputs):
-    """The answers that a journal holds.
-
-    Args:
-        round_: the round that reads them.
-    """
+    """The answers that a journal holds."""
 
     __slots__ = ("_found", "_round", "read", "reasons")
 

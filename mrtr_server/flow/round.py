@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from math import inf, isfinite
 from types import MappingProxyType
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 from ..callbacks.callback_service import KIND, Callback, Callbacks, Reports
 from ..concurrency.threads import ending_in
@@ -14,7 +14,7 @@ from ..errors import FlowError, InvalidAnswer, MissingCapability, Refusal, Setup
 from ..logs.tracebacks import format_stack
 from ..protocol.ask_kinds import CALLBACK, FORM, ask_kind
 from ..protocol.callers import lacking, nested
-from ..protocol.messages import JSON, PAGE, Call, Question
+from ..protocol.messages import JSON, PAGE, Call, Outlet, Question
 from ..well_formed import escape_halves
 from .asks import Ask
 from .endings import Asking, Backgrounded, Failed, Refused, RoundEnd, Yielded, YieldReason
@@ -23,11 +23,54 @@ from .url_asks import UNFINISHED, ElicitUrl
 
 logger = logging.getLogger("mrtr_server")
 
+
 OPEN: Any = object()
 """Stands for an answer that the client has yet to give."""
 
 NO_REPORTS = Reports[YieldReason]()
+
 _NO_ANSWERS: Mapping[str, JSON] = MappingProxyType({})
+
+
+class Background(Outlet, Protocol):
+    """The task that a round belongs to, and where its notes go."""
+
+    @property
+    def journal(self) -> Journal:
+        """What its flow remembers."""
+        ...
+
+    def should_yield(self) -> YieldReason | None:
+        """Return why the round is to end at its next boundary; None if it continues."""
+        ...
+
+    @property
+    def lost(self) -> bool:
+        """Whether the task has ended, or another worker runs it, so that nothing more may happen here."""
+        ...
+
+    async def may_begin(self) -> bool:
+        """Check that the task has not ended and is run here alone, before a step begins."""
+        ...
+
+    async def keep(self) -> None:
+        """Keep what the journal holds now, before anything else happens."""
+        ...
+
+    async def publish(self, asked: Mapping[str, Question]) -> None:
+        """Publish what is asked, so that the client sees it beside what runs.
+
+        `asked`: the questions, by key; those that are answered meanwhile are no longer in it.
+        """
+        ...
+
+    def on_answers(self, take: Callable[[], None]) -> None:
+        """Call a function when the journal has new answers, from now on."""
+        ...
+
+    def say(self, message: str) -> None:
+        """Store what the task is doing, for clients that ask."""
+        ...
 
 
 class _Gravity(IntEnum):
@@ -48,19 +91,13 @@ _ASKING, _LACKING = _Gravity.ASKING, _Gravity.LACKING  # before Python 3.12, mem
 
 @dataclass(slots=True)
 class Claim:
-    """An ask in the middle of a handler.
-
-    Args:
-        key: its key in this run.
-        ask: the ask.
-        question: the ask as it goes to the client.
-        value: its answer; `OPEN` while the client has to be asked.
-    """
+    """An ask in the middle of a handler."""
 
     key: str
     ask: Ask[Any]
     question: Question
     value: Any
+    """Its answer; `OPEN` while the client has to be asked."""
 
 
 class Round:
@@ -68,13 +105,8 @@ class Round:
 
     This is all that a pure function needs. A handler that may wait for an answer runs in a `WaitingRound`.
 
-    Args:
-        call: the request.
-        journal: what the flow remembers; updated as the round proceeds.
-        name: what the handler is registered as, for the log.
-        callbacks: makes the links of asks that a page answers.
-        takes_early: whether answers that come without a state count at all.
-        reports: what such pages have reported.
+    `journal`: what the flow remembers; updated as the round proceeds.
+    `takes_early`: whether answers that come without a state count at all.
     """
 
     reserved: Container[str] = ()
@@ -143,8 +175,7 @@ class Round:
     def fail(self, error: FlowError) -> FlowError:
         """End the flow for a mistake in the handler's code, whatever the handler makes of the error.
 
-        Returns:
-            The error, for whoever raises it.
+        Return the error, for whoever raises it.
         """
         if self._gravity is not _Gravity.MISTAKE:
             # The error does not pass through the handler's frames, so the stack says where it comes from.
@@ -189,9 +220,6 @@ class Round:
         """Return how the round ends.
 
         Events of the round count before the handler's result, or an `except` could turn a no into a yes.
-
-        Args:
-            own: how the handler ended.
         """
         if self.asked and self._gravity > _ASKING:
             return self._required or Asking(self.asked)
@@ -223,12 +251,8 @@ class Round:
     def claim_inline(self, key: str | None, ask: Ask[Any]) -> "Claim":
         """Return an ask that may have a default key, under its key, with its answer if there is one.
 
-        Args:
-            key: the key that it has instead of its own; None for its own.
-            ask: the ask.
-
-        Raises:
-            Exception: the ask can't be made; `look_up` ends the call for it.
+        `key`: the key that it has instead of its own; None for its own. Raises `Exception` if the ask can't be made;
+        `look_up` ends the call for it.
         """
         question = ask.question()
         claimed = self._claim(key or ask.key, ask.default_key, question)
@@ -285,16 +309,8 @@ class Round:
     ) -> None:
         """Ask what a pure function has returned, whether it was answered before or not.
 
-        Args:
-            key: the ask's key.
-            ask: the ask.
-            question: the ask as it goes to the client.
-            read: the questions whose answers the function has read, each as its key and its digest.
-            reason: what is wrong with the answer that came before; empty if there was none.
-
-        Raises:
-            FlowError: the key is used for something else in this run.
-            FlowError: the link that the ask needs can't be made.
+        `reason`: what is wrong with the answer that came before; empty if there was none. Raises `FlowError` if the key
+        is used for something else in this run. Raises `FlowError` if the link that the ask needs can't be made.
         """
         self._refuse_taken(key, question)
         if self._required is None:

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from typing import Any, assert_never
+from typing import assert_never
 
 from ..callbacks.callback_service import Callbacks, Reports
 from ..concurrency.threads import Threads, call_function
@@ -15,7 +15,7 @@ from ..rates.rate_limiter import RateLimiter
 from ..storage.base import Lease
 from ..storage.health import not_executed
 from .admission import Admission
-from .background import Background
+from .asks import InputRequired
 from .endings import (
     Asking,
     Backgrounded,
@@ -28,16 +28,13 @@ from .endings import (
     YieldReason,
 )
 from .handler import Handler
-from .inputs import InputRequired
+from .home import Lifespans
 from .journal import CONFIRMATION, UNSET, Journal
-from .lifespans import Lifespans
-from .pieces import in_pieces
-from .pure import conclude_result, run_pure
-from .round import NO_REPORTS, Round
-from .round_context import RoundContext
-from .runner import run
+from .pure import conclude_asking, run_pure
+from .round import NO_REPORTS, Background, Round
+from .runner import in_pieces, run
 from .single_use import Redeemer
-from .states import States
+from .states import RoundContext, States
 from .waiting_round import ShouldYield, WaitingRound
 
 logger = logging.getLogger("mrtr_server")
@@ -53,15 +50,9 @@ Run = Callable[[RoundContext], Awaitable[Outcome]]
 class RoundService:
     """Runs rounds: opens the state, runs the handler, seals what it leaves.
 
-    Args:
-        states: begins, opens and seals what flows remember.
-        redeemer: sees that states are redeemed once, where they must be.
-        threads: runs plain functions.
-        limits: what a flow may use.
-        admission: says what runs here and now.
-        callbacks: knows what pages have reported.
-        rates: counts rounds, where calls have a rate.
-        lifespans: know what `lifespan=` has yielded; None if there can be none.
+    `redeemer`: sees that states are redeemed once, where they must be.
+    `limits`: what a flow may use.
+    `lifespans`: know what `lifespan=` has yielded; None if there can be none.
     """
 
     def __init__(
@@ -90,9 +81,8 @@ class RoundService:
 
         That is so for every state of a `single_use` handler, and from the state that asks for a confirmation on.
 
-        Raises:
-            RequestError: what `run` raised, now or earlier; or the state does not open, or was redeemed with other
-                answers.
+        Raises `RequestError`: what `run` raised, now or earlier; or the state does not open, or was redeemed with other
+        answers.
         """
         if round_.call.state is None:
             return self._deliver_first(round_, run) if self._rates.is_on else run(round_)
@@ -129,12 +119,9 @@ class RoundService:
     async def run(self, round_: RoundContext) -> CallEnd:
         """Run one round of a call.
 
-        Returns:
-            How the round ends; where the client is to come again, with the journal sealed.
-
-        Raises:
-            RequestError: nothing was run, since the state does not open, the call can neither be served now nor
-                continue elsewhere, or the store is unavailable; or the flow is over budget.
+        Return how the round ends; where the client is to come again, with the journal sealed. Raises `RequestError` if
+        nothing was run, since the state does not open, the call can neither be served now nor continue elsewhere, or
+        the store is unavailable; or the flow is over budget.
         """
         handler, call = round_.handler, round_.call
         is_open, unsealed = self._admission.is_open, False
@@ -147,7 +134,7 @@ class RoundService:
             if not isinstance(result, InputRequired):
                 return Completed(result)
             journal = self._states.begin(round_)
-            end = conclude_result(handler, Round(call, journal, handler.name, self._callbacks), result)
+            end = conclude_asking(handler, Round(call, journal, handler.name, self._callbacks), result)
         else:
             # Before the handler runs, since it may change the arguments that it is given.
             journal = round_.journal if round_.is_open else self.open(round_)
@@ -209,6 +196,9 @@ class RoundService:
         if handler.is_pure:
             pure = Round(call, journal, handler.name, self._callbacks, takes_early, reports)
             return run_pure(handler, arguments, pure, self._threads)
+        lifespans, opened = self._lifespans, UNSET
+        if lifespans is not None and lifespans.known:
+            opened = lifespans.here.get(handler.homes[-1], UNSET)
         waiting = WaitingRound(
             call,
             journal,
@@ -221,16 +211,11 @@ class RoundService:
             task=task,
             may_become_task=round_.may_become_task,
             at_once=task is not None and handler.task is not None and handler.task.rounds_first is None,
-            opened=self._opened(handler),
+            opened=opened,
         )
         if handler.yields:
             handler = in_pieces(handler, waiting, round_.outlet, self.limits)
         return run(handler, arguments, waiting, round_.outlet, self._threads)
-
-    def _opened(self, handler: Handler) -> Any:
-        """Return what the `lifespan=` of a handler's application has yielded; `UNSET` for nothing."""
-        lifespans = self._lifespans
-        return UNSET if lifespans is None or not lifespans.known else lifespans.here.get(handler.homes[-1], UNSET)
 
     def _why_yield(self, round_: RoundContext) -> YieldReason | None:
         lease = round_.lease
@@ -264,9 +249,8 @@ class RoundService:
     def open(self, round_: RoundContext) -> Journal:
         """Open the flow that a round belongs to: that of its state, or a new one.
 
-        Raises:
-            RequestError: the state does not open, the call has too many answers, or it is new and can neither be served
-                now nor continue elsewhere.
+        Raises `RequestError` if the state does not open, the call has too many answers, or it is new and can neither be
+        served now nor continue elsewhere.
         """
         call = round_.call
         if call.state is not None:
@@ -284,17 +268,15 @@ class RoundService:
     async def hand_over_done(self, round_: RoundContext) -> HandedOver | None:
         """End a round, which could not become a task, with a state that holds what it has done.
 
-        Returns:
-            The state; None where the client can't come again with one, or the flow's budget has none left.
+        Return the state; None where the client can't come again with one, or the flow's budget has none left.
         """
         return await self._hand_over(round_, YieldReason.NO_TASK) if self._may_leave(round_) else None
 
     async def run_task(self, round_: RoundContext, task: Background) -> RoundEnd:
         """Run a round of a task; its journal lies with the task, so nothing is sealed for the client.
 
-        Raises:
-            StoreUnavailable: what pages have reported can't be known now; nothing has been run.
-            OverBudget: the handler keeps its state as it was, and asks nothing.
+        Raises `StoreUnavailable` if what pages have reported can't be known now; nothing has been run. Raises
+        `OverBudget` if the handler keeps its state as it was, and asks nothing.
         """
         round_.journal = journal = task.journal
         round_.is_open, round_.task = True, task

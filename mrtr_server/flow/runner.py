@@ -2,8 +2,9 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import aclosing, suppress
+from dataclasses import replace
 from functools import partial
 from traceback import clear_frames
 from types import CoroutineType
@@ -11,13 +12,17 @@ from typing import Any, assert_never
 
 from ..concurrency.running import running_loop, running_task
 from ..concurrency.threads import Threads, call_function
-from ..errors import CallEnded, FlowContinues, Refusal, RoundOver, ToolError
-from ..protocol.messages import JSON, Outlet
+from ..errors import CallEnded, FlowContinues, FlowError, OverBudget, Refusal, RoundOver, ToolError
+from ..limits import Limits
+from ..logs.tracebacks import calls_author
+from ..protocol.messages import JSON, NOTHING, Outlet, Piece, Progress
+from ..schema.results import piece_blocks
+from ..well_formed import write_json
+from .asks import InputRequired
 from .context import Context
 from .endings import Asking, Backgrounded, Completed, Failed, Refused, RoundEnd, Yielded
-from .handler import Handler
-from .pure import JournalInputs, conclude_error, conclude_result, fill_in
-from .resolver import Declared
+from .handler import Declared, Handler
+from .pure import JournalInputs, conclude_asking, conclude_error, fill_in
 from .teardown import Teardown
 from .waiting_round import SETTLE_TICKS, Stop, WaitingRound
 
@@ -33,23 +38,24 @@ WIND_DOWN_SECONDS = 5.0
 Work = Callable[[], Coroutine[Any, Any, object]]
 """Begins what a round runs."""
 
+LONGEST_MESSAGE = 1000
+"""Characters of a text that are shown as progress."""
+
 
 def run(
     handler: Handler, arguments: JSON, round_: WaitingRound, outlet: Outlet, threads: Threads
 ) -> Coroutine[Any, Any, RoundEnd]:
     """Run a handler from the top.
 
-    Args:
-        handler: what to run.
-        arguments: what the client fills, validated.
-        round_: the round; its journal is updated.
-        outlet: takes progress and log messages.
-        threads: runs a plain `def`.
+    Return how the round ends.
 
-    Returns:
-        How the round ends.
+    `round_`: the round; its journal is updated.
+    `threads`: runs a plain `def`.
     """
-    keywords, inputs = fill_in(handler, arguments, round_)
+    if handler.inputs is None and handler.state is None:  # it is no pure function
+        keywords, inputs = arguments.copy(), None
+    else:
+        keywords, inputs = fill_in(handler, arguments, round_)
     round_.addresses = handler.addresses
     if handler.context is not None:
         keywords[handler.context] = Context(round_, outlet, can_await=handler.is_async)
@@ -134,7 +140,9 @@ async def _concluded(handler: Handler, round_: WaitingRound, work: Work, inputs:
                 return (
                     conclude_error(round_, raised)
                     if raised is not None
-                    else conclude_result(handler, round_, result, inputs)
+                    else conclude_asking(handler, round_, result, inputs)
+                    if isinstance(result, InputRequired)
+                    else round_.conclude(Completed(result))
                 )
             case unknown:
                 assert_never(unknown)
@@ -197,10 +205,7 @@ async def _run_as_asyncio_task(
 ) -> RoundEnd:
     """Run a handler that may park in a task of its own; end it when all that is left of it waits for the client.
 
-    Args:
-        round_: the round.
-        coroutine: runs the handler.
-        wakes: whether it wakes the runner itself when it ends.
+    `wakes`: whether it wakes the runner itself when it ends.
     """
     round_.main = task = running_loop().create_task(coroutine)
     if not wakes:
@@ -211,7 +216,8 @@ async def _run_as_asyncio_task(
                 await _publish(round_)
             else:
                 await round_.changed()
-        await _finish_steps(round_)
+        if round_.running:
+            await _finish_steps(round_)
         if not task.done():
             await _end(task, round_)
     except asyncio.CancelledError:  # the client is gone
@@ -221,7 +227,7 @@ async def _run_as_asyncio_task(
         await _end(task, round_)
         await _finish_steps(round_)
         raise
-    _leave(round_)
+    round_.let_go()
     return task.result() if task.done() else round_.conclude(Completed(None))
 
 
@@ -265,7 +271,7 @@ async def _end(task: asyncio.Task[RoundEnd], round_: WaitingRound) -> None:
         _retrieve(task)
     else:
         task.add_done_callback(_retrieve)
-    _leave(round_)
+    round_.let_go()
 
 
 async def _give_turns(task: asyncio.Task[RoundEnd], round_: WaitingRound) -> None:
@@ -307,8 +313,82 @@ async def _end_of_teardown(task: asyncio.Task[RoundEnd], round_: WaitingRound) -
         raise
 
 
-def _leave(round_: WaitingRound) -> None:
-    for parked in round_.parked:
-        if parked.task is not None:
-            parked.task._log_destroy_pending = False  # type: ignore[attr-defined]
-    round_.let_go()
+def in_pieces(handler: Handler, round_: WaitingRound, outlet: Outlet, limits: Limits) -> Handler:
+    """Return a handler that returns what another one yields, and sends it on as it comes.
+
+    `limits`: how large the result may be.
+    """
+    return replace(handler, function=_Pieces(handler, round_, outlet, limits.streamed_bytes).collect)
+
+
+class _Pieces:
+    """The pieces of the result of one round."""
+
+    def __init__(self, handler: Handler, round_: WaitingRound, outlet: Outlet, most_bytes: int) -> None:
+        self._handler = handler
+        self._round = round_
+        self._outlet = outlet
+        self._most_bytes = most_bytes
+        self._size = 0
+        self._count = 0
+        self._content: list[JSON] = []
+        self._texts: list[str] = []
+        """The texts that make up the block which comes next; joined when another block comes."""
+        call = round_.call
+        self._shows_pieces = not call.trace.is_whole
+        self._takes_pieces = self._shows_pieces and (round_.task is not None or call.takes_pieces)
+        # Who looks at a task may not take pieces, so it has both: its own call has no `stream`.
+        self._token = None if call.takes_pieces or handler.reports_progress else call.progress_token
+
+    @calls_author
+    async def collect(self, **keywords: Any) -> list[JSON]:
+        """Call the handler, and return the content of its result.
+
+        Raises `FlowError` if something was yielded that is no content, or nothing can be yielded. Raises `OverBudget`
+        if the result is too large.
+        """
+        made = self._handler.function(**keywords)
+        if not (hasattr(made, "__aiter__") and hasattr(made, "aclose")):
+            raise FlowError(f"{self._handler.name!r} is an async generator that is wrapped to return something else")
+        # Closed as soon as it is left, as when its client leaves: otherwise that would wait for the garbage collector.
+        async with aclosing(made) as pieces:
+            async for value in pieces:
+                if self._round.stopped is not None:  # it has caught the cancellation that ended its round
+                    break
+                for block, is_text in piece_blocks(value):
+                    await self._take(self._handler.addresses.block(block), is_text=is_text)
+        self._end_text()
+        return self._content
+
+    async def _take(self, block: JSON, *, is_text: bool) -> None:
+        self._size += len(write_json(block, inf_nan_mode="null"))
+        if self._size > self._most_bytes:
+            message = f"The result is over {self._most_bytes} bytes"
+            raise OverBudget(message, "streamed_bytes", self._most_bytes)
+        if is_text:
+            place = len(self._content)
+            self._texts.append(block["text"])
+        else:
+            self._end_text()
+            place = len(self._content)
+            self._content.append(block)
+        index, self._count = self._count, self._count + 1
+        if not self._round.ending:  # or nothing of this round counts
+            await self._send(index, place, block)
+
+    def _end_text(self) -> None:
+        if self._texts:
+            self._content.append({"type": "text", "text": "".join(self._texts)})
+            self._texts = []
+
+    async def _send(self, index: int, place: int, block: JSON) -> None:
+        call, journal = self._round.call, self._round.journal
+        if self._takes_pieces and index >= journal.pieces:
+            sent: Awaitable[None] = self._outlet.send(Piece(call.request_id, index, place, block))
+            if sent is not NOTHING:
+                journal.pieces = index + 1
+                await sent
+        if self._token is not None and self._round.advance(index + 1):
+            is_shown = self._shows_pieces and block["type"] == "text"
+            text = block["text"][:LONGEST_MESSAGE] if is_shown else None
+            await self._outlet.send(Progress(self._token, index + 1, None, text))

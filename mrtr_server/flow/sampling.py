@@ -186,8 +186,7 @@ def _check_tool_results(message: JSON, following: JSON) -> None:
 def sampling_message(message: Any) -> JSON:
     """Return a message of a conversation as plain JSON: strings and content blocks are the user's.
 
-    Raises:
-        TypeError: it is no message of a sampling.
+    Raises `TypeError` if it is no message of a sampling.
     """
     role, content = role_and_content(message)
     several = isinstance(content, list | tuple)

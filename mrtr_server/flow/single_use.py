@@ -60,42 +60,34 @@ Run = Callable[[Lease], Awaitable[Outcome]]
 
 @dataclass(slots=True)
 class _Delivery:
-    """A state as it came, with the answers that came with it.
-
-    Args:
-        call: the request.
-        state, answers: their digests.
-        expires: when the state expires, in seconds since the epoch.
-        is_late: whether it had expired when this delivery came.
-        run: runs the handler.
-        epoch: the epoch of the store that the state names; empty where it names none.
-        client_left: whether the client has gone.
-        result: that of the round, once it has run here.
-        sealed: the same, sealed for the store.
-        unrecorded_since: when the store first failed to take it, by the monotonic clock; None if it never did.
-        renewal: renews its lease, where it runs for long.
-        waiter: what the client's request waits for, where it does not run the delivery itself.
-        is_told: whether there is a reply for the client, which may have left.
-        error: why the store did not take it last.
-        waited: how long it has waited for another delivery of its state, in seconds.
-    """
+    """A state as it came, with the answers that came with it."""
 
     call: Call
     state: str
     answers: str
     expires: float
+    """When the state expires, in seconds since the epoch."""
     is_late: bool
+    """Whether it had expired when this delivery came."""
     run: Run
     epoch: str = ""
+    """The epoch of the store that the state names; empty where it names none."""
     client_left: bool = False
+    """Whether the client has gone."""
     result: RoundResult | None = None
+    """That of the round, once it has run here."""
     sealed: bytes = b""
     unrecorded_since: float | None = None
+    """When the store first failed to take it, by the monotonic clock; None if it never did."""
     renewal: "asyncio.Task[None] | None" = None
     waiter: "asyncio.Future[RoundResult] | None" = None
+    """What the client's request waits for, where it does not run the delivery itself."""
     is_told: bool = False
+    """Whether there is a reply for the client, which may have left."""
     error: StoreUnavailable | None = None
+    """Why the store did not take it last."""
     waited: float = 0.0
+    """How long it has waited for another delivery of its state, in seconds."""
 
     def pauses(self) -> Iterator[float]:
         """Yield how long to wait before the store is asked again, in seconds: longer and longer."""
@@ -122,13 +114,11 @@ class Redeemer:
     An outcome that the store can't take is kept here, and offered to it until the state has expired. Meanwhile
     deliveries of that state are answered from here.
 
-    Args:
-        store: knows what has been redeemed.
-        codec: protects the outcomes that are recorded; of a purpose of its own.
-        quotas: how many states a caller may redeem while they are remembered.
-        lease: how long a replica may be silent before another may run what it was running, in seconds.
-        clock: returns the time, in seconds since the epoch.
-        outlives: whether what has begun outlives its request, where that is cancelled.
+    `codec`: protects the outcomes that are recorded; of a purpose of its own.
+    `quotas`: how many states a caller may redeem while they are remembered.
+    `lease`: how long a replica may be silent before another may run what it was running, in seconds.
+    `clock`: returns the time, in seconds since the epoch.
+    `outlives`: whether what has begun outlives its request, where that is cancelled.
     """
 
     def __init__(
@@ -180,17 +170,15 @@ class Redeemer:
         request. A delivery that comes when the state has expired begins nothing. But what began before has its outcome,
         if need be by running again, for `REDEEMED_FOR`.
 
-        Args:
-            call: the request; its state has been opened.
-            expires: when the state expires, in seconds since the epoch.
-            run: runs the handler; called at most once.
-            purpose: what is redeemed of the state: one state may be redeemed once for each.
-            answers: the answers of the call, in one form for all deliveries; None where a client sent them in any.
-            epoch: the epoch of the store that the state names; empty where it names none.
+        Raises `RequestError`: what `run` raised, now or earlier; or the state was redeemed with other answers, or names
+        another epoch, or the store can't say whether it was redeemed, or remembers as many as it may.
 
-        Raises:
-            RequestError: what `run` raised, now or earlier; or the state was redeemed with other answers, or names
-                another epoch, or the store can't say whether it was redeemed, or remembers as many as it may.
+        `call`: the request; its state has been opened.
+        `expires`: when the state expires, in seconds since the epoch.
+        `run`: runs the handler; called at most once.
+        `purpose`: what is redeemed of the state: one state may be redeemed once for each.
+        `answers`: the answers of the call, in one form for all deliveries; None where a client sent them in any.
+        `epoch`: the epoch of the store that the state names; empty where it names none.
         """
         state = purpose + str(call.state).encode()
         # The state salts the digest of the answers: a reader of the store can't try out a yes and a no.
@@ -236,8 +224,7 @@ class Redeemer:
     async def finish(self, shutdown: ShutdownDeadline) -> None:
         """Wait for the rounds whose clients have gone, and for outcomes that have yet to be recorded.
 
-        Args:
-            shutdown: the end of the server; it says how long.
+        `shutdown`: the end of the server; it says how long.
         """
         loop = asyncio.get_running_loop()
         if under_way := [task for task in self._under_way if task.get_loop() is loop]:
@@ -361,8 +348,7 @@ class Redeemer:
     async def _run(self, delivery: _Delivery, granted: Redemption, lease: Lease) -> RoundResult | None:
         """Run the handler if it has not run yet, and record the result, if it is an outcome.
 
-        Returns:
-            The result; None if another replica has taken over, or may have, and may have a better one.
+        Return the result; None if another replica has taken over, or may have, and may have a better one.
         """
         # Nearly always it ends before that.
         timer = running_loop().call_later(lease.seconds / 3, self._begin_to_renew, delivery, granted.token, lease)

@@ -1,32 +1,132 @@
 """The states of flows: begun, opened from what a client sent, and sealed for the client to bring back."""
 
+import math
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from ..crypto.codec import Codec
-from ..errors import InvalidRequestState, OverBudget
+from ..errors import InvalidRequestState, OverBudget, RateLimited
 from ..limits import Limits
 from ..logs.refusals import RefusalLog
-from ..protocol.messages import Call, HandedOver, NeedsInput, Question
+from ..protocol.messages import JSON, Call, HandedOver, NeedsInput, Outlet, Question
+from ..rates.rate_limiter import RateLimiter
+from ..storage.base import Lease
 from .endings import YieldReason
+from .handler import Handler
 from .journal import Journal, binding
-from .round_context import RoundContext
-from .unanswered import UnansweredAsks
+from .round import Background
+
+WINDOW = 60.0
+"""How long asks without an answer are counted, in seconds."""
+
+STRANGERS = 10
+"""How many times as often callers are asked of whom an address alone is known: it may be that of a proxy."""
+
+MOST_COUNTED = 4_096
+"""How many requests are counted so at once, with about 100 bytes each."""
 
 _FULL, _OWN_STATE = YieldReason.FULL, YieldReason.OWN_STATE  # before Python 3.12, members take long to find
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class RoundContext:
+    """One round of a flow. It is open once its journal is there: a new one, or that of the state that came."""
+
+    handler: Handler
+    call: Call
+    outlet: Outlet
+    arguments: JSON
+    may_become_task: bool = False
+    """Whether the flow may become a task."""
+    task: Background | None = None
+    """The task whose round it is; None of a call."""
+    lease: Lease | None = None
+    """Of a round whose state is redeemed once: while it is in doubt, nothing new begins."""
+    binding: list[str] | None = None
+    """What its states are bound to, once that is known."""
+    is_open: bool = field(default=False, init=False)
+    journal: Journal = field(init=False)
+    """What the flow remembers."""
+
+
+class UnansweredAsks:
+    """Counts, in this process, how often a request was answered with questions that nobody has answered.
+
+    `limits`: its `unanswered_asks` counts.
+    `clock`: returns the time in seconds since the epoch.
+    """
+
+    def __init__(self, limits: Limits, rates: RateLimiter, clock: Callable[[], float]) -> None:
+        self._most = limits.unanswered_asks
+        self._rates = rates
+        self._clock = clock
+        self._counts: dict[int, int] = {}
+        """By a hash, which nobody outside of this process can foresee."""
+        self._ends = -math.inf
+        """When the window ends, and all counts with it."""
+
+    def admit(self, call: Call, bound_to: list[str], journal: Journal | None) -> None:
+        """Check that a round may begin, and note if it brings an answer.
+
+        Raises `RateLimited` if it was asked too often, and never answered.
+
+        `bound_to`: what its states are bound to; see `binding`.
+        `journal`: of its state, before the answers are taken; None if it brings none.
+        """
+        if not self._counts:  # as where nothing asks
+            return
+        key = _of_request(call, bound_to) if journal is None else hash((journal.flow_id, journal.rounds))
+        count = self._counts.get(key, 0)
+        if count:
+            self._check(call, journal, count)
+        elif journal is not None and call.answers and not journal.asked.keys().isdisjoint(call.answers):
+            self._counts.pop(_of_request(call, bound_to), None)  # a state that was used before would prove nothing
+
+    def _check(self, call: Call, journal: Journal | None, count: int) -> None:
+        most = self._most
+        if most is None or self._rates.is_on:
+            return
+        if journal is None and call.principal is None and not call.session:
+            most *= STRANGERS
+        if count >= most and (seconds := self._ends - self._clock()) > 0:
+            raise RateLimited("unanswered_asks", f"{most}/minute", seconds)
+
+    def asked(self, call: Call, bound_to: list[str], journal: Journal, now: float) -> None:
+        """Note that a round ends with questions. `now`: the time in seconds since the epoch."""
+        if self._most is None or self._rates.is_on:
+            return
+        if now >= self._ends:
+            self._counts.clear()
+            self._ends = now + WINDOW
+        # The state that came in is one round behind.
+        key = _of_request(call, bound_to) if call.state is None else hash((journal.flow_id, journal.rounds - 1))
+        if key in self._counts or len(self._counts) < MOST_COUNTED:
+            self._counts[key] = self._counts.get(key, 0) + 1
+        else:
+            # One more that is new takes one from each (Misra and Gries). So a count loses no more than there were
+            # questions for `MOST_COUNTED` others, and nobody can reset their own by asking for something else.
+            self._counts = {each: count - 1 for each, count in self._counts.items() if count > 1}
+
+    def ended(self, call: Call, bound_to: list[str]) -> None:
+        """Note that a round ends with a result: what came with it without a state has answered what it asks."""
+        if call.answers and call.state is None:
+            self._counts.pop(_of_request(call, bound_to), None)
+
+
+def _of_request(call: Call, bound_to: list[str]) -> int:
+    """Return what makes requests without a state the same: all that a state would be bound to, and the caller."""
+    who = "" if call.principal is not None else call.session or (call.peer[0] if call.peer else "")
+    return hash((who, *bound_to))
 
 
 class States:
     """Begins flows, opens the states in which they come back, and seals those in which they leave.
 
-    Args:
-        codec: seals and unseals journals.
-        limits: what a flow may use.
-        audience: what states are bound to.
-        require_shared_store: takes note of a handler whose states are redeemed once from now on, by its name.
-        clock: returns the time in seconds since the epoch.
-        unanswered: counts what is asked without an answer.
-        keeps_plain: whether the state of a call that stays open may be its journal as it is.
+    `limits`: what a flow may use.
+    `require_shared_store`: takes note of a handler whose states are redeemed once from now on, by its name.
+    `clock`: returns the time in seconds since the epoch.
+    `keeps_plain`: whether the state of a call that stays open may be its journal as it is.
     """
 
     def __init__(
@@ -63,9 +163,8 @@ class States:
     def begin(self, round_: RoundContext) -> Journal:
         """Open a round without a state: it begins a flow.
 
-        Raises:
-            OverBudget: the call has too many answers.
-            RateLimited: it was asked too often, and never answered.
+        Raises `OverBudget` if the call has too many answers. Raises `RateLimited` if it was asked too often, and never
+        answered.
         """
         call, bound_to = round_.call, self.bind(round_)
         self._check_answers(call)
@@ -78,10 +177,8 @@ class States:
     def unseal(self, round_: RoundContext) -> Journal:
         """Open a round by its state, and take its answers. `Journal.load` checks the binding and the expiry.
 
-        Raises:
-            InvalidRequestState: it does not open, has expired, or belongs to another call.
-            OverBudget: the call has too many answers.
-            RateLimited: it was asked too often, and never answered.
+        Raises `InvalidRequestState` if it does not open, has expired, or belongs to another call. Raises `OverBudget`
+        if the call has too many answers. Raises `RateLimited` if it was asked too often, and never answered.
         """
         call, handler, bound_to = round_.call, round_.handler, self.bind(round_)
         state = call.state
@@ -110,12 +207,7 @@ class States:
     def seal(self, round_: RoundContext, questions: dict[str, Question]) -> NeedsInput:
         """Seal the state in which a flow leaves to be answered.
 
-        Args:
-            round_: the round.
-            questions: what the client is to answer, by key.
-
-        Raises:
-            OverBudget: it has used up its rounds, makes no progress, or remembers too much.
+        Raises `OverBudget` if it has used up its rounds, makes no progress, or remembers too much.
         """
         state, journal = self._seal(round_, questions, None), round_.journal
         return NeedsInput(questions, state, journal.expires, journal.epoch if round_.call.stays_open else "")

@@ -20,9 +20,8 @@ from ..protocol.trace import Event
 from ..schema.misfits import describe
 from ..schema.stored import Stored, stored_as
 from ..well_formed import escape_halves
-from .idempotency_keys import idempotency_key, key_parameter
 from .journal import Journal, Step
-from .step_arguments import argument_digests, full_name, plain
+from .step_arguments import argument_digests, full_name, idempotency_key, key_parameter, plain
 from .undone import Undone
 
 current_step: ContextVar[str] = ContextVar("mrtr_server_step", default="")
@@ -40,24 +39,17 @@ ALIKE = "~"
 
 @dataclass(slots=True)
 class Planned:
-    """A step as it was called, before anything of it has run.
-
-    Args:
-        function: with its arguments.
-        named: the function's full name.
-        digests: a digest for each argument, by name.
-        rerun: whether it may run again with other arguments.
-        key: its key; empty if it has none because of an error.
-        release: frees the generated key when the step has failed.
-        error: what is wrong with the call.
-    """
+    """A step as it was called, before anything of it has run."""
 
     function: partial[Any]
     named: str
     digests: dict[str, str]
     rerun: bool
+    """Whether it may run again with other arguments."""
     key: str = ""
+    """Its key; empty if it has none because of an error."""
     release: Callable[[], None] = lambda: None
+    """Frees the generated key when the step has failed."""
     error: FlowError | None = None
 
 
@@ -85,17 +77,10 @@ class Branch:
 class Steps:
     """The steps of one round.
 
-    Args:
-        journal: holds the steps of earlier rounds, and takes those of this one.
-        threads: runs plain functions.
-        main: the handler's own task.
-        asked: the keys of the asks made in this round.
-        wake: tells the runner that a step has begun or ended.
-        undone: what no step may take.
-        note: notes in the trace which step ran, and which was replayed.
-        keep: keeps the journal when a step has run, before its result is used; None if that waits for the round's end.
-        may_begin: asked before a step begins, unless nothing was awaited since the last one was kept; None where every
-            step may.
+    `undone`: what no step may take.
+    `keep`: keeps the journal when a step has run, before its result is used; None if that waits for the round's end.
+    `may_begin`: asked before a step begins, unless nothing was awaited since the last one was kept; None where every
+        step may.
     """
 
     _has_just_kept = False
@@ -162,10 +147,8 @@ class Steps:
     async def run(self, planned: Planned) -> Any:
         """Run a planned step once in the flow, or return what it returned when it ran.
 
-        Raises:
-            FlowError: it can't be told apart from another entry, or its arguments have changed.
-            NotBegun: the round ends first.
-            Exception: whatever the function raised; the step is then not recorded, and may be called again.
+        Raises `FlowError` if it can't be told apart from another entry, or its arguments have changed, `NotBegun` if
+        the round ends first, and whatever the function raised; the step is then not recorded, and may be called again.
         """
         if planned.error is not None:
             raise planned.error

@@ -24,10 +24,6 @@ class Teardown:
 
     All of it is entered and left in the task that the handler runs in, so that context variables, timeouts and task
     groups work across the `yield`. A plain generator runs in threads, in one context of its own.
-
-    Args:
-        round_: the round.
-        threads: runs plain functions.
     """
 
     def __init__(self, round_: WaitingRound, threads: Threads) -> None:
@@ -54,14 +50,8 @@ class Teardown:
     async def enter(self, dependency: Callee, keywords: Mapping[str, Any], *, commits: bool) -> Any:
         """Call a function that yields, and return the value that it yields; or what else it has been wrapped to return.
 
-        Args:
-            dependency: the function.
-            keywords: its arguments.
-            commits: whether it continues normally where others get `FlowContinues`.
-
-        Raises:
-            FlowError: it yields nothing.
-            Exception: whatever it raised before its `yield`.
+        `commits`: whether it continues normally where others get `FlowContinues`. Raises `FlowError` if it yields
+        nothing, and whatever it raised before its `yield`.
         """
         make = partial(dependency.function, **keywords)
         entered = _Async(dependency.name, make) if dependency.is_async else _Plain(dependency.name, make)
@@ -73,12 +63,9 @@ class Teardown:
     async def leave(self, error: BaseException | None) -> None:
         """Resume all that was entered, in reverse order.
 
-        Args:
-            error: what the round ended with, which is thrown in; None if it ended with a result.
-
-        Raises:
-            Exception: the teardown failed. An error that a generator raises instead of the handler's takes its place; a
-                no, a question, a cancellation and a mistake of the author's stand.
+        `error`: what the round ended with, which is thrown in; None if it ended with a result. Raises what a teardown
+        failed with. An error that a generator raises instead of the handler's takes its place; a no, a question, a
+        cancellation and a mistake of the author's stand.
         """
         traceback = None if error is None else error.__traceback__
         await self._entered.__aexit__(None if error is None else type(error), error, traceback)

@@ -21,19 +21,14 @@ _DEPTH = 8
 
 
 class _Made(NamedTuple):
-    """A value of a dependency.
-
-    Args:
-        dependency: the dependency.
-        needs: what it was made of: other dependencies, and more.
-        value: the value.
-        rolled_back: the name of the dependency if it is rolled back itself; empty if it only may need one that is.
-    """
+    """A value of a dependency."""
 
     dependency: Hashable
     needs: Iterable[Hashable]
+    """What it was made of: other dependencies, and more."""
     value: Any
     rolled_back: str
+    """The name of the dependency if it is rolled back itself; empty if it only may need one that is."""
 
 
 class Undone:
@@ -41,9 +36,8 @@ class Undone:
 
     Values are looked at when a step asks for the first time, since most rounds have none.
 
-    Args:
-        lasting: what the `lifespan=` of the handler's application has yielded. What others take from it lasts; what a
-            generator yields of it is rolled back all the same, such as a transaction on a connection that all share.
+    `lasting`: what the `lifespan=` of the handler's application has yielded. What others take from it lasts; what a
+    generator yields of it is rolled back all the same, such as a transaction on a connection that all share.
     """
 
     __slots__ = ("_lasting", "_made", "_objects", "_sources")
@@ -64,11 +58,7 @@ class Undone:
     def reached_by(self, *call: Any) -> str:
         """Find whether the call of a step takes what is rolled back, as far as that can be told.
 
-        Args:
-            call: the function and its arguments.
-
-        Returns:
-            The name of the dependency that it comes from; empty if there is none.
+        Return the name of the dependency that it comes from; empty if there is none.
         """
         self._look()
         if not self._objects:
@@ -95,10 +85,8 @@ def _objects_in(value: Any, *, yielded: bool) -> Iterator[Any]:
 
     Of what they hold, as a unit of work holds its session, what can be rolled back counts: an engine or a pool lasts.
 
-    Args:
-        value: where to look.
-        yielded: whether a generator yields it. Then lists, models and the like count, too: the code after the `yield`
-            may look at what was put into them.
+    `yielded`: whether a generator yields it. Then lists, models and the like count, too: the code after the `yield` may
+    look at what was put into them.
     """
     for each in _walk([value], _holds_data):
         if _holds_data(each):

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from enum import Enum
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, NoReturn, TypeVar, cast
 
 from typing_extensions import override
@@ -24,11 +24,10 @@ from ..errors import CallEnded, FlowError, NotBegun, RoundOver, StoreUnavailable
 from ..logs.tracebacks import CallSite, call_site, format_call_site
 from ..protocol.messages import JSON, Call, Question
 from .asks import Ask
-from .background import Background
 from .endings import RoundEnd, Yielded, YieldReason
 from .home import OWN
 from .journal import UNSET, Journal
-from .round import NO_REPORTS, OPEN, Claim, Round
+from .round import NO_REPORTS, OPEN, Background, Claim, Round
 from .steps import Planned, Steps, current_step
 from .undone import Undone
 
@@ -70,10 +69,9 @@ class Stop(Enum):
 class Parked:
     """A coroutine that waits until it can continue, or for the end of its round.
 
-    Args:
-        may_continue: whether it can.
-        was_cancelled: whether its owner has cancelled it before, and may wait for its end: a task group does, of which
-            another task has failed.
+    `may_continue`: whether it can.
+    `was_cancelled`: whether its owner has cancelled it before, and may wait for its end: a task group does, of which
+        another task has failed.
     """
 
     __slots__ = ("continues", "may_continue", "task", "waiter", "was_cancelled")
@@ -98,14 +96,12 @@ def _note_at_once(name: str) -> None:
 class WaitingRound(Round):
     """What happens in a round whose handler may wait.
 
-    Args:
-        call, journal, name, callbacks, takes_early, reports: as for `Round`.
-        threads: runs plain functions.
-        should_yield: asked at each boundary; its first answer that is not None is final.
-        task: the task that the flow is; None in the foreground.
-        may_become_task: whether the flow may become a task, at `ctx.background()`.
-        at_once: whether it was one from the start, though nobody has said so of its tool.
-        opened: what the `lifespan=` of the handler's application has yielded; `UNSET` for nothing.
+    `call`, `journal`, `name`, `callbacks`, `takes_early`, `reports`: as for `Round`.
+    `should_yield`: asked at each boundary; its first answer that is not None is final.
+    `task`: the task that the flow is; None in the foreground.
+    `may_become_task`: whether the flow may become a task, at `ctx.background()`.
+    `at_once`: whether it was one from the start, though nobody has said so of its tool.
+    `opened`: what the `lifespan=` of the handler's application has yielded; `UNSET` for nothing.
     """
 
     _steps: Steps | None = None
@@ -148,10 +144,14 @@ class WaitingRound(Round):
         self._may_become_task = may_become_task
         self._at_once = at_once
         self.opened = opened
-        self.undone = Undone(opened)
         self._unawaited: dict[int, CallSite] = {}
         if task is not None:
             task.on_answers(self._continue_answered)
+
+    @cached_property
+    def undone(self) -> Undone:
+        """What is rolled back with this round; most have no dependencies and no steps, and so none."""
+        return Undone(self.opened)
 
     @property
     @override
@@ -196,9 +196,7 @@ class WaitingRound(Round):
 
         It counts by callbacks, since each turn of a task would go through all that awaits it.
 
-        Args:
-            ticks: how many turns of the loop to wait.
-            seen: what had happened in the round before that.
+        `ticks`: how many turns of the loop to wait.
         """
         if self._activity != seen or self.stopped is not None or self.main is None or self._woken is None:
             return  # what happened has woken the runner, or starts the count again
@@ -216,8 +214,12 @@ class WaitingRound(Round):
 
     def let_go(self) -> None:
         """Break the circles of a round that has ended: they would hold its call until the next garbage collection."""
+        for parked in self.parked:
+            if parked.task is not None:
+                parked.task._log_destroy_pending = False  # type: ignore[attr-defined]
         self.parked.clear()
         self._steps = self.main = None
+        self._should_yield = _never  # which knows the call, and so its arguments
         if self.task is not None:
             self.task.on_answers(_nothing)
 

@@ -1,10 +1,17 @@
-"""`server/discover`."""
+"""What a server offers: `server/discover`, and the lists of tools, prompts, resources and templates."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from functools import lru_cache
+from hashlib import blake2b
+from itertools import islice
 from typing import Literal
 
-from ..protocol.messages import JSON, TASKS, Call, Change, Discovery, Outcome, Outlet
-from ..registration.registry import Registry
+from ..crypto.place_codec import Cursors
+from ..errors import InvalidParams
+from ..flow.authorization import Authorizer
+from ..limits import LONGEST_NAME, check_length
+from ..protocol.messages import JSON, TASKS, Call, Change, Complete, Discovery, Outcome, Outlet
+from ..registration.registry import Record, Registry
 
 Registered = Literal["tools", "prompts", "resources", "completions", "tasks"]
 """What a server can have, each with a capability of its own (Discovery, Server Capabilities)."""
@@ -16,11 +23,8 @@ _LISTS: tuple[Registered, ...] = ("tools", "prompts", "resources")
 class Discoverer:
     """Describes what the server can do.
 
-    Args:
-        registry: what it has.
-        instructions: how a model should use it.
-        ttl: how long a client may cache the result, in seconds.
-        scope: who may share that.
+    `ttl`: how long a client may cache the result, in seconds.
+    `scope`: who may share that.
     """
 
     def __init__(
@@ -93,3 +97,95 @@ def _capabilities(has: Collection[Registered]) -> JSON:
     if "tasks" in has:
         capabilities["extensions"] = {TASKS: {}}
     return capabilities
+
+
+class ListRequests:
+    """Lists what there is, page by page (Pagination). Callers who may not use something do not see it.
+
+    `authorizer`: knows who may use what.
+    `ttl`: how long a client may keep a list, in seconds.
+    `scope`: who may share a kept list; one that depends on who asks is private.
+    """
+
+    def __init__(
+        self,
+        registry: Registry,
+        authorizer: Authorizer,
+        cursors: Cursors,
+        *,
+        page_size: int,
+        ttl: float,
+        scope: Literal["public", "private"],
+    ) -> None:
+        self._registry = registry
+        self._authorizer = authorizer
+        self._cursors = cursors
+        self._page_size = page_size
+        self._ttl = ttl
+        self._scope: Literal["public", "private"] = scope
+
+    async def tools(self, call: Call, outlet: Outlet) -> Outcome:
+        """Serve `tools/list` (Tools, Listing Tools). Raises `RequestError`."""
+        return await self._page(call, "tools")
+
+    async def prompts(self, call: Call, outlet: Outlet) -> Outcome:
+        """Serve `prompts/list` (Prompts, Listing Prompts). Raises `RequestError`."""
+        return await self._page(call, "prompts")
+
+    async def resources(self, call: Call, outlet: Outlet) -> Outcome:
+        """Serve `resources/list` (Resources, Listing Resources). Raises `RequestError`."""
+        return await self._page(call, "resources")
+
+    async def resource_templates(self, call: Call, outlet: Outlet) -> Outcome:
+        """Serve `resources/templates/list` (Resources, Resource Templates). Raises `RequestError`."""
+        return await self._page(call, "resourceTemplates")
+
+    async def _page(self, call: Call, listing: str) -> Complete:
+        records = self._registry.records(listing)
+        start = self._start(call, listing, records)
+        if shared := not self._authorizer.guards(None) and listing not in self._registry.guarded:
+            keys = list(islice(records, start, start + self._page_size))
+            has_more = start + self._page_size < len(records)
+        else:
+            keys, start, has_more = await self._allowed_page(call, records, start)
+        body: JSON = {listing: [records[key].entry for key in keys]}
+        if has_more:
+            body["nextCursor"] = self._cursors.seal(listing, start + len(keys), _named(keys[-1]))
+        return Complete(body, self._ttl, self._scope if shared else "private")
+
+    def _start(self, call: Call, listing: str, records: Mapping[str, Record]) -> int:
+        cursor = call.params.get("cursor")
+        if not cursor and isinstance(cursor, str | None):
+            return 0
+        if isinstance(cursor, str):
+            check_length(cursor, LONGEST_NAME, "cursor")
+        position = self._cursors.unseal(listing, cursor)
+        if position is None:
+            raise InvalidParams("The cursor does not belong to this list; start again without a cursor")
+        before = 0
+        for key in self._registry.keys(listing):  # of what is disabled, too, which may be the last that the client saw
+            before += key in records
+            if _named(key) == position.last:
+                return before
+        # That entry is gone, or was never here, and others with it: rather one page again than an entry never.
+        return max(0, position.offset - self._page_size) if position.last else position.offset
+
+    async def _allowed_page(self, call: Call, records: Mapping[str, Record], start: int) -> tuple[list[str], int, bool]:
+        """Return the names of a page of what the caller may see, where it begins, and whether there is more."""
+        names, caller, size = list(records), call.caller, self._page_size
+        found: list[int] = []
+        while start < len(names) and len(found) <= size:
+            some = names[start : start + size + 1]
+            allowed = await self._authorizer.shown(
+                caller, call.method, [(records[name].authorize, name) for name in some]
+            )
+            found += [start + index for index, may in enumerate(allowed) if may]
+            start += len(some)
+        page = found[:size]
+        return [names[index] for index in page], page[-1] + 1 - len(page) if page else 0, len(found) > size
+
+
+@lru_cache(maxsize=4096)
+def _named(key: str) -> str:
+    """Return what stands for a name or URI in a cursor: all of one length, so that cursors have one, too."""
+    return blake2b(key.encode(errors="surrogatepass"), digest_size=12).hexdigest()

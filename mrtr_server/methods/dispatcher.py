@@ -6,12 +6,9 @@ from ..errors import InvalidRequestState, UnknownMethod
 from ..logs.refusals import RefusalLog
 from ..protocol.messages import STATE_METHODS, Call, Outcome, Outlet
 from ..rates.rate_limiter import RateLimiter
-from .completion import Completions
-from .discovery import Discoverer
-from .lists import ListRequests
+from .discovery import Discoverer, ListRequests
 from .middleware import Method, Middleware, compose, count
-from .prompts import Prompts
-from .resources import Resources
+from .prompts_and_resources import Completions, Prompts, Resources
 from .sessions import SessionRequests
 from .subscriptions import Subscriptions
 from .tasks import TaskRequests
@@ -22,12 +19,7 @@ _NO_REQUESTS = frozenset({"sessions/listen"})
 
 
 class Dispatcher:
-    """Answers calls. It knows no version of the protocol and no transport.
-
-    Args:
-        tools, prompts, resources, lists, completions, discoverer, subscriptions, tasks, sessions: have the methods.
-        rates: counts requests.
-    """
+    """Answers calls. It knows no version of the protocol and no transport."""
 
     def __init__(
         self,
@@ -81,15 +73,8 @@ class Dispatcher:
     def dispatch(self, call: Call, outlet: Outlet) -> Awaitable[Outcome]:
         """Answer a call.
 
-        Args:
-            call: the request, read and checked by its dialect.
-            outlet: takes the notes that the handler sends on its way.
-
-        Returns:
-            The outcome.
-
-        Raises:
-            RequestError: why there is none, for the client. Whatever else went wrong is in the log by then.
+        Return the outcome. Raises `RequestError` where there is none, for the client. Whatever else went wrong is in
+        the log by then.
         """
         method = self._methods.get(call.method)
         if method is None:

@@ -36,22 +36,14 @@ _NOT_CONFIRMED = {
 
 
 class ErrorReporter:
-    """Notes mistakes on our side in the log.
-
-    Args:
-        debug: whether clients see what went wrong inside.
-    """
+    """Notes mistakes on our side in the log. `debug`: whether clients see what went wrong inside."""
 
     def __init__(self, *, debug: bool) -> None:
         self._debug = debug
         self._refusals = RefusalLog()
 
     def note_changed(self, name: str) -> None:
-        """Log that a flow which has begun has arguments that no longer fit, as after a deploy that changed a tool.
-
-        Args:
-            name: the tool's.
-        """
+        """Log that a flow which has begun has arguments that no longer fit, as after a deploy that changed a tool."""
         self._refusals.note(
             "%r: the arguments of a flow that has begun do not fit it any more, so the flow ends with an error. If a "
             "deploy changed what it takes, let it take the former arguments, too, until those flows have ended",
@@ -59,11 +51,7 @@ class ErrorReporter:
         )
 
     def note_gone(self, name: str) -> None:
-        """Log that a flow which has begun is of a tool that is not here, as after a deploy that dropped or renamed it.
-
-        Args:
-            name: the tool's, as the client sent it.
-        """
+        """Log that a flow which has begun is of a tool that is not here, as after a deploy that dropped it."""
         self._refusals.note(
             "A flow that has begun is of the tool %r, which this server does not have, so the flow ends with an error. "
             "Deploy the same version everywhere, and drop a tool only when its flows have ended",
@@ -71,15 +59,7 @@ class ErrorReporter:
         )
 
     def report(self, call: Call, error: Exception) -> RequestError:
-        """Log what went wrong under a reference, unless it is in the log already.
-
-        Args:
-            call: the request that failed.
-            error: what went wrong.
-
-        Returns:
-            What the client sees of it.
-        """
+        """Log what went wrong under a reference, unless it is in the log already. Return what the client sees of it."""
         fault = self._report(call, error)
         call.trace.reference = str((fault.data or {}).get("reference", ""))
         return fault
@@ -97,12 +77,7 @@ class ErrorReporter:
     def report_task(self, call: Call, error: StoreUnavailable | InvalidRequestState) -> RequestError:
         """Log why a task can't be read, without its id, which may be all that protects it.
 
-        Args:
-            call: the request about the task.
-            error: what went wrong.
-
-        Returns:
-            What the client sees of it.
+        Return what the client sees of it.
         """
         if isinstance(error, InvalidRequestState):
             error = StoreUnavailable(f"A task does not open: {error.reason}")
@@ -110,12 +85,7 @@ class ErrorReporter:
 
 
 def problems(target: str, misfit: ArgumentsMisfit) -> str:
-    """Return what is wrong with arguments, for the model that made them.
-
-    Args:
-        target: the tool or prompt.
-        misfit: what is wrong.
-    """
+    """Return what is wrong with arguments, for the model that made them."""
     lines = [f"- {where}: {what}" if where else f"- {what}" for where, what in misfit.problems]
     return "\n".join([f"The arguments of {target} do not fit:", *lines])
 

@@ -11,9 +11,7 @@ from pydantic_core import from_json
 from ..concurrency.threads import Threads, ending_in
 from ..errors import FlowError, RequestError
 from ..flow.handler import Handler
-from ..flow.home import Home
-from ..flow.hooks import CallHook, CallInfo, Ended, Failure, Word
-from ..flow.lifespans import Lifespans
+from ..flow.home import CallHook, CallInfo, Ended, Failure, Home, Lifespans, Word
 from ..logs.failures import Noted, noting
 from ..logs.tracebacks import take_locals
 from ..protocol.callers import request_of
@@ -50,14 +48,7 @@ _NAME, _PARAMETER = b"mcp-name", b"mcp-param-"
 
 
 class HookedCalls:
-    """Serves calls, and rounds of tasks, between the hooks of their applications.
-
-    Args:
-        registry: what is called.
-        lifespans: entered before the first call, where nobody has done that.
-        threads: runs plain functions.
-        errors: logs what goes wrong in a hook.
-    """
+    """Serves calls, and rounds of tasks, between the hooks of their applications."""
 
     def __init__(self, registry: Registry, lifespans: Lifespans, threads: Threads, errors: ErrorReporter) -> None:
         self._registry = registry

@@ -87,10 +87,9 @@ def note_end(call: Call, came: Came) -> End:
 def watch(begin: Callable[[Call, Outlet], T], end: Callable[[Call, Outlet, T, Came], object]) -> Middleware:
     """Return a middleware that watches, and changes nothing.
 
-    Args:
-        begin: is called when a call, or a round of a task, begins.
-        end: is called when it has ended, and the trace says how and after how long; with what `begin` returned, and
-            what it came to.
+    `begin`: is called when a call, or a round of a task, begins.
+    `end`: is called when it has ended, and the trace says how and after how long; with what `begin` returned, and what
+        it came to.
     """
 
     def around(serve: Serve) -> Serve:

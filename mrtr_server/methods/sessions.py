@@ -35,13 +35,9 @@ LOOK_INTERVAL = 0.25
 class SessionRequests:
     """Serves what concerns a session.
 
-    Args:
-        registry: has the resources that a session may listen to.
-        states: keeps what sessions set.
-        subscriptions: carry the changes.
-        tasks: knows the tasks that a session may hear of.
-        errors: logs what goes wrong on our side.
-        authorizer: knows who may hear of what.
+    `registry`: has the resources that a session may listen to.
+    `tasks`: knows the tasks that a session may hear of.
+    `authorizer`: knows who may hear of what.
     """
 
     def __init__(
@@ -119,17 +115,11 @@ class SessionRequests:
 class SessionChanges:
     """The changes that a session's stream reports.
 
-    What the session has set counts as soon as its client has the response. The stream learns of it a moment later, by
-    a notice. So it looks again before it reports a resource, which the session may have left; and when it begins to
+    What the session has set counts as soon as its client has the response. The stream learns of it a moment later, by a
+    notice. So it looks again before it reports a resource, which the session may have left; and when it begins to
     listen to one, it asks whether that was updated meanwhile.
 
     Of several streams of a session, the newest reports.
-
-    Args:
-        call: the request for the stream.
-        states: know what the session listens to.
-        subscriptions: carry the changes.
-        tasks: knows the caller's tasks.
     """
 
     def __init__(self, call: Call, states: SessionStates, subscriptions: Subscriptions, tasks: Tasks) -> None:

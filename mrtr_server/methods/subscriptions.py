@@ -1,6 +1,7 @@
-"""`subscriptions/listen`."""
+"""`subscriptions/listen`: changes, for those who may hear of them."""
 
-from collections.abc import Callable, Iterable, Mapping
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from sys import getsizeof
 from typing import Any, Literal
 
@@ -14,17 +15,22 @@ from ..registration.registry import Registry
 from ..storage.pubsub import Fanout
 from ..tasks.notifications import with_tasks
 from ..tasks.task_service import Tasks, owner_of
-from .authorized_changes import AuthorizedChanges
 from .failures import ErrorReporter
+
+Select = Callable[[list[Change]], Coroutine[Any, Any, list[Change]]]
+"""Returns those of some changes that the listener may hear of."""
 
 _LISTENED: dict[str, Literal["tools", "prompts", "resources"]] = {
     "toolsListChanged": "tools",
     "promptsListChanged": "prompts",
     "resourcesListChanged": "resources",
 }
+
 _LISTENED_EACH: dict[str, Literal["resource", "task"]] = {"resourceSubscriptions": "resource", "taskIds": "task"}
+
 _READ = ("resources", "resourceTemplates")
 """The lists of what has URIs that can be listened to."""
+
 _FOR_NAME, _FOR_TASK = 64, 512
 """Bytes that are held for what is listened to, besides its name; of a task, what was last reported is held, too."""
 
@@ -32,18 +38,52 @@ _MOST_EACH = 1000
 """How many resources, and how many tasks, one listener may name."""
 
 
+class AuthorizedChanges:
+    """A subscription whose listener is asked about again before each delivery."""
+
+    def __init__(self, changes: Subscription, select: Select) -> None:
+        self._changes = changes
+        self._select = select
+        self._asking: asyncio.Task[list[Change]] | None = None
+
+    @property
+    def wanted(self) -> frozenset[Change]:
+        """The changes that its listener asked for, and may hear of."""
+        return self._changes.wanted
+
+    async def next(self) -> list[Change]:
+        """Wait for changes. Return an empty list when the subscription has ended."""
+        while True:
+            if self._asking is None:
+                changes = await self._changes.next()
+                if not changes:
+                    return []
+                self._asking = asyncio.create_task(self._select(changes))
+            try:
+                # The waiting is cancelled for each comment that keeps the stream alive, and then repeated.
+                told = await asyncio.shield(self._asking)
+            except asyncio.CancelledError:
+                if self._asking.cancelled():
+                    return []
+                raise
+            self._asking = None
+            if told:
+                return told
+
+    def close(self) -> None:
+        """End the subscription."""
+        self._changes.close()
+        if self._asking is not None:
+            self._asking.cancel()
+
+
 class Subscriptions:
     """Lets clients listen to changes.
 
-    Args:
-        registry: has the resources that somebody listens to.
-        tasks: knows the tasks that somebody listens to.
-        fanout: carries the changes.
-        errors: logs what goes wrong on our side.
-        authorizer: knows who may hear of what.
-        limits: how many may listen.
-        holds: counts the bytes of what they listen to.
-        offers: whether a change can happen, so that it can be listened to.
+    `authorizer`: knows who may hear of what.
+    `limits`: how many may listen.
+    `holds`: counts the bytes of what they listen to.
+    `offers`: whether a change can happen, so that it can be listened to.
     """
 
     def __init__(
@@ -96,14 +136,8 @@ class Subscriptions:
     async def subscribe(self, call: Call, wanted: frozenset[Change], *, challenges: bool) -> Subscription:
         """Start to listen to what the caller may hear of.
 
-        Args:
-            call: the request.
-            wanted: what to listen to.
-            challenges: whether missing scopes are an error; otherwise what needs them is left out.
-
-        Raises:
-            InsufficientScope: scopes are missing.
-            Full: there is no room for so many names.
+        `challenges`: whether missing scopes are an error; otherwise what needs them is left out. Raises
+        `InsufficientScope`: scopes are missing. Raises `Full` if there is no room for so many names.
         """
         portion, size = self._holds.portion(call.principal), sum(map(_size, wanted))
         if size > UNCOUNTED:

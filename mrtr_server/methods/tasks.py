@@ -15,14 +15,7 @@ from .failures import ErrorReporter
 
 
 class TaskRequests:
-    """Serves what clients ask about their tasks (the extension Tasks).
-
-    Args:
-        tasks: knows them.
-        errors: logs what goes wrong on our side.
-        cursors: seals places in lists of tasks.
-        page_size: tasks of a page.
-    """
+    """Serves what clients ask about their tasks (the extension Tasks)."""
 
     def __init__(self, tasks: Tasks, errors: ErrorReporter, cursors: Cursors, page_size: int) -> None:
         self._tasks = tasks
@@ -59,8 +52,7 @@ class TaskRequests:
     async def result(self, call: Call, outlet: Outlet) -> Outcome:
         """Serve `tasks/result` (Multi Round-Trip Requests, Persistent Workflow): wait for a question or the end.
 
-        Raises:
-            RequestError: there is no such task, or it failed.
+        Raises `RequestError` if there is no such task, or it failed.
         """
         with self._checked(call):
             return await self._tasks.wait_for_result(call, outlet)
@@ -74,8 +66,7 @@ class TaskRequests:
     async def answer(self, call: Call, outlet: Outlet) -> Outcome:
         """Serve `tasks/answer` (Multi Round-Trip Requests, Persistent Workflow): answers by the questions' names.
 
-        Raises:
-            RequestError: there is no such task.
+        Raises `RequestError` if there is no such task.
         """
         with self._checked(call):
             await self._tasks.answer(call, _answers(call), Questions.by_name)
@@ -84,8 +75,7 @@ class TaskRequests:
     async def respond(self, call: Call, outlet: Outlet) -> Outcome:
         """Serve `tasks/respond` (Multi Round-Trip Requests, Persistent Workflow): a response to one question.
 
-        Raises:
-            RequestError: there is no such task, or it is not clear which of its questions is answered.
+        Raises `RequestError` if there is no such task, or it is not clear which of its questions is answered.
         """
         with self._checked(call):
             try:

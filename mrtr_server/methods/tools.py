@@ -1,8 +1,9 @@
-"""Calls of tools: in rounds, redeemed once, or as tasks."""
+"""Tools: calls of them, in rounds, redeemed once, or as tasks; and the rounds of their tasks."""
 
-from collections.abc import Awaitable
+import logging
+from collections.abc import Awaitable, Mapping, Sequence
 from functools import partial
-from typing import assert_never
+from typing import assert_never, cast
 
 from ..errors import (
     ArgumentsMisfit,
@@ -14,10 +15,10 @@ from ..errors import (
     UnknownTarget,
 )
 from ..flow.authorization import Authorizer
-from ..flow.endings import Backgrounded, Completed, Failed, Refused
+from ..flow.endings import Asking, Backgrounded, Completed, Failed, Refused, Yielded
 from ..flow.handler import TaskTerms
-from ..flow.round_context import RoundContext
 from ..flow.round_service import RoundService
+from ..flow.states import RoundContext
 from ..protocol.messages import NEEDS_TASKS, Call, Complete, HandedOver, NeedsInput, Outcome, Outlet, TaskCreated
 from ..rates.rate_limiter import RateLimiter
 from ..registration.registry import Registry
@@ -25,21 +26,17 @@ from ..registration.tools import Tool
 from ..schema.arguments import validate_arguments
 from ..schema.results import failed
 from ..storage.health import not_executed
+from ..tasks.round_executor import TaskEnd
+from ..tasks.task_run import TaskRun
 from ..tasks.task_service import Tasks
 from .failures import ErrorReporter, problems, refused, tool_failure
+from .middleware import Middleware, Serve, compose
+
+logger = logging.getLogger("mrtr_server")
 
 
 class Tools:
-    """Calls tools.
-
-    Args:
-        registry: has the tools.
-        rounds: runs their rounds.
-        tasks: starts tasks.
-        errors: notes what goes wrong on our side.
-        authorizer: knows who may call what.
-        rates: counts the calls of tools that have a rate.
-    """
+    """Calls tools. `authorizer`: knows who may call what."""
 
     def __init__(
         self,
@@ -60,8 +57,7 @@ class Tools:
     def call(self, call: Call, outlet: Outlet) -> Awaitable[Outcome]:
         """Answer `tools/call` (Tools, Calling Tools).
 
-        Raises:
-            RequestError: there is no result that could say what went wrong.
+        Raises `RequestError` if there is no result that could say what went wrong.
         """
         tool = self._registry.find("tools", call.target)
         if tool is None:
@@ -151,9 +147,7 @@ class Tools:
     async def _start_task(self, round_: RoundContext, *, has_run: bool) -> Outcome:
         """Start a task of a round that has ended.
 
-        Args:
-            round_: the round.
-            has_run: whether it has run a step, so that it must not be run again.
+        `has_run`: whether it has run a step, so that it must not be run again.
         """
         call, journal, terms = round_.call, round_.journal, round_.handler.task
         assert terms is not None  # noqa: S101  or nothing would lead here
@@ -195,3 +189,69 @@ def _check_offer(call: Call, terms: TaskTerms | None) -> None:
     if call.task is not None and call.task.at_once and terms is None:
         message = f"{call.target!r} can't be called as a task; call it without params.task"
         raise UnknownMethod(call.method, message, {"name": call.target})
+
+
+class BackgroundTools:
+    """Runs rounds of tasks; see `TaskTools`. `authorizer`: knows who may call what."""
+
+    def __init__(self, registry: Registry, rounds: RoundService, errors: ErrorReporter, authorizer: Authorizer) -> None:
+        self._registry = registry
+        self._rounds = rounds
+        self._errors = errors
+        self._authorizer = authorizer
+        self._serve: Serve = self._run
+
+    def serve_within(self, around: Sequence[Middleware]) -> None:
+        """Run every round within middlewares from now on, of which the first is the outermost."""
+        self._serve = compose(self._run, around)
+
+    @property
+    def terms(self) -> Mapping[str, TaskTerms]:
+        """How calls become tasks, by tool; see `TaskTools.terms`."""
+        return self._registry.tasks
+
+    def answer_within(self, tool: str) -> float | None:
+        """Return how long a person has to answer, in seconds; see `TaskTools.answer_within`."""
+        found = self._registry.find("tools", tool)
+        return None if found is None else found.handler.answer_within
+
+    async def run(self, call: Call, run: TaskRun) -> TaskEnd:
+        """Run a round of a task; see `TaskTools.run`."""
+        call.trace.resume(run.journal)
+        return cast(TaskEnd, await self._serve(call, run))
+
+    async def _run(self, call: Call, outlet: Outlet) -> TaskEnd:
+        run = cast(TaskRun, outlet)
+        tool = self._registry.find("tools", call.target)
+        if tool is None:
+            raise UnknownTarget("tool", call.target)
+        if self._authorizer.guards(tool.authorize):
+            await self._check_caller(tool, call)
+        try:
+            arguments = tool.arguments.validate(call.arguments, self._rounds.limits)
+        except ArgumentsMisfit as misfit:  # the tool has changed since
+            self._errors.note_changed(tool.handler.name)
+            return Complete(failed(problems(call.target, misfit)))
+        end = await self._rounds.run_task(RoundContext(tool.handler, call, run, arguments), run)
+        match end:
+            case Asking() | Yielded() | Backgrounded():
+                return end
+            case Completed(result):
+                try:
+                    return Complete(tool.write(result))
+                except Exception as error:
+                    return tool_failure(call, error, self._errors)
+            case Refused(refusal):
+                call.trace.declined = True
+                return Complete(failed(refused(refusal)))
+            case Failed(error):
+                return tool_failure(call, error, self._errors)
+            case unknown:
+                assert_never(unknown)
+
+    async def _check_caller(self, tool: Tool, call: Call) -> None:
+        """Check that the one who began a task may still do so; what is asked has the scopes that they had then."""
+        if not await self._authorizer.still_allowed(call.caller, (tool.authorize, call.target)):
+            logger.warning("A task of %r has failed: authorize= refuses its caller", call.target)
+            unknown = UnknownTarget("tool", call.target)
+            raise InvalidParams(unknown.message, unknown.data)  # of an unknown tool, others might still run it

@@ -32,11 +32,7 @@ _WITHOUT = "It lacks the token of the page, which the server printed with the ad
 
 
 def token_of(ring: KeyRing) -> str:
-    """Return the token of the page. All processes with the same keys have the same one.
-
-    Args:
-        ring: the keys of the server.
-    """
+    """Return the token of the page. All processes with the same keys have the same one."""
     return urlsafe_b64encode(ring.derive("page")[0][1][:_TOKEN_BYTES]).decode()
 
 
@@ -50,10 +46,7 @@ def why_not_page(scope: Scope, token: str, *, reads: bool = False) -> str:
 
     Any program of this machine can send what a browser sends. Its token it can't know.
 
-    Args:
-        scope: of the request.
-        token: of the page.
-        reads: as for `why_not_local`.
+    `reads`: as for `why_not_local`.
     """
     if why_not := why_not_local(scope, reads=reads):
         return why_not
@@ -65,12 +58,10 @@ def why_not_local(scope: Scope, *, reads: bool = False) -> str:
     """Return why a request can't be from the page in a browser of this machine; empty if it is.
 
     The address of the client must be loopback. `Host` must be, too, so that no name of somebody else's can point here
-    (DNS rebinding). `Origin` must be that of the page, so that no other page can send it, not even one of another
-    port. No proxy may have sent it on, since then its address says nothing.
+    (DNS rebinding). `Origin` must be that of the page, so that no other page can send it, not even one of another port.
+    No proxy may have sent it on, since then its address says nothing.
 
-    Args:
-        scope: of the request.
-        reads: whether it only reads. A browser sends no `Origin` with a GET of the same origin.
+    `reads`: whether it only reads. A browser sends no `Origin` with a GET of the same origin.
     """
     client = scope.get("client")
     headers: Iterable[tuple[bytes, bytes]] = scope["headers"]

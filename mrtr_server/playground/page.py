@@ -50,14 +50,10 @@ _NO_STORE = (b"cache-control", b"no-store")
 class Page:
     """Serves the page.
 
-    Args:
-        path: of the endpoint, without a slash at its end.
-        ring: the keys of the server.
-        tasks: what tasks did, where the page looks inside for requests from this machine: it opens states, and sends
-            requests as other users; None where it does not.
-        token: what a request needs for that.
-        own_codec: whether states are sealed with a codec of the author's own, which the keys do not open.
-        has_auth: whether the server authenticates its callers.
+    `tasks`: what tasks did, where the page looks inside for requests from this machine: it opens states, and sends
+        requests as other users; None where it does not.
+    `own_codec`: whether states are sealed with a codec of the author's own, which the keys do not open.
+    `has_auth`: whether the server authenticates its callers.
     """
 
     def __init__(

@@ -54,11 +54,9 @@ class RoundReports:
 
     It stands directly in front of the endpoint, behind everything that authenticates.
 
-    Args:
-        endpoint: serves MCP.
-        token: of the page, where with it the page on this machine gets the steps, and may send another user along.
-            Otherwise, as where this is empty, it gets only which of several replicas answered, by a name that says
-            nothing of the machine.
+    `token`: of the page, where with it the page on this machine gets the steps, and may send another user along.
+    Otherwise, as where this is empty, it gets only which of several replicas answered, by a name that says nothing of
+    the machine.
     """
 
     def __init__(self, endpoint: ASGIApp, token: str) -> None:
@@ -108,12 +106,7 @@ def _hear(steps: dict[str, list[str]], event: Event, name: str) -> None:
 
 
 class _Report:
-    """Writes what a round did beside its reply.
-
-    Args:
-        about: what is reported.
-        send: of the ASGI application.
-    """
+    """Writes what a round did beside its reply."""
 
     def __init__(self, about: dict[str, Any], send: Send) -> None:
         self._about = about
@@ -169,9 +162,5 @@ class TaskRounds:
             seen["held"] = describe_journal(outlet.journal, values=True)
 
     def describe(self, task: str) -> JSON:
-        """Return what a task did in this process: its `rounds`, and what its journal `held` after the last of them.
-
-        Args:
-            task: its id.
-        """
+        """Return what a task did in this process: its `rounds`, and what its journal `held` after the last of them."""
         return self._seen.get(task, {"error": "No round of it has run in this process."})

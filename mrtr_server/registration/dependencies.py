@@ -21,9 +21,9 @@ from pydantic.fields import FieldInfo
 
 from ..errors import SetupError
 from ..flow.asks import Ask, Confirm, Text
+from ..flow.handler import Declared, DeclaredAsk, Dependency, Lasting, Node, Sources
 from ..flow.home import Home, identity
 from ..flow.journal import UNSET
-from ..flow.resolver import Declared, DeclaredAsk, Dependency, Lasting, Node, Sources
 from ..schema.type_parts import union_members
 from .declarations import Declaration, Depends, as_written, bind_ask, read_declaration, refuse_braces, text_parameters
 from .signatures import (

@@ -10,13 +10,11 @@ from typing import Any, Union, get_args
 from pydantic import BaseModel
 
 from ..errors import SetupError
-from ..flow.asks import Confirm, Elicit, Text, form_of
+from ..flow.asks import Confirm, Elicit, InputRequired, Text, form_of
 from ..flow.context import ASKS
-from ..flow.handler import Handler
+from ..flow.handler import DeclaredAsk, Dependency, Handler
 from ..flow.home import Home
-from ..flow.idempotency_keys import IdempotencyKey
-from ..flow.inputs import InputRequired
-from ..flow.resolver import DeclaredAsk, Dependency
+from ..flow.step_arguments import IdempotencyKey
 from ..protocol.messages import JSON
 from ..schema.stored import Stored, stored_as
 from ..schema.type_parts import union_members

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ..errors import SetupError
 from ..flow.authorization import Hook, hook_within
-from ..flow.handler import Handler
+from ..flow.handler import Dependency, Handler
 from ..flow.home import Addresses, Home, identity
-from ..flow.resolver import Dependency
 from ..protocol.messages import JSON, Change
 from ..schema.results import Write
 from ..schema.uri_templates import UriTemplate

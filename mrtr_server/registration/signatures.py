@@ -14,8 +14,8 @@ from types import FrameType, NoneType
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 from ..errors import SetupError
+from ..flow.asks import Inputs, State
 from ..flow.context import Context
-from ..flow.inputs import Inputs, State
 from ..schema.type_parts import metadata_within, resolved, union_members
 
 _PACKAGE = __name__.partition(".")[0]

@@ -8,8 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextvars import Context
 from typing import Protocol
 
-from ..concurrency.loop_watch import seconds_lost
-from ..concurrency.running import PerLoop
+from ..concurrency.running import PerLoop, seconds_lost
 from ..errors import ClocksApart, NotExecuted, StoreUnavailable
 from ..limits import STORED, Limits
 from ..logs.failures import report_failure, report_outage

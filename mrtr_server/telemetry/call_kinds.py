@@ -1,21 +1,77 @@
-"""What all calls of a kind have in common, which is made once: names, attributes, labels, and what counts them."""
+"""What calls of a kind have in common, and the labels of how a call ended: both are made once, and looked up."""
 
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
+from ..errors import Declined, InternalFault, OverBudget, ProtocolError, RequestError
+from ..methods.middleware import Came
 from ..protocol.messages import ASKING_METHODS, Call, Outlet
+from ..protocol.trace import End, Trace
 from ..tally import Count, Tally
-from .ends import Labels
 from .meters import Histogram, Record
-from .names import ENDED_ROUNDS, FLOWS, METHOD, PROMPT, RESUMES, TOOL, WAITS, Metric
+from .names import ENDED_ROUNDS, FLOWS, METHOD, PROMPT, RESUMES, TOOL, WAITS, Metric, reason_of
+
+_NO_ROOM = frozenset({"busy", "overloaded"})
+"""The errors of calls for which there is no room, and no other replica that the client could be sent to."""
+
+
+class Labels(NamedTuple):
+    """The labels of an end, and what else is counted of it."""
+
+    outcome: End
+    error: str = ""
+    """The class of its error; empty for none."""
+    code: str = ""
+    """The code of its JSON-RPC error; empty for none."""
+    ends_flow: bool = False
+    """Whether no further round of its flow is to come."""
+    had_no_room: bool = False
+    """Whether it was refused since too much runs."""
+
+
+_LABELS: Mapping[End, Labels] = {
+    "completed": Labels("completed", ends_flow=True),
+    "declined": Labels("declined", "tool_error", ends_flow=True),
+    "tool_error": Labels("tool_error", "tool_error", ends_flow=True),
+    "task": Labels("task", ends_flow=True),
+    "asked": Labels("asked"),
+    "handed_over": Labels("handed_over"),
+    "listening": Labels("listening"),
+    "cancelled": Labels("cancelled", "cancelled"),
+}
+"""Those of each end but of an error."""
+
+
+def labels_of_task(trace: Trace, came: Came) -> Labels:
+    """Return the labels of a round of a task that has come to something."""
+    return Labels(trace.end, reason_of(came)) if _is_error(came, trace) else _LABELS[trace.end]
+
+
+def labels_of_call(trace: Trace, came: Came, form: Any) -> Labels:
+    """Return the labels of a call that has come to something, and note the reference of an error in its trace.
+
+    `form`: the dialect, which has the codes of errors; None where there is none.
+    """
+    if not _is_error(came, trace):
+        return _LABELS[trace.end]
+    known = came if isinstance(came, RequestError) else InternalFault("")
+    trace.reference = trace.reference or str((known.data or {}).get("reference") or "")
+    code = "" if form is None else str(form.dump_error(known)[1]["code"])
+    ends = isinstance(came, Declined | ProtocolError | InternalFault) or (
+        isinstance(came, OverBudget) and trace.journal is not None
+    )
+    return Labels(trace.end, code or reason_of(known), code, ends, reason_of(came) in _NO_ROOM)
+
+
+def _is_error(came: Came, trace: Trace) -> TypeGuard[BaseException]:
+    return isinstance(came, BaseException) and trace.end != "cancelled"
 
 
 class Offered(NamedTuple):
     """What a server offers: only such names are shown, since any other is whatever a client sent.
 
-    Args:
-        tools, prompts, resources: their names, and the URIs of resources without templates; more may come.
+    `tools`, `prompts`, `resources`: their names, and the URIs of resources without templates; more may come.
     """
 
     tools: Container[str]
@@ -26,13 +82,8 @@ class Offered(NamedTuple):
 class CallKind:
     """A kind of call.
 
-    Args:
-        method: the method.
-        tool, prompt: the tool or prompt; empty for none, and for one that is not offered.
-        version: of the protocol, where the client names one.
-        http: the version of HTTP; empty where the call came otherwise.
-        tally: counts.
-        durations: takes how long calls take.
+    `tool`, `prompt`: the tool or prompt; empty for none, and for one that is not offered.
+    `http`: the version of HTTP; empty where the call came otherwise.
     """
 
     def __init__(
@@ -77,13 +128,7 @@ class CallKind:
 
 
 class _Numbered(dict[int, Count]):
-    """What counts under the same labels, by the number of a round, which is the last label.
-
-    Args:
-        tally: has the counts.
-        metric: what is counted.
-        labels: those before the last.
-    """
+    """What counts under the same labels, by the number of a round, which is the last label."""
 
     def __init__(self, tally: Tally, metric: Metric, labels: tuple[str, ...]) -> None:
         self._count_of = partial(tally.count_of, metric.name, *labels)
@@ -117,13 +162,7 @@ class _Endings(dict[Labels, Ended]):
 
 
 class CallKinds:
-    """Finds the kind of a call.
-
-    Args:
-        offered: what the server offers.
-        tally: counts.
-        durations: takes how long calls take.
-    """
+    """Finds the kind of a call."""
 
     def __init__(self, offered: Offered, tally: Tally, durations: Histogram) -> None:
         self._offered = offered
@@ -132,12 +171,7 @@ class CallKinds:
         self._kinds: dict[tuple[str, str, str, str], CallKind] = {}
 
     def of(self, call: Call, outlet: Outlet) -> CallKind:
-        """Return the kind of a call.
-
-        Args:
-            call: the request.
-            outlet: takes its notes, and knows how it came.
-        """
+        """Return the kind of a call."""
         scope: Any = getattr(outlet, "scope", None)
         form: Any = getattr(outlet, "dialect", None)
         http = "" if scope is None else scope.get("http_version", "")

@@ -23,9 +23,7 @@ from ..protocol.trace import Trace
 from ..storage.base import TaskRow
 from ..tally import ANSWERS, Tally
 from ..tasks.task_run import TaskRun
-from .call_kinds import CallKind, CallKinds, Ended, Offered
-from .call_log import log_call
-from .ends import Labels, labels_of_call, labels_of_task
+from .call_kinds import CallKind, CallKinds, Ended, Labels, Offered, labels_of_call, labels_of_task
 from .meters import Histogram, Meters
 from .names import (
     ASKS,
@@ -40,8 +38,8 @@ from .names import (
     TOOL,
 )
 
-if TYPE_CHECKING:  # so that OpenTelemetry is loaded only where it is used
-    from .spans import Spans, Started
+if TYPE_CHECKING:
+    from .open_telemetry import Spans, Started
 
 logger = logging.getLogger("mrtr_server")
 
@@ -60,30 +58,49 @@ KNOWN_CALLERS = 1024
 _ABOUT_RESOURCES = frozenset({"resources/read", "resources/subscribe", "resources/unsubscribe"})
 
 
-class _Begun(NamedTuple):
-    """A call, or a round of a task, that is being served.
+def log_call(name: str, fields: JSON, end: Labels, reference: str, seconds: float, trace: tuple[str, str]) -> None:
+    """Log how a call ended. Whether its level is wanted, the caller has found out.
 
-    Args:
-        span: its span; None where nobody takes spans.
-        kind: what the call is of; None of a round of a task.
-        row: the task as its round began; None of a call.
+    `name`: of the call: its method, and the tool or prompt.
+    `fields`: the facts that come before how it ended; the others are added.
+    `reference`: names what went wrong in the log; empty for nothing.
+    `trace`: the ids of the trace and of the span; empty where there is none.
     """
+    took = round(seconds * 1000, 2)
+    text = f"{name}: {end.outcome} in {took} ms"
+    fields["outcome"] = end.outcome
+    if end.error:
+        fields["error"] = end.error
+    if reference:
+        fields["reference"] = reference
+        text += f" (reference {reference})"
+    fields["ms"] = took
+    if trace[0]:
+        fields["trace_id"], fields["span_id"] = trace
+    # `logger.info` would look through the stack for the line that calls it, which is always the same here.
+    record = logging.getLogRecordFactory()(logger.name, logging.INFO, __file__, 0, text, (), None, "log_call")
+    record.fields = fields
+    logger.handle(record)
+
+
+class _Begun(NamedTuple):
+    """A call, or a round of a task, that is being served."""
 
     span: "Started | None"
+    """Its span; None where nobody takes spans."""
     kind: CallKind | None
+    """What the call is of; None of a round of a task."""
     row: TaskRow | None = None
+    """The task as its round began; None of a call."""
 
 
 class CallTelemetry:
     """Measures calls and the rounds of tasks, and logs them.
 
-    Args:
-        tally: counts them.
-        offered: what the server offers.
-        caller_of: returns the keyed digest of who calls; empty for nobody in particular.
-        spans: begins and ends their spans; None for no spans.
-        meters: take the metrics; none where nobody reads them.
-        clock: returns the time in seconds since the epoch.
+    `caller_of`: returns the keyed digest of who calls; empty for nobody in particular.
+    `spans`: begins and ends their spans; None for no spans.
+    `meters`: take the metrics; none where nobody reads them.
+    `clock`: returns the time in seconds since the epoch.
     """
 
     def __init__(

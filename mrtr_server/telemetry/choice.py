@@ -9,7 +9,7 @@ from ..extras import lacking
 from .meters import Meters
 
 if TYPE_CHECKING:
-    from .spans import Spans
+    from .open_telemetry import Spans
 
 
 @dataclass(frozen=True)
@@ -28,14 +28,10 @@ class OpenTelemetry:
 
 
 class Chosen(NamedTuple):
-    """What a server observes its calls with.
-
-    Args:
-        spans: for traces; None for none.
-        meters: for metrics.
-    """
+    """What a server observes its calls with."""
 
     spans: "Spans | None"
+    """For traces; None for none."""
     meters: Sequence[Meters]
 
 
@@ -57,9 +53,8 @@ def check(telemetry: OpenTelemetry | bool | None, *, shows_metrics: bool) -> Non
 def choose(telemetry: OpenTelemetry | bool | None, *, shows_metrics: bool) -> Chosen:
     """Return what the calls of a server are observed with.
 
-    Args:
-        telemetry: the setting; None for what is set up in this process by now.
-        shows_metrics: whether the server shows its metrics on a page.
+    `telemetry`: the setting; None for what is set up in this process by now.
+    `shows_metrics`: whether the server shows its metrics on a page.
     """
     meters: list[Meters] = []
     if shows_metrics:
@@ -72,8 +67,7 @@ def choose(telemetry: OpenTelemetry | bool | None, *, shows_metrics: bool) -> Ch
     from opentelemetry.metrics import get_meter_provider
     from opentelemetry.trace import get_tracer_provider
 
-    from .instruments import instruments_of
-    from .spans import Spans
+    from .open_telemetry import Spans, instruments_of
 
     given = telemetry if isinstance(telemetry, OpenTelemetry) else OpenTelemetry()
     tracer_provider = given.tracer_provider or get_tracer_provider()

@@ -1,10 +1,12 @@
-"""What takes the metrics of servers, and what it reads of them."""
+"""What takes the metrics of servers, and what is measured besides calls: the store, tasks, the event loop."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from ..tally import Tally
-from .names import Metric, attributes_of
+from ..concurrency.running import PerLoop, running_loop
+from ..storage.base import TaskRow
+from ..tally import TASKS, Tally
+from .names import STORE, TASK_TIME, Metric, attributes_of, reason_of
 
 Record = Callable[[float], object]
 """Takes a measurement, in the unit of its metric."""
@@ -13,14 +15,14 @@ Record = Callable[[float], object]
 Values = Mapping[tuple[str, ...], float]
 """The values of a gauge by its labels."""
 
+INTERVAL = 0.5
+"""How often the lag of an event loop is measured, in seconds."""
+
+_measured = PerLoop[bool]()
+
 
 class Gauges:
-    """What is read of a server when its metrics are collected.
-
-    Args:
-        tally: what it has counted.
-        read: returns the values of each gauge, by the name of the metric.
-    """
+    """What is read of a server when its metrics are collected."""
 
     def __init__(self, tally: Tally, read: Callable[[], Mapping[str, Values]]) -> None:
         self.tally = tally
@@ -31,12 +33,7 @@ class Meters(Protocol):
     """Takes metrics: histograms as they are measured; counters and gauges are read where they are collected."""
 
     def bind(self, metric: Metric, attributes: Mapping[str, str]) -> Record:
-        """Return what takes the measurements of a histogram that have the same labels.
-
-        Args:
-            metric: which one.
-            attributes: the labels that apply.
-        """
+        """Return what takes the measurements of a histogram that have the same labels."""
         ...
 
     def add(self, server: Gauges) -> None:
@@ -45,12 +42,7 @@ class Meters(Protocol):
 
 
 class Histogram:
-    """A histogram in all meters. Labels are bound once, since that costs more than a measurement.
-
-    Args:
-        metric: which one.
-        meters: take it.
-    """
+    """A histogram in all meters. Labels are bound once, since that costs more than a measurement."""
 
     def __init__(self, metric: Metric, meters: Sequence[Meters]) -> None:
         self._metric = metric
@@ -60,8 +52,7 @@ class Histogram:
     def of(self, *labels: str) -> Record:
         """Return what takes the measurements that have these labels.
 
-        Args:
-            labels: the values of all labels of the metric, in their order; empty for one that does not apply.
+        `labels`: the values of all labels of the metric, in their order; empty for one that does not apply.
         """
         found = self._bound.get(labels)
         if found is None:
@@ -97,3 +88,49 @@ def values_of(metric: Metric, servers: "list[Gauges]") -> dict[tuple[str, ...], 
             before = found.get(labels, 0.0)
             found[labels] = before + value if metric.is_sum else max(before, value)
     return found
+
+
+class StoreMeasures:
+    """Measures what a store does."""
+
+    def __init__(self, tally: Tally, meters: Sequence[Meters]) -> None:
+        self._tally = tally
+        self._operations = Histogram(STORE, meters)
+        self._task_times = Histogram(TASK_TIME, meters)
+
+    def took(self, method: str, seconds: float, error: Exception | None) -> None:
+        """Note what an operation took. `error`: why it failed; None if it did not."""
+        reason = "" if error is None else reason_of(error)
+        self._operations.of(method, reason)(seconds)
+
+    def added(self, row: TaskRow) -> None:
+        """Note that there is a new task."""
+        self._tally.add(TASKS, row.name, row.status)
+
+    def changed(self, row: TaskRow, to: TaskRow) -> None:
+        """Note that a task has changed."""
+        if to.status != row.status:
+            self._tally.add(TASKS, row.name, to.status)
+            if row.status == "input_required":
+                self._task_times.of(row.name, row.status)(max(0.0, to.updated - row.updated))
+
+
+def measure_lag(record: Record) -> None:
+    """Measure how late the running event loop is until it is closed, unless that is done already.
+
+    `record`: takes each measurement, in seconds.
+    """
+    if _measured.get():
+        return
+    _measured.put(True)
+    loop = running_loop()
+    due = loop.time() + INTERVAL
+
+    def look() -> None:
+        nonlocal due
+        now = loop.time()
+        record(max(0.0, now - due))
+        due = now + INTERVAL
+        loop.call_at(due, look)
+
+    loop.call_at(due, look)

@@ -25,23 +25,16 @@ LIMIT = "mrtr.limit"
 
 
 class Metric(NamedTuple):
-    """A metric.
-
-    Args:
-        name: its name.
-        kind: a counter is read from the tally of each server, a gauge from the server itself.
-        unit: as the conventions write it.
-        about: what it measures.
-        labels: the names of its attributes, in the order of the tally. One that does not apply is left out.
-        is_sum: of a gauge: whether the values of several servers in a process are added; otherwise the largest counts.
-    """
+    """A metric."""
 
     name: str
     kind: Literal["histogram", "counter", "gauge"]
     unit: str
     about: str
     labels: tuple[str, ...] = ()
+    """The names of its attributes, in the order of the tally. One that does not apply is left out."""
     is_sum: bool = True
+    """Of a gauge: whether the values of several servers in a process are added; otherwise the largest counts."""
 
 
 SECONDS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300)

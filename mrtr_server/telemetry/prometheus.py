@@ -93,10 +93,6 @@ def metrics() -> PrometheusMetrics:
 
 
 def render(accept: str) -> tuple[bytes, str]:
-    """Return all metrics of the process, and their content type.
-
-    Args:
-        accept: the header of that name.
-    """
+    """Return all metrics of the process, and their content type."""
     encode, content_type = choose_encoder(accept)
     return encode(REGISTRY), content_type

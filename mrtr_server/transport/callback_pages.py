@@ -27,7 +27,7 @@ from ..errors import (
     ToolError,
     Unavailable,
 )
-from ..flow.hooks import is_async
+from ..flow.home import is_async
 from ..logs.failures import report_failure, report_outage
 from ..logs.refusals import RefusalLog
 from ..protocol.callers import Principal, principal_of

@@ -9,16 +9,16 @@ import weakref
 
 import pytest
 
-from mrtr_server.concurrency import loop_watch
-from mrtr_server.concurrency.loop_watch import seconds_lost, watch_loop
+from mrtr_server.concurrency import running
+from mrtr_server.concurrency.running import seconds_lost, watch_loop
 
 from ..support.serving import wait_until
 
 
 @pytest.fixture(autouse=True)
 def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loop_watch, "INTERVAL", 0.02)
-    monkeypatch.setattr(loop_watch, "TOLD_SECONDS", 1.5)  # longer than a busy machine pauses
+    monkeypatch.setattr(running, "INTERVAL", 0.02)
+    monkeypatch.setattr(running, "TOLD_SECONDS", 1.5)  # longer than a busy machine pauses
 
 
 def watchers() -> set[threading.Thread]:

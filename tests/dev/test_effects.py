@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from mrtr_server.dev.audit_events import DESCRIBED, describe_statement
-from mrtr_server.dev.effects import EffectWatch
+from mrtr_server.dev.effects import DESCRIBED, EffectWatch, describe_statement
 
 from ..support.serving import ROOT, without_settings
 

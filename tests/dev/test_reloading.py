@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from mrtr_server.dev.effects import shown_path
-from mrtr_server.dev.reloading import changed_names, left_out
+from mrtr_server.dev.process import changed_names, left_out
 
 
 def test_folders_of_environments_and_builds_are_left_out(tmp_path: Path) -> None:

@@ -10,9 +10,8 @@ import pytest
 from mrtr_server import Limits
 from mrtr_server.errors import Busy
 from mrtr_server.flow import admission
-from mrtr_server.flow.admission import Admission
+from mrtr_server.flow.admission import Admission, TurnEnd
 from mrtr_server.flow.endings import YieldReason
-from mrtr_server.flow.waiting_line import TurnEnd
 
 from ..support.serving import TIMEOUT
 from ..support.virtual_time import VirtualTime

@@ -40,8 +40,7 @@ from mrtr_server import (
     TextContent,
 )
 from mrtr_server.errors import InvalidAnswer
-from mrtr_server.flow.asks import Ask
-from mrtr_server.flow.inputs import reader
+from mrtr_server.flow.asks import Ask, reader
 from mrtr_server.flow.journal import UNSET
 from mrtr_server.protocol.messages import Question
 from mrtr_server.schema.forms import snake_case

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import pytest
 
 from mrtr_server import Context, IdempotencyKey, KeyRing, MRTRServer, SetupError
-from mrtr_server.flow.idempotency_keys import key_parameter
+from mrtr_server.flow.step_arguments import key_parameter
 from mrtr_server.testing import AsyncClient, replica, yes
 
 if TYPE_CHECKING:

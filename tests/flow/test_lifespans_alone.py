@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from mrtr_server.flow.home import Home
-from mrtr_server.flow.lifespans import Lifespans
+from mrtr_server.flow.home import Home, Lifespans
 
 ONE, TWO = Home("one"), Home("two")
 

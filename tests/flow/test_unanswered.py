@@ -7,7 +7,7 @@ import pytest
 
 from mrtr_server import Context, Elicit, InputRequired, Inputs, Limits, MRTRServer, Principal, RateLimits
 from mrtr_server.errors import RateLimited
-from mrtr_server.flow import unanswered
+from mrtr_server.flow import states
 from mrtr_server.flow.journal import Journal
 from mrtr_server.protocol.messages import Call
 from mrtr_server.rates.rate_limiter import RateLimiter
@@ -163,7 +163,7 @@ async def test_where_anything_has_a_rate_the_budget_of_flows_counts_in_its_place
 
 
 async def test_what_is_counted_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unanswered, "MOST_COUNTED", 10)
+    monkeypatch.setattr(states, "MOST_COUNTED", 10)
     site = AskingSite(most=1)
     ann = site.as_("ann")
     first = [(await ann.flow("greet", greeting=str(number)).start()).status for number in range(10)]
@@ -174,7 +174,7 @@ async def test_what_is_counted_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 async def test_other_questions_hardly_reset_a_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unanswered, "MOST_COUNTED", 10)
+    monkeypatch.setattr(states, "MOST_COUNTED", 10)
     site = AskingSite(most=5)
     ann = site.as_("ann")
     for _ in range(5):
@@ -191,7 +191,7 @@ async def test_other_questions_hardly_reset_a_count(monkeypatch: pytest.MonkeyPa
 )
 def test_nothing_is_remembered_where_it_does_not_count(most: int | None, has_rates: bool, counts: int) -> None:
     rates = cast(RateLimiter, SimpleNamespace(is_on=has_rates))
-    asks = unanswered.UnansweredAsks(Limits(unanswered_asks=most), rates, lambda: 0.0)
+    asks = states.UnansweredAsks(Limits(unanswered_asks=most), rates, lambda: 0.0)
     asks.asked(Call("tools/call", {}), ["bound"], Journal(0.0), 0.0)
     assert len(asks._counts) == counts
 
@@ -203,7 +203,7 @@ class Counter:
         self.now = 0.0
         self.rates = SimpleNamespace(is_on=False)
         limits = Limits(unanswered_asks=most)
-        self.asks = unanswered.UnansweredAsks(limits, cast(RateLimiter, self.rates), lambda: self.now)
+        self.asks = states.UnansweredAsks(limits, cast(RateLimiter, self.rates), lambda: self.now)
 
     def ask(self, call: Call, bound_to: str = "it") -> Journal:
         """End a round of a request with a question; return its journal."""
@@ -293,7 +293,7 @@ def test_rates_that_are_turned_on_later_count_in_its_place() -> None:
 
 
 def test_what_is_new_where_all_are_counted_takes_one_from_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unanswered, "MOST_COUNTED", 3)
+    monkeypatch.setattr(states, "MOST_COUNTED", 3)
     counter = Counter(most=9)
     for times, name in ((1, "a"), (2, "b"), (3, "c")):
         for _ in range(times):

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from mrtr_server import Limits
-from mrtr_server.flow.waiting_line import TurnEnd, WaitingLine
+from mrtr_server.flow.admission import TurnEnd, WaitingLine
 
 from ..support.virtual_time import VirtualTime
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from mrtr_server.methods.authorized_changes import AuthorizedChanges, Select
+from mrtr_server.methods.subscriptions import AuthorizedChanges, Select
 from mrtr_server.protocol.messages import Change, Subscription
 from mrtr_server.storage.pubsub import InProcessFanout
 

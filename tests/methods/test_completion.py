@@ -8,8 +8,8 @@ from mrtr_server import Caller, MRTRServer, ToolError
 from mrtr_server.errors import InternalFault, InvalidParams, OverBudget, ProtocolError, UnknownMethod, UnknownTarget
 from mrtr_server.flow.authorization import Authorizer
 from mrtr_server.limits import LONGEST_KEY, LONGEST_NAME
-from mrtr_server.methods.completion import Completions
 from mrtr_server.methods.failures import ErrorReporter
+from mrtr_server.methods.prompts_and_resources import Completions
 from mrtr_server.protocol.messages import Call
 
 from ..support.methods import Notes, body

@@ -10,7 +10,7 @@ from mrtr_server.crypto.place_codec import Cursors
 from mrtr_server.errors import InvalidParams, OverBudget
 from mrtr_server.flow.authorization import Authorizer
 from mrtr_server.limits import LONGEST_NAME
-from mrtr_server.methods.lists import ListRequests
+from mrtr_server.methods.discovery import ListRequests
 from mrtr_server.protocol.messages import Call, Complete
 
 from ..support.methods import Notes, body

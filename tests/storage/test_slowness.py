@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from mrtr_server.concurrency import loop_watch
+from mrtr_server.concurrency import running
 from mrtr_server.storage.health import CALM_SECONDS, SLOW_SECONDS, Slowness
 
 
@@ -36,10 +36,10 @@ def test_is_told_once_and_so_is_its_end(caplog: pytest.LogCaptureFixture) -> Non
 def test_time_in_which_the_process_stood_still_does_not_count(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loop_watch, "INTERVAL", 0.02)
+    monkeypatch.setattr(running, "INTERVAL", 0.02)
 
     async def block() -> None:
-        loop_watch.watch_loop()
+        running.watch_loop()
         await asyncio.sleep(0.1)
         began = time.monotonic()
         time.sleep(SLOW_SECONDS + 0.2)  # noqa: ASYNC251  which is the fault

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from mrtr_server import BearerTokens, Context, Limits, MRTRServer, StoreUnavailable, Task
-from mrtr_server.flow.overload_log import CALM_SECONDS, Overload
+from mrtr_server.flow.admission import CALM_SECONDS, Overload
 from mrtr_server.storage.health import Outage
 from mrtr_server.telemetry.names import LOG_FIELDS
 from mrtr_server.testing import Client, Clock, yes

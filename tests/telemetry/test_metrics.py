@@ -18,7 +18,7 @@ from mrtr_server.tally import Tally
 from mrtr_server.tasks.records import TaskRecords
 from mrtr_server.tasks.task_run import TaskRun
 from mrtr_server.tasks.task_service import Tasks
-from mrtr_server.telemetry import lag
+from mrtr_server.telemetry import meters
 from mrtr_server.telemetry.names import BUCKETS, METRICS
 from mrtr_server.testing import Client, decline, no, yes
 
@@ -302,12 +302,12 @@ class TestTheStore:
 
 class TestTheLoop:
     def test_how_late_it_is(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(lag, "INTERVAL", 0.01)
+        monkeypatch.setattr(meters, "INTERVAL", 0.01)
         found: list[float] = []
 
         async def scene() -> None:
-            lag.measure_lag(found.append)
-            lag.measure_lag(lambda _: pytest.fail("it is measured already"))
+            meters.measure_lag(found.append)
+            meters.measure_lag(lambda _: pytest.fail("it is measured already"))
             time.sleep(0.1)  # noqa: ASYNC251  this is what is measured
             while not found:  # noqa: ASYNC110  a timer is no event
                 await asyncio.sleep(0.001)
@@ -319,7 +319,7 @@ class TestTheLoop:
     async def test_it_is_measured_wherever_a_server_runs(self, observed: Observed) -> None:
         app = server(observed)
         await send(app, modern("tools/list"))
-        await asyncio.sleep(lag.INTERVAL * 1.5)
+        await asyncio.sleep(meters.INTERVAL * 1.5)
         assert observed.value("mrtr.server.event_loop.lag") >= 1
 
     @pytest.mark.anyio

@@ -10,7 +10,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from mrtr_server import Context, Elicit, InputRequired, Inputs, Limits, MRTRServer, Task, ToolError
 from mrtr_server.telemetry.names import SPAN_ATTRIBUTES
-from mrtr_server.telemetry.spans import LONGEST, read
+from mrtr_server.telemetry.open_telemetry import LONGEST, read
 from mrtr_server.testing import Client, no, yes
 
 from ..conftest import Serve

@@ -1,12 +1,15 @@
-"""Spans, as OpenTelemetry's semantic conventions for MCP have them, and the context that they begin in."""
+"""Spans and metrics of OpenTelemetry, as its semantic conventions for MCP have them. Extra: `otel`."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
+from weakref import WeakKeyDictionary, WeakSet
 
 from opentelemetry import context, propagate, trace
 from opentelemetry.baggage.propagation import W3CBaggagePropagator
 from opentelemetry.context import Context
+from opentelemetry.metrics import CallbackOptions, Histogram, MeterProvider, Observation
 from opentelemetry.propagators.textmap import Getter, TextMapPropagator
 from opentelemetry.trace import (
     Link,
@@ -23,7 +26,8 @@ from opentelemetry.trace import (
 
 from .._version import __version__
 from ..protocol.messages import Call
-from .instruments import SCHEMA, SCOPE
+from .meters import Gauges, Record, counts_of, values_of
+from .names import BUCKETS, METRICS, Metric, attributes_of
 
 LONGEST: Mapping[str, int] = {"traceparent": 256, "tracestate": 512, "baggage": 8192}
 """What is taken of the context that a client sends, and how long each of it may be, in characters."""
@@ -38,26 +42,20 @@ _EMPTY = Context()
 Started = tuple[Span, Any]
 """A span, and what restores the context that was there before it."""
 
+SCHEMA = "https://opentelemetry.io/schemas/1.40.0"
+
+SCOPE = "mrtr_server"
+
 
 class Spans:
-    """Begins and ends spans.
-
-    Args:
-        provider: makes the tracer.
-    """
+    """Begins and ends spans."""
 
     def __init__(self, provider: TracerProvider) -> None:
         self._tracer = provider.get_tracer(SCOPE, __version__, schema_url=SCHEMA)
         self._propagated = _Propagated()
 
     def begin_call(self, name: str, attributes: Mapping[str, Any], call: Call) -> Started:
-        """Begin the span of a request; what its handler begins goes below it.
-
-        Args:
-            name: of the span.
-            attributes: what is known of the request.
-            call: the request.
-        """
+        """Begin the span of a request; what its handler begins goes below it."""
         parent, links = self._parent_of(call)
         span = self._tracer.start_span(name, parent, SpanKind.SERVER, attributes, links)
         return span, context.attach(trace.set_span_in_context(span, parent))
@@ -97,10 +95,7 @@ class Spans:
     def begin_task(self, name: str, attributes: Mapping[str, Any], first: str) -> Started:
         """Begin the span of a round of a task, in a trace of its own: there is no request that it belongs to.
 
-        Args:
-            name: of the span.
-            attributes: what is known of the task.
-            first: the first round of its flow, see `trace_parent`.
+        `first`: the first round of its flow, see `trace_parent`.
         """
         found = read(first)
         links = None if found is None else [Link(found)]
@@ -114,12 +109,10 @@ class Spans:
     def describe(self, started: Started, attributes: Mapping[str, Any], error: str, why: str, first: str = "") -> None:
         """Add to a recorded span what is known at its end.
 
-        Args:
-            started: what `begin_call` or `begin_task` returned.
-            attributes: what is known by now.
-            error: the class of the error that it ended with; empty for none.
-            why: what may be said about that: nothing that a client or a handler wrote.
-            first: the first round of its flow, which the span is linked to; empty if it is that itself.
+        `started`: what `begin_call` or `begin_task` returned.
+        `error`: the class of the error that it ended with; empty for none.
+        `why`: what may be said about that: nothing that a client or a handler wrote.
+        `first`: the first round of its flow, which the span is linked to; empty if it is that itself.
         """
         span = started[0]
         if first and (found := read(first)) is not None:
@@ -129,11 +122,7 @@ class Spans:
             span.set_status(Status(StatusCode.ERROR, why or None))
 
     def end(self, started: Started) -> None:
-        """End a span.
-
-        Args:
-            started: what `begin_call` or `begin_task` returned.
-        """
+        """End a span. `started`: what `begin_call` or `begin_task` returned."""
         span, before = started
         context.detach(before)
         span.end()
@@ -177,8 +166,7 @@ class _Propagated:
     def from_meta(self, meta: Mapping[str, Any]) -> Context | None:
         """Return the context that `_meta` carries (W3C Trace Context, W3C Baggage); None for none, or a malformed one.
 
-        Args:
-            meta: has a `traceparent`.
+        `meta`: has a `traceparent`.
         """
         given: Any = meta["traceparent"]
         state: Any = meta.get("tracestate")
@@ -222,3 +210,56 @@ class _Headers(Getter[Mapping[bytes, bytes]]):
 
 
 _HEADERS = _Headers()
+
+
+class Instruments:
+    """The instruments of one provider, which all servers of the process share; see `Meters`."""
+
+    def __init__(self, provider: MeterProvider) -> None:
+        meter = provider.get_meter(SCOPE, __version__, schema_url=SCHEMA)
+        self._servers: WeakSet[Gauges] = WeakSet()
+        self._histograms: dict[str, Histogram] = {}
+        for metric in METRICS:
+            name, unit, about = metric.name, metric.unit, metric.about
+            if metric.kind == "histogram":
+                self._histograms[name] = meter.create_histogram(
+                    name, unit, about, explicit_bucket_boundaries_advisory=BUCKETS[name]
+                )
+            elif metric.kind == "counter":
+                meter.create_observable_counter(name, [self._counter(metric)], unit, about)
+            else:
+                make = meter.create_observable_up_down_counter if metric.is_sum else meter.create_observable_gauge
+                make(name, [self._gauge(metric)], unit, about)
+
+    def bind(self, metric: Metric, attributes: Mapping[str, str]) -> Record:
+        """Return what takes the measurements of a histogram; see `Meters`."""
+        return partial(self._histograms[metric.name].record, attributes=attributes)
+
+    def add(self, server: Gauges) -> None:
+        """Show what a server has counted; see `Meters`."""
+        self._servers.add(server)
+
+    def _counter(self, metric: Metric) -> Callable[[CallbackOptions], Iterable[Observation]]:
+        def observe(_: CallbackOptions) -> Iterable[Observation]:
+            found = counts_of(metric, list(self._servers))
+            return [Observation(count, attributes_of(metric, labels)) for labels, count in found.items()]
+
+        return observe
+
+    def _gauge(self, metric: Metric) -> Callable[[CallbackOptions], Iterable[Observation]]:
+        def observe(_: CallbackOptions) -> Iterable[Observation]:
+            found = values_of(metric, list(self._servers))
+            return [Observation(value, attributes_of(metric, labels)) for labels, value in found.items()]
+
+        return observe
+
+
+_of_providers: WeakKeyDictionary[Any, Instruments] = WeakKeyDictionary()
+
+
+def instruments_of(provider: MeterProvider) -> Instruments:
+    """Return the instruments of a provider; a name must not be registered there twice."""
+    found = _of_providers.get(provider)
+    if found is None:
+        found = _of_providers[provider] = Instruments(provider)
+    return found
