@@ -18,8 +18,15 @@ from .well_formed import well_formed, write_json
 _LONGEST_RETRY = 10
 """How many digits a time to come back after may have, at most."""
 
-
 _EMPTY_LINES = re.compile(rb"(\n\r?\n)(?:\r?\n)+")
+
+ACCEPTED = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
+"""The headers of every message that is posted."""
+
+HEADER_MISMATCH = ModernDialect.codes[HeaderMismatch][1]
+"""The code of the error for headers that do not say what the body says."""
+
+_PREFIX = VERSION_FIELD.rpartition("/")[0] + "/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,18 +96,6 @@ class EventReader(Generic[E]):
             int(retry) if retry.isdecimal() and len(retry) < _LONGEST_RETRY else None,
             raw,
         )
-
-
-ACCEPTED = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
-"""The headers of every message that is posted."""
-
-HEADER_MISMATCH = ModernDialect.codes[HeaderMismatch][1]
-"""The code of the error for headers that do not say what the body says."""
-
-TARGETS = NAME_FIELDS
-"""The parameter that names what a method is about, by method."""
-
-_PREFIX = VERSION_FIELD.rpartition("/")[0] + "/"
 
 
 class About(NamedTuple):

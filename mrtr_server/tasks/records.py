@@ -50,6 +50,13 @@ MOST_WAITING = 256 * 1024
 _SHORTEST_KEEP = 60.0
 
 
+NOTHING_LEFT: Mapping[str, Any] = {"call": b"", "journal": b"", "questions": b""}
+"""What a task that was completed or cancelled keeps of its flow."""
+
+CANCELLED: Mapping[str, Any] = {"status": "cancelled", "message": "", **NOTHING_LEFT}
+"""The changes that cancel a task. Its lease stays: its worker gives it back when nothing of it runs any more."""
+
+
 class TaskPieces:
     """Keeps pieces of the results of tasks, and finds them."""
 
@@ -172,13 +179,6 @@ def _key(id: str, first: int) -> str:
 
 def _place(id: str, owner: str, first: int) -> bytes:
     return to_json([id, owner, first]) + b"\n"
-
-
-NOTHING_LEFT: Mapping[str, Any] = {"call": b"", "journal": b"", "questions": b""}
-"""What a task that was completed or cancelled keeps of its flow."""
-
-CANCELLED: Mapping[str, Any] = {"status": "cancelled", "message": "", **NOTHING_LEFT}
-"""The changes that cancel a task. Its lease stays: its worker gives it back when nothing of it runs any more."""
 
 
 class TaskRecords:

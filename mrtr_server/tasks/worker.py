@@ -31,6 +31,23 @@ RESERVED_LEASE_SECONDS = 5.0
 """Lease of a task that is stored for this worker, until it has begun, in seconds."""
 
 
+POLL_INTERVAL = 1.0
+"""How often a worker looks for tasks without a notification, in seconds."""
+
+HEARTBEAT_INTERVAL = 0.5
+"""How often it renews its leases, and learns what was cancelled, in seconds."""
+
+SKIP_TASK_SECONDS = 2.0
+"""How long this worker skips a task that it can't run, in seconds."""
+
+SHUTDOWN_WAIT_FRACTION = 1 / 4
+"""Fraction of the time left after the cut-off that each wait for cancelled work may take."""
+
+_MOST_OVERDUE = 100
+
+_MOST_NAMED = 20
+
+
 class Reservation:
     """A place that is kept for one task: it is stored as taken, so no worker has to claim it."""
 
@@ -120,22 +137,6 @@ class WorkerPlaces:
             return True
         places = self.divided()
         return places.spare > 0 or not places.has_share(caller)
-
-
-POLL_INTERVAL = 1.0
-"""How often a worker looks for tasks without a notification, in seconds."""
-
-HEARTBEAT_INTERVAL = 0.5
-"""How often it renews its leases, and learns what was cancelled, in seconds."""
-
-SKIP_TASK_SECONDS = 2.0
-"""How long this worker skips a task that it can't run, in seconds."""
-
-SHUTDOWN_WAIT_FRACTION = 1 / 4
-"""Fraction of the time left after the cut-off that each wait for cancelled work may take."""
-
-_MOST_OVERDUE = 100
-_MOST_NAMED = 20
 
 
 class Worker:

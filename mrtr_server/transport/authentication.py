@@ -41,6 +41,12 @@ _OPEN_TO_ALL = {"Access-Control-Allow-Origin": "*"}
 """It is public, and clients in browsers read it before they have a token."""
 
 
+RETRY_AFTER = 5
+"""When to come again while nobody can tell whether a token is valid, in seconds."""
+
+_UNVERIFIED = "The token can't be verified now; try again"
+
+
 class ResourceMetadata:
     """Serves the metadata, at the well-known path and at the one that ends with the path of the endpoint."""
 
@@ -177,12 +183,6 @@ class Challenges:
             "resource_metadata": self._metadata.url(scope) if self._metadata is not None else "",
         }
         return "Bearer " + ", ".join(f'{name}="{value}"' for name, value in parameters.items() if value)
-
-
-RETRY_AFTER = 5
-"""When to come again while nobody can tell whether a token is valid, in seconds."""
-
-_UNVERIFIED = "The token can't be verified now; try again"
 
 
 class Authentication:

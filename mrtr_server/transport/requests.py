@@ -40,6 +40,10 @@ from ..telemetry.names import reason_of
 logger = logging.getLogger("mrtr_server")
 
 
+STEP = 1e-6
+"""By how much progress grows that only shows that the call is still open."""
+
+
 class InFlight:
     """Knows the task of each request, and cancels the requests that a shutdown has no time left for.
 
@@ -162,10 +166,6 @@ def named(call: Call | None) -> str:
 def _shown(call: Call) -> str:
     """Return what the log shows of what a request is about: not the whole id of a task, which may protect it alone."""
     return call.target[: 8 if call.method.startswith("tasks/") else 200]
-
-
-STEP = 1e-6
-"""By how much progress grows that only shows that the call is still open."""
 
 
 class OpenCallNotes:

@@ -42,6 +42,14 @@ _SSE_HEADERS = [
 _SSE_HEAD = b"".join(b"%b: %b\r\n" % header for header in _SSE_HEADERS)
 
 
+BACKLOG_BYTES = 256 * 1024
+"""How many bytes of log messages wait for a slow client at most."""
+
+_PROGRESS = "progress"
+
+_EVENT = b"event: message\ndata: %b\n\n"
+
+
 class ResponseWriter:
     """Writes one response.
 
@@ -219,13 +227,6 @@ def closing(scope: Scope, send: Send) -> Send:
         return send(message)
 
     return send_closing
-
-
-BACKLOG_BYTES = 256 * 1024
-"""How many bytes of log messages wait for a slow client at most."""
-
-_PROGRESS = "progress"
-_EVENT = b"event: message\ndata: %b\n\n"
 
 
 class Frame(bytes):

@@ -28,6 +28,9 @@ RETRY_AFTER = 1
 """When to retry while the server is not ready, in seconds. Another replica may be ready now."""
 
 
+_PORT = re.compile(r":[0-9]{1,5}$")
+
+
 class Probes:
     """Answers `health` and `ready`, in the same folder as the endpoint."""
 
@@ -75,9 +78,6 @@ class Probes:
                 headers.append((b"retry-after", b"%d" % RETRY_AFTER))
         body = b"" if scope["method"] == "HEAD" else b'{"status":"%b"%b}' % (says.encode(), more)
         await respond(send, status, body, *headers)
-
-
-_PORT = re.compile(r":[0-9]{1,5}$")
 
 
 class MetricsPage:

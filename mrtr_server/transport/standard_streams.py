@@ -22,6 +22,18 @@ INPUT, OUTPUT, ERROR = 0, 1, 2
 """The descriptors that every process begins with."""
 
 
+T = TypeVar("T")
+
+CHUNK = 64 * 1024
+"""How much is read at once, in bytes."""
+
+BACKLOG_BYTES = 256 * 1024
+"""How many bytes wait for a slow client before log messages are dropped, and no more is read."""
+
+Line = bytes | None
+"""A line without its end; None in place of one that is too long."""
+
+
 @dataclass(frozen=True, slots=True)
 class StandardStreams:
     """Where messages come from, and where they go."""
@@ -84,20 +96,6 @@ if sys.platform == "win32":  # pragma: no cover
             ctypes.windll.kernel32.SetStdHandle(handle, msvcrt.get_osfhandle(descriptor))
 
 
-T = TypeVar("T")
-
-CHUNK = 64 * 1024
-"""How much is read at once, in bytes."""
-
-BACKLOG_BYTES = 256 * 1024
-"""How many bytes wait for a slow client before log messages are dropped, and no more is read."""
-
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-
-Line = bytes | None
-"""A line without its end; None in place of one that is too long."""
-
-
 class Splitter:
     """Splits what is read into lines. A line that is longer than the limit, in bytes, is never kept as a whole."""
 
@@ -105,7 +103,6 @@ class Splitter:
         self._limit = limit
         self._parts: list[bytes] = []
         self._size = 0
-        self._is_first = True
 
     def feed(self, data: bytes) -> list[Line]:
         """Return the lines that end in some bytes."""
@@ -132,9 +129,6 @@ class Splitter:
         line = None if self._size > self._limit else b"".join(self._parts)
         self._parts.clear()
         self._size = 0
-        if self._is_first:
-            self._is_first = False
-            return line and line.removeprefix(_BYTE_ORDER_MARK)
         return line
 
 

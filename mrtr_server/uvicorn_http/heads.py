@@ -27,6 +27,34 @@ _ASKING = frozenset({b"upgrade", b"http2-settings"})
 
 _CONNECT = b"CONNECT"
 
+MOST_HEADS = 4
+"""Heads that are kept for a connection."""
+
+LONGEST_HEAD = 4096
+"""Bytes of a head that is kept."""
+
+MOST_DIGITS = 5
+"""Digits of the length of a body that is taken at once, about as much as uvicorn keeps for an application to take."""
+
+LESSONS = 8
+"""Heads that are kept without one of them coming again, until no more are."""
+
+_END = b"\r\n\r\n"
+
+_LENGTH = re.compile(rb"\r\ncontent-length: ([1-9][0-9]*)\r", re.IGNORECASE)
+
+_LENGTH_NAME = b"content-length"
+
+_CHANGING = frozenset({b"expect", b"transfer-encoding", b"upgrade"})
+"""Headers by which a request is not plain."""
+
+_FORWARDED = frozenset({b"x-forwarded-for", b"x-forwarded-proto"})
+
+_NESTED = {"asgi", "headers", "state"}
+"""What is in a scope that an application could change."""
+
+_PLAIN = (str, bytes, tuple, type(None))
+
 
 class Parser(HttpRequestParser):
     """httptools' parser of requests, which ignores that they ask for another protocol than WebSocket."""
@@ -84,29 +112,6 @@ def ignoring_upgrades(base: Any) -> Any:
         return base
     return type(base.__name__, (IgnoredUpgrades, base), {})
 
-
-MOST_HEADS = 4
-"""Heads that are kept for a connection."""
-
-LONGEST_HEAD = 4096
-"""Bytes of a head that is kept."""
-
-MOST_DIGITS = 5
-"""Digits of the length of a body that is taken at once, about as much as uvicorn keeps for an application to take."""
-
-LESSONS = 8
-"""Heads that are kept without one of them coming again, until no more are."""
-
-_END = b"\r\n\r\n"
-_LENGTH = re.compile(rb"\r\ncontent-length: ([1-9][0-9]*)\r", re.IGNORECASE)
-_LENGTH_NAME = b"content-length"
-_CHANGING = frozenset({b"expect", b"transfer-encoding", b"upgrade"})
-"""Headers by which a request is not plain."""
-
-_FORWARDED = frozenset({b"x-forwarded-for", b"x-forwarded-proto"})
-_NESTED = {"asgi", "headers", "state"}
-"""What is in a scope that an application could change."""
-_PLAIN = (str, bytes, tuple, type(None))
 
 _OF_PROXIES = ProxyHeadersMiddleware.__call__.__code__
 _PASSES_ON = frozenset(_OF_PROXIES.co_names) <= frozenset(

@@ -55,10 +55,6 @@ class TestSplitter:
         assert splitter.feed(b"a\n") == [b"a"]
         assert splitter.last() == []
 
-    def test_a_byte_order_mark_at_the_beginning_is_no_part_of_the_first_line(self) -> None:
-        splitter = Splitter(10)
-        assert splitter.feed(b"\xef\xbb") + splitter.feed(b"\xbfa\n\xef\xbb\xbfb\n") == [b"a", b"\xef\xbb\xbfb"]
-
 
 class TestReader:
     async def test_it_reads_no_more_than_is_wanted(self, pipe: tuple[int, int]) -> None:
