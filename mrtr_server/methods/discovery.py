@@ -102,7 +102,6 @@ def _capabilities(has: Collection[Registered]) -> JSON:
 class ListRequests:
     """Lists what there is, page by page (Pagination). Callers who may not use something do not see it.
 
-    `authorizer`: knows who may use what.
     `ttl`: how long a client may keep a list, in seconds.
     `scope`: who may share a kept list; one that depends on who asks is private.
     """

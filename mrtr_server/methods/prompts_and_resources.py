@@ -89,7 +89,7 @@ def _named(call: Call) -> JSON:
 
 
 class Prompts:
-    """Serves prompts. `authorizer`: knows who may get what."""
+    """Serves prompts."""
 
     def __init__(self, registry: Registry, rounds: Rounds, authorizer: Authorizer) -> None:
         self._registry = registry
@@ -115,7 +115,7 @@ class Prompts:
 
 
 class Resources:
-    """Serves resources. `authorizer`: knows who may read what."""
+    """Serves resources."""
 
     def __init__(self, registry: Registry, rounds: Rounds, authorizer: Authorizer) -> None:
         self._registry = registry
@@ -153,7 +153,6 @@ class Resources:
 class Completions:
     """Suggests values for arguments of prompts and variables of templates.
 
-    `authorizer`: knows who may use what.
     `are_declared`: returns whether completions were declared to clients.
     """
 

@@ -37,7 +37,6 @@ class SessionRequests:
 
     `registry`: has the resources that a session may listen to.
     `tasks`: knows the tasks that a session may hear of.
-    `authorizer`: knows who may hear of what.
     """
 
     def __init__(

@@ -80,7 +80,6 @@ class AuthorizedChanges:
 class Subscriptions:
     """Lets clients listen to changes.
 
-    `authorizer`: knows who may hear of what.
     `limits`: how many may listen.
     `holds`: counts the bytes of what they listen to.
     `offers`: whether a change can happen, so that it can be listened to.

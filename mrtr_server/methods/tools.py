@@ -36,7 +36,7 @@ logger = logging.getLogger("mrtr_server")
 
 
 class Tools:
-    """Calls tools. `authorizer`: knows who may call what."""
+    """Serves `tools/call`."""
 
     def __init__(
         self,
@@ -192,7 +192,7 @@ def _check_offer(call: Call, terms: TaskTerms | None) -> None:
 
 
 class BackgroundTools:
-    """Runs rounds of tasks; see `TaskTools`. `authorizer`: knows who may call what."""
+    """Runs rounds of tasks; see `TaskTools`."""
 
     def __init__(self, registry: Registry, rounds: RoundService, errors: ErrorReporter, authorizer: Authorizer) -> None:
         self._registry = registry
