@@ -191,11 +191,10 @@ class RoundService:
     def _begin(self, round_: RoundContext, reports: Reports[YieldReason] = NO_REPORTS) -> Awaitable[RoundEnd]:
         """Run the handler of a round, or of a round of a task."""
         handler, call, journal, task = round_.handler, round_.call, round_.journal, round_.task
-        arguments, round_.arguments = round_.arguments, {}  # the handler alone holds them, so that they end with it
         takes_early = task is None and not handler.single_use
         if handler.is_pure:
             pure = Round(call, journal, handler.name, self._callbacks, takes_early, reports)
-            return run_pure(handler, arguments, pure, self._threads)
+            return run_pure(handler, round_.arguments, pure, self._threads)
         lifespans, opened = self._lifespans, UNSET
         if lifespans is not None and lifespans.known:
             opened = lifespans.here.get(handler.homes[-1], UNSET)
@@ -215,7 +214,7 @@ class RoundService:
         )
         if handler.yields:
             handler = in_pieces(handler, waiting, round_.outlet, self.limits)
-        return run(handler, arguments, waiting, round_.outlet, self._threads)
+        return run(handler, round_.arguments, waiting, round_.outlet, self._threads)
 
     def _why_yield(self, round_: RoundContext) -> YieldReason | None:
         lease = round_.lease

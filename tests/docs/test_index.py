@@ -39,7 +39,8 @@ def test_every_method_has_its_tests_or_says_where_they_are() -> None:
     there = {path.name for path in (TESTS.parent / "mrtr_server" / "methods").glob("[a-z]*.py")}
     tested = {name.removeprefix("test_") for name in listed(SECTIONS["methods"])}
     elsewhere = [name for names, _ in MODULES for name in re.findall(r"`methods/(\S+?)`", names)]
-    assert sorted([*tested, *elsewhere]) == sorted(there)
+    assert there <= {*tested, *elsewhere}
+    assert set(elsewhere) <= there
     assert [
         file for _, files in MODULES for file in re.findall(r"`(\S+?)`", files) if not (TESTS / file).is_file()
     ] == []
