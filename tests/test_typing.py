@@ -370,7 +370,7 @@ Limits(rounds="ten")  # E
 app.tool(nam="x")  # E
 app.tool(single_use="yes")  # E
 app.prompt(single_use=True)  # E
-MRTRServer("x", store="sqlite:///x.db")  # E
+MRTRServer("x", store=1)  # E
 app.resource()  # E
 app.run()  # E
 app.streamable_http_app()  # E
