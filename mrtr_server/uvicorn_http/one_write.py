@@ -20,6 +20,8 @@ from typing import Any
 import uvicorn
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
+from .grouped_writes import GroupedTransport, group_here
+
 repeated_heads: Callable[[Any], Any] | None
 ignoring_upgrades: Callable[[Any], Any] | None
 try:
@@ -32,44 +34,20 @@ _BLANK_LINE = b"\r\n\r\n"
 _LENGTH = b"\r\ncontent-length: "
 
 
-class JoiningTransport:
+class JoiningTransport(GroupedTransport):
     """A transport that holds back the head of a response, until what comes next can go with it.
 
     Heads of responses without a `content-length` are not held: those are streams.
     """
 
-    __slots__ = ("_held", "is_closing", "transport", "write_now")
-
-    def __init__(self, transport: asyncio.Transport) -> None:
-        self.transport = transport
-        self.is_closing = transport.is_closing
-        self.write_now = transport.write
-        """Writes past a head that is held back, of which there must be none."""
-        self._held = b""
+    __slots__ = ()
 
     def write(self, data: bytes) -> None:
         """Write bytes, behind what was held back."""
-        if self._held:
-            data, self._held = self._held + data, b""
-        elif data.startswith(_STATUS_LINE) and data.endswith(_BLANK_LINE) and _LENGTH in data:
-            self._held = data
+        if not self.held and data.startswith(_STATUS_LINE) and data.endswith(_BLANK_LINE) and _LENGTH in data:
+            self.held = data
             return
-        self.write_now(data)
-
-    def flush(self) -> None:
-        """Write what is held back."""
-        if self._held:
-            held, self._held = self._held, b""
-            if not self.is_closing():
-                self.write_now(held)
-
-    def close(self) -> None:
-        """Write what is held back, and close."""
-        self.flush()
-        self.transport.close()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.transport, name)
+        super().write(data)
 
 
 def one_write(base: Any) -> Any:
@@ -88,7 +66,7 @@ def one_write(base: Any) -> Any:
 
         def connection_made(self, transport: asyncio.Transport) -> None:
             """Begin to serve a connection."""
-            super().connection_made(JoiningTransport(transport))
+            super().connection_made(JoiningTransport(transport, group_here()))
 
         def on_response_complete(self) -> None:
             """End a response: one without a body, such as that to HEAD, has not been written yet."""

@@ -23,6 +23,7 @@ from uvicorn.protocols.http.httptools_impl import (
 )
 
 from . import Listed, Shortcuts
+from .grouped_writes import GroupedTransport, group_here
 
 _LAST_CHUNK = b"0\r\n\r\n"
 
@@ -112,7 +113,7 @@ class Cycle(RequestResponseCycle):
         self.response_started = self.response_complete = True
         self.waiting_for_100_continue = False
         data = b"%b%d%b%b" % (head, len(body), _KEPT if self.keep_alive else _CLOSED, body)
-        connection.transport.write_now(data)
+        connection.transport.write_response(data)
         if self._event is not None:
             self._event.set()
         if self.keep_alive and not connection.pipeline:
@@ -188,9 +189,23 @@ def respond_whole(cycle: RequestResponseCycle, status: int, kind: bytes, body: b
     cycle.response_started = True
     cycle.waiting_for_100_continue = False
     data = b"%b%d%b%b" % (head, len(body), _KEPT if cycle.keep_alive else _CLOSED, body)
-    cycle.transport.write(data)
+    transport: Any = cycle.transport
+    if type(transport) is GroupedTransport or (transport := _grouped(cycle)) is not None:
+        transport.write_response(data)
+    else:
+        cycle.transport.write(data)
     _complete(cycle)
     return True
+
+
+def _grouped(cycle: Any) -> GroupedTransport | None:
+    """Put a transport that may hold responses back in place of the one of a connection; return None if it can't be."""
+    connection = getattr(cycle.on_response, "__self__", None)
+    if not isinstance(connection, HttpToolsProtocol) or connection.transport is not cycle.transport:
+        return None
+    transport: Any = GroupedTransport(cycle.transport, group_here())
+    connection.transport = cycle.transport = transport
+    return transport  # type: ignore[no-any-return]
 
 
 def write_part(cycle: RequestResponseCycle, headers: bytes, data: bytes, *, begins: bool, ends: bool) -> bool:
