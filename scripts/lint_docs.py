@@ -20,7 +20,7 @@ PERSONIFIES = re.compile(r"(give|say|tell)s?\b", re.IGNORECASE)
 ENDS_A_SENTENCE = (".", ":", ".)")
 
 UNITS = {
-    "second": re.compile(r"seconds$|^(ttl|timeout|lease|keep|poll|lame_duck|list_ttl|answer_within)$"),
+    "second": re.compile(r"seconds$|^(ttl|timeout|lease|keep|poll|lame_duck|answer_within)$"),
     "byte": re.compile(r"bytes$|^size$"),
 }
 """What the description of a number must name, by the parameter's name."""

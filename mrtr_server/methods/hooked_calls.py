@@ -4,7 +4,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from functools import partial
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from pydantic_core import from_json
 
@@ -17,7 +17,6 @@ from ..logs.tracebacks import take_locals
 from ..protocol.callers import request_of
 from ..protocol.messages import ASKING_METHODS, JSON, Call, Complete, Outcome, Outlet
 from ..protocol.trace import End
-from ..registration.records import Resource
 from ..registration.registry import Registry
 from ..tasks.round_executor import TaskEnd
 from ..tasks.task_run import TaskRun
@@ -47,6 +46,19 @@ _NAME, _PARAMETER = b"mcp-name", b"mcp-param-"
 """Headers that mirror a request: what it is of, which may be a URI with arguments in it, and parameters of a tool."""
 
 
+class _About(NamedTuple):
+    """What a call is of, as hooks are shown it."""
+
+    handler: Handler | None
+    name: str  # a name, a URI, or the template of URIs
+    uri: str = ""  # of the resource that it reads
+    template: str = ""
+    variables: Mapping[str, str] | None = None  # the values of the template's variables
+
+
+_NOTHING = _About(None, "")
+
+
 class HookedCalls:
     """Serves calls, and rounds of tasks, between the hooks of their applications."""
 
@@ -64,25 +76,19 @@ class HookedCalls:
 
         return hooked
 
-    def find(self, call: Call) -> tuple[Handler | None, str]:
-        """Return what a call is of, and its name or URI; of what there is not, what the client sent is not shown."""
+    def find(self, call: Call) -> "_About":
+        """Return what a call is of; of what there is not, what the client sent is not shown."""
         registry, target = self._registry, call.target
-        if call.method == "resources/read":
-            found = registry.find_resource(target)
-            if found is None:
-                return None, ""
-            return found.resource.handler, _uri_of(found.resource)
-        record = registry.find("tools" if call.method == "tools/call" else "prompts", target)
-        return (None, "") if record is None else (record.handler, target)
-
-    def resource_of(self, call: Call) -> tuple[str, str, Mapping[str, str] | None]:
-        """Return the URI of the resource that a call reads, its template, and the values of that; nothing of others."""
-        found = self._registry.find_resource(call.target) if call.method == "resources/read" else None
+        if call.method != "resources/read":
+            record = registry.find("tools" if call.method == "tools/call" else "prompts", target)
+            return _NOTHING if record is None else _About(record.handler, target)
+        found = registry.find_resource(target)
         if found is None:
-            return "", "", None
+            return _NOTHING
+        handler, entry = found.resource.handler, found.resource.entry
         if found.resource.template is None:
-            return found.uri, "", None
-        return found.uri, _uri_of(found.resource), found.values
+            return _About(handler, entry["uri"], found.uri)
+        return _About(handler, entry["uriTemplate"], found.uri, entry["uriTemplate"], found.values)
 
     def homes(self, handler: Handler | None) -> Sequence[Home]:
         """Return the applications whose hooks a call passes, the outermost first."""
@@ -123,9 +129,8 @@ class _Served:
         self._call = call
         self._outlet = outlet
         self._scope: Any = getattr(outlet, "scope", None)
-        handler, self._name = calls.find(call)
-        self._uri, self._template, self._variables = calls.resource_of(call)
-        homes = calls.homes(handler)
+        self._about = calls.find(call)
+        homes = calls.homes(self._about.handler)
         is_call = call.method in ASKING_METHODS
         self._around: list[CallHook] = [hook for home in homes for hook in home.around] if is_call else []
         self._on_error: list[CallHook] = [hook for home in homes for hook in home.on_error]
@@ -230,26 +235,25 @@ class _Served:
         return all(hook.sees_arguments and hook.sees_answers for hook in self._around)
 
     def _info(self, hook: CallHook) -> CallInfo:
-        call, sees_arguments = self._call, hook.sees_arguments
-        template, variables = self._template, self._variables
+        call, about, sees_arguments = self._call, self._about, hook.sees_arguments
         return CallInfo(
             call.method,
-            self._name,
+            about.name,
             call.caller,
             call.client,
             is_task=isinstance(self._outlet, TaskRun),
             is_retry=call.state is not None or call.trace.rounds > 0,
             request=None if self._scope is None else request_of(self._scope_for(hook)),
-            template=template,
-            uri=self._uri if sees_arguments or not template else "",
-            variables=variables if sees_arguments else None,
+            template=about.template,
+            uri=about.uri if sees_arguments or not about.template else "",
+            variables=about.variables if sees_arguments else None,
             arguments=call.arguments if sees_arguments else None,
             answers=call.answers if hook.sees_answers else None,
         )
 
     def _scope_for(self, hook: CallHook) -> Any:
         """Return the scope of the HTTP request, without headers that mirror what the hook is not to see."""
-        scope, name = self._scope, self._name.encode()
+        scope, name = self._scope, self._about.name.encode()
         if hook.sees_arguments:
             return scope
         headers = [
@@ -266,11 +270,6 @@ class _Served:
             if hook in others:
                 take_locals(error)
             await self._calls.report(hook, Failure(error, reference, self._info(hook), self._call.trace.flow))
-
-
-def _uri_of(resource: Resource) -> str:
-    entry = resource.entry
-    return str(entry.get("uri") or entry["uriTemplate"])
 
 
 def _lacks(method: str, before: JSON, body: Any) -> str:

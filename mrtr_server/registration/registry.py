@@ -146,6 +146,7 @@ class Registry(Offering):
                     registry._prepare(listing, way.key(listing, key))
         except BaseException:
             del self._own[listing][key]
+            self._forget_views()  # a call that came meanwhile may have found it
             raise
         self._changed(listing)
 
@@ -215,6 +216,10 @@ class Registry(Offering):
         for outer, _ in self._included_in:
             outer._changed(listing)
 
+    def _forget_views(self) -> None:
+        for registry, _, _ in self.everywhere():
+            registry.forget_view()
+
     def notify(self, change: Change) -> None:
         """Notify the clients of all servers that serve this."""
         for server in tuple(self.serving):
@@ -250,6 +255,7 @@ class Registry(Offering):
         except BaseException:
             self._parts.pop()
             other._included_in.pop()
+            self._forget_views()
             raise
         self.callbacks.maps.append(other.callbacks)
         for registry, _ in everywhere:
