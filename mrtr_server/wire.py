@@ -217,7 +217,9 @@ class Rounds:
                 self.is_over = True
             case "input_required":
                 self._take_round(result)
-            case "task" if self.method == "tools/call" and isinstance(result.get("taskId"), str):
+            case "task" if self.method == "tools/call":
+                if not isinstance(result.get("taskId"), str):
+                    raise BadReply("The call has become a task without a taskId")
                 self.task = result["taskId"]
             case _:
                 raise BadReply("The result is of no kind that this client knows")

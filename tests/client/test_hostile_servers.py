@@ -93,7 +93,7 @@ async def test_redirects_stay_in_the_origin() -> None:
         (b'{"jsonrpc":"2.0","id":1,"result":{"resultType":"other"}}', "of no kind"),
         (b'{"jsonrpc":"2.0","id":1,"result":{"resultType":"input_required"}}', "neither"),
         (b'{"jsonrpc":"2.0","id":1,"result":{"content":7}}', "no ToolReply: content"),
-        (b'{"jsonrpc":"2.0","id":1,"result":{"resultType":"task"}}', "of no kind"),
+        (b'{"jsonrpc":"2.0","id":1,"result":{"resultType":"task"}}', "a task without a taskId"),
         (b" " * 2000, "more than 1000 bytes"),
     ],
 )
