@@ -111,6 +111,17 @@ def logging_as_it_was() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
+def environment_as_it_was() -> Iterator[None]:
+    """Undo what a test, or a command that it runs, sets for the processes that it starts, such as `MRTR_WORKERS`."""
+    before = dict(os.environ)
+    yield
+    if os.environ != before:  # pytest itself sets and removes what names the running test
+        for name in os.environ.keys() - before.keys():
+            del os.environ[name]
+        os.environ.update(before)
+
+
+@pytest.fixture(autouse=True)
 def no_effects() -> None:
     """Begin each test with nothing done; see `support/effects.py`."""
     EFFECTS.clear()
