@@ -10,11 +10,13 @@ In a task it returns when it is answered while its round still runs.
 import asyncio
 import logging
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from enum import Enum
 from functools import cached_property, lru_cache, partial
+from itertools import chain
 from threading import get_ident
+from types import CoroutineType
 from typing import Any, NoReturn, TypeVar, cast
 
 from typing_extensions import override
@@ -42,7 +44,14 @@ ShouldYield = Callable[[], YieldReason | None]
 
 
 SETTLE_TICKS = 5
-"""How many turns of the loop must pass without an ask or a step before a round with an open ask ends."""
+"""How many turns of the loop must pass without an ask or a step before a round with an open ask ends.
+
+Branches that are about to run are known, and have more. Turns are still needed: asyncio tells the end of a branch to
+what waits for it by callbacks, and nobody knows the tasks that a handler has begun and does not wait for.
+"""
+
+MOST_TICKS = 1000
+"""How many turns a branch has that is about to run in each of them: more than to an ask, unless it never comes."""
 
 LOOK_AGAIN_AFTER = 0.3
 """How long to wait before a report is looked for again in a store that was unavailable, in seconds."""
@@ -195,17 +204,19 @@ class WaitingRound(Round):
             return False
         return self.main is not None  # one that is done has said why it stopped
 
-    def _settle(self, ticks: int, seen: int) -> None:
+    def _settle(self, ticks: int, seen: int, most: int = MOST_TICKS) -> None:
         """Wait for branches that are about to ask or to start a step; stop the handler if none did.
 
         It counts by callbacks, since each turn of a task would go through all that awaits it.
 
-        `ticks`: how many turns of the loop to wait.
+        `ticks`: how many turns of the loop to wait; `most`: how many while a branch is about to run.
         """
         if self._activity != seen or self.stopped is not None or self.main is None or self._woken is None:
             return  # what happened has woken the runner, or starts the count again
+        if not ticks and most > 0 and self.has_branches and _is_about_to_run(self.main):
+            ticks, most = SETTLE_TICKS, most - SETTLE_TICKS
         if ticks:
-            self.main.get_loop().call_soon(self._settle, ticks - 1, seen)
+            self.main.get_loop().call_soon(self._settle, ticks - 1, seen, most)
             return
         self.stopped = Stop.PARKED
         self.main.cancel()  # whatever the handler has cancelled itself: its open ask has outlived that
@@ -498,3 +509,32 @@ class WaitingRound(Round):
                 if self._has_all_answers() and not self.ending:
                     raise
         return await self._park_for_good()
+
+
+def _is_about_to_run(main: "asyncio.Task[Any]") -> bool:
+    """Return whether a task, or one that it waits for, runs in the next turn of the loop, as after `sleep(0)`.
+
+    asyncio has no public names for what a task waits for. Where it has others than these, the answer is no.
+    """
+    left, seen = [main], set[asyncio.Task[Any]]()
+    while left:
+        task = left.pop()
+        waits_for = getattr(task, "_fut_waiter", task)
+        if task in seen or task.done():
+            continue
+        if waits_for is None or waits_for.done():
+            return True
+        seen.add(task)
+        within = locals_at_await(task)  # of a task group, or of `asyncio.wait`
+        several = (getattr(waits_for, "_children", ()), getattr(within.get("self"), "_tasks", ()), within.get("fs", ()))
+        left += [each for each in (waits_for, *chain(*several)) if isinstance(each, asyncio.Task)]
+    return False
+
+
+def locals_at_await(task: "asyncio.Task[Any]") -> Mapping[str, Any]:
+    """Return the local variables of the innermost coroutine in which a task waits."""
+    innermost: Any = task.get_coro()
+    while isinstance(within := getattr(innermost, "cr_await", None), CoroutineType):
+        innermost = within
+    frame = getattr(innermost, "cr_frame", None)
+    return {} if frame is None else frame.f_locals
