@@ -70,18 +70,23 @@ def conclude_asking(
     return round_.conclude(_NO_END)
 
 
+def ended_by(error: BaseException) -> Refused | Failed:
+    """Return how a call ends whose handler has raised. Raises the error if it ends more than the call."""
+    if isinstance(error, Refusal):
+        return Refused(error)
+    if isinstance(error, Exception):
+        return Failed(error)
+    raise error
+
+
 def conclude_error(round_: Round, error: BaseException) -> RoundEnd:
     """Return how a round ends after its handler raised.
 
     Raises `BaseException`: the error, if it ends more than the call, or the round has no other end.
     """
-    if isinstance(error, Refusal):
-        return round_.conclude(Refused(error))
-    if isinstance(error, Exception):
-        return round_.conclude(Failed(error))
-    if not (isinstance(error, CallEnded | BaseExceptionGroup) and (round_.ending or round_.asked)):
-        raise error
-    return round_.conclude(_NO_END)
+    is_end = isinstance(error, CallEnded | BaseExceptionGroup) and not isinstance(error, Exception | Refusal)
+    own = _NO_END if is_end and (round_.ending or round_.asked) else ended_by(error)
+    return round_.conclude(own)
 
 
 def _require(handler: Handler, required: InputRequired, round_: Round, inputs: "JournalInputs | None") -> None:

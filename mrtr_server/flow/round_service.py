@@ -9,7 +9,7 @@ from typing import assert_never
 
 from ..callbacks.callback_service import Callbacks, Reports
 from ..concurrency.threads import Threads, failure_of
-from ..errors import Busy, NotExecuted, Refusal, StoreUnavailable
+from ..errors import Busy, NotExecuted, StoreUnavailable
 from ..limits import Limits
 from ..logs.failures import report_failure
 from ..logs.tracebacks import calls_author
@@ -33,7 +33,7 @@ from .endings import (
 from .handler import Handler
 from .home import Lifespans
 from .journal import CONFIRMATION, UNSET, Journal
-from .pure import conclude_asking, run_pure
+from .pure import conclude_asking, ended_by, run_pure
 from .round import NO_REPORTS, Background, Round
 from .runner import in_pieces, run
 from .single_use import Redeemer
@@ -134,7 +134,7 @@ class RoundService:
                 result = function(**given) if handler.is_async else await self._threads(partial(function, **given))
                 result = await result if type(result) is CoroutineType or isawaitable(result) else result
             except BaseException as error:
-                return _ended_by(failure_of(error, handler.name))
+                return ended_by(failure_of(error, handler.name))
             if not isinstance(result, InputRequired):
                 return Completed(result)
             journal = self._states.begin(round_)
@@ -317,12 +317,3 @@ class RoundService:
                 "tell whether such a request is new or sent again. Ask first, or put each effect into ctx.step",
                 handler.name,
             )
-
-
-def _ended_by(error: BaseException) -> CallEnd:
-    """Return how a call ends whose handler has raised. Raises what ends more than the call."""
-    if isinstance(error, Refusal):
-        return Refused(error)
-    if isinstance(error, Exception):
-        return Failed(error)
-    raise error

@@ -98,22 +98,15 @@ class SignatureArguments:
             raw = {name: value for name, value in raw.items() if name not in self.reserved}
         try:
             return self._exactly(raw)
-        except ValidationError:
-            return self._as_meant(raw, limits)
-
-    def _as_meant(self, raw: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
-        """Validate arguments that do not fit exactly in the other ways that they may be meant."""
+        except ValidationError:  # as nearly never; it may be meant in another way
+            meant = raw
         validate: Callable[[Any], dict[str, Any]] = self._validator.validate
-        try:
-            return validate(raw)
-        except ValidationError as error:
-            meant = self._lenient.read(raw, limits)
-            if meant is raw:
-                raise ArgumentsMisfit(self._validator.problems(raw, error)) from None
-        try:
-            return validate(meant)
-        except ValidationError as error:
-            raise ArgumentsMisfit(self._validator.problems(meant, error)) from None
+        while True:
+            try:
+                return validate(meant)
+            except ValidationError as error:
+                if meant is not raw or (meant := self._lenient.read(raw, limits)) is raw:
+                    raise ArgumentsMisfit(self._validator.problems(meant, error)) from None
 
 
 def _takes_the_rest(where: str, parameter: Parameter) -> bool:
