@@ -29,6 +29,7 @@ from mrtr_server import (
     Context,
     Elicit,
     ElicitUrl,
+    InProcessStore,
     InputRequired,
     Inputs,
     KeyRing,
@@ -39,6 +40,7 @@ from mrtr_server import (
     SealedCodec,
     SetupError,
     SQLStore,
+    StoreUnavailable,
     Task,
     ToolError,
 )
@@ -46,12 +48,11 @@ from mrtr_server.auth.fixed_tokens import TokenUser
 from mrtr_server.callbacks import callback_service
 from mrtr_server.callbacks.base_url import BaseUrl
 from mrtr_server.callbacks.callback_service import Callbacks, Report, Reports
-from mrtr_server.errors import InvalidAnswer, StoreUnavailable
+from mrtr_server.errors import InvalidAnswer
 from mrtr_server.flow.admission import Admission
 from mrtr_server.flow.journal import Journal
 from mrtr_server.flow.url_asks import UNFINISHED
 from mrtr_server.schema.stored import Stored
-from mrtr_server.storage.memory import InProcessStore
 from mrtr_server.testing import EVERYTHING, Answer, AsyncClient, Clock, Flow, accept, cancel, decline, replica, yes
 
 from ..support.direct import Exchange, headers_for, scope_of
