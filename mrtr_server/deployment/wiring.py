@@ -195,7 +195,6 @@ class ServerParts:
         dialects = ServedDialects(
             settings.dialects,
             _implementation(settings.name, info),
-            registry.header_parameters,
             registry.task_support,
             discoverer.takes_tasks,
             registry.output_schema,

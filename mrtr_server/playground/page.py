@@ -10,7 +10,7 @@ from starlette.types import Receive, Scope, Send
 from ..crypto.keys import KeyRing
 from ..errors import InvalidRequestState
 from ..flow.inspection import inspect_state
-from ..transport.response_writer import respond
+from ..transport.connection import respond
 from .local import why_not_local, why_not_page
 from .rounds import TaskRounds
 

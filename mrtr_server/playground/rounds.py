@@ -17,7 +17,7 @@ from ..protocol.callers import RecordedUser
 from ..protocol.messages import JSON, Call, Outlet
 from ..protocol.trace import HEARD, Event
 from ..tasks.task_run import TaskRun
-from ..transport.response_writer import respond
+from ..transport.connection import respond
 from .local import TOKEN, why_not_page
 
 MARK = b"mrtr-page"

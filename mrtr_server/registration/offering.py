@@ -11,7 +11,6 @@ from typing import Any, Literal, NamedTuple, cast, overload
 from ..callbacks.callback_service import Callback
 from ..flow.handler import TaskTerms
 from ..flow.home import Home
-from ..protocol.header_params import HeaderParameter
 from ..protocol.messages import JSON, TaskSupport
 from ..schema.uri_templates import normal
 from .inclusion import LISTINGS, Inclusion, Listing, Record, compiled
@@ -274,11 +273,6 @@ class Offering:
         return self._view.shown[cast(Listing, listing)]
 
     # What dialects know of a tool; of an unknown one there is nothing
-
-    def header_parameters(self, tool: str) -> tuple[HeaderParameter, ...]:
-        """Return the parameters of a tool that headers mirror (Tools, x-mcp-header)."""
-        found = self.find("tools", tool)
-        return () if found is None else found.headers
 
     def output_schema(self, tool: str) -> JSON | None:
         """Return the schema of a tool's results; None if it has none."""

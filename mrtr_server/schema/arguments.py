@@ -86,7 +86,7 @@ class SignatureArguments:
         # With the parameters that have an alias: what comes under their own name would take the place of their value.
         self.reserved = frozenset(own) | (named.keys() - self.names)
         """The names of parameters that no argument reaches."""
-        self._validate: Callable[[Any], dict[str, Any]] = self._validator.validate
+        self._exactly: Callable[[Any], dict[str, Any]] = self._validator.exactly
         self._lenient = LenientReading(schema)
 
     def validate(self, raw: Mapping[str, Any], limits: Limits = DEFAULTS) -> dict[str, Any]:
@@ -97,15 +97,16 @@ class SignatureArguments:
         if self.is_open and not self.reserved.isdisjoint(raw):
             raw = {name: value for name, value in raw.items() if name not in self.reserved}
         try:
-            return self._validate(raw)
-        except ValidationError as error:
-            meant = self._lenient.read(raw, limits)
-            if meant is raw:
-                raise ArgumentsMisfit(self._validator.problems(raw, error)) from None
-        try:
-            return self._validate(meant)
-        except ValidationError as error:
-            raise ArgumentsMisfit(self._validator.problems(meant, error)) from None
+            return self._exactly(raw)
+        except ValidationError:  # as nearly never; it may be meant in another way
+            meant = raw
+        validate: Callable[[Any], dict[str, Any]] = self._validator.validate
+        while True:
+            try:
+                return validate(meant)
+            except ValidationError as error:
+                if meant is not raw or (meant := self._lenient.read(raw, limits)) is raw:
+                    raise ArgumentsMisfit(self._validator.problems(meant, error)) from None
 
 
 def _takes_the_rest(where: str, parameter: Parameter) -> bool:

@@ -64,7 +64,9 @@ class PeerValidator:
         self._explain: Callable[[Any], Any] | None = None
         validator = adapter.validator if quick is schema else compiled(quick)
         validate = partial(_of_json, validator) if self._is_strict else validator.validate_python
-        self.validate = self._with_texts(partial(_or_whole, validate) if self._has_integers else validate)
+        self.exactly = self._with_texts(validate)
+        """Return a value as its type, as `validate` does; but of 1.0, no integer."""
+        self.validate = self._with_texts(partial(_or_whole, validate)) if self._has_integers else self.exactly
         """Return a value as its type. Raises pydantic's `ValidationError`."""
 
     def problems(self, value: Any, error: ValidationError) -> list[tuple[str, str]]:

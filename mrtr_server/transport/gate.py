@@ -18,7 +18,7 @@ from ..errors import SetupError
 from ..logs.refusals import RefusalLog
 from ..loopback import is_loopback_origin
 from ..protocol.envelope import ENDS, find_request_id
-from .response_writer import JSON_TYPE
+from .connection import JSON_TYPE
 
 _ONCE = (b"host", b"authorization", b"content-length")
 """Headers that may be there once: of two, a proxy may use the one and a server the other."""

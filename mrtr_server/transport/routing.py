@@ -20,7 +20,7 @@ from ..callbacks.base_url import escape_path
 from ..callbacks.callback_service import PATH
 from ..logs.refusals import RefusalLog
 from ..protocol.messages import JSON
-from .response_writer import respond
+from .connection import respond
 
 logger = logging.getLogger("mrtr_server")
 

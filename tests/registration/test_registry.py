@@ -8,14 +8,13 @@ from typing import Annotated, Any
 import pytest
 from pydantic import Field
 
-from mrtr_server import Completion, Context, Header, Icon, Inputs, MRTRServer, SetupError, ToolAnnotations
+from mrtr_server import Completion, Context, Icon, Inputs, MRTRServer, SetupError, ToolAnnotations
 from mrtr_server.concurrency.threads import Threads
 from mrtr_server.flow.home import Home
 from mrtr_server.registration.inclusion import LISTINGS
-from mrtr_server.registration.options import ResourceOptions, ToolOptions
+from mrtr_server.registration.options import ResourceOptions
 from mrtr_server.registration.records import Completer, build_completer, build_resource
 from mrtr_server.registration.registry import Registry
-from mrtr_server.registration.tools import build_tool
 from mrtr_server.testing import Client
 
 from ..support.models import Login
@@ -373,13 +372,3 @@ class TestCompletions:
         app.completion("city", resource="weather")(lambda value: [])
         with pytest.raises(SetupError, match="already"):
             app.completion("city", prompt="weather")(lambda value: [])
-
-
-class TestHeaderParameters:
-    def test_a_gateway_s_headers_are_known_by_tool(self) -> None:
-        def get_weather(region: Annotated[str, Header("Region")]) -> None: ...
-
-        registry = Registry(Home("x"))
-        registry.add_tool(build_tool(get_weather, ToolOptions(), Home("x")))
-        assert [parameter.header for parameter in registry.header_parameters("get_weather")] == ["mcp-param-region"]
-        assert registry.header_parameters("unknown") == ()
