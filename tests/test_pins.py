@@ -140,7 +140,7 @@ def test_the_script_writes_what_is_there_and_checks_it(tmp_path: Path, github: d
     assert (code, said.count("is not pinned to what is there now")) == (1, 3)
     assert {name: (root / name).read_text() for name in FILES} == before
     assert run() == (0, "".join(f"{name} is pinned anew\n" for name in FILES))
-    workflow = (root / "mrtr_server/new/files/ci.yml.txt").read_text()
+    workflow = (root / "mrtr_server/cli/project_files/ci.yml.txt").read_text()
     assert workflow.count(f"uses: actions/checkout@{github['actions/checkout']}\n") == 2
     assert workflow.count(f"uses: actions/setup-python@{github['actions/setup-python']}\n") == 1
     for name in FILES[:2]:

@@ -10,9 +10,9 @@ from typing import Any, Literal, NamedTuple, cast
 
 from pydantic_core import from_json
 
+from ..addresses import is_loopback_address
 from ..errors import BadReply, ClientError, NoReply, RequestRefused, SetupError
 from ..extras import lacking
-from ..loopback import is_loopback_address
 from ..protocol.header_params import HeaderParameter
 from ..protocol.messages import JSON, PIECE
 from ..well_formed import read_json

@@ -9,15 +9,15 @@ from typing import Any
 
 from starlette.types import Receive, Send
 
+from ..addresses import root_url
 from ..concurrency.running import watch_loop
 from ..concurrency.threads import Threads
 from ..errors import SetupError
 from ..flow.admission import Admission
+from ..flow.rate_limiter import RateLimiter
 from ..flow.single_use import Redeemer
 from ..logs.formats import plain
 from ..logs.refusals import SERVERS, bound_lines_of
-from ..loopback import root_url
-from ..rates.rate_limiter import RateLimiter
 from ..tasks.worker import Worker
 from ..transport.web_server import drain_on_sigterm, forget_sigterm
 from .shared_resources import SharedResources

@@ -8,8 +8,7 @@ from typing import Any, cast
 
 from starlette.types import ASGIApp
 
-from ..callbacks.base_url import BaseUrl
-from ..callbacks.callback_service import Callbacks
+from ..addresses import BaseUrl
 from ..concurrency.shutdown import ShutdownDeadline
 from ..concurrency.threads import Threads
 from ..crypto.codec import SealedCodec
@@ -17,8 +16,10 @@ from ..crypto.keys import OUTCOME, KeyRing
 from ..crypto.place_codec import Cursors, PlaceCodec
 from ..flow.admission import Admission
 from ..flow.authorization import Authorizer
+from ..flow.callback_service import Callbacks
 from ..flow.handler import Handler
 from ..flow.home import Home, Lifespans, identity
+from ..flow.rate_limiter import RateLimiter
 from ..flow.round_service import RoundService
 from ..flow.single_use import Redeemer
 from ..flow.states import States, UnansweredAsks
@@ -39,7 +40,6 @@ from ..methods.tools import BackgroundTools, Tools
 from ..protocol.content import icon_entries
 from ..protocol.messages import JSON, Change
 from ..protocol.served_dialects import ServedDialects
-from ..rates.rate_limiter import RateLimiter
 from ..registration.offering import Opening
 from ..registration.registry import Registry
 from ..storage.health import VitalsWatch, written
@@ -401,9 +401,8 @@ def _with_page(
 
     The path has its token if it has one.
     """
-    from ..playground.local import address_of, token_of  # only where there is one
-    from ..playground.page import Page
-    from ..playground.rounds import RoundReports, TaskRounds
+    from ..dev.page import Page
+    from ..dev.page_rounds import RoundReports, TaskRounds, address_of, token_of  # only where there is one
 
     tasks, token = None, ""
     if settings.debug:

@@ -8,15 +8,15 @@ from math import inf, isfinite
 from types import MappingProxyType
 from typing import Any, Protocol, cast
 
-from ..callbacks.callback_service import KIND, Callback, Callbacks, Reports
 from ..concurrency.threads import ending_in
 from ..errors import FlowError, InvalidAnswer, MissingCapability, Refusal, SetupError, cannot_show
-from ..logs.tracebacks import format_stack
+from ..logs.failures import format_stack
 from ..protocol.ask_kinds import CALLBACK, FORM, ask_kind
 from ..protocol.callers import lacking, nested
 from ..protocol.messages import JSON, PAGE, Call, Outlet, Question
 from ..well_formed import escape_halves
 from .asks import Ask
+from .callback_service import KIND, Callback, Callbacks, Reports
 from .endings import Asking, Backgrounded, Failed, Refused, RoundEnd, Yielded, YieldReason
 from .journal import Journal
 from .url_asks import UNFINISHED, ElicitUrl

@@ -5,32 +5,22 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import assert_never
 
-from ..callbacks.callback_service import Callbacks, Reports
 from ..concurrency.threads import Threads, call_function
 from ..errors import Busy, NotExecuted, Refusal, StoreUnavailable
 from ..limits import Limits
 from ..logs.failures import report_failure
 from ..protocol.messages import HandedOver, NeedsInput, Outcome, PageReported, Question
-from ..rates.rate_limiter import RateLimiter
 from ..storage.base import Lease
 from ..storage.health import not_executed
 from .admission import Admission
 from .asks import InputRequired
-from .endings import (
-    Asking,
-    Backgrounded,
-    CallEnd,
-    Completed,
-    Failed,
-    Refused,
-    RoundEnd,
-    Yielded,
-    YieldReason,
-)
+from .callback_service import Callbacks, Reports
+from .endings import Asking, Backgrounded, CallEnd, Completed, Failed, Refused, RoundEnd, Yielded, YieldReason
 from .handler import Handler
 from .home import Lifespans
 from .journal import CONFIRMATION, UNSET, Journal
 from .pure import conclude_asking, run_pure
+from .rate_limiter import RateLimiter
 from .round import NO_REPORTS, Background, Round
 from .runner import in_pieces, run
 from .single_use import Redeemer

@@ -6,15 +6,15 @@ from typing import Any, Self, TypeVar, cast, overload
 from pydantic import ValidationError
 from typing_extensions import override
 
-from ..callbacks.callback_service import NOWHERE, Callback, CallbackLink, Report
 from ..crypto.digests import digest
 from ..errors import FlowError, InvalidAnswer, SetupError
-from ..logs.tracebacks import calls_author
+from ..logs.failures import calls_author
 from ..protocol.ask_kinds import CALLBACK, URL
 from ..protocol.messages import JSON, Question
 from ..protocol.outgoing import fault_of_page
 from ..schema.misfits import describe
 from .asks import Ask, Text, accepted, written
+from .callback_service import NOWHERE, Callback, CallbackLink, Report
 
 T = TypeVar("T")
 A = TypeVar("A")

@@ -17,13 +17,13 @@ from typing import Any, NoReturn, TypeVar, cast
 
 from typing_extensions import override
 
-from ..callbacks.callback_service import KIND, Callbacks, Reports
 from ..concurrency.running import running_loop
 from ..concurrency.threads import Threads
 from ..errors import CallEnded, FlowError, NotBegun, RoundOver, StoreUnavailable
-from ..logs.tracebacks import CallSite, call_site, format_call_site
+from ..logs.failures import CallSite, call_site, format_call_site
 from ..protocol.messages import JSON, Call, Question
 from .asks import Ask
+from .callback_service import KIND, Callbacks, Reports
 from .endings import RoundEnd, Yielded, YieldReason
 from .home import OWN
 from .journal import UNSET, Journal

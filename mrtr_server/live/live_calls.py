@@ -26,12 +26,11 @@ from ..logs.refusals import RefusalLog
 from ..protocol.callers import Principal
 from ..protocol.messages import JSON, TASK_RESULT, Call, Change, Outcome, Outlet, Unfinished
 from ..storage.base import Lease
-from ..storage.patience import begin_request
+from ..storage.health import begin_request
 from ..tasks.task_service import Tasks
 from .answers import read_answers
 from .events import KEPT_AFTER, TOO_LATE_TO_CONTINUE, Event, SealedEvent
-from .first_rounds import FirstRounds
-from .open_questions import RETRY, Channel, OpenQuestions, leaving
+from .open_questions import RETRY, Channel, FirstRounds, OpenQuestions, leaving
 from .parts import UNCOUNTED, LiveParts
 from .task_streams import TaskStreams
 

@@ -65,6 +65,7 @@ from .handshake_versions import (
     known_capabilities,
     page_body,
     question_params,
+    read_elicitation_response,
     read_offer,
     read_task_id,
     seen_body,
@@ -96,7 +97,6 @@ from .messages import (
     TaskResult,
     TaskStatusResult,
 )
-from .pending_elicitations import read_elicitation_response
 from .sessions import NO_SESSION, Session, remembered
 
 CANCELLED = "notifications/cancelled"

@@ -8,7 +8,7 @@ from functools import cached_property
 from itertools import count
 from typing import Any, Literal, NamedTuple, cast, overload
 
-from ..callbacks.callback_service import Callback
+from ..flow.callback_service import Callback
 from ..flow.handler import TaskTerms
 from ..flow.home import Home
 from ..protocol.header_params import HeaderParameter

@@ -10,8 +10,8 @@ from threading import RLock
 from typing import Any, ParamSpec, Protocol, TypeVar
 from weakref import WeakSet
 
-from ..callbacks.callback_service import Callback
 from ..errors import SetupError
+from ..flow.callback_service import Callback
 from ..flow.handler import Handler
 from ..flow.home import Home, identity
 from ..protocol.messages import Change

@@ -20,8 +20,8 @@ from ..protocol.header_params import HeaderParameter
 from ..protocol.trace import HEARD
 from ..server import MRTRServer
 from .answers import Unexpected
-from .inside import Observed, logging_to
 from .replies import Request, Response
+from .servers import Observed, logging_to
 
 __tracebackhide__ = True  # pytest then shows the test's line instead
 

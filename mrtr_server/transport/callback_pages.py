@@ -12,8 +12,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.types import Message, Receive, Scope, Send
 
-from ..callbacks.base_url import BaseUrl
-from ..callbacks.callback_service import PATH, Callback, Callbacks, owner
+from ..addresses import BaseUrl
 from ..concurrency.threads import Called, Threads, call_function
 from ..crypto.signing import Link
 from ..errors import (
@@ -27,6 +26,7 @@ from ..errors import (
     ToolError,
     Unavailable,
 )
+from ..flow.callback_service import PATH, Callback, Callbacks, owner
 from ..flow.home import is_async
 from ..logs.failures import report_failure, report_outage
 from ..logs.refusals import RefusalLog

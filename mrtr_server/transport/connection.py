@@ -18,7 +18,7 @@ from ..flow.admission import Admission
 from ..protocol.callers import NO_SCOPES, Principal, Sender, principal_of, scopes_of
 from ..protocol.dialect import Dialect
 from ..protocol.messages import NOTHING, Call, Change, Listening, Note, Piece, Progress
-from ..storage.patience import end_request
+from ..storage.health import end_request
 from .response_writer import COMMENT, NO_HEADERS, EventStream, Headers, ResponseWriter
 
 SSE_TYPE = b"text/event-stream"

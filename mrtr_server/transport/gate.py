@@ -13,10 +13,9 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from ..callbacks.base_url import origins_of
+from ..addresses import is_loopback_origin, origins_of
 from ..errors import SetupError
 from ..logs.refusals import RefusalLog
-from ..loopback import is_loopback_origin
 from ..protocol.envelope import ENDS, find_request_id
 from .response_writer import JSON_TYPE
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from mrtr_server import Elicit, Refusal, Sample
-from mrtr_server.callbacks.callback_service import Callbacks
 from mrtr_server.errors import FlowError, MissingCapability
 from mrtr_server.flow.asks import Ask
+from mrtr_server.flow.callback_service import Callbacks
 from mrtr_server.flow.endings import Asking, Backgrounded, Completed, Failed, Refused, RoundEnd, Yielded, YieldReason
 from mrtr_server.flow.journal import Journal
 from mrtr_server.flow.round import Round

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from mrtr_server import Confirm, Elicit, Refusal
-from mrtr_server.callbacks.callback_service import Callbacks, Report, Reports
 from mrtr_server.errors import CallEnded, FlowError
 from mrtr_server.flow.asks import Ask
+from mrtr_server.flow.callback_service import Callbacks, Report, Reports
 from mrtr_server.flow.endings import Asking, Completed, Failed, Refused, YieldReason
 from mrtr_server.flow.journal import Journal, Step
 from mrtr_server.flow.pure import JournalInputs, conclude_error

@@ -15,9 +15,9 @@ from pydantic import BaseModel, field_validator
 from starlette.requests import Request
 
 from mrtr_server import Context, Depends, Elicit, MRTRServer
-from mrtr_server.callbacks.callback_service import Callbacks, Reports
 from mrtr_server.concurrency.threads import Threads
 from mrtr_server.errors import FlowError, StoreUnavailable
+from mrtr_server.flow.callback_service import Callbacks, Reports
 from mrtr_server.flow.endings import Asking, Backgrounded, Completed, Failed, RoundEnd, Yielded, YieldReason
 from mrtr_server.flow.journal import Journal
 from mrtr_server.flow.runner import WIND_DOWN_SECONDS, run

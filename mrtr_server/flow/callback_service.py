@@ -12,6 +12,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from pydantic_core import from_json, to_json
 
+from ..addresses import BaseUrl
 from ..concurrency.running import running_loop
 from ..concurrency.waiting import Ending, growing, wait_until
 from ..crypto.digests import digest
@@ -20,7 +21,7 @@ from ..crypto.place_codec import PlaceCodec
 from ..crypto.signing import Link, Links
 from ..errors import FlowError, InvalidRequestState, LinkRefused, StoreUnavailable
 from ..limits import Limits
-from ..logs.tracebacks import calls_author
+from ..logs.failures import calls_author
 from ..protocol.ask_kinds import CALLBACK
 from ..protocol.callers import Principal
 from ..protocol.messages import JSON, Call, Change
@@ -28,7 +29,6 @@ from ..schema.stored import Stored
 from ..storage.base import Store
 from ..storage.pubsub import Fanout
 from ..storage.quotas import Quotas
-from .base_url import BaseUrl
 
 logger = logging.getLogger("mrtr_server")
 

@@ -11,8 +11,7 @@ from ..crypto.keys import KeyRing
 from ..errors import InvalidRequestState
 from ..flow.inspection import inspect_state
 from ..transport.response_writer import respond
-from .local import why_not_local, why_not_page
-from .rounds import TaskRounds
+from .page_rounds import TaskRounds, why_not_local, why_not_page
 
 NAME = "docs"
 """The last part of the page's path; its first parts are those of the endpoint's."""
@@ -157,7 +156,7 @@ async def _send_file(scope: Scope, send: Send, content: bytes, kind: bytes, tag:
 def _load_files() -> dict[str, tuple[bytes, bytes, bytes]]:
     """Return the page's files by name, each with its content type and its tag; the page itself has no name."""
     found = {}
-    for file in files(__package__).joinpath("files").iterdir():
+    for file in files(__package__).joinpath("page_files").iterdir():
         kind = _TYPES.get(file.name.rpartition(".")[2])
         if kind is not None:
             content = file.read_bytes()

@@ -42,12 +42,12 @@ from mrtr_server import (
     Task,
     ToolError,
 )
+from mrtr_server.addresses import BaseUrl
 from mrtr_server.auth.fixed_tokens import TokenUser
-from mrtr_server.callbacks import callback_service
-from mrtr_server.callbacks.base_url import BaseUrl
-from mrtr_server.callbacks.callback_service import Callbacks, Report, Reports
 from mrtr_server.errors import InvalidAnswer, StoreUnavailable
+from mrtr_server.flow import callback_service
 from mrtr_server.flow.admission import Admission
+from mrtr_server.flow.callback_service import Callbacks, Report, Reports
 from mrtr_server.flow.journal import Journal
 from mrtr_server.flow.url_asks import UNFINISHED
 from mrtr_server.schema.stored import Stored
