@@ -21,6 +21,9 @@ from ..wire import HEADER_MISMATCH, About, Rounds, number_of
 from .connection import DEFAULT, Allowance, Bounds, Connection, Noted, OnMessage, refusal_of
 from .results import M, Prompt, PromptReply, Resource, ResourceReply, TaskState, Template, Tool, ToolReply, read
 
+if TYPE_CHECKING:
+    from httpx import AsyncClient
+
 T = TypeVar("T")
 
 
@@ -56,6 +59,9 @@ class Piece:
     def text(self) -> str:
         """The text of the piece; empty if it is something else."""
         return str(self.content.get("text", "")) if self.content.get("type") == "text" else ""
+
+
+# Callbacks: what they can answer is what the client declares
 
 
 OnElicit = Callable[[Form], Filled | Awaitable[Filled]]
@@ -103,9 +109,6 @@ async def awaited(value: T | Awaitable[T]) -> T:
     """Return what a callback returned, awaited if it is a coroutine."""
     return await value if isawaitable(value) else value
 
-
-if TYPE_CHECKING:
-    from httpx import AsyncClient
 
 NONE: Mapping[str, Any] = MappingProxyType({})
 

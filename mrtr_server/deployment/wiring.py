@@ -155,7 +155,7 @@ class ServerParts:
             scope=cache,
         )
         subscriptions = Subscriptions(
-            registry, self.tasks, self.fanout, errors, authorizer, limits, live.holds, discoverer.offers
+            registry, self.tasks, self.fanout, errors, authorizer, limits, live.held_bytes, discoverer.offers
         )
         cursors = Cursors(ring)
         dispatcher = Dispatcher(
@@ -165,7 +165,7 @@ class ServerParts:
             ListRequests(
                 registry, authorizer, cursors, page_size=lists.page_size, ttl=lists.cache_seconds, scope=cache
             ),
-            Completions(registry, self.threads, errors, authorizer, discoverer.has_completions),
+            Completions(registry, self.threads, errors, authorizer),
             discoverer,
             subscriptions,
             TaskRequests(self.tasks, errors, cursors, lists.page_size),
@@ -186,7 +186,7 @@ class ServerParts:
             self.admission,
             self.shared.watched,
             vitals,
-            (*live.holds.places, subscriptions.places, self.tasks.waits),
+            (live.held_streams, live.held_bytes, subscriptions.places, self.tasks.waits),
             self.worker,
             redeemers,
         )
@@ -197,7 +197,7 @@ class ServerParts:
             _implementation(settings.name, info),
             registry.header_parameters,
             registry.task_support,
-            discoverer.takes_tasks,
+            lambda: registry.has_tasks,
             registry.output_schema,
             live.sessions,
             registry.is_single_use,

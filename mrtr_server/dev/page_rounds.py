@@ -24,6 +24,9 @@ from ..protocol.trace import HEARD, Event
 from ..tasks.task_run import TaskRun
 from ..transport.response_writer import respond
 
+# Which requests come from the page itself
+
+
 _FORWARDED = frozenset(
     {
         b"forwarded",
@@ -93,6 +96,9 @@ def why_not_local(scope: Scope, *, reads: bool = False) -> str:
     if not origins and reads:
         return ""
     return "" if [origin.lower() for origin in origins] == [own.lower()] else "Its Origin is not this page."
+
+
+# What is shown
 
 
 MARK = b"mrtr-page"

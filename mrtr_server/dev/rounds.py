@@ -33,6 +33,9 @@ from ..protocol.messages import (
 from ..tasks.task_run import TaskRun
 from ..well_formed import write_json
 
+# The terminal of an author: lines on standard error, in colour where that is one
+
+
 _STYLES = {
     "bold": "1",
     "dim": "2",
@@ -89,6 +92,9 @@ def short(text: str, longest: int = _LONGEST) -> str:
 def quoted(text: str, longest: int = _LONGEST) -> str:
     """Return the beginning of a text in quotation marks; see `short`."""
     return f'"{short(text, longest)}"'
+
+
+# Rounds
 
 
 _KINDS = {"tools/call": "tool", "prompts/get": "prompt", "resources/read": "resource"}

@@ -17,9 +17,9 @@ from ..concurrency.running import running_loop
 from ..concurrency.waiting import Ending, growing, wait_until
 from ..crypto.digests import digest
 from ..crypto.keys import REPORT, KeyRing
-from ..crypto.place_codec import PlaceCodec
+from ..crypto.place_codec import PlaceCodec, SealedRows
 from ..crypto.signing import Link, Links
-from ..errors import FlowError, InvalidRequestState, LinkRefused, StoreUnavailable
+from ..errors import FlowError, LinkRefused
 from ..limits import Limits
 from ..logs.failures import calls_author
 from ..protocol.ask_kinds import CALLBACK
@@ -178,7 +178,8 @@ class Callbacks:
         self.known = known
         self._store = store
         self._links = Links(ring, audience)
-        self._codec = PlaceCodec(ring, REPORT)
+        moved = "it is stored under the key of another report"
+        self._sealed = SealedRows(PlaceCodec(ring, REPORT), "The report of a callback", moved)
         self._quotas = Quotas(ring, limits)
         self._audience = audience
         self._base = base
@@ -249,7 +250,7 @@ class Callbacks:
             raise FlowError(
                 f"The callback returned {len(payload)} bytes; Limits(state_bytes=...) allows {self._limits.state_bytes}"
             )
-        sealed = self._codec.seal(_place(link.id), payload).encode()
+        sealed = self._sealed.seal(link.id, payload).encode()
         keep, quota = max(1.0, link.expires - self._clock()), self._quotas.of(person)
         kept = await self._store.put(link.id, sealed, keep=keep, quota=quota)
         self._fanout.publish(Change("page", link.id))
@@ -257,15 +258,8 @@ class Callbacks:
 
     async def find(self, id: str) -> Report | None:
         """Return the report that is stored under a link's id. Raises `StoreUnavailable`."""
-        sealed = await self._store.get(id)
-        if sealed is None:
-            return None
-        try:
-            return Report(
-                from_json(self._codec.unseal(_place(id), sealed, "it is stored under the key of another report"))
-            )
-        except InvalidRequestState as refused:
-            raise StoreUnavailable(f"The report of a callback can't be unsealed: {refused.reason}") from None
+        found = await self._store.get(id)
+        return None if found is None else Report(from_json(self._sealed.unseal(id, found)))
 
     async def reports(self, flow: FlowRecord, should_yield: Callable[[], T | None] = lambda: None) -> Reports[T]:
         """Collect the reports from the pages that a person agreed to open, and hold the call until they have arrived.
@@ -301,10 +295,6 @@ class Callbacks:
                 break
         reports.unfinished = tuple(waiting)
         return reports
-
-
-def _place(id: str) -> bytes:
-    return f"{id} ".encode()
 
 
 def owner(principal: Principal | None) -> str:

@@ -13,8 +13,8 @@ from pydantic_core import from_json, to_json
 
 from ..crypto.digests import digest_bytes, digest_twice
 from ..crypto.keys import LIVE_EVENT, KeyRing
-from ..crypto.place_codec import PlaceCodec, row_codec
-from ..errors import InvalidRequestState, ProtocolError, StoreUnavailable
+from ..crypto.place_codec import PlaceCodec, SealedRows, row_codec
+from ..errors import InvalidRequestState, ProtocolError
 from ..protocol.callers import Principal
 from ..protocol.messages import JSON, HandedOver, NeedsInput, Question
 from ..protocol.sessions import OwnerPlaces, Session
@@ -138,7 +138,8 @@ class EventIds:
 
     def __init__(self, ring: KeyRing, audience: str, store: Store, quotas: Quotas, clock: Callable[[], float]) -> None:
         self._codec = PlaceCodec(ring, "live event")
-        self._rows = row_codec(ring, LIVE_EVENT, in_memory=store.in_memory)
+        codec = row_codec(ring, LIVE_EVENT, in_memory=store.in_memory)
+        self._rows = SealedRows(codec, "An event of a stream", "kept for another event")
         self._places = OwnerPlaces(audience)
         self._store = store
         self._quotas = quotas
@@ -155,7 +156,7 @@ class EventIds:
         # can know it: a state is in it, or the name of a round.
         (_, row), origin = digest_twice(place, payload), event.origin
         short = to_json(["row", row, origin.method, origin.request_id, origin.session.version])
-        sealed = self._rows.seal(_row_place(place, row), payload).encode()
+        sealed = self._rows.seal(_key(place, row), payload).encode()
         keep = max(event.expires - self._clock(), 0.0) + KEPT_AFTER
         return SealedEvent(self._codec.seal(place, short), asked, b"", row, sealed, keep, self._quotas.of(principal))
 
@@ -176,12 +177,7 @@ class EventIds:
     async def _find(self, row: str, place: bytes) -> bytes | None:
         """Return what a row holds; None if there is no such row any more. Raises `StoreUnavailable`."""
         found = await self._store.get(row)
-        if found is None:
-            return None
-        try:
-            return self._rows.unseal(_row_place(place, row), found, "kept for another event")
-        except InvalidRequestState as refused:
-            raise StoreUnavailable(f"An event of a stream can't be unsealed: {refused.reason}") from None
+        return None if found is None else self._rows.unseal(_key(place, row), found)
 
     async def unseal(self, id: str, principal: Principal | None) -> Event | None:
         """Return the event of an id. Raises `StoreUnavailable`."""
@@ -216,8 +212,8 @@ def _is_number(text: str) -> bool:
     return text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS
 
 
-def _row_place(place: bytes, row: str) -> bytes:
-    return b"%b %b " % (place, row.encode())
+def _key(place: bytes, row: str) -> str:
+    return f"{place.decode()} {row}"
 
 
 def dump_event(event: Event) -> bytes:

@@ -6,8 +6,8 @@ next round. The handler knows nothing of that: it runs from the top, against its
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
-from contextlib import closing, suppress
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from itertools import repeat
@@ -23,7 +23,7 @@ from ..errors import InvalidRequest, ProtocolError, RequestError, StoreUnavailab
 from ..flow.single_use import OTHER_EPOCH
 from ..logs.failures import report_outage
 from ..logs.refusals import RefusalLog
-from ..protocol.callers import Principal
+from ..protocol.callers import Principal, person_of
 from ..protocol.messages import JSON, TASK_RESULT, Call, Change, Outcome, Outlet, Unfinished
 from ..storage.base import Lease
 from ..storage.health import begin_request
@@ -105,7 +105,7 @@ class LiveCalls:
         """Run the first round of a call; or, of one that the client repeats since its pages are done, the next."""
         call, pages = running.call, self._parts.pages
         with store_needed():
-            event = await pages.find(call, self._parts.clock(), can_stream=channel.can_stream)
+            event = None if channel.can_stream else await pages.find(call, self._parts.clock())
             if event is None:
                 return await self._first_rounds.run(call, channel, self._dispatch)
             answers = await pages.answers(event)
@@ -135,7 +135,7 @@ class LiveCalls:
             if call.method == TASK_RESULT:
                 return await self._wait_for_task(call, channel, event)
             if event.run:
-                with self._parts.holds.hold(call.principal):
+                with self._parts.held_streams.hold(person_of(call.principal)):
                     running.let_go()
                     running.end()
                     outcome = await self._first_rounds.wait_for(event, call, channel)
@@ -192,7 +192,7 @@ class LiveCalls:
                 return None
             answers: JSON | None = {}
             if event.questions:
-                if not (channel.can_stream and self._parts.is_shared()):
+                if not (channel.can_stream and self._parts.is_shared):
                     await self._end_with_pages(event, channel)
                 answers = await self._ask(event, running, channel, is_new=is_new)
                 if answers is None:
@@ -238,7 +238,7 @@ class LiveCalls:
         Raises `PagesRequired`.
         """
         parts, call = self._parts, channel.load(event.origin)
-        if parts.pages.may_end_with(event.questions, call, is_shared=parts.is_shared()):
+        if parts.pages.may_end_with(event.questions, call, is_shared=parts.is_shared):
             with store_needed():
                 raise await parts.pages.end_with(event, call, parts.clock())
 
@@ -252,7 +252,7 @@ class LiveCalls:
         parts, call, principal = self._parts, running.call, running.call.principal
         if channel.gone:
             return None
-        if not parts.is_shared():
+        if not parts.is_shared:
             raise RequestError(
                 "This call asks a question, and this server can't take the answer: its workers share no database. Its "
                 "operator can set MRTR_DATABASE_URL"
@@ -260,7 +260,7 @@ class LiveCalls:
         if not channel.can_stream:
             raise InvalidRequest("This call asks a question, which needs Accept: text/event-stream")
         id = parts.events.seal(event, principal)
-        with parts.holds.hold(principal), store_needed():
+        with parts.held_streams.hold(person_of(principal)), store_needed():
             await parts.events.keep(id)
             cancelled, is_cancelled = self._cancellation_of(call), partial(self._is_cancelled, call)
             rest = partial(_rest, event, id, running)
@@ -287,7 +287,8 @@ class LiveCalls:
         Return False if it is to continue elsewhere, or when its client comes back.
         """
         if size > UNCOUNTED:
-            portion = running.portion = running.portion or self._parts.holds.portion(running.call.principal)
+            person = person_of(running.call.principal)
+            portion = running.portion = running.portion or self._parts.held_bytes.portion(person)
 
             async def look(heard: object) -> bool | None:
                 return portion.has_room() or None
@@ -430,18 +431,13 @@ class _Running:
             self._task = own
 
 
-class store_needed:
-    """Report that the store can't take part in a question of an open call."""
-
-    __slots__ = ()
-
-    def __enter__(self) -> None:
-        """Begin."""
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        """Turn an outage into an error for the client."""
-        if isinstance(error, StoreUnavailable):
-            raise Unavailable(report_outage(error, "A question of an open call needs the store")) from None
+@contextmanager
+def store_needed() -> Iterator[None]:
+    """Turn an outage of the store in the block into an error for the client."""
+    try:
+        yield
+    except StoreUnavailable as error:
+        raise Unavailable(report_outage(error, "A question of an open call needs the store")) from None
 
 
 def _key(call: Call) -> tuple[str, str | int]:

@@ -276,6 +276,9 @@ class OpenQuestions:
             self._channel.withdraw(id, reason)
 
 
+# First rounds. They have no state yet, so a client that loses one gets its outcome instead.
+
+
 KEPT = 3600.0
 """How long the outcome of a first round is kept for a client that has left, in seconds."""
 

@@ -7,8 +7,8 @@ from pydantic_core import from_json
 
 from ..crypto.digests import canonical
 from ..crypto.keys import LIVE_PAGES, KeyRing
-from ..crypto.place_codec import PlaceCodec
-from ..errors import Busy, InvalidRequestState, PagesRequired, StoreUnavailable
+from ..crypto.place_codec import PlaceCodec, SealedRows
+from ..errors import Busy, PagesRequired, StoreUnavailable
 from ..protocol.messages import JSON, PAGE, Call, Question
 from ..protocol.sessions import owner_of
 from ..storage.base import Store
@@ -28,7 +28,7 @@ class RequiredPages:
     """
 
     def __init__(self, ring: KeyRing, audience: str, store: Store, states: SessionStates, quotas: Quotas) -> None:
-        self._codec = PlaceCodec(ring, LIVE_PAGES)
+        self._sealed = SealedRows(PlaceCodec(ring, LIVE_PAGES), "The flow of a call", "of another call")
         # A reader of the store could otherwise try out which arguments a call had.
         self._name_keys = [key for _, key in ring.derive(f"{LIVE_PAGES}, by name")]
         self._audience = audience
@@ -53,28 +53,20 @@ class RequiredPages:
                 await self._states.listen_to_pages(call.session, call.principal, pages)
         return self._required(event)
 
-    async def find(self, call: Call, now: float, *, can_stream: bool) -> Event | None:
+    async def find(self, call: Call, now: float) -> Event | None:
         """Return the flow that an earlier call like this one left; None if there is none, or it has expired.
 
-        Raises `StoreUnavailable`.
-
-        Pages that have reported are an answer that came in time: their flow may be found for a while longer.
-
-        Only a client that could be sent one is looked for, which spares the others a look in the store.
+        Pages that have reported are an answer that came in time: their flow may be found for a while longer. Raises
+        `StoreUnavailable`.
         """
-        if can_stream or call.principal is None:
-            return None
-        if not call.client.supports("elicitation.url"):
-            return None
+        if call.principal is None or not call.client.supports("elicitation.url"):
+            return None  # it has left none, which spares a look in the store
         for key in self._keys(call):  # the first but while keys are rotated
             if (found := await self._store.get(key)) is not None:
                 break
         else:
             return None
-        try:
-            parts = from_json(self._codec.unseal(_place(key), found, "of another call"))
-        except InvalidRequestState as refused:
-            raise StoreUnavailable(f"The flow of a call can't be unsealed: {refused.reason}") from None
+        parts = from_json(self._sealed.unseal(key, found))
         event = load_event(parts[1:]) if parts else None
         if event is None or event.ends <= now or (event.expires <= now and not await self._have_reported(event)):
             return None
@@ -110,7 +102,7 @@ class RequiredPages:
 
     async def _keep(self, call: Call, payload: bytes, seconds: float) -> None:
         key = self._keys(call)[0]
-        sealed = self._codec.seal(_place(key), payload).encode()
+        sealed = self._sealed.seal(key, payload).encode()
         await self._store.replace(key, sealed, keep=max(seconds, 1.0), quota=self._quotas.of(call.principal))
 
     def _keys(self, call: Call) -> list[str]:
@@ -118,7 +110,3 @@ class RequiredPages:
         who = owner_of(call.principal)
         named = canonical(["live pages", self._audience, who, call.method, call.target, call.arguments])
         return [hmac.digest(key, named, "sha256")[:16].hex() for key in self._name_keys]
-
-
-def _place(key: str) -> bytes:
-    return f"{key} ".encode()

@@ -13,7 +13,7 @@ from typing import Literal
 
 from ..concurrency.waiting import Turning, wait_until
 from ..errors import AnswerNotShared, Busy, InvalidRequest, MissingCapability, RequestError, UnknownTarget
-from ..protocol.callers import Principal, lacking, nested
+from ..protocol.callers import Principal, lacking, nested, person_of
 from ..protocol.messages import (
     JSON,
     NOTHING,
@@ -72,7 +72,7 @@ class TaskStreams:
             task = await self._look(call)
             if task.status in ENDED:
                 return TaskResult(task)
-            with self._parts.holds.hold(call.principal):
+            with self._parts.held_streams.hold(person_of(call.principal)):
                 event = replace(event, expires=task.created + task.ttl)
                 stream = _Stream(event, call, channel, self._parts, reader, changes, wanted)
 

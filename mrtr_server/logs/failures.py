@@ -257,6 +257,9 @@ def _stand_in(code: CodeType, module: Any) -> FrameType:
     return frame
 
 
+# References
+
+
 Noted = list[tuple[BaseException, str]]
 """Failures, each with its reference."""
 

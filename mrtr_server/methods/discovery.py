@@ -41,14 +41,6 @@ class Discoverer:
         self._scope: Literal["public", "private"] = scope
         self._last: tuple[frozenset[Registered], Discovery] | None = None
 
-    def takes_tasks(self) -> bool:
-        """Return whether calls may become tasks."""
-        return self._registry.has_tasks
-
-    def has_completions(self) -> bool:
-        """Return whether there are completions."""
-        return self._registry.has_completions
-
     def offers(self, change: Change) -> bool:
         """Return whether a change that clients listen to can happen: of a list, a resource or a task."""
         if change.kind == "resource":

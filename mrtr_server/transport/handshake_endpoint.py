@@ -24,7 +24,7 @@ from ..live.live_calls import LiveCalls, store_needed
 from ..live.parts import LiveParts
 from ..logs.refusals import RefusalLog
 from ..methods.dispatcher import Dispatcher
-from ..protocol.callers import Principal
+from ..protocol.callers import Principal, person_of
 from ..protocol.dialect import Reply
 from ..protocol.envelope import NO_METHOD, Envelope, read_envelope
 from ..protocol.handshake import CANCELLED, HandshakeDialect
@@ -246,12 +246,13 @@ class HandshakeEndpoint:
     async def _notify(self, connection: LiveConnection) -> None:
         principal, session = connection.principal, connection.session.key
         is_one_too_many = bool(session) and self._listening[session] >= MOST_LISTENING
-        if is_one_too_many or not self._live.holds.have_room(principal) or self._admission.draining:
+        streams, person = self._live.held_streams, person_of(principal)
+        if is_one_too_many or not streams.has_room(person) or self._admission.draining:
             await self._refuse(connection)
             return
         task, sender = connection.form.task_offer, connection.sender
         call = Call("sessions/listen", {}, task=task, session=session, **sender._asdict())
-        with self._live.holds.hold(principal), self._counted(session):
+        with streams.hold(person), self._counted(session):
             try:
                 listening = await self._dispatcher.dispatch(call, connection)
             except Full as full:

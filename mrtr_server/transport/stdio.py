@@ -19,7 +19,7 @@ from ..live.parts import UNCOUNTED, LiveParts
 from ..logs.failures import report_failure
 from ..logs.refusals import RefusalLog
 from ..methods.dispatcher import Dispatcher
-from ..protocol.callers import principal_of
+from ..protocol.callers import person_of, principal_of
 from ..protocol.dialect import Dialect
 from ..protocol.envelope import SESSION_HEADER, Envelope, read_envelope
 from ..protocol.handshake import CANCELLED, HandshakeDialect
@@ -147,7 +147,7 @@ class StdioServer:
 
     def _portion(self, size: int) -> Portion:
         """Return what counts so many bytes of a message. No message is refused for them: it is read later."""
-        portion = self._live.holds.portion(self._peer.principal)
+        portion = self._live.held_bytes.portion(person_of(self._peer.principal))
         portion.set(size)
         return portion
 

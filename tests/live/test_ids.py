@@ -138,7 +138,7 @@ def parts(audience: str = "live", key: bytes = bytes(32), store: Store | None = 
         limits,
         Admission(limits),
         lambda: 1e9,
-        is_shared=lambda: True,
+        is_shared=True,
     )
 
 

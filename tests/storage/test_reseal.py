@@ -145,7 +145,7 @@ async def test_what_open_calls_and_sessions_keep_is_sealed_anew_as_well(url: str
     def parts(store: SQLStore, *keys: bytes) -> LiveParts:
         ring, limits = KeyRing(keys), Limits()
         shared = (store, store.fanout(), Quotas(ring, limits), limits, Admission(limits), time.time)
-        return LiveParts(ring, "bank", *shared, is_shared=lambda: True)
+        return LiveParts(ring, "bank", *shared, is_shared=True)
 
     async def runs(lease: Lease) -> Outcome:
         return Complete({"ran": "before"})
