@@ -21,13 +21,12 @@ from .errors import (
     ToolError,
 )
 from .flow.asks import Confirm, Elicit, Elicited, InputRequired, Inputs, ListRoots, Root, Roots, State
-from .flow.callback_service import Callback, CallbackLink
 from .flow.context import Context
 from .flow.home import CallInfo, CallNext, Ended, Failure
 from .flow.rate_limiter import RateLimits
 from .flow.sampling import Sample, Sampled
 from .flow.step_arguments import IdempotencyKey
-from .flow.url_asks import ElicitUrl
+from .flow.url_asks import Callback, CallbackLink, ElicitUrl
 from .limits import Limits
 from .protocol.callers import Caller, ClientInfo, Principal
 from .protocol.content import (

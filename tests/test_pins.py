@@ -51,7 +51,7 @@ def test_what_looks_like_a_digest_is_one_and_an_image_has_the_same_everywhere() 
 
 def test_a_project_has_its_pins_kept_up_to_date() -> None:
     """A digest that nobody changes would have the holes of its day for ever."""
-    kept = yaml.safe_load((ROOT / "mrtr_server" / "new" / "files" / "dependabot.yml.txt").read_text())
+    kept = yaml.safe_load((ROOT / "mrtr_server" / "cli" / "project_files" / "dependabot.yml.txt").read_text())
     assert {each["package-ecosystem"] for each in kept["updates"]} == {"github-actions", "docker", "pip"}
 
 

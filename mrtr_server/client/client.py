@@ -72,17 +72,17 @@ OnPiece = Callable[[Piece], Awaitable[None] | None]
 OnProgress = Callable[[Progress], Awaitable[None] | None]
 OnTask = Callable[[TaskState], Awaitable[None] | None]
 
-Callbacks = Mapping[str, Callable[[Any], Any] | None]
+ByKind = Mapping[str, Callable[[Any], Any] | None]
 """What answers each kind of ask, by the name of the kind; None where nothing does."""
 
 
-def capabilities_of(callbacks: Callbacks, *, tasks: bool) -> JSON:
+def capabilities_of(callbacks: ByKind, *, tasks: bool) -> JSON:
     """Return what the client declares: each kind of ask that has a callback, and tasks if it follows them."""
     declared = nested(KINDS[name].capabilities[0] for name, callback in callbacks.items() if callback is not None)
     return {**declared, "extensions": {TASKS: {}}} if tasks else declared
 
 
-async def answers_to(callbacks: Callbacks, requests: Mapping[str, object]) -> JSON:
+async def answers_to(callbacks: ByKind, requests: Mapping[str, object]) -> JSON:
     """Return the answers to the questions of one round, asked one after the other.
 
     Raises `BadReply` if something is no question, and `NotAnswered` with all questions for which a callback raised it.
@@ -166,7 +166,7 @@ class Client:
         http: "AsyncClient | None" = None,
         on_message: OnMessage | None = None,
     ) -> None:
-        self._callbacks: Callbacks = {
+        self._callbacks: ByKind = {
             "form": on_elicit,
             "url": on_link,
             "sample": on_sample,

@@ -206,13 +206,7 @@ class Connection:
         raise BadReply("The server redirects without an end")
 
     async def _post(
-        self,
-        url: httpx.URL,
-        headers: Mapping[str, str],
-        body: bytes,
-        number: int,
-        noted: Noted,
-        allowance: Allowance,
+        self, url: httpx.URL, headers: Mapping[str, str], body: bytes, number: int, noted: Noted, allowance: Allowance
     ) -> JSON | httpx.URL | _Again:
         if self._http is None:
             raise SetupError("Use the client in an `async with` block")

@@ -186,11 +186,7 @@ class Composition:
 
             rates = {tool: read_rate(f"{its_name}: per_tool", text) for tool, text in limits.per_tool.items()}
         inclusion = Inclusion(
-            parts.registry.home,
-            prefix,
-            compile_hook(its_name, settings.authorize),
-            tuple(settings.scopes),
-            rates,
+            parts.registry.home, prefix, compile_hook(its_name, settings.authorize), tuple(settings.scopes), rates
         )
         lifespan = settings.lifespan
         opening = None if lifespan is None else Opening(its.registry.home, lifespan, other)

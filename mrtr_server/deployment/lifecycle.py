@@ -190,10 +190,7 @@ class Lifecycle:
         """Log that the server drains, unless it shuts down, which is logged with the signal."""
         if self._admission.draining and self._admission.shutdown.began is None and not self._told_draining:
             self._told_draining = True
-            logger.info(
-                "Draining: calls continue in other replicas",
-                extra={"fields": {"event": "drain"}},
-            )
+            logger.info("Draining: calls continue in other replicas", extra={"fields": {"event": "drain"}})
 
 
 def _root_of(receive: Receive) -> str:

@@ -12,7 +12,7 @@ from ..addresses import is_loopback_address
 from ..auth.fixed_tokens import BearerTokens
 from ..crypto.keys import ENVIRONMENT as KEYS
 from ..crypto.signing import SignedCodec
-from ..flow.callback_service import PATH
+from ..flow.url_asks import PATH
 from ..limits import Limits
 from ..protocol.served_dialects import ServedDialects
 from ..registration.handlers import asked_fields, asks, confirms_by_code

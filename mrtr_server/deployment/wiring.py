@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from functools import partial
+from operator import attrgetter
 from typing import Any, cast
 
 from starlette.types import ASGIApp
@@ -16,13 +17,13 @@ from ..crypto.keys import OUTCOME, KeyRing
 from ..crypto.place_codec import Cursors, PlaceCodec
 from ..flow.admission import Admission
 from ..flow.authorization import Authorizer
-from ..flow.callback_service import Callbacks
 from ..flow.handler import Handler
 from ..flow.home import Home, Lifespans, identity
 from ..flow.rate_limiter import RateLimiter
 from ..flow.round_service import RoundService
 from ..flow.single_use import Redeemer
 from ..flow.states import States, UnansweredAsks
+from ..flow.url_asks import Callbacks
 from ..limits import Limits, with_room
 from ..live.live_calls import LiveCalls
 from ..live.parts import LiveParts
@@ -197,7 +198,7 @@ class ServerParts:
             _implementation(settings.name, info),
             registry.header_parameters,
             registry.task_support,
-            lambda: registry.has_tasks,
+            partial(attrgetter("has_tasks"), registry),
             registry.output_schema,
             live.sessions,
             registry.is_single_use,

@@ -16,7 +16,7 @@ from ..logs.refusals import SERVERS, bound_lines_of
 from ..methods.middleware import Came, Middleware, watch
 from ..protocol.messages import Call, Outlet
 from .effects import EffectWatch, shown_path
-from .rounds import Answers, RoundLines, SeenRound, SourceLine, Terminal, current_round, short
+from .rounds import RoundLines, SeenAnswers, SeenRound, SourceLine, Terminal, current_round, short
 
 _UNASKED = ("/favicon.ico", "/apple-touch-icon.png", "/.well-known/")
 """Where browsers and clients look by themselves."""
@@ -91,7 +91,7 @@ class Console:
         self._terminal = terminal
         self._effects = effects
         self._lines = RoundLines(terminal)
-        self._answers = Answers()
+        self._answers = SeenAnswers()
         self._hinted = False
 
     @property

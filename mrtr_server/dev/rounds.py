@@ -36,14 +36,7 @@ from ..well_formed import write_json
 # The terminal of an author: lines on standard error, in colour where that is one
 
 
-_STYLES = {
-    "bold": "1",
-    "dim": "2",
-    "red": "31",
-    "green": "32",
-    "yellow": "33",
-    "cyan": "36",
-}
+_STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
 _LONGEST = 72
 _ELLIPSIS = "…"
 
@@ -103,11 +96,7 @@ _WIDEST = 24
 
 _BETWEEN = " · "
 
-_ENDS = {
-    "cancelled": "cancelled",
-    "declined": "the person said no",
-    "handed_over": "handed over to the next round",
-}
+_ENDS = {"cancelled": "cancelled", "declined": "the person said no", "handed_over": "handed over to the next round"}
 
 _LONGEST_REASON = 160
 
@@ -158,7 +147,7 @@ current_round: ContextVar[SeenRound | None] = ContextVar("mrtr_server_seen_round
 """The round that the code runs in, where there is a console."""
 
 
-class Answers:
+class SeenAnswers:
     """Finds out what was answered in a round."""
 
     def __init__(self) -> None:

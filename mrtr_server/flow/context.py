@@ -10,9 +10,8 @@ from ..protocol.callers import ClientInfo, Principal, request_of
 from ..protocol.messages import LOG_LEVELS, NOTHING, ComeBack, LogLevel, LogMessage, Outlet, Progress
 from ..schema.uri_templates import UriTemplate
 from .asks import Ask, Confirm, Elicit, ListRoots, Root
-from .callback_service import Callback, CallbackLink
 from .sampling import Sample, Sampled
-from .url_asks import ElicitUrl
+from .url_asks import Callback, CallbackLink, ElicitUrl
 from .waiting_round import WaitingRound
 
 if TYPE_CHECKING:

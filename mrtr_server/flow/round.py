@@ -16,10 +16,9 @@ from ..protocol.callers import lacking, nested
 from ..protocol.messages import JSON, PAGE, Call, Outlet, Question
 from ..well_formed import escape_halves
 from .asks import Ask
-from .callback_service import KIND, Callback, Callbacks, Reports
 from .endings import Asking, Backgrounded, Failed, Refused, RoundEnd, Yielded, YieldReason
 from .journal import Journal
-from .url_asks import UNFINISHED, ElicitUrl
+from .url_asks import KIND, UNFINISHED, Callback, Callbacks, ElicitUrl, Reports
 
 logger = logging.getLogger("mrtr_server")
 

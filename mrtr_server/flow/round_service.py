@@ -14,7 +14,6 @@ from ..storage.base import Lease
 from ..storage.health import not_executed
 from .admission import Admission
 from .asks import InputRequired
-from .callback_service import Callbacks, Reports
 from .endings import Asking, Backgrounded, CallEnd, Completed, Failed, Refused, RoundEnd, Yielded, YieldReason
 from .handler import Handler
 from .home import Lifespans
@@ -25,6 +24,7 @@ from .round import NO_REPORTS, Background, Round
 from .runner import in_pieces, run
 from .single_use import Redeemer
 from .states import RoundContext, States
+from .url_asks import Callbacks, Reports
 from .waiting_round import ShouldYield, WaitingRound
 
 logger = logging.getLogger("mrtr_server")

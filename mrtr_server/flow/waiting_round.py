@@ -23,13 +23,13 @@ from ..errors import CallEnded, FlowError, NotBegun, RoundOver, StoreUnavailable
 from ..logs.failures import CallSite, call_site, format_call_site
 from ..protocol.messages import JSON, Call, Question
 from .asks import Ask
-from .callback_service import KIND, Callbacks, Reports
 from .endings import RoundEnd, Yielded, YieldReason
 from .home import OWN
 from .journal import UNSET, Journal
 from .round import NO_REPORTS, OPEN, Background, Claim, Round
 from .steps import Planned, Steps, current_step
 from .undone import Undone
+from .url_asks import KIND, Callbacks, Reports
 
 logger = logging.getLogger("mrtr_server")
 

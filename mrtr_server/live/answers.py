@@ -39,7 +39,7 @@ ANSWERED_ELSEWHERE = "It was answered elsewhere"
 
 
 @dataclass(slots=True)
-class Asked:
+class SentQuestion:
     """A question that went out."""
 
     round: str  # names the round that asked
@@ -76,17 +76,11 @@ class _QuestionIds:
         return fields if fields[1] == key else None
 
 
-class Answers:
+class LiveAnswers:
     """Keeps answers, the first one to each question, and finds them."""
 
     def __init__(
-        self,
-        ring: KeyRing,
-        audience: str,
-        store: Store,
-        fanout: Fanout,
-        quotas: Quotas,
-        clock: Callable[[], float],
+        self, ring: KeyRing, audience: str, store: Store, fanout: Fanout, quotas: Quotas, clock: Callable[[], float]
     ) -> None:
         self._ids = _QuestionIds(ring, audience, "live ask")
         codec = row_codec(ring, LIVE_ANSWER, in_memory=store.in_memory)
@@ -100,7 +94,7 @@ class Answers:
         self._name = token_hex(8)
         self._named = 0, ""
         self._began = clock()
-        self._sealed_here: dict[str, tuple[bytes, Asked]] = {}
+        self._sealed_here: dict[str, tuple[bytes, SentQuestion]] = {}
         """What the ids hold that were sealed here, and to whom they belong, while their answers are waited for."""
         self._awaited: dict[str, int] = {}
         """How many open calls wait here whose clients have come back, by round."""
@@ -108,12 +102,12 @@ class Answers:
 
     # The ids of questions
 
-    def asked(self, round: str, key: str, expires: float) -> Asked:
-        """Return a question that goes out; see `Asked`."""
+    def asked(self, round: str, key: str, expires: float) -> SentQuestion:
+        """Return a question that goes out; see `SentQuestion`."""
         asker, at = ("", 0.0) if self._store.shared else (self._asker, self._clock())
-        return Asked(round, key, expires, asker, at, self._row(round, key))
+        return SentQuestion(round, key, expires, asker, at, self._row(round, key))
 
-    def seal(self, asked: Asked, principal: Principal | None) -> str:
+    def seal(self, asked: SentQuestion, principal: Principal | None) -> str:
         """Return the id of the request that asks, which is to be forgotten when nobody waits for its answer here.
 
         It begins with the question's key, for readers of the messages.
@@ -129,17 +123,17 @@ class Answers:
         """Forget what `seal` returned; it can still be unsealed."""
         self._sealed_here.pop(id, None)
 
-    def unseal(self, id: str, principal: Principal | None) -> Asked | None:
+    def unseal(self, id: str, principal: Principal | None) -> SentQuestion | None:
         """Return what was asked."""
         if (known := self._sealed_here.get(id)) is not None:  # as nearly always in one process
             place, asked = known
             return asked if compare_digest(place, self._ids.place_of(principal)) else None
         fields = self._ids.unseal(id, principal)
-        return None if fields is None else Asked(*fields)
+        return None if fields is None else SentQuestion(*fields)
 
     # What was answered
 
-    async def keep(self, asked: Asked, answer: JSON, principal: Principal | None) -> None:
+    async def keep(self, asked: SentQuestion, answer: JSON, principal: Principal | None) -> None:
         """Keep an answer, unless there is one, and notify the call that waits.
 
         Raises `AnswerNotShared`, `StoreUnavailable`, `Full`.
@@ -167,7 +161,7 @@ class Answers:
         """Return whether an answer is to this request, as far as it says."""
         return "to" not in answer or answer["to"] == digest_bytes(id.encode())
 
-    async def find(self, asked: Asked) -> JSON | None:
+    async def find(self, asked: SentQuestion) -> JSON | None:
         """Return the answer to a question; None if there is none. Raises `StoreUnavailable`."""
         id = self.row_of(asked)
         found = await self._store.get(id)
@@ -186,7 +180,7 @@ class Answers:
             if left:
                 self._awaited[round] = left
 
-    def _may_be_read(self, asked: Asked) -> bool:
+    def _may_be_read(self, asked: SentQuestion) -> bool:
         """Return whether a call that waits for an answer, or one that its client comes back to, finds it here.
 
         A question of before this process began may be that of its predecessor, and its client may come back to here.
@@ -218,7 +212,7 @@ class Answers:
         answer: JSON | None = from_json(self._sealed.unseal(change.uri, change.note)) if change.note else None
         return answer
 
-    def row_of(self, asked: Asked) -> str:
+    def row_of(self, asked: SentQuestion) -> str:
         """Return the key of the row that has the answer to a question."""
         return asked.row or self._row(asked.round, asked.key)
 

@@ -69,7 +69,7 @@ class Origin:
 
 
 @dataclass(slots=True)
-class Event:
+class StreamEvent:
     """Where a stream stands. It moves on with the stream."""
 
     origin: Origin  # the request that opened it
@@ -96,7 +96,7 @@ class Event:
         """Hold nothing of what the client sent, and of what the round has left: its id has that, see `take_back`."""
         self.origin.params, self.state, self.questions = {}, "", {}
 
-    def take_back(self, kept: "Event") -> None:
+    def take_back(self, kept: "StreamEvent") -> None:
         """Hold again what `let_go` let go."""
         self.origin.params, self.state, self.questions = kept.origin.params, kept.state, kept.questions
 
@@ -145,7 +145,7 @@ class EventIds:
         self._quotas = quotas
         self._clock = clock
 
-    def seal(self, event: Event, principal: Principal | None) -> SealedEvent:
+    def seal(self, event: StreamEvent, principal: Principal | None) -> SealedEvent:
         """Return the id of an event. One that is too long for a header is valid when it is kept; see `keep`."""
         payload, place = dump_event(event), self._places.of(principal)
         event.size = len(payload)
@@ -166,7 +166,7 @@ class EventIds:
             await self._store.put(event.row, event.sealed, keep=event.keep, quota=event.quota)
             event.sealed = b""
 
-    async def take_back(self, event: Event, sealed: SealedEvent, principal: Principal | None) -> None:
+    async def take_back(self, event: StreamEvent, sealed: SealedEvent, principal: Principal | None) -> None:
         """Read again what an event has let go. Raises `ProtocolError`, `StoreUnavailable`."""
         payload = sealed.payload or await self._find(sealed.row, self._places.of(principal))
         if payload is None:
@@ -179,7 +179,7 @@ class EventIds:
         found = await self._store.get(row)
         return None if found is None else self._rows.unseal(_key(place, row), found)
 
-    async def unseal(self, id: str, principal: Principal | None) -> Event | None:
+    async def unseal(self, id: str, principal: Principal | None) -> StreamEvent | None:
         """Return the event of an id. Raises `StoreUnavailable`."""
         sealed, _, place_in_round = id.rpartition(".")
         sent, _, questions = place_in_round.partition(_OF)
@@ -195,7 +195,7 @@ class EventIds:
             row, method, request_id, version = parts
             found = await self._find(row, place)
             if found is None:
-                return Event(Origin(method, {}, request_id, Session(version)), is_lost=True)
+                return StreamEvent(Origin(method, {}, request_id, Session(version)), is_lost=True)
             payload = found
             _, *parts = from_json(payload)
         event = load_event(parts)
@@ -216,7 +216,7 @@ def _key(place: bytes, row: str) -> str:
     return f"{place.decode()} {row}"
 
 
-def dump_event(event: Event) -> bytes:
+def dump_event(event: StreamEvent) -> bytes:
     """Write an event down, put together from what may have been written down before: its questions and its session."""
     origin = event.origin
     began = to_json(["event", [origin.method, origin.params, origin.request_id]], inf_nan_mode="constants")
@@ -234,9 +234,9 @@ def _dump_question(key: str, question: Question) -> bytes:
     return b"[%b,%b" % (to_json(key), question.dumped[1:])
 
 
-def load_event(parts: list[Any]) -> Event:
+def load_event(parts: list[Any]) -> StreamEvent:
     """Read what `dump_event` wrote."""
     (method, params, request_id), session, run, state, asked, expires, progress, seen, *named = parts
     origin = Origin(method, params, request_id, Session.load(session))
     questions = {key: Question.load(*rest) for key, *rest in asked}
-    return Event(origin, run, state, questions, expires, progress, seen=seen, epoch=named[0] if named else "")
+    return StreamEvent(origin, run, state, questions, expires, progress, seen=seen, epoch=named[0] if named else "")

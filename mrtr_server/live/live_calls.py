@@ -24,12 +24,12 @@ from ..flow.single_use import OTHER_EPOCH
 from ..logs.failures import report_outage
 from ..logs.refusals import RefusalLog
 from ..protocol.callers import Principal, person_of
-from ..protocol.messages import JSON, TASK_RESULT, Call, Change, Outcome, Outlet, Unfinished
+from ..protocol.messages import JSON, TASK_RESULT, Call, Change, Dispatch, Outcome, Unfinished
 from ..storage.base import Lease
 from ..storage.health import begin_request
 from ..tasks.task_service import Tasks
 from .answers import read_answers
-from .events import KEPT_AFTER, TOO_LATE_TO_CONTINUE, Event, SealedEvent
+from .events import KEPT_AFTER, TOO_LATE_TO_CONTINUE, SealedEvent, StreamEvent
 from .open_questions import RETRY, Channel, FirstRounds, OpenQuestions, leaving
 from .parts import UNCOUNTED, LiveParts
 from .task_streams import TaskStreams
@@ -50,9 +50,6 @@ LOOK_FOR_ROOM = 0.05
 
 LONGEST_PAUSE = 1.0
 """How long it is left alone meanwhile, in seconds, at most."""
-
-Dispatch = Callable[[Call, Outlet], Awaitable[Outcome]]
-"""Answers a call, or says what it needs."""
 
 
 class LiveCalls:
@@ -85,12 +82,12 @@ class LiveCalls:
                 running.let_go()
                 running.end()
                 origin.params = needed
-                return await self._wait_for_task(replace(call, params=needed), channel, Event(origin))
+                return await self._wait_for_task(replace(call, params=needed), channel, StreamEvent(origin))
             outcome = await self._begin(running, channel)
             if not isinstance(outcome, Unfinished):
                 return outcome
             running.let_go()
-            event = Event(channel.origin())
+            event = StreamEvent(channel.origin())
             event.move_on(outcome, channel.progress)
             del outcome  # which the event lets go of, too
             return await self._follow(event, running, channel, is_new=True)
@@ -115,7 +112,7 @@ class LiveCalls:
             await pages.forget(call, event, self._parts.clock())
         return outcome
 
-    async def resume(self, event: Event, call: Call, channel: Channel) -> Outcome | None:
+    async def resume(self, event: StreamEvent, call: Call, channel: Channel) -> Outcome | None:
         """Continue a call from an event of its stream, wherever it began; see `serve`."""
         running = self._enter(call, channel)
         try:
@@ -127,7 +124,7 @@ class LiveCalls:
         finally:
             self._leave(running)
 
-    async def _resume(self, running: "_Running", channel: Channel, event: Event) -> Outcome | None:
+    async def _resume(self, running: "_Running", channel: Channel, event: StreamEvent) -> Outcome | None:
         call = running.call
         with store_needed():
             if await self._is_cancelled(call):
@@ -151,7 +148,7 @@ class LiveCalls:
             raise ProtocolError(TOO_LATE_TO_CONTINUE)
         return await self._follow(event, running, channel, is_new=False)
 
-    async def _wait_for_task(self, call: Call, channel: Channel, event: Event) -> Outcome | None:
+    async def _wait_for_task(self, call: Call, channel: Channel, event: StreamEvent) -> Outcome | None:
         cancelled = self._cancellation_of(call)
         with store_needed():
             return await self._task_streams.serve(call, channel, event, cancelled, lambda: self._is_cancelled(call))
@@ -181,7 +178,9 @@ class LiveCalls:
             return True
         return await self._task_streams.take(id, read, principal)
 
-    async def _follow(self, event: Event, running: "_Running", channel: Channel, *, is_new: bool) -> Outcome | None:
+    async def _follow(
+        self, event: StreamEvent, running: "_Running", channel: Channel, *, is_new: bool
+    ) -> Outcome | None:
         """Ask what a round needs, and run the next one, until there is a result.
 
         While a person is asked, nobody holds the call: it is read again from where the event is kept.
@@ -210,7 +209,7 @@ class LiveCalls:
             is_new = True
             del outcome
 
-    def _is_to_move(self, event: Event, channel: Channel, *, is_new: bool) -> bool:
+    def _is_to_move(self, event: StreamEvent, channel: Channel, *, is_new: bool) -> bool:
         """Return whether a call continues at another replica."""
         draining = self._admission.draining
         if event.questions:
@@ -218,7 +217,7 @@ class LiveCalls:
         # One that has come from another replica goes no further for want of room, or it would go round for ever.
         return channel.can_move and (draining or (is_new and self._admission.has_no_room))
 
-    async def _redeem(self, call: Call, event: Event, running: "_Running", channel: Channel) -> Outcome:
+    async def _redeem(self, call: Call, event: StreamEvent, running: "_Running", channel: Channel) -> Outcome:
         """Run the round after an answer, once in the fleet.
 
         What was answered in time counts, however long it takes until the round can run: by the grace of the call.
@@ -232,7 +231,7 @@ class LiveCalls:
         answers = to_json(call.answers)
         return await self._parts.redeemer.once(call, event.ends, run, b"live ", answers, epoch=event.epoch)
 
-    async def _end_with_pages(self, event: Event, channel: Channel) -> None:
+    async def _end_with_pages(self, event: StreamEvent, channel: Channel) -> None:
         """End a call that can't stay open with the pages that it asks for, if that is all it asks.
 
         Raises `PagesRequired`.
@@ -243,7 +242,7 @@ class LiveCalls:
                 raise await parts.pages.end_with(event, call, parts.clock())
 
     async def _ask(
-        self, event: Event, running: "_Running", channel: Channel, *, is_new: bool
+        self, event: StreamEvent, running: "_Running", channel: Channel, *, is_new: bool
     ) -> dict[str, JSON] | None:
         """Send questions, and wait for all answers.
 
@@ -301,7 +300,7 @@ class LiveCalls:
             portion.set(size)
         return True
 
-    async def _move(self, event: Event, running: "_Running", channel: Channel) -> None:
+    async def _move(self, event: StreamEvent, running: "_Running", channel: Channel) -> None:
         """Close the stream, so that its client continues at another replica."""
         if not channel.gone:
             id = self._parts.events.seal(event, running.call.principal)
@@ -369,7 +368,7 @@ class LiveCalls:
                 del self._open[key]
 
 
-def _rest(event: Event, id: SealedEvent, running: "_Running") -> None:
+def _rest(event: StreamEvent, id: SealedEvent, running: "_Running") -> None:
     """Free a call that waits, and where it stands, of what is read again when it goes on."""
     if id.is_smaller:
         event.let_go()

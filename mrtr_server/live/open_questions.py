@@ -16,10 +16,10 @@ from ..concurrency.running import running_loop
 from ..concurrency.waiting import wait_until
 from ..errors import Full, NotExecuted, ProtocolError, RequestError, StoreUnavailable
 from ..protocol.callers import Principal
-from ..protocol.messages import JSON, Call, Change, Outcome, Outlet, PageReported, Question, Unfinished
+from ..protocol.messages import JSON, Call, Change, Dispatch, Outcome, Outlet, PageReported, Question, Unfinished
 from ..storage.base import Lease
-from .answers import ANSWERED_ELSEWHERE, CALL_CANCELLED, TOO_LATE, WITHDRAWN, Asked, no_answer
-from .events import Event, Origin, SealedEvent
+from .answers import ANSWERED_ELSEWHERE, CALL_CANCELLED, TOO_LATE, WITHDRAWN, SentQuestion, no_answer
+from .events import Origin, SealedEvent, StreamEvent
 from .parts import LiveParts
 
 LARGE = 4096
@@ -131,7 +131,7 @@ class OpenQuestions:
         self,
         parts: LiveParts,
         channel: Channel,
-        event: Event,
+        event: StreamEvent,
         id: SealedEvent,
         principal: Principal | None,
         cancelled: Change | None,
@@ -147,13 +147,13 @@ class OpenQuestions:
         self._channel = channel
         self._on_drain = parts.admission.on_drain
         self._is_cancelled = is_cancelled
-        self._asked: dict[str, Asked] = {}
-        self._rows: dict[str, Asked] = {}
+        self._asked: dict[str, SentQuestion] = {}
+        self._rows: dict[str, SentQuestion] = {}
         self._in_vain: dict[str, JSON] = {}
         """What counts as the answers if nobody answers in time, by key."""
         others = [] if cancelled is None else [cancelled]
         for key, question in event.questions.items():
-            self._asked[key] = asked = answers.asked(event.round, key, event.expires)
+            self._asked[key] = asked = answers.asked(self._round, key, event.expires)
             self._rows[asked.row] = asked
             self._in_vain[key] = no_answer(question)
             if question.page:
@@ -239,7 +239,7 @@ class OpenQuestions:
                 asked = self._asked[key]
                 self._channel.ask(self._seal(asked), question, self._id.after(number))
 
-    def _seal(self, asked: Asked) -> str:
+    def _seal(self, asked: SentQuestion) -> str:
         id = self._answers.seal(asked, self._principal)
         self._requests[asked.key] = id
         return id
@@ -305,9 +305,7 @@ class FirstRounds:
         self._clock = parts.clock
         self._keeping: set[asyncio.Task[None]] = set()
 
-    async def run(
-        self, call: Call, channel: Channel, dispatch: Callable[[Call, Outlet], Awaitable[Outcome]]
-    ) -> Outcome:
+    async def run(self, call: Call, channel: Channel, dispatch: Dispatch) -> Outcome:
         """Run a first round."""
         came: asyncio.Future[Outcome | RequestError] | None = None
 
@@ -315,7 +313,7 @@ class FirstRounds:
             nonlocal came
             came = asyncio.get_running_loop().create_future()
             name = token_hex(16)
-            event = Event(channel.origin(), run=name, expires=self._clock() + KEPT, progress=channel.progress)
+            event = StreamEvent(channel.origin(), run=name, expires=self._clock() + KEPT, progress=channel.progress)
             sealed = self._events.seal(event, call.principal)
             if sealed.row:
                 self._keep(self._store(sealed))
@@ -339,7 +337,7 @@ class FirstRounds:
                 came.cancel()  # unless it is done
         return outcome
 
-    async def wait_for(self, event: Event, call: Call, channel: Channel) -> Outcome:
+    async def wait_for(self, event: StreamEvent, call: Call, channel: Channel) -> Outcome:
         """Wait for the outcome of a first round that runs elsewhere, or ran. Raises `RequestError`."""
         sealed = self._events.seal(event, call.principal)
         await self._events.keep(sealed)

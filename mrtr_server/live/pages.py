@@ -13,7 +13,7 @@ from ..protocol.messages import JSON, PAGE, Call, Question
 from ..protocol.sessions import owner_of
 from ..storage.base import Store
 from ..storage.quotas import Quotas
-from .events import Event, dump_event, load_event
+from .events import StreamEvent, dump_event, load_event
 from .session_states import SessionStates
 
 OPENED: JSON = {"action": "accept"}
@@ -43,7 +43,7 @@ class RequiredPages:
             return False
         return not any(question.page for question in questions.values()) or (is_shared and call.principal is not None)
 
-    async def end_with(self, event: Event, call: Call, now: float) -> PagesRequired:
+    async def end_with(self, event: StreamEvent, call: Call, now: float) -> PagesRequired:
         """Keep a flow, and return the error that its call ends with. Raises `StoreUnavailable`, `Full`."""
         pages = tuple(question.page for question in event.questions.values() if question.page)
         if call.principal is not None:
@@ -53,7 +53,7 @@ class RequiredPages:
                 await self._states.listen_to_pages(call.session, call.principal, pages)
         return self._required(event)
 
-    async def find(self, call: Call, now: float) -> Event | None:
+    async def find(self, call: Call, now: float) -> StreamEvent | None:
         """Return the flow that an earlier call like this one left; None if there is none, or it has expired.
 
         Pages that have reported are an answer that came in time: their flow may be found for a while longer. Raises
@@ -74,14 +74,14 @@ class RequiredPages:
             return None
         return event
 
-    async def _have_reported(self, event: Event) -> bool:
+    async def _have_reported(self, event: StreamEvent) -> bool:
         """Return whether every page of a flow reports, and has."""
         for question in event.questions.values():
             if not question.page or await self._store.get(question.page) is None:
                 return False
         return True
 
-    async def answers(self, event: Event) -> dict[str, JSON]:
+    async def answers(self, event: StreamEvent) -> dict[str, JSON]:
         """Return the answers to a flow's questions, by key: to those whose pages report.
 
         Raises `PagesRequired`, `StoreUnavailable`.
@@ -92,12 +92,12 @@ class RequiredPages:
                 raise self._required(event)
         return dict.fromkeys(pages, OPENED)
 
-    async def forget(self, call: Call, event: Event, now: float) -> None:
+    async def forget(self, call: Call, event: StreamEvent, now: float) -> None:
         """Note that a flow has ended, so that the next call like it starts again."""
         with suppress(StoreUnavailable, Busy):  # then the next one gets the same outcome, until this one expires
             await self._keep(call, b"null", event.ends - now)
 
-    def _required(self, event: Event) -> PagesRequired:
+    def _required(self, event: StreamEvent) -> PagesRequired:
         return PagesRequired(event.questions)
 
     async def _keep(self, call: Call, payload: bytes, seconds: float) -> None:

@@ -12,7 +12,7 @@ from ..protocol.sessions import Sessions
 from ..storage.base import Store
 from ..storage.pubsub import Fanout
 from ..storage.quotas import Quotas
-from .answers import Answers, TaskAsks
+from .answers import LiveAnswers, TaskAsks
 from .events import EventIds
 from .pages import RequiredPages
 from .session_states import Allowance, SessionStates
@@ -42,7 +42,7 @@ class LiveParts:
     ) -> None:
         self.sessions = Sessions(ring, audience, clock)
         self.states = SessionStates(ring, store, fanout, quotas, clock)
-        self.answers = Answers(ring, audience, store, fanout, quotas, clock)
+        self.answers = LiveAnswers(ring, audience, store, fanout, quotas, clock)
         self.task_asks = TaskAsks(ring, audience)
         self.events = EventIds(ring, audience, store, quotas, clock)
         self.pages = RequiredPages(ring, audience, store, self.states, quotas)
@@ -53,12 +53,7 @@ class LiveParts:
         outcomes = row_codec(ring, LIVE_OUTCOME, in_memory=store.in_memory)
         # Records in memory are of no use to anybody once the process ends, which alone cancels requests here.
         self.redeemer = Redeemer(
-            store,
-            outcomes,
-            quotas,
-            lease=min(LEASE, limits.lease_seconds),
-            clock=clock,
-            outlives=not store.in_memory,
+            store, outcomes, quotas, lease=min(LEASE, limits.lease_seconds), clock=clock, outlives=not store.in_memory
         )
         self.quotas = quotas
         self.is_shared = is_shared

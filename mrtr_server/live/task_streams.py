@@ -19,9 +19,9 @@ from ..protocol.messages import (
     NOTHING,
     Call,
     Change,
+    Dispatch,
     Note,
     Outcome,
-    Outlet,
     PageReported,
     Question,
     Task,
@@ -33,7 +33,7 @@ from ..storage.base import ENDED
 from ..tasks.records import PieceReader
 from ..tasks.task_service import Tasks
 from .answers import TASK_CANCELLED, AskedByTask, read_answer
-from .events import Event
+from .events import StreamEvent
 from .open_questions import RETRY, Channel, held_open
 from .parts import LiveParts
 
@@ -43,7 +43,6 @@ LOOK = 5.0
 RETRY_AFTER = 1.0
 """When a client that takes no stream is to come again to a server that drains, in seconds."""
 
-Dispatch = Callable[[Call, Outlet], Awaitable[Outcome]]
 IsCancelled = Callable[[], Awaitable[bool]]
 
 
@@ -56,7 +55,7 @@ class TaskStreams:
         self._parts = parts
 
     async def serve(
-        self, call: Call, channel: Channel, event: Event, cancelled: Change | None, is_cancelled: IsCancelled
+        self, call: Call, channel: Channel, event: StreamEvent, cancelled: Change | None, is_cancelled: IsCancelled
     ) -> Outcome | None:
         """Wait for the end of a task, and send what it asks meanwhile.
 
@@ -150,7 +149,7 @@ class _Stream:
 
     def __init__(
         self,
-        event: Event,
+        event: StreamEvent,
         call: Call,
         channel: Channel,
         parts: LiveParts,

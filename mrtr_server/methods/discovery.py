@@ -28,12 +28,7 @@ class Discoverer:
     """
 
     def __init__(
-        self,
-        registry: Registry,
-        *,
-        instructions: str,
-        ttl: float,
-        scope: Literal["public", "private"],
+        self, registry: Registry, *, instructions: str, ttl: float, scope: Literal["public", "private"]
     ) -> None:
         self._registry = registry
         self._instructions = instructions

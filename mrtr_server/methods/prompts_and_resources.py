@@ -130,11 +130,7 @@ class Resources:
         resource, values, uri = found
         if self._authorizer.guards(resource.authorize):
             await self._authorizer.require(
-                call.caller,
-                call.method,
-                "resource",
-                (resource.authorize, uri),
-                has_begun=call.state is not None,
+                call.caller, call.method, "resource", (resource.authorize, uri), has_begun=call.state is not None
             )
 
         def complete(result: Any) -> Complete:

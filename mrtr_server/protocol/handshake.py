@@ -140,10 +140,7 @@ class HandshakeDialect(Dialect):
     }
 
     def __init__(
-        self,
-        surface: Surface,
-        version: HandshakeVersion = NEWEST,
-        forms: "dict[str, HandshakeDialect] | None" = None,
+        self, surface: Surface, version: HandshakeVersion = NEWEST, forms: "dict[str, HandshakeDialect] | None" = None
     ) -> None:
         super().__init__(surface)
         self.form = version
@@ -362,11 +359,7 @@ class HandshakeDialect(Dialect):
             capabilities.pop("completions", None)
         if self.form.tasks and TASKS in discovery.capabilities.get("extensions", {}):
             capabilities["tasks"] = CAPABILITY
-        body: JSON = {
-            "protocolVersion": self.form.name,
-            "capabilities": capabilities,
-            "serverInfo": self._info,
-        }
+        body: JSON = {"protocolVersion": self.form.name, "capabilities": capabilities, "serverInfo": self._info}
         if discovery.instructions:
             body["instructions"] = discovery.instructions
         return body

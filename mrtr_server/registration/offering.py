@@ -8,9 +8,9 @@ from functools import cached_property
 from itertools import count
 from typing import Any, Literal, NamedTuple, cast, overload
 
-from ..flow.callback_service import Callback
 from ..flow.handler import TaskTerms
 from ..flow.home import Home
+from ..flow.url_asks import Callback
 from ..protocol.header_params import HeaderParameter
 from ..protocol.messages import JSON, TaskSupport
 from ..schema.uri_templates import normal

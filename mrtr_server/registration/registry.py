@@ -11,9 +11,9 @@ from typing import Any, ParamSpec, Protocol, TypeVar
 from weakref import WeakSet
 
 from ..errors import SetupError
-from ..flow.callback_service import Callback
 from ..flow.handler import Handler
 from ..flow.home import Home, identity
+from ..flow.url_asks import Callback
 from ..protocol.messages import Change
 from .inclusion import LISTINGS, Inclusion, Listing, depends_on
 from .inclusion import Record as Record

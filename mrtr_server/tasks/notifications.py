@@ -132,11 +132,7 @@ class WaitingRequests:
         return self.places.has_room(row.caller or None)
 
     async def wait_for(
-        self,
-        row: TaskRow,
-        find: Callable[[], Awaitable[TaskRow]],
-        seconds: float,
-        reader: PieceReader | None = None,
+        self, row: TaskRow, find: Callable[[], Awaitable[TaskRow]], seconds: float, reader: PieceReader | None = None
     ) -> TaskRow:
         """Wait until a task asks or ends, for so long at most; or until the server drains. Return it as it is then."""
         if not self.has_room(row) or self._status(row) != "working":
@@ -155,10 +151,7 @@ class WaitingRequests:
         if is_draining:
             seconds = min(seconds, row.poll, WHILE_DRAINING)
         wanted = {Change("task", row.id)} if reader is None else {Change("task", row.id), Change("piece", row.id)}
-        with (
-            self.places.hold(row.caller or None),
-            closing(self._fanout.subscribe(frozenset(wanted))) as changes,
-        ):
+        with self.places.hold(row.caller or None), closing(self._fanout.subscribe(frozenset(wanted))) as changes:
             await wait_until(
                 look,
                 changes,

@@ -158,8 +158,7 @@ class HeaderChecks:
         if origin is not None and not self._is_origin_allowed(origin.decode("latin-1")):
             self._refusals.count("origin")
             self._refusals.note(
-                "Refused the origin %r: to let browsers call from there, add it to origins=",
-                origin.decode("latin-1"),
+                "Refused the origin %r: to let browsers call from there, add it to origins=", origin.decode("latin-1")
             )
             return 403, b'{"error":"Origin not allowed"}'
         host = headers.get(b"host", b"").decode("latin-1")

@@ -8,18 +8,10 @@ from typing import Any
 
 from pydantic_core import to_json
 
-from ..errors import (
-    Busy,
-    Full,
-    InvalidRequest,
-    OverBudget,
-    ProtocolError,
-    SessionEnded,
-    StoreUnavailable,
-)
+from ..errors import Busy, Full, InvalidRequest, OverBudget, ProtocolError, SessionEnded, StoreUnavailable
 from ..flow.admission import Admission
 from ..limits import MOST_IN_BATCH, Limits, has_more_values
-from ..live.events import ENDED, TOO_LATE_TO_CONTINUE, Event
+from ..live.events import ENDED, TOO_LATE_TO_CONTINUE, StreamEvent
 from ..live.live_calls import LiveCalls, store_needed
 from ..live.parts import LiveParts
 from ..logs.refusals import RefusalLog
@@ -214,7 +206,7 @@ class HandshakeEndpoint:
         await self._refuse(connection)
 
     async def _resume(self, last: str, connection: Connection) -> None:
-        event: Event | None = None
+        event: StreamEvent | None = None
         if not last.startswith(ENDED):
             with store_needed():
                 event = await self._live.events.unseal(last, connection.principal)

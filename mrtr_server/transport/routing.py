@@ -16,7 +16,7 @@ from starlette.routing import BaseRoute, Match
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ..addresses import escape_path
-from ..flow.callback_service import PATH
+from ..flow.url_asks import PATH
 from ..logs.refusals import RefusalLog
 from ..protocol.messages import JSON
 from .response_writer import respond

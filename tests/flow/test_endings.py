@@ -10,10 +10,10 @@ import pytest
 from mrtr_server import Elicit, Refusal, Sample
 from mrtr_server.errors import FlowError, MissingCapability
 from mrtr_server.flow.asks import Ask
-from mrtr_server.flow.callback_service import Callbacks
 from mrtr_server.flow.endings import Asking, Backgrounded, Completed, Failed, Refused, RoundEnd, Yielded, YieldReason
 from mrtr_server.flow.journal import Journal
 from mrtr_server.flow.round import Round
+from mrtr_server.flow.url_asks import Callbacks
 from mrtr_server.protocol.callers import ClientInfo
 from mrtr_server.protocol.messages import Call
 

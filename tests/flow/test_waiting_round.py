@@ -17,11 +17,10 @@ from starlette.requests import Request
 from mrtr_server import Context, Depends, Elicit, MRTRServer
 from mrtr_server.concurrency.threads import Threads
 from mrtr_server.errors import FlowError, StoreUnavailable
-from mrtr_server.flow.callback_service import Callbacks, Reports
 from mrtr_server.flow.endings import Asking, Backgrounded, Completed, Failed, RoundEnd, Yielded, YieldReason
 from mrtr_server.flow.journal import Journal
 from mrtr_server.flow.runner import WIND_DOWN_SECONDS, run
-from mrtr_server.flow.url_asks import UNFINISHED
+from mrtr_server.flow.url_asks import UNFINISHED, Callbacks, Reports
 from mrtr_server.flow.waiting_round import LOOK_AGAIN_AFTER, WaitingRound
 from mrtr_server.protocol.callers import ClientInfo
 from mrtr_server.protocol.messages import NOTHING, Call, Note, Nothing, Question
