@@ -11,8 +11,8 @@ import anyio
 import pytest
 from click.testing import CliRunner, Result
 
+from mrtr_server import TaskRow
 from mrtr_server.cli import main
-from mrtr_server.storage.base import TaskRow
 
 from ..support.databases import PostgreSQL
 from ..support.fleet import Client, Fleet, fleet

@@ -29,6 +29,7 @@ from mrtr_server import (
     Context,
     Elicit,
     ElicitUrl,
+    InProcessStore,
     InputRequired,
     Inputs,
     KeyRing,
@@ -39,18 +40,18 @@ from mrtr_server import (
     SealedCodec,
     SetupError,
     SQLStore,
+    StoreUnavailable,
     Task,
     ToolError,
 )
 from mrtr_server.addresses import BaseUrl
 from mrtr_server.auth.fixed_tokens import TokenUser
-from mrtr_server.errors import InvalidAnswer, StoreUnavailable
+from mrtr_server.errors import InvalidAnswer
 from mrtr_server.flow import url_asks
 from mrtr_server.flow.admission import Admission
 from mrtr_server.flow.journal import Journal
 from mrtr_server.flow.url_asks import UNFINISHED, Callbacks, Report, Reports
 from mrtr_server.schema.stored import Stored
-from mrtr_server.storage.memory import InProcessStore
 from mrtr_server.testing import EVERYTHING, Answer, AsyncClient, Clock, Flow, accept, cancel, decline, replica, yes
 
 from ..support.direct import Exchange, headers_for, scope_of

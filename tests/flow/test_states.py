@@ -6,8 +6,7 @@ from typing import Any, cast
 import pytest
 from pydantic_core import from_json
 
-from mrtr_server import Confirm, Elicit, KeyRing, Limits, MRTRServer
-from mrtr_server.crypto.codec import SealedCodec
+from mrtr_server import Confirm, Elicit, KeyRing, Limits, MRTRServer, SealedCodec
 from mrtr_server.errors import InvalidRequestState, OverBudget, RateLimited
 from mrtr_server.flow.endings import YieldReason
 from mrtr_server.flow.handler import Handler

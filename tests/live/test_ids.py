@@ -10,16 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mrtr_server import InProcessStore, KeyRing, Limits, MRTRServer
-from mrtr_server.crypto.codec import SealedCodec
+from mrtr_server import ClientInfo, InProcessStore, KeyRing, Limits, MRTRServer, Principal, SealedCodec, Store
 from mrtr_server.flow.admission import Admission
 from mrtr_server.live.answers import SentQuestion
 from mrtr_server.live.events import Origin, StreamEvent
 from mrtr_server.live.parts import LiveParts
-from mrtr_server.protocol.callers import ClientInfo, Principal
 from mrtr_server.protocol.messages import Question
 from mrtr_server.protocol.sessions import Session
-from mrtr_server.storage.base import Store
 from mrtr_server.storage.quotas import Quotas
 
 from ..support.effects import EFFECTS

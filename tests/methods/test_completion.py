@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from mrtr_server import Caller, MRTRServer, ToolError
-from mrtr_server.errors import InternalFault, InvalidParams, OverBudget, ProtocolError, UnknownMethod, UnknownTarget
+from mrtr_server import Caller, MRTRServer, ProtocolError, ToolError
+from mrtr_server.errors import InternalFault, InvalidParams, OverBudget, UnknownMethod, UnknownTarget
 from mrtr_server.flow.authorization import Authorizer
 from mrtr_server.limits import LONGEST_KEY, LONGEST_NAME
 from mrtr_server.methods.failures import ErrorReporter

@@ -12,11 +12,22 @@ import pytest
 from click.testing import CliRunner
 from pydantic_core import from_json
 
-from mrtr_server import Context, InProcessStore, KeyRing, MRTRServer, SQLStore, Store, StoreUnavailable, Task
+from mrtr_server import (
+    Context,
+    InProcessStore,
+    KeyRing,
+    MRTRServer,
+    Redemption,
+    SealedCodec,
+    SQLStore,
+    Store,
+    StoreUnavailable,
+    Task,
+    TaskRow,
+)
 from mrtr_server.cli import main
-from mrtr_server.crypto.codec import SealedCodec
 from mrtr_server.errors import InvalidRequestState
-from mrtr_server.storage.base import Redemption, TaskRow, in_epoch
+from mrtr_server.storage.base import in_epoch
 from mrtr_server.storage.sql import database as module
 from mrtr_server.storage.sql.administration import new_epoch, review
 from mrtr_server.testing import AsyncClient, yes

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from mrtr_server import InProcessStore, StoreUnavailable
-from mrtr_server.storage.base import TaskRow
+from mrtr_server import InProcessStore, StoreUnavailable, TaskRow
 from mrtr_server.storage.quotas import Quota, Usage
 from mrtr_server.testing import Clock
 

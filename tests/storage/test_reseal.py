@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner
 from starlette.requests import Request
 
-from mrtr_server import Context, KeyRing, Limits, MRTRServer, SetupError, SQLStore, StoreUnavailable, Task
+from mrtr_server import ClientInfo, Context, KeyRing, Limits, MRTRServer, SetupError, SQLStore, StoreUnavailable, Task
 from mrtr_server.cli import main
 from mrtr_server.crypto.keys import REPORT
 from mrtr_server.crypto.place_codec import PlaceCodec
@@ -24,7 +24,6 @@ from mrtr_server.live.answers import SentQuestion
 from mrtr_server.live.events import Origin, StreamEvent
 from mrtr_server.live.parts import LiveParts
 from mrtr_server.live.session_states import SessionState
-from mrtr_server.protocol.callers import ClientInfo
 from mrtr_server.protocol.messages import Call, Complete, Outcome
 from mrtr_server.protocol.sessions import Session
 from mrtr_server.storage.base import Lease

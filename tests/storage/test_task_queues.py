@@ -2,7 +2,8 @@
 
 from dataclasses import replace
 
-from mrtr_server.storage.base import FREE, Places, TaskRow, in_epoch
+from mrtr_server import TaskRow
+from mrtr_server.storage.base import FREE, Places, in_epoch
 from mrtr_server.storage.memory_tasks import CALLERS_IN_VIEW, TaskQueues
 
 NOW = 100.0

@@ -28,8 +28,7 @@ from urllib.parse import quote
 
 import asyncpg  # type: ignore[import-untyped]
 
-from mrtr_server import SQLStore
-from mrtr_server.storage.base import TaskRow
+from mrtr_server import SQLStore, TaskRow
 from mrtr_server.storage.sql.database import Database, number_parameters
 from mrtr_server.storage.sql.postgresql import CLOCK, PostgreSQLDatabase
 from mrtr_server.storage.sql.sqlite import SQLiteDatabase

@@ -18,10 +18,10 @@ from mrtr_server import (
     InProcessStore,
     KeyRing,
     MRTRServer,
+    SealedCodec,
     SignedCodec,
     TaskRow,
 )
-from mrtr_server.crypto.codec import SealedCodec
 from mrtr_server.testing import AsyncClient, Clock, accept, replica, yes
 
 from ..support import golden_app

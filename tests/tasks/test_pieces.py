@@ -11,11 +11,19 @@ from typing import Any
 import pytest
 from typing_extensions import override
 
-from mrtr_server import Context, ImageContent, KeyRing, Limits, MRTRServer, StoreUnavailable, Task
+from mrtr_server import (
+    Context,
+    ImageContent,
+    InProcessStore,
+    KeyRing,
+    Limits,
+    MRTRServer,
+    StoreUnavailable,
+    Task,
+    TaskRow,
+)
 from mrtr_server.errors import Full
 from mrtr_server.protocol.messages import NOTHING, Call, Change, Note, Piece
-from mrtr_server.storage.base import TaskRow
-from mrtr_server.storage.memory import InProcessStore
 from mrtr_server.storage.pubsub import InProcessFanout
 from mrtr_server.storage.quotas import ANY, Quota
 from mrtr_server.tasks import records as tasks_records

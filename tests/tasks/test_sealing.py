@@ -11,11 +11,10 @@ from typing import Any
 import pytest
 from pydantic_core import from_json, to_json
 
-from mrtr_server import Context, InProcessStore, KeyRing, Limits, MRTRServer, Principal, SQLStore, Task
+from mrtr_server import ClientInfo, Context, InProcessStore, KeyRing, Limits, MRTRServer, Principal, SQLStore, Task
 from mrtr_server.errors import InvalidRequestState, OverBudget
 from mrtr_server.flow.journal import Journal, Step
 from mrtr_server.limits import LARGEST_META
-from mrtr_server.protocol.callers import ClientInfo
 from mrtr_server.protocol.messages import Call, Progress, TaskOffer
 from mrtr_server.tasks.sealing import _LONGEST_WAIT, RowBinding, SealedTasks, _dump_call
 from mrtr_server.testing import AsyncClient, yes

@@ -17,13 +17,23 @@ import httpx
 import pytest
 from starlette.requests import Request
 
-from mrtr_server import BearerTokens, Context, InProcessStore, Limits, MRTRServer, Shutdown, StoreUnavailable, Task
+from mrtr_server import (
+    BearerTokens,
+    Context,
+    InProcessStore,
+    Limits,
+    MRTRServer,
+    Shutdown,
+    StoreUnavailable,
+    Task,
+    TaskRow,
+)
 from mrtr_server.concurrency.shutdown import ShutdownDeadline
 from mrtr_server.errors import Full, UnknownTarget
 from mrtr_server.flow.handler import TaskTerms
 from mrtr_server.flow.journal import Step
 from mrtr_server.protocol.messages import Call, Change
-from mrtr_server.storage.base import Lease, TaskRow
+from mrtr_server.storage.base import Lease
 from mrtr_server.tasks import task_run, worker
 from mrtr_server.testing import AsyncClient, Client, Clock, accept, replica, short_lease
 
