@@ -20,6 +20,12 @@ from ..support.users import Bearer
 pytestmark = [pytest.mark.anyio, pytest.mark.processes]
 
 
+@pytest.fixture
+def anyio_backend() -> str:
+    """In real time: Redis and Valkey are other processes."""
+    return "asyncio"
+
+
 @pytest.fixture(scope="module", params=SERVERS)
 def storage(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RateStorage]:
     with running(request.param, tmp_path_factory.mktemp("storage")) as server:
