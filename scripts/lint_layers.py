@@ -89,7 +89,7 @@ ONLY_IMPORTERS = {
         "flow.home",
         *(f"registration.{each}" for each in ("options", "records")),
         *(f"deployment.{each}" for each in ("lifecycle", "settings", "wiring")),
-        *(f"dev.{each}" for each in ("page", "page_rounds")),
+        "dev.page",
         "server",
         "testing.transports",
     },

@@ -402,8 +402,7 @@ def _with_page(
 
     The path has its token if it has one.
     """
-    from ..dev.page import Page
-    from ..dev.page_rounds import RoundReports, TaskRounds, address_of, token_of  # only where there is one
+    from ..dev.page import Page, RoundReports, TaskRounds, address_of, token_of  # only where there is one
 
     tasks, token = None, ""
     if settings.debug:

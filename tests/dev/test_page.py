@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from mrtr_server import BearerTokens, Context, KeyRing, Metrics, MRTRServer, SetupError
-from mrtr_server.dev.page_rounds import token_of
+from mrtr_server.dev.page import token_of
 
 from ..support.direct import Headers, exchange, headers_for
 from ..support.serving import KEYS, free_ports, in_process

@@ -4,7 +4,7 @@ from typing import Any, cast
 
 import pytest
 
-from mrtr_server.dev.page_rounds import MOST_ROUNDS, MOST_TASKS, TaskRounds
+from mrtr_server.dev.page import MOST_ROUNDS, MOST_TASKS, TaskRounds
 from mrtr_server.flow.journal import Journal
 from mrtr_server.protocol.messages import Call, Complete, Outcome, Outlet
 from mrtr_server.protocol.trace import Event
