@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import mrtr_server
-from mrtr_server import errors
+from mrtr_server import Refusal, errors
 from mrtr_server.errors import (
     CallEnded,
     InternalFault,
@@ -20,7 +20,6 @@ from mrtr_server.errors import (
     MissingCapability,
     OverBudget,
     PayloadTooLarge,
-    Refusal,
     RequestError,
     StateFault,
     UnknownMethod,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from mrtr_server._version import __version__
+from mrtr_server import __version__
 
 ROOT = Path(__file__).parent.parent
 URLS: dict[str, str] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]

@@ -18,6 +18,7 @@ from starlette.requests import HTTPConnection
 from starlette.types import Message
 
 from mrtr_server import (
+    BearerTokens,
     Context,
     EmbeddedResource,
     ImageContent,
@@ -31,10 +32,10 @@ from mrtr_server import (
     State,
     Task,
     TextContent,
+    ToolResult,
 )
-from mrtr_server.auth.fixed_tokens import BearerTokens, TokenUser
+from mrtr_server.auth.fixed_tokens import TokenUser
 from mrtr_server.protocol.callers import principal_of
-from mrtr_server.protocol.content import ToolResult
 from mrtr_server.registration.handlers import compile_handler
 from mrtr_server.testing import Client
 

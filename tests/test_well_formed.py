@@ -23,11 +23,11 @@ from mrtr_server import (
     MRTRServer,
     ProtocolError,
     ResourceContents,
+    SetupError,
     State,
     ToolError,
     ToolResult,
 )
-from mrtr_server.errors import SetupError
 from mrtr_server.logs.formats import JSONFormatter
 from mrtr_server.testing import Client, sampled, yes
 from mrtr_server.well_formed import escape_halves, read_json, well_formed, write_json

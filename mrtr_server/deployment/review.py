@@ -8,14 +8,15 @@ from typing import Any, Literal
 
 from pydantic.alias_generators import to_snake
 
+from ..addresses import is_loopback_address
 from ..auth.fixed_tokens import BearerTokens
-from ..callbacks.callback_service import PATH
 from ..crypto.keys import ENVIRONMENT as KEYS
 from ..crypto.signing import SignedCodec
+from ..flow.url_asks import PATH
 from ..limits import Limits
-from ..loopback import is_loopback_address
 from ..protocol.served_dialects import ServedDialects
 from ..registration.handlers import asked_fields, asks, confirms_by_code
+from ..registration.inclusion import LISTINGS
 from ..registration.records import Prompt, Resource
 from ..registration.registry import Registry
 from ..registration.tools import Tool
@@ -261,7 +262,7 @@ def _review_tokens(settings: Settings[Any], host: str) -> Iterator[Finding]:
 def _review_site(settings: Settings[Any], server: object, site: object) -> Iterator[Finding]:
     if site is None or not getattr(settings.auth, "authorization_servers", ()):
         return
-    from ..transport.site import paths_of, routes_of  # loads the routes of Starlette; the site has done that
+    from ..transport.routing import paths_of, routes_of  # loads the routes of Starlette; the site has done that
 
     for mount, path in paths_of(routes_of(site), server):
         places = (mount + WELL_KNOWN + path, WELL_KNOWN + mount + path)
@@ -371,12 +372,8 @@ def _review_descriptions(registry: Registry) -> Iterator[Finding]:
 
 def _records(registry: Registry) -> Iterator[tuple[str, Tool | Prompt | Resource]]:
     """Yield all that a server offers, with what it is called in findings."""
-    for listing, what in (
-        ("tools", "tool"),
-        ("prompts", "prompt"),
-        ("resources", "resource"),
-        ("resourceTemplates", "resource"),
-    ):
+    for listing in LISTINGS:
+        what = "resource" if listing == "resourceTemplates" else listing.removesuffix("s")
         for name, record in registry.records(listing).items():
             yield f"{what} {name}", record
 

@@ -10,10 +10,10 @@ from threading import RLock
 from typing import Any, ParamSpec, Protocol, TypeVar
 from weakref import WeakSet
 
-from ..callbacks.callback_service import Callback
 from ..errors import SetupError
 from ..flow.handler import Handler
 from ..flow.home import Home, identity
+from ..flow.url_asks import Callback
 from ..protocol.messages import Change
 from .inclusion import LISTINGS, Inclusion, Listing, depends_on
 from .inclusion import Record as Record
@@ -148,7 +148,9 @@ class Registry(Offering):
             del self._own[listing][key]
             self._forget_views()  # a call that came meanwhile may have found it
             raise
-        self._changed(listing)
+        for registry, way, _ in self.everywhere():
+            registry.note_added(listing, way.key(listing, key))
+            registry.notify(_CHANGED[listing])
 
     def _prepare(self, listing: Listing, key: str) -> None:
         entry = self.entry_of(listing, key)

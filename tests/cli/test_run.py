@@ -19,9 +19,9 @@ import uvicorn
 from click.testing import CliRunner
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from mrtr_server import SetupError
 from mrtr_server.cli import main
 from mrtr_server.cli.web_servers import _note_protocol, inherited_socket
-from mrtr_server.errors import SetupError
 from mrtr_server.uvicorn_http.bounded_protocol import BoundedProtocol, bounded
 from mrtr_server.uvicorn_http.one_write import one_write
 

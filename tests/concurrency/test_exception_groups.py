@@ -7,9 +7,9 @@ from itertools import permutations
 
 import pytest
 
-from mrtr_server import NotFound, ProtocolError, Refusal, ToolError
+from mrtr_server import NotFound, ProtocolError, Refusal, SetupError, StoreUnavailable, ToolError
 from mrtr_server.concurrency.threads import Called, Threads, call_function, ending_in
-from mrtr_server.errors import CallEnded, FlowError, MissingCapability, SetupError, StoreUnavailable
+from mrtr_server.errors import CallEnded, FlowError, MissingCapability
 
 IN_ORDER: list[tuple[BaseException, ...]] = [
     (Refusal("decline"),),

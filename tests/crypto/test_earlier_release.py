@@ -4,9 +4,9 @@ The tokens here were made before the first public release, under the ring of one
 makes one of these tests fail loses every flow, link and row that exists.
 """
 
-from mrtr_server import KeyRing, SealedCodec
+from mrtr_server import KeyRing, SealedCodec, SignedCodec
 from mrtr_server.crypto.place_codec import Cursors, PlaceCodec
-from mrtr_server.crypto.signing import Links, SignedCodec
+from mrtr_server.crypto.signing import Links
 
 RING = KeyRing([bytes(32)])
 

@@ -18,14 +18,15 @@ from mrtr_server import (
     Elicit,
     Header,
     Inputs,
+    InsufficientScope,
     KeyRing,
     Lists,
     MRTRServer,
     Principal,
     SetupError,
+    StoreUnavailable,
 )
 from mrtr_server.concurrency.threads import Threads
-from mrtr_server.errors import InsufficientScope, StoreUnavailable
 from mrtr_server.flow.authorization import Authorizer, compile_hook, hook_within
 from mrtr_server.testing import Client
 

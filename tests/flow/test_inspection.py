@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from mrtr_server import Context, KeyRing, MRTRServer
-from mrtr_server.crypto.codec import SealedCodec
+from mrtr_server import Context, KeyRing, MRTRServer, SealedCodec
 from mrtr_server.errors import InvalidRequestState
 from mrtr_server.flow.inspection import inspect_state, utc_time
 from mrtr_server.testing import AsyncClient, Clock, replica

@@ -6,12 +6,11 @@ from typing import Any
 
 import pytest
 
-from mrtr_server import Elicit, errors
+from mrtr_server import Elicit, InsufficientScope, ProtocolError, errors
 from mrtr_server.errors import (
     Busy,
     Declined,
     Full,
-    InsufficientScope,
     InternalFault,
     InvalidParams,
     InvalidRequest,
@@ -20,7 +19,6 @@ from mrtr_server.errors import (
     OverBudget,
     OverShare,
     PagesRequired,
-    ProtocolError,
     RequestError,
     Unavailable,
     UnknownTarget,

@@ -21,25 +21,29 @@ from mrtr_server import (
     Context,
     Elicit,
     IdempotencyKey,
+    InProcessStore,
     InputRequired,
     Inputs,
     KeyRing,
     Limits,
     MRTRServer,
+    Redemption,
     SetupError,
     Shutdown,
     SignedCodec,
     State,
+    Store,
+    StoreUnavailable,
     Task,
+    TaskRow,
     ToolError,
     ToolResult,
 )
 from mrtr_server.crypto.place_codec import PlainCodec
-from mrtr_server.errors import Busy, InvalidRequestState, StoreUnavailable, overloaded
+from mrtr_server.errors import Busy, InvalidRequestState, overloaded
 from mrtr_server.flow import single_use as redemption
 from mrtr_server.protocol.messages import Call, Complete
-from mrtr_server.storage.base import Lease, Redemption, Store, TaskRow
-from mrtr_server.storage.memory import InProcessStore
+from mrtr_server.storage.base import Lease
 from mrtr_server.storage.quotas import Quotas
 from mrtr_server.testing import (
     EVERYTHING,

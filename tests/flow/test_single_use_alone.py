@@ -7,16 +7,14 @@ from typing import Any
 
 import pytest
 
-from mrtr_server import KeyRing, Limits
+from mrtr_server import InProcessStore, KeyRing, Limits, Principal, Redemption, StoreUnavailable
 from mrtr_server.concurrency.shutdown import ShutdownDeadline
 from mrtr_server.crypto.place_codec import PlainCodec
-from mrtr_server.errors import Busy, InternalFault, InvalidRequestState, RequestError, StoreUnavailable, overloaded
+from mrtr_server.errors import Busy, InternalFault, InvalidRequestState, RequestError, overloaded
 from mrtr_server.flow import single_use
 from mrtr_server.flow.single_use import Redeemer
-from mrtr_server.protocol.callers import Principal
 from mrtr_server.protocol.messages import Call, Complete
-from mrtr_server.storage.base import Lease, Redemption
-from mrtr_server.storage.memory import InProcessStore
+from mrtr_server.storage.base import Lease
 from mrtr_server.storage.quotas import Quotas
 
 from ..support.virtual_time import VirtualTime

@@ -6,14 +6,13 @@ from typing import Any, cast
 import pytest
 from pydantic_core import from_json
 
-from mrtr_server import Confirm, Elicit, KeyRing, Limits, MRTRServer
-from mrtr_server.crypto.codec import SealedCodec
+from mrtr_server import Confirm, Elicit, KeyRing, Limits, MRTRServer, SealedCodec
 from mrtr_server.errors import InvalidRequestState, OverBudget, RateLimited
 from mrtr_server.flow.endings import YieldReason
 from mrtr_server.flow.handler import Handler
+from mrtr_server.flow.rate_limiter import RateLimiter
 from mrtr_server.flow.states import RoundContext, States, UnansweredAsks
 from mrtr_server.protocol.messages import Call, Question
-from mrtr_server.rates.rate_limiter import RateLimiter
 
 from ..support.methods import Notes
 from ..support.models import Login

@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from mrtr_server import InProcessStore, KeyRing, Limits, MRTRServer, Redemption
+from mrtr_server import InProcessStore, KeyRing, Limits, MRTRServer, Principal, Redemption
 from mrtr_server.errors import Busy
 from mrtr_server.live import session_states
 from mrtr_server.live.session_states import Allowance
-from mrtr_server.protocol.callers import Principal
 from mrtr_server.storage.quotas import ANY, Quota, Quotas
 from mrtr_server.testing import Clock
 

@@ -5,16 +5,8 @@ from typing import Any
 
 import pytest
 
-from mrtr_server import StoreUnavailable, ToolError
-from mrtr_server.errors import (
-    ArgumentsMisfit,
-    Busy,
-    InternalFault,
-    InvalidRequestState,
-    Refusal,
-    RequestError,
-    Unavailable,
-)
+from mrtr_server import Refusal, StoreUnavailable, ToolError
+from mrtr_server.errors import ArgumentsMisfit, Busy, InternalFault, InvalidRequestState, RequestError, Unavailable
 from mrtr_server.methods.failures import ErrorReporter, problems, refused, tool_failure
 from mrtr_server.protocol.messages import Call, Complete
 

@@ -18,8 +18,8 @@ from mrtr_server import (
     ResourceContents,
     ResourceLink,
     ServerInfo,
+    SetupError,
 )
-from mrtr_server.errors import SetupError
 from mrtr_server.testing import Client, accept, roots
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from mrtr_server import MRTRServer, SetupError
+from mrtr_server import InsufficientScope, MRTRServer, ProtocolError, SetupError
 from mrtr_server.errors import (
     AnswerNotShared,
     Busy,
@@ -20,7 +20,6 @@ from mrtr_server.errors import (
     Full,
     HandshakeNotServed,
     HeaderMismatch,
-    InsufficientScope,
     InternalFault,
     InvalidParams,
     InvalidRequest,
@@ -32,7 +31,6 @@ from mrtr_server.errors import (
     PagesRequired,
     ParseError,
     PayloadTooLarge,
-    ProtocolError,
     RateLimited,
     RequestError,
     SessionEnded,

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
+from mrtr_server import ProtocolError
 from mrtr_server.errors import (
     HeaderMismatch,
     InternalFault,
     InvalidParams,
     InvalidRequest,
     MissingCapability,
-    ProtocolError,
     RequestError,
     UnknownMethod,
 )

@@ -30,7 +30,8 @@ from pydantic import (
 from pydantic_core import PydanticOmit, PydanticUseDefault, to_json
 from typing_extensions import TypedDict
 
-from mrtr_server.errors import ArgumentsMisfit, SetupError
+from mrtr_server import SetupError
+from mrtr_server.errors import ArgumentsMisfit
 from mrtr_server.schema.arguments import SignatureArguments
 from mrtr_server.schema.hardening import MOST_IN_TEXTS
 from mrtr_server.schema.misfits import MOST_PROBLEMS

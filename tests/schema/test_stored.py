@@ -45,7 +45,7 @@ from pydantic.alias_generators import to_camel
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 from typing_extensions import TypedDict
 
-from mrtr_server.errors import SetupError
+from mrtr_server import SetupError
 from mrtr_server.schema.stored import Stored, Written, stored_as
 
 from .test_arguments import TYPES, Point

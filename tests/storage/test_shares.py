@@ -4,9 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from mrtr_server import KeyRing, Limits
+from mrtr_server import KeyRing, Limits, Principal
 from mrtr_server.errors import Full, OverShare
-from mrtr_server.protocol.callers import Principal
 from mrtr_server.storage.base import Places
 from mrtr_server.storage.quotas import ENDLESS, NOBODY, UNLIMITED, Quota, Quotas, Usage, UsageByCaller
 

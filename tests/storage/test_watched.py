@@ -14,11 +14,10 @@ import httpx
 import pytest
 from pydantic_core import from_json
 
-from mrtr_server import Context, InProcessStore, MRTRServer, Shutdown, StoreUnavailable
+from mrtr_server import Context, InProcessStore, MRTRServer, Redemption, Shutdown, Store, StoreUnavailable, TaskRow
 from mrtr_server.errors import ClocksApart, WrongVersion
 from mrtr_server.storage import health
 from mrtr_server.storage import watched as watched_store
-from mrtr_server.storage.base import Redemption, Store, TaskRow
 from mrtr_server.storage.health import Outage, Slowness
 from mrtr_server.storage.pubsub import InProcessFanout
 from mrtr_server.storage.watched import WatchedStore

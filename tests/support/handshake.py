@@ -11,8 +11,8 @@ from typing import Any
 import httpx
 from jsonschema import Draft202012Validator
 
-from mrtr_server.testing import EVERYTHING
-from mrtr_server.testing.replies import Event, EventReader
+from mrtr_server.testing import EVERYTHING, Event
+from mrtr_server.testing.replies import EventReader
 from mrtr_server.testing.session import HANDSHAKES
 
 from .serving import TIMEOUT

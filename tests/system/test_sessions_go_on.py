@@ -15,9 +15,8 @@ from pydantic_core import from_json
 from starlette.authentication import AuthCredentials, AuthenticationError, BaseUser
 from starlette.requests import HTTPConnection
 
-from mrtr_server import Context, Limits, MRTRServer, RateLimits
-from mrtr_server.errors import IssuerUnavailable, StoreUnavailable
-from mrtr_server.storage.memory import InProcessStore
+from mrtr_server import Context, InProcessStore, Limits, MRTRServer, RateLimits, StoreUnavailable
+from mrtr_server.errors import IssuerUnavailable
 from mrtr_server.testing import Client
 
 from ..support.models import Login

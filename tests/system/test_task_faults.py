@@ -14,9 +14,8 @@ import anyio
 import asyncpg  # type: ignore[import-untyped]
 import pytest
 
-from mrtr_server import Context, MRTRServer, SQLStore, Task
+from mrtr_server import Context, MRTRServer, SQLStore, Task, TaskRow
 from mrtr_server.flow import single_use as redemption
-from mrtr_server.storage.base import TaskRow
 from mrtr_server.testing import short_lease, yes
 
 from ..support.databases import PostgreSQL, freeze, write_lock

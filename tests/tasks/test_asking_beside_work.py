@@ -24,9 +24,9 @@ from mrtr_server import (
     SQLStore,
     Store,
     Task,
+    TaskRow,
 )
 from mrtr_server.flow.waiting_round import WaitingRound
-from mrtr_server.storage.base import TaskRow
 from mrtr_server.storage.pubsub import InProcessFanout
 from mrtr_server.tasks import worker
 from mrtr_server.tasks.records import TaskRecords

@@ -14,11 +14,10 @@ from starlette.middleware.authentication import AuthenticationMiddleware
 from starlette.requests import HTTPConnection
 from starlette.routing import Mount
 
-from mrtr_server import Caller, Context, KeyRing, Limits, MRTRServer, Principal, Task
+from mrtr_server import Caller, Context, KeyRing, Limits, MRTRServer, Principal, Task, TaskRow
 from mrtr_server.flow.journal import Journal
 from mrtr_server.protocol.callers import RecordedUser, dump_user, load_user
 from mrtr_server.protocol.messages import Call
-from mrtr_server.storage.base import TaskRow
 from mrtr_server.tasks.sealing import RowBinding, SealedTasks, _dump_call
 
 from ..conftest import Serve

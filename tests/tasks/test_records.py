@@ -9,21 +9,12 @@ from typing import Any
 import pytest
 from pydantic_core import from_json
 
-from mrtr_server import InProcessStore, KeyRing, Limits, Principal, StoreUnavailable
-from mrtr_server.errors import (
-    Full,
-    InternalFault,
-    InvalidRequestState,
-    OverBudget,
-    OverShare,
-    ProtocolError,
-    UnknownTarget,
-)
+from mrtr_server import InProcessStore, KeyRing, Limits, Principal, ProtocolError, StoreUnavailable, TaskRow
+from mrtr_server.errors import Full, InternalFault, InvalidRequestState, OverBudget, OverShare, UnknownTarget
 from mrtr_server.flow.admission import Admission
 from mrtr_server.flow.handler import TaskTerms
 from mrtr_server.flow.journal import Journal
 from mrtr_server.protocol.messages import Call, Change, Complete, Question, Task, TaskOffer
-from mrtr_server.storage.base import TaskRow
 from mrtr_server.storage.pubsub import InProcessFanout
 from mrtr_server.tally import ABANDONED_TASKS
 from mrtr_server.tasks import task_service

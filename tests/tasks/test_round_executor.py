@@ -6,12 +6,11 @@ from typing import Any
 
 import pytest
 
-from mrtr_server import InProcessStore, StoreUnavailable
+from mrtr_server import InProcessStore, StoreUnavailable, TaskRow
 from mrtr_server.errors import InvalidRequestState, UnknownTarget
 from mrtr_server.flow.handler import TaskTerms
 from mrtr_server.flow.journal import Journal
 from mrtr_server.protocol.messages import Call, Complete, YieldReason
-from mrtr_server.storage.base import TaskRow
 from mrtr_server.tasks.round_executor import RoundExecutor, TaskEnd
 from mrtr_server.tasks.task_run import AGAIN_AFTER, TaskRun
 

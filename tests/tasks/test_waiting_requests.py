@@ -15,10 +15,9 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from mrtr_server import BearerTokens, Context, Limits, MRTRServer, StoreUnavailable
+from mrtr_server import BearerTokens, Context, Limits, MRTRServer, StoreUnavailable, TaskRow
 from mrtr_server.flow.admission import Admission
 from mrtr_server.protocol.messages import Change
-from mrtr_server.storage.base import TaskRow
 from mrtr_server.storage.pubsub import InProcessFanout
 from mrtr_server.tasks import notifications as task_waiting
 from mrtr_server.tasks.notifications import WaitingRequests

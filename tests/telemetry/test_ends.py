@@ -4,7 +4,8 @@ import asyncio
 
 import pytest
 
-from mrtr_server.errors import InternalFault, ProtocolError
+from mrtr_server import ProtocolError
+from mrtr_server.errors import InternalFault
 from mrtr_server.flow.endings import Asking
 from mrtr_server.methods.middleware import Came, note_end
 from mrtr_server.protocol.messages import Call, Complete, HandedOver, NeedsInput
