@@ -1,8 +1,7 @@
 """The versions that begin with a handshake: in what they differ, and how lists, content, questions and tasks look."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..errors import InvalidParams, MissingCapability
 from ..limits import LONGEST_NAME, check_length
@@ -13,8 +12,7 @@ from .messages import JSON, Complete, NamedChoices, Question, Task, TaskOffer, T
 from .pending_elicitations import IMMEDIATE, pending_of
 
 
-@dataclass(frozen=True, slots=True)
-class HandshakeVersion:
+class HandshakeVersion(NamedTuple):
     """What one version of the handshake era has."""
 
     name: str

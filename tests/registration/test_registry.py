@@ -10,14 +10,13 @@ from typing import Annotated, Any, Literal, Tuple  # noqa: UP035  without a para
 import pytest
 from pydantic import Field
 
-from mrtr_server import Completion, Context, Header, Icon, Inputs, Lists, MRTRServer, SetupError, ToolAnnotations
+from mrtr_server import Completion, Context, Icon, Inputs, Lists, MRTRServer, SetupError, ToolAnnotations
 from mrtr_server.concurrency.threads import Threads
 from mrtr_server.flow.home import Home
 from mrtr_server.registration.inclusion import LISTINGS
 from mrtr_server.registration.options import ResourceOptions
 from mrtr_server.registration.records import Completer, build_completer, build_resource
 from mrtr_server.registration.registry import Registry
-from mrtr_server.registration.tools import build_tool
 from mrtr_server.testing import AsyncClient, Client
 
 from ..support.models import Login
