@@ -5,7 +5,6 @@ import typing as _typing
 from ._version import __version__
 from .auth.fixed_tokens import BearerTokens
 from .auth.oauth import IntrospectionAuth, JWTAuth
-from .callbacks.callback_service import Callback, CallbackLink
 from .crypto.codec import Codec, SealedCodec
 from .crypto.keys import KeyRing
 from .crypto.signing import SignedCodec
@@ -24,9 +23,10 @@ from .errors import (
 from .flow.asks import Confirm, Elicit, Elicited, InputRequired, Inputs, ListRoots, Root, Roots, State
 from .flow.context import Context
 from .flow.home import CallInfo, CallNext, Ended, Failure
+from .flow.rate_limiter import RateLimits
 from .flow.sampling import Sample, Sampled
 from .flow.step_arguments import IdempotencyKey
-from .flow.url_asks import ElicitUrl
+from .flow.url_asks import Callback, CallbackLink, ElicitUrl
 from .limits import Limits
 from .protocol.callers import Caller, ClientInfo, Principal
 from .protocol.content import (
@@ -44,7 +44,6 @@ from .protocol.content import (
     ToolAnnotations,
     ToolResult,
 )
-from .rates.rate_limiter import RateLimits
 from .registration.declarations import Depends
 from .registration.methods import prompt, resource, tool
 from .registration.options import InputSchema, Task

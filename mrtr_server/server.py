@@ -25,7 +25,7 @@ from .registration.options import CallbackOptions, CompletionOptions, PromptOpti
 from .registration.records import Registering, build_callback, build_completer, build_prompt, build_resource
 from .registration.registry import Registry
 from .registration.tools import build_tool
-from .storage.patience import begin_request
+from .storage.health import begin_request
 from .transport.connection import closing
 from .transport.endpoint import Endpoint
 

@@ -11,13 +11,9 @@ from lint_sources import TOP, Finding, Package, Source
 DIALECTS = {"protocol.drafts", "protocol.handshake", "protocol.v2026_07_28"}
 ENCODINGS = "protocol.draft_encodings"
 """Other forms of a dialect, built on it."""
-PENDING = "protocol.pending_elicitations"
-"""What a draft adds to the tasks of a ratified version."""
-
 WIRE = {
     *DIALECTS,
     ENCODINGS,
-    PENDING,
     *(f"protocol.{each}" for each in ("dialect", "draft_answers", "envelope", "handshake_versions")),
 }
 """What knows the forms of messages on the wire."""
@@ -27,7 +23,6 @@ CHOICE = "protocol.served_dialects"
 
 VERSIONED = DIALECTS | {
     ENCODINGS,
-    PENDING,
     *(f"protocol.{each}" for each in ("draft_answers", "handshake_versions", "served_dialects")),
 }
 """Where a version of the protocol may be named."""
@@ -83,7 +78,6 @@ ONLY_IMPORTERS = {
                 "endpoint",
                 "gate",
                 "routing",
-                "site",
             )
         ),
         *(f"auth.{each}" for each in ("fixed_tokens", "jwt_keys", "oauth", "token_backend")),
@@ -93,22 +87,22 @@ ONLY_IMPORTERS = {
         "flow.home",
         *(f"registration.{each}" for each in ("options", "records")),
         *(f"deployment.{each}" for each in ("lifecycle", "settings", "wiring")),
-        *(f"playground.{each}" for each in ("local", "page", "rounds")),
+        "dev.page",
         "server",
         "testing.transports",
     },
     "uvicorn": {
         *(f"uvicorn_http.{each}" for each in ("one_write", "whole_responses", "heads")),
         "cli.web_servers",
-        *(f"dev.{each}" for each in ("process",)),
+        "cli.dev_server",
     },
     "httptools": {"uvicorn_http.whole_responses", "uvicorn_http.heads"},
     "granian": {"cli.web_servers"},
     "pydantic_settings": {"deployment.environment"},
     "http": {"testing.transports"},
     "jwt": {"auth.jwt_keys"},
-    "limits": {"rates.counters"},
-    "redis": {"rates.counters"},
+    "limits": {"flow.rate_counters"},
+    "redis": {"flow.rate_counters"},
     "prompt_toolkit": {"cli.terminal_client"},
     "pydantic": {  # what authors declare as models, and what is read of it
         "cli.calling",

@@ -15,7 +15,11 @@ from urllib.request import Request, urlopen
 
 ROOT = Path(__file__).resolve().parents[1]
 
-FILES = ("Dockerfile", "mrtr_server/new/files/Dockerfile.txt", "mrtr_server/new/files/ci.yml.txt")
+FILES = (
+    "Dockerfile",
+    "mrtr_server/cli/project_files/Dockerfile.txt",
+    "mrtr_server/cli/project_files/ci.yml.txt",
+)
 """The files that take actions and images."""
 
 GITHUB = "https://github.com"

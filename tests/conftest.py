@@ -14,7 +14,7 @@ from starlette.types import ASGIApp
 
 from mrtr_server.concurrency import running
 from mrtr_server.logs.refusals import SERVERS
-from mrtr_server.storage import health, patience
+from mrtr_server.storage import health
 from mrtr_server.storage.sql import postgresql as postgresql_module
 from mrtr_server.storage.sql import sqlite as sqlite_module
 
@@ -84,7 +84,7 @@ def nothing_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a busy machine neither fill the log nor make a database count as away; tests of that say how long it may."""
     monkeypatch.setattr(health, "SLOW_SECONDS", TIMEOUT)
     monkeypatch.setattr(running, "TOLD_SECONDS", TIMEOUT)
-    monkeypatch.setattr(patience, "PATIENCE", TIMEOUT)
+    monkeypatch.setattr(health, "PATIENCE", TIMEOUT)
     for module in (postgresql_module, sqlite_module):
         monkeypatch.setattr(module, "TIMEOUT", TIMEOUT)
         monkeypatch.setattr(module, "CONNECT_TIMEOUT", TIMEOUT / 2)

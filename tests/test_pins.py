@@ -51,7 +51,7 @@ def test_what_looks_like_a_digest_is_one_and_an_image_has_the_same_everywhere() 
 
 def test_a_project_has_its_pins_kept_up_to_date() -> None:
     """A digest that nobody changes would have the holes of its day for ever."""
-    kept = yaml.safe_load((ROOT / "mrtr_server" / "new" / "files" / "dependabot.yml.txt").read_text())
+    kept = yaml.safe_load((ROOT / "mrtr_server" / "cli" / "project_files" / "dependabot.yml.txt").read_text())
     assert {each["package-ecosystem"] for each in kept["updates"]} == {"github-actions", "docker", "pip"}
 
 
@@ -140,7 +140,7 @@ def test_the_script_writes_what_is_there_and_checks_it(tmp_path: Path, github: d
     assert (code, said.count("is not pinned to what is there now")) == (1, 3)
     assert {name: (root / name).read_text() for name in FILES} == before
     assert run() == (0, "".join(f"{name} is pinned anew\n" for name in FILES))
-    workflow = (root / "mrtr_server/new/files/ci.yml.txt").read_text()
+    workflow = (root / "mrtr_server/cli/project_files/ci.yml.txt").read_text()
     assert workflow.count(f"uses: actions/checkout@{github['actions/checkout']}\n") == 2
     assert workflow.count(f"uses: actions/setup-python@{github['actions/setup-python']}\n") == 1
     for name in FILES[:2]:

@@ -12,9 +12,9 @@ from functools import cache
 from typing import Any, cast
 from urllib.parse import urlsplit
 
+from ..addresses import is_loopback_address
 from ..errors import IssuerUnavailable, SetupError
 from ..extras import lacking
-from ..loopback import is_loopback_address
 
 try:
     import httpx

@@ -103,13 +103,7 @@ def read_header(token: bytes, allowed: Collection[str]) -> tuple[str, str]:
 
 
 def verify(
-    token: bytes,
-    keys: Iterable[VerifyingKey],
-    algorithm: str,
-    *,
-    issuer: str,
-    has_audience: bool,
-    leeway: float,
+    token: bytes, keys: Iterable[VerifyingKey], algorithm: str, *, issuer: str, has_audience: bool, leeway: float
 ) -> dict[str, Any] | None:
     """Return the claims of a token; None if none of the keys has signed it. Raises `AuthenticationError`.
 

@@ -38,7 +38,7 @@ def check(app: str, app_dir: str, host: str, workers: int, strict: bool) -> None
     It looks at the settings, keys, tools and prompts, and connects to the database of MRTR_DATABASE_URL if that is set.
     The exit code is 1 if there is an error; with --strict, also if there is a warning.
     """
-    from ..dev.process import servers_in  # other commands load nothing of it
+    from .dev_server import servers_in  # other commands load nothing of it
 
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)  # what the server logs of its setup is among the findings
@@ -76,7 +76,7 @@ def _find(app: str, app_dir: str) -> Any:
 
 def _review(server: MRTRServer, found: Any, app: str, host: str, workers: int) -> list[Finding]:
     """Return what is wrong or risky about a server of the application that was found."""
-    from ..transport.site import sites_in  # loads the routes of Starlette
+    from ..transport.routing import sites_in  # loads the routes of Starlette
 
     around = [found] if found is not server else []
     sites: list[Any] = [*around, *sites_in(vars(sys.modules[app.partition(":")[0]]).values(), server)] or [None]

@@ -12,12 +12,12 @@ from types import FrameType
 
 import click
 
+from ..addresses import is_loopback_address
 from ..concurrency.shutdown import ENVIRONMENT as SHUTDOWN_SECONDS
 from ..crypto.keys import ENVIRONMENT as KEYS
 from ..crypto.keys import KEY_BYTES
 from ..deployment.environment import variables
 from ..errors import SetupError
-from ..loopback import is_loopback_address
 from ..storage import ENVIRONMENT as DATABASE
 from .options import LEVELS, import_app, takes_app
 
@@ -30,7 +30,7 @@ def new(folder: Path) -> None:
     It has a server with a tool, its tests, a Dockerfile and a CI workflow. The folder must be empty, or not there. Its
     name is that of the project: lower-case letters, digits, - and _.
     """
-    from ..new.project import installed_from, make_project
+    from .new_project import installed_from, make_project
 
     try:
         package = make_project(folder)
@@ -98,8 +98,8 @@ def dev(
 
     It is for your own machine. Serve others with mrtr-server run.
     """
-    from ..dev.process import DevProcess, listen, watch_and_serve
-    from ..dev.terminal import Terminal
+    from ..dev.rounds import Terminal
+    from .dev_server import DevProcess, listen, watch_and_serve
 
     folders = watch or (app_dir or ".",)
     for folder in folders:

@@ -12,8 +12,8 @@ from click.core import ParameterSource
 
 from ..deployment.environment import APPLICATION, PREFIX
 from ..errors import SetupError
+from ..logs.failures import format_import_failure, format_origin, is_raised_by_author
 from ..logs.formats import Format
-from ..logs.tracebacks import format_import_failure, format_origin, is_raised_by_author
 from ..server import MRTRServer
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -12,8 +12,7 @@ import typing as _typing
 from ..errors import BadReply, CallFailed, ClientError, NoReply, NotAnswered, RequestRefused, TaskCancelled
 from ..protocol.ask_kinds import Choice, Form, Link, Sampling
 from ..renamed import renamed_in
-from .callbacks import Piece, Progress
-from .client import Client
+from .client import Client, Piece, Progress
 from .connection import Bounds
 from .results import Prompt, PromptReply, Resource, ResourceReply, TaskState, Template, Tool, ToolReply
 

@@ -10,9 +10,9 @@ from typing import Any, Literal, NamedTuple, cast
 
 from pydantic_core import from_json
 
+from ..addresses import is_loopback_address
 from ..errors import BadReply, ClientError, NoReply, RequestRefused, SetupError
 from ..extras import lacking
-from ..loopback import is_loopback_address
 from ..protocol.header_params import HeaderParameter
 from ..protocol.messages import JSON, PIECE
 from ..well_formed import read_json
@@ -206,13 +206,7 @@ class Connection:
         raise BadReply("The server redirects without an end")
 
     async def _post(
-        self,
-        url: httpx.URL,
-        headers: Mapping[str, str],
-        body: bytes,
-        number: int,
-        noted: Noted,
-        allowance: Allowance,
+        self, url: httpx.URL, headers: Mapping[str, str], body: bytes, number: int, noted: Noted, allowance: Allowance
     ) -> JSON | httpx.URL | _Again:
         if self._http is None:
             raise SetupError("Use the client in an `async with` block")

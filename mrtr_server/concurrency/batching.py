@@ -42,9 +42,7 @@ class BatchLoader(Generic[K, V]):
     """
 
     def __init__(
-        self,
-        look_up: Callable[[list[K]], Awaitable[Mapping[K, V]]],
-        begin: Callable[[float], object] = lambda _: None,
+        self, look_up: Callable[[list[K]], Awaitable[Mapping[K, V]]], begin: Callable[[float], object] = lambda _: None
     ) -> None:
         self._look_up = look_up
         self._begin = begin

@@ -1,18 +1,20 @@
 """Places in a process: so many in all, and a share for each caller."""
 
 from collections import Counter
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
 
 from ..errors import Full, OverShare
+from ..limits import Limits
 
 
 class PlacesByCaller:
     """Counts who holds places, so that no caller takes those of all others. A place may be a byte."""
 
-    def __init__(self, limit: str, total: int, share: int) -> None:
+    def __init__(self, limit: str, limits: Limits) -> None:
         self.limit = limit
-        self.total = total
-        self._share = share
+        self.total: int = getattr(limits, limit)
+        self._share = limits.share_of(self.total)
         self._held: Counter[Hashable] = Counter()
         self.taken = 0
         """How many places are taken."""
@@ -55,6 +57,19 @@ class PlacesByCaller:
                 self.add(caller, -1)
 
         return give_back
+
+    @contextmanager
+    def hold(self, caller: Hashable) -> Iterator[None]:
+        """Hold a place for as long as the block lasts; raises as `take`."""
+        give_back = self.take(caller)
+        try:
+            yield
+        finally:
+            give_back()
+
+    def portion(self, caller: Hashable) -> "Portion":
+        """Return what holds places for one thing of a caller: none yet."""
+        return Portion(self, caller)
 
 
 class Portion:

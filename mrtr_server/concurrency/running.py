@@ -14,8 +14,8 @@ from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 from weakref import ref
 
+from ..logs.failures import format_innermost
 from ..logs.refusals import RefusalLog
-from ..logs.tracebacks import format_innermost
 
 T = TypeVar("T")
 

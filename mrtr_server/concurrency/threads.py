@@ -28,8 +28,7 @@ from ..errors import (
     StoreUnavailable,
     ToolError,
 )
-from ..logs.failures import report_failure
-from ..logs.tracebacks import calls_author
+from ..logs.failures import calls_author, report_failure
 
 logger = logging.getLogger("mrtr_server")
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from pydantic_core import to_json
 
-from ..errors import InvalidRequestState
+from ..errors import InvalidRequestState, StoreUnavailable
 from .codec import SealedCodec
 from .keys import KeyRing
 
@@ -67,6 +67,33 @@ RowCodec = PlaceCodec | PlainCodec
 def row_codec(ring: KeyRing, purpose: str, *, in_memory: bool) -> RowCodec:
     """Return what protects rows of a store, which may keep them in the memory of this process alone."""
     return PlainCodec() if in_memory else PlaceCodec(ring, purpose)
+
+
+class SealedRows:
+    """Values of a store, each sealed for the key that it is kept under.
+
+    `what` completes "... can't be unsealed", and `moved` says why where the value belongs to another key.
+    """
+
+    def __init__(self, codec: RowCodec, what: str, moved: str) -> None:
+        self._codec = codec
+        self._what = what
+        self._moved = moved
+
+    def seal(self, key: str, payload: bytes) -> str:
+        """Return a value for a key."""
+        return self._codec.seal(_of_key(key), payload)
+
+    def unseal(self, key: str, sealed: str | bytes) -> bytes:
+        """Return what was sealed for a key. Raises `StoreUnavailable`."""
+        try:
+            return self._codec.unseal(_of_key(key), sealed, self._moved)
+        except InvalidRequestState as refused:
+            raise StoreUnavailable(f"{self._what} can't be unsealed: {refused.reason}") from None
+
+
+def _of_key(key: str) -> bytes:
+    return f"{key} ".encode()
 
 
 # Pagination cursors: the client's position in a list, sealed

@@ -78,7 +78,7 @@ class Links:
             for _, key in ring.derive(f"callback of {audience}")
         ]
 
-    def seal(self, callback: str, id: str, owner: str, expires: int) -> "Link":
+    def seal(self, callback: str, id: str, owner: str, expires: int) -> "SignedLink":
         """Make the link by which a callback reports on the ask of an id, in hexadecimal.
 
         The owner is the digest of who may open it; empty where nobody is known. It expires at a time in seconds since
@@ -86,9 +86,9 @@ class Links:
         """
         signer = self._signers[0]
         signed = f"{id}.{expires}.{_sign(signer, 'owner', id, owner)}"
-        return Link(f"{signed}.{_sign(signer, 'link', callback, signed)}", signer)
+        return SignedLink(f"{signed}.{_sign(signer, 'link', callback, signed)}", signer)
 
-    def unseal(self, callback: str, token: str) -> "Link":
+    def unseal(self, callback: str, token: str) -> "SignedLink":
         """Return the link of a token, which may be anything. Whether it has expired is for the caller to check.
 
         Raises `LinkRefused` where it was not made for this callback under a key of this ring.
@@ -99,11 +99,11 @@ class Links:
         for signer in self._signers:
             # Encoded again, not decoded: Base64 has several ways to write the same signature.
             if compare_digest(_sign(signer, "link", callback, signed), signature):
-                return Link(token, signer)
+                return SignedLink(token, signer)
         raise LinkRefused("forged or damaged, or of another callback, server or key")
 
 
-class Link:
+class SignedLink:
     """A link whose signature has been verified."""
 
     __slots__ = ("_owner", "_signer", "expires", "id", "token")

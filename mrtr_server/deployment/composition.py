@@ -182,15 +182,11 @@ class Composition:
             )
         rates = {}
         if limits is not None and limits.per_tool:
-            from ..rates.counters import read_rate  # which needs a library that not everybody has
+            from ..flow.rate_counters import read_rate  # which needs a library that not everybody has
 
             rates = {tool: read_rate(f"{its_name}: per_tool", text) for tool, text in limits.per_tool.items()}
         inclusion = Inclusion(
-            parts.registry.home,
-            prefix,
-            compile_hook(its_name, settings.authorize),
-            tuple(settings.scopes),
-            rates,
+            parts.registry.home, prefix, compile_hook(its_name, settings.authorize), tuple(settings.scopes), rates
         )
         lifespan = settings.lifespan
         opening = None if lifespan is None else Opening(its.registry.home, lifespan, other)

@@ -9,15 +9,15 @@ from typing import Any
 
 from starlette.types import Receive, Send
 
+from ..addresses import root_url
 from ..concurrency.running import watch_loop
 from ..concurrency.threads import Threads
 from ..errors import SetupError
 from ..flow.admission import Admission
+from ..flow.rate_limiter import RateLimiter
 from ..flow.single_use import Redeemer
 from ..logs.formats import plain
 from ..logs.refusals import SERVERS, bound_lines_of
-from ..loopback import root_url
-from ..rates.rate_limiter import RateLimiter
 from ..tasks.worker import Worker
 from ..transport.web_server import drain_on_sigterm, forget_sigterm
 from .shared_resources import SharedResources
@@ -190,10 +190,7 @@ class Lifecycle:
         """Log that the server drains, unless it shuts down, which is logged with the signal."""
         if self._admission.draining and self._admission.shutdown.began is None and not self._told_draining:
             self._told_draining = True
-            logger.info(
-                "Draining: calls continue in other replicas",
-                extra={"fields": {"event": "drain"}},
-            )
+            logger.info("Draining: calls continue in other replicas", extra={"fields": {"event": "drain"}})
 
 
 def _root_of(receive: Receive) -> str:

@@ -7,12 +7,12 @@ from typing import Any, Literal, NamedTuple
 
 from pydantic.alias_generators import to_snake
 
+from ..addresses import is_loopback_address
 from ..auth.fixed_tokens import BearerTokens
-from ..callbacks.callback_service import PATH
 from ..crypto.keys import ENVIRONMENT as KEYS
 from ..crypto.signing import SignedCodec
+from ..flow.url_asks import PATH
 from ..limits import Limits
-from ..loopback import is_loopback_address
 from ..protocol.served_dialects import ServedDialects
 from ..registration.handlers import asked_fields, asks, confirms_by_code
 from ..registration.inclusion import LISTINGS
@@ -260,7 +260,7 @@ def _review_tokens(settings: Settings[Any], host: str) -> Iterator[Finding]:
 def _review_site(settings: Settings[Any], server: object, site: object) -> Iterator[Finding]:
     if site is None or not getattr(settings.auth, "authorization_servers", ()):
         return
-    from ..transport.site import paths_of, routes_of  # loads the routes of Starlette; the site has done that
+    from ..transport.routing import paths_of, routes_of  # loads the routes of Starlette; the site has done that
 
     for mount, path in paths_of(routes_of(site), server):
         places = (mount + WELL_KNOWN + path, WELL_KNOWN + mount + path)

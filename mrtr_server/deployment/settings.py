@@ -10,17 +10,17 @@ from typing import Any, Generic, Literal, TypeVar
 from starlette.authentication import AuthenticationBackend
 from starlette.middleware import Middleware
 
-from ..callbacks.base_url import BaseUrl, hosts_of
+from ..addresses import BaseUrl, hosts_of
 from ..concurrency.shutdown import DEFAULT
 from ..crypto.codec import Codec
 from ..crypto.keys import KeyRing
 from ..errors import SetupError, check_scopes
 from ..fields import POSITIVE_SECONDS, Group, has, several, takes
 from ..flow.authorization import Authorize
+from ..flow.rate_limiter import RateLimits
 from ..limits import Limits
 from ..protocol.outgoing import fault_of_page
 from ..protocol.served_dialects import check_dialects
-from ..rates.rate_limiter import RateLimits
 from ..registration.options import TAKES_ICONS, Icons
 from ..storage.base import Store
 from ..telemetry.choice import OpenTelemetry

@@ -53,6 +53,8 @@ class SharedResources:
         given = self._given_store(store)
         self._is_alone = given is None
         self.store: Store = given or InProcessStore(clock=clock)
+        self.reaches_all_workers = self.store.shared or self._workers == 1
+        """Whether all workers see what one of them keeps."""
         self._outage = Outage(name)
         self.watched = WatchedStore(self.store, self._outage, lease=lease, tally=tally)
         """The same store, for all who use it."""
@@ -116,10 +118,6 @@ class SharedResources:
                 tool,
                 KEYS,
             )
-
-    def reaches_all_workers(self) -> bool:
-        """Return whether all workers see what one of them keeps."""
-        return self.store.shared or self._workers == 1
 
     def keeps(self, what: str) -> None:
         """Note that something is kept in the store, which several workers must share."""

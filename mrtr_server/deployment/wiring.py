@@ -4,12 +4,12 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from functools import partial
+from operator import attrgetter
 from typing import Any, cast
 
 from starlette.types import ASGIApp
 
-from ..callbacks.base_url import BaseUrl
-from ..callbacks.callback_service import Callbacks
+from ..addresses import BaseUrl
 from ..concurrency.shutdown import ShutdownDeadline
 from ..concurrency.threads import Threads
 from ..crypto.codec import SealedCodec
@@ -19,9 +19,11 @@ from ..flow.admission import Admission
 from ..flow.authorization import Authorizer
 from ..flow.handler import Handler
 from ..flow.home import Home, Lifespans, identity
+from ..flow.rate_limiter import RateLimiter
 from ..flow.round_service import RoundService
 from ..flow.single_use import Redeemer
 from ..flow.states import States, UnansweredAsks
+from ..flow.url_asks import Callbacks
 from ..limits import Limits, with_room
 from ..live.live_calls import LiveCalls
 from ..live.parts import LiveParts
@@ -39,7 +41,6 @@ from ..methods.tools import BackgroundTools, Tools
 from ..protocol.content import icon_entries
 from ..protocol.messages import JSON, Change
 from ..protocol.served_dialects import ServedDialects
-from ..rates.rate_limiter import RateLimiter
 from ..registration.offering import Opening
 from ..registration.registry import Registry
 from ..storage.health import VitalsWatch, written
@@ -155,7 +156,7 @@ class ServerParts:
             scope=cache,
         )
         subscriptions = Subscriptions(
-            registry, self.tasks, self.fanout, errors, authorizer, limits, live.holds, discoverer.offers
+            registry, self.tasks, self.fanout, errors, authorizer, limits, live.held_bytes, discoverer.offers
         )
         cursors = Cursors(ring)
         dispatcher = Dispatcher(
@@ -165,7 +166,7 @@ class ServerParts:
             ListRequests(
                 registry, authorizer, cursors, page_size=lists.page_size, ttl=lists.cache_seconds, scope=cache
             ),
-            Completions(registry, self.threads, errors, authorizer, discoverer.has_completions),
+            Completions(registry, self.threads, errors, authorizer),
             discoverer,
             subscriptions,
             TaskRequests(self.tasks, errors, cursors, lists.page_size),
@@ -186,7 +187,7 @@ class ServerParts:
             self.admission,
             self.shared.watched,
             vitals,
-            (*live.holds.places, subscriptions.places, self.tasks.waits),
+            (live.held_streams, live.held_bytes, subscriptions.places, self.tasks.waits),
             self.worker,
             redeemers,
         )
@@ -196,7 +197,7 @@ class ServerParts:
             settings.dialects,
             _implementation(settings.name, info),
             registry.task_support,
-            discoverer.takes_tasks,
+            partial(attrgetter("has_tasks"), registry),
             registry.output_schema,
             live.sessions,
             registry.is_single_use,
@@ -400,9 +401,7 @@ def _with_page(
 
     The path has its token if it has one.
     """
-    from ..playground.local import address_of, token_of  # only where there is one
-    from ..playground.page import Page
-    from ..playground.rounds import RoundReports, TaskRounds
+    from ..dev.page import Page, RoundReports, TaskRounds, address_of, token_of  # only where there is one
 
     tasks, token = None, ""
     if settings.debug:

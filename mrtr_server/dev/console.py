@@ -10,14 +10,13 @@ from typing import Any
 from pydantic_core import from_json
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from ..logs.failures import AuthorsFirst
 from ..logs.formats import PlainText, plain
 from ..logs.refusals import SERVERS, bound_lines_of
-from ..logs.tracebacks import AuthorsFirst
 from ..methods.middleware import Came, Middleware, watch
 from ..protocol.messages import Call, Outlet
 from .effects import EffectWatch, shown_path
-from .rounds import Answers, RoundLines, SeenRound, SourceLine, current_round
-from .terminal import Terminal, short
+from .rounds import RoundLines, SeenAnswers, SeenRound, SourceLine, Terminal, current_round, short
 
 _UNASKED = ("/favicon.ico", "/apple-touch-icon.png", "/.well-known/")
 """Where browsers and clients look by themselves."""
@@ -92,7 +91,7 @@ class Console:
         self._terminal = terminal
         self._effects = effects
         self._lines = RoundLines(terminal)
-        self._answers = Answers()
+        self._answers = SeenAnswers()
         self._hinted = False
 
     @property

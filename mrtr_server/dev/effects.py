@@ -21,9 +21,8 @@ from typing import Any, NamedTuple
 
 from ..flow import authorization, teardown
 from ..flow.steps import current_dependency, current_step
-from ..logs.tracebacks import origin_of
-from .rounds import SeenRound, SourceLine, current_round
-from .terminal import short
+from ..logs.failures import origin_of
+from .rounds import SeenRound, SourceLine, current_round, short
 
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _NO_FILES = ("/dev/", "/proc/", os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), ""))

@@ -1,7 +1,11 @@
-"""Rounds as the author of their handlers sees them: what was answered, ran and was asked, and how it ended."""
+"""Rounds as lines on the terminal of their author: what was answered, ran and was asked."""
 
 import asyncio
+import os
+import sys
+import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -11,6 +15,7 @@ from ..errors import RequestError
 from ..flow.asks import PLAIN_SHAPE
 from ..flow.endings import Asking
 from ..flow.journal import CONFIRMATION, Journal
+from ..logs.formats import plain
 from ..methods.middleware import Came
 from ..protocol.messages import (
     ASKING_METHODS,
@@ -27,7 +32,63 @@ from ..protocol.messages import (
 )
 from ..tasks.task_run import TaskRun
 from ..well_formed import write_json
-from .terminal import Terminal, quoted, short
+
+# The terminal of an author: lines on standard error, in colour where that is one
+
+
+_STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
+_LONGEST = 72
+_ELLIPSIS = "…"
+
+
+def takes_colour(environment: Mapping[str, str] = os.environ) -> bool:
+    """Return whether standard error shows colour: it is a terminal, and nobody has said no (https://no-color.org).
+
+    `environment`: where `NO_COLOR` and `TERM` are looked up.
+    """
+    return sys.stderr.isatty() and not environment.get("NO_COLOR") and environment.get("TERM") != "dumb"
+
+
+class Terminal:
+    """Writes lines to standard error. `colour`: whether they have colour; None for where standard error shows it."""
+
+    def __init__(self, colour: bool | None = None) -> None:
+        self._colour = takes_colour() if colour is None else colour
+
+    def style(self, text: str, *styles: str) -> str:
+        """Return a text in a colour or weight, where there is colour; otherwise as it is."""
+        if not self._colour or not text:
+            return text
+        return f"\x1b[{';'.join(_STYLES[each] for each in styles)}m{text}\x1b[0m"
+
+    def head(self, kind: str, *styles: str) -> str:
+        """Return how a line begins: with the time, and with what it is about, in a column."""
+        return f"{self.style(time.strftime('%H:%M:%S'), 'dim')}  {self.style(f'{kind:9}', *styles)}"
+
+    def write(self, text: str) -> None:
+        """Write a line, or several, at once, so that lines of others do not come between."""
+        with suppress(OSError, ValueError):  # the terminal is gone, and requests are still served
+            sys.stderr.write(f"{text}\n")
+            sys.stderr.flush()
+
+
+def short(text: str, longest: int = _LONGEST) -> str:
+    """Return the beginning of a text on one line, without control characters.
+
+    `text`: what somebody else wrote.
+    `longest`: how many characters of it are returned at most.
+    """
+    line = plain(" ".join(text[: longest * 4].split()))
+    return line if len(line) <= longest else f"{line[: longest - 1]}{_ELLIPSIS}"
+
+
+def quoted(text: str, longest: int = _LONGEST) -> str:
+    """Return the beginning of a text in quotation marks; see `short`."""
+    return f'"{short(text, longest)}"'
+
+
+# Rounds
+
 
 _KINDS = {"tools/call": "tool", "prompts/get": "prompt", "resources/read": "resource"}
 
@@ -35,11 +96,7 @@ _WIDEST = 24
 
 _BETWEEN = " · "
 
-_ENDS = {
-    "cancelled": "cancelled",
-    "declined": "the person said no",
-    "handed_over": "handed over to the next round",
-}
+_ENDS = {"cancelled": "cancelled", "declined": "the person said no", "handed_over": "handed over to the next round"}
 
 _LONGEST_REASON = 160
 
@@ -90,7 +147,7 @@ current_round: ContextVar[SeenRound | None] = ContextVar("mrtr_server_seen_round
 """The round that the code runs in, where there is a console."""
 
 
-class Answers:
+class SeenAnswers:
     """Finds out what was answered in a round."""
 
     def __init__(self) -> None:

@@ -10,9 +10,8 @@ from typing import Any, NamedTuple
 
 from ..concurrency.threads import Called, Threads, call_function, ending_in
 from ..errors import InsufficientScope, SetupError, StoreUnavailable, UnknownTarget, check_scopes
-from ..logs.failures import report_failure
+from ..logs.failures import calls_author, report_failure
 from ..logs.refusals import RefusalLog
-from ..logs.tracebacks import calls_author
 from ..protocol.callers import Caller
 
 logger = logging.getLogger("mrtr_server")

@@ -5,14 +5,13 @@ from functools import partial
 from math import isfinite
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, overload
 
-from ..callbacks.callback_service import Callback, CallbackLink
 from ..hints import CONTEXT, attributes_of
 from ..protocol.callers import ClientInfo, Principal, request_of
 from ..protocol.messages import LOG_LEVELS, NOTHING, ComeBack, LogLevel, LogMessage, Outlet, Progress
 from ..schema.uri_templates import UriTemplate
 from .asks import Ask, Confirm, Elicit, ListRoots, Root
 from .sampling import Sample, Sampled
-from .url_asks import ElicitUrl
+from .url_asks import Callback, CallbackLink, ElicitUrl
 from .waiting_round import WaitingRound
 
 if TYPE_CHECKING:

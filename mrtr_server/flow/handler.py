@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from ..concurrency.threads import RunInThread, call_function
 from ..errors import CallEnded, FlowError
-from ..logs.tracebacks import calls_author
+from ..logs.failures import calls_author
 from ..protocol.messages import JSON, Outlet, Question
 from ..schema.stored import Stored
 from .asks import Ask, Confirm, InputRequired

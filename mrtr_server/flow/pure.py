@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from ..concurrency.threads import Threads, failure_of
 from ..errors import CallEnded, FlowError, InvalidAnswer, Refusal, SetupError
-from ..logs.tracebacks import calls_author
+from ..logs.failures import calls_author
 from ..protocol.messages import JSON, Question
 from ..well_formed import escape_halves
 from .asks import CONFIRMATION_SHAPES, Ask, InputRequired, Inputs, State, reader

@@ -8,10 +8,9 @@ from math import inf, isfinite
 from types import MappingProxyType
 from typing import Any, Protocol, cast
 
-from ..callbacks.callback_service import KIND, Callback, Callbacks, Reports
 from ..concurrency.threads import ending_in
 from ..errors import FlowError, InvalidAnswer, MissingCapability, Refusal, SetupError, cannot_show
-from ..logs.tracebacks import format_stack
+from ..logs.failures import format_stack
 from ..protocol.ask_kinds import CALLBACK, FORM, ask_kind
 from ..protocol.callers import lacking, nested
 from ..protocol.messages import JSON, PAGE, Call, Outlet, Question
@@ -19,7 +18,7 @@ from ..well_formed import escape_halves
 from .asks import Ask
 from .endings import Asking, Backgrounded, Failed, Refused, RoundEnd, Yielded, YieldReason
 from .journal import Journal
-from .url_asks import UNFINISHED, ElicitUrl
+from .url_asks import KIND, UNFINISHED, Callback, Callbacks, ElicitUrl, Reports
 
 logger = logging.getLogger("mrtr_server")
 

@@ -7,37 +7,26 @@ from inspect import isawaitable
 from types import CoroutineType
 from typing import assert_never
 
-from ..callbacks.callback_service import Callbacks, Reports
 from ..concurrency.threads import Threads, failure_of
 from ..errors import Busy, NotExecuted, StoreUnavailable
 from ..limits import Limits
-from ..logs.failures import report_failure
-from ..logs.tracebacks import calls_author
+from ..logs.failures import calls_author, report_failure
 from ..protocol.messages import HandedOver, NeedsInput, Outcome, PageReported, Question
-from ..rates.rate_limiter import RateLimiter
 from ..storage.base import Lease
 from ..storage.health import not_executed
 from .admission import Admission
 from .asks import InputRequired
-from .endings import (
-    Asking,
-    Backgrounded,
-    CallEnd,
-    Completed,
-    Failed,
-    Refused,
-    RoundEnd,
-    Yielded,
-    YieldReason,
-)
+from .endings import Asking, Backgrounded, CallEnd, Completed, Failed, Refused, RoundEnd, Yielded, YieldReason
 from .handler import Handler
 from .home import Lifespans
 from .journal import CONFIRMATION, UNSET, Journal
 from .pure import conclude_asking, ended_by, run_pure
+from .rate_limiter import RateLimiter
 from .round import NO_REPORTS, Background, Round
 from .runner import in_pieces, run
 from .single_use import Redeemer
 from .states import RoundContext, States
+from .url_asks import Callbacks, Reports
 from .waiting_round import ShouldYield, WaitingRound
 
 logger = logging.getLogger("mrtr_server")

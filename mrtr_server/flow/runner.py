@@ -16,7 +16,7 @@ from ..concurrency.running import running_loop, running_task
 from ..concurrency.threads import RunInThread, Threads, failure_of
 from ..errors import CallEnded, FlowContinues, FlowError, OverBudget, Refusal, RoundOver, ToolError
 from ..limits import Limits
-from ..logs.tracebacks import calls_author
+from ..logs.failures import calls_author
 from ..protocol.messages import JSON, NOTHING, Outlet, Piece, Progress
 from ..schema.results import piece_blocks
 from ..well_formed import write_json

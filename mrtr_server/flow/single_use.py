@@ -19,8 +19,7 @@ from ..logs.failures import report_failure
 from ..logs.refusals import RefusalLog
 from ..protocol.messages import Call, Outcome
 from ..storage.base import GRACE_SECONDS, RECONNECT_SECONDS, Lease, Redemption, Store
-from ..storage.health import not_executed
-from ..storage.patience import end_request, seconds_left
+from ..storage.health import end_request, not_executed, seconds_left
 from ..storage.quotas import Quotas
 from .journal import REDEEMED_FOR
 from .outcome_codec import dump_outcome, load_outcome

@@ -10,11 +10,11 @@ from ..errors import InvalidRequestState, OverBudget, RateLimited
 from ..limits import Limits
 from ..logs.refusals import RefusalLog
 from ..protocol.messages import JSON, Call, HandedOver, NeedsInput, Outlet, Question
-from ..rates.rate_limiter import RateLimiter
 from ..storage.base import Lease
 from .endings import YieldReason
 from .handler import Handler
 from .journal import Journal, binding
+from .rate_limiter import RateLimiter
 from .round import Background
 
 WINDOW = 60.0

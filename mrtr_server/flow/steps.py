@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from ..concurrency.threads import Threads
 from ..crypto.digests import digest
 from ..errors import FlowError, NotBegun, SetupError
-from ..logs.tracebacks import calls_author
+from ..logs.failures import calls_author
 from ..protocol.messages import JSON
 from ..protocol.trace import Event
 from ..schema.misfits import describe

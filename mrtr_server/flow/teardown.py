@@ -12,7 +12,7 @@ from typing import Any
 
 from ..concurrency.threads import Called, Callee, Threads, call_function
 from ..errors import CallEnded, FlowContinues, FlowError, MissingCapability
-from ..logs.tracebacks import calls_author
+from ..logs.failures import calls_author
 from .steps import current_dependency
 from .waiting_round import Stop, WaitingRound
 

@@ -21,11 +21,10 @@ from typing import Any, NoReturn, TypeVar, cast
 
 from typing_extensions import override
 
-from ..callbacks.callback_service import KIND, Callbacks, Reports
 from ..concurrency.running import running_loop
 from ..concurrency.threads import Threads
 from ..errors import CallEnded, FlowError, NotBegun, RoundOver, StoreUnavailable
-from ..logs.tracebacks import CallSite, format_call_site
+from ..logs.failures import CallSite, format_call_site
 from ..protocol.messages import JSON, Call, Question
 from .asks import Ask
 from .endings import RoundEnd, Yielded, YieldReason
@@ -34,6 +33,7 @@ from .journal import UNSET, Journal
 from .round import NO_REPORTS, OPEN, Background, Claim, Round
 from .steps import Planned, Steps, current_step
 from .undone import Undone
+from .url_asks import KIND, Callbacks, Reports
 
 logger = logging.getLogger("mrtr_server")
 

@@ -12,8 +12,8 @@ from pydantic_core import from_json, to_json
 
 from ..crypto.digests import digest_bytes, digest_parts
 from ..crypto.keys import LIVE_ANSWER, KeyRing
-from ..crypto.place_codec import PlaceCodec, row_codec
-from ..errors import AnswerNotShared, InvalidRequestState, MissingCapability, ProtocolError, StoreUnavailable
+from ..crypto.place_codec import PlaceCodec, SealedRows, row_codec
+from ..errors import AnswerNotShared, InvalidRequestState, MissingCapability, ProtocolError
 from ..protocol.ask_kinds import ask_kind
 from ..protocol.callers import Principal, nested
 from ..protocol.messages import JSON, Change, Question, Subscription
@@ -39,7 +39,7 @@ ANSWERED_ELSEWHERE = "It was answered elsewhere"
 
 
 @dataclass(slots=True)
-class Asked:
+class SentQuestion:
     """A question that went out."""
 
     round: str  # names the round that asked
@@ -51,22 +51,41 @@ class Asked:
     row: str = field(default="", compare=False)
 
 
-class Answers:
+class _QuestionIds:
+    """Seals the ids of requests that ask, for who is asked. Each begins with the question's key, for their readers."""
+
+    def __init__(self, ring: KeyRing, audience: str, purpose: str) -> None:
+        self._codec = PlaceCodec(ring, purpose)
+        self.place_of = OwnerPlaces(audience).of
+
+    def seal(self, key: str, fields: list[Any], principal: Principal | None) -> str:
+        """Return the id of a question with these fields, of which the second is its key."""
+        return f"{key}.{self._codec.seal(self.place_of(principal), to_json(fields))}"
+
+    def unseal(self, id: str, principal: Principal | None) -> list[Any] | None:
+        """Return the fields; None if the id, which may be anything, does not open for this principal."""
+        if len(id) > _LONGEST_ID:
+            return None
+        key, _, sealed = id.rpartition(".")
+        try:
+            fields: list[Any] = from_json(
+                self._codec.unseal(self.place_of(principal), sealed, "belongs to another principal")
+            )
+        except InvalidRequestState:
+            return None
+        return fields if fields[1] == key else None
+
+
+class LiveAnswers:
     """Keeps answers, the first one to each question, and finds them."""
 
     def __init__(
-        self,
-        ring: KeyRing,
-        audience: str,
-        store: Store,
-        fanout: Fanout,
-        quotas: Quotas,
-        clock: Callable[[], float],
+        self, ring: KeyRing, audience: str, store: Store, fanout: Fanout, quotas: Quotas, clock: Callable[[], float]
     ) -> None:
-        self._ids = PlaceCodec(ring, "live ask")
-        self._codec = row_codec(ring, LIVE_ANSWER, in_memory=store.in_memory)
+        self._ids = _QuestionIds(ring, audience, "live ask")
+        codec = row_codec(ring, LIVE_ANSWER, in_memory=store.in_memory)
+        self._sealed = SealedRows(codec, "The answer to a question", "kept for another question")
         self._audience = audience
-        self._places = OwnerPlaces(audience)
         self._store = store
         self._fanout = fanout
         self._is_told_here = type(fanout) is InProcessFanout
@@ -75,7 +94,7 @@ class Answers:
         self._name = token_hex(8)
         self._named = 0, ""
         self._began = clock()
-        self._sealed_here: dict[str, tuple[bytes, Asked]] = {}
+        self._sealed_here: dict[str, tuple[bytes, SentQuestion]] = {}
         """What the ids hold that were sealed here, and to whom they belong, while their answers are waited for."""
         self._awaited: dict[str, int] = {}
         """How many open calls wait here whose clients have come back, by round."""
@@ -83,12 +102,12 @@ class Answers:
 
     # The ids of questions
 
-    def asked(self, round: str, key: str, expires: float) -> Asked:
-        """Return a question that goes out; see `Asked`."""
+    def asked(self, round: str, key: str, expires: float) -> SentQuestion:
+        """Return a question that goes out; see `SentQuestion`."""
         asker, at = ("", 0.0) if self._store.shared else (self._asker, self._clock())
-        return Asked(round, key, expires, asker, at, self._row(round, key))
+        return SentQuestion(round, key, expires, asker, at, self._row(round, key))
 
-    def seal(self, asked: Asked, principal: Principal | None) -> str:
+    def seal(self, asked: SentQuestion, principal: Principal | None) -> str:
         """Return the id of the request that asks, which is to be forgotten when nobody waits for its answer here.
 
         It begins with the question's key, for readers of the messages.
@@ -96,33 +115,25 @@ class Answers:
         fields: list[Any] = [asked.round, asked.key, asked.expires]
         if asked.asker:
             fields += [asked.asker, asked.at]
-        place = self._places.of(principal)
-        id = f"{asked.key}.{self._ids.seal(place, to_json(fields))}"
-        self._sealed_here[id] = place, asked
+        id = self._ids.seal(asked.key, fields, principal)
+        self._sealed_here[id] = self._ids.place_of(principal), asked
         return id
 
     def forget(self, id: str) -> None:
         """Forget what `seal` returned; it can still be unsealed."""
         self._sealed_here.pop(id, None)
 
-    def unseal(self, id: str, principal: Principal | None) -> Asked | None:
+    def unseal(self, id: str, principal: Principal | None) -> SentQuestion | None:
         """Return what was asked."""
-        if len(id) > _LONGEST_ID:
-            return None
         if (known := self._sealed_here.get(id)) is not None:  # as nearly always in one process
             place, asked = known
-            return asked if compare_digest(place, self._places.of(principal)) else None
-        key, _, sealed = id.rpartition(".")
-        try:
-            payload = self._ids.unseal(self._places.of(principal), sealed, "belongs to another principal")
-        except InvalidRequestState:
-            return None
-        asked = Asked(*from_json(payload))
-        return asked if asked.key == key else None
+            return asked if compare_digest(place, self._ids.place_of(principal)) else None
+        fields = self._ids.unseal(id, principal)
+        return None if fields is None else SentQuestion(*fields)
 
     # What was answered
 
-    async def keep(self, asked: Asked, answer: JSON, principal: Principal | None) -> None:
+    async def keep(self, asked: SentQuestion, answer: JSON, principal: Principal | None) -> None:
         """Keep an answer, unless there is one, and notify the call that waits.
 
         Raises `AnswerNotShared`, `StoreUnavailable`, `Full`.
@@ -133,7 +144,7 @@ class Answers:
         left = asked.expires - self._clock()
         if left <= -KEPT_AFTER:
             return  # the round can't run any more
-        sealed = self._codec.seal(_answer_place(id), to_json(answer))
+        sealed = self._sealed.seal(id, to_json(answer))
         keep, quota = max(left, 0.0) + KEPT_AFTER, self._quotas.of(principal)
         is_first = await self._store.put(id, sealed.encode(), keep=keep, quota=quota)
         # An unsealed answer stays in this process.
@@ -150,11 +161,12 @@ class Answers:
         """Return whether an answer is to this request, as far as it says."""
         return "to" not in answer or answer["to"] == digest_bytes(id.encode())
 
-    async def find(self, asked: Asked) -> JSON | None:
+    async def find(self, asked: SentQuestion) -> JSON | None:
         """Return the answer to a question; None if there is none. Raises `StoreUnavailable`."""
         id = self.row_of(asked)
         found = await self._store.get(id)
-        return None if found is None else self._read(id, found)
+        answer: JSON | None = None if found is None else from_json(self._sealed.unseal(id, found))
+        return answer
 
     def begin_to_await(self, round: str) -> None:
         """Note that a call waits here to which its client has come back, until `end_to_await` is called as often."""
@@ -168,7 +180,7 @@ class Answers:
             if left:
                 self._awaited[round] = left
 
-    def _may_be_read(self, asked: Asked) -> bool:
+    def _may_be_read(self, asked: SentQuestion) -> bool:
         """Return whether a call that waits for an answer, or one that its client comes back to, finds it here.
 
         A question of before this process began may be that of its predecessor, and its client may come back to here.
@@ -197,25 +209,15 @@ class Answers:
 
         Raises `StoreUnavailable`.
         """
-        return self._read(change.uri, change.note) if change.note else None
-
-    def _read(self, id: str, sealed: str | bytes) -> JSON:
-        try:
-            answer: JSON = from_json(self._codec.unseal(_answer_place(id), sealed, "kept for another question"))
-        except InvalidRequestState as refused:
-            raise StoreUnavailable(f"The answer to a question can't be unsealed: {refused.reason}") from None
+        answer: JSON | None = from_json(self._sealed.unseal(change.uri, change.note)) if change.note else None
         return answer
 
-    def row_of(self, asked: Asked) -> str:
+    def row_of(self, asked: SentQuestion) -> str:
         """Return the key of the row that has the answer to a question."""
         return asked.row or self._row(asked.round, asked.key)
 
     def _row(self, round: str, key: str) -> str:
         return digest_parts("live answer", self._audience, round, key)
-
-
-def _answer_place(id: str) -> bytes:
-    return f"{id} ".encode()
 
 
 def read_answers(questions: Mapping[str, Question], answers: Mapping[str, JSON]) -> dict[str, JSON]:
@@ -252,22 +254,13 @@ class TaskAsks:
     """Seals the ids of the requests that ask for tasks."""
 
     def __init__(self, ring: KeyRing, audience: str) -> None:
-        self._codec = PlaceCodec(ring, "live ask of a task")
-        self._places = OwnerPlaces(audience)
+        self._ids = _QuestionIds(ring, audience, "live ask of a task")
 
     def seal(self, asked: AskedByTask, principal: Principal | None) -> str:
         """Return the id of the request that asks."""
-        sealed = self._codec.seal(self._places.of(principal), to_json([asked.task, asked.key, asked.session]))
-        return f"{asked.key}.{sealed}"
+        return self._ids.seal(asked.key, [asked.task, asked.key, asked.session], principal)
 
     def unseal(self, id: str, principal: Principal | None) -> AskedByTask | None:
-        """Return what was asked; None if the id, which may be anything, does not open for this principal."""
-        if len(id) > _LONGEST_ID:
-            return None
-        key, _, sealed = id.rpartition(".")
-        try:
-            payload = self._codec.unseal(self._places.of(principal), sealed, "belongs to another principal")
-        except InvalidRequestState:
-            return None
-        asked = AskedByTask(*from_json(payload))
-        return asked if asked.key == key else None
+        """Return what was asked; None if the id does not open."""
+        fields = self._ids.unseal(id, principal)
+        return None if fields is None else AskedByTask(*fields)

@@ -13,8 +13,8 @@ from pydantic_core import from_json, to_json
 
 from ..crypto.digests import digest_bytes, digest_twice
 from ..crypto.keys import LIVE_EVENT, KeyRing
-from ..crypto.place_codec import PlaceCodec, row_codec
-from ..errors import InvalidRequestState, ProtocolError, StoreUnavailable
+from ..crypto.place_codec import PlaceCodec, SealedRows, row_codec
+from ..errors import InvalidRequestState, ProtocolError
 from ..protocol.callers import Principal
 from ..protocol.messages import JSON, HandedOver, NeedsInput, Question
 from ..protocol.sessions import OwnerPlaces, Session
@@ -69,7 +69,7 @@ class Origin:
 
 
 @dataclass(slots=True)
-class Event:
+class StreamEvent:
     """Where a stream stands. It moves on with the stream."""
 
     origin: Origin  # the request that opened it
@@ -96,7 +96,7 @@ class Event:
         """Hold nothing of what the client sent, and of what the round has left: its id has that, see `take_back`."""
         self.origin.params, self.state, self.questions = {}, "", {}
 
-    def take_back(self, kept: "Event") -> None:
+    def take_back(self, kept: "StreamEvent") -> None:
         """Hold again what `let_go` let go."""
         self.origin.params, self.state, self.questions = kept.origin.params, kept.state, kept.questions
 
@@ -138,13 +138,14 @@ class EventIds:
 
     def __init__(self, ring: KeyRing, audience: str, store: Store, quotas: Quotas, clock: Callable[[], float]) -> None:
         self._codec = PlaceCodec(ring, "live event")
-        self._rows = row_codec(ring, LIVE_EVENT, in_memory=store.in_memory)
+        codec = row_codec(ring, LIVE_EVENT, in_memory=store.in_memory)
+        self._rows = SealedRows(codec, "An event of a stream", "kept for another event")
         self._places = OwnerPlaces(audience)
         self._store = store
         self._quotas = quotas
         self._clock = clock
 
-    def seal(self, event: Event, principal: Principal | None) -> SealedEvent:
+    def seal(self, event: StreamEvent, principal: Principal | None) -> SealedEvent:
         """Return the id of an event. One that is too long for a header is valid when it is kept; see `keep`."""
         payload, place = dump_event(event), self._places.of(principal)
         event.size = len(payload)
@@ -155,7 +156,7 @@ class EventIds:
         # can know it: a state is in it, or the name of a round.
         (_, row), origin = digest_twice(place, payload), event.origin
         short = to_json(["row", row, origin.method, origin.request_id, origin.session.version])
-        sealed = self._rows.seal(_row_place(place, row), payload).encode()
+        sealed = self._rows.seal(_key(place, row), payload).encode()
         keep = max(event.expires - self._clock(), 0.0) + KEPT_AFTER
         return SealedEvent(self._codec.seal(place, short), asked, b"", row, sealed, keep, self._quotas.of(principal))
 
@@ -165,7 +166,7 @@ class EventIds:
             await self._store.put(event.row, event.sealed, keep=event.keep, quota=event.quota)
             event.sealed = b""
 
-    async def take_back(self, event: Event, sealed: SealedEvent, principal: Principal | None) -> None:
+    async def take_back(self, event: StreamEvent, sealed: SealedEvent, principal: Principal | None) -> None:
         """Read again what an event has let go. Raises `ProtocolError`, `StoreUnavailable`."""
         payload = sealed.payload or await self._find(sealed.row, self._places.of(principal))
         if payload is None:
@@ -176,14 +177,9 @@ class EventIds:
     async def _find(self, row: str, place: bytes) -> bytes | None:
         """Return what a row holds; None if there is no such row any more. Raises `StoreUnavailable`."""
         found = await self._store.get(row)
-        if found is None:
-            return None
-        try:
-            return self._rows.unseal(_row_place(place, row), found, "kept for another event")
-        except InvalidRequestState as refused:
-            raise StoreUnavailable(f"An event of a stream can't be unsealed: {refused.reason}") from None
+        return None if found is None else self._rows.unseal(_key(place, row), found)
 
-    async def unseal(self, id: str, principal: Principal | None) -> Event | None:
+    async def unseal(self, id: str, principal: Principal | None) -> StreamEvent | None:
         """Return the event of an id. Raises `StoreUnavailable`."""
         sealed, _, place_in_round = id.rpartition(".")
         sent, _, questions = place_in_round.partition(_OF)
@@ -199,7 +195,7 @@ class EventIds:
             row, method, request_id, version = parts
             found = await self._find(row, place)
             if found is None:
-                return Event(Origin(method, {}, request_id, Session(version)), is_lost=True)
+                return StreamEvent(Origin(method, {}, request_id, Session(version)), is_lost=True)
             payload = found
             _, *parts = from_json(payload)
         event = load_event(parts)
@@ -216,11 +212,11 @@ def _is_number(text: str) -> bool:
     return text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS
 
 
-def _row_place(place: bytes, row: str) -> bytes:
-    return b"%b %b " % (place, row.encode())
+def _key(place: bytes, row: str) -> str:
+    return f"{place.decode()} {row}"
 
 
-def dump_event(event: Event) -> bytes:
+def dump_event(event: StreamEvent) -> bytes:
     """Write an event down, put together from what may have been written down before: its questions and its session."""
     origin = event.origin
     began = to_json(["event", [origin.method, origin.params, origin.request_id]], inf_nan_mode="constants")
@@ -238,9 +234,9 @@ def _dump_question(key: str, question: Question) -> bytes:
     return b"[%b,%b" % (to_json(key), question.dumped[1:])
 
 
-def load_event(parts: list[Any]) -> Event:
+def load_event(parts: list[Any]) -> StreamEvent:
     """Read what `dump_event` wrote."""
     (method, params, request_id), session, run, state, asked, expires, progress, seen, *named = parts
     origin = Origin(method, params, request_id, Session.load(session))
     questions = {key: Question.load(*rest) for key, *rest in asked}
-    return Event(origin, run, state, questions, expires, progress, seen=seen, epoch=named[0] if named else "")
+    return StreamEvent(origin, run, state, questions, expires, progress, seen=seen, epoch=named[0] if named else "")

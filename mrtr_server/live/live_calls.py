@@ -6,8 +6,8 @@ next round. The handler knows nothing of that: it runs from the top, against its
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
-from contextlib import closing, suppress
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from itertools import repeat
@@ -23,15 +23,14 @@ from ..errors import InvalidRequest, ProtocolError, RequestError, StoreUnavailab
 from ..flow.single_use import OTHER_EPOCH
 from ..logs.failures import report_outage
 from ..logs.refusals import RefusalLog
-from ..protocol.callers import Principal
-from ..protocol.messages import JSON, TASK_RESULT, Call, Change, Outcome, Outlet, Unfinished
+from ..protocol.callers import Principal, person_of
+from ..protocol.messages import JSON, TASK_RESULT, Call, Change, Dispatch, Outcome, Unfinished
 from ..storage.base import Lease
-from ..storage.patience import begin_request
+from ..storage.health import begin_request
 from ..tasks.task_service import Tasks
 from .answers import read_answers
-from .events import KEPT_AFTER, TOO_LATE_TO_CONTINUE, Event, SealedEvent
-from .first_rounds import FirstRounds
-from .open_questions import RETRY, Channel, OpenQuestions, leaving
+from .events import KEPT_AFTER, TOO_LATE_TO_CONTINUE, SealedEvent, StreamEvent
+from .open_questions import RETRY, Channel, FirstRounds, OpenQuestions, leaving
 from .parts import UNCOUNTED, LiveParts
 from .task_streams import TaskStreams
 
@@ -51,9 +50,6 @@ LOOK_FOR_ROOM = 0.05
 
 LONGEST_PAUSE = 1.0
 """How long it is left alone meanwhile, in seconds, at most."""
-
-Dispatch = Callable[[Call, Outlet], Awaitable[Outcome]]
-"""Answers a call, or says what it needs."""
 
 
 class LiveCalls:
@@ -86,12 +82,12 @@ class LiveCalls:
                 running.let_go()
                 running.end()
                 origin.params = needed
-                return await self._wait_for_task(replace(call, params=needed), channel, Event(origin))
+                return await self._wait_for_task(replace(call, params=needed), channel, StreamEvent(origin))
             outcome = await self._begin(running, channel)
             if not isinstance(outcome, Unfinished):
                 return outcome
             running.let_go()
-            event = Event(channel.origin())
+            event = StreamEvent(channel.origin())
             event.move_on(outcome, channel.progress)
             del outcome  # which the event lets go of, too
             return await self._follow(event, running, channel, is_new=True)
@@ -106,7 +102,7 @@ class LiveCalls:
         """Run the first round of a call; or, of one that the client repeats since its pages are done, the next."""
         call, pages = running.call, self._parts.pages
         with store_needed():
-            event = await pages.find(call, self._parts.clock(), can_stream=channel.can_stream)
+            event = None if channel.can_stream else await pages.find(call, self._parts.clock())
             if event is None:
                 return await self._first_rounds.run(call, channel, self._dispatch)
             answers = await pages.answers(event)
@@ -116,7 +112,7 @@ class LiveCalls:
             await pages.forget(call, event, self._parts.clock())
         return outcome
 
-    async def resume(self, event: Event, call: Call, channel: Channel) -> Outcome | None:
+    async def resume(self, event: StreamEvent, call: Call, channel: Channel) -> Outcome | None:
         """Continue a call from an event of its stream, wherever it began; see `serve`."""
         running = self._enter(call, channel)
         try:
@@ -128,7 +124,7 @@ class LiveCalls:
         finally:
             self._leave(running)
 
-    async def _resume(self, running: "_Running", channel: Channel, event: Event) -> Outcome | None:
+    async def _resume(self, running: "_Running", channel: Channel, event: StreamEvent) -> Outcome | None:
         call = running.call
         with store_needed():
             if await self._is_cancelled(call):
@@ -136,7 +132,7 @@ class LiveCalls:
             if call.method == TASK_RESULT:
                 return await self._wait_for_task(call, channel, event)
             if event.run:
-                with self._parts.holds.hold(call.principal):
+                with self._parts.held_streams.hold(person_of(call.principal)):
                     running.let_go()
                     running.end()
                     outcome = await self._first_rounds.wait_for(event, call, channel)
@@ -152,7 +148,7 @@ class LiveCalls:
             raise ProtocolError(TOO_LATE_TO_CONTINUE)
         return await self._follow(event, running, channel, is_new=False)
 
-    async def _wait_for_task(self, call: Call, channel: Channel, event: Event) -> Outcome | None:
+    async def _wait_for_task(self, call: Call, channel: Channel, event: StreamEvent) -> Outcome | None:
         cancelled = self._cancellation_of(call)
         with store_needed():
             return await self._task_streams.serve(call, channel, event, cancelled, lambda: self._is_cancelled(call))
@@ -182,7 +178,9 @@ class LiveCalls:
             return True
         return await self._task_streams.take(id, read, principal)
 
-    async def _follow(self, event: Event, running: "_Running", channel: Channel, *, is_new: bool) -> Outcome | None:
+    async def _follow(
+        self, event: StreamEvent, running: "_Running", channel: Channel, *, is_new: bool
+    ) -> Outcome | None:
         """Ask what a round needs, and run the next one, until there is a result.
 
         While a person is asked, nobody holds the call: it is read again from where the event is kept.
@@ -193,7 +191,7 @@ class LiveCalls:
                 return None
             answers: JSON | None = {}
             if event.questions:
-                if not (channel.can_stream and self._parts.is_shared()):
+                if not (channel.can_stream and self._parts.is_shared):
                     await self._end_with_pages(event, channel)
                 answers = await self._ask(event, running, channel, is_new=is_new)
                 if answers is None:
@@ -211,7 +209,7 @@ class LiveCalls:
             is_new = True
             del outcome
 
-    def _is_to_move(self, event: Event, channel: Channel, *, is_new: bool) -> bool:
+    def _is_to_move(self, event: StreamEvent, channel: Channel, *, is_new: bool) -> bool:
         """Return whether a call continues at another replica."""
         draining = self._admission.draining
         if event.questions:
@@ -219,7 +217,7 @@ class LiveCalls:
         # One that has come from another replica goes no further for want of room, or it would go round for ever.
         return channel.can_move and (draining or (is_new and self._admission.has_no_room))
 
-    async def _redeem(self, call: Call, event: Event, running: "_Running", channel: Channel) -> Outcome:
+    async def _redeem(self, call: Call, event: StreamEvent, running: "_Running", channel: Channel) -> Outcome:
         """Run the round after an answer, once in the fleet.
 
         What was answered in time counts, however long it takes until the round can run: by the grace of the call.
@@ -233,18 +231,18 @@ class LiveCalls:
         answers = to_json(call.answers)
         return await self._parts.redeemer.once(call, event.ends, run, b"live ", answers, epoch=event.epoch)
 
-    async def _end_with_pages(self, event: Event, channel: Channel) -> None:
+    async def _end_with_pages(self, event: StreamEvent, channel: Channel) -> None:
         """End a call that can't stay open with the pages that it asks for, if that is all it asks.
 
         Raises `PagesRequired`.
         """
         parts, call = self._parts, channel.load(event.origin)
-        if parts.pages.may_end_with(event.questions, call, is_shared=parts.is_shared()):
+        if parts.pages.may_end_with(event.questions, call, is_shared=parts.is_shared):
             with store_needed():
                 raise await parts.pages.end_with(event, call, parts.clock())
 
     async def _ask(
-        self, event: Event, running: "_Running", channel: Channel, *, is_new: bool
+        self, event: StreamEvent, running: "_Running", channel: Channel, *, is_new: bool
     ) -> dict[str, JSON] | None:
         """Send questions, and wait for all answers.
 
@@ -253,7 +251,7 @@ class LiveCalls:
         parts, call, principal = self._parts, running.call, running.call.principal
         if channel.gone:
             return None
-        if not parts.is_shared():
+        if not parts.is_shared:
             raise RequestError(
                 "This call asks a question, and this server can't take the answer: its workers share no database. Its "
                 "operator can set MRTR_DATABASE_URL"
@@ -261,7 +259,7 @@ class LiveCalls:
         if not channel.can_stream:
             raise InvalidRequest("This call asks a question, which needs Accept: text/event-stream")
         id = parts.events.seal(event, principal)
-        with parts.holds.hold(principal), store_needed():
+        with parts.held_streams.hold(person_of(principal)), store_needed():
             await parts.events.keep(id)
             cancelled, is_cancelled = self._cancellation_of(call), partial(self._is_cancelled, call)
             rest = partial(_rest, event, id, running)
@@ -288,7 +286,8 @@ class LiveCalls:
         Return False if it is to continue elsewhere, or when its client comes back.
         """
         if size > UNCOUNTED:
-            portion = running.portion = running.portion or self._parts.holds.portion(running.call.principal)
+            person = person_of(running.call.principal)
+            portion = running.portion = running.portion or self._parts.held_bytes.portion(person)
 
             async def look(heard: object) -> bool | None:
                 return portion.has_room() or None
@@ -301,7 +300,7 @@ class LiveCalls:
             portion.set(size)
         return True
 
-    async def _move(self, event: Event, running: "_Running", channel: Channel) -> None:
+    async def _move(self, event: StreamEvent, running: "_Running", channel: Channel) -> None:
         """Close the stream, so that its client continues at another replica."""
         if not channel.gone:
             id = self._parts.events.seal(event, running.call.principal)
@@ -369,7 +368,7 @@ class LiveCalls:
                 del self._open[key]
 
 
-def _rest(event: Event, id: SealedEvent, running: "_Running") -> None:
+def _rest(event: StreamEvent, id: SealedEvent, running: "_Running") -> None:
     """Free a call that waits, and where it stands, of what is read again when it goes on."""
     if id.is_smaller:
         event.let_go()
@@ -431,18 +430,13 @@ class _Running:
             self._task = own
 
 
-class store_needed:
-    """Report that the store can't take part in a question of an open call."""
-
-    __slots__ = ()
-
-    def __enter__(self) -> None:
-        """Begin."""
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        """Turn an outage into an error for the client."""
-        if isinstance(error, StoreUnavailable):
-            raise Unavailable(report_outage(error, "A question of an open call needs the store")) from None
+@contextmanager
+def store_needed() -> Iterator[None]:
+    """Turn an outage of the store in the block into an error for the client."""
+    try:
+        yield
+    except StoreUnavailable as error:
+        raise Unavailable(report_outage(error, "A question of an open call needs the store")) from None
 
 
 def _key(call: Call) -> tuple[str, str | int]:

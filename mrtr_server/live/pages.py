@@ -7,13 +7,13 @@ from pydantic_core import from_json
 
 from ..crypto.digests import canonical
 from ..crypto.keys import LIVE_PAGES, KeyRing
-from ..crypto.place_codec import PlaceCodec
-from ..errors import Busy, InvalidRequestState, PagesRequired, StoreUnavailable
+from ..crypto.place_codec import PlaceCodec, SealedRows
+from ..errors import Busy, PagesRequired, StoreUnavailable
 from ..protocol.messages import JSON, PAGE, Call, Question
 from ..protocol.sessions import owner_of
 from ..storage.base import Store
 from ..storage.quotas import Quotas
-from .events import Event, dump_event, load_event
+from .events import StreamEvent, dump_event, load_event
 from .session_states import SessionStates
 
 OPENED: JSON = {"action": "accept"}
@@ -28,7 +28,7 @@ class RequiredPages:
     """
 
     def __init__(self, ring: KeyRing, audience: str, store: Store, states: SessionStates, quotas: Quotas) -> None:
-        self._codec = PlaceCodec(ring, LIVE_PAGES)
+        self._sealed = SealedRows(PlaceCodec(ring, LIVE_PAGES), "The flow of a call", "of another call")
         # A reader of the store could otherwise try out which arguments a call had.
         self._name_keys = [key for _, key in ring.derive(f"{LIVE_PAGES}, by name")]
         self._audience = audience
@@ -43,7 +43,7 @@ class RequiredPages:
             return False
         return not any(question.page for question in questions.values()) or (is_shared and call.principal is not None)
 
-    async def end_with(self, event: Event, call: Call, now: float) -> PagesRequired:
+    async def end_with(self, event: StreamEvent, call: Call, now: float) -> PagesRequired:
         """Keep a flow, and return the error that its call ends with. Raises `StoreUnavailable`, `Full`."""
         pages = tuple(question.page for question in event.questions.values() if question.page)
         if call.principal is not None:
@@ -53,28 +53,20 @@ class RequiredPages:
                 await self._states.listen_to_pages(call.session, call.principal, pages)
         return self._required(event)
 
-    async def find(self, call: Call, now: float, *, can_stream: bool) -> Event | None:
+    async def find(self, call: Call, now: float) -> StreamEvent | None:
         """Return the flow that an earlier call like this one left; None if there is none, or it has expired.
 
-        Raises `StoreUnavailable`.
-
-        Pages that have reported are an answer that came in time: their flow may be found for a while longer.
-
-        Only a client that could be sent one is looked for, which spares the others a look in the store.
+        Pages that have reported are an answer that came in time: their flow may be found for a while longer. Raises
+        `StoreUnavailable`.
         """
-        if can_stream or call.principal is None:
-            return None
-        if not call.client.supports("elicitation.url"):
-            return None
+        if call.principal is None or not call.client.supports("elicitation.url"):
+            return None  # it has left none, which spares a look in the store
         for key in self._keys(call):  # the first but while keys are rotated
             if (found := await self._store.get(key)) is not None:
                 break
         else:
             return None
-        try:
-            parts = from_json(self._codec.unseal(_place(key), found, "of another call"))
-        except InvalidRequestState as refused:
-            raise StoreUnavailable(f"The flow of a call can't be unsealed: {refused.reason}") from None
+        parts = from_json(self._sealed.unseal(key, found))
         event = load_event(parts[1:]) if parts else None
         if event is None or event.ends <= now or (event.expires <= now and not await self._have_reported(event)):
             return None
@@ -82,14 +74,14 @@ class RequiredPages:
             return None
         return event
 
-    async def _have_reported(self, event: Event) -> bool:
+    async def _have_reported(self, event: StreamEvent) -> bool:
         """Return whether every page of a flow reports, and has."""
         for question in event.questions.values():
             if not question.page or await self._store.get(question.page) is None:
                 return False
         return True
 
-    async def answers(self, event: Event) -> dict[str, JSON]:
+    async def answers(self, event: StreamEvent) -> dict[str, JSON]:
         """Return the answers to a flow's questions, by key: to those whose pages report.
 
         Raises `PagesRequired`, `StoreUnavailable`.
@@ -100,17 +92,17 @@ class RequiredPages:
                 raise self._required(event)
         return dict.fromkeys(pages, OPENED)
 
-    async def forget(self, call: Call, event: Event, now: float) -> None:
+    async def forget(self, call: Call, event: StreamEvent, now: float) -> None:
         """Note that a flow has ended, so that the next call like it starts again."""
         with suppress(StoreUnavailable, Busy):  # then the next one gets the same outcome, until this one expires
             await self._keep(call, b"null", event.ends - now)
 
-    def _required(self, event: Event) -> PagesRequired:
+    def _required(self, event: StreamEvent) -> PagesRequired:
         return PagesRequired(event.questions)
 
     async def _keep(self, call: Call, payload: bytes, seconds: float) -> None:
         key = self._keys(call)[0]
-        sealed = self._codec.seal(_place(key), payload).encode()
+        sealed = self._sealed.seal(key, payload).encode()
         await self._store.replace(key, sealed, keep=max(seconds, 1.0), quota=self._quotas.of(call.principal))
 
     def _keys(self, call: Call) -> list[str]:
@@ -118,7 +110,3 @@ class RequiredPages:
         who = owner_of(call.principal)
         named = canonical(["live pages", self._audience, who, call.method, call.target, call.arguments])
         return [hmac.digest(key, named, "sha256")[:16].hex() for key in self._name_keys]
-
-
-def _place(key: str) -> bytes:
-    return f"{key} ".encode()

@@ -15,8 +15,8 @@ from ..concurrency.running import running_loop
 from ..concurrency.waiting import wait_until
 from ..crypto.digests import digest
 from ..crypto.keys import LIVE_SESSION, KeyRing
-from ..crypto.place_codec import PlaceCodec
-from ..errors import Busy, InvalidRequestState, StoreUnavailable
+from ..crypto.place_codec import PlaceCodec, SealedRows
+from ..errors import Busy, StoreUnavailable
 from ..protocol.callers import Principal
 from ..protocol.messages import Change, LogLevel
 from ..protocol.sessions import Session, owner_of
@@ -93,7 +93,7 @@ class SessionStates:
     """
 
     def __init__(self, ring: KeyRing, store: Store, fanout: Fanout, quotas: Quotas, clock: Callable[[], float]) -> None:
-        self._codec = PlaceCodec(ring, LIVE_SESSION)
+        self._sealed = SealedRows(PlaceCodec(ring, LIVE_SESSION), "What a session has set", "of another session")
         self._store = store
         self._fanout = fanout
         self._quotas = quotas
@@ -109,10 +109,7 @@ class SessionStates:
         found = await self._store.get(_id(session))
         if found is None:
             return NOTHING_SET
-        try:
-            level, resources, ended, pages = from_json(self._codec.unseal(_place(session), found, "of another session"))
-        except InvalidRequestState as refused:
-            raise StoreUnavailable(f"What a session has set can't be unsealed: {refused.reason}") from None
+        level, resources, ended, pages = from_json(self._sealed.unseal(session, found))
         return SessionState(level, resources, ended, tuple(pages))
 
     async def change(
@@ -126,7 +123,7 @@ class SessionStates:
         async with self._turn(session):
             state = change(await self.read(session))
             fields = [state.level, state.resources, state.ended, state.pages]
-            sealed = self._codec.seal(_place(session), to_json(fields)).encode()
+            sealed = self._sealed.seal(session, to_json(fields)).encode()
             await self._store.replace(_id(session), sealed, keep=KEEP, quota=self._quotas.of(principal))
         if state.ended:
             _remember(self._ended, session, None)
@@ -230,10 +227,6 @@ def _remember(remembered: dict[str, T], session: str, what: T) -> None:
 
 def _id(session: str) -> str:
     return digest(["live session", session])
-
-
-def _place(session: str) -> bytes:
-    return f"{session} ".encode()
 
 
 class Allowance:

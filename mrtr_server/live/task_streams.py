@@ -13,15 +13,15 @@ from typing import Literal
 
 from ..concurrency.waiting import Turning, wait_until
 from ..errors import AnswerNotShared, Busy, InvalidRequest, MissingCapability, RequestError, UnknownTarget
-from ..protocol.callers import Principal, lacking, nested
+from ..protocol.callers import Principal, lacking, nested, person_of
 from ..protocol.messages import (
     JSON,
     NOTHING,
     Call,
     Change,
+    Dispatch,
     Note,
     Outcome,
-    Outlet,
     PageReported,
     Question,
     Task,
@@ -33,7 +33,7 @@ from ..storage.base import ENDED
 from ..tasks.records import PieceReader
 from ..tasks.task_service import Tasks
 from .answers import TASK_CANCELLED, AskedByTask, read_answer
-from .events import Event
+from .events import StreamEvent
 from .open_questions import RETRY, Channel, held_open
 from .parts import LiveParts
 
@@ -43,7 +43,6 @@ LOOK = 5.0
 RETRY_AFTER = 1.0
 """When a client that takes no stream is to come again to a server that drains, in seconds."""
 
-Dispatch = Callable[[Call, Outlet], Awaitable[Outcome]]
 IsCancelled = Callable[[], Awaitable[bool]]
 
 
@@ -56,7 +55,7 @@ class TaskStreams:
         self._parts = parts
 
     async def serve(
-        self, call: Call, channel: Channel, event: Event, cancelled: Change | None, is_cancelled: IsCancelled
+        self, call: Call, channel: Channel, event: StreamEvent, cancelled: Change | None, is_cancelled: IsCancelled
     ) -> Outcome | None:
         """Wait for the end of a task, and send what it asks meanwhile.
 
@@ -72,7 +71,7 @@ class TaskStreams:
             task = await self._look(call)
             if task.status in ENDED:
                 return TaskResult(task)
-            with self._parts.holds.hold(call.principal):
+            with self._parts.held_streams.hold(person_of(call.principal)):
                 event = replace(event, expires=task.created + task.ttl)
                 stream = _Stream(event, call, channel, self._parts, reader, changes, wanted)
 
@@ -150,7 +149,7 @@ class _Stream:
 
     def __init__(
         self,
-        event: Event,
+        event: StreamEvent,
         call: Call,
         channel: Channel,
         parts: LiveParts,

@@ -2,8 +2,8 @@
 
 import logging
 
+from .failures import AuthorsFirst
 from .formats import PlainText
-from .tracebacks import AuthorsFirst
 
 _logger = logging.getLogger("mrtr_server")
 _logger.addFilter(AuthorsFirst())

@@ -9,7 +9,7 @@ from traceback import format_exception_only
 
 from ..errors import MissingCapability
 from ..tally import REFUSALS, Tally
-from .tracebacks import origin_of
+from .failures import origin_of
 
 logger = logging.getLogger("mrtr_server")
 

@@ -28,26 +28,13 @@ class Discoverer:
     """
 
     def __init__(
-        self,
-        registry: Registry,
-        *,
-        instructions: str,
-        ttl: float,
-        scope: Literal["public", "private"],
+        self, registry: Registry, *, instructions: str, ttl: float, scope: Literal["public", "private"]
     ) -> None:
         self._registry = registry
         self._instructions = instructions
         self._ttl = ttl
         self._scope: Literal["public", "private"] = scope
         self._last: tuple[frozenset[Registered], Discovery] | None = None
-
-    def takes_tasks(self) -> bool:
-        """Return whether calls may become tasks."""
-        return self._registry.has_tasks
-
-    def has_completions(self) -> bool:
-        """Return whether there are completions."""
-        return self._registry.has_completions
 
     def offers(self, change: Change) -> bool:
         """Return whether a change that clients listen to can happen: of a list, a resource or a task."""

@@ -3,9 +3,9 @@
 from collections.abc import Awaitable, Mapping, Sequence
 
 from ..errors import InvalidRequestState, UnknownMethod
+from ..flow.rate_limiter import RateLimiter
 from ..logs.refusals import RefusalLog
 from ..protocol.messages import STATE_METHODS, Call, Outcome, Outlet
-from ..rates.rate_limiter import RateLimiter
 from .discovery import Discoverer, ListRequests
 from .middleware import Method, Middleware, compose, count
 from .prompts_and_resources import Completions, Prompts, Resources

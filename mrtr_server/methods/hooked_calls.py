@@ -12,8 +12,7 @@ from ..concurrency.threads import Threads, ending_in
 from ..errors import FlowError, RequestError
 from ..flow.handler import Handler
 from ..flow.home import CallHook, CallInfo, Ended, Failure, Home, Lifespans, Word
-from ..logs.failures import Noted, noting
-from ..logs.tracebacks import take_locals
+from ..logs.failures import Noted, noting, take_locals
 from ..protocol.callers import request_of
 from ..protocol.messages import ASKING_METHODS, JSON, Call, Complete, Outcome, Outlet
 from ..protocol.trace import End

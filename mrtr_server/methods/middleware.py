@@ -7,6 +7,7 @@ from typing import TypeVar, cast
 
 from ..errors import Declined
 from ..flow.endings import Asking, Backgrounded, Yielded
+from ..flow.rate_limiter import RateLimiter
 from ..protocol.messages import (
     ASKING_METHODS,
     Acknowledged,
@@ -24,7 +25,6 @@ from ..protocol.messages import (
     TaskStatusResult,
 )
 from ..protocol.trace import End
-from ..rates.rate_limiter import RateLimiter
 from ..tasks.round_executor import TaskEnd
 
 Method = Callable[[Call, Outlet], Awaitable[Outcome]]

@@ -130,11 +130,7 @@ class Resources:
         resource, values, uri = found
         if self._authorizer.guards(resource.authorize):
             await self._authorizer.require(
-                call.caller,
-                call.method,
-                "resource",
-                (resource.authorize, uri),
-                has_begun=call.state is not None,
+                call.caller, call.method, "resource", (resource.authorize, uri), has_begun=call.state is not None
             )
 
         def complete(result: Any) -> Complete:
@@ -151,28 +147,17 @@ class Resources:
 
 
 class Completions:
-    """Suggests values for arguments of prompts and variables of templates.
+    """Suggests values for arguments of prompts and variables of templates."""
 
-    `are_declared`: returns whether completions were declared to clients.
-    """
-
-    def __init__(
-        self,
-        registry: Registry,
-        threads: Threads,
-        errors: ErrorReporter,
-        authorizer: Authorizer,
-        are_declared: Callable[[], bool],
-    ) -> None:
+    def __init__(self, registry: Registry, threads: Threads, errors: ErrorReporter, authorizer: Authorizer) -> None:
         self._registry = registry
         self._threads = threads
         self._errors = errors
         self._authorizer = authorizer
-        self._are_declared = are_declared
 
     async def complete(self, call: Call, outlet: Outlet) -> Outcome:
         """Serve `completion/complete` (Completion, Requesting Completions). Raises `RequestError`."""
-        if not self._are_declared():
+        if not self._registry.has_completions:
             raise UnknownMethod(call.method)
         kind, name, argument, value, known = _completion_params(call.params)
         record: Record | None

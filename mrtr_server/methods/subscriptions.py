@@ -9,7 +9,8 @@ from ..concurrency.places import PlacesByCaller
 from ..errors import InvalidParams, MissingCapability, OverBudget, StoreUnavailable
 from ..flow.authorization import Authorizer
 from ..limits import LONGEST_NAME, Limits, check_length
-from ..live.parts import UNCOUNTED, Holds
+from ..live.parts import UNCOUNTED
+from ..protocol.callers import person_of
 from ..protocol.messages import NEEDS_TASKS, Call, Change, Listening, Outcome, Outlet, Subscription
 from ..registration.inclusion import Listing
 from ..registration.registry import Registry
@@ -94,18 +95,18 @@ class Subscriptions:
         errors: ErrorReporter,
         authorizer: Authorizer,
         limits: Limits,
-        holds: Holds,
+        held_bytes: PlacesByCaller,
         offers: Callable[[Change], bool],
     ) -> None:
         self._offers = offers
-        self.places = PlacesByCaller("listeners", limits.listeners, limits.share_of(limits.listeners))
+        self.places = PlacesByCaller("listeners", limits)
         """Counts the streams of `listen`."""
         self._registry = registry
         self._tasks = tasks
         self._fanout = fanout
         self._errors = errors
         self._authorizer = authorizer
-        self._holds = holds
+        self._held_bytes = held_bytes
 
     async def listen(self, call: Call, outlet: Outlet) -> Outcome:
         """Serve `subscriptions/listen` (Subscriptions, Listening). Raises `RequestError`."""
@@ -118,7 +119,7 @@ class Subscriptions:
         call.let_go()
         if (portion := getattr(outlet, "portion", None)) is not None:
             portion.end()  # what it listens to counts by itself
-        give_back = self.places.take(None if principal is None else principal.person)
+        give_back = self.places.take(person_of(principal))
         changes: Subscription | None = None
         try:
             changes = await self.subscribe(call, wanted, challenges=True)
@@ -139,7 +140,7 @@ class Subscriptions:
         `challenges`: whether missing scopes are an error; otherwise what needs them is left out. Raises
         `InsufficientScope`: scopes are missing. Raises `Full` if there is no room for so many names.
         """
-        portion, size = self._holds.portion(call.principal), sum(map(_size, wanted))
+        portion, size = self._held_bytes.portion(person_of(call.principal)), sum(map(_size, wanted))
         if size > UNCOUNTED:
             portion.grow(size)
         try:

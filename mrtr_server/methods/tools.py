@@ -17,11 +17,11 @@ from ..errors import (
 from ..flow.authorization import Authorizer
 from ..flow.endings import Asking, Backgrounded, Completed, Failed, Refused, Yielded
 from ..flow.handler import TaskTerms
+from ..flow.rate_limiter import RateLimiter
 from ..flow.round_service import RoundService
 from ..flow.states import RoundContext
 from ..protocol.header_params import check_mirrored
 from ..protocol.messages import NEEDS_TASKS, Call, Complete, HandedOver, NeedsInput, Outcome, Outlet, TaskCreated
-from ..rates.rate_limiter import RateLimiter
 from ..registration.registry import Registry
 from ..registration.tools import Tool
 from ..schema.arguments import validate_arguments

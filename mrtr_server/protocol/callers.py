@@ -31,6 +31,11 @@ class Principal:
         return self.issuer, self.subject
 
 
+def person_of(principal: Principal | None) -> tuple[str, str] | None:
+    """Return who a request counts for; None without authentication."""
+    return None if principal is None else principal.person
+
+
 NO_SCOPES: frozenset[str] = frozenset()
 
 

@@ -23,6 +23,7 @@ from .dialect import result, with_related
 from .draft_answers import SEND_STATE, BegunAnew, Followed, Given, open_locations, with_locations
 from .drafts import SepDraftDialect, either, meta_of
 from .envelope import Envelope
+from .handshake_versions import with_mode
 from .messages import (
     ASKING_METHODS,
     FIRST,
@@ -42,7 +43,6 @@ from .messages import (
     TaskResult,
     request,
 )
-from .pending_elicitations import with_mode
 
 KEY = "mrtr-server/key"
 """Where a question of a task has its name in `_meta`, if it needs one; its answer names it there, too."""

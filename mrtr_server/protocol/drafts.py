@@ -36,6 +36,7 @@ from .dialect import (
     with_stream,
 )
 from .envelope import NO_METHOD, SESSION_HEADER, VERSION_HEADER, Envelope, check_headers, check_method, check_name
+from .handshake_versions import IMMEDIATE, pending_of, read_elicitation_response, with_mode
 from .messages import (
     ASKING_METHODS,
     JSON,
@@ -53,7 +54,6 @@ from .messages import (
     TaskResult,
     TaskStatusResult,
 )
-from .pending_elicitations import IMMEDIATE, pending_of, read_elicitation_response, with_mode
 
 _TASK_METHODS = {
     "tasks/get": "tasks/get",

@@ -65,6 +65,7 @@ from .handshake_versions import (
     known_capabilities,
     page_body,
     question_params,
+    read_elicitation_response,
     read_offer,
     read_task_id,
     seen_body,
@@ -96,7 +97,6 @@ from .messages import (
     TaskResult,
     TaskStatusResult,
 )
-from .pending_elicitations import read_elicitation_response
 from .sessions import NO_SESSION, Session, remembered
 
 CANCELLED = "notifications/cancelled"
@@ -140,10 +140,7 @@ class HandshakeDialect(Dialect):
     }
 
     def __init__(
-        self,
-        surface: Surface,
-        version: HandshakeVersion = NEWEST,
-        forms: "dict[str, HandshakeDialect] | None" = None,
+        self, surface: Surface, version: HandshakeVersion = NEWEST, forms: "dict[str, HandshakeDialect] | None" = None
     ) -> None:
         super().__init__(surface)
         self.form = version
@@ -361,11 +358,7 @@ class HandshakeDialect(Dialect):
             capabilities.pop("completions", None)
         if self.form.tasks and TASKS in discovery.capabilities.get("extensions", {}):
             capabilities["tasks"] = CAPABILITY
-        body: JSON = {
-            "protocolVersion": self.form.name,
-            "capabilities": capabilities,
-            "serverInfo": self._info,
-        }
+        body: JSON = {"protocolVersion": self.form.name, "capabilities": capabilities, "serverInfo": self._info}
         if discovery.instructions:
             body["instructions"] = discovery.instructions
         return body

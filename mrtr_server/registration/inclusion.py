@@ -16,7 +16,7 @@ from .records import NAME_CHARACTERS, Prompt, Resource
 from .tools import Tool, write_in_time
 
 if TYPE_CHECKING:
-    from ..rates.counters import Rate
+    from ..flow.rate_counters import Rate
 
 
 Listing = Literal["tools", "prompts", "resources", "resourceTemplates"]

@@ -7,9 +7,9 @@ from functools import cached_property
 from itertools import count
 from typing import Any, Literal, NamedTuple, cast, overload
 
-from ..callbacks.callback_service import Callback
 from ..flow.handler import TaskTerms
 from ..flow.home import Home
+from ..flow.url_asks import Callback
 from ..protocol.messages import JSON, TaskSupport
 from ..schema.uri_templates import normal
 from .inclusion import LISTINGS, Inclusion, Listing, Record, compiled

@@ -12,13 +12,13 @@ from typing import Any, Literal, NamedTuple, Protocol, TypeVar, Union, overload
 from pydantic import ValidationError
 from starlette.responses import Response
 
-from ..callbacks.base_url import origins_of
-from ..callbacks.callback_service import Callback
+from ..addresses import origins_of
 from ..concurrency.threads import Called, Threads, call_function
 from ..errors import SetupError
 from ..flow.authorization import Hook, compile_hook
 from ..flow.handler import Handler
 from ..flow.home import Home
+from ..flow.url_asks import Callback
 from ..protocol.content import Annotations, ToolAnnotations, first_problem, icon_entries, wire_of
 from ..protocol.messages import JSON
 from ..protocol.outgoing import fault_of_uri

@@ -10,10 +10,10 @@ from threading import RLock
 from typing import Any, ParamSpec, Protocol, TypeVar
 from weakref import WeakSet
 
-from ..callbacks.callback_service import Callback
 from ..errors import SetupError
 from ..flow.handler import Handler
 from ..flow.home import Home, identity
+from ..flow.url_asks import Callback
 from ..protocol.messages import Change
 from .inclusion import LISTINGS, Inclusion, Listing, depends_on
 from .inclusion import Record as Record

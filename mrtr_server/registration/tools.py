@@ -23,7 +23,7 @@ from .records import hints_of, list_entry, name_of
 from .signatures import names_around_decorator, refuse_foreign_types
 
 if TYPE_CHECKING:
-    from ..rates.counters import Rate
+    from ..flow.rate_counters import Rate
 
 logger = logging.getLogger("mrtr_server")
 
@@ -114,7 +114,7 @@ def write_in_time(handler: Handler, write: Write) -> tuple[Handler, Write]:
 def _rate(name: str, options: ToolOptions) -> "Rate | None":
     if options.rate_limit is None:
         return None
-    from ..rates.counters import read_rate  # which needs a library that not everybody has
+    from ..flow.rate_counters import read_rate  # which needs a library that not everybody has
 
     return read_rate(f"{name}: rate_limit", options.rate_limit)
 

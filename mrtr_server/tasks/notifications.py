@@ -125,18 +125,14 @@ class WaitingRequests:
         self._status = status
         self._fanout = fanout
         self._admission = admission
-        self.places = PlacesByCaller("task_waits", limits.task_waits, limits.share_of(limits.task_waits))
+        self.places = PlacesByCaller("task_waits", limits)
 
     def has_room(self, row: TaskRow) -> bool:
         """Return whether one more request may wait for a task of its caller."""
         return self.places.has_room(row.caller or None)
 
     async def wait_for(
-        self,
-        row: TaskRow,
-        find: Callable[[], Awaitable[TaskRow]],
-        seconds: float,
-        reader: PieceReader | None = None,
+        self, row: TaskRow, find: Callable[[], Awaitable[TaskRow]], seconds: float, reader: PieceReader | None = None
     ) -> TaskRow:
         """Wait until a task asks or ends, for so long at most; or until the server drains. Return it as it is then."""
         if not self.has_room(row) or self._status(row) != "working":
@@ -155,16 +151,12 @@ class WaitingRequests:
         if is_draining:
             seconds = min(seconds, row.poll, WHILE_DRAINING)
         wanted = {Change("task", row.id)} if reader is None else {Change("task", row.id), Change("piece", row.id)}
-        give_back = self.places.take(row.caller or None)
-        try:
-            with closing(self._fanout.subscribe(frozenset(wanted))) as changes:
-                await wait_until(
-                    look,
-                    changes,
-                    deadline=running_loop().time() + seconds,
-                    pauses=growing(FIRST_LOOK, LAST_LOOK),
-                    endings=() if is_draining else (self._admission.on_drain,),
-                )
-        finally:
-            give_back()
+        with self.places.hold(row.caller or None), closing(self._fanout.subscribe(frozenset(wanted))) as changes:
+            await wait_until(
+                look,
+                changes,
+                deadline=running_loop().time() + seconds,
+                pauses=growing(FIRST_LOOK, LAST_LOOK),
+                endings=() if is_draining else (self._admission.on_drain,),
+            )
         return row

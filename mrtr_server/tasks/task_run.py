@@ -68,12 +68,12 @@ class TaskRun:
         """What is asked when the change that asks it is made: the digest of each question, by name."""
         self._on_answers: Callable[[], None] = _nothing
         self._answer_within: float  # as of `begin`
-        self._task: asyncio.Task[None] | None = None
+        self.task: asyncio.Task[None] | None = None
 
     def start(self, running: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         """Begin to run; return the asyncio task, which `stop` cancels."""
-        self._task = asyncio.create_task(running, context=Context())  # it may begin within a request
-        return self._task
+        self.task = asyncio.create_task(running, context=Context())  # it may begin within a request
+        return self.task
 
     def begin(self, journal: Journal, answer_within: float) -> None:
         """Note that the handler begins. Raises `InvalidRequestState`."""
@@ -100,8 +100,8 @@ class TaskRun:
     def stop(self) -> None:
         """End the run: the task is not this worker's any more. A running step finishes, and nothing else begins."""
         self.lease.lost = True
-        if self._task is not None and not self._task.cancelling():
-            self._task.cancel()
+        if self.task is not None and not self.task.cancelling():
+            self.task.cancel()
 
     @property
     def lost(self) -> bool:

@@ -198,7 +198,7 @@ class _LoopWorker:
         self._executor = RoundExecutor(records, tools, self._leave_to_others)
         self._name = token_hex(16)
         self._turns: dict[tuple[str, int], asyncio.Semaphore] = {}
-        self._running: dict[str, tuple[TaskRun, asyncio.Task[None]]] = {}
+        self._running: dict[str, TaskRun] = {}
         self._places = WorkerPlaces(lambda: tools.terms, self._limits, self._rows_running)
         self._ended = asyncio.Event()
         self._closing = False
@@ -250,10 +250,10 @@ class _LoopWorker:
         return self._shutdown.until_cut_off() or self._shutdown.left() * SHUTDOWN_WAIT_FRACTION
 
     def _tasks_running(self) -> list["asyncio.Task[None]"]:
-        return [task for _, task in self._running.values()]
+        return [run.task for run in self._running.values() if run.task is not None]
 
     def _rows_running(self) -> list[TaskRow]:
-        return [run.row for run, _ in self._running.values()]
+        return [run.row for run in self._running.values()]
 
     def _should_yield(self) -> YieldReason | None:
         return YieldReason.DRAINING if self._closing or self._admission.draining else None
@@ -345,7 +345,7 @@ class _LoopWorker:
         """
         last = self._limits.task_attempts
         suspects = [row for row in rows if row.attempts == last > 1]
-        waiting = suspects if any(run.row.attempts == last for run, _ in self._running.values()) else suspects[1:]
+        waiting = suspects if any(run.row.attempts == last for run in self._running.values()) else suspects[1:]
         for row in waiting:
             self._leave_to_others(row)
             await self._records.store.change_task(row, attempts=row.attempts - 1, lease="", leased_until=0.0)
@@ -364,18 +364,17 @@ class _LoopWorker:
         self._left[row.id] = time.monotonic() + (SKIP_TASK_SECONDS if seconds is None else seconds)
 
     def _begin(self, row: TaskRow, since: float) -> None:
-        present, _ = self._running.get(row.id, (None, None))
+        present = self._running.get(row.id)
         if present is not None and not present.over:
             if present.found(row, since):
                 return
             present.stop()
         run = TaskRun(self._records, row, Lease(self._limits.lease_seconds, since), self._should_yield)
-        task = run.start(self._run(run))
-        self._running[row.id] = (run, task)
-        task.add_done_callback(lambda _: self._done(run))
+        self._running[row.id] = run
+        run.start(self._run(run)).add_done_callback(lambda _: self._done(run))
 
     def _done(self, run: TaskRun) -> None:
-        if self._running.get(run.row.id, (None, None))[0] is run:
+        if self._running.get(run.row.id) is run:
             del self._running[run.row.id]
         self._ended.set()
 
@@ -394,14 +393,14 @@ class _LoopWorker:
 
     def on_change(self, row: TaskRow) -> bool:
         """See `Worker.on_change`."""
-        run, _ = self._running.get(row.id, (None, None))
+        run = self._running.get(row.id)
         if run is not None:
             run.on_change(row)
         return run is not None
 
     async def _look(self, heard: Sequence[Change] | None) -> None:
         for change in heard or ():
-            run, _ = self._running.get(change.uri, (None, None))
+            run = self._running.get(change.uri)
             if run is not None:
                 run.look_soon()
 
@@ -412,7 +411,7 @@ class _LoopWorker:
         await asyncio.sleep(HEARTBEAT_INTERVAL)
         stood_still = time.monotonic() - before - HEARTBEAT_INTERVAL
         if stood_still > self._limits.lease_seconds:
-            running = [run.row.reference for run, _ in self._running.values()]
+            running = [row.reference for row in self._rows_running()]
             more = len(running) - _MOST_NAMED
             logger.error(
                 "The event loop stood still for %.1f s, longer than the lease of %g s, so other workers may have "
@@ -431,7 +430,7 @@ class _LoopWorker:
 
     async def _tend(self) -> None:
         """Look for what no notice tells of. That waits for the store as clients do, and no heartbeat waits for it."""
-        for run, _ in self._running.values():
+        for run in self._running.values():
             if run.has_asked:  # a notice of an answer may have been lost
                 run.look_soon()
         is_all = False
@@ -445,7 +444,7 @@ class _LoopWorker:
         since = time.monotonic()
         held = await self._records.store.renew_tasks(self._name, ids, seconds=self._limits.lease_seconds)
         for id in ids:
-            run, _ = self._running.get(id, (None, None))
+            run = self._running.get(id)
             if run is None or run.over:
                 continue
             if id in held:

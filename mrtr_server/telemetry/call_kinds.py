@@ -1,8 +1,7 @@
 """What calls of a kind have in common, and the labels of how a call ended: both are made once, and looked up."""
 
 from collections.abc import Callable, Container, Mapping
-from functools import partial
-from typing import Any, NamedTuple, TypeGuard
+from typing import Any, NamedTuple, TypeGuard, TypeVar
 
 from ..errors import Declined, InternalFault, OverBudget, ProtocolError, RequestError
 from ..methods.middleware import Came
@@ -11,6 +10,9 @@ from ..protocol.trace import End, Trace
 from ..tally import Count, Tally
 from .meters import Histogram, Record
 from .names import ENDED_ROUNDS, FLOWS, METHOD, PROMPT, RESUMES, TOOL, WAITS, Metric, reason_of
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 _NO_ROOM = frozenset({"busy", "overloaded"})
 """The errors of calls for which there is no room, and no other replica that the client could be sent to."""
@@ -111,34 +113,39 @@ class CallKind:
         self.labels = (method, tool, prompt)
         self.asks = method in ASKING_METHODS
         """Whether such a call is a round of a flow."""
-        self.waits = _Numbered(tally, WAITS, self.labels)
+        self.waits = _numbered(tally, WAITS, self.labels)
         """What counts its rounds that end with a state, by their number."""
-        self.resumes = _Numbered(tally, RESUMES, self.labels)
+        self.resumes = _numbered(tally, RESUMES, self.labels)
         """What counts its rounds that begin with a state, by the number of the round that gave it out."""
 
-        def counted(end: Labels) -> Ended:
+        def counted(end: Labels) -> EndCounts:
             labels = (*self.labels, end.outcome)
             took = durations.of(
                 method, end.error, prompt, tool, end.code, operation, version, protocol, http, transport
             )
-            return Ended(tally.count_of(ENDED_ROUNDS.name, *labels), _Numbered(tally, FLOWS, labels), took)
+            return EndCounts(tally.count_of(ENDED_ROUNDS.name, *labels), _numbered(tally, FLOWS, labels), took)
 
-        self.ended = _Endings(counted)
+        self.ended = _Made(counted)
         """What counts its calls, by how they ended."""
 
 
-class _Numbered(dict[int, Count]):
-    """What counts under the same labels, by the number of a round, which is the last label."""
+class _Made(dict[K, V]):
+    """What is made when it is first looked up."""
 
-    def __init__(self, tally: Tally, metric: Metric, labels: tuple[str, ...]) -> None:
-        self._count_of = partial(tally.count_of, metric.name, *labels)
+    def __init__(self, make: Callable[[K], V]) -> None:
+        self._make = make
 
-    def __missing__(self, number: int) -> Count:
-        found = self[number] = self._count_of(str(number))
+    def __missing__(self, key: K) -> V:
+        found = self[key] = self._make(key)
         return found
 
 
-class Ended(NamedTuple):
+def _numbered(tally: Tally, metric: Metric, labels: tuple[str, ...]) -> _Made[int, Count]:
+    """Return what counts under the same labels, by the number of a round, which is the last label."""
+    return _Made(lambda number: tally.count_of(metric.name, *labels, str(number)))
+
+
+class EndCounts(NamedTuple):
     """What counts the calls of a kind that ended in the same way.
 
     Args:
@@ -148,17 +155,8 @@ class Ended(NamedTuple):
     """
 
     rounds: Count
-    flows: _Numbered
+    flows: _Made[int, Count]
     took: Record
-
-
-class _Endings(dict[Labels, Ended]):
-    def __init__(self, make: Callable[[Labels], Ended]) -> None:
-        self._make = make
-
-    def __missing__(self, end: Labels) -> Ended:
-        found = self[end] = self._make(end)
-        return found
 
 
 class CallKinds:

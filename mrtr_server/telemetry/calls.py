@@ -9,34 +9,14 @@ from ..crypto.digests import digest
 from ..flow.endings import Asking
 from ..methods.middleware import Came, Middleware, watch
 from ..protocol.callers import Principal
-from ..protocol.messages import (
-    JSON,
-    Call,
-    NeedsInput,
-    Outlet,
-    Unfinished,
-    YieldReason,
-    action_of,
-    kind_of,
-)
+from ..protocol.messages import JSON, Call, NeedsInput, Outlet, Unfinished, YieldReason, action_of, kind_of
 from ..protocol.trace import Trace
 from ..storage.base import TaskRow
 from ..tally import ANSWERS, Tally
 from ..tasks.task_run import TaskRun
-from .call_kinds import CallKind, CallKinds, Ended, Labels, Offered, labels_of_call, labels_of_task
+from .call_kinds import CallKind, CallKinds, EndCounts, Labels, Offered, labels_of_call, labels_of_task
 from .meters import Histogram, Meters
-from .names import (
-    ASKS,
-    CODE,
-    DURATION,
-    ERROR,
-    OUTCOME,
-    ROUND,
-    SHED,
-    STATE_SIZE,
-    TASK_TIME,
-    TOOL,
-)
+from .names import ASKS, CODE, DURATION, ERROR, OUTCOME, ROUND, SHED, STATE_SIZE, TASK_TIME, TOOL
 
 if TYPE_CHECKING:
     from .open_telemetry import Spans, Started
@@ -198,7 +178,7 @@ class CallTelemetry:
             return _filled(about)
         return about
 
-    def _count_round(self, kind: CallKind, call: Call, came: Came, end: Labels, ended: Ended) -> None:
+    def _count_round(self, kind: CallKind, call: Call, came: Came, end: Labels, ended: EndCounts) -> None:
         trace = call.trace
         number = trace.rounds + 1 if trace.rounds < MOST_ROUNDS else MOST_ROUNDS
         if trace.rounds:

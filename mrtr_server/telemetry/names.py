@@ -101,12 +101,7 @@ USED = Metric("mrtr.server.used", "gauge", "1", "How much of each limit is used"
 MOST = Metric("mrtr.server.limit", "gauge", "1", "How much of each may be used", (LIMIT,))
 WAITING = Metric("mrtr.server.tasks.waiting", "gauge", "{task}", "Tasks that wait for a worker", (TOOL,), is_sum=False)
 OLDEST = Metric(
-    "mrtr.server.tasks.oldest",
-    "gauge",
-    "s",
-    "How long the oldest of them has waited",
-    (TOOL,),
-    is_sum=False,
+    "mrtr.server.tasks.oldest", "gauge", "s", "How long the oldest of them has waited", (TOOL,), is_sum=False
 )
 UNRECORDED = Metric("mrtr.server.outcomes.unrecorded", "gauge", "{outcome}", "Outcomes that are not recorded yet")
 CONNECTION_WAIT = Metric(

@@ -30,9 +30,8 @@ from .answers import (
 )
 from .client import AsyncClient, Client
 from .flow import Flow
-from .inside import Log
 from .replies import Error, Event, Progress, Reply, TaskView
-from .servers import Clock, SharedStore, replica, replicas, short_lease
+from .servers import Clock, Log, SharedStore, replica, replicas, short_lease
 from .session import EVERYTHING
 from .streams import Notifications
 

@@ -65,15 +65,7 @@ class Calls(Session[One, Many]):
 
     # Calls that run to their end
 
-    def call(
-        self,
-        tool: str,
-        arguments: Mapping[str, Any] = NONE,
-        /,
-        *,
-        answers: Answers = NONE,
-        **named: Any,
-    ) -> One:
+    def call(self, tool: str, arguments: Mapping[str, Any] = NONE, /, *, answers: Answers = NONE, **named: Any) -> One:
         """Call a tool, and answer what it asks until it is done.
 
         Args:
@@ -91,13 +83,7 @@ class Calls(Session[One, Many]):
         return self.flow(tool, {**arguments, **named}).finish(answers)
 
     def get_prompt(
-        self,
-        prompt: str,
-        arguments: Mapping[str, str] = NONE,
-        /,
-        *,
-        answers: Answers = NONE,
-        **named: str,
+        self, prompt: str, arguments: Mapping[str, str] = NONE, /, *, answers: Answers = NONE, **named: str
     ) -> One:
         """Get a prompt, and answer what it asks until it is done.
 

@@ -4,9 +4,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, Generic
 
 from .answers import Answer, Answerable, Answers, Scripted, Unexpected, listed, write
-from .inside import Log
 from .open_call import OpenCall, TaskCall
 from .replies import Reply
+from .servers import Log
 from .session import HANDSHAKES, NONE, Many, One, Session
 from .transports import Server
 from .walk import Position, Retries, Walk

@@ -13,7 +13,7 @@ from ..protocol.handshake import CANCELLED
 from .answers import Answer, Asked, Unexpected
 from .replies import Reply, Request, Response, Standing
 from .session import Session, write_message
-from .streams import HeldStream, TaskStream, is_stream, read_whole
+from .streams import HeldStream, TaskStream, is_stream
 from .transports import Stream, Transport, within
 from .walk import Position, Walk, slowest
 
@@ -107,7 +107,7 @@ class OpenCall(Walk):
     async def _replay(self, request: Request) -> Reply:
         stream = await self.position.next_server().open(request)
         if not is_stream(stream):
-            return self.position.reply(request, [await read_whole(stream)])
+            return self.position.reply(request, [await stream.read_whole()])
         held = self._hold(request, stream, request.headers.get("last-event-id", ""), self._unanswered)
         try:
             return self.position.reply(request, [await held.read()], held.standing)
@@ -172,7 +172,7 @@ class OpenCall(Walk):
         if is_stream(stream):
             self._held = self._hold(request, stream)
         else:
-            response = await read_whole(stream)
+            response = await stream.read_whole()
             self._at_once = self.position.reply(request, [response])
 
     def _hold(
@@ -190,7 +190,7 @@ class OpenCall(Walk):
         stream = await server.open(request)
         if is_stream(stream):
             return self._hold(request, stream, position.state, self._unanswered)
-        return position.reply(request, [await read_whole(stream)])
+        return position.reply(request, [await stream.read_whole()])
 
     async def _post(self, answers: Mapping[str, Answer]) -> tuple[Request, list[Response]]:
         """Send answers, each in a request of its own, the quickest first; stop where one is refused."""
@@ -315,7 +315,7 @@ class TaskCall(OpenCall):
         stream = await server.open(request)
         if is_stream(stream):
             return self._hold(request, stream)
-        return self.position.reply(request, [await read_whole(stream)])
+        return self.position.reply(request, [await stream.read_whole()])
 
     @override
     def _hold(

@@ -10,7 +10,7 @@ from pydantic_core import from_json
 from .. import wire
 from ..protocol.messages import JSON, PIECE, LogMessage, TaskStatus
 from .answers import Asked, Asks, Unexpected, listed
-from .inside import Log, Observed
+from .servers import Log, Observed
 
 __tracebackhide__ = True  # pytest then shows the test's line instead
 

@@ -186,17 +186,6 @@ def is_stream(stream: Stream) -> bool:
     return stream.status == 200 and stream.headers.get("content-type", "").startswith("text/event-stream")
 
 
-async def read_whole(stream: Stream) -> Response:
-    """Return a response that is no stream of events."""
-    parts: list[bytes] = []
-    try:
-        while data := await stream.read():
-            parts.append(data)
-    except ConnectionError as error:
-        raise Unexpected(f"The response was cut off: {error}") from None
-    return Response(stream.status, stream.headers, b"".join(parts), stream.seen)
-
-
 class Notifications(Generic[One, Many]):
     """The notifications of a client: on the stream of `subscriptions/listen` (Subscriptions, Listening).
 
@@ -255,7 +244,7 @@ class Notifications(Generic[One, Many]):
         self._request = await self._client.prepare_listen(self._server, self._resources, self._tasks)
         stream = await self._server.open(self._request)
         if not is_stream(stream):
-            return Reply(self._request, [await read_whole(stream)])
+            return Reply(self._request, [await stream.read_whole()])
         self._stream, self._events = stream, _Events(stream)
         return self._reply(b"") if self._request.method == "GET" else await self._next()
 

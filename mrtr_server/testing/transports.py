@@ -20,8 +20,8 @@ from ..protocol.header_params import HeaderParameter
 from ..protocol.trace import HEARD
 from ..server import MRTRServer
 from .answers import Unexpected
-from .inside import Observed, logging_to
 from .replies import Request, Response
+from .servers import Observed, logging_to
 
 __tracebackhide__ = True  # pytest then shows the test's line instead
 
@@ -58,6 +58,16 @@ class Stream(ABC):
         """Wait until the server has noticed that its client has left, where that can be seen."""
         return
 
+    async def read_whole(self) -> Response:
+        """Return the response, when all of it has come."""
+        parts: list[bytes] = []
+        try:
+            while data := await self.read():
+                parts.append(data)
+        except ConnectionError as error:
+            raise Unexpected(f"The response was cut off: {error}") from None
+        return Response(self.status, self.headers, b"".join(parts), self.seen)
+
     def abort(self) -> None:
         """Leave, and end what the server does for the request, as far as that is possible from here."""
         self.close()
@@ -81,15 +91,10 @@ class Transport(ABC):
 
     async def _send(self, request: Request) -> Response:
         stream = await self.open(request)
-        body = b""
         try:
-            while data := await stream.read():
-                body += data
-        except ConnectionError as error:
-            raise Unexpected(f"The response was cut off: {error}") from None
+            return await stream.read_whole()
         finally:
             stream.abort()
-        return Response(stream.status, stream.headers, body, stream.seen)
 
 
 class InProcess(Transport):
@@ -291,10 +296,7 @@ def _cut(connection: HTTPConnection, sock: socket | None, response: HTTPResponse
 
 
 def transports(
-    servers: Iterable[Server],
-    path: str | None,
-    timeout: float | None,
-    acting: tuple[Acting, BaseUser] | None = None,
+    servers: Iterable[Server], path: str | None, timeout: float | None, acting: tuple[Acting, BaseUser] | None = None
 ) -> list[Transport]:
     """Return the transports to servers."""
     servers = list(servers)

@@ -8,17 +8,7 @@ from typing import Any, cast
 from typing_extensions import override
 
 from ..wire import Rounds
-from .answers import (
-    Answer,
-    Answerable,
-    Answers,
-    Asked,
-    Asks,
-    Scripted,
-    Unexpected,
-    is_function,
-    write,
-)
+from .answers import Answer, Answerable, Answers, Asked, Asks, Scripted, Unexpected, is_function, write
 from .replies import Reply, Request, Response, Standing
 from .session import Session
 from .transports import Transport

@@ -12,8 +12,8 @@ from starlette.requests import HTTPConnection
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from ..addresses import escape_path
 from ..auth.fixed_tokens import Acting
-from ..callbacks.base_url import escape_path
 from ..errors import Busy, IssuerUnavailable
 from ..logs.refusals import RefusalLog
 from ..protocol.callers import scopes_of
@@ -142,7 +142,7 @@ def is_served(scope: Scope, path: str) -> bool:
     Starlette has added the router of the site to the scope. The path has that of whatever is in front of the site. If
     nothing is known of the site's routes, the answer is True.
     """
-    from .site import routes_of, serves  # loads the routes of Starlette; the site has done that
+    from .routing import routes_of, serves  # loads the routes of Starlette; the site has done that
 
     outside = {key: value for key, value in scope.items() if key not in ("app_root_path", "raw_path", "path_params")}
     root = scope.get("app_root_path", scope.get("root_path", ""))

@@ -12,10 +12,9 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.types import Message, Receive, Scope, Send
 
-from ..callbacks.base_url import BaseUrl
-from ..callbacks.callback_service import PATH, Callback, Callbacks, owner
+from ..addresses import BaseUrl
 from ..concurrency.threads import Called, Threads, call_function
-from ..crypto.signing import Link
+from ..crypto.signing import SignedLink
 from ..errors import (
     FlowError,
     Full,
@@ -28,6 +27,7 @@ from ..errors import (
     Unavailable,
 )
 from ..flow.home import is_async
+from ..flow.url_asks import PATH, Callback, Callbacks, owner
 from ..logs.failures import report_failure, report_outage
 from ..logs.refusals import RefusalLog
 from ..protocol.callers import Principal, principal_of
@@ -173,7 +173,9 @@ class CallbackPages:
         kept = await self._callbacks.report(link, report, person)
         return await self._done(callback, request, "Done" if kept else "This is done already")
 
-    async def _identified(self, callback: Callback[Any], link: Link, request: Request) -> Principal | Response | None:
+    async def _identified(
+        self, callback: Callback[Any], link: SignedLink, request: Request
+    ) -> Principal | Response | None:
         """Return whose link it is, None where nobody is known; a response to the browser of anybody else."""
         who: Principal | None = None
         if self._identify is not None:
@@ -192,7 +194,7 @@ class CallbackPages:
             "trying to use your account: close this page.",
         )
 
-    async def _run(self, callback: Callback[Any], link: Link, request: Request) -> Any:
+    async def _run(self, callback: Callback[Any], link: SignedLink, request: Request) -> Any:
         if not callback.takes_link:
             return await self._call(callback.function, request)
         root = request.scope.get("root_path", "")

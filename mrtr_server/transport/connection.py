@@ -23,7 +23,7 @@ from ..flow.admission import Admission
 from ..protocol.callers import NO_SCOPES, Principal, Sender, principal_of, scopes_of
 from ..protocol.dialect import Dialect
 from ..protocol.messages import NOTHING, Call, Change, Listening, Note, Piece, Progress
-from ..storage.patience import end_request
+from ..storage.health import end_request
 from .event_stream import COMMENT, SLICE, EventStream
 from .web_server import find_shortcuts
 

@@ -26,7 +26,7 @@ from ..live.parts import UNCOUNTED, LiveParts
 from ..logs.failures import report_failure
 from ..logs.refusals import RefusalLog
 from ..methods.dispatcher import Dispatcher
-from ..protocol.callers import ClientInfo
+from ..protocol.callers import ClientInfo, person_of
 from ..protocol.dialect import Dialect, Reply
 from ..protocol.envelope import VERSION_HEADER, Envelope, read_envelope
 from ..protocol.messages import NOTHING, Call, Listening
@@ -68,7 +68,7 @@ class Endpoint:
         self._uncounted = min(UNCOUNTED, limits.body_bytes)
         """Bytes of a body that neither count nor are too many."""
         self._admission = admission
-        self._holds = live.holds
+        self._held_bytes = live.held_bytes
         self._checks_hosts = allowed_hosts is not None
         self._refuse = HeaderChecks(origins, allowed_hosts, refusals).refuse
         self._challenges = challenges
@@ -212,7 +212,7 @@ class Endpoint:
             if size > self._limits.body_bytes:
                 raise PayloadTooLarge(self._limits.body_bytes)
             if connection.portion is None:
-                connection.portion = self._holds.portion(connection.principal)
+                connection.portion = self._held_bytes.portion(person_of(connection.principal))
             connection.portion.grow(size)
         except (Full, PayloadTooLarge) as error:
             raise await self._refuse_body(connection, error, b"".join(begun), is_all=is_all) from None

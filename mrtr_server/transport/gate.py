@@ -13,10 +13,9 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from ..callbacks.base_url import origins_of
+from ..addresses import is_loopback_origin, origins_of
 from ..errors import SetupError
 from ..logs.refusals import RefusalLog
-from ..loopback import is_loopback_origin
 from ..protocol.envelope import ENDS, find_request_id
 from .connection import JSON_TYPE
 
@@ -159,8 +158,7 @@ class HeaderChecks:
         if origin is not None and not self._is_origin_allowed(origin.decode("latin-1")):
             self._refusals.count("origin")
             self._refusals.note(
-                "Refused the origin %r: to let browsers call from there, add it to origins=",
-                origin.decode("latin-1"),
+                "Refused the origin %r: to let browsers call from there, add it to origins=", origin.decode("latin-1")
             )
             return 403, b'{"error":"Origin not allowed"}'
         host = headers.get(b"host", b"").decode("latin-1")

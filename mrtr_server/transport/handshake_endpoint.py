@@ -8,23 +8,15 @@ from typing import Any
 
 from pydantic_core import to_json
 
-from ..errors import (
-    Busy,
-    Full,
-    InvalidRequest,
-    OverBudget,
-    ProtocolError,
-    SessionEnded,
-    StoreUnavailable,
-)
+from ..errors import Busy, Full, InvalidRequest, OverBudget, ProtocolError, SessionEnded, StoreUnavailable
 from ..flow.admission import Admission
 from ..limits import MOST_IN_BATCH, Limits, has_more_values
-from ..live.events import ENDED, TOO_LATE_TO_CONTINUE, Event
+from ..live.events import ENDED, TOO_LATE_TO_CONTINUE, StreamEvent
 from ..live.live_calls import LiveCalls, store_needed
 from ..live.parts import LiveParts
 from ..logs.refusals import RefusalLog
 from ..methods.dispatcher import Dispatcher
-from ..protocol.callers import Principal
+from ..protocol.callers import Principal, person_of
 from ..protocol.dialect import Reply
 from ..protocol.envelope import NO_METHOD, Envelope, read_envelope
 from ..protocol.handshake import CANCELLED, HandshakeDialect
@@ -214,7 +206,7 @@ class HandshakeEndpoint:
         await self._refuse(connection)
 
     async def _resume(self, last: str, connection: Connection) -> None:
-        event: Event | None = None
+        event: StreamEvent | None = None
         if not last.startswith(ENDED):
             with store_needed():
                 event = await self._live.events.unseal(last, connection.principal)
@@ -246,12 +238,13 @@ class HandshakeEndpoint:
     async def _notify(self, connection: LiveConnection) -> None:
         principal, session = connection.principal, connection.session.key
         is_one_too_many = bool(session) and self._listening[session] >= MOST_LISTENING
-        if is_one_too_many or not self._live.holds.have_room(principal) or self._admission.draining:
+        streams, person = self._live.held_streams, person_of(principal)
+        if is_one_too_many or not streams.has_room(person) or self._admission.draining:
             await self._refuse(connection)
             return
         task, sender = connection.form.task_offer, connection.sender
         call = Call("sessions/listen", {}, task=task, session=session, **sender._asdict())
-        with self._live.holds.hold(principal), self._counted(session):
+        with streams.hold(person), self._counted(session):
             try:
                 listening = await self._dispatcher.dispatch(call, connection)
             except Full as full:

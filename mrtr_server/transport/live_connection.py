@@ -6,23 +6,13 @@ from collections.abc import Awaitable, Callable
 
 from ..concurrency.running import runs_here
 from ..errors import StoreUnavailable
-from ..live.events import Event, last_id
+from ..live.events import StreamEvent, last_id
 from ..live.live_calls import LiveCalls
 from ..live.session_states import DEFAULT_LEVEL, SessionStates
 from ..protocol.dialect import Reply
 from ..protocol.envelope import Envelope
 from ..protocol.handshake import HandshakeDialect
-from ..protocol.messages import (
-    NOTHING,
-    Call,
-    ComeBack,
-    LogLevel,
-    LogMessage,
-    Note,
-    Piece,
-    Progress,
-    Question,
-)
+from ..protocol.messages import NOTHING, Call, ComeBack, LogLevel, LogMessage, Note, Piece, Progress, Question
 from ..protocol.sessions import Session
 from ..protocol.trace import HEARD
 from .connection import NO_HEADERS, Connection, Headers
@@ -51,12 +41,7 @@ class LiveConnection(OpenCallNotes, Connection):
     """Ends a stream before there is a response."""
 
     def __init__(
-        self,
-        connection: Connection,
-        form: HandshakeDialect,
-        session: Session,
-        live: LiveCalls,
-        states: SessionStates,
+        self, connection: Connection, form: HandshakeDialect, session: Session, live: LiveCalls, states: SessionStates
     ) -> None:
         vars(self).update(vars(connection))  # it is the same response, which takes its place
         self.dialect = self.form = form
@@ -77,7 +62,7 @@ class LiveConnection(OpenCallNotes, Connection):
         self.call = self._load(envelope, self.session)
         return self.call
 
-    def reopen(self, event: Event) -> Call:
+    def reopen(self, event: StreamEvent) -> Call:
         """Return the call of a stream that the client comes back to."""
         self._resumes = True
         origin = self._origin = event.origin

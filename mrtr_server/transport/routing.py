@@ -1,23 +1,22 @@
-"""What the server serves beside MCP, and which part of it a request is for, by its path.
-
-Health and readiness are for orchestrators, and need no credentials. The metrics are for a scraper in the same network.
-"""
+"""The site around a server, as far as the routes of Starlette and FastAPI show it. Loaded only where there is one."""
 
 import asyncio
 import logging
 import re
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
 from hmac import compare_digest
 from ipaddress import ip_address
 from typing import Any, NamedTuple
 
 from pydantic_core import to_json
+from starlette.applications import Starlette
 from starlette.responses import JSONResponse
+from starlette.routing import BaseRoute, Match
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from ..callbacks.base_url import escape_path
-from ..callbacks.callback_service import PATH
+from ..addresses import escape_path
+from ..flow.url_asks import PATH
 from ..logs.refusals import RefusalLog
 from ..protocol.messages import JSON
 from .connection import respond
@@ -250,3 +249,45 @@ def _below(scope: Scope) -> str:
     root: str = scope.get("root_path", "")
     below = path.removeprefix(root)
     return below if below[:1] in ("", "/") else path
+
+
+# The site around a server, as far as the routes of Starlette and FastAPI show it
+
+
+def routes_of(part: Any) -> list[BaseRoute]:
+    """Return the routes of a site, or of a part of it; none if it shows none."""
+    return [route for route in getattr(part, "routes", None) or () if isinstance(route, BaseRoute)]
+
+
+def serves(routes: Iterable[BaseRoute], asked: Scope, server: object, document: str) -> bool:
+    """Return whether routes lead a request to a server, or to something that is made for the document it asks for.
+
+    A route whose path has `document` as a part shows that it is made for that. The routes may lead to the server, or to
+    what is around it.
+    """
+    for route in routes:
+        match, more = route.matches(asked)
+        if match is Match.FULL:  # no other route is tried then
+            if inner := routes_of(route):
+                return serves(inner, {**asked, **more}, server, document)
+            return more.get("endpoint") is server or document in getattr(route, "path", "")
+    return False
+
+
+def paths_of(routes: Iterable[BaseRoute], server: object, mount: str = "") -> Iterator[tuple[str, str]]:
+    """Yield the paths at which a `Route` leads to a server: the path that it is mounted at, and the path below that.
+
+    A `Mount` passes all paths below its own, so the server serves its documents there itself.
+    """
+    for route in routes:
+        path = getattr(route, "path", "")
+        if getattr(route, "endpoint", None) is server:
+            yield mount, path
+        yield from paths_of(routes_of(route), server, mount + path)
+
+
+def sites_in(values: Iterable[object], server: object) -> Iterator[Starlette]:
+    """Yield those of some values that are applications with a `Route` to a server."""
+    for each in values:
+        if isinstance(each, Starlette) and any(paths_of(routes_of(each), server)):
+            yield each

@@ -12,28 +12,20 @@ from pydantic_core import to_json
 from ..concurrency.places import Portion
 from ..concurrency.shutdown import ShutdownDeadline
 from ..concurrency.waiting import CLOSE_WITHIN, wait_until
-from ..errors import (
-    Busy,
-    CutOff,
-    InvalidRequest,
-    PayloadTooLarge,
-    ProtocolError,
-    RequestError,
-    StoreUnavailable,
-)
+from ..errors import Busy, CutOff, InvalidRequest, PayloadTooLarge, ProtocolError, RequestError, StoreUnavailable
 from ..limits import MOST_IN_BATCH, Limits
 from ..live.live_calls import LiveCalls
 from ..live.parts import UNCOUNTED, LiveParts
 from ..logs.failures import report_failure
 from ..logs.refusals import RefusalLog
 from ..methods.dispatcher import Dispatcher
-from ..protocol.callers import principal_of
+from ..protocol.callers import person_of, principal_of
 from ..protocol.dialect import Dialect
 from ..protocol.envelope import SESSION_HEADER, Envelope, read_envelope
 from ..protocol.handshake import CANCELLED, HandshakeDialect
 from ..protocol.messages import OPEN_METHODS, Call, Change, Discovery, Listening
 from ..protocol.served_dialects import ServedDialects
-from ..storage.patience import begin_request, end_request
+from ..storage.health import begin_request, end_request
 from ..well_formed import read_json
 from .requests import InFlight, failure_of, named, note_cancellation, note_refusal
 from .standard_streams import Line, LineReader, LineWriter, StandardStreams
@@ -155,7 +147,7 @@ class StdioServer:
 
     def _portion(self, size: int) -> Portion:
         """Return what counts so many bytes of a message. No message is refused for them: it is read later."""
-        portion = self._live.holds.portion(self._peer.principal)
+        portion = self._live.held_bytes.portion(person_of(self._peer.principal))
         portion.set(size)
         return portion
 

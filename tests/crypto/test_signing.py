@@ -12,7 +12,7 @@ A, B = bytes(32), bytes([1] * 32)
 
 
 class TestLinks:
-    """What opens them is held to its rules in `callbacks/test_callback_service.py`; here are the tokens alone."""
+    """What opens them is held to its rules in `flow/test_callback_service.py`; here are the tokens alone."""
 
     ID = "0" * 32
 

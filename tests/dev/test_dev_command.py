@@ -14,9 +14,9 @@ import pytest
 from click.testing import CliRunner
 
 from mrtr_server import MRTRServer
+from mrtr_server.addresses import root_url
 from mrtr_server.cli import main
-from mrtr_server.dev.process import docs_page, servers_in
-from mrtr_server.loopback import root_url
+from mrtr_server.cli.dev_server import docs_page, servers_in
 from mrtr_server.testing import Client, yes
 
 from ..support.serving import TIMEOUT, end, wait_until, without_settings

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
+from mrtr_server.cli.dev_server import changed_names, left_out
 from mrtr_server.dev.effects import shown_path
-from mrtr_server.dev.process import changed_names, left_out
 
 
 def test_folders_of_environments_and_builds_are_left_out(tmp_path: Path) -> None:

@@ -9,8 +9,7 @@ from pydantic import BaseModel
 from mrtr_server import Confirm, Context, InputRequired, Inputs, MRTRServer, ToolError
 from mrtr_server.dev.console import Console, configure_log
 from mrtr_server.dev.effects import EffectWatch
-from mrtr_server.dev.rounds import RoundLines, SeenRound, SourceLine, current_round
-from mrtr_server.dev.terminal import Terminal, short, takes_colour
+from mrtr_server.dev.rounds import RoundLines, SeenRound, SourceLine, Terminal, current_round, short, takes_colour
 from mrtr_server.errors import InvalidParams
 from mrtr_server.methods.middleware import Came, note_end
 from mrtr_server.protocol.messages import Call, Complete, HandedOver, Outcome, Outlet

@@ -6,7 +6,7 @@ import pytest
 from pydantic import BaseModel
 
 from mrtr_server import Context, Elicit, InputRequired, Inputs, MRTRServer, ToolError
-from mrtr_server.dev.rounds import Answers, SeenRound, current_round
+from mrtr_server.dev.rounds import SeenAnswers, SeenRound, current_round
 from mrtr_server.methods.middleware import Came, everywhere, watch
 from mrtr_server.protocol.messages import Call, Complete, Outlet
 from mrtr_server.testing import Answer, Client, accept, decline, no, yes
@@ -22,7 +22,7 @@ class Recorder:
     def __init__(self) -> None:
         self.rounds: list[SeenRound] = []
         self.others: list[SeenRound] = []
-        self._answers = Answers()
+        self._answers = SeenAnswers()
 
     def begin(self, call: Call, outlet: Outlet) -> SeenRound:
         seen = self._answers.begin(call, outlet)

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from mrtr_server import InProcessStore, KeyRing, Limits, MRTRServer
-from mrtr_server.callbacks.base_url import BaseUrl
-from mrtr_server.callbacks.callback_service import Callbacks
+from mrtr_server.addresses import BaseUrl
 from mrtr_server.flow.admission import Admission
+from mrtr_server.flow.url_asks import Callbacks
 
 from ..support.virtual_time import VirtualTime
 

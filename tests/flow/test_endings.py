@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from mrtr_server import ClientInfo, Elicit, Refusal, Sample
-from mrtr_server.callbacks.callback_service import Callbacks
 from mrtr_server.errors import FlowError, MissingCapability
 from mrtr_server.flow.asks import Ask
 from mrtr_server.flow.endings import Asking, Backgrounded, Completed, Failed, Refused, RoundEnd, Yielded, YieldReason
 from mrtr_server.flow.journal import Journal
 from mrtr_server.flow.round import Round
+from mrtr_server.flow.url_asks import Callbacks
 from mrtr_server.protocol.messages import Call
 
 from ..support.models import Login

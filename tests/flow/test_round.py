@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 
 from mrtr_server import ClientInfo, Confirm, Elicit, Refusal
-from mrtr_server.callbacks.callback_service import Callbacks, Report, Reports
 from mrtr_server.errors import CallEnded, FlowError
 from mrtr_server.flow.asks import Ask
 from mrtr_server.flow.endings import Asking, Completed, Failed, Refused, YieldReason
 from mrtr_server.flow.journal import Journal, Step
 from mrtr_server.flow.pure import JournalInputs, conclude_error
 from mrtr_server.flow.round import OPEN, Round
+from mrtr_server.flow.url_asks import Callbacks, Report, Reports
 from mrtr_server.protocol.messages import JSON, Call
 
 from ..support.models import Login

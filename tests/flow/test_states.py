@@ -10,9 +10,9 @@ from mrtr_server import Confirm, Elicit, KeyRing, Limits, MRTRServer, SealedCode
 from mrtr_server.errors import InvalidRequestState, OverBudget, RateLimited
 from mrtr_server.flow.endings import YieldReason
 from mrtr_server.flow.handler import Handler
+from mrtr_server.flow.rate_limiter import RateLimiter
 from mrtr_server.flow.states import RoundContext, States, UnansweredAsks
 from mrtr_server.protocol.messages import Call, Question
-from mrtr_server.rates.rate_limiter import RateLimiter
 
 from ..support.methods import Notes
 from ..support.models import Login

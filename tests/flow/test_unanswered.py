@@ -9,8 +9,8 @@ from mrtr_server import Context, Elicit, InputRequired, Inputs, Limits, MRTRServ
 from mrtr_server.errors import RateLimited
 from mrtr_server.flow import states
 from mrtr_server.flow.journal import Journal
+from mrtr_server.flow.rate_limiter import RateLimiter
 from mrtr_server.protocol.messages import Call
-from mrtr_server.rates.rate_limiter import RateLimiter
 from mrtr_server.testing import AsyncClient, Clock, decline, replica
 
 from ..support.effects import EFFECTS

@@ -15,13 +15,12 @@ from pydantic import BaseModel, field_validator
 from starlette.requests import Request
 
 from mrtr_server import ClientInfo, Context, Depends, Elicit, MRTRServer, StoreUnavailable
-from mrtr_server.callbacks.callback_service import Callbacks, Reports
 from mrtr_server.concurrency.threads import Threads
 from mrtr_server.errors import FlowError
 from mrtr_server.flow.endings import Asking, Backgrounded, Completed, Failed, RoundEnd, Yielded, YieldReason
 from mrtr_server.flow.journal import Journal
 from mrtr_server.flow.runner import WIND_DOWN_SECONDS, run
-from mrtr_server.flow.url_asks import UNFINISHED
+from mrtr_server.flow.url_asks import UNFINISHED, Callbacks, Reports
 from mrtr_server.flow.waiting_round import LOOK_AGAIN_AFTER, WaitingRound
 from mrtr_server.protocol.messages import NOTHING, Call, Note, Nothing, Question
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mrtr_server import MRTRServer, SQLStore
-from mrtr_server.live.first_rounds import FirstRounds
+from mrtr_server.live.open_questions import FirstRounds
 
 from ..support.databases import PostgreSQL
 from ..support.handshake import Handshake

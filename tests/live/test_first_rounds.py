@@ -90,7 +90,7 @@ def test_a_call_that_takes_long_gets_a_stream(connect: Connect, monkeypatch: pyt
 def test_one_whose_server_has_died_ends_with_an_error(
     connect: Connect, monkeypatch: pytest.MonkeyPatch, noticed: threading.Event
 ) -> None:
-    monkeypatch.setattr("mrtr_server.live.first_rounds.LOST_AFTER", 0.5)
+    monkeypatch.setattr("mrtr_server.live.open_questions.LOST_AFTER", 0.5)
     client = connect(servers=2)
     stream = leave_while_it_runs(client, noticed)
     GATE.set()

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from mrtr_server import ClientInfo, InProcessStore, KeyRing, Limits, MRTRServer, Principal, SealedCodec, Store
 from mrtr_server.flow.admission import Admission
-from mrtr_server.live.answers import Asked
-from mrtr_server.live.events import Event, Origin
+from mrtr_server.live.answers import SentQuestion
+from mrtr_server.live.events import Origin, StreamEvent
 from mrtr_server.live.parts import LiveParts
 from mrtr_server.protocol.messages import Question
 from mrtr_server.protocol.sessions import Session
@@ -135,15 +135,17 @@ def parts(audience: str = "live", key: bytes = bytes(32), store: Store | None = 
         limits,
         Admission(limits),
         lambda: 1e9,
-        is_shared=lambda: True,
+        is_shared=True,
     )
 
 
 OURS = parts()
 OTHERS = [parts("another server"), parts(key=b"\1" * 32)]
 ORIGIN = Origin("tools/call", {"name": "x"}, 1, Session("v", ClientInfo({"name": "n"}, {}), 1.0, "key"))
-ASK = Asked("round", "key", 2e9)
-EVENT = Event(ORIGIN, state="state", questions={"k": Question("form", "m", {"message": "?"}, ("x",))}, expires=2e9)
+ASK = SentQuestion("round", "key", 2e9)
+EVENT = StreamEvent(
+    ORIGIN, state="state", questions={"k": Question("form", "m", {"message": "?"}, ("x",))}, expires=2e9
+)
 
 SEALED = {
     "session": OURS.sessions.seal("v", ClientInfo(), JANE).decode(),
@@ -218,7 +220,7 @@ def test_an_answer_is_not_moved_to_another_question() -> None:
         in_memory = False
 
     async def move() -> None:
-        ours, other = parts(store=Elsewhere()), Asked("round", "another", 2e9)
+        ours, other = parts(store=Elsewhere()), SentQuestion("round", "another", 2e9)
         await ours.answers.keep(ASK, {"result": {"action": "accept"}}, None)
         kept = await ours.store.get(ours.answers.row_of(ASK))
         assert kept is not None

@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.testclient import TestClient
 
 from mrtr_server import Context, Depends, InProcessStore, KeyRing, MRTRServer, SetupError
-from mrtr_server.logs.tracebacks import format_failure
+from mrtr_server.logs.failures import format_failure
 from mrtr_server.testing import Client, Reply
 
 from ..support.models import Login

@@ -46,11 +46,9 @@ def app(app: MRTRServer) -> MRTRServer:
     return app
 
 
-async def complete(app: MRTRServer, *, declared: bool = True, authorize: Any = None, **params: Any) -> Any:
+async def complete(app: MRTRServer, *, authorize: Any = None, **params: Any) -> Any:
     threads = app._parts.threads
-    completions = Completions(
-        app.registry, threads, ErrorReporter(debug=False), Authorizer(authorize, threads), lambda: declared
-    )
+    completions = Completions(app.registry, threads, ErrorReporter(debug=False), Authorizer(authorize, threads))
     given = {"ref": PROMPT, "argument": {"name": "topic", "value": "x"}} | params
     return body(await completions.complete(Call("completion/complete", given), Notes()))["completion"]
 
@@ -74,9 +72,9 @@ class TestSuggestions:
 
 
 class TestARefusal:
-    async def test_is_of_the_method_where_no_completions_are_declared(self, app: MRTRServer) -> None:
+    async def test_is_of_the_method_where_there_are_no_completions(self) -> None:
         with pytest.raises(UnknownMethod):
-            await complete(app, declared=False)
+            await complete(MRTRServer("none"))
 
     @pytest.mark.parametrize(
         "ref", [{"type": "ref/prompt", "name": "none"}, {"type": "ref/resource", "uri": "notes://{night}"}]

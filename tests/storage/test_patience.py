@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from mrtr_server.storage import patience
-from mrtr_server.storage.patience import (
+from mrtr_server.storage import health
+from mrtr_server.storage.health import (
     NOTICEABLE,
     begin_request,
     end_request,
@@ -38,7 +38,7 @@ def anyio_backend(virtual_time: VirtualTime) -> Any:
 @pytest.fixture(autouse=True)
 def of_a_server(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the patience of a server, and not that of the tests."""
-    monkeypatch.setattr(patience, "PATIENCE", DOCUMENTED)
+    monkeypatch.setattr(health, "PATIENCE", DOCUMENTED)
 
 
 async def wait(seconds: float) -> None:

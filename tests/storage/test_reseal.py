@@ -20,8 +20,8 @@ from mrtr_server.cli import main
 from mrtr_server.crypto.keys import REPORT
 from mrtr_server.crypto.place_codec import PlaceCodec
 from mrtr_server.flow.admission import Admission
-from mrtr_server.live.answers import Asked
-from mrtr_server.live.events import Event, Origin
+from mrtr_server.live.answers import SentQuestion
+from mrtr_server.live.events import Origin, StreamEvent
 from mrtr_server.live.parts import LiveParts
 from mrtr_server.live.session_states import SessionState
 from mrtr_server.protocol.messages import Call, Complete, Outcome
@@ -135,8 +135,8 @@ async def test_every_sealed_row_is_sealed_under_the_first_key_and_the_others_can
 
 
 async def test_what_open_calls_and_sessions_keep_is_sealed_anew_as_well(url: str) -> None:
-    asked, long = Asked("round", "key", time.time() + 600), "x" * 2_000
-    event = Event(
+    asked, long = SentQuestion("round", "key", time.time() + 600), "x" * 2_000
+    event = StreamEvent(
         Origin("tools/call", {"name": long}, 1, Session("v", ClientInfo(), key="key")), expires=time.time() + 600
     )
     call = Call("tools/call", {}, state="state")
@@ -144,7 +144,7 @@ async def test_what_open_calls_and_sessions_keep_is_sealed_anew_as_well(url: str
     def parts(store: SQLStore, *keys: bytes) -> LiveParts:
         ring, limits = KeyRing(keys), Limits()
         shared = (store, store.fanout(), Quotas(ring, limits), limits, Admission(limits), time.time)
-        return LiveParts(ring, "bank", *shared, is_shared=lambda: True)
+        return LiveParts(ring, "bank", *shared, is_shared=True)
 
     async def runs(lease: Lease) -> Outcome:
         return Complete({"ran": "before"})

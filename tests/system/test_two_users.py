@@ -218,7 +218,7 @@ def test_a_token_for_another_server_is_worth_nothing_here(site: IssuedSite) -> N
 
 
 def test_a_rate_that_one_user_has_used_up_leaves_the_other_theirs(site: IssuedSite) -> None:
-    """It is counted in each process here; `tests/rates` has one count for all replicas."""
+    """It is counted in each process here; `tests/flow/test_rate_storage.py` has one count for all replicas."""
 
     def search(user: str, client: str = "desk") -> tuple[int, str]:
         reply = site.client(0, user, client).request("tools/call", {"name": "search", "arguments": {}})

@@ -553,7 +553,7 @@ class TestTasksThatBeginHere:
         flow = await tools.start("steps")
         await tools.began.wait()
         (here,) = tools.app._parts.worker._loop_workers.values()
-        ((run, _),) = here._running.values()
+        (run,) = here._running.values()
         tools.store.away = {"renew"}
         await tools.store.change_task(await tools.row(flow), leased_until=0.0)
         await store.claimed.wait()
@@ -877,7 +877,7 @@ class TestALease:
         await tools.start("steps")
         await tools.began.wait()
         (here,) = tools.app._parts.worker._loop_workers.values()
-        ((run, _),) = here._running.values()
+        (run,) = here._running.values()
         for _ in range(2):
             until = run.lease._until
             await tools.until(lambda until=until: run.lease._until > until, "the heartbeat")  # type: ignore[misc]
@@ -886,7 +886,7 @@ class TestALease:
         flow = await tools.start("steps")
         await tools.began.wait()
         (here,) = tools.app._parts.worker._loop_workers.values()
-        ((run, _),) = here._running.values()
+        (run,) = here._running.values()
         row = await tools.row(flow)
         await InProcessStore.change_task(tools.store, row, lease="another", leased_until=time.time() + 600)
         await asyncio.sleep(0.2)  # some heartbeats
@@ -901,7 +901,7 @@ class TestALease:
             await tools.start("waits")
         await tools.began.wait()
         (here,) = tools.app._parts.worker._loop_workers.values()
-        over, goes_on = (run for run, _ in here._running.values())
+        over, goes_on = here._running.values()
         over.over = True  # it stores its end, which takes a while
         until = goes_on.lease._until
         await asyncio.sleep(0.2)
@@ -942,9 +942,9 @@ class TestALease:
         flow = await tools.start("steps")
         await tools.began.wait()
         (here,) = tools.app._parts.worker._loop_workers.values()
-        ((run, _),) = here._running.values()
+        (run,) = here._running.values()
         await run.leave()  # and its code has yet to end
-        await tools.until(lambda: here._running[flow.task][0] is not run, "the next run")
+        await tools.until(lambda: here._running[flow.task] is not run, "the next run")
         tools.gate.set()
         assert (await flow.wait()).text == "last"
 
@@ -955,13 +955,15 @@ class TestALease:
         flow = await tools.start("steps")
         await tools.began.wait()
         (here,) = tools.app._parts.worker._loop_workers.values()
-        ((run, running),) = here._running.values()
+        (run,) = here._running.values()
+        running = run.task
+        assert running is not None
         records, row = tools.app._parts.tasks._records, await tools.row(flow)
         journal = records.sealed.unseal_journal(row, records.now())
         journal.steps["theirs"] = Step("theirs", {}, "theirs", [])
         sealed = records.seal_journal(row, journal)
         await tools.store.change_task(row, journal=sealed, lease="", leased_until=0.0)
-        await tools.until(lambda: here._running[row.id][0] is not run, "the next run")
+        await tools.until(lambda: here._running[row.id] is not run, "the next run")
         assert (run.lost, running.cancelling()) == (True, 1)
         tools.gate.set()
 
@@ -1300,11 +1302,12 @@ class TestServersThatEnd:
         await tools.start("stubborn")
         await tools.began.wait()
         (here,) = tools.app._parts.worker._loop_workers.values()
-        ((_, running),) = here._running.values()
+        (run,) = here._running.values()
         shutdown = begin_to_end(tools.app)
         await tools.app._parts.worker.close()
         assert shutdown.left() > 0
-        assert running.cancelling() == 2, "its handler, and then the wait for its steps"
+        assert run.task is not None
+        assert run.task.cancelling() == 2, "its handler, and then the wait for its steps"
 
     async def test_hold_the_leases_of_their_tasks_for_as_long_as_they_wait_for_them(self) -> None:
         tools = Tools(Flaky(), limits=short_lease(0.2))

@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 
 from ...errors import ClocksApart, StoreUnavailable, WrongVersion
 from ...logs.failures import report_failure
-from ..patience import note_wait
+from ..health import note_wait
 
 logger = logging.getLogger("mrtr_server")
 

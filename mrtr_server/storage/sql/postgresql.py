@@ -15,7 +15,7 @@ from ...concurrency.running import PerLoop
 from ...concurrency.threads import in_own_thread
 from ...errors import StoreUnavailable
 from ...extras import lacking
-from ..patience import note_wait, time_left
+from ..health import note_wait, time_left
 from .database import (
     CONNECT_TIMEOUT,
     DIRECT,

@@ -17,7 +17,7 @@ from typing_extensions import override
 from ...concurrency.running import PerLoop
 from ...concurrency.threads import in_own_thread
 from ...errors import SetupError, StoreUnavailable
-from ..patience import note_wait, time_left
+from ..health import note_wait, time_left
 from .database import CONNECT_TIMEOUT, TIMEOUT, Database, Version
 from .sqlite_file import SQLiteFile
 

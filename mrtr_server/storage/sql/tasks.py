@@ -14,7 +14,7 @@ from ...concurrency.waiting import Wakes, wait_until
 from ...errors import StoreUnavailable
 from ...well_formed import well_formed
 from ..base import FREE, MOST_COUNTED, Places, TaskRow, TaskStore, Vitals, Waiting
-from ..patience import begin_request, has_waited
+from ..health import begin_request, has_waited
 from ..quotas import ANY, ENDLESS, Quota, Usage, UsageByCaller
 from .database import Database
 from .notify import Notices

@@ -54,7 +54,7 @@ def make_project(folder: Path) -> str:
         raise SetupError(f"{folder} is not empty; choose another name, or an empty folder")
     values = {"@name@": folder.name, "@package@": package, "@version@": __version__}
     for name, source in _FILES.items():
-        text = (files(__package__) / "files" / source).read_text("utf-8")
+        text = (files(__package__) / "project_files" / source).read_text("utf-8")
         for placeholder, value in values.items():
             text = text.replace(placeholder, value)
         path = folder / name.format(package=package)

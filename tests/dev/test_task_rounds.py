@@ -4,8 +4,8 @@ from typing import Any, cast
 
 import pytest
 
+from mrtr_server.dev.page import MOST_ROUNDS, MOST_TASKS, TaskRounds
 from mrtr_server.flow.journal import Journal
-from mrtr_server.playground.rounds import MOST_ROUNDS, MOST_TASKS, TaskRounds
 from mrtr_server.protocol.messages import Call, Complete, Outcome, Outlet
 from mrtr_server.protocol.trace import Event
 from mrtr_server.storage.base import Lease

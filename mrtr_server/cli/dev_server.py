@@ -12,16 +12,16 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from ..addresses import root_url
 from ..concurrency.shutdown import DEFAULT
 from ..deployment.lifecycle import note_page_is_shown
+from ..dev.console import Console, RefusedRequests, configure_log, list_counts
+from ..dev.effects import EffectWatch, shown_path
+from ..dev.rounds import Terminal
 from ..errors import SetupError
-from ..logs.tracebacks import format_import_failure, is_raised_by_author, origin_of
-from ..loopback import root_url
+from ..logs.failures import format_import_failure, is_raised_by_author, origin_of
 from ..methods.middleware import everywhere
 from ..server import MRTRServer
-from .console import Console, RefusedRequests, configure_log, list_counts
-from .effects import EffectWatch, shown_path
-from .terminal import Terminal
 
 NOT_LOADED = 3
 """The exit code of a process whose application can't be imported, or can't start: it has said why."""

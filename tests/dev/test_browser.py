@@ -672,6 +672,6 @@ class TestItsLook:
 
 
 def test_no_text_of_a_file_names_another_host() -> None:
-    folder = Path(__file__).parents[2] / "mrtr_server" / "playground" / "files"
+    folder = Path(__file__).parents[2] / "mrtr_server" / "dev" / "page_files"
     address = re.compile(r"""https?://[^:"\]]+|["'(]//\w+""")
     assert [address.findall(file.read_text()) for file in folder.iterdir()] == [[] for _ in folder.iterdir()]

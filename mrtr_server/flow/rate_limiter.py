@@ -13,7 +13,7 @@ from ..logs.failures import report_failure
 from ..protocol.messages import Call
 
 if TYPE_CHECKING:
-    from .counters import Counters, EachLoop, Rate, SharedCounters
+    from .rate_counters import Counters, EachLoop, Rate, SharedCounters
 
     Act = Callable[[Counters | SharedCounters], Awaitable[float]]
 
@@ -62,7 +62,7 @@ class RateLimits:
     while_away: WhileAway = "count_here"
 
     def __post_init__(self) -> None:
-        from .counters import check_storage, read_rate  # which need a library that not everybody has
+        from .rate_counters import check_storage, read_rate  # which need a library that not everybody has
 
         for name in ("per_principal", "per_address", "per_flow", "other_requests"):
             text = getattr(self, name)
@@ -112,7 +112,7 @@ class RateLimiter:
         """Begin to count. Safe to call twice."""
         if self.is_on:
             return
-        from .counters import Counters, EachLoop, read_rate
+        from .rate_counters import Counters, EachLoop, read_rate
 
         limits = self._limits or RateLimits()
         for name in ("per_principal", "per_address", "per_flow", "other_requests"):

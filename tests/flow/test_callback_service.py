@@ -44,14 +44,13 @@ from mrtr_server import (
     Task,
     ToolError,
 )
+from mrtr_server.addresses import BaseUrl
 from mrtr_server.auth.fixed_tokens import TokenUser
-from mrtr_server.callbacks import callback_service
-from mrtr_server.callbacks.base_url import BaseUrl
-from mrtr_server.callbacks.callback_service import Callbacks, Report, Reports
 from mrtr_server.errors import InvalidAnswer
+from mrtr_server.flow import url_asks
 from mrtr_server.flow.admission import Admission
 from mrtr_server.flow.journal import Journal
-from mrtr_server.flow.url_asks import UNFINISHED
+from mrtr_server.flow.url_asks import UNFINISHED, Callbacks, Report, Reports
 from mrtr_server.schema.stored import Stored
 from mrtr_server.testing import EVERYTHING, Answer, AsyncClient, Clock, Flow, accept, cancel, decline, replica, yes
 
@@ -647,7 +646,7 @@ class TestAReportThatComesToAnotherReplica:
     async def test_is_heard_of_at_once(
         self, database: str, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(callback_service, "FIRST_PAUSE", 2 * TIMEOUT)  # nobody polls
+        monkeypatch.setattr(url_asks, "FIRST_PAUSE", 2 * TIMEOUT)  # nobody polls
         url = f"sqlite:///{tmp_path / 'store.db'}"
         if database == "postgresql":
             server = request.getfixturevalue("postgresql")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from mrtr_server import BearerTokens, Context, KeyRing, Metrics, MRTRServer, SetupError
-from mrtr_server.playground.local import token_of
+from mrtr_server.dev.page import token_of
 
 from ..support.direct import Headers, exchange, headers_for
 from ..support.serving import KEYS, free_ports, in_process
@@ -76,7 +76,7 @@ class TestItIsOff:
     def test_and_then_nothing_of_it_is_loaded(self) -> None:
         code = (
             "import sys; from mrtr_server import MRTRServer; MRTRServer('x', keys=[bytes(32)]); "
-            "print([name for name in sys.modules if 'playground' in name])"
+            "print([name for name in sys.modules if name.startswith('mrtr_server.dev')])"
         )
         found = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
         assert found.strip() == "[]"
@@ -91,7 +91,7 @@ class TestItsFiles:
         app = desk(docs=True)
         page = (await get(app, "/docs")).body
         total = 0
-        for file in files("mrtr_server.playground").joinpath("files").iterdir():
+        for file in files("mrtr_server.dev").joinpath("page_files").iterdir():
             content = file.read_bytes()
             total += len(content)
             name = "" if file.name == "page.html" else f"/{file.name}"

@@ -10,7 +10,7 @@ import pytest
 import redis as redis_client
 
 from mrtr_server import MRTRServer, RateLimits
-from mrtr_server.rates import counters, rate_limiter
+from mrtr_server.flow import rate_counters, rate_limiter
 from mrtr_server.testing import AsyncClient, Reply
 
 from ..support.rate_storage import SERVERS, RateStorage, running
@@ -18,6 +18,12 @@ from ..support.serving import TIMEOUT
 from ..support.users import Bearer
 
 pytestmark = [pytest.mark.anyio, pytest.mark.processes]
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    """In real time: Redis and Valkey are other processes."""
+    return "asyncio"
 
 
 @pytest.fixture(scope="module", params=SERVERS)
@@ -35,7 +41,7 @@ def empty(storage: RateStorage) -> None:
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine that is very busy is no outage."""
-    monkeypatch.setattr(counters, "REDIS_TIMEOUT", 30.0)
+    monkeypatch.setattr(rate_counters, "REDIS_TIMEOUT", 30.0)
 
 
 def replica(storage: RateStorage, name: str = "site", **limits: Any) -> MRTRServer:
@@ -153,7 +159,7 @@ class TestWhileItIsAway:
         self, storage: RateStorage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
         monkeypatch.setattr(rate_limiter, "LOOK_AGAIN", 60.0)
-        monkeypatch.setattr(counters, "REDIS_TIMEOUT", 4.0)
+        monkeypatch.setattr(rate_counters, "REDIS_TIMEOUT", 4.0)
         app = replica(storage, per_principal="50/hour")
         async with started(app):
             with storage.frozen():

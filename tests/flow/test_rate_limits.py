@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from mrtr_server import Caller, Context, MRTRServer, RateLimits, SetupError
-from mrtr_server.rates import counters
+from mrtr_server.flow import rate_counters
 from mrtr_server.testing import AsyncClient, Clock, replica, yes
 
 from ..support.direct import send
@@ -435,8 +435,8 @@ class TestSettings:
 class TestMemory:
     async def test_counters_that_count_nothing_are_dropped(self) -> None:
         clock = Clock(1_200_000.0)
-        counting = counters.Counters(clock)
-        rate = counters.read_rate("test", "5/minute")
+        counting = rate_counters.Counters(clock)
+        rate = rate_counters.read_rate("test", "5/minute")
         for number in range(20_000):
             if number % 1000 == 0:
                 clock.advance(60)
@@ -444,18 +444,18 @@ class TestMemory:
         assert len(counting._windows) < 5000
 
     async def test_there_are_never_more_than_so_many(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(counters, "MOST_COUNTERS", 2000)
-        counting = counters.Counters(Clock(1_200_000.0))
-        rate = counters.read_rate("test", "1/minute")
+        monkeypatch.setattr(rate_counters, "MOST_COUNTERS", 2000)
+        counting = rate_counters.Counters(Clock(1_200_000.0))
+        rate = rate_counters.read_rate("test", "1/minute")
         for number in range(5000):
             assert await counting.take(rate, str(number)) == 0
         assert len(counting._windows) <= 2000
         assert await counting.take(rate, "4999") > 0, "the newest count"
 
     async def test_one_that_is_used_up_outlasts_many_that_are_not(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(counters, "MOST_COUNTERS", 2000)
-        counting = counters.Counters(Clock(1_200_000.0))
-        once, often = counters.read_rate("test", "1/minute"), counters.read_rate("test", "10/minute")
+        monkeypatch.setattr(rate_counters, "MOST_COUNTERS", 2000)
+        counting = rate_counters.Counters(Clock(1_200_000.0))
+        once, often = rate_counters.read_rate("test", "1/minute"), rate_counters.read_rate("test", "10/minute")
         assert await counting.take(once, "used up") == 0
         for number in range(5000):
             assert await counting.take(often, str(number)) == 0
@@ -464,8 +464,8 @@ class TestMemory:
     async def test_where_there_are_too_many_they_are_looked_through_now_and_then_only(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(counters, "MOST_COUNTERS", 2000)
-        counting = counters.Counters(Clock(1_200_000.0))
+        monkeypatch.setattr(rate_counters, "MOST_COUNTERS", 2000)
+        counting = rate_counters.Counters(Clock(1_200_000.0))
         sweep, sweeps = counting._sweep, list[float]()
 
         def counted(now: float) -> None:
@@ -473,7 +473,7 @@ class TestMemory:
             sweep(now)
 
         monkeypatch.setattr(counting, "_sweep", counted)
-        rate = counters.read_rate("test", "10/minute")
+        rate = rate_counters.read_rate("test", "10/minute")
         for number in range(5000):
             await counting.take(rate, str(number))
         assert 1 < len(sweeps) < 20

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mrtr_server.loopback import is_loopback_address, is_loopback_host, is_loopback_origin
+from mrtr_server.addresses import is_loopback_address, is_loopback_host, is_loopback_origin
 
 
 def test_which_addresses_are_of_this_machine_alone() -> None:

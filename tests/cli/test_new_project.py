@@ -16,8 +16,8 @@ from jsonschema import Draft7Validator
 
 from mrtr_server import SetupError, __version__
 from mrtr_server.cli import main
+from mrtr_server.cli.new_project import installed_from, make_project, package_of
 from mrtr_server.cli.run import run as run_command
-from mrtr_server.new.project import installed_from, make_project, package_of
 
 from ..support.serving import ROOT, without_settings
 

@@ -1,1 +1,0 @@
-"""Signed links back from a browser: what pages report to the flows that wait for them."""

@@ -1,1 +1,0 @@
-"""`mrtr-server new`: a project to begin with."""

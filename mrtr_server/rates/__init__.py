@@ -1,1 +1,0 @@
-"""How often callers may call: what is counted, where it is counted, and who has used it up."""

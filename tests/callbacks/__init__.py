@@ -1,1 +1,0 @@
-"""Signed links back from a browser."""

@@ -1,1 +1,0 @@
-"""A project to begin with."""
