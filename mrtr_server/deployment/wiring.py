@@ -206,7 +206,7 @@ class ServerParts:
         calls = LiveCalls(dispatcher.dispatch, live, self.tasks)
         self.stdio = partial(StdioServer, dispatcher, dialects, calls, live, limits, self.admission.shutdown, refusals)
         """Makes what serves the client that started this process."""
-        origins = check_origins("origins", settings.origins)
+        origins = check_origins(settings.origins)
         endpoint = Endpoint(
             dispatcher,
             dialects,
