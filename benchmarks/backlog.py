@@ -13,7 +13,7 @@ import tempfile
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -108,7 +108,7 @@ class Site:
 
         async def copy() -> None:
             for number in left:
-                await self._store.add_task(replace(row, id=f"{number}-{row.id}", version=0))
+                await self._store.add_task(row._replace(id=f"{number}-{row.id}", version=0))
 
         await asyncio.gather(*(copy() for _ in range(AT_ONCE)))
         await asyncio.sleep(2.0)

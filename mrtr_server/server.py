@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import AbstractAsyncContextManager
 from copy import copy
 from dataclasses import replace
@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from .asgi_server import ASGIServer
 from .deployment.composition import Composition
 from .deployment.settings import Settings
 from .deployment.wiring import ServerParts
@@ -27,7 +26,8 @@ from .registration.records import Registering, build_callback, build_completer, 
 from .registration.registry import Registry
 from .registration.tools import build_tool
 from .storage.health import begin_request
-from .transport.response_writer import closing
+from .transport.connection import closing
+from .transport.endpoint import Endpoint
 
 if TYPE_CHECKING:
     from .deployment.review import Finding
@@ -37,7 +37,7 @@ logger = logging.getLogger("mrtr_server")
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class MRTRServer(Composition, ASGIServer):
+class MRTRServer(Composition):
     """An MCP server, and the ASGI application that serves it.
 
     Run it with `uvicorn module:app`, or mount it in a Starlette or FastAPI application. It needs no lifespan events.
@@ -131,22 +131,42 @@ class MRTRServer(Composition, ASGIServer):
 
     # ASGI
 
-    def _serve_http(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        """Serve one HTTP request; see `ASGIServer`."""
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one ASGI connection."""
         parts = self._parts
-        if not parts.lifecycle.hears_sigterm:  # mounted, so no startup has come
-            parts.lifecycle.hear_sigterm()
-            parts.observe()
-        if parts.admission.draining:
-            send = closing(scope, send)
-        if parts.shared.store.shared:
-            begin_request()
-        return parts.router.find(scope, parts.shared.refusal)(scope, receive, send)
+        if scope["type"] == "http":
+            if not parts.lifecycle.hears_sigterm:  # mounted, so no startup has come
+                parts.lifecycle.hear_sigterm()
+                parts.observe()
+            if parts.admission.draining:
+                send = closing(scope, send)
+            if parts.shared.store.shared:
+                begin_request()
+            await parts.router.find(scope, parts.shared.refusal)(scope, receive, send)
+        elif scope["type"] == "lifespan":
+            await parts.lifecycle.serve(receive, send, run_tasks=parts.settings.run_tasks and parts.registry.has_tasks)
+        elif scope["type"] == "websocket":
+            await receive()
+            await send({"type": "websocket.close", "code": 1000})
 
-    async def _serve_lifespan(self, receive: Receive, send: Send) -> None:
-        """Start, and stop when the web server does; see `ASGIServer`."""
+    def _find_known(self, scope: Scope, headers: Mapping[bytes, bytes]) -> Callable[[Any], Awaitable[None]] | None:
+        """Return what serves the requests of a head that comes again; None where each of them is to be looked at.
+
+        A request is a `KnownRequest` of `uvicorn_http/heads.py`, which asks for this.
+        """
         parts = self._parts
-        await parts.lifecycle.serve(receive, send, run_tasks=parts.settings.run_tasks and parts.registry.has_tasks)
+        endpoint = parts.router.find(scope, parts.shared.refusal)
+        if type(self).__call__ is not _CALL or not isinstance(endpoint, Endpoint) or not endpoint.accepts(headers):
+            return None
+
+        def serve(request: Any) -> Awaitable[None]:
+            if parts.admission.draining or not parts.lifecycle.hears_sigterm:
+                return self(request.own_scope(), request.receive, request.send)
+            if parts.shared.store.shared:
+                begin_request()
+            return endpoint.serve_known(request)
+
+        return serve
 
     # Before it is deployed
 
@@ -519,3 +539,7 @@ class MRTRServer(Composition, ASGIServer):
     def _notify(self, change: Change) -> None:
         self._parts.fanout.publish(change)
         self._parts.registry.notify_including(change)
+
+
+_CALL = MRTRServer.__call__
+"""Whoever has put something else in its place wants to see each request."""

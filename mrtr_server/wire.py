@@ -9,8 +9,8 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from .errors import BadReply, HeaderMismatch
 from .protocol.dialect import VERSION_FIELD
-from .protocol.envelope import NAME_FIELDS, decode_header
-from .protocol.header_params import HeaderParameter
+from .protocol.envelope import NAME_FIELDS
+from .protocol.header_params import HeaderParameter, decode_header
 from .protocol.messages import JSON, LogLevel
 from .protocol.v2026_07_28 import ModernDialect
 from .well_formed import well_formed, write_json

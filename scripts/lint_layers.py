@@ -77,12 +77,10 @@ ONLY_IMPORTERS = {
                 "connection",
                 "endpoint",
                 "gate",
-                "response_writer",
                 "routing",
             )
         ),
         *(f"auth.{each}" for each in ("fixed_tokens", "jwt_keys", "oauth", "token_backend")),
-        "asgi_server",
         "dev.console",
         "protocol.callers",
         "flow.context",

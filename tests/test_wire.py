@@ -14,8 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mrtr_server.client import BadReply
-from mrtr_server.protocol.envelope import decode_header
-from mrtr_server.protocol.header_params import HeaderParameter
+from mrtr_server.protocol.header_params import HeaderParameter, decode_header
 from mrtr_server.wire import About, Event, EventReader, Rounds, write_modern, write_request
 
 from .support.wire import PREFIX, VERSION

@@ -4,7 +4,7 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from mrtr_server.transport import web_server
+from mrtr_server.transport import connection
 from mrtr_server.uvicorn_http import one_write
 from mrtr_server.uvicorn_http.whole_responses import WholeResponses
 
@@ -12,7 +12,7 @@ from mrtr_server.uvicorn_http.whole_responses import WholeResponses
 def __getattr__(name: str) -> Any:
     """Return a protocol class, for `uvicorn --http protocols:NAME`; the process serves with one alone."""
     if name == "Messages":  # uvicorn's own, by messages alone
-        web_server.find_shortcuts = lambda request: None  # type: ignore[assignment]
+        connection.find_shortcuts = lambda request: None  # type: ignore[attr-defined, assignment]
         return HttpToolsProtocol
     one_write.repeated_heads = None
     joined = one_write.one_write(HttpToolsProtocol)

@@ -227,35 +227,44 @@ class Called:
 async def call_function(callee: Callee, keywords: Mapping[str, Any], threads: RunInThread) -> Any:
     """Call a function of the author's: an `async def` on the event loop, any other in a thread.
 
-    Return what it returned; an awaitable is awaited. Raises `RuntimeError`, `BaseException`.
+    Return what it returned; an awaitable is awaited. Raises as `failure_of` says.
     """
-    raised: BaseException
+    raised: BaseException | None = None
     try:
-        if callee.is_async:
-            result = callee.function(**keywords)
-            if type(result) is CoroutineType:  # as nearly always, and known faster than by the question below
-                return await result
-        else:
-            result = await threads(partial(callee.function, **keywords))
-        return await result if isawaitable(result) else result
-    except asyncio.CancelledError as error:
-        if _is_cancelled():
-            raise
-        raise RuntimeError(f"{callee.name!r} raised CancelledError, but was not cancelled") from error
-    except CallEnded:
-        raise
-    except SystemExit as error:  # would end the whole server
-        raise RuntimeError(f"{callee.name!r} called sys.exit()") from error
-    except BaseExceptionGroup as group:
-        raised = ending_in(group, callee.name)
-        if raised is group and group.subgroup(SystemExit) is not None:
-            raise RuntimeError(f"{callee.name!r} called sys.exit()") from group
-        if raised is not group:
-            group.__traceback__ = None  # a frame of asyncio's task group has the group, and so would hold itself
-    try:
+        try:
+            function = callee.function
+            result = function(**keywords) if callee.is_async else await threads(partial(function, **keywords))
+            # That a coroutine can be awaited, as nearly always, is known faster by its type than by the question.
+            return await result if type(result) is CoroutineType or isawaitable(result) else result
+        except BaseException as error:
+            raised = failure_of(error, callee.name)
+            if raised is error:
+                raise
         raise raised
     finally:
-        del raised  # it knows this frame, and so would hold itself
+        raised = None  # it knows this frame, and so would hold itself
+
+
+def failure_of(error: BaseException, name: str) -> BaseException:
+    """Return what counts of an error that a function of the author's has raised: what would end more than the call."""
+    if isinstance(error, asyncio.CancelledError):
+        return error if _is_cancelled() else _failure(f"{name!r} raised CancelledError, but was not cancelled", error)
+    if isinstance(error, SystemExit) and not isinstance(error, CallEnded):  # would end the whole server
+        return _failure(f"{name!r} called sys.exit()", error)
+    if isinstance(error, BaseExceptionGroup):
+        counts = ending_in(error, name)
+        if counts is error and error.subgroup(SystemExit) is not None:
+            return _failure(f"{name!r} called sys.exit()", error)
+        if counts is not error:
+            error.__traceback__ = None  # a frame of asyncio's task group has the group, and so would hold itself
+        return counts
+    return error
+
+
+def _failure(message: str, cause: BaseException) -> RuntimeError:
+    failure = RuntimeError(message)
+    failure.__cause__ = cause
+    return failure
 
 
 def ending_in(error: BaseException, where: str) -> BaseException:

@@ -45,16 +45,13 @@ def canonical(value: Any) -> bytes:
 
     Raises `ValueError` where a part of it is not JSON.
     """
-    return _written(_normal(value))
-
-
-def _written(value: Any) -> bytes:
+    normal = _normal(value)
     try:
-        return to_json(value)
+        return to_json(normal)
     except PydanticSerializationError as error:
         if not has_halves(error):
             raise
-        return json.dumps(value).encode()  # in ASCII, where halves of characters differ as the texts do
+        return json.dumps(normal).encode()  # in ASCII, where halves of characters differ as the texts do
 
 
 def digest_bytes(data: bytes) -> str:
@@ -77,4 +74,4 @@ def digest(value: Any) -> str:
 
 def digest_parts(*parts: str | int) -> str:
     """Return a digest of texts and numbers, in which it counts where one ends and the next one begins."""
-    return digest_bytes(_written(parts))
+    return digest_bytes(canonical(parts))

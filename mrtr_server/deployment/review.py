@@ -16,6 +16,7 @@ from ..flow.url_asks import PATH
 from ..limits import Limits
 from ..protocol.served_dialects import ServedDialects
 from ..registration.handlers import asked_fields, asks, confirms_by_code
+from ..registration.inclusion import LISTINGS
 from ..registration.records import Prompt, Resource
 from ..registration.registry import Registry
 from ..registration.tools import Tool
@@ -371,12 +372,8 @@ def _review_descriptions(registry: Registry) -> Iterator[Finding]:
 
 def _records(registry: Registry) -> Iterator[tuple[str, Tool | Prompt | Resource]]:
     """Yield all that a server offers, with what it is called in findings."""
-    for listing, what in (
-        ("tools", "tool"),
-        ("prompts", "prompt"),
-        ("resources", "resource"),
-        ("resourceTemplates", "resource"),
-    ):
+    for listing in LISTINGS:
+        what = "resource" if listing == "resourceTemplates" else listing.removesuffix("s")
         for name, record in registry.records(listing).items():
             yield f"{what} {name}", record
 

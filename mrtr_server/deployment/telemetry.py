@@ -10,6 +10,7 @@ from ..flow.admission import Admission
 from ..flow.single_use import Redeemer
 from ..logs.refusals import RefusalLog
 from ..methods.middleware import Middleware
+from ..registration.inclusion import Listing
 from ..registration.registry import Registry
 from ..storage.base import Waiting
 from ..storage.health import VitalsWatch
@@ -46,12 +47,12 @@ logger = logging.getLogger("mrtr_server")
 class _Names:
     """The names, or URIs, in a list of what is offered, as it is at each moment."""
 
-    def __init__(self, registry: Registry, listing: str) -> None:
+    def __init__(self, registry: Registry, listing: Listing) -> None:
         self._registry = registry
         self._listing = listing
 
     def __contains__(self, name: object) -> bool:
-        return name in self._registry.records(self._listing)
+        return isinstance(name, str) and self._registry.find(self._listing, name) is not None
 
 
 class ServerTelemetry:
@@ -130,7 +131,7 @@ class ServerTelemetry:
         totals = self._vitals.totals() | {each.limit: (each.taken, each.total) for each in self._places}
         if most := self._worker.places:
             totals["tasks"] = self._worker.running, most
-        waiting = {tool: vitals.waiting.get(tool, Waiting()) for tool in self._registry.tasks}
+        waiting = {tool: vitals.waiting.get(tool, Waiting()) for tool in tuple(self._registry.tasks)}
         alone: Mapping[str, float] = {
             IN_FLIGHT.name: 0 if self._calls is None else self._calls.in_flight,
             QUEUE.name: self._admission.waiting,

@@ -196,7 +196,6 @@ class ServerParts:
         dialects = ServedDialects(
             settings.dialects,
             _implementation(settings.name, info),
-            registry.header_parameters,
             registry.task_support,
             partial(attrgetter("has_tasks"), registry),
             registry.output_schema,

@@ -25,7 +25,7 @@ from ..protocol.callers import RecordedUser
 from ..protocol.messages import JSON, Call, Outlet
 from ..protocol.trace import HEARD, Event
 from ..tasks.task_run import TaskRun
-from ..transport.response_writer import respond
+from ..transport.connection import respond
 
 # Which requests come from the page itself
 

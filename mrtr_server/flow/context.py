@@ -234,17 +234,20 @@ class Context:
             FlowError: a step called it, or a dependency after its `yield`.
             TypeError: something is not an ask, or only some of the asks have a name.
         """
-        return self._awaited("an ask", lambda: self._several(asks, named))
+        return self._awaited("an ask", partial(self._several, asks, named))
 
-    def _awaited(self, what: str, work: Callable[[], Ongoing[Any]]) -> Ongoing[Any]:
+    def _awaited(self, what: str, work: Callable[[int], Ongoing[Any]]) -> Ongoing[Any]:
         if not self._can_await:
             raise self._round.refuse_plain(what)
         return self._round.awaited(work)
 
     def _one(self, make: Callable[[], Ask[T]]) -> Ongoing[T]:
-        return self._awaited("an ask", partial(self._round.ask_one, make))
+        if not self._can_await:
+            raise self._round.refuse_plain("an ask")
+        return self._round.awaited(partial(self._round.ask_one, make))
 
-    async def _several(self, asks: tuple[Ask[Any], ...], named: dict[str, Ask[Any]]) -> Any:
+    async def _several(self, asks: tuple[Ask[Any], ...], named: dict[str, Ask[Any]], number: int) -> Any:
+        self._round.begin(number, "an ask")
         for ask in (*asks, *named.values()):
             if not isinstance(ask, Ask):
                 raise TypeError(f"ctx.ask(...) takes asks: Elicit(...), Confirm(...) or the like, and not {ask!r:.80}")

@@ -1,12 +1,16 @@
 """Pure functions: they read their answers from the journal, and return what they want to ask. They never wait."""
 
 import logging
+from functools import partial
+from inspect import isawaitable
+from types import CoroutineType
 from typing import Any
 
 from pydantic import ValidationError
 
-from ..concurrency.threads import Threads, call_function
+from ..concurrency.threads import Threads, failure_of
 from ..errors import CallEnded, FlowError, InvalidAnswer, Refusal, SetupError
+from ..logs.failures import calls_author
 from ..protocol.messages import JSON, Question
 from ..well_formed import escape_halves
 from .asks import CONFIRMATION_SHAPES, Ask, InputRequired, Inputs, State, reader
@@ -21,6 +25,7 @@ _NO_END = Completed(None)
 """How a handler ends where the round itself says how it ends."""
 
 
+@calls_author
 async def run_pure(handler: Handler, arguments: JSON, round_: Round, threads: Threads) -> RoundEnd:
     """Run a handler that takes its arguments, `Inputs` and `State` alone.
 
@@ -30,10 +35,12 @@ async def run_pure(handler: Handler, arguments: JSON, round_: Round, threads: Th
     `threads`: runs a plain `def`.
     """
     keywords, inputs = fill_in(handler, arguments, round_)
-    try:
-        result = await call_function(handler, keywords, threads)
-    except (Exception, CallEnded, BaseExceptionGroup) as error:
-        return conclude_error(round_, error)
+    try:  # as in `call_function`, which would be one more coroutine
+        function = handler.function
+        result = function(**keywords) if handler.is_async else await threads(partial(function, **keywords))
+        result = await result if type(result) is CoroutineType or isawaitable(result) else result
+    except BaseException as error:
+        return conclude_error(round_, failure_of(error, handler.name))
     if isinstance(result, InputRequired):
         return conclude_asking(handler, round_, result, inputs)
     return round_.conclude(Completed(result))
@@ -63,18 +70,23 @@ def conclude_asking(
     return round_.conclude(_NO_END)
 
 
+def ended_by(error: BaseException) -> Refused | Failed:
+    """Return how a call ends whose handler has raised. Raises the error if it ends more than the call."""
+    if isinstance(error, Refusal):
+        return Refused(error)
+    if isinstance(error, Exception):
+        return Failed(error)
+    raise error
+
+
 def conclude_error(round_: Round, error: BaseException) -> RoundEnd:
     """Return how a round ends after its handler raised.
 
-    Raises `BaseException`: the error, if it is no `Exception` and the round has no other end.
+    Raises `BaseException`: the error, if it ends more than the call, or the round has no other end.
     """
-    if isinstance(error, Refusal):
-        return round_.conclude(Refused(error))
-    if isinstance(error, Exception):
-        return round_.conclude(Failed(error))
-    if not (round_.ending or round_.asked):
-        raise error
-    return round_.conclude(_NO_END)
+    is_end = isinstance(error, CallEnded | BaseExceptionGroup) and not isinstance(error, Exception | Refusal)
+    own = _NO_END if is_end and (round_.ending or round_.asked) else ended_by(error)
+    return round_.conclude(own)
 
 
 def _require(handler: Handler, required: InputRequired, round_: Round, inputs: "JournalInputs | None") -> None:

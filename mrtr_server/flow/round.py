@@ -291,7 +291,7 @@ class Round:
 
     def kept(self, key: str, question: Question, needs_state: bool) -> JSON | None:
         """Return the raw answer that counts for a question; None if there is none."""
-        raw = self.journal.answer(key, question.digest)
+        raw = self.journal.answers.get(key, _NO_ANSWERS).get(question.digest)
         if raw is None:
             return self.take_early(key, question.digest, needs_state)
         return self._reports.found.get((key, question.digest), raw)
@@ -364,9 +364,9 @@ class Round:
         while True:
             key = base if count == 1 else f"{base}_{count}"
             if key not in self._claimed and key not in self.reserved:
-                if self.journal.answer(key, question.digest) is not None:
+                known = self.journal.answers.get(key)
+                if known and question.digest in known:
                     return key
-                known = key in self.journal.answers
                 asked = self.journal.asked.get(key)
                 if asked == question.digest:
                     return key

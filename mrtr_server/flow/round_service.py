@@ -3,12 +3,14 @@
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
+from inspect import isawaitable
+from types import CoroutineType
 from typing import assert_never
 
-from ..concurrency.threads import Threads, call_function
-from ..errors import Busy, NotExecuted, Refusal, StoreUnavailable
+from ..concurrency.threads import Threads, failure_of
+from ..errors import Busy, NotExecuted, StoreUnavailable
 from ..limits import Limits
-from ..logs.failures import report_failure
+from ..logs.failures import calls_author, report_failure
 from ..protocol.messages import HandedOver, NeedsInput, Outcome, PageReported, Question
 from ..storage.base import Lease
 from ..storage.health import not_executed
@@ -18,7 +20,7 @@ from .endings import Asking, Backgrounded, CallEnd, Completed, Failed, Refused, 
 from .handler import Handler
 from .home import Lifespans
 from .journal import CONFIRMATION, UNSET, Journal
-from .pure import conclude_asking, run_pure
+from .pure import conclude_asking, ended_by, run_pure
 from .rate_limiter import RateLimiter
 from .round import NO_REPORTS, Background, Round
 from .runner import in_pieces, run
@@ -76,10 +78,10 @@ class RoundService:
         """
         if round_.call.state is None:
             return self._deliver_first(round_, run) if self._rates.is_on else run(round_)
-        self._states.unseal(round_)  # what does not open is not redeemed
-        if self._rates.is_on:
-            return self._deliver_counted(round_, run)
-        return self._deliver(round_, run)
+        journal = self._states.unseal(round_)  # what does not open is not redeemed
+        if round_.handler.single_use or journal.single_use:
+            run = partial(self._redeem, run)
+        return self._deliver_counted(round_, run) if self._rates.is_on else run(round_)
 
     async def _deliver_first(self, round_: RoundContext, run: Run) -> Outcome:
         """Run a first round, unless the same request was answered with questions too often."""
@@ -93,12 +95,10 @@ class RoundService:
     async def _deliver_counted(self, round_: RoundContext, run: Run) -> Outcome:
         """Run a round that carries a state, unless its flow has had too many."""
         await self._rates.admit_round(round_.journal.flow)
-        return await self._deliver(round_, run)
+        return await run(round_)
 
-    def _deliver(self, round_: RoundContext, run: Run) -> Awaitable[Outcome]:
+    def _redeem(self, run: Run, round_: RoundContext) -> Awaitable[Outcome]:
         journal = round_.journal
-        if not (round_.handler.single_use or journal.single_use):
-            return run(round_)
 
         def run_leased(lease: Lease) -> Awaitable[Outcome]:
             round_.lease = lease
@@ -106,6 +106,7 @@ class RoundService:
 
         return self._redeemer.once(round_.call, journal.expires, run_leased, epoch=journal.epoch)
 
+    @calls_author
     async def run(self, round_: RoundContext) -> CallEnd:
         """Run one round of a call.
 
@@ -116,11 +117,13 @@ class RoundService:
         handler, call = round_.handler, round_.call
         is_open, unsealed = self._admission.is_open, False
         if handler.is_simple and call.state is None and call.answers is None and is_open:
-            # Most calls have nothing to remember.
+            # Most calls have nothing to remember. As in `call_function`, which would be one more coroutine.
             try:
-                result = await call_function(handler, round_.arguments, self._threads)
-            except (Exception, Refusal) as error:
-                return Refused(error) if isinstance(error, Refusal) else Failed(error)
+                function, given = handler.function, round_.arguments
+                result = function(**given) if handler.is_async else await self._threads(partial(function, **given))
+                result = await result if type(result) is CoroutineType or isawaitable(result) else result
+            except BaseException as error:
+                return ended_by(failure_of(error, handler.name))
             if not isinstance(result, InputRequired):
                 return Completed(result)
             journal = self._states.begin(round_)

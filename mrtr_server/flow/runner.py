@@ -6,12 +6,14 @@ from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import aclosing, suppress
 from dataclasses import replace
 from functools import partial
+from inspect import isawaitable
+from threading import get_ident
 from traceback import clear_frames
 from types import CoroutineType
 from typing import Any, assert_never
 
 from ..concurrency.running import running_loop, running_task
-from ..concurrency.threads import Threads, call_function
+from ..concurrency.threads import RunInThread, Threads, failure_of
 from ..errors import CallEnded, FlowContinues, FlowError, OverBudget, Refusal, RoundOver, ToolError
 from ..limits import Limits
 from ..logs.failures import calls_author
@@ -21,10 +23,10 @@ from ..well_formed import write_json
 from .asks import InputRequired
 from .context import Context
 from .endings import Asking, Backgrounded, Completed, Failed, Refused, RoundEnd, Yielded
-from .handler import Declared, Handler
+from .handler import Handler
 from .pure import JournalInputs, conclude_asking, conclude_error, fill_in
 from .teardown import Teardown
-from .waiting_round import SETTLE_TICKS, Stop, WaitingRound
+from .waiting_round import SETTLE_TICKS, Stop, WaitingRound, locals_at_await
 
 logger = logging.getLogger("mrtr_server")
 
@@ -35,8 +37,8 @@ WIND_DOWN_SECONDS = 5.0
 """How long a cancelled handler may take to end, in seconds."""
 
 
-Work = Callable[[], Coroutine[Any, Any, object]]
-"""Begins what a round runs."""
+Fill = Callable[[], Coroutine[Any, Any, JSON | None]]
+"""Asks and runs what a handler declares; see `Declared.resolve`."""
 
 LONGEST_MESSAGE = 1000
 """Characters of a text that are shown as progress."""
@@ -61,10 +63,11 @@ def run(
         keywords[handler.context] = Context(round_, outlet, can_await=handler.is_async)
     declared = handler.declared
     teardown = Teardown(round_, threads) if declared is not None and declared.has_teardown else None
-    work: Work = partial(call_function, handler, keywords, threads)
+    in_thread: RunInThread = threads if teardown is None else teardown.in_thread
+    fill: Fill | None = None
     if declared is not None:
-        work = partial(_fill_and_call, handler, declared, arguments, keywords, round_, outlet, threads, teardown)
-    running = _concluded(handler, round_, work, inputs)
+        fill = partial(declared.resolve, arguments, round_, outlet, in_thread, teardown)
+    running = _concluded(handler, round_, keywords, fill, in_thread, inputs)
     if teardown is not None:
         running = _torn_down(handler, round_, running, teardown)
     if teardown is not None or handler.may_park:
@@ -86,28 +89,24 @@ async def _in_time(handler: Handler, seconds: float, running: Coroutine[Any, Any
     return Failed(ToolError(message))
 
 
-async def _fill_and_call(
+@calls_author
+async def _concluded(
     handler: Handler,
-    declared: Declared,
-    arguments: JSON,
-    keywords: JSON,
     round_: WaitingRound,
-    outlet: Outlet,
-    threads: Threads,
-    teardown: Teardown | None,
-) -> object:
-    """Call a handler once all of its declared parameters are there; otherwise the round ends without it."""
-    in_thread = threads if teardown is None else teardown.in_thread
-    resolved = await declared.resolve(arguments, round_, outlet, in_thread, teardown)
-    return None if resolved is None else await call_function(handler, {**keywords, **resolved}, in_thread)
-
-
-async def _concluded(handler: Handler, round_: WaitingRound, work: Work, inputs: JournalInputs | None) -> RoundEnd:
-    """Run a handler to its end, or to that of its round."""
-    result: object = None
+    keywords: JSON,
+    fill: Fill | None,
+    in_thread: RunInThread,
+    inputs: JournalInputs | None,
+) -> RoundEnd:
+    """Run a handler to its end, or to that of its round: that may come before all that it declares is there."""
+    result: Any = None
     raised: BaseException | None = None
     try:
-        result = await work()
+        declared = {} if fill is None else await fill()
+        if declared is not None:  # as in `call_function`, which would be one more coroutine
+            function, given = handler.function, {**keywords, **declared}
+            result = function(**given) if handler.is_async else await in_thread(partial(function, **given))
+            result = await result if type(result) is CoroutineType or isawaitable(result) else result
         if round_.stopped is not None:
             logger.warning(
                 "%r caught the cancellation that ended its round, and returned a value; the value is dropped",
@@ -115,12 +114,12 @@ async def _concluded(handler: Handler, round_: WaitingRound, work: Work, inputs:
             )
         else:
             round_.check_awaited()
-    except asyncio.CancelledError as error:
-        if round_.stopped is not Stop.PARKED:
+    except BaseException as error:
+        raised = failure_of(error, handler.name)
+        ends = isinstance(raised, Exception | CallEnded | BaseExceptionGroup)
+        if not (ends or (isinstance(raised, asyncio.CancelledError) and round_.stopped is Stop.PARKED)):
+            raised = None  # or it would hold itself
             raise
-        raised = error
-    except (Exception, CallEnded, BaseExceptionGroup) as error:
-        raised = error
     finally:
         if round_.running and round_.stopped is None:
             await _finish_steps(round_)
@@ -208,6 +207,7 @@ async def _run_as_asyncio_task(
     `wakes`: whether it wakes the runner itself when it ends.
     """
     round_.main = task = running_loop().create_task(coroutine)
+    round_.thread = get_ident()
     if not wakes:
         task.add_done_callback(round_.wake)
     try:
@@ -286,11 +286,7 @@ def _leave_group(task: asyncio.Task[RoundEnd]) -> bool:
 
     A group that is ending, since one of its tasks has failed, takes no cancellation while it waits for the others.
     """
-    innermost: Any = task.get_coro()
-    while isinstance(within := getattr(innermost, "cr_await", None), CoroutineType):
-        innermost = within
-    frame = getattr(innermost, "cr_frame", None)
-    group = None if frame is None else frame.f_locals.get("self")
+    group = locals_at_await(task).get("self")
     ended: asyncio.Future[bool] | None = getattr(group, "_on_completed_fut", None)  # of asyncio's groups and of AnyIO's
     if task.done() or ended is None or ended.done():
         return False

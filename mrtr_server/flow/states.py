@@ -108,10 +108,9 @@ class UnansweredAsks:
             # questions for `MOST_COUNTED` others, and nobody can reset their own by asking for something else.
             self._counts = {each: count - 1 for each, count in self._counts.items() if count > 1}
 
-    def ended(self, call: Call, bound_to: list[str]) -> None:
-        """Note that a round ends with a result: what came with it without a state has answered what it asks."""
-        if call.answers and call.state is None:
-            self._counts.pop(_of_request(call, bound_to), None)
+    def answered(self, call: Call, bound_to: list[str]) -> None:
+        """Note that what a request asks was answered."""
+        self._counts.pop(_of_request(call, bound_to), None)
 
 
 def _of_request(call: Call, bound_to: list[str]) -> int:
@@ -180,8 +179,8 @@ class States:
         Raises `InvalidRequestState` if it does not open, has expired, or belongs to another call. Raises `OverBudget`
         if the call has too many answers. Raises `RateLimited` if it was asked too often, and never answered.
         """
-        call, handler, bound_to = round_.call, round_.handler, self.bind(round_)
-        state = call.state
+        call, handler, state = round_.call, round_.handler, round_.call.state
+        round_.binding = bound_to = binding(self._audience, call)
         self._check_answers(call)
         try:
             if not isinstance(state, str):
@@ -239,5 +238,6 @@ class States:
         return payload.decode() if call.stays_open and self._keeps_plain else self._codec.seal(payload)
 
     def end(self, round_: RoundContext) -> None:
-        """Note that a flow has ended with the result of a call."""
-        self._unanswered.ended(round_.call, self.bind(round_))
+        """Note that a flow has ended with a result: answers that came without a state have answered what it asks."""
+        if round_.call.answers and round_.call.state is None:
+            self._unanswered.answered(round_.call, self.bind(round_))

@@ -9,10 +9,14 @@ In a task it returns when it is answered while its round still runs.
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+import sys
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from enum import Enum
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
+from itertools import chain
+from threading import get_ident
+from types import CoroutineType
 from typing import Any, NoReturn, TypeVar, cast
 
 from typing_extensions import override
@@ -20,7 +24,7 @@ from typing_extensions import override
 from ..concurrency.running import running_loop
 from ..concurrency.threads import Threads
 from ..errors import CallEnded, FlowError, NotBegun, RoundOver, StoreUnavailable
-from ..logs.failures import CallSite, call_site, format_call_site
+from ..logs.failures import CallSite, format_call_site
 from ..protocol.messages import JSON, Call, Question
 from .asks import Ask
 from .endings import RoundEnd, Yielded, YieldReason
@@ -40,7 +44,14 @@ ShouldYield = Callable[[], YieldReason | None]
 
 
 SETTLE_TICKS = 5
-"""How many turns of the loop must pass without an ask or a step before a round with an open ask ends."""
+"""How many turns of the loop must pass without an ask or a step before a round with an open ask ends.
+
+Branches that are about to run are known, and have more. Turns are still needed: asyncio tells the end of a branch to
+what waits for it by callbacks, and nobody knows the tasks that a handler has begun and does not wait for.
+"""
+
+MOST_TICKS = 1000
+"""How many turns a branch has that is about to run in each of them: more than to an ask, unless it never comes."""
 
 LOOK_AGAIN_AFTER = 0.3
 """How long to wait before a report is looked for again in a store that was unavailable, in seconds."""
@@ -114,6 +125,8 @@ class WaitingRound(Round):
     """Where clients find the resources of the application that registered the handler."""
     main: "asyncio.Task[Any] | None" = None
     """The task that the handler runs in."""
+    thread = 0
+    """The thread of its event loop."""
     stopped: Stop | None = None
     """Why the handler runs no longer; None while it does."""
     in_teardown = False
@@ -172,36 +185,38 @@ class WaitingRound(Round):
         """Wake the runner, since something has changed; unless all waits for the client now, if that lasts."""
         self._activity += 1
         if self._woken is not None and not self._woken.done():
-            if self._waits_for_client:
+            if self.parked and self._waits_for_client:
                 self._settle(SETTLE_TICKS, self._activity)
             else:
                 self._woken.set_result(None)
 
-    async def changed(self) -> None:
-        """Wait until something changes, or the handler is stopped since all that is left of it waits for the client."""
-        loop = running_loop() if self.main is None else self.main.get_loop()
-        self._woken = loop.create_future()
-        if self._waits_for_client:
+    def changed(self) -> "asyncio.Future[None]":
+        """Return what is done when something changes, or all that is left of the handler waits for the client."""
+        assert self.main is not None  # noqa: S101  who waits has begun it
+        self._woken = self.main.get_loop().create_future()
+        if self.parked and self._waits_for_client:
             self._settle(SETTLE_TICKS, self._activity)
-        await self._woken
+        return self._woken
 
     @property
     def _waits_for_client(self) -> bool:
-        if not self.parked or self.running or self.in_teardown or self.stopped is not None:
+        if self.running or self.in_teardown or self.stopped is not None:
             return False
         return self.main is not None  # one that is done has said why it stopped
 
-    def _settle(self, ticks: int, seen: int) -> None:
+    def _settle(self, ticks: int, seen: int, most: int = MOST_TICKS) -> None:
         """Wait for branches that are about to ask or to start a step; stop the handler if none did.
 
         It counts by callbacks, since each turn of a task would go through all that awaits it.
 
-        `ticks`: how many turns of the loop to wait.
+        `ticks`: how many turns of the loop to wait; `most`: how many while a branch is about to run.
         """
         if self._activity != seen or self.stopped is not None or self.main is None or self._woken is None:
             return  # what happened has woken the runner, or starts the count again
+        if not ticks and most > 0 and self.has_branches and _is_about_to_run(self.main):
+            ticks, most = SETTLE_TICKS, most - SETTLE_TICKS
         if ticks:
-            self.main.get_loop().call_soon(self._settle, ticks - 1, seen)
+            self.main.get_loop().call_soon(self._settle, ticks - 1, seen, most)
             return
         self.stopped = Stop.PARKED
         self.main.cancel()  # whatever the handler has cancelled itself: its open ask has outlived that
@@ -287,8 +302,9 @@ class WaitingRound(Round):
                     each.waiter.set_result(None)
         self.wake()
 
-    def _refuse_here(self, what: str) -> None:
-        """Refuse an ask or a step where there can be none, and where it can't park either: by an exception."""
+    def begin(self, number: int, what: str) -> None:
+        """Note that an ask or a step is awaited; refuse it where there can be none, and no parking: by an exception."""
+        del self._unawaited[number]
         if self.in_teardown and asyncio.current_task() is self.main:
             message = f"{what} was called after the yield of a dependency; by then the round has ended"
             raise self.fail(FlowError(message))
@@ -304,7 +320,7 @@ class WaitingRound(Round):
         if step := current_step.get():
             message = f"{what} was called inside the step {step!r}; a step can't contain an ask or another step"
             raise self.fail(FlowError(message))
-        if self.main is not None and running_loop() is not self.main.get_loop():
+        if self.main is not None and get_ident() != self.thread:
             raise self.fail(FlowError(f"{what} was called on another event loop than its handler's"))
 
     def refuse_plain(self, what: str) -> CallEnded:
@@ -315,31 +331,30 @@ class WaitingRound(Round):
         self.fail(FlowError(message))
         return CallEnded(message)
 
-    def awaited(self, work: Callable[[], Coroutine[Any, Any, Any]]) -> Coroutine[Any, Any, Any]:
-        """Return the coroutine of an ask or a step, and note whether it is awaited."""
-        self._awaitables += 1
-        self._unawaited[self._awaitables] = site = call_site(3)  # itself, what calls this, and that of the context
-        coroutine: Any = self._counted(self._awaitables, work)
-        coroutine.__qualname__ = site[-1].co_qualname  # for Python's own warning of what is never awaited
-        return cast(Coroutine[Any, Any, Any], coroutine)
+    def awaited(self, work: Callable[[int], Coroutine[Any, Any, Any]]) -> Coroutine[Any, Any, Any]:
+        """Return the coroutine of an ask or a step, whose `begin` notes that it is awaited.
 
-    async def _counted(self, number: int, work: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-        del self._unawaited[number]
-        return await work()
+        Called by a function that a method of the context has called, or by the method itself.
+        """
+        self._awaitables += 1
+        called, caller = sys._getframe(2), sys._getframe(3)
+        self._unawaited[self._awaitables] = caller.f_code, caller.f_lineno, called.f_code
+        coroutine: Any = work(self._awaitables)
+        coroutine.__qualname__ = called.f_code.co_qualname  # for Python's own warning of what is never awaited
+        return cast(Coroutine[Any, Any, Any], coroutine)
 
     # Asks
 
     async def ask(self, make: Callable[[], list[tuple[str | None, Ask[Any]]]]) -> list[Any]:
         """Return the answers of several asks, or park: the client has to be asked for those that are missing."""
-        self._refuse_here("an ask")
         claims = self.look_up(lambda: [self.claim_inline(key, ask) for key, ask in make()])
         if self.ending or any(claim.value is OPEN for claim in claims):
             await self._answered(claims)
         return [claim.value for claim in claims]
 
-    async def ask_one(self, make: Callable[[], Ask[T]]) -> T:
+    async def ask_one(self, make: Callable[[], Ask[T]], number: int) -> T:
         """Return the answer of an ask, or park: the client has to be asked for it."""
-        self._refuse_here("an ask")
+        self.begin(number, "an ask")
         claims = self.look_up(lambda: [self.claim_inline(None, make())])
         if self.ending or claims[0].value is OPEN:
             await self._answered(claims)
@@ -409,17 +424,17 @@ class WaitingRound(Round):
             self._started, self.running = self._steps.started, self._steps.running
         steps = self._steps
         planned = steps.plan(function, args, kwargs, key, rerun)
-        return self.awaited(lambda: self._step(steps, planned))
+        return self.awaited(partial(self._step, steps, planned))
 
-    async def checkpoint(self) -> None:
+    async def checkpoint(self, number: int) -> None:
         """Park if the flow is to continue elsewhere; otherwise do nothing."""
-        self._refuse_here("a checkpoint")
+        self.begin(number, "a checkpoint")
         if self._yields():
             await self._park_for_good()
 
-    async def continue_in_background(self) -> None:
+    async def continue_in_background(self, number: int) -> None:
         """Park if the flow becomes a task here; in a task, and where there can be none, do nothing."""
-        self._refuse_here("ctx.background()")
+        self.begin(number, "ctx.background()")
         if self._may_become_task:
             if not self.ending:
                 self.leave_for_background()
@@ -475,8 +490,8 @@ class WaitingRound(Round):
             return self._end
         return super().conclude(own)
 
-    async def _step(self, steps: Steps, planned: Planned) -> Any:
-        self._refuse_here("a step")
+    async def _step(self, steps: Steps, planned: Planned, number: int) -> Any:
+        self.begin(number, "a step")
         if not self.ending and not (steps.is_new(planned) and self._yields()):
             try:
                 result = await steps.run(planned)
@@ -494,3 +509,32 @@ class WaitingRound(Round):
                 if self._has_all_answers() and not self.ending:
                     raise
         return await self._park_for_good()
+
+
+def _is_about_to_run(main: "asyncio.Task[Any]") -> bool:
+    """Return whether a task, or one that it waits for, runs in the next turn of the loop, as after `sleep(0)`.
+
+    asyncio has no public names for what a task waits for. Where it has others than these, the answer is no.
+    """
+    left, seen = [main], set[asyncio.Task[Any]]()
+    while left:
+        task = left.pop()
+        waits_for = getattr(task, "_fut_waiter", task)
+        if task in seen or task.done():
+            continue
+        if waits_for is None or waits_for.done():
+            return True
+        seen.add(task)
+        within = locals_at_await(task)  # of a task group, or of `asyncio.wait`
+        several = (getattr(waits_for, "_children", ()), getattr(within.get("self"), "_tasks", ()), within.get("fs", ()))
+        left += [each for each in (waits_for, *chain(*several)) if isinstance(each, asyncio.Task)]
+    return False
+
+
+def locals_at_await(task: "asyncio.Task[Any]") -> Mapping[str, Any]:
+    """Return the local variables of the innermost coroutine in which a task waits."""
+    innermost: Any = task.get_coro()
+    while isinstance(within := getattr(innermost, "cr_await", None), CoroutineType):
+        innermost = within
+    frame = getattr(innermost, "cr_frame", None)
+    return {} if frame is None else frame.f_locals

@@ -42,15 +42,6 @@ CallSite = tuple[CodeType, int, CodeType]
 """A call: its code and line, and the function of ours that was called there."""
 
 
-def call_site(depth: int = 1) -> CallSite:
-    """Return where code outside this package called into it, at least `depth` calls of this package ago."""
-    frame = sys._getframe(depth)
-    called = frame.f_code
-    while (code := frame.f_code).co_filename.startswith(_OURS) and frame.f_back is not None:
-        called, frame = code, frame.f_back
-    return code, frame.f_lineno, called
-
-
 def format_call_site(site: CallSite) -> str:
     """Return a call site in the format of a traceback."""
     code, line, _ = site

@@ -1,9 +1,8 @@
 """What a server offers: `server/discover`, and the lists of tools, prompts, resources and templates."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Sequence
 from functools import lru_cache
 from hashlib import blake2b
-from itertools import islice
 from typing import Literal
 
 from ..crypto.place_codec import Cursors
@@ -11,7 +10,8 @@ from ..errors import InvalidParams
 from ..flow.authorization import Authorizer
 from ..limits import LONGEST_NAME, check_length
 from ..protocol.messages import JSON, TASKS, Call, Change, Complete, Discovery, Outcome, Outlet
-from ..registration.registry import Record, Registry
+from ..registration.inclusion import Listing
+from ..registration.registry import Registry
 
 Registered = Literal["tools", "prompts", "resources", "completions", "tasks"]
 """What a server can have, each with a capability of its own (Discovery, Server Capabilities)."""
@@ -126,20 +126,21 @@ class ListRequests:
         """Serve `resources/templates/list` (Resources, Resource Templates). Raises `RequestError`."""
         return await self._page(call, "resourceTemplates")
 
-    async def _page(self, call: Call, listing: str) -> Complete:
-        records = self._registry.records(listing)
-        start = self._start(call, listing, records)
-        if shared := not self._authorizer.guards(None) and listing not in self._registry.guarded:
-            keys = list(islice(records, start, start + self._page_size))
-            has_more = start + self._page_size < len(records)
+    async def _page(self, call: Call, listing: Listing) -> Complete:
+        names = self._registry.keys(listing, shown=True)
+        start = self._start(call, listing, names)
+        if shared := not self._authorizer.guards(None) and not self._registry.is_guarded(listing):
+            keys = names[start : start + self._page_size]
+            has_more = start + self._page_size < len(names)
         else:
-            keys, start, has_more = await self._allowed_page(call, records, start)
-        body: JSON = {listing: [records[key].entry for key in keys]}
+            keys, start, has_more = await self._allowed_page(call, listing, names, start)
+        entries = (self._registry.listed(listing, key) for key in keys)
+        body: JSON = {listing: [entry for entry in entries if entry is not None]}
         if has_more:
             body["nextCursor"] = self._cursors.seal(listing, start + len(keys), _named(keys[-1]))
         return Complete(body, self._ttl, self._scope if shared else "private")
 
-    def _start(self, call: Call, listing: str, records: Mapping[str, Record]) -> int:
+    def _start(self, call: Call, listing: Listing, names: Sequence[str]) -> int:
         cursor = call.params.get("cursor")
         if not cursor and isinstance(cursor, str | None):
             return 0
@@ -148,23 +149,27 @@ class ListRequests:
         position = self._cursors.unseal(listing, cursor)
         if position is None:
             raise InvalidParams("The cursor does not belong to this list; start again without a cursor")
-        before = 0
+        offset = position.offset
+        if 0 < offset <= len(names) and _named(names[offset - 1]) == position.last:  # nothing before it has changed
+            return offset
+        before, shown = 0, set(names)
         for key in self._registry.keys(listing):  # of what is disabled, too, which may be the last that the client saw
-            before += key in records
+            before += key in shown
             if _named(key) == position.last:
                 return before
         # That entry is gone, or was never here, and others with it: rather one page again than an entry never.
-        return max(0, position.offset - self._page_size) if position.last else position.offset
+        return max(0, offset - self._page_size) if position.last else offset
 
-    async def _allowed_page(self, call: Call, records: Mapping[str, Record], start: int) -> tuple[list[str], int, bool]:
+    async def _allowed_page(
+        self, call: Call, listing: Listing, names: Sequence[str], start: int
+    ) -> tuple[Sequence[str], int, bool]:
         """Return the names of a page of what the caller may see, where it begins, and whether there is more."""
-        names, caller, size = list(records), call.caller, self._page_size
+        caller, size, find = call.caller, self._page_size, self._registry.find
         found: list[int] = []
         while start < len(names) and len(found) <= size:
             some = names[start : start + size + 1]
-            allowed = await self._authorizer.shown(
-                caller, call.method, [(records[name].authorize, name) for name in some]
-            )
+            asked = [(None if (each := find(listing, name)) is None else each.authorize, name) for name in some]
+            allowed = await self._authorizer.shown(caller, call.method, asked)
             found += [start + index for index, may in enumerate(allowed) if may]
             start += len(some)
         page = found[:size]

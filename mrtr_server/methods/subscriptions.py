@@ -12,6 +12,7 @@ from ..limits import LONGEST_NAME, Limits, check_length
 from ..live.parts import UNCOUNTED
 from ..protocol.callers import person_of
 from ..protocol.messages import NEEDS_TASKS, Call, Change, Listening, Outcome, Outlet, Subscription
+from ..registration.inclusion import Listing
 from ..registration.registry import Registry
 from ..storage.pubsub import Fanout
 from ..tasks.notifications import with_tasks
@@ -29,7 +30,7 @@ _LISTENED: dict[str, Literal["tools", "prompts", "resources"]] = {
 
 _LISTENED_EACH: dict[str, Literal["resource", "task"]] = {"resourceSubscriptions": "resource", "taskIds": "task"}
 
-_READ = ("resources", "resourceTemplates")
+_READ: tuple[Listing, ...] = ("resources", "resourceTemplates")
 """The lists of what has URIs that can be listened to."""
 
 _FOR_NAME, _FOR_TASK = 64, 512
@@ -149,7 +150,7 @@ class Subscriptions:
             raise
 
     async def _subscribe(self, call: Call, wanted: frozenset[Change], *, challenges: bool) -> Subscription:
-        guarded = self._authorizer.guards(None) or not self._registry.guarded.isdisjoint(_READ)
+        guarded = self._authorizer.guards(None) or any(map(self._registry.is_guarded, _READ))
         if not guarded or not any(change.kind == "resource" for change in wanted):
             return self._fanout.subscribe(wanted)
         caller, method = call.caller, call.method

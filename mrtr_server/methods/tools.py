@@ -20,6 +20,7 @@ from ..flow.handler import TaskTerms
 from ..flow.rate_limiter import RateLimiter
 from ..flow.round_service import RoundService
 from ..flow.states import RoundContext
+from ..protocol.header_params import check_mirrored
 from ..protocol.messages import NEEDS_TASKS, Call, Complete, HandedOver, NeedsInput, Outcome, Outlet, TaskCreated
 from ..registration.registry import Registry
 from ..registration.tools import Tool
@@ -81,8 +82,10 @@ class Tools:
 
     def _call_now(self, tool: Tool, call: Call, outlet: Outlet) -> Awaitable[Outcome]:
         """Call a tool that the caller may call now."""
-        if call.mismatch is not None:
-            raise call.mismatch
+        if tool.headers:
+            check_mirrored(call.headers, call.arguments, tool.headers, required=call.must_mirror)
+        if call.refusal is not None:
+            raise call.refusal
         try:
             # A flow that has begun may have been begun by a version that took more.
             names = tool.names if call.state is None else None

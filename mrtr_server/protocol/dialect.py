@@ -37,7 +37,7 @@ from ..errors import (
 from ..limits import LONGEST_KEY, LONGEST_NAME, check_length, too_long
 from ..well_formed import write_json
 from .callers import Sender
-from .envelope import NAME_FIELDS, VERSION_HEADER, Envelope, Mirrored
+from .envelope import NAME_FIELDS, VERSION_HEADER, Envelope
 from .messages import (
     ASKING_METHODS,
     JSON,
@@ -110,7 +110,6 @@ class Surface:
 
     info: JSON  # the server's name, version and so on, in the shape of `Implementation`
     versions: list[str]  # the protocol versions that are served, the preferred one first
-    mirrored: Mirrored  # returns the parameters of a tool that headers mirror
     task_support: Callable[[str], TaskSupport]  # returns whether a tool's calls become tasks
     # Returns the schema of a tool's results; None if they are text and content.
     output_schema: Callable[[str], JSON | None] = lambda tool: None
@@ -144,6 +143,8 @@ class Dialect(ABC):
     """The version that it advertises; empty for none."""
     versions: ClassVar[tuple[str, ...]] = ()
     """The versions that it serves."""
+    header: ClassVar[bytes] = b""
+    """What `MCP-Protocol-Version` says where a message can be of no other dialect; empty if that can't be known."""
 
     codes: ClassVar[Mapping[type[RequestError], tuple[int, int]]] = {
         ParseError: (400, -32700),
@@ -317,19 +318,14 @@ def result(call: Call, body: JSON) -> bytes:
 
 def result_of_tool(call: Call, body: JSON, before: bytes, after: bytes) -> bytes:
     """Return the response with the result of a tool, put together as `needs_input` does it."""
-    parts = (b'{"jsonrpc":"2.0","id":', to_json(call.request_id), b',"result":{', before, write_result(body), after)
-    return b"".join(parts)
-
-
-def write_result(body: JSON) -> bytes:
-    """Return the fields of a tool's result as JSON, without the braces around them."""
-    content = body["content"]
+    content, written = body["content"], b""
     if len(body) == 2 and len(content) == 1 and body.get("isError") is False:
         block = content[0]
         if len(block) == 2 and block.get("type") == "text" and type(text := block.get("text")) is str:
             # As nearly always; a third of the time.
-            return b'"content":[{"type":"text","text":' + write_json(text) + b'}],"isError":false'
-    return write_json(body, inf_nan_mode="null")[1:-1]
+            written = b'"content":[{"type":"text","text":' + write_json(text) + b'}],"isError":false'
+    written = written or write_json(body, inf_nan_mode="null")[1:-1]
+    return b"".join((b'{"jsonrpc":"2.0","id":', to_json(call.request_id), b',"result":{', before, written, after))
 
 
 def needs_input(call: Call, outcome: NeedsInput | HandedOver, before: bytes, after: bytes) -> bytes:

@@ -79,10 +79,10 @@ class Encoding(SepDraftDialect):
             return replace(call, state=state, answers=given.answers_to(locations) if given else call.answers)
         if call.answers is not None:
             return call
-        is_single_use, mismatch = call.method == "tools/call" and self.surface.single_use(call.target), call.mismatch
-        if given and is_single_use and mismatch is None:
-            mismatch = InvalidParams(f"Each state of this tool is redeemed once: {SEND_STATE}")
-        call = replace(call, can_retry=False, mismatch=mismatch)
+        refusal, is_single_use = None, call.method == "tools/call" and self.surface.single_use(call.target)
+        if given and is_single_use:
+            refusal = InvalidParams(f"Each state of this tool is redeemed once: {SEND_STATE}")
+        call = replace(call, can_retry=False, refusal=refusal)
         return BegunAnew.of(call, given, is_single_use=is_single_use, one_by_one=self.one_by_one)
 
     @override

@@ -101,7 +101,7 @@ class SepDraftDialect(Dialect):
             check_method(envelope, required=False)
             read_task = self._read_task if envelope.method else self._read_response
             return read_task(envelope, sender)
-        mismatch = check_headers(envelope, self.surface.mirrored, required=False)
+        check_headers(envelope, required=False)
         if envelope.method not in METHODS:
             raise UnknownMethod(envelope.method)
         params = envelope.params
@@ -121,7 +121,6 @@ class SepDraftDialect(Dialect):
             request_id=envelope.id if envelope.id is not None else 0,
             headers=envelope.headers,
             task=_read_offer(params) if envelope.method == "tools/call" and "task" in params else None,
-            mismatch=mismatch,
         )
 
     def _read_task(self, envelope: Envelope, sender: Sender) -> Call:

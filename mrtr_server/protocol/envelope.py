@@ -1,9 +1,7 @@
 """Envelopes: from the bytes of a body to a JSON-RPC message, and whether the headers around it say what it says."""
 
 import re
-from binascii import Error as Base64Error
-from binascii import a2b_base64
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +11,7 @@ from ..errors import HeaderMismatch, InvalidRequest, OverBudget, ParseError, Req
 from ..limits import LONGEST_KEY, LONGEST_RESPONSE_ID, check_depth, has_more_values, is_longer
 from ..well_formed import read_json
 from .ask_kinds import ASKABLE
-from .header_params import HeaderParameter, is_beyond
+from .header_params import decode_header
 from .messages import JSON
 
 NO_METHOD = "The message has no method"
@@ -42,6 +40,9 @@ _MANY_DIGITS = b"0" * 40
 
 
 _STATE = b'"requestState":"'
+
+_LONG = 32 * 1024
+"""Bytes of a body from which to walk its values takes less than to look at its bytes: it is long for its texts."""
 
 _ALWAYS_SHORT = 10**18
 """Numbers below it are short enough for every id."""
@@ -95,15 +96,7 @@ def read_envelope(
     request_id, method, params = message.get("id"), message.get("method"), message.get("params", {})
     if type(request_id) is not int or not 0 <= request_id < _ALWAYS_SHORT:
         request_id = _check_id(request_id, LONGEST_RESPONSE_ID if method is None else LONGEST_KEY)
-    # Nearly every request can be cleared by its bytes, without the walk. A state, most of a retry, is left out: where a
-    # body has `_STATE`, its last quote begins a string, and what is left out ends with the next quote at the latest.
-    # (`find` takes half the time of `in`, which first asks whether bytes are a number.)
-    state = body.find(_STATE)
-    if state >= 0:
-        body = body[:state] + body[body.find(b'"', state + len(_STATE)) :]
-    shapes = body.translate(_TO_SHAPES)
-    brackets = len(shapes) - len(shapes.replace(b"{", b""))  # twice as fast as `count`
-    if brackets > depth or shapes.find(_LARGE_EXPONENT) >= 0 or shapes.find(_MANY_DIGITS) >= 0:
+    if len(body) > _LONG or _may_overflow(body, depth):
         try:
             check_depth(message, depth)
         except RequestError as error:
@@ -115,10 +108,26 @@ def read_envelope(
     return Envelope(message, method or "", request_id, params, headers, repeated)
 
 
+def _may_overflow(body: bytes, depth: int) -> bool:
+    """Return whether a body may nest deeper, or hold a number that overflows, as far as its bytes show.
+
+    They clear nearly every request, without a walk through its values. A state, most of a retry, is left out: where a
+    body has `_STATE`, its last quote begins a string, and what is left out ends with the next quote at the latest.
+    (`find` takes half the time of `in`, which first asks whether bytes are a number.)
+    """
+    state = body.find(_STATE)
+    if state >= 0:
+        body = body[:state] + body[body.find(b'"', state + len(_STATE)) :]
+    shapes = body.translate(_TO_SHAPES)
+    brackets = len(shapes) - len(shapes.replace(b"{", b""))  # twice as fast as `count`
+    return brackets > depth or shapes.find(_LARGE_EXPONENT) >= 0 or shapes.find(_MANY_DIGITS) >= 0
+
+
 def read_message(body: bytes) -> Any:
     """Return what a body holds; in a message, null for a member that may be left out is absent. Raises `ValueError`."""
     message = read_json(body, allow_inf_nan=False)
-    return without_nulls(message) if body.find(b"null") >= 0 and isinstance(message, dict) else message
+    may_have_nulls = len(body) > _LONG or body.find(b"null") >= 0
+    return without_nulls(message) if may_have_nulls and isinstance(message, dict) else message
 
 
 def _check_id(request_id: Any, longest: int) -> str | int | None:
@@ -222,40 +231,16 @@ NAME_FIELDS = {
 
 _PLACES = {field: f"params.{field}" for field in NAME_FIELDS.values()}
 
-Mirrored = Callable[[str], tuple[HeaderParameter, ...]]
-"""The parameters that headers mirror, by the name of each tool that has some."""
 
-_HEADER_VALUE = re.compile(rb"[\t\x20-\x7e]*")
-_INTEGER = re.compile(r"-?[0-9]{1,32}(\.0{1,32})?")
-
-
-def decode_header(value: bytes) -> str | None:
-    """Decode a header's value: whitespace around it trimmed, the Base64 sentinel resolved (Value Encoding).
-
-    It is None if it has characters that no header may have, or is not what the sentinel says it is.
-    """
-    if value.translate(None, b"_-./:").isalnum():  # as nearly every name is; it needs no closer look
-        return value.decode("ascii")
-    value = value.strip(b" \t")
-    if not _HEADER_VALUE.fullmatch(value):
-        return None
-    if not (value.startswith(b"=?base64?") and value.endswith(b"?=") and len(value) >= 11):
-        return value.decode("ascii")
-    try:
-        return a2b_base64(value[9:-2], strict_mode=True).decode("utf-8")
-    except (Base64Error, ValueError):
-        return None
-
-
-def check_headers(envelope: Envelope, mirrored: Mirrored, *, required: bool) -> HeaderMismatch | None:
+def check_headers(envelope: Envelope, *, required: bool) -> None:
     """Check that the headers say what the body says (Streamable HTTP, Server Validation). Raises `HeaderMismatch`.
 
-    Where they are not required, those that are there must match. The error of headers that mirror the arguments of a
-    tool is returned, since it reveals that there is such a tool.
+    Where they are not required, those that are there must match. Those that mirror arguments are checked by whoever
+    knows the tool, since their error reveals that there is such a tool: see `check_mirrored`.
     """
     method, headers = envelope.method, envelope.headers
     if not (required or envelope.repeated or _METHOD_HEADER in headers or _NAME_HEADER in headers):
-        return _check_parameters(envelope, mirrored, required) if method == "tools/call" else None
+        return
     if envelope.repeated or headers.get(_METHOD_HEADER) != method.encode():
         check_method(envelope, required=required)
     field = NAME_FIELDS.get(method)
@@ -266,7 +251,6 @@ def check_headers(envelope: Envelope, mirrored: Mirrored, *, required: bool) -> 
             # Clients must send it with a task's id, too, for gateways. Some do not, and here any replica can answer.
             needed = required and field != "taskId"
             check_name(envelope, name, _PLACES[field], required=needed)
-    return _check_parameters(envelope, mirrored, required) if method == "tools/call" else None
 
 
 def check_method(envelope: Envelope, *, required: bool) -> None:
@@ -289,31 +273,3 @@ def check_name(envelope: Envelope, name: Any, where: str, *, required: bool) -> 
             raise HeaderMismatch("Header mismatch: Mcp-Name is missing")
     elif decode_header(header) != name:
         raise HeaderMismatch(f"Header mismatch: Mcp-Name is not {where} of the body")
-
-
-def _check_parameters(envelope: Envelope, mirrored: Mirrored, required: bool) -> HeaderMismatch | None:
-    tool = envelope.params.get("name")
-    for parameter in mirrored(tool) if isinstance(tool, str) else ():
-        value: Any = envelope.params.get("arguments")
-        for part in parameter.path:
-            value = value.get(part) if isinstance(value, dict) else None
-        header = envelope.headers.get(parameter.header.encode())
-        where = ".".join(parameter.path)
-        if header is None:
-            if required and value is not None:
-                return HeaderMismatch(f"Header mismatch: {parameter.header} is missing, arguments.{where} is there")
-        elif not _same(decode_header(header), value):
-            return HeaderMismatch(f"Header mismatch: {parameter.header} is not arguments.{where} of the body")
-        elif is_beyond(value):
-            return HeaderMismatch(f"Header mismatch: arguments.{where} is beyond 2**53 - 1, which no header mirrors")
-    return None
-
-
-def _same(header: str | None, value: object) -> bool:
-    if header is None or value is None:
-        return False
-    if isinstance(value, bool):
-        return header == ("true" if value else "false")
-    if isinstance(value, int | float):
-        return _INTEGER.fullmatch(header) is not None and int(header.partition(".")[0]) == value
-    return header == value if isinstance(value, str) else False

@@ -227,7 +227,7 @@ class HandshakeDialect(Dialect):
         method = envelope.method
         if not method:
             raise InvalidRequest(NO_METHOD, envelope.id)
-        mismatch = check_headers(envelope, self.surface.mirrored, required=False)
+        check_headers(envelope, required=False)
         offer = self.task_offer
         if method not in _METHODS and (offer is None or method not in TASK_METHODS):
             raise UnknownMethod(method)
@@ -263,7 +263,6 @@ class HandshakeDialect(Dialect):
             task=task,
             can_retry=can_move and method in OPEN_METHODS,
             session=session.key,
-            mismatch=mismatch,
             stays_open=True,
             **sender._asdict(),
         )

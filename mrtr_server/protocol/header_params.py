@@ -1,10 +1,13 @@
-"""Parameters that headers mirror (Streamable HTTP, Schema Extension)."""
+"""Parameters that headers mirror, and the values of such headers (Streamable HTTP, Schema Extension)."""
 
-from collections.abc import Mapping
+import re
+from binascii import Error as Base64Error
+from binascii import a2b_base64
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import SetupError
+from ..errors import HeaderMismatch, SetupError
 
 TCHARS = frozenset("!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
 """The characters of an HTTP field name (RFC 9110, section 5.6.2)."""
@@ -111,3 +114,60 @@ _NAMED = frozenset({"properties", "patternProperties", "dependentSchemas", "$def
 
 _DATA = frozenset({"default", "examples", "const", "enum"})
 """Keywords whose value is not a schema."""
+
+
+# What headers say
+
+_HEADER_VALUE = re.compile(rb"[\t\x20-\x7e]*")
+_INTEGER = re.compile(r"-?[0-9]{1,32}(\.0{1,32})?")
+
+
+def decode_header(value: bytes) -> str | None:
+    """Decode a header's value: whitespace around it trimmed, the Base64 sentinel resolved (Value Encoding).
+
+    It is None if it has characters that no header may have, or is not what the sentinel says it is.
+    """
+    if value.translate(None, b"_-./:").isalnum():  # as nearly every name is; it needs no closer look
+        return value.decode("ascii")
+    value = value.strip(b" \t")
+    if not _HEADER_VALUE.fullmatch(value):
+        return None
+    if not (value.startswith(b"=?base64?") and value.endswith(b"?=") and len(value) >= 11):
+        return value.decode("ascii")
+    try:
+        return a2b_base64(value[9:-2], strict_mode=True).decode("utf-8")
+    except (Base64Error, ValueError):
+        return None
+
+
+def check_mirrored(
+    headers: Mapping[bytes, bytes],
+    arguments: Mapping[str, Any],
+    parameters: Iterable[HeaderParameter],
+    *,
+    required: bool,
+) -> None:
+    """Check that headers say what the arguments of a tool say which they mirror. Raises `HeaderMismatch`."""
+    for parameter in parameters:
+        value: Any = arguments
+        for part in parameter.path:
+            value = value.get(part) if isinstance(value, dict) else None
+        header = headers.get(parameter.header.encode())
+        where = ".".join(parameter.path)
+        if header is None:
+            if required and value is not None:
+                raise HeaderMismatch(f"Header mismatch: {parameter.header} is missing, arguments.{where} is there")
+        elif not _same(decode_header(header), value):
+            raise HeaderMismatch(f"Header mismatch: {parameter.header} is not arguments.{where} of the body")
+        elif is_beyond(value):
+            raise HeaderMismatch(f"Header mismatch: arguments.{where} is beyond 2**53 - 1, which no header mirrors")
+
+
+def _same(header: str | None, value: object) -> bool:
+    if header is None or value is None:
+        return False
+    if isinstance(value, bool):
+        return header == ("true" if value else "false")
+    if isinstance(value, int | float):
+        return _INTEGER.fullmatch(header) is not None and int(header.partition(".")[0]) == value
+    return header == value if isinstance(value, str) else False

@@ -187,8 +187,8 @@ class Call:
     session: str = ""  # names the client's session in the store; empty for none
     # The address and port that it came from, as the web server names them; None where there is none.
     peer: tuple[str, int] | None = None
-    # How headers differ from the arguments that they mirror; shown only to callers who may know the tool.
-    mismatch: RequestError | None = None
+    must_mirror: bool = False  # whether headers must mirror the arguments that a tool says; if not, they may
+    refusal: RequestError | None = None  # why it is not served, which is only for callers who may know its tool
     # By how much the expiry of the state is put off, in seconds, since its answers are known to have come before.
     grace: float = 0.0
     trace: Trace = field(default_factory=Trace, repr=False, compare=False)  # takes what comes to be known of it

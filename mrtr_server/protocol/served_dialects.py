@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from ..errors import SetupError
 from .dialect import Dialect, Surface, unclaimed
 from .drafts import SepDraftDialect
-from .envelope import Envelope, Mirrored
+from .envelope import Envelope
 from .handshake import HandshakeDialect
 from .messages import JSON, Dispatch, TaskSupport
 from .sessions import Sessions
@@ -60,7 +60,6 @@ class ServedDialects:
         self,
         names: Sequence[str] | None,
         info: JSON,
-        mirrored: Mirrored,
         task_support: Callable[[str], TaskSupport],
         takes_tasks: Callable[[], bool],
         output_schema: Callable[[str], JSON | None],
@@ -83,11 +82,13 @@ class ServedDialects:
         self.ratified = [name for name in DIALECTS if name not in UNVERSIONED]
         """The names of those that there are of ratified versions, served or not."""
         advertised = [dialect.version for dialect in chosen if dialect.version]
-        surface = Surface(info, advertised, mirrored, task_support, output_schema, sessions, takes_tasks, single_use)
+        surface = Surface(info, advertised, task_support, output_schema, sessions, takes_tasks, single_use)
         self._versions = [each for dialect in chosen for each in dialect.versions]
         self._dialects: list[Dialect] = [dialect(surface) for dialect in chosen]
         self.first = self._dialects[0]
         """Writes the errors of messages that can't be read."""
+        self.by_header = {each.header: each for each in self._dialects if each.header}
+        """Those that a header is enough for; see `Dialect.header`."""
         handshake = [each for each in self._dialects if isinstance(each, HandshakeDialect)]
         self.handshake: HandshakeDialect | None = handshake[0] if handshake else None
 

@@ -69,6 +69,7 @@ class ModernDialect(Dialect):
     name = VERSION
     version = VERSION
     versions = (VERSION,)
+    header = _VERSION_VALUE
 
     def __init__(self, surface: Surface) -> None:
         super().__init__(surface)
@@ -79,7 +80,7 @@ class ModernDialect(Dialect):
     def claims(self, envelope: Envelope) -> bool:
         """Return whether `_meta` has a version, or a header names one without a handshake (Versioning)."""
         header = envelope.headers.get(VERSION_HEADER)
-        if header == _VERSION_VALUE or (header is not None and header.strip(b" \t") not in HANDSHAKE_HEADERS):
+        if header is not None and header.strip(b" \t") not in HANDSHAKE_HEADERS:
             return True
         if not names_version(envelope):
             return False
@@ -99,7 +100,7 @@ class ModernDialect(Dialect):
         ):
             meta = self._check_version(method, params, headers, envelope)
         capabilities = meta[CAPABILITIES_FIELD]
-        mismatch = check_headers(envelope, self.surface.mirrored, required=envelope.has_headers)
+        check_headers(envelope, required=envelope.has_headers)
         if method not in _METHODS:
             raise UnknownMethod(method)
         info = meta.get(CLIENT_FIELD, _NOBODY)
@@ -135,7 +136,7 @@ class ModernDialect(Dialect):
             root=sender.root,
             scopes=sender.scopes,
             peer=sender.peer,
-            mismatch=mismatch,
+            must_mirror=envelope.has_headers,
         )
 
     def _check_version(

@@ -1,9 +1,8 @@
 """What a server offers: computed from what is registered here, and in the applications that it includes."""
 
 from collections import ChainMap
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import replace
 from functools import cached_property
 from itertools import count
 from typing import Any, Literal, NamedTuple, cast, overload
@@ -11,7 +10,6 @@ from typing import Any, Literal, NamedTuple, cast, overload
 from ..flow.handler import TaskTerms
 from ..flow.home import Home
 from ..flow.url_asks import Callback
-from ..protocol.header_params import HeaderParameter
 from ..protocol.messages import JSON, TaskSupport
 from ..schema.uri_templates import normal
 from .inclusion import LISTINGS, Inclusion, Listing, Record, compiled
@@ -73,60 +71,47 @@ class Part(NamedTuple):
         return entry._replace(moment=max(self.moment, entry.moment), record=record)
 
 
-class _View:
-    """What is offered between two changes. Each part of it is computed once, when it is asked for."""
+class _List:
+    """What is offered of one kind, in the order of registration. It grows; any other change makes another list."""
 
-    def __init__(self, offering: "Offering") -> None:
-        self._offering = offering
+    def __init__(self) -> None:
+        self.keys: list[str] = []
+        self._known: set[str] = set()
+        self.shown: list[str] = []
+        """The keys of what is enabled."""
+        self.tasks: dict[str, TaskTerms] = {}
+        self.has_tasks = self.is_guarded = False
+        """Whether anything has them, or a hook of its own, enabled or not."""
+
+    def add(self, key: str, entry: Entry) -> None:
+        """Append an entry, unless it is there. Who reads the list meanwhile may see the entry or not."""
+        if key in self._known:
+            return
+        self._known.add(key)
+        terms = entry.record.handler.task
+        self.has_tasks |= terms is not None
+        self.is_guarded |= entry.record.authorize is not None
+        self.keys.append(key)
+        if entry.on:
+            self.shown.append(key)
+            if terms is not None:
+                self.tasks[key] = terms
+            if "by_normal" in vars(self):
+                self.by_normal.setdefault(normal(key), key)
+
+    @cached_property
+    def by_normal(self) -> dict[str, str]:
+        """The URIs that are enabled, by what all equivalent ones are written as."""
+        return {normal(uri): uri for uri in reversed(self.shown)}
+
+
+class _View:
+    """What is offered between two changes that are no additions. Each list is made when it is asked for."""
+
+    def __init__(self) -> None:
         self.found: dict[tuple[Listing, str], Record] = {}
         """What was looked up and is enabled."""
-
-    @cached_property
-    def _entries(self) -> Mapping[Listing, Mapping[str, Entry]]:
-        return {listing: dict(self._offering.entries_of(listing)) for listing in LISTINGS}
-
-    @cached_property
-    def all(self) -> Mapping[Listing, Mapping[str, Record]]:
-        """All records, enabled or not, in the order of registration."""
-        return {
-            listing: {key: compiled(entry.record) for key, entry in entries.items()}
-            for listing, entries in self._entries.items()
-        }
-
-    @cached_property
-    def shown(self) -> Mapping[Listing, Mapping[str, Record]]:
-        """The records that are enabled."""
-        return {
-            listing: {
-                key: _with_page(record) if isinstance(record, Tool) else record
-                for key, record in records.items()
-                if self._entries[listing][key].on
-            }
-            for listing, records in self.all.items()
-        }
-
-    @cached_property
-    def tasks(self) -> Mapping[str, TaskTerms]:
-        terms = ((name, tool.handler.task) for name, tool in self.shown["tools"].items())
-        return {name: each for name, each in terms if each is not None}
-
-    @cached_property
-    def has_tasks(self) -> bool:
-        return any(tool.handler.task is not None for tool in self.all["tools"].values())
-
-    @cached_property
-    def guarded(self) -> frozenset[str]:
-        return frozenset(
-            listing
-            for listing, records in self.all.items()
-            if any(each.authorize is not None for each in records.values())
-        )
-
-    @cached_property
-    def by_normal(self) -> Mapping[str, Resource]:
-        """The fixed resources, by their URIs as all equivalent ones are written."""
-        resources = cast(Mapping[str, Resource], self.shown["resources"])
-        return {normal(uri): resources[uri] for uri in reversed([*resources])}
+        self.lists: dict[Listing, _List] = {}
 
 
 class Offering:
@@ -139,7 +124,7 @@ class Offering:
         self._completers: dict[tuple[str, str, str], Completer] = {}
         self._parts: list[Part] = []
         self._marks: dict[tuple[Listing, str], Mark] = {}
-        self._view = _View(self)
+        self._view = _View()
 
     @property
     def openings(self) -> list[Opening]:
@@ -197,12 +182,15 @@ class Offering:
 
     def find_resource(self, uri: str) -> Found | None:
         """Find what serves a URI, or an equivalent one; fixed URIs first, then templates in order."""
-        fixed = self.find("resources", uri) or self._view.by_normal.get(normal(uri))
+        fixed = self.find("resources", uri)
+        if fixed is None and (equivalent := self._list("resources").by_normal.get(normal(uri))) is not None:
+            fixed = self.find("resources", equivalent)
         if fixed is not None:
             return Found(fixed, {}, fixed.entry["uri"])
-        for template in cast(Mapping[str, Resource], self._view.shown["resourceTemplates"]).values():
-            if template.template is not None and (match := template.template.match(uri)) is not None:
-                return Found(template, *match)
+        for key in self._list("resourceTemplates").shown:
+            found = self.find("resourceTemplates", key)
+            if found is not None and found.template is not None and (match := found.template.match(uri)) is not None:
+                return Found(found, *match)
         return None
 
     def serves(self, uri: str) -> bool:
@@ -228,57 +216,73 @@ class Offering:
     @property
     def tools(self) -> Mapping[str, Tool]:
         """The tools that are enabled, in the order of registration."""
-        return cast(Mapping[str, Tool], self._view.shown["tools"])
+        return cast(Mapping[str, Tool], self.records("tools"))
 
     @property
     def prompts(self) -> Mapping[str, Prompt]:
         """The prompts that are enabled, in the order of registration."""
-        return cast(Mapping[str, Prompt], self._view.shown["prompts"])
+        return cast(Mapping[str, Prompt], self.records("prompts"))
 
     @property
     def tasks(self) -> Mapping[str, TaskTerms]:
-        """How calls of tools become tasks, by the name of each tool that has some."""
-        return self._view.tasks
+        """How calls of tools become tasks, by the name of each tool that has some. It grows: iterate over a copy."""
+        return self._list("tools").tasks
 
     @property
     def has_tasks(self) -> bool:
         """Whether calls of a tool become tasks, enabled or not."""
-        return self._view.has_tasks
+        return self._list("tools").has_tasks
 
     @property
     def has_completions(self) -> bool:
         """Whether there is any completion."""
         return any(True for _ in self.all_completers())
 
-    @property
-    def guarded(self) -> frozenset[str]:
-        """The `LISTINGS` that have an entry with a hook of its own."""
-        return self._view.guarded
+    def is_guarded(self, listing: Listing) -> bool:
+        """Return whether an entry of one of the `LISTINGS` has a hook of its own, enabled or not."""
+        return self._list(listing).is_guarded
 
     def has_any(self, listing: Listing) -> bool:
         """Return whether there is anything of a kind, enabled or not."""
-        return bool(self._view.all[listing])
+        return bool(self._list(listing).keys)
 
-    def keys(self, listing: str) -> tuple[str, ...]:
-        """Return the names or URIs of what there is of a kind, enabled or not, in the order of registration."""
-        return tuple(self._view.all[cast(Listing, listing)])
+    def keys(self, listing: Listing, *, shown: bool = False) -> Sequence[str]:
+        """Return the names or URIs of what there is of a kind, in the order of registration.
+
+        With `shown`, these are of what is enabled alone. The sequence grows when something is registered.
+        """
+        found = self._list(listing)
+        return found.shown if shown else found.keys
 
     def entries(self) -> Iterator[tuple[Listing, str, Record]]:
         """Return all that is listed, enabled or not."""
-        for listing, records in self._view.all.items():
-            for key, record in records.items():
-                yield listing, key, record
+        for listing in LISTINGS:
+            for key, entry in self.entries_of(listing):
+                yield listing, key, compiled(entry.record)
 
-    def records(self, listing: str) -> Mapping[str, Record]:
-        """Return what one of the `LISTINGS` lists, by name or URI, in the order of registration."""
-        return self._view.shown[cast(Listing, listing)]
+    def records(self, listing: Listing) -> dict[str, Record]:
+        """Return what is enabled of one of the `LISTINGS`, by name or URI, in the order of registration."""
+        found = {key: self.find(listing, key) for key in tuple(self._list(listing).shown)}
+        return {key: record for key, record in found.items() if record is not None}
+
+    def listed(self, listing: Listing, key: str) -> JSON | None:
+        """Return an entry as clients have it in a list; None if it is gone."""
+        record = self.find(listing, key)
+        if isinstance(record, Tool) and "_meta" in record.entry:  # with its page as it is now, if the part serves that
+            return record.handler.addresses.entry(record.entry)
+        return None if record is None else record.entry
+
+    def _list(self, listing: Listing) -> _List:
+        view = self._view
+        found = view.lists.get(listing)
+        if found is None:
+            found = _List()
+            for key, entry in self.entries_of(listing):
+                found.add(key, entry)
+            view.lists[listing] = found  # which nobody asks for any more if something was registered meanwhile
+        return found
 
     # What dialects know of a tool; of an unknown one there is nothing
-
-    def header_parameters(self, tool: str) -> tuple[HeaderParameter, ...]:
-        """Return the parameters of a tool that headers mirror (Tools, x-mcp-header)."""
-        found = self.find("tools", tool)
-        return () if found is None else found.headers
 
     def output_schema(self, tool: str) -> JSON | None:
         """Return the schema of a tool's results; None if it has none."""
@@ -300,15 +304,16 @@ class Offering:
 
     def forget_view(self) -> None:
         """Compute what there is again, when it is asked for. Whoever reads it now sees what there was before."""
-        self._view = _View(self)
+        self._view = _View()
+
+    def note_added(self, listing: Listing, key: str) -> None:
+        """Append a new entry to the list that there is, which costs the same however long it is."""
+        found, entry = self._view.lists.get(listing), self.entry_of(listing, key)
+        if found is None or entry is None:
+            self.forget_view()
+        else:
+            found.add(key, entry)
 
 
 def _moment(listed: tuple[str, Entry]) -> int:
     return listed[1].moment
-
-
-def _with_page(tool: Tool) -> Tool:
-    """Return a tool of a part with the page of its `_meta` as clients have it, if the part serves that."""
-    addresses = tool.handler.addresses
-    entry = addresses.entry(tool.entry) if addresses.ways and "_meta" in tool.entry else tool.entry
-    return tool if entry == tool.entry else replace(tool, entry=entry)

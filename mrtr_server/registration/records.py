@@ -23,7 +23,7 @@ from ..flow.url_asks import Callback
 from ..protocol.content import Annotations, ToolAnnotations, first_problem, icon_entries, wire_of
 from ..protocol.messages import JSON
 from ..protocol.outgoing import fault_of_uri
-from ..schema.arguments import ArgumentNames, Arguments, SignatureArguments
+from ..schema.arguments import ArgumentNames, Arguments, signature_arguments
 from ..schema.misfits import takes
 from ..schema.stored import Stored
 from ..schema.type_parts import union_members
@@ -124,7 +124,7 @@ def build_prompt(
     handler = compile_handler(function, name, names_around_decorator(), answer_within=options.answer_within, home=home)
     hook = compile_hook(name, options.authorize, options.scopes, options.visible)
     refuse_foreign_types(name, handler.parameters.values())
-    arguments = SignatureArguments(name, handler.parameters, handler.own_parameters, are_texts=True)
+    arguments = signature_arguments(name, handler.parameters, handler.own_parameters, are_texts=True)
     if arguments.is_open:
         raise SetupError(f"{name}: a prompt lists its arguments, so it can't take **arguments; name each of them")
     _refuse_other_than_strings(name, arguments.schema, "an argument of a prompt")
@@ -175,7 +175,7 @@ def build_resource(function: Callable[..., Any], options: ResourceOptions, home:
                 f"{name}: nothing fills the parameter {each!r}: {uri!r} has no {{{each}}}; add it, or give the "
                 "parameter a default"
             )
-    arguments = SignatureArguments(name, {each: handler.parameters[each] for each in variables}, are_texts=True)
+    arguments = signature_arguments(name, {each: handler.parameters[each] for each in variables}, are_texts=True)
     _refuse_other_than_strings(name, arguments.schema, "a variable of a URI")
     entry = list_entry(
         function,

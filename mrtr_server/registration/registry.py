@@ -148,7 +148,9 @@ class Registry(Offering):
             del self._own[listing][key]
             self._forget_views()  # a call that came meanwhile may have found it
             raise
-        self._changed(listing)
+        for registry, way, _ in self.everywhere():
+            registry.note_added(listing, way.key(listing, key))
+            registry.notify(_CHANGED[listing])
 
     def _prepare(self, listing: Listing, key: str) -> None:
         entry = self.entry_of(listing, key)

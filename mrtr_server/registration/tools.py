@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from inspect import Parameter
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +14,9 @@ from ..flow.home import Home
 from ..protocol.content import ToolAnnotations
 from ..protocol.header_params import HeaderParameter, header_parameters
 from ..protocol.messages import JSON
-from ..schema.arguments import ArgumentNames, Arguments, RawArguments, SignatureArguments
+from ..schema.arguments import ArgumentNames, Arguments, RawArguments, signature_arguments
 from ..schema.results import Write, piece_results, tool_results
+from ..schema.type_parts import MOST_SHAPES, Shape
 from .handlers import calls, compile_handler
 from .options import InputSchema, ToolOptions
 from .records import hints_of, list_entry, name_of
@@ -57,7 +59,8 @@ def build_tool(
     arguments: Arguments
     names = None
     if options.input_schema is None:
-        arguments = signature = SignatureArguments(name, handler.parameters, handler.own_parameters)
+        arguments = signature = signature_arguments(name, handler.parameters, handler.own_parameters)
+        schema = signature.schema
         if signature.is_open and not signature.names:
             raise SetupError(
                 f"{name}: its only parameter takes whatever comes, so no client learns which arguments there are. If "
@@ -66,12 +69,13 @@ def build_tool(
             )
         if not ignores_unknown:
             names = ArgumentNames(signature, handler.own_parameters)
-            arguments.schema.setdefault("additionalProperties", False)
+            schema = {**schema, "additionalProperties": schema.get("additionalProperties", False)}
     else:
         parameter, given = _raw_parameter(name, handler.parameters), options.input_schema
         served = given if isinstance(given, InputSchema) else InputSchema(given)
         arguments = RawArguments(name, served.schema, parameter, validate=served.validate)
-        ours = handler.own_parameters & set(arguments.schema.get("properties", ()))
+        schema = arguments.schema
+        ours = handler.own_parameters & set(schema.get("properties", ()))
         if ours and arguments.by_name:
             raise SetupError(
                 f"{name}: {min(ours)!r} is in input_schema= and is also a parameter that the server fills; "
@@ -81,19 +85,24 @@ def build_tool(
     if handler.yields:
         write = piece_results(name, handler.returns)
     else:
-        output_schema, write = tool_results(name, handler.returns)
+        output_schema, write = _results(Shape(name, handler.returns))
     handler, write = write_in_time(handler, write)
-    headers = header_parameters(name, arguments.schema)
+    headers = header_parameters(name, schema)
     entry = list_entry(
         function,
         options,
-        inputSchema=arguments.schema,
+        inputSchema=schema,
         outputSchema=output_schema,
         annotations=hints_of(options.annotations, ToolAnnotations, "read_only_hint=True"),
     )
     return Tool(
         handler, arguments, write, headers, entry, names, hook, _rate(name, options), tags=frozenset(options.tags)
     )
+
+
+@lru_cache(maxsize=MOST_SHAPES)
+def _results(shape: Shape) -> tuple[JSON | None, Write]:
+    return tool_results(shape.where, *shape.of)
 
 
 def write_in_time(handler: Handler, write: Write) -> tuple[Handler, Write]:

@@ -4,14 +4,14 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from difflib import get_close_matches
-from functools import partial
+from functools import lru_cache, partial
 from inspect import Parameter
 from itertools import islice
-from typing import Annotated, Any, NotRequired, Protocol, get_args, get_origin
+from typing import Annotated, Any, NotRequired, Protocol, get_args
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
-from pydantic_core import CoreSchema, PydanticUndefined, from_json, to_json
+from pydantic_core import CoreSchema, PydanticUndefined, SchemaValidator, from_json, to_json
 from typing_extensions import TypedDict
 
 from ..errors import ArgumentsMisfit, SetupError
@@ -19,7 +19,8 @@ from ..limits import Limits
 from ..protocol.header_params import HEADER_KEYWORD
 from .generator import NO_SCHEMA, arguments_schema, reason_of
 from .misfits import DEFAULTS, LenientReading, problem, shortened
-from .peer_validator import PeerValidator
+from .peer_validator import PeerValidator, compiled
+from .type_parts import MOST_SHAPES, Node, Shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,16 +78,20 @@ class SignatureArguments:
         except NO_SCHEMA as error:
             raise SetupError(_without_schema(where, fields, error)) from error
         self._validator = PeerValidator(where, adapter, is_json=not are_texts)
+        core: Any = adapter.core_schema
+        has_definitions = core["type"] == "definitions"
+        typed = core["schema"]["fields"] if has_definitions else core["fields"]
         for name, parameter in named.items():
-            _check_default(where, name, parameter)
+            alone = typed[name]["schema"]
+            _check_default(where, name, parameter, {**core, "schema": alone} if has_definitions else alone)
         schema.setdefault("properties", {})
         self.schema = schema
-        self.names = frozenset(schema["properties"]) | _aliases(adapter.core_schema)
+        self.names = frozenset(schema["properties"]) | _aliases(typed)
         """The names of the arguments, with all that pydantic takes for one of them."""
         # With the parameters that have an alias: what comes under their own name would take the place of their value.
         self.reserved = frozenset(own) | (named.keys() - self.names)
         """The names of parameters that no argument reaches."""
-        self._validate: Callable[[Any], dict[str, Any]] = self._validator.validate
+        self._exactly: Callable[[Any], dict[str, Any]] = self._validator.exactly
         self._lenient = LenientReading(schema)
 
     def validate(self, raw: Mapping[str, Any], limits: Limits = DEFAULTS) -> dict[str, Any]:
@@ -97,15 +102,29 @@ class SignatureArguments:
         if self.is_open and not self.reserved.isdisjoint(raw):
             raw = {name: value for name, value in raw.items() if name not in self.reserved}
         try:
-            return self._validate(raw)
-        except ValidationError as error:
-            meant = self._lenient.read(raw, limits)
-            if meant is raw:
-                raise ArgumentsMisfit(self._validator.problems(raw, error)) from None
-        try:
-            return self._validate(meant)
-        except ValidationError as error:
-            raise ArgumentsMisfit(self._validator.problems(meant, error)) from None
+            return self._exactly(raw)
+        except ValidationError:  # as nearly never; it may be meant in another way
+            meant = raw
+        validate: Callable[[Any], dict[str, Any]] = self._validator.validate
+        while True:
+            try:
+                return validate(meant)
+            except ValidationError as error:
+                if meant is not raw or (meant := self._lenient.read(raw, limits)) is raw:
+                    raise ArgumentsMisfit(self._validator.problems(meant, error)) from None
+
+
+@lru_cache(maxsize=MOST_SHAPES)
+def _compiled(shape: Shape) -> SignatureArguments:
+    own, are_texts, *parameters = shape.of
+    return SignatureArguments(shape.where, {each.name: each for each in parameters}, own, are_texts=are_texts)
+
+
+def signature_arguments(
+    where: str, parameters: Mapping[str, Parameter], own: Collection[str] = (), *, are_texts: bool = False
+) -> SignatureArguments:
+    """Return the arguments of a signature, which all handlers with the same one share. Raises `SetupError`."""
+    return _compiled(Shape(where, frozenset(own), are_texts, *parameters.values()))
 
 
 def _takes_the_rest(where: str, parameter: Parameter) -> bool:
@@ -118,9 +137,8 @@ def _takes_the_rest(where: str, parameter: Parameter) -> bool:
     return True
 
 
-def _aliases(schema: Any) -> set[str]:
+def _aliases(fields: Mapping[str, Node]) -> set[str]:
     """Return the further names under which pydantic finds the fields of a TypedDict."""
-    fields = schema.get("schema", schema).get("fields", {})
     found: set[str] = set()
     for each in fields.values():
         alias = each.get("validation_alias", ())
@@ -155,23 +173,14 @@ def _field(where: str, name: str, parameter: Parameter) -> Any:
     return NotRequired[Annotated[annotation, Field(json_schema_extra=shown)]]
 
 
-def _check_default(where: str, name: str, parameter: Parameter) -> None:
-    default, annotation = parameter.default, _without_names(parameter.annotation)
+def _check_default(where: str, name: str, parameter: Parameter, schema: Node) -> None:
+    """Refuse a default that is not of its parameter's type: the function would get it as it is."""
+    default = parameter.default
     if isinstance(default, FieldInfo):
-        annotation = _without_names(Annotated[annotation, default])
         default = default.default
     is_there = not any(default is none for none in (Parameter.empty, PydanticUndefined, ...))
     if is_there and parameter.annotation is not Parameter.empty:
-        _refuse_misfit(where, name, annotation, default)
-
-
-def _without_names(annotation: Any) -> Any:
-    """Return an annotation with the constraints of each `Field`, and without its alias, which is for fields alone."""
-    if get_origin(annotation) is not Annotated:
-        return annotation
-    bare, *marks = get_args(annotation)
-    kept = [part for mark in marks for part in (mark.metadata if isinstance(mark, FieldInfo) else [mark])]
-    return Annotated[bare, *kept] if kept else bare
+        _refuse_misfit(where, name, compiled(schema), default)
 
 
 def _without_schema(where: str, fields: Mapping[str, Any], error: Exception) -> str:
@@ -206,12 +215,10 @@ def _is_sentinel(default: Any) -> bool:
     return all(deepcopy(each) is each for each in held)
 
 
-def _refuse_misfit(where: str, name: str, annotation: Any, default: Any) -> None:
-    """Refuse a default that is not of its parameter's type: the function would get it as it is."""
-    adapter: TypeAdapter[Any] = TypeAdapter(annotation)
+def _refuse_misfit(where: str, name: str, validator: SchemaValidator, default: Any) -> None:
     why = "it is data that makes one"
     try:
-        read = adapter.validate_python(default, strict=True)
+        read = validator.validate_python(default, strict=True)
         is_iterable = isinstance(read, Iterator)
         if is_iterable and not isinstance(default, Iterator):
             list(read)  # which validates it
@@ -219,7 +226,7 @@ def _refuse_misfit(where: str, name: str, annotation: Any, default: Any) -> None
             return
     except ValidationError as error:
         why = error.errors(include_url=False, include_input=False)[0]["msg"]
-    if not _becomes_equal(adapter, default):
+    if not _becomes_equal(validator, default):
         is_none = default is None
         remedy = (
             "add `| None` to its annotation, or leave it out" if is_none else "change the default or the annotation"
@@ -229,10 +236,10 @@ def _refuse_misfit(where: str, name: str, annotation: Any, default: Any) -> None
         )
 
 
-def _becomes_equal(adapter: TypeAdapter[Any], default: Any) -> bool:
+def _becomes_equal(validator: SchemaValidator, default: Any) -> bool:
     """Return whether validation makes a value of a default that equals it, as 0 of `Decimal` does."""
     try:
-        return bool(adapter.validate_python(default) == default)
+        return bool(validator.validate_python(default) == default)
     except ValidationError:
         return False
 

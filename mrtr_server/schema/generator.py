@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any
 
 from pydantic import PydanticInvalidForJsonSchema, PydanticUserError, TypeAdapter
@@ -42,6 +43,11 @@ class TitleFreeSchema(GenerateJsonSchema):
     ignored_warning_kinds = {"skipped-choice", "non-serializable-default"}  # noqa: RUF012  as pydantic declares it
     _cls: Any = None
     """What is described just now."""
+
+    def build_schema_type_to_method(self) -> Any:
+        """Return the methods by what they describe; which these are is found once."""
+        cls: Any = type(self)
+        return {kind: getattr(self, name) for kind, name in _methods_of(cls).items()}
 
     def field_title_should_be_set(self, schema: Any) -> bool:
         """Return that a field needs no title; the author's own title is still kept."""
@@ -88,6 +94,12 @@ class TitleFreeSchema(GenerateJsonSchema):
             return from_json(to_json(dft), allow_inf_nan=False)
         except ValueError as error:
             raise PydanticSerializationError(str(error)) from None
+
+
+@lru_cache
+def _methods_of(cls: Any) -> dict[Any, str]:
+    found = GenerateJsonSchema.build_schema_type_to_method(object.__new__(cls))
+    return {kind: method.__name__ for kind, method in found.items()}
 
 
 class _ResultSchema(TitleFreeSchema):

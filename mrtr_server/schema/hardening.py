@@ -4,7 +4,7 @@ Patterns that backtrack, texts that grow when they are read (JSON within a strin
 to import, and elements that a peer chooses by their hash.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from fractions import Fraction
 from functools import wraps
@@ -68,22 +68,22 @@ _left: ContextVar[list[int] | None] = ContextVar("_left", default=None)
 """How many more values JSON texts may hold."""
 
 
-def refuse_imports(where: str, schema: Node) -> None:
+def refuse_imports(where: str, nodes: Sequence[Node]) -> None:
     """Check that a type imports nothing, as pydantic's `ImportString` does: a client could run any code that is there.
 
     Raises `SetupError`.
     """
-    for each in walk(schema):
-        if getattr(pydantics_function(each), "__name__", "") == "import_string":
+    for each in nodes:
+        if "function" in each and getattr(pydantics_function(each), "__name__", "") == "import_string":
             raise SetupError(
                 f"{where}: an ImportString imports whatever the client names, and so runs code. Take a str or a "
                 "Literal, and look it up in a dictionary of your own"
             )
 
 
-def has_json_texts(schema: Node) -> bool:
+def has_json_texts(nodes: Sequence[Node]) -> bool:
     """Return whether a type reads JSON within strings, so that its values are to be validated together."""
-    return any(each["type"] == "json" for each in walk(schema))
+    return any(each["type"] == "json" for each in nodes)
 
 
 def validate_together(validate: Callable[[Any], Any], value: Any) -> Any:

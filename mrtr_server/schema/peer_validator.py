@@ -1,6 +1,6 @@
 """Validation of what a peer sends, at a cost that its size bounds, and with the types that JSON has."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextvars import ContextVar
 from functools import lru_cache, partial
 from itertools import islice
@@ -49,22 +49,26 @@ class PeerValidator:
 
     def __init__(self, where: str, adapter: TypeAdapter[Any], *, is_json: bool = True) -> None:
         schema: Node = adapter.core_schema
-        refuse_imports(where, schema)
-        refuse_backtracking(where, schema)
-        refuse_many_ways(where, schema)
-        typed = _typed_as_json(schema) if is_json else _unchanged
-        labelled = rebuilt(schema, partial(_labelled, definitions_of(schema), typed))
+        nodes = walk(schema)
+        refuse_imports(where, nodes)
+        if any("pattern" in each for each in nodes):
+            refuse_backtracking(where, schema)
+        refuse_many_ways(where, schema, nodes)
+        typed = _typed_as_json(nodes) if is_json else _unchanged
+        labelled = rebuilt(schema, partial(_labelled, schema, typed))
         self._bounded = rebuilt(labelled, lambda node: _bounded(typed(node)))
-        quick = without_floods(self._bounded)
+        quick = _with_one_problem(self._bounded)
         self._names_all = quick is self._bounded
         self._has_tables = any(each.get("fail_fast") and each["type"] in TABLES for each in walk(quick))
-        self._has_texts = has_json_texts(schema)
-        self._is_strict = is_strict(schema)
-        self._has_integers = is_json and _has_integers(schema)
+        self._has_texts = has_json_texts(nodes)
+        self._is_strict = _is_strict(nodes)
+        self._has_integers = is_json and _has_integers(nodes)
         self._explain: Callable[[Any], Any] | None = None
         validator = adapter.validator if quick is schema else compiled(quick)
         validate = partial(_of_json, validator) if self._is_strict else validator.validate_python
-        self.validate = self._with_texts(partial(_or_whole, validate) if self._has_integers else validate)
+        self.exactly = self._with_texts(validate)
+        """Return a value as its type, as `validate` does; but of 1.0, no integer."""
+        self.validate = self._with_texts(partial(_or_whole, validate)) if self._has_integers else self.exactly
         """Return a value as its type. Raises pydantic's `ValidationError`."""
 
     def problems(self, value: Any, error: ValidationError) -> list[tuple[str, str]]:
@@ -106,11 +110,11 @@ def compiled(schema: Node) -> SchemaValidator:
     return SchemaValidator(cast(Any, schema), _use_prebuilt=False)
 
 
-def is_strict(schema: Node) -> bool:
+def _is_strict(nodes: Sequence[Node]) -> bool:
     """Return whether a part of a type is strict: that takes text for a date, or a list for a set, from JSON alone."""
     return any(
         (each.get("strict") and each["type"] not in _PLAIN) or (each.get("config") or {}).get("strict")
-        for each in walk(schema)
+        for each in nodes
     )
 
 
@@ -143,7 +147,12 @@ def without_floods(schema: Node) -> Node:
     each key that it does not know; so has each value of such a key, and each value of a recursive type. Otherwise each
     choice, and each value within another, would add its own to them.
     """
-    ends = rebuilt(schema, _ending)
+    return _with_one_problem(rebuilt(schema, _ending))
+
+
+def _with_one_problem(ends: Node) -> Node:
+    if not any(each["type"] in _FLOODING or "extras_schema" in each for each in walk(ends)):
+        return ends
     recursive = _recursive(definitions_of(ends))
 
     def change(node: Node) -> Node:
@@ -161,6 +170,9 @@ def without_floods(schema: Node) -> Node:
         return node
 
     return rebuilt(ends, change)
+
+
+_FLOODING = frozenset({"union", "definition-ref"})
 
 
 def _bounded(node: Node) -> Node:
@@ -186,21 +198,22 @@ def _unchanged(node: Node) -> Node:
     return node
 
 
-def _labelled(definitions: Mapping[str, Node], typed: Callable[[Node], Node], node: Node) -> Node:
+def _labelled(schema: Node, typed: Callable[[Node], Node], node: Node) -> Node:
     """Name the choices of a union as they are, in the paths of problems, and not by what checks them."""
     if node["type"] != "union" or all(_checked(typed(each)) is each for each in walk(node)):
         return node
+    definitions = definitions_of(schema)
     choices = [each if isinstance(each, tuple) else (each, _title(each, definitions)) for each in node["choices"]]
     return {**node, "choices": choices}
 
 
-def _title(node: Node, definitions: Mapping[str, Node]) -> str:
+def _title(node: Node, definitions: dict[str, Node]) -> str:
     """Return the name that pydantic gives to a node."""
     alone: Any = {"type": "definitions", "schema": node, "definitions": [*definitions.values()]}
     return SchemaValidator(alone).title
 
 
-def _recursive(definitions: Mapping[str, Node]) -> set[str]:
+def _recursive(definitions: dict[str, Node]) -> set[str]:
     """Return the names of definitions that lead back to themselves, without the defaults of fields."""
     leads = {
         name: {each["schema_ref"] for each in walk(node) if "schema_ref" in each} for name, node in definitions.items()
@@ -295,12 +308,12 @@ _MOST = 2**63
 """Below it, a number with a fraction of zero is read as an integer."""
 
 
-def _typed_as_json(schema: Node) -> Callable[[Node], Node]:
+def _typed_as_json(nodes: Sequence[Node]) -> Callable[[Node], Node]:
     """Return what changes the nodes of a type so that they take no other JSON than its JSON Schema says.
 
     Nodes that an author has given another value, or has said to be strict or not, stay as they are.
     """
-    kept = {id(node) for node in _converted(schema)}
+    kept = {id(node) for node in _converted(nodes)}
 
     def change(node: Node) -> Node:
         if id(node) in kept or "strict" in node:
@@ -316,9 +329,9 @@ def _typed_as_json(schema: Node) -> Callable[[Node], Node]:
     return change
 
 
-def _has_integers(schema: Node) -> bool:
+def _has_integers(nodes: Sequence[Node]) -> bool:
     """Return whether a type has an integer that `_whole` may help."""
-    return any(node["type"] == "int" for node in walk(schema))
+    return any(node["type"] == "int" for node in nodes)
 
 
 def _whole(value: Any) -> Any:
@@ -334,9 +347,9 @@ def _whole(value: Any) -> Any:
     return value
 
 
-def _converted(schema: Node) -> Iterator[Node]:
+def _converted(nodes: Sequence[Node]) -> Iterator[Node]:
     """Yield the nodes that get another value than the client has sent, or a key."""
-    for node in walk(schema):
+    for node in nodes:
         is_authors = node["type"] in _CONVERTING and pydantics_function(node) is None
         converted: Iterable[Node] = parts(node) if is_authors else ()
         if node["type"] == "chain":

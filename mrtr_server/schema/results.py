@@ -74,7 +74,7 @@ def tool_results(where: str, returns: Any) -> tuple[JSON | None, Write]:
         if not isinstance(value, ToolResult):
             if isinstance(value, CoroutineType):
                 raise _unawaited(value)
-            value = _whole(value)
+            value = list(value) if isinstance(value, GeneratorType) else value  # it can be looked at once
             return _structured(structured.dump(value), value)
         if value.is_error and value.structured_content is None:
             return _in_full(value)
@@ -269,7 +269,8 @@ def _blocks_of(value: Any) -> list[JSON] | None:
 def _part(value: Any) -> JSON:
     if isinstance(value, str) or is_content(value) or is_written_content(value):
         return block(value)
-    return {"type": "text", "text": _text(_jsonable(value), value)}
+    written: JSON = _structured(_jsonable(value), value)["content"][0]
+    return written
 
 
 def _jsonable(value: Any) -> Any:
@@ -292,27 +293,18 @@ def _unawaited(value: "CoroutineType[Any, Any, Any]") -> FlowError:
 
 
 def _structured(plain: Any, value: Any) -> JSON:
-    return {
-        "content": [{"type": "text", "text": _text(plain, value)}],
-        "structuredContent": plain,
-        "isError": False,
-    }
-
-
-def _text(plain: Any, value: Any) -> str:
-    """Return plain JSON, made of a value, as text.
+    """Return the result that is plain JSON, made of a value, and the same as text.
 
     Raises `FlowError` for content within the value, and `ValueError` for numbers that JSON has not.
     """
-    if isinstance(plain, str):
-        return plain
-    text = _json(plain)
-    if ('"type":"' in text or '"_meta":' in text) and (found := _content_within(value)) is not None:
+    text = plain if isinstance(plain, str) else _json(plain)
+    may_hold_content = text is not plain and ('"type":"' in text or '"_meta":' in text)
+    if may_hold_content and (found := _content_within(value)) is not None:
         raise FlowError(
             f"The result has {type(found).__name__} within data, which no client would show. Return content by itself, "
             "in a list, or in ToolResult(content=[...], structured_content=...)"
         )
-    return text
+    return {"content": [{"type": "text", "text": text}], "structuredContent": plain, "isError": False}
 
 
 def _content_within(value: Any) -> Any:
@@ -349,10 +341,10 @@ def _json(value: Any) -> str:
 def _in_full(result: ToolResult) -> JSON:
     body: JSON = {"content": [block(item) for item in result.content], "isError": result.is_error}
     if result.structured_content is not None:
-        body["structuredContent"] = plain = _jsonable(result.structured_content)
-        text = _text(plain, result.structured_content)
-        if not body["content"]:  # for clients that show nothing else (Tools, Structured Content)
-            body["content"] = [{"type": "text", "text": text}]
+        written = _structured(_jsonable(result.structured_content), result.structured_content)
+        body["structuredContent"] = written["structuredContent"]
+        # For clients that show nothing else (Tools, Structured Content).
+        body["content"] = body["content"] or written["content"]
     if result.meta:
         body["_meta"] = result.meta
     return body

@@ -160,7 +160,7 @@ class _Type:
         schema: Node = adapter.core_schema
         if what := _never_stored(schema, definitions_of(schema)):
             raise SetupError(f"JSON has no form of {what}")
-        refuse_many_ways(repr(annotation), schema)
+        refuse_many_ways(repr(annotation), schema, walk(schema))
         bounded = without_floods(schema)
         self.validator = adapter.validator if bounded is schema else compiled(bounded)
         lists = rebuilt(schema, listed)

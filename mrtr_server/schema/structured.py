@@ -52,14 +52,11 @@ class Structured:
         self._check = promise.validate_python if promise else None
         self._may_name = any(each["type"] == "any" or has_names(each.get("cls")) for each in walk(adapter.core_schema))
 
-    def dump(self, value: Any) -> Any:
-        """Validate a result against its type, and return it as plain JSON. Raises `FlowError`, without the value."""
-        try:
-            return self._dump(value)
-        except UnicodeEncodeError:
-            return self._dump(well_formed(value))
+    def dump(self, value: Any, *, is_mended: bool = False) -> Any:
+        """Validate a result against its type, and return it as plain JSON. Raises `FlowError`, without the value.
 
-    def _dump(self, value: Any, *, is_mended: bool = False) -> Any:
+        `is_mended`: whether it has no halves of characters any more.
+        """
         try:
             valid = self._validate(value)
             if self._may_name:
@@ -70,10 +67,14 @@ class Structured:
             if self._check is not None:
                 self._check(plain)
             return plain
+        except UnicodeEncodeError:
+            if is_mended:
+                raise
+            return self.dump(well_formed(value), is_mended=True)
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
         if first["type"] == _NO_TEXT and not is_mended:
-            return self._dump(well_formed(value), is_mended=True)
+            return self.dump(well_formed(value), is_mended=True)
         where = ".".join(map(str, first["loc"]))
         why = f"a validator refuses it ({first['type']})" if first["type"] in _TELLING else first["msg"]
         raise FlowError(f"The result does not fit its annotation: {where and f'{where}: '}{why}")

@@ -5,10 +5,10 @@ Unions in that tree are refused where a client could stop the server with them.
 
 import types
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Mapping
-from inspect import isclass
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from inspect import Parameter, isclass
 from itertools import product
-from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
+from typing import Any, Literal, NamedTuple, Union, cast, get_args, get_origin
 
 from pydantic import BaseModel
 
@@ -44,6 +44,40 @@ def metadata_within(annotation: Any, seen: tuple[Any, ...] = ()) -> Iterator[Any
             yield from metadata_within(model_field.annotation, (*seen, annotation))
 
 
+MOST_SHAPES = 256
+"""How many shapes are kept with what was compiled from them."""
+
+
+class Shape:
+    """What something is compiled from, to compare: its types, down to the very classes; `int | str` is no `str | int`.
+
+    What is compiled from one serves all that have the same shape. It holds the types, or another object could get the
+    identity of one that is gone.
+    """
+
+    __slots__ = ("_key", "of", "where")
+
+    def __init__(self, where: str, *of: Any) -> None:
+        self.where = where  # what errors name; it is not compared
+        self.of = of
+        self._key = tuple(map(_identity, of))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Shape) and self._key == other._key
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+
+def _identity(part: Any) -> Hashable:
+    if isinstance(part, Parameter):
+        return part.name, part.kind, _identity(part.annotation), id(part.default)
+    if type(part) in (str, bool, frozenset):
+        return cast(Hashable, part)
+    args = get_args(part)
+    return (id(get_origin(part)), *map(_identity, args)) if args else id(part)
+
+
 # pydantic's core schema
 
 
@@ -67,18 +101,20 @@ COMPOUND = OBJECTS | TABLES | ARRAYS | {"definition-ref"}
 """What may have any number of values within it."""
 
 
-def parts(node: Node) -> Iterator[Node]:
-    """Yield the nodes right below one, whatever lists and mappings they are in."""
-    for name, value in node.items():
-        if name not in _NO_NODES:
-            yield from _nodes_in(value)
+def parts(node: Node) -> list[Node]:
+    """Return the nodes right below one, whatever lists and mappings they are in."""
+    found: list[Node] = []
+    _add_nodes(found, (value for name, value in node.items() if isinstance(value, _HOLDERS) and name not in _NO_NODES))
+    return found
 
 
-def walk(node: Node) -> Iterator[Node]:
-    """Yield a node and all below it. References are not followed, so each comes once."""
-    yield node
-    for part in parts(node):
-        yield from walk(part)
+def walk(node: Node) -> list[Node]:
+    """Return a node and all below it. References are not followed, so each comes once."""
+    found, left = [], [node]
+    while left:
+        found.append(node := left.pop())
+        left += reversed(parts(node))
+    return found
 
 
 def definitions_of(node: Node) -> dict[str, Node]:
@@ -99,11 +135,14 @@ def calling(function: Callable[..., Any], when: Literal["before", "after", "wrap
 
 def rebuilt(node: Node, change: Callable[[Node], Node]) -> Node:
     """Return a node with each node within it changed, and then itself; the same node if nothing has changed."""
-    new = {name: value if name in _NO_NODES else _rebuilt(value, change) for name, value in node.items()}
-    kept = node if all(value is node[name] for name, value in new.items()) else new
-    changed = change(kept)
-    if "ref" in kept and "ref" not in changed:  # references lead to what is in its place
-        changed = {**changed, "ref": kept["ref"]}
+    new = {
+        name: made
+        for name, value in node.items()
+        if isinstance(value, _HOLDERS) and name not in _NO_NODES and (made := _rebuilt(value, change)) is not value
+    }
+    changed = change({**node, **new} if new else node)
+    if "ref" in node and "ref" not in changed:  # references lead to what is in its place
+        changed = {**changed, "ref": node["ref"]}
     return changed
 
 
@@ -121,15 +160,15 @@ def _is_node(value: Any) -> bool:
     return isinstance(value, dict) and isinstance(value.get("type"), str)  # a field may have the name `type`
 
 
-def _nodes_in(value: Any) -> Iterator[Node]:
-    if _is_node(value):
-        yield value
-    elif isinstance(value, dict):
-        for each in value.values():
-            yield from _nodes_in(each)
-    elif isinstance(value, list | tuple):
-        for each in value:
-            yield from _nodes_in(each)
+_HOLDERS = (dict, list, tuple)
+
+
+def _add_nodes(found: list[Node], values: Iterable[Any]) -> None:
+    for value in values:
+        if _is_node(value):
+            found.append(value)
+        elif isinstance(value, _HOLDERS):
+            _add_nodes(found, value.values() if isinstance(value, dict) else value)
 
 
 def _rebuilt(value: Any, change: Callable[[Node], Node]) -> Any:
@@ -160,6 +199,9 @@ MOST_PLACES = 5000
 _MOST_NAMED = 5
 """How many choices an error names."""
 
+_SEVERAL = frozenset({"union", "tagged-union", "lax-or-strict", "chain"})
+"""What may pass its value on to several nodes."""
+
 _EACH = object()
 """Any item, and any key that is no field's."""
 
@@ -175,7 +217,7 @@ Ways = Counter[Looker]
 """How often each node looks into one value."""
 
 
-def refuse_many_ways(where: str, schema: Node) -> None:
+def refuse_many_ways(where: str, schema: Node, nodes: Sequence[Node]) -> None:
     """Check that no value is validated in very many ways.
 
     pydantic validates a value against each choice of a union that has no tag, and only the fields of an object tell
@@ -187,6 +229,8 @@ def refuse_many_ways(where: str, schema: Node) -> None:
     So the paths are counted, from what looks into one value to what looks into each part of it, by its key or as an
     item. All unions on the way to a value but the widest may multiply them by `MOST_TIMES`. Raises `SetupError`.
     """
+    if not any(each["type"] in _SEVERAL or "validation_alias" in each for each in nodes):
+        return  # one node looks into each value
     if (found := _Paths(schema).find()) is None:
         return
     place, names = found.place, " | ".join(found.names[:_MOST_NAMED])

@@ -21,8 +21,7 @@ _REFERENCE_DIGITS = 8
 """How much of a task's id goes to the log, of 48 hex digits."""
 
 
-@dataclass(frozen=True, slots=True)
-class TaskRow:
+class TaskRow(NamedTuple):
     """A task as it is stored. The contents of its flow are sealed before they come here.
 
     Args:

@@ -55,7 +55,7 @@ class InProcessTasks(TaskStore):
             heapq.heappush(self._expiring, (row.expires, row.id))
             heapq.heappush(self._deadlines, (row.deadline, row.id))
             self._usage.add(row.caller, 1, 0, 0)
-            self._put(replace(row, leased_until=now + seconds) if row.lease else row)
+            self._put(row._replace(leased_until=now + seconds) if row.lease else row)
         if not row.lease:
             self._wakes.set()
         return True
@@ -78,7 +78,7 @@ class InProcessTasks(TaskStore):
             if found and most_bytes <= 0:
                 break
             most_bytes -= row.visible_bytes
-            found.append(replace(row, call=b"", journal=b""))
+            found.append(row._replace(call=b"", journal=b""))
         return found
 
     @override
@@ -90,7 +90,7 @@ class InProcessTasks(TaskStore):
             present = self._tasks.get(row.id)
             if present is None or present.version != row.version or present.expires <= now:
                 return None
-            changed = replace(present, **changes, version=present.version + 1)
+            changed = present._replace(**changes, version=present.version + 1)
             self._put(changed)
             if changed.deadline != present.deadline:
                 heapq.heappush(self._deadlines, (changed.deadline, row.id))
@@ -123,8 +123,7 @@ class InProcessTasks(TaskStore):
             if lapsed:
                 self._free_lapsed(now)
             for row in self._waiting.next(most, tools, frozenset(without), places, now):
-                taken = replace(
-                    row,
+                taken = row._replace(
                     lease=lease,
                     leased_until=now + seconds,
                     attempts=row.attempts + 1,
@@ -146,7 +145,7 @@ class InProcessTasks(TaskStore):
                 if row is None or row.lease != lease or row.expires <= now:
                     continue
                 if row.status in ("working", "cancelled"):
-                    self._put(replace(row, leased_until=now + seconds))
+                    self._put(row._replace(leased_until=now + seconds))
                 if row.status == "working":
                     held.add(id)
         return held

@@ -2,7 +2,6 @@
 
 import secrets
 import time
-from dataclasses import replace
 
 from ..crypto.keys import KeyRing
 from ..errors import SetupError, UnknownTarget
@@ -68,8 +67,7 @@ class TaskAdministration:
         if not row.call:
             raise SetupError(f"Task {row.reference} failed under an earlier release, which kept nothing for a retry")
         now, sealed = time.time(), SealedTasks(ring, _ANY_SIZE)
-        new = replace(
-            row,
+        new = row._replace(
             id=in_epoch(await self._store.epoch(), secrets.token_hex(ID_BYTES)),
             status="working",
             message="",
@@ -85,7 +83,7 @@ class TaskAdministration:
         )
         binding = binding_of(new)
         call, journal = sealed.copy_call(row, binding), sealed.unseal_journal(row, row.created)
-        new = replace(new, call=call, journal=sealed.seal_journal(binding, journal, now))
+        new = new._replace(call=call, journal=sealed.seal_journal(binding, journal, now))
         await self._store.add_task(new)
         return new
 

@@ -6,7 +6,6 @@ import math
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import replace
 from hmac import compare_digest
 from typing import Any
 
@@ -131,7 +130,7 @@ class Tasks:
             if reservation is None:
                 is_new = await self.store.add_task(row, quota=quota)
             else:
-                row = replace(row, lease=reservation.lease, attempts=1)
+                row = row._replace(lease=reservation.lease, attempts=1)
                 is_new = await self.store.add_task(row, seconds=reservation.seconds, quota=quota)
                 if is_new:
                     reservation.run(row)

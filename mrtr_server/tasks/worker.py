@@ -87,7 +87,7 @@ class WorkerPlaces:
     @property
     def queues(self) -> list[list[str]]:
         """The tools whose tasks are claimed together: each with a limit of its own, then all the others."""
-        tools = self._terms().items()
+        tools = tuple(self._terms().items())
         limited = [[tool] for tool, terms in tools if terms.concurrency is not None]
         others = [tool for tool, terms in tools if terms.concurrency is None]
         return [*limited, others] if others else limited

@@ -346,7 +346,8 @@ class Session(ABC, Generic[One, Many]):
         if self.era != MODERN or not params["arguments"]:
             return ()
         if isinstance(server, InProcess) and isinstance(server.app, MRTRServer):
-            return server.app.registry.header_parameters(params["name"])
+            tool = server.app.registry.find("tools", params["name"])
+            return () if tool is None else tool.headers
         if server.mirrored is None:
             server.mirrored = {}
             server.mirrored |= {tool["name"]: _mirrored_of(tool) for tool in await self._list_tools(server)}

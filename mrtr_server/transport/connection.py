@@ -1,14 +1,19 @@
-"""The response to one client, and what happens when the client disconnects."""
+"""The response to one client over HTTP, and what happens when the client disconnects or does not read.
+
+A response is written in pieces, each with a timeout, so that a client that does not read is disconnected.
+"""
 
 import asyncio
+import contextlib
+import logging
 import math
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from itertools import repeat
 from typing import Any
 
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from ..concurrency.places import Portion
 from ..concurrency.running import PerLoop, runs_here
@@ -19,9 +24,31 @@ from ..protocol.callers import NO_SCOPES, Principal, Sender, principal_of, scope
 from ..protocol.dialect import Dialect
 from ..protocol.messages import NOTHING, Call, Change, Listening, Note, Piece, Progress
 from ..storage.health import end_request
-from .response_writer import COMMENT, NO_HEADERS, EventStream, Headers, ResponseWriter
+from .event_stream import COMMENT, SLICE, EventStream
+from .web_server import find_shortcuts
 
+logger = logging.getLogger("mrtr_server")
+
+JSON_TYPE = b"application/json"
 SSE_TYPE = b"text/event-stream"
+
+Headers = tuple[tuple[bytes, bytes], ...]
+"""Further headers of a response, by lower-case name."""
+
+NO_HEADERS: Headers = ()
+
+_WRITTEN: Any = object()
+_CLOSE_HEADER = (b"connection", b"close")
+_JSON_HEADER = (b"content-type", JSON_TYPE)
+_SSE_HEADERS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-store"),
+    (b"x-accel-buffering", b"no"),
+]
+_SSE_HEAD = b"".join(b"%b: %b\r\n" % header for header in _SSE_HEADERS)
+
+NOTICED_WITHIN = 1.0
+"""How long the server may take to notice that its connection was cut, in seconds."""
 
 KEEP_ALIVE = 15.0
 """How often a comment is sent on a stream, in seconds, so that proxies keep it open."""
@@ -30,13 +57,22 @@ WATCH_AFTER = 0.05
 """How long a call runs before its client's disconnect is watched for, in seconds."""
 
 
-class Connection(ResponseWriter):
-    """The response to one client: plain JSON until there is something to stream, then an event stream."""
+class Connection:
+    """The response to one client: plain JSON until there is something to stream, then an event stream.
 
+    The client may leave unread for so many seconds what was written before. It is disconnected then, and what is still
+    written goes nowhere.
+    """
+
+    request: "asyncio.Task[Any]"
+    """What serves the request, once that has begun; and its event loop."""
+    loop: asyncio.AbstractEventLoop
     dialect: Dialect
     """Writes the notes; to be set before there is one."""
     gone = False
     """Whether the client has disconnected."""
+    stalled = False
+    """Whether the client has read nothing for too long."""
     finishing = False
     """Whether the last of the response is being sent."""
     listens = False
@@ -45,6 +81,8 @@ class Connection(ResponseWriter):
     """The calls of its event loop, while it is one of them."""
     portion: Portion | None = None
     """What counts the bytes of the request; None where it is small."""
+    own_scope: Callable[[], Scope] | None = None
+    """Returns a copy of the ASGI scope, where other requests have the same one."""
     is_unread = False
     """Whether the body of the request was refused, so that the rest of it may be unread."""
     _stream: EventStream | None = None
@@ -59,30 +97,38 @@ class Connection(ResponseWriter):
         receive: Receive,
         send: Send,
         seconds: float,  # how long the client may leave unread what was written before
-        request: "asyncio.Task[Any]",  # what serves the request
     ) -> None:
         self.headers = headers
         self._admission = admission
-        self.scope = scope
+        self.shared_scope = scope
+        """The ASGI scope, which is only read: all requests of a head that comes again may have the same."""
         self.receive = receive
         self._send = send
         self._seconds = seconds
-        self.loop = request.get_loop()
-        self.request = request
+        self.server_request: Any = getattr(send, "__self__", None)
+        """The web server's own request."""
+        kind: Any = type(self.server_request)
+        self.shortcuts = find_shortcuts(kind) if getattr(receive, "__self__", None) is self.server_request else None
+        """Its shortcuts, if it is of a uvicorn that we know, and no middleware wants to see the messages."""
 
     @property
     def principal(self) -> Principal | None:
         """On whose behalf the request comes. Raises `SetupError` as `principal_of` does."""
-        return principal_of(self.scope.get("user"))
+        return principal_of(self.shared_scope.get("user"))
 
     @property
     def sender(self) -> Sender:
         """Who sent the request. Raises `SetupError` as `principal_of` does."""
-        scope = self.scope
+        scope = self.shared_scope
         user, credentials = scope.get("user"), scope.get("auth")
         principal = None if user is None else principal_of(user)
         scopes = NO_SCOPES if credentials is None else scopes_of(credentials)
         return Sender(principal, user, scopes, scope.get("root_path", ""), scope.get("client"))
+
+    @property
+    def scope(self) -> Scope:
+        """The ASGI scope of the request alone, which it may change."""
+        return self.shared_scope if self.own_scope is None else self.own_scope()
 
     def accepts_stream(self) -> bool:
         """Return whether the client accepts an event stream."""
@@ -115,7 +161,7 @@ class Connection(ResponseWriter):
     def _start(self) -> None:
         """Note that the response starts now."""
         if self._admission.draining:
-            self.close_after(self.scope)
+            self.close_after(self.shared_scope)
 
     def finish(self, status: int, body: bytes, headers: Headers = NO_HEADERS) -> Awaitable[None]:
         """Send the reply: as the stream's last event if there is a stream, otherwise as JSON.
@@ -126,7 +172,7 @@ class Connection(ResponseWriter):
         if self._stream is not None:
             return self._stream.end(body)
         if self._admission.draining:
-            self.close_after(self.scope)
+            self.close_after(self.shared_scope)
         return self.respond(status, body, *headers) if headers else self.respond(status, body)
 
     def abandon(self) -> None:
@@ -212,11 +258,12 @@ class Connection(ResponseWriter):
                 await self.write_event(writer.changed(change))
             return True if heard == [] or self.gone or self.stalled else None
 
-        with closing(changes):
+        with contextlib.closing(changes):
             self._start()
             await self.start_stream()
             await self._write_if_any(writer.opened())
-            expires = getattr(self.scope.get("user"), "expires_at", None)  # the credentials that it was begun with
+            # Those of the credentials that it was begun with.
+            expires = getattr(self.shared_scope.get("user"), "expires_at", None)
             deadline = math.inf if expires is None else self.loop.time() + expires - time.time()
             endings, pauses = (self._gone, self._admission.on_drain), repeat(KEEP_ALIVE)
             await wait_until(write, changes, deadline=deadline, pauses=pauses, endings=endings, at_once=False)
@@ -236,6 +283,102 @@ class Connection(ResponseWriter):
             yield
         finally:
             watcher.cancel()
+
+    # Writing
+
+    def close_after(self, scope: Scope) -> None:
+        """Make the client use another connection for its next request; to be called before anything is written."""
+        self._send = closing(scope, self._send)
+        self.shortcuts = None
+
+    def respond(self, status: int, body: bytes, *headers: tuple[bytes, bytes]) -> Awaitable[None]:
+        """Write a whole response: JSON, or nothing."""
+        if len(body) <= SLICE:
+            shortcuts = self.shortcuts
+            if shortcuts is not None and shortcuts.respond_whole(self.server_request, status, JSON_TYPE, body, headers):
+                return NOTHING
+            return self._in_time(respond(self._send, status, body, *headers))
+        return self._respond_in_pieces(_start(status, body, headers), body)
+
+    async def _respond_in_pieces(self, start: Message, body: bytes) -> None:
+        await self._in_time(self._send(start))
+        await self.write(body)
+        await self.end()
+
+    async def start_stream(self) -> None:
+        """Begin a response that is a stream of server-sent events."""
+        await self._in_time(self._send({"type": "http.response.start", "status": 200, "headers": _SSE_HEADERS}))
+
+    def write_at_once(self, data: bytes, *, begins: bool, ends: bool) -> bool:
+        """Write a part of a stream, if the web server takes it without messages and without waiting.
+
+        The data is one or more events or lines, or nothing. Return whether it was written; if not, the other methods
+        are to write it.
+        """
+        if len(data) > SLICE or self.stalled:
+            return False
+        request, shortcuts = self.server_request, self.shortcuts
+        return shortcuts is not None and shortcuts.write_part(request, _SSE_HEAD, data, begins=begins, ends=ends)
+
+    async def write_event(self, data: bytes) -> None:
+        """Write one event; `data` is one line of JSON."""
+        if len(data) <= SLICE:
+            await self.write(b"event: message\ndata: " + data + b"\n\n")
+            return
+        for part in (b"event: message\ndata: ", data, b"\n\n"):
+            await self.write(part)
+
+    async def write(self, data: bytes) -> None:
+        """Write a part of the body."""
+        for start in range(0, len(data), SLICE):
+            if self.stalled:
+                return
+            part = data[start : start + SLICE]
+            await self._in_time(self._send({"type": "http.response.body", "body": part, "more_body": True}))
+
+    async def write_last(self, data: bytes) -> None:
+        """Write the last part of the body."""
+        if len(data) > SLICE:
+            await self.write(data)
+            data = b""  # the server takes that when the piece before it has been read
+        if not self.stalled:
+            await self._in_time(self._send({"type": "http.response.body", "body": data}))
+
+    async def end(self) -> None:
+        """End a response that was written in parts."""
+        await self.write_last(b"")
+
+    async def _in_time(self, what: Awaitable[None]) -> None:
+        sending = what.__await__()
+        # Nearly always it is written at once. A timeout costs more than that, so only writes that have to wait get one.
+        waits_for = next(sending, _WRITTEN)
+        if waits_for is _WRITTEN:
+            return
+        try:
+            async with asyncio.timeout(self._seconds) as deadline:
+                await _Rest(sending, waits_for)
+        except TimeoutError:
+            if not deadline.expired():
+                raise
+            self.stalled = True
+            logger.warning("A client read nothing for %g s, so its connection is closed", self._seconds)
+            await self._cut()
+
+    async def _cut(self) -> None:
+        """End the connection, where the server lets us.
+
+        The application's end or failure would not do: uvicorn closes the connection then, and that waits, without an
+        end, for the client to read what is written.
+        """
+        for function in (self.receive, self._send):
+            abort = getattr(getattr(getattr(function, "__self__", None), "transport", None), "abort", None)
+            if abort is not None:
+                abort()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(NOTICED_WITHIN):
+                        while (await self.receive())["type"] != "http.disconnect":
+                            pass
+                return
 
 
 class Watch:
@@ -281,3 +424,53 @@ class _Calls:
         self.ticking = bool(self.old)
         if self.ticking:
             loop.call_later(WATCH_AFTER, self._tick, loop)
+
+
+class _Rest:
+    """What is left of an awaitable that has begun to wait."""
+
+    __slots__ = ("_awaited", "_waits_for")
+
+    def __init__(self, awaited: Iterator[Any], waits_for: Any) -> None:
+        self._awaited = awaited
+        self._waits_for = waits_for
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        awaited, waits_for = self._awaited, self._waits_for
+        with suppress(StopIteration):
+            while True:
+                try:
+                    yield waits_for
+                except BaseException as error:
+                    throw = getattr(awaited, "throw", None)
+                    if throw is None:  # one that is not written in Python
+                        raise
+                    waits_for = throw(error)
+                else:
+                    waits_for = next(awaited)
+
+
+def _start(status: int, body: bytes, headers: Headers) -> Message:
+    length = (b"content-length", b"%d" % len(body))
+    listed = [*headers, _JSON_HEADER, length] if body else [*headers, length]
+    return {"type": "http.response.start", "status": status, "headers": listed}
+
+
+async def respond(send: Send, status: int, body: bytes, *headers: tuple[bytes, bytes]) -> None:
+    """Write a whole response that is short."""
+    await send(_start(status, body, headers))
+    await send({"type": "http.response.body", "body": body})
+
+
+def closing(scope: Scope, send: Send) -> Send:
+    """Return a `send` that makes the client use another connection for its next request."""
+    if not scope["http_version"].startswith("1"):
+        return send  # later versions have no such header
+
+    def send_closing(message: Message) -> Awaitable[None]:
+        if message["type"] == "http.response.start":
+            kept = [header for header in message.get("headers", ()) if header[0].lower() != b"connection"]
+            message = {**message, "headers": [*kept, _CLOSE_HEADER]}
+        return send(message)
+
+    return send_closing

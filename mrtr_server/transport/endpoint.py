@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from codecs import BOM_UTF8
-from collections.abc import Coroutine, Sequence
+from collections.abc import Awaitable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -28,18 +28,16 @@ from ..logs.refusals import RefusalLog
 from ..methods.dispatcher import Dispatcher
 from ..protocol.callers import ClientInfo, person_of
 from ..protocol.dialect import Dialect, Reply
-from ..protocol.envelope import Envelope, read_envelope
+from ..protocol.envelope import VERSION_HEADER, Envelope, read_envelope
 from ..protocol.messages import NOTHING, Call, Listening
 from ..protocol.served_dialects import ServedDialects
 from ..protocol.trace import HEARD
 from .authentication import Challenges
-from .connection import Connection, Watch
+from .connection import JSON_TYPE, NO_HEADERS, Connection, Headers, Watch
 from .gate import HeaderChecks, drain_body, join_repeated, refuse_repeated
 from .handshake_endpoint import HandshakeEndpoint
 from .live_connection import LiveConnection
 from .requests import InFlight, named, note_refusal
-from .response_writer import JSON_TYPE, NO_HEADERS, Headers
-from .web_server import find_request
 
 logger = logging.getLogger("mrtr_server")
 
@@ -63,6 +61,7 @@ class Endpoint:
     ) -> None:
         self._first = dialects.first
         self._choose = dialects.choose
+        self._by_header = dialects.by_header
         self._dispatch = dispatcher.dispatch
         self._limits = limits
         self._longest_length = len(str(limits.body_bytes))
@@ -82,36 +81,45 @@ class Endpoint:
             )
         self._in_flight = InFlight(admission.shutdown)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Serve one HTTP request."""
-        server_request, shortcuts = find_request(receive)
-        listed, repeated = scope["headers"], ""
-        known = None if shortcuts is None else shortcuts.known_headers(server_request, listed)
-        headers: dict[bytes, bytes] = dict(listed) if known is None else known
+        listed, repeated, method = scope["headers"], "", scope["method"]
+        headers: dict[bytes, bytes] = dict(listed)
         if len(headers) != len(listed):
             if (ambiguous := refuse_repeated(listed, self._refusals)) is not None:
-                await ambiguous(scope, receive, send)
-                return
+                return ambiguous(scope, receive, send)
             repeated = join_repeated(headers, listed)
-        request = running_task()
-        connection = Connection(headers, self._admission, scope, receive, send, self._limits.write_seconds, request)
-        connection.use(server_request, shortcuts)
-        method = scope["method"]
+        connection = Connection(headers, self._admission, scope, receive, send, self._limits.write_seconds)
         if method != "POST" and (self._handshake is None or method not in ("GET", "DELETE")):
             allowed = (b"allow", b"POST") if self._handshake is None else self._handshake.allow(method)
-            await connection.respond(405, b"", allowed)
-            return
-        if headers.get(b"content-type") != JSON_TYPE or b"origin" in headers or self._checks_hosts:
-            refusal = self._refuse(headers, method)
-            if refusal is not None:
-                await connection.respond(*refusal)
-                return
+            return connection.respond(405, b"", allowed)
+        if not self.accepts(headers) and (refusal := self._refuse(headers, method)) is not None:
+            return connection.respond(*refusal)
+        return self._answer(connection, method, repeated)
+
+    def accepts(self, headers: Mapping[bytes, bytes]) -> bool:
+        """Return whether a POST with these headers is sure to be served, so that nothing need be refused."""
+        return headers.get(b"content-type") == JSON_TYPE and b"origin" not in headers and not self._checks_hosts
+
+    def serve_known(self, request: Any) -> Awaitable[None]:
+        """Serve a POST whose head has come before, and was accepted: a `KnownRequest` of `uvicorn_http/heads.py`."""
+        seconds, scope = self._limits.write_seconds, request.scope
+        connection = Connection(request.headers(), self._admission, scope, request.receive, request.send, seconds)
+        connection.own_scope = request.own_scope
+        return self._answer(connection, "POST", "")
+
+    async def _answer(self, connection: Connection, method: str, repeated: str) -> None:
+        """Serve a request whose head may pass."""
+        connection.request = request = running_task()
+        connection.loop = request.get_loop()
         self._in_flight.enter(request)
         try:
             if method == "POST":
                 # The body is not kept here: a call may wait for a person, and a stream stay open for long.
                 rest = await self._serve(
-                    connection, repeated, scope, None if shortcuts is None else shortcuts.take_body(server_request)
+                    connection,
+                    repeated,
+                    None if connection.shortcuts is None else connection.shortcuts.take_body(connection.server_request),
                 )
                 if rest is not None:
                     await rest
@@ -121,12 +129,9 @@ class Endpoint:
             if not self._in_flight.forgive(request):  # not even its answer was taken in time
                 raise
         finally:
-            self._leave(connection)
-
-    def _leave(self, connection: Connection) -> None:
-        self._in_flight.leave(connection.request)
-        if connection.portion is not None:
-            connection.portion.end()
+            self._in_flight.leave(request)
+            if connection.portion is not None:
+                connection.portion.end()
 
     async def _read(self, connection: Connection) -> bytes | None:
         """Receive a body; return None if the client left before its end. Raises `PayloadTooLarge`."""
@@ -148,7 +153,7 @@ class Endpoint:
                 return parts[0] if len(parts) == 1 else b"".join(parts)
 
     async def _serve(
-        self, connection: Connection, repeated: str, scope: Scope, body: bytes | None
+        self, connection: Connection, repeated: str, body: bytes | None
     ) -> Coroutine[Any, Any, None] | None:
         """Serve a POST; return what serves it if it is of the handshake era."""
         dialect = self._first
@@ -171,12 +176,13 @@ class Endpoint:
             if request_id is None and await self._take(envelope, connection):
                 await connection.respond(202, b"")
                 return None
-            connection.dialect = dialect = self._choose(envelope)
+            dialect = self._by_header.get(headers.get(VERSION_HEADER, b"")) or self._choose(envelope)
+            connection.dialect = dialect
             if handshake is not None and dialect is handshake.dialect:
                 return self._serve_handshake(handshake, connection, envelope, body)
             del body  # a stream may stay open for long, and need not hold what opened it
             call = dialect.load_call(envelope, connection.sender)
-            call.trace.heard = scope.get(HEARD)
+            call.trace.heard = connection.shared_scope.get(HEARD)
             del envelope
             self._watch.enter(connection)
             try:

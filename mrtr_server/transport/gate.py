@@ -17,7 +17,7 @@ from ..addresses import is_loopback_origin, origins_of
 from ..errors import SetupError
 from ..logs.refusals import RefusalLog
 from ..protocol.envelope import ENDS, find_request_id
-from .response_writer import JSON_TYPE
+from .connection import JSON_TYPE
 
 _ONCE = (b"host", b"authorization", b"content-length")
 """Headers that may be there once: of two, a proxy may use the one and a server the other."""

@@ -15,9 +15,9 @@ from ..protocol.handshake import HandshakeDialect
 from ..protocol.messages import NOTHING, Call, ComeBack, LogLevel, LogMessage, Note, Piece, Progress, Question
 from ..protocol.sessions import Session
 from ..protocol.trace import HEARD
-from .connection import Connection
+from .connection import NO_HEADERS, Connection, Headers
+from .event_stream import Frame
 from .requests import OpenCallNotes, is_wanted
-from .response_writer import NO_HEADERS, Frame, Headers
 
 MOST_HELD_BACK = 100
 """How many notes wait for the level of the session, before progress takes the place of progress."""
@@ -73,7 +73,7 @@ class LiveConnection(OpenCallNotes, Connection):
 
     def _load(self, envelope: Envelope, session: Session) -> Call:
         call = self.form.load_call_of(envelope, self.sender, session, can_move=self.can_move)
-        call.trace.heard = self.scope.get(HEARD)
+        call.trace.heard = self.shared_scope.get(HEARD)
         return call
 
     # The stream

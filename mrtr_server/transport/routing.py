@@ -19,7 +19,7 @@ from ..addresses import escape_path
 from ..flow.url_asks import PATH
 from ..logs.refusals import RefusalLog
 from ..protocol.messages import JSON
-from .response_writer import respond
+from .connection import respond
 
 logger = logging.getLogger("mrtr_server")
 

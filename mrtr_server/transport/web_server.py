@@ -19,18 +19,11 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from ..flow.admission import Admission
-from ..uvicorn_http import Shortcuts as Shortcuts
+from ..uvicorn_http import Shortcuts
 
 logger = logging.getLogger("mrtr_server")
 
 Handler = Callable[[int, FrameType | None], Any]
-
-
-def find_request(function: Any) -> tuple[Any, Shortcuts | None]:
-    """Return the web server's own request behind `receive` or `send`, and its shortcuts; None for those of another."""
-    request = getattr(function, "__self__", None)
-    kind: Any = type(request)
-    return request, find_shortcuts(kind)
 
 
 @lru_cache(maxsize=16)

@@ -12,8 +12,6 @@ Listed = Sequence[tuple[bytes, bytes]]
 class Shortcuts(NamedTuple):
     """The shortcuts of one kind of request."""
 
-    known_headers: Callable[[Any, Listed], dict[bytes, bytes] | None]
-    """The headers that are listed in a scope, by their names, if none is there twice; None where that is not known."""
     take_body: Callable[[Any], bytes | None]
     """The body if all of it has come, as `receive` would return it; None where it has to be received."""
     respond_whole: Callable[[Any, int, bytes, bytes, Sequence[tuple[bytes, bytes]]], bool]

@@ -11,15 +11,16 @@ whole, when nothing else is under way; everything else goes to the parser. What 
 connection, and serves only requests that have it byte for byte, credentials included.
 """
 
+import asyncio
 import re
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 from httptools import HttpParserUpgrade, HttpRequestParser
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from ..asgi_server import find_direct
 from .whole_responses import Cycle, WholeResponses, is_known
 
 _ASKING = frozenset({b"upgrade", b"http2-settings"})
@@ -120,7 +121,7 @@ _PASSES_ON = frozenset(_OF_PROXIES.co_names) <= frozenset(
 ) and {each for each in _OF_PROXIES.co_consts if isinstance(each, bytes)} <= _FORWARDED | {b", "}
 """Whether uvicorn's middleware for the headers of proxies is the one that looks at `_FORWARDED` alone."""
 
-App = Callable[[Any, Any, Any], Awaitable[Any]]
+Serve = Callable[["KnownRequest"], Awaitable[Any]]
 
 
 class Head(NamedTuple):
@@ -129,10 +130,61 @@ class Head(NamedTuple):
     before: bytes  # its bytes before the digits of its length
     after: bytes  # and behind them
     scope: dict[str, Any]  # as uvicorn made it, before an application saw it
-    headers: list[tuple[bytes, bytes]]  # as uvicorn made them, with the length of the last request
-    names: dict[bytes, bytes] | None  # the same by their names; None if one is there twice
     place: int  # of the length among the headers
-    app: App  # serves such requests
+    names: dict[bytes, bytes]  # the headers by their names
+    serve: Serve  # serves such requests
+
+
+class KnownRequest(Cycle):
+    """A request whose head has come before. Its scope is the one of the head, which nobody may change."""
+
+    task: "asyncio.Task[None]"
+    """What serves it."""
+    _own: dict[str, Any] | None = None
+
+    def __init__(self, protocol: WholeResponses, head: Head, length: bytes, body: bytes) -> None:
+        super().__init__(protocol, head.scope, body, True, False)
+        self._head = head
+        self._length = length
+
+    def headers(self) -> dict[bytes, bytes]:
+        """Return the headers by their names."""
+        return {**self._head.names, _LENGTH_NAME: self._length}
+
+    def own_scope(self) -> dict[str, Any]:
+        """Return its own scope, which an application may change."""
+        if self._own is None:
+            head, shared = self._head, self._head.scope
+            headers = shared["headers"].copy()
+            headers[head.place] = (_LENGTH_NAME, self._length)
+            state = self.protocol.app_state.copy()
+            self._own = {**shared, "asgi": shared["asgi"].copy(), "headers": headers, "state": state}
+        return self._own
+
+    async def serve(self, tasks: "set[asyncio.Task[None]]") -> None:
+        """Serve it; what the application does wrong is dealt with as uvicorn does.
+
+        It is one of the server's tasks until it ends.
+        """
+        failure: BaseException | None = None
+        result = None
+        try:
+            result = await self._head.serve(self)
+        except BaseException as error:
+            failure = error
+        try:
+            if failure is not None or result is not None or not self.response_complete:
+                await self.run_asgi(partial(_end_as, failure, result))
+        finally:
+            failure = None  # which refers to this frame
+            tasks.discard(self.task)
+
+
+async def _end_as(failure: BaseException | None, result: Any, *_: Any) -> Any:
+    """End as an application did."""
+    if failure is not None:
+        raise failure
+    return result
 
 
 class RepeatedHeads(WholeResponses):
@@ -177,18 +229,9 @@ class RepeatedHeads(WholeResponses):
             return False
         self._idle_since = None
         self._lessons = LESSONS
-        scope: Any = head.scope.copy()
-        scope["asgi"] = scope["asgi"].copy()
-        scope["state"] = self.app_state.copy()
-        headers = head.headers
-        headers[head.place] = (_LENGTH_NAME, length)
-        scope["headers"] = headers.copy()
-        self.scope = scope
-        self.cycle = cycle = Cycle(self, scope, body, True, False)
-        if head.names is not None:
-            cycle.listed, cycle.names = headers, head.names.copy()
-            cycle.names[_LENGTH_NAME] = length
-        cycle.task = task = self.loop.create_task(cycle.serve(head.app, self.tasks))
+        self.scope: Any = head.scope
+        self.cycle = request = KnownRequest(self, head, length, body)
+        request.task = task = self.loop.create_task(request.serve(self.tasks))
         self.tasks.add(task)
         return True
 
@@ -213,17 +256,25 @@ class RepeatedHeads(WholeResponses):
         place, length = names.index(_LENGTH_NAME), found[1]
         if headers[place][1] != length or length != b"%d" % (len(data) - end):
             return
-        by_name = dict(headers) if len(set(names)) == len(names) else None
+        by_name = dict(headers)
         before, after = head[: found.start(1)], head[found.end(1) :]
-        kept = Head(before, after, scope, headers, by_name, place, self._find_app(names))
+        kept = Head(before, after, scope, place, by_name, self._find(scope, by_name))
         self._heads = (kept, *self._heads[: MOST_HEADS - 1])
 
-    def _find_app(self, names: list[bytes]) -> App:
-        """Return what serves a request with headers of these names, without what does nothing to it."""
+    def _find(self, scope: dict[str, Any], headers: dict[bytes, bytes]) -> Serve:
+        """Return what serves requests with this head, without what does nothing to them."""
         app: Any = self.app
-        if type(app) is ProxyHeadersMiddleware and _PASSES_ON and _FORWARDED.isdisjoint(names):
+        if type(app) is ProxyHeadersMiddleware and _PASSES_ON and _FORWARDED.isdisjoint(headers):
             app = app.app
-        return find_direct(app)
+        find = getattr(type(app), "_find_known", None)  # not of the object, which may pass on what it lacks
+        if find is not None and len(headers) == len(scope["headers"]) and (known := find(app, scope, headers)):
+            return known  # type: ignore[no-any-return]
+        return partial(_serve_with, app)
+
+
+def _serve_with(app: Any, request: KnownRequest) -> Awaitable[Any]:
+    """Serve a request with any application."""
+    return app(request.own_scope(), request.receive, request.send)  # type: ignore[no-any-return]
 
 
 def repeated_heads(base: Any) -> Any:

@@ -8,7 +8,7 @@ access log. So is everything where this uvicorn is not one that we know.
 """
 
 import asyncio
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any
 from urllib.parse import unquote
 
@@ -39,11 +39,6 @@ class Cycle(RequestResponseCycle):
     chunked_encoding = None
     expected_content_length = 0
     body: bytes | bytearray  # type: ignore[assignment]  # uvicorn's own only takes bytes of it
-    task: "asyncio.Task[None]"
-    """What serves it, where `serve` does."""
-    listed: Listed = ()
-    names: dict[bytes, bytes] | None = None
-    """The headers as they are listed, and by their names, where those are known and each is there once."""
     _event: asyncio.Event | None = None
 
     transport: Any = property(lambda self: self.protocol.transport)
@@ -87,13 +82,6 @@ class Cycle(RequestResponseCycle):
         if self.protocol.flow.read_paused:
             self.protocol.flow.resume_reading()
         return body if type(body) is bytes else bytes(body)
-
-    def known_headers(self, listed: Listed) -> dict[bytes, bytes] | None:
-        """Return the headers in a scope by their names if they are those of the request, and known; otherwise None.
-
-        An application may have changed the headers in the scope.
-        """
-        return self.names if self.names is not None and listed == self.listed else None
 
     async def receive(self) -> ASGIReceiveEvent:
         """Return what has come of the body, or wait for it."""
@@ -149,31 +137,6 @@ class Cycle(RequestResponseCycle):
                 connection.transport.close()
             connection.on_response_complete()
         return True
-
-    async def serve(self, app: Any, tasks: "set[asyncio.Task[None]]") -> None:
-        """Serve the request with an application; what that does wrong is dealt with as uvicorn does.
-
-        The request is one of the server's tasks until it ends.
-        """
-        failure: BaseException | None = None
-        result = None
-        try:
-            result = await app(self.scope, self.receive, self.send)
-        except BaseException as error:
-            failure = error
-        try:
-            if failure is not None or result is not None or not self.response_complete:
-                await self.run_asgi(partial(_end_as, failure, result))
-        finally:
-            failure = None  # which refers to this frame
-            tasks.discard(self.task)
-
-
-async def _end_as(failure: BaseException | None, result: Any, *_: Any) -> Any:
-    """End as an application did."""
-    if failure is not None:
-        raise failure
-    return result
 
 
 def respond_whole(cycle: RequestResponseCycle, status: int, kind: bytes, body: bytes, headers: Listed = ()) -> bool:
@@ -260,16 +223,12 @@ def take_body(cycle: RequestResponseCycle) -> bytes | None:
     return bytes(body)
 
 
-def _unknown(cycle: Any, listed: Listed) -> None:
-    """Return None, since nothing is known of uvicorn's own requests."""
-
-
 def shortcuts_of(cycle: type) -> Shortcuts | None:
     """Return the shortcuts of a class of requests: uvicorn's, or ours."""
-    if cycle is Cycle:
-        return Shortcuts(Cycle.known_headers, Cycle.take_body, Cycle.respond_whole, Cycle.write_part)
+    if issubclass(cycle, Cycle):
+        return Shortcuts(Cycle.take_body, Cycle.respond_whole, Cycle.write_part)
     if cycle is RequestResponseCycle and is_known(HttpToolsProtocol, RequestResponseCycle):
-        return Shortcuts(_unknown, take_body, respond_whole, write_part)
+        return Shortcuts(take_body, respond_whole, write_part)
     return None
 
 

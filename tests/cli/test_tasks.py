@@ -3,7 +3,6 @@
 import json
 import sys
 from collections.abc import Iterator
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -150,7 +149,7 @@ def test_a_mistyped_file_is_said_and_not_made(tmp_path: Path) -> None:
 
 def test_a_list_sends_nothing_to_the_terminal_but_text(monkeypatch: pytest.MonkeyPatch) -> None:
     nasty = "a\x1b[2J\x9b31m\x7f\u202eb\n\u2066"
-    given = {field.name: 0.0 for field in fields(TaskRow)}
+    given = dict.fromkeys(TaskRow._fields, 0.0)
     texts = dict.fromkeys(("name", "message", "caller"), nasty) | {"id": "t-1", "status": "working", "lease": ""}
     row = TaskRow(**given | texts)  # type: ignore[arg-type]
     monkeypatch.setattr(sys.modules["mrtr_server.cli.stored"], "_run", lambda *_: [row])

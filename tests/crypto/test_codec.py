@@ -5,8 +5,10 @@ import multiprocessing
 import os
 import random
 import string
+import subprocess
 import sys
 from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from hashlib import shake_128
@@ -252,6 +254,25 @@ class TestSealedCodec(CodecContract):
 
     def test_no_payload_is_sealed_to_the_same_token_twice(self, codec: Codec) -> None:
         assert len({decode(codec.seal(b"payload"))[5:29] for _ in range(1000)}) == 1000
+
+    def test_a_derived_key_seals_256_tokens_at_most(self) -> None:
+        codecs = [SealedCodec(KeyRing([A]), purpose) for purpose in ("state", "row")]
+        with ThreadPoolExecutor(8) as threads:
+            sealed = list(threads.map(lambda number: codecs[number % 2].seal(b""), range(10_000)))
+        nonces = [decode(token)[5:29] for token in sealed]
+        assert len(set(nonces)) == 10_000
+        assert 40 <= len(first := Counter(nonce[:12] for nonce in nonces)) < 10_000
+        assert max(first.values()) <= 256
+        assert len({nonce[12:] for nonce in nonces}) == 10_000
+
+    def test_a_forked_process_derives_a_key_of_its_own(self) -> None:
+        program = (
+            "import os; from mrtr_server import KeyRing, SealedCodec; codec = SealedCodec(KeyRing([bytes(32)]))\n"
+            "codec.seal(b''); child = os.fork(); child and os.waitpid(child, 0); print(codec.seal(b''), flush=True)"
+        )
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+        parent, child = (decode(token)[5:17] for token in done.stdout.split())
+        assert parent != child
 
     def test_nothing_is_compressed(self, codec: Codec) -> None:
         # A secret beside what a client chooses would show in the length otherwise.

@@ -2,6 +2,7 @@
 
 import ast
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ DATABASES_SAY = {"too many connections", "too many clients", "disk is full"}
 """Words of SQLite and PostgreSQL, for which the code has a hint."""
 
 
+@cache
 def texts() -> set[str]:
     """Return all texts of the code, each put together from its parts."""
     found = set()
@@ -33,9 +35,6 @@ def texts() -> set[str]:
     return found
 
 
-TEXTS = texts()
-
-
 def test_there_are_lines() -> None:
     assert len(QUOTED) > 15
     assert set(QUOTED) >= DATABASES_SAY
@@ -43,4 +42,4 @@ def test_there_are_lines() -> None:
 
 @pytest.mark.parametrize("part", QUOTED)
 def test_each_is_logged_in_these_words(part: str) -> None:
-    assert any(part in text for text in TEXTS)
+    assert any(part in text for text in texts())

@@ -44,7 +44,7 @@ from mrtr_server.transport.requests import note_refusal
 from ..support.apps import Order
 
 CALL = Call(method="tools/call", params={}, target="pay", request_id=7)
-SURFACE = Surface({"name": "x", "version": "1"}, ["2026-07-28"], lambda tool: (), lambda tool: "forbidden")
+SURFACE = Surface({"name": "x", "version": "1"}, ["2026-07-28"], lambda tool: "forbidden")
 
 OUTCOMES = [
     Complete({"content": [{"type": "text", "text": "é\u2028"}], "isError": False}),

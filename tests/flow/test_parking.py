@@ -2,10 +2,12 @@
 
 import asyncio
 import gc
+import itertools
 import json
 from contextlib import suppress
 from typing import Any
 
+import anyio
 import pytest
 
 from mrtr_server import (
@@ -80,6 +82,79 @@ class TestRule5AnUnansweredAskParks:
             flow = AsyncClient(app).flow(target)
             assert set((await flow.start()).questions) == {"login", "sample"}, target
             assert (await flow.answer(login=accept(name="ann"), sample=sampled("Oslo"))).text == "ann Oslo"
+
+    async def test_a_branch_that_comes_to_its_ask_after_many_turns_is_waited_for(self, app: MRTRServer) -> None:
+        async def late(ctx: Context, after: asyncio.Event | None = None) -> str:
+            for _ in range(50):
+                await asyncio.sleep(0)
+            if after is not None:
+                after.set()
+            return (await ctx.sample("capital?")).text
+
+        async def behind(ctx: Context) -> str:
+            done = asyncio.Event()
+            said, _ = await asyncio.gather(late(ctx, done), done.wait())
+            return said
+
+        @app.tool
+        async def gathered(ctx: Context) -> str:
+            login, said = await asyncio.gather(ctx.elicit("who?", Login), late(ctx))
+            return f"{login.name} {said}"
+
+        @app.tool
+        async def grouped(ctx: Context) -> str:
+            async with asyncio.TaskGroup() as group:
+                login, said = group.create_task(ctx.elicit("who?", Login)), group.create_task(behind(ctx))
+            return f"{login.result().name} {said.result()}"
+
+        @app.tool
+        async def of_anyio(ctx: Context) -> str:
+            found: dict[str, Any] = {}
+
+            async def find(name: str, work: Any) -> None:
+                found[name] = await work
+
+            async with anyio.create_task_group() as group:
+                group.start_soon(find, "login", ctx.elicit("who?", Login))
+                group.start_soon(find, "said", late(ctx))
+            return f"{found['login'].name} {found['said']}"
+
+        @app.tool
+        async def waiting(ctx: Context) -> str:
+            login, said = asyncio.create_task(ctx.elicit("who?", Login)), asyncio.create_task(behind(ctx))
+            await asyncio.wait((login, said))
+            return f"{login.result().name} {said.result()}"
+
+        @app.tool
+        async def awaited(ctx: Context) -> str:
+            said = asyncio.create_task(late(ctx))
+            login = asyncio.create_task(ctx.elicit("who?", Login))
+            text = await said
+            return f"{(await login).name} {text}"
+
+        for target in ("gathered", "grouped", "of_anyio", "waiting", "awaited"):
+            flow = AsyncClient(app).flow(target)
+            assert set((await flow.start()).questions) == {"login", "sample"}, target
+            assert (await flow.answer(login=accept(name="ann"), sample=sampled("Oslo"))).text == "ann Oslo"
+
+    async def test_a_branch_that_never_comes_to_one_is_not(self, app: MRTRServer) -> None:
+        async def turn() -> None:
+            for _ in itertools.count():
+                await asyncio.sleep(0)
+
+        @app.tool
+        async def turning(ctx: Context) -> str:
+            await asyncio.gather(ctx.confirm("sure?"), turn())
+            return effect("after")
+
+        @app.tool
+        async def locked(ctx: Context) -> str:
+            one = asyncio.create_task(asyncio.Event().wait())
+            await asyncio.gather(ctx.confirm("sure?"), asyncio.gather(one, asyncio.wait((one,))))
+            return effect("after")
+
+        for target in ("turning", "locked"):
+            assert (await AsyncClient(app).flow(target).start()).questions == {"confirm": "sure?"}
 
     async def test_asks_of_one_call_come_in_order_or_by_name_and_not_both(
         self, app: MRTRServer, caplog: pytest.LogCaptureFixture

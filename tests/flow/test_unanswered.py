@@ -269,7 +269,12 @@ def test_only_what_came_without_a_state_has_answered_all_when_it_ends() -> None:
     for state, answers, begins_anew in cases:
         counter, call = Counter(most=1), call_of(session="one")
         counter.ask(call)
-        counter.asks.ended(call_of(session="one", state=state, answers=answers), ["it"])
+        nothing: Any = None
+        kept = states.States(
+            nothing, Limits(), audience="it", require_shared_store=nothing, unanswered=counter.asks, clock=nothing
+        )
+        ended = call_of(session="one", state=state, answers=answers)
+        kept.end(states.RoundContext(nothing, ended, nothing, {}, binding=["it"]))
         assert counter.admits(call) == begins_anew
 
 

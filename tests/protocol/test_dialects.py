@@ -271,7 +271,7 @@ def below(kind: type[RequestError]) -> set[type[RequestError]]:
 @pytest.fixture(params=[*DIALECTS, *ENCODINGS])
 def dialect(request: pytest.FixtureRequest) -> Dialect:
     return {**DIALECTS, **load_encodings()[0]}[request.param](
-        Surface({"name": "x", "version": "1"}, [VERSION], lambda tool: (), lambda tool: "forbidden")
+        Surface({"name": "x", "version": "1"}, [VERSION], lambda tool: "forbidden")
     )
 
 

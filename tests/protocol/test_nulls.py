@@ -115,6 +115,11 @@ class TestRequests:
             "({'a': None, '_meta': None}, None)"
         )
 
+    def test_of_a_long_message_are_absent(self, wire: Wire) -> None:
+        message = modern("tools/call", {"name": "echo", "arguments": {"data": {"a": "a" * 100_000}, "other": None}})
+        message["params"] |= {"inputResponses": None, "requestState": None}
+        assert wire.post(message).text.endswith("'}, None)")
+
     def test_what_must_be_there_is_missed(self, wire: Wire) -> None:
         assert wire.post(modern("tools/call", {"name": None}), {"Mcp-Name": None}).code in (-32602, -32020)
         assert wire.post(modern("completion/complete", {"ref": None, "argument": None})).code == -32602

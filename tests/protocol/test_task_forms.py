@@ -44,7 +44,6 @@ ID = "echo_dc792e24-01b5-4c0a-abcb-0559848ca3c5"
 SURFACE = Surface(
     {"name": "x", "version": "1"},
     [VERSION],
-    lambda tool: (),
     lambda tool: "optional" if tool == "book_dinner" else "forbidden",
 )
 HEARD = accept(input="Hello World!")

@@ -25,7 +25,8 @@ from mrtr_server import (
     TextContent,
     ToolResult,
 )
-from mrtr_server.protocol.dialect import write_result
+from mrtr_server.protocol.dialect import result_of_tool
+from mrtr_server.protocol.messages import Call
 
 from ..conftest import Serve
 from ..support.apps import strict
@@ -186,7 +187,8 @@ class TestResults:
     def test_of_tools_are_written_as_any_other_json(self, body: JSON) -> None:
         """A lone text, as most results are, is put together without a look at the rest."""
         whole = from_json(to_json(body, inf_nan_mode="null"))
-        assert from_json(b"{" + write_result(body) + b"}") == whole
+        written = result_of_tool(Call("tools/call", {}), body, b"", b"}}")
+        assert from_json(written) == {"jsonrpc": "2.0", "id": 0, "result": whole}
 
     def test_all_say_of_which_type_they_are_and_whose(self, wire: Wire) -> None:
         info = {PREFIX + "serverInfo": {"name": "strict", "version": "1.2.3"}}

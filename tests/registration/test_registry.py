@@ -1,22 +1,23 @@
 """Tools, prompts, resources and completions: how they are listed, found, and refused."""
 
 import asyncio
+import sys
 from collections.abc import Callable
 from functools import partial
-from typing import Annotated, Any
+from inspect import Parameter, Signature
+from typing import Annotated, Any, Literal, Tuple  # noqa: UP035  without a parameter it is another type
 
 import pytest
 from pydantic import Field
 
-from mrtr_server import Completion, Context, Header, Icon, Inputs, MRTRServer, SetupError, ToolAnnotations
+from mrtr_server import Completion, Context, Icon, Inputs, Lists, MRTRServer, SetupError, ToolAnnotations
 from mrtr_server.concurrency.threads import Threads
 from mrtr_server.flow.home import Home
 from mrtr_server.registration.inclusion import LISTINGS
-from mrtr_server.registration.options import ResourceOptions, ToolOptions
+from mrtr_server.registration.options import ResourceOptions
 from mrtr_server.registration.records import Completer, build_completer, build_resource
 from mrtr_server.registration.registry import Registry
-from mrtr_server.registration.tools import build_tool
-from mrtr_server.testing import Client
+from mrtr_server.testing import AsyncClient, Client
 
 from ..support.models import Login
 
@@ -183,6 +184,82 @@ class TestLists:
     def test_there_is_a_list_for_every_listing(self) -> None:
         registry = Registry(Home("x"))
         assert [dict(registry.records(listing)) for listing in LISTINGS] == [{}, {}, {}, {}]
+
+
+class TestManyTools:
+    @staticmethod
+    def steps(count: int) -> list[int]:
+        """Return how many Python functions a new tool, the list and a call take beside so many tools."""
+        app = MRTRServer("many", keys=[bytes(32)], lists=Lists(page_size=5))
+        steps = 0
+
+        def count_call(frame: object, event: str, argument: object) -> None:
+            nonlocal steps
+            steps += event == "call"
+
+        def tool(a: int, b: str = "x") -> dict[str, int]:
+            return {b: a}
+
+        async def scene() -> list[int]:
+            nonlocal steps
+            taken = []
+            async with AsyncClient(app) as client:
+                for number in range(count):
+                    app.tool(name=f"t{number}")(tool)
+                cursor = (await client.request("tools/list")).result["nextCursor"]
+                for number in range(count, count + 2):
+                    sys.setprofile(count_call)
+                    app.tool(name=f"t{number}")(tool)
+                    await client.request("tools/list")
+                    await client.request("tools/list", {"cursor": cursor})
+                    assert (await client.call(f"t{number}", a=1)).structured == {"x": 1}
+                    sys.setprofile(None)
+                    taken.append(steps)
+                    steps = 0
+            return taken
+
+        return asyncio.run(scene())
+
+    def test_one_more_costs_the_same_with_ten_and_with_a_thousand(self) -> None:
+        few, many = self.steps(10), self.steps(1000)
+        assert many[1] < few[1] + 100, (few, many)
+
+    def test_alike_types_are_told_apart(self, app: MRTRServer) -> None:
+        """Tools of one signature share what was compiled for it."""
+
+        def schema(annotation: Any, default: Any = Parameter.empty) -> Any:
+            def tool(**given: Any) -> None: ...
+
+            parameter = Parameter("it", Parameter.KEYWORD_ONLY, annotation=annotation, default=default)
+            tool.__signature__ = Signature([parameter])  # type: ignore[attr-defined]
+            name = f"t{len(listed(app, 'tools/list'))}"
+            app.tool(name=name)(tool)
+            return listed(app, "tools/list")[-1]["inputSchema"]["properties"]["it"]
+
+        alike: list[tuple[Any, dict[str, Any]]] = [
+            (int | str, {"anyOf": [{"type": "integer"}, {"type": "string"}]}),
+            (str | int, {"anyOf": [{"type": "string"}, {"type": "integer"}]}),
+            (Literal[1], {"const": 1, "type": "integer"}),
+            (Literal[True], {"const": True, "type": "boolean"}),
+            (Tuple, {"items": {}, "type": "array"}),  # noqa: UP006
+            (tuple[()], {"maxItems": 0, "minItems": 0, "type": "array"}),
+            (Annotated[int, Field(ge=1)], {"minimum": 1, "type": "integer"}),
+            (Annotated[int, Field(ge=2)], {"minimum": 2, "type": "integer"}),
+            (list[Literal[1]], {"items": {"const": 1, "type": "integer"}, "type": "array"}),
+            (list[Literal[True]], {"items": {"const": True, "type": "boolean"}, "type": "array"}),
+        ]
+        for annotation, expected in alike * 2:
+            assert schema(annotation) == expected
+        for default in (1, True, 1, 1.0):
+            assert schema(Any, default) == {"default": default}
+            assert type(schema(Any, default)["default"]) is type(default)
+
+    def test_what_is_refused_is_refused_of_each(self, app: MRTRServer) -> None:
+        def tool(it: Callable[[], None]) -> None: ...
+
+        for name in ("one", "two"):
+            with pytest.raises(SetupError, match=f"{name}: a client can't fill parameter 'it'"):
+                app.tool(name=name)(tool)
 
 
 class TestNames:
@@ -373,13 +450,3 @@ class TestCompletions:
         app.completion("city", resource="weather")(lambda value: [])
         with pytest.raises(SetupError, match="already"):
             app.completion("city", prompt="weather")(lambda value: [])
-
-
-class TestHeaderParameters:
-    def test_a_gateway_s_headers_are_known_by_tool(self) -> None:
-        def get_weather(region: Annotated[str, Header("Region")]) -> None: ...
-
-        registry = Registry(Home("x"))
-        registry.add_tool(build_tool(get_weather, ToolOptions(), Home("x")))
-        assert [parameter.header for parameter in registry.header_parameters("get_weather")] == ["mcp-param-region"]
-        assert registry.header_parameters("unknown") == ()

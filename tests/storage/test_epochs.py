@@ -4,7 +4,6 @@ import asyncio
 import logging
 import shutil
 from collections.abc import AsyncIterator, Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -208,7 +207,7 @@ class TestTasks:
         ended = task_row(id=in_epoch("another", "fedcba9876543210" * 3), status="completed")
         # As if they had come in this store's own epoch; then they are called what they are.
         for each in (row, ended):
-            mine = replace(each, id=in_epoch(await store.epoch(), each.id.replace("-another-", "")))
+            mine = each._replace(id=in_epoch(await store.epoch(), each.id.replace("-another-", "")))
             assert await store.add_task(mine)
             await store.database.execute(
                 "UPDATE mrtr_tasks SET id = :id WHERE id = :mine", {"id": each.id, "mine": mine.id}

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -30,7 +29,7 @@ def clock() -> Clock:
 def task(clock: Clock, id: str, **more: Any) -> TaskRow:
     now = clock()
     made = TaskRow(id, "owner", "act", "working", "", now, now, 60, 1, now + 50, now + 100, b"call", b"journal")
-    return replace(made, **more)
+    return made._replace(**more)
 
 
 def claim(store: InProcessStore, most: int = 10, **more: Any) -> Any:
@@ -208,7 +207,7 @@ class TestTasks:
         row = task(clock, "one")
         await store.add_task(row)
         changed = await store.change_task(row, seconds=5, lease="mine", message="hello")
-        assert changed == replace(row, lease="mine", leased_until=clock() + 5, message="hello", version=1)
+        assert changed == row._replace(lease="mine", leased_until=clock() + 5, message="hello", version=1)
         assert await store.change_task(row, message="late") is None
         assert store._usage.all.bytes == OVERHEAD + 16
 

@@ -3,7 +3,6 @@
 import asyncio
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import astuple
 from types import SimpleNamespace
 from typing import Any
 
@@ -137,7 +136,7 @@ class TestWhoWaitsForTasks:
     async def test_does_not_wait_where_a_claim_got_all_that_it_wanted(self, played: Played) -> None:
         played.connect()
         for claimed, most, waits in ((2, 2, False), (1, 2, True), (0, 0, True)):
-            played.returned["claim_tasks"] = [astuple(task_row()) for _ in range(claimed)]
+            played.returned["claim_tasks"] = [tuple(task_row()) for _ in range(claimed)]
             await played.store.claim_tasks("lease", seconds=30, most=most, tools=TOOLS)
             before = played.passed
             await played.wait(1)

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any, cast
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -409,7 +410,7 @@ class TestPostgreSQL:
         return postgresql.url(await postgresql.new_database())
 
     async def test_a_server_that_was_away_takes_nothing_with_it(
-        self, stores: list[SQLStore], postgresql: PostgreSQL, caplog: pytest.LogCaptureFixture
+        self, url: str, stores: list[SQLStore], postgresql: PostgreSQL, caplog: pytest.LogCaptureFixture
     ) -> None:
         publishing, fanout = (store.fanout() for store in stores)
         subscription = await listener(fanout, TOOLS, PROMPTS)
@@ -433,7 +434,9 @@ class TestPostgreSQL:
                 pass
         for store in stores:
             await store.close()
-        assert len([each for each in caplog.messages if "Changes do not reach other replicas" in each]) == 2
+        own = [record for record in caplog.records if f"{urlsplit(url).path} " in record.getMessage()]
+        assert len(own) == 2
+        assert all("Changes do not reach other replicas" in record.getMessage() for record in own)
         assert {record.levelno for record in caplog.records} == {logging.WARNING}
 
     async def test_a_process_has_one_connection_for_it(self, postgresql: PostgreSQL) -> None:

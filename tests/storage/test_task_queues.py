@@ -18,7 +18,7 @@ class Queues:
         self.queues = TaskQueues(self.tasks)
 
     def add(self, id: str, caller: str = "", tool: str = "a", updated: float = 0.0, **more: float | str) -> None:
-        row = replace(ROW, id=id, caller=caller, name=tool, updated=updated, **more)  # type: ignore[arg-type]
+        row = ROW._replace(id=id, caller=caller, name=tool, updated=updated, **more)  # type: ignore[arg-type]
         self.tasks[id] = row
         self.queues.add(row)
 
@@ -88,11 +88,11 @@ def test_only_what_waits_since_then_is_taken() -> None:
     queues.add("held", leased_until=NOW + 1)
     queues.add("free", leased_until=NOW)
     queues.add("changed", updated=1.0)
-    queues.tasks["changed"] = replace(queues.tasks["changed"], updated=2.0)
+    queues.tasks["changed"] = queues.tasks["changed"]._replace(updated=2.0)
     queues.add("gone")
     del queues.tasks["gone"]
     assert queues.next() == ["free"]
-    queues.tasks["held"] = replace(queues.tasks["held"], leased_until=0.0)
+    queues.tasks["held"] = queues.tasks["held"]._replace(leased_until=0.0)
     assert queues.next() == [], "its entry was dropped; it is queued again when its lease ends"
 
 
@@ -123,12 +123,12 @@ def test_a_claim_looks_at_so_many_callers_and_the_next_one_at_the_others() -> No
 
 
 def test_a_row_says_what_its_client_may_see_of_it_and_what_the_log_calls_it() -> None:
-    row = replace(ROW, id="0123456789abcdef", message="soon", questions=b"12", outcome=b"345678")
+    row = ROW._replace(id="0123456789abcdef", message="soon", questions=b"12", outcome=b"345678")
     assert row.visible_bytes == 12
     named = in_epoch("epoch", row.id)
     ids = [row.id, f"task-{row.id}", named, f"task-{named}"]
-    assert {replace(row, id=id).reference for id in ids} == {"01234567"}
-    assert [replace(row, id=id).epoch for id in ids] == ["", "", "epoch", "epoch"]
+    assert {row._replace(id=id).reference for id in ids} == {"01234567"}
+    assert [row._replace(id=id).epoch for id in ids] == ["", "", "epoch", "epoch"]
 
 
 def test_a_row_that_nobody_has_had_says_so() -> None:

@@ -8,7 +8,6 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import suppress
-from dataclasses import fields, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
@@ -99,7 +98,7 @@ class TaskContract:
         ]
         await bench.add(owner="bob", created=now + 9)
         await bench.add(owner="", created=now + 9)
-        newest = [replace(row, call=b"", journal=b"") for row in rows[::-1]]
+        newest = [row._replace(call=b"", journal=b"") for row in rows[::-1]]
         listed = await bench.another.list_owned_tasks("ann", before=(math.inf, ""), most=3, most_bytes=10**6)
         assert listed == newest[:3]
         before = (listed[-1].created, listed[-1].id)
@@ -149,7 +148,7 @@ class TaskContract:
     async def test_a_change_gives_the_next_version(self, bench: TaskStoreBench) -> None:
         row = await bench.add()
         changed = await bench.store.change_task(row, status="input_required", journal=b"more", message="")
-        assert changed == replace(row, status="input_required", journal=b"more", message="", version=1)
+        assert changed == row._replace(status="input_required", journal=b"more", message="", version=1)
         assert await bench.found(row) == changed
         again = await bench.another.change_task(changed, status="completed", outcome=b"done", updated=row.updated + 1)
         assert again is not None
@@ -174,12 +173,12 @@ class TaskContract:
     async def test_every_field_but_the_id_can_be_changed(self, bench: TaskStoreBench) -> None:
         row = await bench.add()
         changes: dict[str, Any] = {
-            field.name: value * 2 if isinstance(value := getattr(row, field.name), float) else type(value)(value)
-            for field in fields(TaskRow)
-            if field.name not in ("id", "version")
+            name: value * 2 if isinstance(value, float) else type(value)(value)
+            for name, value in row._asdict().items()
+            if name not in ("id", "version")
         } | {"owner": "other", "status": "failed", "lease": "lease", "attempts": 9, "outcome": b"outcome"}
         changed = await bench.store.change_task(row, **changes)
-        assert changed == replace(row, **changes, version=1)
+        assert changed == row._replace(**changes, version=1)
         assert await bench.found(row) == changed
 
     async def test_a_message_may_hold_whatever_a_handler_says(self, bench: TaskStoreBench) -> None:
@@ -192,7 +191,7 @@ class TaskContract:
     async def test_a_claim_gives_the_task_with_a_lease(self, bench: TaskStoreBench) -> None:
         row = await bench.add()
         (claimed,) = await bench.claim("mine", seconds=30)
-        assert claimed == replace(row, lease="mine", leased_until=claimed.leased_until, attempts=1, version=1)
+        assert claimed == row._replace(lease="mine", leased_until=claimed.leased_until, attempts=1, version=1)
         assert claimed.leased_until > row.created + 20
         assert await bench.found(row) == claimed
         assert await bench.another.claim_tasks("other", seconds=30, most=10, tools=TOOLS) == []
@@ -232,7 +231,7 @@ class TaskContract:
         row = task_row(lease="mine", attempts=1)
         assert await bench.store.add_task(row, seconds=5) is True
         found = await bench.found(row)
-        assert found == replace(row, leased_until=found.leased_until)
+        assert found == row._replace(leased_until=found.leased_until)
         assert await bench.claim("other") == []
         assert await bench.store.renew_tasks("mine", [row.id], seconds=10) == {row.id}
         await bench.pass_time(6)
@@ -245,14 +244,14 @@ class TaskContract:
         row = await bench.add(status="input_required")
         taken = await bench.store.change_task(row, status="working", lease="mine", attempts=1, seconds=5)
         assert taken is not None
-        assert (await bench.found(row)) == taken == replace(row, **LEASED, leased_until=taken.leased_until)
+        assert (await bench.found(row)) == taken == row._replace(**LEASED, leased_until=taken.leased_until)
         assert await bench.claim("other") == []
         await bench.pass_time(6)
         assert len(await bench.claim("other")) == 1
 
     async def test_one_that_is_there_already_is_not_added_again(self, bench: TaskStoreBench) -> None:
         row = await bench.add()
-        assert await bench.another.add_task(replace(row, lease="mine", journal=b"other"), seconds=5) is False
+        assert await bench.another.add_task(row._replace(lease="mine", journal=b"other"), seconds=5) is False
         assert await bench.found(row) == row
 
     async def test_only_what_works_is_claimed_in_time_or_not(self, bench: TaskStoreBench) -> None:
@@ -556,7 +555,7 @@ class TestInProcessTasks(TaskContract):
         clock.now = row.expires
         assert await store.find_task(row.id) is None
         assert await store.change_task(row, message="late") is None
-        assert await store.add_task(replace(row, expires=row.expires + 10))
+        assert await store.add_task(row._replace(expires=row.expires + 10))
 
     async def test_a_task_that_asks_again_and_again_leaves_nothing_behind(self) -> None:
         store = InProcessStore(clock := Clock())
@@ -583,7 +582,7 @@ class SQLContract(TaskContract):
             columns = [line.split()[0] for line in made.splitlines()[1:-1]]
             added = [each.split()[5] for each in statements if each.startswith("ALTER TABLE mrtr_tasks ADD COLUMN")]
             others = {"PRIMARY", "blocks", "shard", "writer"}
-            assert {*columns, *added} - others == {field.name for field in fields(TaskRow)}
+            assert {*columns, *added} - others == {*TaskRow._fields}
 
     async def test_every_search_has_an_index(self, bench: TaskStoreBench) -> None:
         assert isinstance(bench.store, SQLStore)
@@ -666,7 +665,7 @@ class SQLContract(TaskContract):
         monkeypatch.setattr(bench.store.database, "execute", execute_twice)
         row = await bench.add()
         changed = await bench.store.change_task(row, status="input_required", journal=b"once")
-        assert changed == replace(row, status="input_required", journal=b"once", version=1)
+        assert changed == row._replace(status="input_required", journal=b"once", version=1)
         assert await bench.found(row) == changed
         assert await bench.rows() == 1
 
@@ -925,7 +924,7 @@ class Model(RuleBasedStateMachine):
         present = self.alive(row.id)
         expected = None
         if present is not None and present.version == row.version:
-            expected = replace(present, **(changes | leased), version=row.version + 1)
+            expected = present._replace(**(changes | leased), version=row.version + 1)
         assert self.do(self.store.change_task(row, seconds=seconds if lease else None, **changes)) == expected
         if expected is not None:
             self.keep(expected)
@@ -939,7 +938,7 @@ class Model(RuleBasedStateMachine):
             if self.alive(row.id) and row.status == "working" and row.leased_until <= now
         ]
         expected = [
-            replace(row, lease=lease, leased_until=now + seconds, attempts=row.attempts + 1, version=row.version + 1)
+            row._replace(lease=lease, leased_until=now + seconds, attempts=row.attempts + 1, version=row.version + 1)
             for row in sorted(free, key=lambda row: row.updated)[:most]
         ]
         assert self.do(self.store.claim_tasks(lease, seconds=seconds, most=most, tools=TOOLS)) == expected
@@ -953,7 +952,7 @@ class Model(RuleBasedStateMachine):
         assert self.do(self.store.renew_tasks(lease, list(self.rows), seconds=seconds)) == held
         for row in taken:
             if row.status in ("working", "cancelled"):
-                self.rows[row.id] = replace(row, leased_until=self.clock.now + seconds)
+                self.rows[row.id] = row._replace(leased_until=self.clock.now + seconds)
             assert self.do(self.store.holds_task(lease, row.id)) == (row.status == "working")
 
     @rule()

@@ -19,7 +19,6 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, closing, contextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 from secrets import token_hex
 from typing import Any
@@ -291,7 +290,7 @@ def task_row(**given: Any) -> TaskRow:
     """Make a task that lives for an hour, but for what is given."""
     now = time.time()
     row = TaskRow(token_hex(16), "me", "tool", "working", "", now, now, 3600, 1, now + 1800, now + 3600, b"call", b"")
-    return replace(row, **given)
+    return row._replace(**given)
 
 
 async def _claim(url: str, tasks: int) -> list[str]:

@@ -14,9 +14,9 @@ import pytest
 
 from ..support.serving import ROOT
 
-pytestmark = pytest.mark.alone
-
 SECONDS, CLIENTS, TASKS = 6, 40, 80
+
+BUSY = pytest.mark.alone  # it keeps all CPUs busy
 
 
 def run(*arguments: str) -> dict[str, Any]:
@@ -36,16 +36,19 @@ def chaos(*arguments: str) -> dict[str, Any]:
     return report
 
 
+@BUSY
 def test_sigterm_loses_and_repeats_nothing_without_any_store() -> None:
     report = chaos("--signal", "term")
     assert report["terminated"] > 0
     assert report["duplicated_effects"] == 0
 
 
+@BUSY
 def test_sigkill_loses_no_flow() -> None:
     assert chaos("--signal", "kill")["killed"] > 0
 
 
+@BUSY
 def test_sigkill_repeats_nothing_that_gave_its_key_where_states_are_for_single_use() -> None:
     report = chaos("--signal", "both", "--single-use")
     assert report["killed"] + report["terminated"] > 0
@@ -53,6 +56,7 @@ def test_sigkill_repeats_nothing_that_gave_its_key_where_states_are_for_single_u
     assert report["duplicated_keyed_effects"] == 0
 
 
+@BUSY
 @pytest.mark.parametrize(("database", "struck"), [("sqlite", "kill"), ("postgresql", "both")])
 def test_no_open_call_is_lost_whose_client_comes_back(database: str, struck: str) -> None:
     """An answer that was lost with its server is counted apart."""
@@ -64,6 +68,7 @@ def test_no_open_call_is_lost_whose_client_comes_back(database: str, struck: str
     assert report["keyed_effects"] >= report["flows_finished"] > report["flows_started"] / 2
 
 
+@BUSY
 @pytest.mark.parametrize("database", ["sqlite", "postgresql"])
 def test_no_task_is_lost_and_no_recorded_step_runs_again(database: str) -> None:
     report = run("--tasks", str(TASKS), "--database", database, "--signal", "both")

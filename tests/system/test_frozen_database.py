@@ -18,8 +18,6 @@ from ..support.handshake import Handshake
 from ..support.pgbouncer import running_pgbouncer
 from ..support.serving import KEYS, TIMEOUT, in_process, wait_until
 
-pytestmark = pytest.mark.alone
-
 DOCUMENTED = 10.0
 """How long a request waits for its store, in seconds (docs/database.md)."""
 SLACK = 3.0

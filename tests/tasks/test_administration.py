@@ -3,7 +3,6 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -79,8 +78,7 @@ async def test_a_retried_task_has_all_its_time_and_attempts_again(bench: Adminis
     assert before <= new.created == new.updated <= after
     assert new.deadline == new.created + failed.ttl
     assert new.expires - new.created == pytest.approx(failed.expires - failed.created)
-    same = replace(
-        failed,
+    same = failed._replace(
         id=new.id,
         status="working",
         message="",

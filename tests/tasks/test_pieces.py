@@ -5,7 +5,6 @@ import json
 import logging
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import AsyncExitStack
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -315,7 +314,7 @@ class TestWhatIsKept:
     def prepared(self) -> None:
         self.store = Failing()
         self.pieces = TaskRecords(self.store, KeyRing([bytes(32)]), InProcessFanout(), Limits()).pieces
-        fields: JSON = dict.fromkeys(TaskRow.__dataclass_fields__, "")
+        fields: JSON = dict.fromkeys(TaskRow._fields, "")
         self.row = TaskRow(**{**fields, "id": "t", "owner": "o", "name": "story", "created": 0.0, "ttl": 60.0})
 
     def writer(self) -> PieceWriter:
@@ -431,7 +430,7 @@ class TestWhatIsKept:
         self, ttl: float, seconds: float
     ) -> None:
         pieces = TaskRecords(self.store, KeyRing([bytes(32)]), InProcessFanout(), Limits(), clock=lambda: 200.0).pieces
-        await pieces.keep(replace(self.row, caller="ann", ttl=ttl), [self.piece(0)])
+        await pieces.keep(self.row._replace(caller="ann", ttl=ttl), [self.piece(0)])
         assert self.store.kept_for == [(seconds, "ann")]
 
     async def test_does_not_grow_while_it_waits(self) -> None:

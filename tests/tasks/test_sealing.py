@@ -151,7 +151,7 @@ class TestARequestThatIsKept:
         """Return a call as a server reads it that another one has kept."""
         here, there = (SealedTasks(KeyRing([OLD]), Limits(), name) for name in (audience, read_by))
         row = task_row()
-        return there.unseal_call(replace(row, call=here.seal_call(RowBinding(row.id, row.owner), call)))
+        return there.unseal_call(row._replace(call=here.seal_call(RowBinding(row.id, row.owner), call)))
 
     def test_has_what_its_handler_may_need_and_nothing_else(self) -> None:
         assert self.kept(self.CALL) == replace(
@@ -221,7 +221,7 @@ class TestAJournal:
 
     def test_opens_as_long_as_its_task_lives_however_long_a_flow_may_take_in_rounds(self) -> None:
         sealed = SealedTasks(KeyRing([OLD]), Limits(flow_seconds=60))
-        row = replace(self.row, journal=sealed.seal_journal(self.binding, Journal(1.0), 100.0))
+        row = self.row._replace(journal=sealed.seal_journal(self.binding, Journal(1.0), 100.0))
         assert sealed.unseal_journal(row, 1e6).started == 1.0
 
 

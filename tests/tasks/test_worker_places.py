@@ -2,7 +2,6 @@
 
 import time
 from contextlib import ExitStack, suppress
-from dataclasses import replace
 
 import pytest
 
@@ -57,7 +56,7 @@ def test_tools_without_a_limit_are_claimed_together_and_may_run_in_every_place()
 
 
 def row_of(caller: str) -> TaskRow:
-    return replace(task_of("a"), caller=caller)
+    return task_of("a")._replace(caller=caller)
 
 
 def shared(count: int, *running: str, share: float = 0.5) -> WorkerPlaces:

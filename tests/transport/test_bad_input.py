@@ -41,6 +41,9 @@ from ..support.wire import problems as official_problems
 
 PLAIN = {"Content-Type": "application/json"}
 
+SHORT_AND_LONG = (0, 40_000)
+"""How long a body is at least, in bytes: long ones are looked at in another way."""
+
 PARSE_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, INVALID_PARAMS, INTERNAL = -32700, -32600, -32601, -32602, -32603
 HEADER_MISMATCH, MISSING_CAPABILITY, UNSUPPORTED_VERSION = -32020, -32021, -32022
 DECLINED = -31001
@@ -128,11 +131,12 @@ def test_half_of_a_character_is_one_that_is_unknown(wire: Wire, half: bytes, dia
     ],
     ids=lambda number: number[:12],
 )
+@pytest.mark.parametrize("length", SHORT_AND_LONG)
 @pytest.mark.parametrize("dialect", ["modern", "draft"])
-def test_numbers_that_are_not_finite_are_a_parse_error(wire: Wire, number: str, dialect: str) -> None:
+def test_numbers_that_are_not_finite_are_a_parse_error(wire: Wire, number: str, dialect: str, length: int) -> None:
     make = modern if dialect == "modern" else request
     message = make("tools/call", {"name": "add", "arguments": {"a": "NUMBER"}})
-    body = json.dumps(message).replace('"NUMBER"', number).encode()
+    body = json.dumps(message).replace('"NUMBER"', number).encode().ljust(length)
     headers = {**PLAIN, **(mirrored(message) if dialect == "modern" else {})}
     readable = "N" not in number and "I" not in number
     refused(wire.send(body, headers), 400, PARSE_ERROR, 1 if readable else None)
@@ -603,10 +607,11 @@ def test_a_body_of_just_the_limit_is_read(wire: Wire) -> None:
     assert wire.send(iter([body[:100], body[100:]]), PLAIN).status == 200
 
 
+@pytest.mark.parametrize("length", SHORT_AND_LONG)
 @pytest.mark.parametrize("dialect", ["modern", "draft"])
-def test_json_that_nests_deeper_than_the_limit_is_refused(wire: Wire, dialect: str) -> None:
+def test_json_that_nests_deeper_than_the_limit_is_refused(wire: Wire, dialect: str, length: int) -> None:
     make = modern if dialect == "modern" else request
-    message = make("tools/call", {"name": "add", "arguments": {"a": 1}, "more": "NESTED"})
+    message = make("tools/call", {"name": "add", "arguments": {"a": 1}, "long": "x" * length, "more": "NESTED"})
 
     def send(depth: int, opening: str = '{"x":[', closing: str = "]}") -> Reply:
         """The message and its params are two levels; each pair of brackets is two more."""

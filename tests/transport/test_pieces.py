@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from mrtr_server import Context, MRTRServer
-from mrtr_server.transport.response_writer import BACKLOG_BYTES
+from mrtr_server.transport.event_stream import BACKLOG_BYTES
 
 from ..support.direct import Exchange, exchange, headers_for, scope_of
 from ..support.serving import TIMEOUT, in_thread, wait_until

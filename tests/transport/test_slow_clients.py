@@ -17,7 +17,7 @@ from starlette.routing import Mount
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mrtr_server import Context, Limits, MRTRServer
-from mrtr_server.transport.response_writer import BACKLOG_BYTES
+from mrtr_server.transport.event_stream import BACKLOG_BYTES
 
 from ..support.direct import Exchange, headers_for, scope_of
 from ..support.serving import TIMEOUT, in_thread, wait_until

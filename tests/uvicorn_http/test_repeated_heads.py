@@ -9,10 +9,10 @@ import time
 from typing import Any
 
 import pytest
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from mrtr_server import MRTRServer
-from mrtr_server.asgi_server import find_direct
+from mrtr_server import Context, MRTRServer
 from mrtr_server.uvicorn_http import heads
 from mrtr_server.uvicorn_http.heads import LESSONS, LONGEST_HEAD, MOST_HEADS
 from mrtr_server.uvicorn_http.one_write import one_write
@@ -215,6 +215,25 @@ class TestWhatAnApplicationSees:
         assert not any(b"mine" in each for each in got)
         assert protocol.repeated == [False, True, True]
 
+    def test_of_a_request_is_its_own(self, protocol: Any) -> None:
+        server = MRTRServer("changing")
+
+        @server.tool(name="say")
+        async def change(text: str, ctx: Context) -> str:
+            request, again = ctx.request, ctx.request
+            assert request is not None
+            assert again is not None
+            before = getattr(request.state, "mark", "nothing")
+            request.state.mark = text
+            request.scope["headers"].append((b"x-mine", b"1"))
+            return f"{before} {again.state.mark} {request.headers['content-length']} {len(request.headers)}"
+
+        packets = [call("one"), call("and two"), call("three")]
+        got = both(protocol, packets, server)
+        assert protocol.repeated == [False, True, True]
+        for text, response in zip(("one", "and two", "three"), got, strict=True):
+            assert f'"nothing {text} {len(body_of(text))} 4"'.encode() in response
+
     def test_of_contexts_is_its_own(self, protocol: Any) -> None:
         mine: contextvars.ContextVar[str] = contextvars.ContextVar("mine", default="nothing")
 
@@ -403,34 +422,57 @@ class TestTheLog:
 class TestDirectCalls:
     """What stands around the application is left out only where it would do nothing."""
 
-    def test_are_for_a_server_that_is_called_as_it_comes(self) -> None:
-        assert find_direct(app) == app._serve_http
+    def test_leave_out_what_does_nothing(self, protocol: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        assert self.seen_by(ProxyHeadersMiddleware, protocol, monkeypatch) == 1
 
-    def test_are_not_for_what_is_called_in_another_way(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_leave_out_nothing_of_a_server_that_is_instrumented(
+        self, protocol: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        assert self.seen_by(MRTRServer, protocol, monkeypatch) == 3
+
+    def test_leave_out_no_other_way_to_call_a_server(self, protocol: Any) -> None:
+        seen = []
+
         class Around(MRTRServer):
-            async def __call__(self, scope: Any, receive: Any, send: Any) -> None: ...
+            async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+                seen.append(scope)
+                await super().__call__(scope, receive, send)
+
+        class PassingOn:
+            def __init__(self, served: Any) -> None:
+                self.served = served
+
+            def __getattr__(self, name: str) -> Any:
+                return getattr(self.served, name)
+
+            async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+                seen.append(scope)
+                await self.served(scope, receive, send)
 
         around = Around("around")
-        assert find_direct(around) is around
-        assert find_direct(see) is see
-
-        async def instrumented(self: Any, scope: Any, receive: Any, send: Any) -> None: ...
-
-        monkeypatch.setattr(MRTRServer, "__call__", instrumented)
-        assert find_direct(app) is app
+        around.tool(say)
+        for served in (around, PassingOn(app)):
+            seen.clear()
+            both(protocol, [A, A, LONGER], served, lifespan="off")
+            assert len(seen) == 6
 
     def test_leave_out_no_middleware_for_proxies_that_is_another(
         self, protocol: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(heads, "_PASSES_ON", False)
-        calls = []
+        assert self.seen_by(ProxyHeadersMiddleware, protocol, monkeypatch) == 3
 
-        def find(served: Any) -> Any:
-            calls.append(type(served).__name__)
-            return served
+    def seen_by(self, kind: Any, protocol: Any, monkeypatch: pytest.MonkeyPatch) -> int:
+        """Return how many of three requests are seen by a class that is instrumented."""
+        seen, plain = [], kind.__call__
 
-        monkeypatch.setattr(heads, "find_direct", find)
+        async def instrumented(self: Any, scope: Any, receive: Any, send: Any) -> None:
+            if scope["type"] == "http":
+                seen.append(scope)
+            await plain(self, scope, receive, send)
+
+        monkeypatch.setattr(kind, "__call__", instrumented)
         with in_thread(app, http=protocol) as port:
-            converse(port, [A, A])
-        assert calls == ["ProxyHeadersMiddleware"]
-        assert protocol.repeated == [False, True]
+            converse(port, [A, A, LONGER])
+        assert protocol.repeated[-3:] == [False, True, True]
+        return len(seen)

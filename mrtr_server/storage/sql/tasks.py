@@ -2,7 +2,6 @@
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import fields, replace
 from itertools import repeat
 from secrets import token_hex
 from typing import Any
@@ -37,7 +36,6 @@ LOOKS = 3
 """How often to try what was refused for a reason that was gone at the next look."""
 FULL_AND_THEN_NOT = f"The store was full in {LOOKS} attempts, but had room when it was checked in between"
 
-FIELDS = tuple(each.name for each in fields(TaskRow))
 FREEING = frozenset({"status", "lease", "leased_until"})
 """The fields whose change may leave a task to be claimed."""
 
@@ -57,7 +55,7 @@ class SQLTasks(TaskStore):
 
     @override
     async def add_task(self, row: TaskRow, *, seconds: float = 0.0, quota: Quota = ANY) -> bool:
-        given = {**_fields(row), "message": _storable(row.message), "seconds": seconds, "writer": token_hex(8)}
+        given = {**row._asdict(), "message": _storable(row.message), "seconds": seconds, "writer": token_hex(8)}
         given |= budget(quota, quota.tasks) | {"caller": row.caller, "epoch": row.epoch}
         await self._sweep()
         for _ in range(LOOKS):
@@ -154,13 +152,13 @@ class SQLTasks(TaskStore):
     async def change_task(self, row: TaskRow, *, seconds: float | None = None, **changes: Any) -> TaskRow | None:
         if "message" in changes:
             changes["message"] = _storable(changes["message"])
-        changed = replace(row, **changes, version=row.version + 1)
-        given = {**_fields(changed), "before": row.version, "writer": token_hex(8), "seconds": seconds}
+        changed = row._replace(**changes, version=row.version + 1)
+        given = {**changed._asdict(), "before": row.version, "writer": token_hex(8), "seconds": seconds}
         statement = self._change_statement(frozenset(changes), leases=seconds is not None)
         found = await self.database.execute(statement, given)
         if not found:
             return None
-        changed = replace(changed, leased_until=found[0][0])  # the version stays while a lease is renewed
+        changed = changed._replace(leased_until=found[0][0])  # the version stays while a lease is renewed
         if changed.status == "working" and seconds is None and not FREEING.isdisjoint(changes):
             self._wake()
         return changed
@@ -272,10 +270,6 @@ class SQLTasks(TaskStore):
     def _on_gap(self) -> None:
         self._has_missed = True
         self._wakes.set()
-
-
-def _fields(row: TaskRow) -> dict[str, Any]:
-    return {field: getattr(row, field) for field in FIELDS}
 
 
 def budget(quota: Quota, most: int) -> dict[str, Any]:

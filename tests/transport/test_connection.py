@@ -7,7 +7,10 @@ from typing import Any
 import pytest
 from starlette.types import Message
 
-from mrtr_server.transport.response_writer import SLICE, ResponseWriter
+from mrtr_server import Limits
+from mrtr_server.flow.admission import Admission
+from mrtr_server.transport.connection import Connection
+from mrtr_server.transport.event_stream import SLICE
 
 pytestmark = pytest.mark.anyio
 
@@ -16,8 +19,8 @@ async def nothing_comes() -> Message:
     raise AssertionError("nobody reads what the client sends")
 
 
-def writer_to(send: Callable[[Message], Awaitable[None]], seconds: float = 5.0) -> ResponseWriter:
-    return ResponseWriter(nothing_comes, send, seconds)
+def writer_to(send: Callable[[Message], Awaitable[None]], seconds: float = 5.0) -> Connection:
+    return Connection({}, Admission(Limits()), {"type": "http", "http_version": "1.1"}, nothing_comes, send, seconds)
 
 
 class SentMessages:
