@@ -5,19 +5,7 @@ from collections.abc import Callable, Mapping
 from copy import copy
 from functools import lru_cache, partial
 from types import MappingProxyType
-from typing import (
-    Any,
-    ClassVar,
-    Generic,
-    Literal,
-    Protocol,
-    Self,
-    TypeVar,
-    cast,
-    get_args,
-    get_origin,
-    overload,
-)
+from typing import Any, ClassVar, Generic, Literal, Protocol, Self, TypeVar, cast, get_args, get_origin, overload
 
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 from pydantic.alias_generators import to_camel

@@ -7,7 +7,7 @@ from ..crypto.keys import KeyRing
 from ..errors import SetupError, UnknownTarget
 from ..limits import LARGEST_LIMIT, Limits
 from ..protocol.messages import Call, Change
-from ..storage.base import ENDED, TaskRow, in_epoch
+from ..storage.rows import ENDED, TaskRow, in_epoch
 from ..storage.sql.tasks import SQLTasks
 from .records import CANCELLED, binding_of
 from .sealing import ID_BYTES, SealedTasks

@@ -32,9 +32,10 @@ from ..protocol.messages import (
     Subscription,
     TaskStatus,
 )
-from ..storage.base import Store, TaskRow
+from ..storage.base import Store
 from ..storage.pubsub import Fanout, InProcessFanout
 from ..storage.quotas import Quotas
+from ..storage.rows import TaskRow
 from ..tally import ABANDONED_TASKS, Tally
 from ..well_formed import write_json
 from .sealing import Questions, RowBinding, SealedTasks

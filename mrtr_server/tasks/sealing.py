@@ -17,7 +17,7 @@ from ..limits import LARGEST_META, Limits
 from ..protocol.ask_kinds import ask_kind
 from ..protocol.callers import ClientInfo, Principal, dump_user, load_user
 from ..protocol.messages import FIRST, JSON, UNNAMED, Call, Complete, Progress, Question
-from ..storage.base import TaskRow, in_epoch
+from ..storage.rows import TaskRow, in_epoch
 from ..well_formed import write_json
 
 ID_BYTES = 24

@@ -16,9 +16,9 @@ from ..flow.handler import TaskTerms
 from ..flow.journal import Journal
 from ..logs.refusals import RefusalLog
 from ..protocol.messages import JSON, Call, Change, Outlet, Progress, Task, TaskOffer, TaskResult
-from ..storage.base import ENDED, FIRST_ASK, TaskRow, epoch_of, in_epoch
 from ..storage.pubsub import Fanout
 from ..storage.quotas import Quota
+from ..storage.rows import ENDED, FIRST_ASK, TaskRow, epoch_of, in_epoch
 from .notifications import Looked, WaitingRequests
 from .records import CANCELLED, PieceReader, TaskRecords, binding_of, visible_status
 from .sealing import ID_BYTES, Questions, RowBinding

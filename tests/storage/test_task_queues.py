@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 from mrtr_server import TaskRow
-from mrtr_server.storage.base import FREE, Places, in_epoch
 from mrtr_server.storage.memory_tasks import CALLERS_IN_VIEW, TaskQueues
+from mrtr_server.storage.rows import FREE, Places, in_epoch
 
 NOW = 100.0
 ROW = TaskRow("", "", "a", "working", "", 0, 0, 60, 1, 600, 600, b"", b"")
