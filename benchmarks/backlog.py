@@ -24,7 +24,7 @@ from starlette.authentication import AuthCredentials, AuthenticationBackend, Sim
 from starlette.requests import HTTPConnection
 
 from mrtr_server import Context, InProcessStore, Limits, MRTRServer, SQLStore, TaskStore
-from mrtr_server.storage.base import TaskRow
+from mrtr_server.storage.rows import TaskRow
 from mrtr_server.testing import AsyncClient, yes
 
 AT_ONCE = 50

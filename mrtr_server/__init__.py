@@ -50,9 +50,10 @@ from .registration.options import InputSchema, Task
 from .renamed import renamed_in
 from .schema.arguments import Header
 from .server import MRTRServer
-from .storage.base import Redemption, Store, TaskRow, TaskStore
+from .storage.base import Store, TaskStore
 from .storage.memory import InProcessStore
 from .storage.pubsub import Fanout
+from .storage.rows import Redemption, TaskRow
 from .telemetry.choice import OpenTelemetry
 
 __all__ = [

@@ -14,13 +14,13 @@ from .deployment.composition import Composition
 from .deployment.settings import Settings
 from .deployment.wiring import ServerParts
 from .errors import SetupError
+from .fields import takes_fields, takes_function_or
 from .flow.handler import Handler
 from .flow.home import Home
 from .hints import PROMPT_OPTIONS, RESOURCE_OPTIONS, SERVER_ATTRIBUTES, SERVER_OPTIONS, TOOL_OPTIONS, attributes_of
 from .limits import Limits
 from .protocol.messages import Change
 from .protocol.outgoing import fault_of_uri
-from .registration.keywords import takes, takes_function_or
 from .registration.options import CallbackOptions, CompletionOptions, PromptOptions, ResourceOptions, ToolOptions
 from .registration.records import Registering, build_callback, build_completer, build_prompt, build_resource
 from .registration.registry import Registry
@@ -100,7 +100,7 @@ class MRTRServer(Composition):
         SetupError: a setting is wrong, or two do not fit together; the message says which.
     """
 
-    @takes(Settings["MRTRServer"], "MRTRServer", SERVER_OPTIONS)
+    @takes_fields(Settings["MRTRServer"], "MRTRServer", SERVER_OPTIONS)
     def __init__(self, settings: "Settings[MRTRServer]") -> None:
         self._assemble(settings, Registry(Home(settings.name, settings.lifespan)), time.time)
 
@@ -277,7 +277,7 @@ class MRTRServer(Composition):
     @overload
     def tool(self, function: F, /) -> F: ...
     @overload
-    @takes(ToolOptions)
+    @takes_fields(ToolOptions)
     def tool(self, options: ToolOptions, /) -> Callable[[F], F]: ...
     @takes_function_or(ToolOptions, "@app.tool", TOOL_OPTIONS)
     def tool(self, options: ToolOptions, /) -> Callable[[F], F]:  # noqa: D417  it takes their fields
@@ -343,7 +343,7 @@ class MRTRServer(Composition):
     @overload
     def prompt(self, function: F, /) -> F: ...
     @overload
-    @takes(PromptOptions)
+    @takes_fields(PromptOptions)
     def prompt(self, options: PromptOptions, /) -> Callable[[F], F]: ...
     @takes_function_or(PromptOptions, "@app.prompt", PROMPT_OPTIONS)
     def prompt(self, options: PromptOptions, /) -> Callable[[F], F]:  # noqa: D417  it takes their fields
@@ -381,7 +381,7 @@ class MRTRServer(Composition):
 
         return register
 
-    @takes(ResourceOptions, "@app.resource", RESOURCE_OPTIONS)
+    @takes_fields(ResourceOptions, "@app.resource", RESOURCE_OPTIONS)
     def resource(self, options: ResourceOptions) -> Callable[[F], F]:  # noqa: D417  it takes their fields
         """Register a function as a resource, or as a template of resources if the URI has variables.
 
@@ -425,7 +425,7 @@ class MRTRServer(Composition):
 
         return register
 
-    @takes(CompletionOptions, "@app.completion")
+    @takes_fields(CompletionOptions, "@app.completion")
     def completion(self, options: CompletionOptions) -> Callable[[F], F]:  # noqa: D417  it takes their fields
         """Register a function that suggests values for an argument of a prompt, or for a variable of a template.
 
@@ -453,7 +453,7 @@ class MRTRServer(Composition):
 
         return register
 
-    @takes(CallbackOptions, "@app.callback")
+    @takes_fields(CallbackOptions, "@app.callback")
     def callback(self, options: CallbackOptions) -> Registering:  # noqa: D417  it takes their fields
         """Register a function that is called when a person returns from a page, at `{base_url}/callbacks/{name}`.
 

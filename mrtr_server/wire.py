@@ -98,6 +98,20 @@ class EventReader(Generic[E]):
         )
 
 
+class Progress(NamedTuple):
+    """A note on how far a call has come.
+
+    Args:
+        progress: how far, in the unit of the server.
+        total: what it will be at the end; None if that is not known.
+        message: what is being done, in words of the server.
+    """
+
+    progress: float
+    total: float | None = None
+    message: str | None = None
+
+
 class About(NamedTuple):
     """A client, as each of its requests describes it (Overview, `_meta`)."""
 

@@ -16,7 +16,7 @@ from ..flow.inspection import inspect_state, utc_time
 from ..logs.formats import plain, plain_json
 from ..protocol.messages import JSON, TaskStatus
 from ..storage import ENVIRONMENT as DATABASE
-from ..storage.base import TaskRow
+from ..storage.rows import TaskRow
 
 if TYPE_CHECKING:  # a server over stdio starts without them
     from ..storage.sql.store import SQLStore

@@ -12,7 +12,8 @@ import typing as _typing
 from ..errors import BadReply, CallFailed, ClientError, NoReply, NotAnswered, RequestRefused, TaskCancelled
 from ..protocol.ask_kinds import Choice, Form, Link, Sampling
 from ..renamed import renamed_in
-from .client import Client, Piece, Progress
+from ..wire import Progress
+from .client import Client, Piece
 from .connection import Bounds
 from .results import Prompt, PromptReply, Resource, ResourceReply, TaskState, Template, Tool, ToolReply
 

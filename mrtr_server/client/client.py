@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from inspect import isawaitable
 from time import monotonic
 from types import MappingProxyType, TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from .._version import __version__
 from ..concurrency.threads import ending_in
@@ -17,7 +17,7 @@ from ..protocol.ask_kinds import KINDS, Choice, Filled, Form, Link, Listed, Samp
 from ..protocol.callers import nested
 from ..protocol.header_params import HeaderParameter, header_parameters
 from ..protocol.messages import JSON, TASKS
-from ..wire import HEADER_MISMATCH, About, Rounds, number_of
+from ..wire import HEADER_MISMATCH, About, Progress, Rounds, number_of
 from .connection import DEFAULT, Allowance, Bounds, Connection, Noted, OnMessage, refusal_of
 from .results import M, Prompt, PromptReply, Resource, ResourceReply, TaskState, Template, Tool, ToolReply, read
 
@@ -25,20 +25,6 @@ if TYPE_CHECKING:
     from httpx import AsyncClient
 
 T = TypeVar("T")
-
-
-class Progress(NamedTuple):
-    """A note on how far a call has come.
-
-    Args:
-        progress: how far, in the unit of the server.
-        total: what it will be at the end; None if that is not known.
-        message: what is being done, in words of the server.
-    """
-
-    progress: float
-    total: float | None = None
-    message: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -224,7 +224,7 @@ class Settings(Group, Generic[Server]):
             if isinstance(texts, str):
                 raise SetupError(f"{option}={texts!r} is one string; give a list: {option}=[{texts!r}]")
         BaseUrl(self.base_url)
-        check_origins("origins", self.origins)
+        check_origins(self.origins)
         hosts_of("allowed_hosts", self.allowed_hosts or ())
         check_dialects(self.dialects)
         check_scopes("scopes", self.scopes)

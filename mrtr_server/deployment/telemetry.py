@@ -12,9 +12,9 @@ from ..logs.refusals import RefusalLog
 from ..methods.middleware import Middleware
 from ..registration.inclusion import Listing
 from ..registration.registry import Registry
-from ..storage.base import Waiting
 from ..storage.health import VitalsWatch
 from ..storage.quotas import Quotas
+from ..storage.rows import Waiting
 from ..storage.watched import WatchedStore
 from ..tally import Tally
 from ..tasks.worker import Worker

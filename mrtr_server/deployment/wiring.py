@@ -111,11 +111,7 @@ class ServerParts:
         )
         quotas = Quotas(ring, limits)
         self.redeemer = Redeemer(
-            self.shared.watched,
-            PlaceCodec(ring, OUTCOME),
-            quotas,
-            lease=limits.lease_seconds,
-            clock=clock,
+            self.shared.watched, PlaceCodec(ring, OUTCOME), quotas, lease=limits.lease_seconds, clock=clock
         )
         states = States(
             settings.codec or SealedCodec(ring),
@@ -149,12 +145,7 @@ class ServerParts:
             clock,
             is_shared=self.shared.reaches_all_workers,
         )
-        discoverer = Discoverer(
-            registry,
-            instructions=settings.instructions,
-            ttl=lists.cache_seconds,
-            scope=cache,
-        )
+        discoverer = Discoverer(registry, instructions=settings.instructions, ttl=lists.cache_seconds, scope=cache)
         subscriptions = Subscriptions(
             registry, self.tasks, self.fanout, errors, authorizer, limits, live.held_bytes, discoverer.offers
         )
@@ -205,7 +196,7 @@ class ServerParts:
         calls = LiveCalls(dispatcher.dispatch, live, self.tasks)
         self.stdio = partial(StdioServer, dispatcher, dialects, calls, live, limits, self.admission.shutdown, refusals)
         """Makes what serves the client that started this process."""
-        origins = check_origins("origins", settings.origins)
+        origins = check_origins(settings.origins)
         endpoint = Endpoint(
             dispatcher,
             dialects,
@@ -391,11 +382,7 @@ def _resource_metadata(settings: Settings[Any], info: ServerInfo, path: str) -> 
 
 
 def _with_page(
-    settings: Settings[Any],
-    path: str,
-    ring: KeyRing,
-    endpoint: ASGIApp,
-    refusals: RefusalLog,
+    settings: Settings[Any], path: str, ring: KeyRing, endpoint: ASGIApp, refusals: RefusalLog
 ) -> tuple[ASGIApp, Metadata, str, Sequence[Middleware]]:
     """Return the endpoint as the page for people needs it, the page, its path, and what is around rounds of tasks.
 

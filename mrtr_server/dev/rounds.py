@@ -82,9 +82,9 @@ def short(text: str, longest: int = _LONGEST) -> str:
     return line if len(line) <= longest else f"{line[: longest - 1]}{_ELLIPSIS}"
 
 
-def quoted(text: str, longest: int = _LONGEST) -> str:
+def quoted(text: str) -> str:
     """Return the beginning of a text in quotation marks; see `short`."""
-    return f'"{short(text, longest)}"'
+    return f'"{short(text)}"'
 
 
 # Rounds

@@ -5,19 +5,7 @@ from collections.abc import Callable, Mapping
 from copy import copy
 from functools import lru_cache, partial
 from types import MappingProxyType
-from typing import (
-    Any,
-    ClassVar,
-    Generic,
-    Literal,
-    Protocol,
-    Self,
-    TypeVar,
-    cast,
-    get_args,
-    get_origin,
-    overload,
-)
+from typing import Any, ClassVar, Generic, Literal, Protocol, Self, TypeVar, cast, get_args, get_origin, overload
 
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 from pydantic.alias_generators import to_camel
@@ -166,16 +154,11 @@ class Ask(Generic[T]):  # not an ABC, since every `isinstance` would run Python 
     def __init__(self, key: str | None = None) -> None:
         self.key = key
 
-    @property
-    def functions(self) -> dict[str, Callable[..., Any]]:
-        """The texts that are still to be made, by attribute."""
-        return {name: made for name in self.texts if callable(made := getattr(self, name))}
-
     def filled(self, texts: Mapping[str, Any]) -> Self:
         """Return the same ask with these texts.
 
         Args:
-            texts: what the functions in `functions` have made, by attribute.
+            texts: what the functions in their place have made, by attribute.
 
         Returns:
             A copy. This ask does not change.

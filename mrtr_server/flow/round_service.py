@@ -12,8 +12,8 @@ from ..errors import Busy, NotExecuted, StoreUnavailable
 from ..limits import Limits
 from ..logs.failures import calls_author, report_failure
 from ..protocol.messages import HandedOver, NeedsInput, Outcome, PageReported, Question
-from ..storage.base import Lease
 from ..storage.health import not_executed
+from ..storage.rows import Lease
 from .admission import Admission
 from .asks import InputRequired
 from .endings import Asking, Backgrounded, CallEnd, Completed, Failed, Refused, RoundEnd, Yielded, YieldReason

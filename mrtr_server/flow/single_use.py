@@ -18,9 +18,10 @@ from ..errors import Busy, InternalFault, InvalidRequestState, RequestError, Sta
 from ..logs.failures import report_failure
 from ..logs.refusals import RefusalLog
 from ..protocol.messages import Call, Outcome
-from ..storage.base import GRACE_SECONDS, RECONNECT_SECONDS, Lease, Redemption, Store
+from ..storage.base import Store
 from ..storage.health import end_request, not_executed, seconds_left
 from ..storage.quotas import Quotas
+from ..storage.rows import GRACE_SECONDS, RECONNECT_SECONDS, Lease, Redemption
 from .journal import REDEEMED_FOR
 from .outcome_codec import dump_outcome, load_outcome
 

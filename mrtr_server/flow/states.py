@@ -10,7 +10,7 @@ from ..errors import InvalidRequestState, OverBudget, RateLimited
 from ..limits import Limits
 from ..logs.refusals import RefusalLog
 from ..protocol.messages import JSON, Call, HandedOver, NeedsInput, Outlet, Question
-from ..storage.base import Lease
+from ..storage.rows import Lease
 from .endings import YieldReason
 from .handler import Handler
 from .journal import Journal, binding

@@ -379,7 +379,7 @@ class ElicitUrl(Ask[T]):
         """Return the same ask with these texts, as `Ask` does.
 
         Args:
-            texts: what the functions in `functions` have made, by attribute.
+            texts: what the functions in their place have made, by attribute.
 
         Returns:
             A copy. This ask does not change.

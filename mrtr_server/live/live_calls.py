@@ -25,8 +25,8 @@ from ..logs.failures import report_outage
 from ..logs.refusals import RefusalLog
 from ..protocol.callers import Principal, person_of
 from ..protocol.messages import JSON, TASK_RESULT, Call, Change, Dispatch, Outcome, Unfinished
-from ..storage.base import Lease
 from ..storage.health import begin_request
+from ..storage.rows import Lease
 from ..tasks.task_service import Tasks
 from .answers import read_answers
 from .events import KEPT_AFTER, TOO_LATE_TO_CONTINUE, SealedEvent, StreamEvent

@@ -17,7 +17,7 @@ from ..concurrency.waiting import wait_until
 from ..errors import Full, NotExecuted, ProtocolError, RequestError, StoreUnavailable
 from ..protocol.callers import Principal
 from ..protocol.messages import JSON, Call, Change, Dispatch, Outcome, Outlet, PageReported, Question, Unfinished
-from ..storage.base import Lease
+from ..storage.rows import Lease
 from .answers import ANSWERED_ELSEWHERE, CALL_CANCELLED, TOO_LATE, WITHDRAWN, SentQuestion, no_answer
 from .events import Origin, SealedEvent, StreamEvent
 from .parts import LiveParts

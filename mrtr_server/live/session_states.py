@@ -20,9 +20,10 @@ from ..errors import Busy, StoreUnavailable
 from ..protocol.callers import Principal
 from ..protocol.messages import Change, LogLevel
 from ..protocol.sessions import Session, owner_of
-from ..storage.base import Redemption, Store
+from ..storage.base import Store
 from ..storage.pubsub import Fanout
 from ..storage.quotas import Quotas
+from ..storage.rows import Redemption
 
 T = TypeVar("T")
 

@@ -29,7 +29,7 @@ from ..protocol.messages import (
     TaskResult,
     TaskStatusResult,
 )
-from ..storage.base import ENDED
+from ..storage.rows import ENDED
 from ..tasks.records import PieceReader
 from ..tasks.task_service import Tasks
 from .answers import TASK_CANCELLED, AskedByTask, read_answer

@@ -14,7 +14,7 @@ from ..flow.authorization import Authorizer
 from ..live.session_states import KEEP, LONGEST_RESOURCES, MOST_RESOURCES, SessionState, SessionStates, changed
 from ..protocol.messages import Call, Change, Complete, Listening, Outcome, Outlet, Subscription
 from ..registration.registry import Registry
-from ..storage.base import ENDED
+from ..storage.rows import ENDED
 from ..tasks.notifications import Seen, TaskChanges, seen_of
 from ..tasks.task_service import Tasks, owner_of
 from .failures import ErrorReporter

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeVar, overload
 
 from ..errors import SetupError
+from ..fields import takes_fields, takes_function_or
 from ..hints import PROMPT_OPTIONS, RESOURCE_OPTIONS, TOOL_OPTIONS
-from .keywords import takes, takes_function_or
 from .options import PromptOptions, ResourceOptions, ToolOptions
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -22,7 +22,7 @@ class _Marks:
     @overload
     def tool(self, function: F, /) -> F: ...
     @overload
-    @takes(ToolOptions)
+    @takes_fields(ToolOptions)
     def tool(self, options: ToolOptions, /) -> Callable[[F], F]: ...
     @takes_function_or(ToolOptions, "@tool", TOOL_OPTIONS)
     def tool(self, options: ToolOptions, /) -> Callable[[F], F]:
@@ -35,7 +35,7 @@ class _Marks:
     @overload
     def prompt(self, function: F, /) -> F: ...
     @overload
-    @takes(PromptOptions)
+    @takes_fields(PromptOptions)
     def prompt(self, options: PromptOptions, /) -> Callable[[F], F]: ...
     @takes_function_or(PromptOptions, "@prompt", PROMPT_OPTIONS)
     def prompt(self, options: PromptOptions, /) -> Callable[[F], F]:
@@ -45,7 +45,7 @@ class _Marks:
         """
         return _marking(options)
 
-    @takes(ResourceOptions, "@resource", RESOURCE_OPTIONS)
+    @takes_fields(ResourceOptions, "@resource", RESOURCE_OPTIONS)
     def resource(self, options: ResourceOptions) -> Callable[[F], F]:
         """Make a method a resource of the objects that `app.add(instance)` adds.
 

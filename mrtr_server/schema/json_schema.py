@@ -24,9 +24,7 @@ try:
     from jsonschema_rs import FancyRegexOptions, RegexOptions, ValidationError, Validator
 except ImportError as error:  # pragma: no cover  tests run with every extra
     raise lacking(
-        "Checking arguments by input_schema= (InputSchema(validate=False) leaves that to the tool)",
-        "schemas",
-        error,
+        "Checking arguments by input_schema= (InputSchema(validate=False) leaves that to the tool)", "schemas", error
     ) from error
 
 Path = tuple[str | int, ...]

@@ -14,7 +14,8 @@ from ..limits import STORED, Limits
 from ..logs.failures import report_failure, report_outage
 from ..logs.refusals import RefusalLog
 from ..protocol.messages import JSON
-from .base import Store, TaskRow, Vitals, Waiting
+from .base import Store
+from .rows import TaskRow, Vitals, Waiting
 
 logger = logging.getLogger("mrtr_server")
 

@@ -11,9 +11,9 @@ from typing import Generic, TypeVar
 from typing_extensions import override
 
 from ..errors import StoreUnavailable
-from .base import Redemption
 from .memory_tasks import InProcessTasks
 from .quotas import ANY, UNLIMITED, Quota, Usage, UsageByCaller
+from .rows import Redemption
 
 T = TypeVar("T")
 

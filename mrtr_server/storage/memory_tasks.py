@@ -14,8 +14,9 @@ from typing_extensions import override
 from ..concurrency.running import running_loop
 from ..concurrency.waiting import Wakes, wait_until
 from ..errors import StoreUnavailable
-from .base import ENDED, FREE, MOST_COUNTED, Places, TaskRow, TaskStore, Vitals, Waiting
+from .base import TaskStore
 from .quotas import ANY, NOBODY, UNLIMITED, Quota, Usage, UsageByCaller
+from .rows import ENDED, FREE, MOST_COUNTED, Places, TaskRow, Vitals, Waiting
 
 
 class InProcessTasks(TaskStore):
@@ -124,10 +125,7 @@ class InProcessTasks(TaskStore):
                 self._free_lapsed(now)
             for row in self._waiting.next(most, tools, frozenset(without), places, now):
                 taken = row._replace(
-                    lease=lease,
-                    leased_until=now + seconds,
-                    attempts=row.attempts + 1,
-                    version=row.version + 1,
+                    lease=lease, leased_until=now + seconds, attempts=row.attempts + 1, version=row.version + 1
                 )
                 self._put(taken)
                 claimed.append(taken)
@@ -295,12 +293,7 @@ class _Claim:
     """One claim: whose turn it is, and what is taken."""
 
     def __init__(
-        self,
-        tasks: Mapping[str, TaskRow],
-        queues: _Queues,
-        without: AbstractSet[str],
-        places: Places,
-        now: float,
+        self, tasks: Mapping[str, TaskRow], queues: _Queues, without: AbstractSet[str], places: Places, now: float
     ) -> None:
         self._tasks = tasks
         self._queues = queues

@@ -13,10 +13,11 @@ from typing_extensions import override
 from ..concurrency.running import PerLoop
 from ..errors import StoreUnavailable
 from ..tally import DROPPED, TAKEOVERS, Tally
-from .base import FREE, GRACE_SECONDS, Places, Redemption, Store, TaskRow, Vitals
+from .base import Store
 from .health import LOOK_WITHIN, Contact, Outage, StoreObserver, VitalsWatch
 from .pubsub import Fanout
 from .quotas import ANY, Quota
+from .rows import FREE, GRACE_SECONDS, Places, Redemption, TaskRow, Vitals
 
 POLL_INTERVAL = 1.0
 """How long a look is good enough for readiness, in seconds."""

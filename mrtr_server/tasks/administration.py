@@ -7,9 +7,9 @@ from ..crypto.keys import KeyRing
 from ..errors import SetupError, UnknownTarget
 from ..limits import LARGEST_LIMIT, Limits
 from ..protocol.messages import Call, Change
-from ..storage.base import ENDED, TaskRow, in_epoch
+from ..storage.rows import ENDED, TaskRow, in_epoch
 from ..storage.sql.tasks import SQLTasks
-from .records import CANCELLED, binding_of
+from .records import CANCELLED
 from .sealing import ID_BYTES, SealedTasks
 
 _HEX = frozenset("0123456789abcdef")
@@ -81,9 +81,8 @@ class TaskAdministration:
             leased_until=0.0,
             attempts=0,
         )
-        binding = binding_of(new)
-        call, journal = sealed.copy_call(row, binding), sealed.unseal_journal(row, row.created)
-        new = new._replace(call=call, journal=sealed.seal_journal(binding, journal, now))
+        call, journal = sealed.copy_call(row, new), sealed.unseal_journal(row, row.created)
+        new = new._replace(call=call, journal=sealed.seal_journal(new, journal, now))
         await self._store.add_task(new)
         return new
 

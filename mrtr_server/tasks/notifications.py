@@ -12,8 +12,8 @@ from ..errors import StoreUnavailable
 from ..flow.admission import Admission
 from ..limits import Limits
 from ..protocol.messages import Change, Subscription, Task, TaskStatus
-from ..storage.base import TaskRow
 from ..storage.pubsub import Fanout
+from ..storage.rows import TaskRow
 from .records import PieceReader
 
 AGAIN_AFTER = 0.5

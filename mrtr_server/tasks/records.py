@@ -32,12 +32,13 @@ from ..protocol.messages import (
     Subscription,
     TaskStatus,
 )
-from ..storage.base import Store, TaskRow
+from ..storage.base import Store
 from ..storage.pubsub import Fanout, InProcessFanout
 from ..storage.quotas import Quotas
+from ..storage.rows import TaskRow
 from ..tally import ABANDONED_TASKS, Tally
 from ..well_formed import write_json
-from .sealing import Questions, RowBinding, SealedTasks
+from .sealing import Questions, SealedTasks
 
 logger = logging.getLogger("mrtr_server")
 
@@ -225,7 +226,7 @@ class TaskRecords:
     def completed(self, row: TaskRow, outcome: Complete) -> dict[str, Any]:
         """Return the changes that end a task with a result."""
         try:
-            sealed = self.sealed.seal_outcome(binding_of(row), outcome)
+            sealed = self.sealed.seal_outcome(row, outcome)
         except ValueError as error:
             return self.failed(row, self._fault(row, error))
         return {"status": "completed", "outcome": sealed, "message": "", **NOTHING_LEFT}
@@ -233,10 +234,10 @@ class TaskRecords:
     def failed(self, row: TaskRow, error: RequestError) -> dict[str, Any]:
         """Return the changes that end a task with an error."""
         try:
-            sealed = self.sealed.seal_outcome(binding_of(row), error)
+            sealed = self.sealed.seal_outcome(row, error)
         except ValueError as mistake:  # in the data that the author gave it
             error = self._fault(row, mistake)
-            sealed = self.sealed.seal_outcome(binding_of(row), error)
+            sealed = self.sealed.seal_outcome(row, error)
         # The request and the flow stay, so that an operator can retry it.
         return {"status": "failed", "outcome": sealed, "message": error.message, "questions": b""}
 
@@ -244,7 +245,7 @@ class TaskRecords:
         """Return the changes that let the client see what is asked. Raises `OverBudget`."""
         return {
             "journal": self.seal_journal(row, journal),
-            "questions": self.sealed.seal_questions(binding_of(row), questions.dump()),
+            "questions": self.sealed.seal_questions(row, questions.dump()),
             "deadline": questions.ends(row.created + row.ttl),
             "attempts": 0,
         }
@@ -260,7 +261,7 @@ class TaskRecords:
             raise OverBudget(message, "state_bytes", self.limits.state_bytes)
         end = row.created + row.ttl
         changes: dict[str, Any] = {
-            "questions": self.sealed.seal_questions(binding_of(row), written),
+            "questions": self.sealed.seal_questions(row, written),
             "deadline": questions.ends(row.deadline if questions.open and not questions.until else end),
         }
         if row.status == "input_required" and not (questions.open and questions.together):
@@ -279,7 +280,7 @@ class TaskRecords:
 
     def seal_journal(self, row: TaskRow, journal: Journal) -> bytes:
         """Seal what a task's flow remembers. Raises `OverBudget`."""
-        return self.sealed.seal_journal(binding_of(row), journal, self.now())
+        return self.sealed.seal_journal(row, journal, self.now())
 
     def _fault(self, row: TaskRow, error: Exception) -> InternalFault:
         return InternalFault(report_failure("A task of %r returned a result that is not JSON", row.name, error=error))
@@ -305,7 +306,7 @@ class TaskRecords:
 
     def notify_progress(self, row: TaskRow, progress: Progress) -> None:
         """Report how far a task has come to those who wait for its result."""
-        self._fanout.publish(Change("progress", row.id, note=self.sealed.seal_progress(binding_of(row), progress)))
+        self._fanout.publish(Change("progress", row.id, note=self.sealed.seal_progress(row, progress)))
 
     def listen_for_workers(self, ids: Collection[str]) -> Subscription:
         """Start to listen to what clients do to tasks, by their ids."""
@@ -319,8 +320,3 @@ def visible_status(row: TaskRow, questions: Questions) -> TaskStatus:
     In the row it needs input only when nothing of it runs, nor is to.
     """
     return "input_required" if questions.open else row.status
-
-
-def binding_of(row: TaskRow) -> RowBinding:
-    """Return where what a task holds belongs."""
-    return RowBinding(row.id, row.owner)

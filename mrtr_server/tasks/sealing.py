@@ -17,7 +17,7 @@ from ..limits import LARGEST_META, Limits
 from ..protocol.ask_kinds import ask_kind
 from ..protocol.callers import ClientInfo, Principal, dump_user, load_user
 from ..protocol.messages import FIRST, JSON, UNNAMED, Call, Complete, Progress, Question
-from ..storage.base import TaskRow, in_epoch
+from ..storage.rows import TaskRow, in_epoch
 from ..well_formed import write_json
 
 ID_BYTES = 24
@@ -44,6 +44,10 @@ class RowBinding(NamedTuple):
     owner: str
 
 
+Bound = RowBinding | TaskRow
+"""What names the place: the task itself, or its id and owner where there is no row, or not yet."""
+
+
 class SealedTasks:
     """Seals what tasks hold, each bound to its task, column and principal, and opens it.
 
@@ -64,7 +68,7 @@ class SealedTasks:
         digits = [digest(key, flow.encode(), "sha256")[:ID_BYTES].hex() for key in self._id_keys]
         return [*(in_epoch(epoch, each) for each in digits), *(digits if epoch else ())]
 
-    def seal_call(self, binding: RowBinding, call: Call) -> bytes:
+    def seal_call(self, binding: Bound, call: Call) -> bytes:
         """Seal the request that a task comes from: what its handler may need of it. Raises `OverBudget`."""
         return self._seal(binding, "call", _dump_call(call, self._audience))
 
@@ -76,11 +80,11 @@ class SealedTasks:
             raise InvalidRequestState(f"it is of the server {server!r}. Give each server a database of its own")
         return _load_call(fields)
 
-    def copy_call(self, row: TaskRow, binding: RowBinding) -> bytes:
+    def copy_call(self, row: TaskRow, binding: Bound) -> bytes:
         """Return the request that a task came from, sealed for another one."""
         return self._seal(binding, "call", self._unseal(row, "call", row.call))
 
-    def seal_journal(self, binding: RowBinding, journal: Journal, now: float) -> bytes:
+    def seal_journal(self, binding: Bound, journal: Journal, now: float) -> bytes:
         """Seal what a flow remembers. Raises `OverBudget` if that is too much."""
         return self._seal(binding, "journal", journal.dump(_BOUND_TO, now, _NO_END, self._limits))
 
@@ -97,7 +101,7 @@ class SealedTasks:
         except InvalidRequestState:
             return False
 
-    def seal_questions(self, binding: RowBinding, written: bytes) -> bytes:
+    def seal_questions(self, binding: Bound, written: bytes) -> bytes:
         """Seal what a task has asked, as `Questions.dump` returns it."""
         return self._seal(binding, "questions", written)
 
@@ -105,7 +109,7 @@ class SealedTasks:
         """Return what a task has asked."""
         return Questions.load(self._unseal(row, "questions", row.questions)) if row.questions else Questions()
 
-    def seal_outcome(self, binding: RowBinding, outcome: Complete | RequestError) -> bytes:
+    def seal_outcome(self, binding: Bound, outcome: Complete | RequestError) -> bytes:
         """Seal the outcome of a task. Raises `ValueError` if there is something in it that is not JSON."""
         return self._seal(binding, "outcome", dump_outcome(outcome))
 
@@ -118,23 +122,23 @@ class SealedTasks:
         found = load_outcome(self._unseal(row, "outcome", row.outcome))
         return found if isinstance(found, Complete | RequestError) else None
 
-    def seal_progress(self, binding: RowBinding, progress: Progress) -> str:
+    def seal_progress(self, binding: Bound, progress: Progress) -> str:
         """Seal how far a task has come."""
         # Any float may be in it: it is compared with others.
         fields = write_json([progress.token, progress.progress, progress.total, progress.message])
         return self._codec.seal(_bound(binding, "progress"), fields)
 
-    def unseal_progress(self, binding: RowBinding, sealed: str) -> Progress:
+    def unseal_progress(self, binding: Bound, sealed: str) -> Progress:
         """Return how far a task has come, as `seal_progress` sealed it."""
         moved = "the progress belongs to another task or principal"
         token, progress, total, message = from_json(self._codec.unseal(_bound(binding, "progress"), sealed, moved))
         return Progress(token, progress, total, message, binding.id)
 
-    def seal_wait(self, binding: RowBinding, pieces: int = 0) -> str:
+    def seal_wait(self, binding: Bound, pieces: int = 0) -> str:
         """Seal a state for a client that is to come again for a result. It grants nothing."""
         return self._codec.seal(_bound(binding, "wait"), b"%d" % pieces if pieces else b"")
 
-    def check_wait(self, binding: RowBinding, state: Any) -> int:
+    def check_wait(self, binding: Bound, state: Any) -> int:
         """Check that a state is one that `seal_wait` gave for this task and principal.
 
         Return how many pieces of the result its client has been sent. Raises `InvalidRequestState`.
@@ -145,15 +149,15 @@ class SealedTasks:
             raise InvalidRequestState("too large")
         return int(self._codec.unseal(_bound(binding, "wait"), state, "it belongs to another task or principal") or 0)
 
-    def _seal(self, binding: RowBinding, column: str, payload: bytes) -> bytes:
+    def _seal(self, binding: Bound, column: str, payload: bytes) -> bytes:
         return self._codec.seal(_bound(binding, column), payload).encode()
 
     def _unseal(self, row: TaskRow, column: str, sealed: bytes) -> bytes:
         moved = f"the {column} belongs to another task, column or principal"
-        return self._codec.unseal(_bound(RowBinding(row.id, row.owner), column), sealed, moved)
+        return self._codec.unseal(_bound(row, column), sealed, moved)
 
 
-def _bound(binding: RowBinding, column: str) -> bytes:
+def _bound(binding: Bound, column: str) -> bytes:
     return to_json([binding.id, binding.owner, column]) + b"\n"
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from ..errors import InvalidRequestState, StoreUnavailable
 from ..flow.journal import Journal
 from ..protocol.messages import NOTHING, Note, Piece, Progress, Question, YieldReason, action_of, kind_of
-from ..storage.base import ENDED, Lease, TaskRow
+from ..storage.rows import ENDED, Lease, TaskRow
 from ..tally import ANSWERS, DROPPED
 from ..well_formed import well_formed
 from .records import PieceWriter, TaskRecords

@@ -16,11 +16,11 @@ from ..flow.handler import TaskTerms
 from ..flow.journal import Journal
 from ..logs.refusals import RefusalLog
 from ..protocol.messages import JSON, Call, Change, Outlet, Progress, Task, TaskOffer, TaskResult
-from ..storage.base import ENDED, FIRST_ASK, TaskRow, epoch_of, in_epoch
 from ..storage.pubsub import Fanout
 from ..storage.quotas import Quota
+from ..storage.rows import ENDED, FIRST_ASK, TaskRow, epoch_of, in_epoch
 from .notifications import Looked, WaitingRequests
-from .records import CANCELLED, PieceReader, TaskRecords, binding_of, visible_status
+from .records import CANCELLED, PieceReader, TaskRecords, visible_status
 from .sealing import ID_BYTES, Questions, RowBinding
 from .worker import Reservation, Worker
 
@@ -171,7 +171,7 @@ class Tasks:
         task = self.view(await self._wait_for(row, self._limits.result_wait_seconds, reader))
         if task.status != "working":
             return TaskResult(task)
-        return TaskResult(task, self._sealed.seal_wait(binding_of(row), 0 if reader is None else reader.position))
+        return TaskResult(task, self._sealed.seal_wait(row, 0 if reader is None else reader.position))
 
     def pieces_for(self, call: Call, outlet: Outlet) -> PieceReader | None:
         """Return what sends the pieces of a result that a call waits for; None if its client wants none."""

@@ -19,8 +19,8 @@ from ..flow.endings import YieldReason
 from ..flow.handler import TaskTerms
 from ..limits import Limits
 from ..protocol.messages import Change
-from ..storage.base import Lease, Places, TaskRow
 from ..storage.quotas import NOBODY
+from ..storage.rows import Lease, Places, TaskRow
 from .records import TaskRecords
 from .round_executor import RoundExecutor, TaskTools
 from .task_run import AGAIN_AFTER, TaskRun

@@ -11,7 +11,7 @@ from ..methods.middleware import Came, Middleware, watch
 from ..protocol.callers import Principal
 from ..protocol.messages import JSON, Call, NeedsInput, Outlet, Unfinished, YieldReason, action_of, kind_of
 from ..protocol.trace import Trace
-from ..storage.base import TaskRow
+from ..storage.rows import TaskRow
 from ..tally import ANSWERS, Tally
 from ..tasks.task_run import TaskRun
 from .call_kinds import CallKind, CallKinds, EndCounts, Labels, Offered, labels_of_call, labels_of_task

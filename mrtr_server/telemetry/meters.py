@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from ..concurrency.running import PerLoop, running_loop
-from ..storage.base import TaskRow
+from ..storage.rows import TaskRow
 from ..tally import TASKS, Tally
 from .names import STORE, TASK_TIME, Metric, attributes_of, reason_of
 

@@ -13,6 +13,7 @@ It works with any test runner, in process or over HTTP, and needs nothing that t
 import typing as _typing
 
 from ..renamed import renamed_in
+from ..wire import Progress
 from .answers import (
     Answer,
     Answerable,
@@ -30,7 +31,7 @@ from .answers import (
 )
 from .client import AsyncClient, Client
 from .flow import Flow
-from .replies import Error, Event, Progress, Reply, TaskView
+from .replies import Error, Event, Reply, TaskView
 from .servers import Clock, Log, SharedStore, replica, replicas, short_lease
 from .session import EVERYTHING
 from .streams import Notifications

@@ -61,20 +61,6 @@ class Request:
     method: str = "POST"
 
 
-class Progress(NamedTuple):
-    """A note on how far a call has come.
-
-    Args:
-        progress: how far, in the handler's own unit.
-        total: what it will be at the end; None if that is not known.
-        message: what is being done.
-    """
-
-    progress: float
-    total: float | None = None
-    message: str | None = None
-
-
 class Error(NamedTuple):
     """A JSON-RPC error.
 
@@ -376,10 +362,10 @@ class Reply:
     # What came before the end
 
     @cached_property
-    def progress(self) -> list[Progress]:
+    def progress(self) -> list[wire.Progress]:
         """The notes on progress."""
         noted = (params for method, params in self._notes() if method == "notifications/progress")
-        return [Progress(each["progress"], each.get("total"), each.get("message")) for each in noted]
+        return [wire.Progress(each["progress"], each.get("total"), each.get("message")) for each in noted]
 
     @cached_property
     def pieces(self) -> list[JSON]:

@@ -45,15 +45,15 @@ MOST_READ = 8
 """How many times the size that a body may have is read at most."""
 
 
-def check_origins(where: str, origins: Sequence[str]) -> frozenset[str]:
-    """Return origins as browsers write them.
+def check_origins(origins: Sequence[str]) -> frozenset[str]:
+    """Return the origins of `origins=` as browsers write them.
 
     Each is such as `https://app.example.com`, or `*`. Raises `SetupError` if one is not an origin, or is `null`, which
-    any page can have; `where` is the option.
+    any page can have.
     """
-    listed = origins_of(where, [each for each in origins if each != ANY])
+    listed = origins_of("origins", [each for each in origins if each != ANY])
     if "null" in listed:
-        raise SetupError(f"{where}: every sandboxed page has the origin 'null'; list origins that you know")
+        raise SetupError("origins: every sandboxed page has the origin 'null'; list origins that you know")
     return listed | {ANY} if ANY in origins else listed
 
 

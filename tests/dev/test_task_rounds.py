@@ -8,7 +8,7 @@ from mrtr_server.dev.page import MOST_ROUNDS, MOST_TASKS, TaskRounds
 from mrtr_server.flow.journal import Journal
 from mrtr_server.protocol.messages import Call, Complete, Outcome, Outlet
 from mrtr_server.protocol.trace import Event
-from mrtr_server.storage.base import Lease
+from mrtr_server.storage.rows import Lease
 from mrtr_server.tasks.records import TaskRecords
 from mrtr_server.tasks.task_run import TaskRun
 

@@ -43,8 +43,8 @@ from mrtr_server.crypto.place_codec import PlainCodec
 from mrtr_server.errors import Busy, InvalidRequestState, overloaded
 from mrtr_server.flow import single_use as redemption
 from mrtr_server.protocol.messages import Call, Complete
-from mrtr_server.storage.base import Lease
 from mrtr_server.storage.quotas import Quotas
+from mrtr_server.storage.rows import Lease
 from mrtr_server.testing import (
     EVERYTHING,
     Answer,

@@ -14,8 +14,8 @@ from mrtr_server.errors import Busy, InternalFault, InvalidRequestState, Request
 from mrtr_server.flow import single_use
 from mrtr_server.flow.single_use import Redeemer
 from mrtr_server.protocol.messages import Call, Complete
-from mrtr_server.storage.base import Lease
 from mrtr_server.storage.quotas import Quotas
+from mrtr_server.storage.rows import Lease
 
 from ..support.virtual_time import VirtualTime
 

@@ -4,8 +4,8 @@ import time
 
 import pytest
 
-from mrtr_server.storage.base import Lease
 from mrtr_server.storage.health import LONGEST_GAP, Contact
+from mrtr_server.storage.rows import Lease
 from mrtr_server.testing import Clock
 
 

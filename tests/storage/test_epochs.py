@@ -26,7 +26,7 @@ from mrtr_server import (
 )
 from mrtr_server.cli import main
 from mrtr_server.errors import InvalidRequestState
-from mrtr_server.storage.base import in_epoch
+from mrtr_server.storage.rows import in_epoch
 from mrtr_server.storage.sql import database as module
 from mrtr_server.storage.sql.administration import new_epoch, review
 from mrtr_server.testing import AsyncClient, yes

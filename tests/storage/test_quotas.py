@@ -14,8 +14,8 @@ import pytest
 
 from mrtr_server import InProcessStore, KeyRing, Limits, Principal, SQLStore, TaskRow, TaskStore
 from mrtr_server.errors import Full, OverShare
-from mrtr_server.storage.base import FREE, Places
 from mrtr_server.storage.quotas import Quota, Quotas, UsageByCaller
+from mrtr_server.storage.rows import FREE, Places
 from mrtr_server.storage.sql import store as module
 from mrtr_server.storage.sql.tasks import BLOCK, budget
 from mrtr_server.testing import Clock

@@ -26,8 +26,8 @@ from mrtr_server.live.parts import LiveParts
 from mrtr_server.live.session_states import SessionState
 from mrtr_server.protocol.messages import Call, Complete, Outcome
 from mrtr_server.protocol.sessions import Session
-from mrtr_server.storage.base import Lease
 from mrtr_server.storage.quotas import Quotas
+from mrtr_server.storage.rows import Lease
 from mrtr_server.storage.sql import administration as module
 from mrtr_server.storage.sql import open_database
 from mrtr_server.storage.sql.administration import TABLES, Resealed, reseal

@@ -6,8 +6,8 @@ import pytest
 
 from mrtr_server import KeyRing, Limits, Principal
 from mrtr_server.errors import Full, OverShare
-from mrtr_server.storage.base import Places
 from mrtr_server.storage.quotas import ENDLESS, NOBODY, UNLIMITED, Quota, Quotas, Usage, UsageByCaller
+from mrtr_server.storage.rows import Places
 
 
 def usage(all_: Usage, ann: Usage | None = None) -> UsageByCaller:

@@ -1,9 +1,8 @@
 """The queues of the memory store: whose task is next, and what is dropped, left and counted on the way."""
 
-
 from mrtr_server import TaskRow
-from mrtr_server.storage.base import FREE, Places, in_epoch
 from mrtr_server.storage.memory_tasks import CALLERS_IN_VIEW, TaskQueues
+from mrtr_server.storage.rows import FREE, Places, in_epoch
 
 NOW = 100.0
 ROW = TaskRow("", "", "a", "working", "", 0, 0, 60, 1, 600, 600, b"", b"")

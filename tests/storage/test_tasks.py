@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from mrtr_server import InProcessStore, SQLStore, StoreUnavailable, TaskRow, TaskStore
-from mrtr_server.storage.base import ENDED
+from mrtr_server.storage.rows import ENDED
 from mrtr_server.storage.sql import store as module
 from mrtr_server.storage.sql.database import read_migrations
 from mrtr_server.storage.sql.sqlite_file import SQLiteFile

@@ -10,9 +10,9 @@ import pytest
 
 from mrtr_server import InProcessStore, Limits, MRTRServer, SQLStore, StoreUnavailable, TaskStore
 from mrtr_server.storage import health as module
-from mrtr_server.storage.base import MOST_COUNTED, Vitals, Waiting
 from mrtr_server.storage.health import VitalsWatch
 from mrtr_server.storage.quotas import Usage
+from mrtr_server.storage.rows import MOST_COUNTED, Vitals, Waiting
 from mrtr_server.testing import AsyncClient, yes
 
 from ..support.databases import PostgreSQL, task_row

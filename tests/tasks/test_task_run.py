@@ -14,8 +14,8 @@ from mrtr_server.flow.admission import Admission
 from mrtr_server.flow.handler import TaskTerms
 from mrtr_server.flow.journal import Step
 from mrtr_server.protocol.messages import Call, Piece, Progress, Question
-from mrtr_server.storage.base import Lease
 from mrtr_server.storage.pubsub import InProcessFanout
+from mrtr_server.storage.rows import Lease
 from mrtr_server.tasks.records import TaskRecords
 from mrtr_server.tasks.task_run import AGAIN_AFTER, REPORT_INTERVAL, TaskRun
 from mrtr_server.tasks.task_service import Tasks

@@ -29,7 +29,7 @@ from mrtr_server import (
     Task,
     ToolError,
 )
-from mrtr_server.storage.base import epoch_of
+from mrtr_server.storage.rows import epoch_of
 from mrtr_server.tasks import worker
 from mrtr_server.testing import Answers, AsyncClient, Clock, accept, no, replica, short_lease, yes
 

@@ -33,7 +33,7 @@ from mrtr_server.errors import Full, UnknownTarget
 from mrtr_server.flow.handler import TaskTerms
 from mrtr_server.flow.journal import Step
 from mrtr_server.protocol.messages import Call, Change
-from mrtr_server.storage.base import Lease
+from mrtr_server.storage.rows import Lease
 from mrtr_server.tasks import task_run, worker
 from mrtr_server.testing import AsyncClient, Client, Clock, accept, replica, short_lease
 

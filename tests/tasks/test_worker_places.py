@@ -7,7 +7,7 @@ import pytest
 
 from mrtr_server import Limits, TaskRow
 from mrtr_server.flow.handler import TaskTerms
-from mrtr_server.storage.base import Places
+from mrtr_server.storage.rows import Places
 from mrtr_server.tasks.worker import RESERVED_LEASE_SECONDS, WorkerPlaces
 from mrtr_server.testing import short_lease
 

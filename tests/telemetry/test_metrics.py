@@ -12,8 +12,8 @@ from mrtr_server.flow.admission import Admission
 from mrtr_server.flow.handler import TaskTerms
 from mrtr_server.flow.journal import Journal
 from mrtr_server.protocol.messages import Call
-from mrtr_server.storage.base import Lease
 from mrtr_server.storage.pubsub import InProcessFanout
+from mrtr_server.storage.rows import Lease
 from mrtr_server.tally import Tally
 from mrtr_server.tasks.records import TaskRecords
 from mrtr_server.tasks.task_run import TaskRun

@@ -11,8 +11,8 @@ from typing_extensions import override
 from ...concurrency.batching import BatchLoader
 from ...concurrency.threads import in_own_thread
 from ...errors import StoreUnavailable
-from ..base import Redemption
 from ..quotas import ANY, ENDLESS, Quota
+from ..rows import Redemption
 from . import open_database
 from .notify import SQLFanout
 from .tasks import FULL_AND_THEN_NOT, LOOKS, SQLTasks, budget

@@ -13,9 +13,10 @@ from ...concurrency.running import running_loop
 from ...concurrency.waiting import Wakes, wait_until
 from ...errors import StoreUnavailable
 from ...well_formed import well_formed
-from ..base import FREE, MOST_COUNTED, Places, TaskRow, TaskStore, Vitals, Waiting
+from ..base import TaskStore
 from ..health import begin_request, has_waited
 from ..quotas import ANY, ENDLESS, Quota, Usage, UsageByCaller
+from ..rows import FREE, MOST_COUNTED, Places, TaskRow, Vitals, Waiting
 from .database import Database
 from .notify import Notices
 

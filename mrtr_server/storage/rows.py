@@ -1,0 +1,210 @@
+"""What a store keeps, grants and tells: rows of tasks, leases, verdicts on deliveries, and how full it is."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+from ..protocol.messages import TaskStatus
+from .quotas import ENDLESS, Usage
+
+FIRST_ASK = "task-"
+"""What the ids of tasks begin with whose clients see the first ask at once; no other id does."""
+
+_REFERENCE_DIGITS = 8
+"""How much of a task's id goes to the log, of 48 hex digits."""
+
+
+class TaskRow(NamedTuple):
+    """A task as it is stored. The contents of its flow are sealed before they come here.
+
+    Args:
+        id: names it, and the epoch of the store in which it was begun, if that has epochs.
+        owner: digest of the principal that it belongs to; empty for nobody's.
+        name: the tool.
+        status: where it is.
+        message: what it is doing, in words.
+        created: when, in seconds since the epoch.
+        updated: when it was last changed, in seconds since the epoch.
+        ttl: how long it is kept, from its creation, in seconds.
+        poll: how often its client should ask for it, in seconds.
+        deadline: when it fails unless it has ended by then, in seconds since the epoch.
+        expires: when it is deleted, in seconds since the epoch.
+        call: the request, sealed.
+        journal: what its flow remembers, sealed.
+        questions: what it asks, sealed.
+        outcome: its outcome, sealed.
+        version: counts the changes; a change of another version than the present one does not happen.
+        lease: names the worker's right to run it; empty if nobody runs it.
+        leased_until: when that right ends, in seconds since the epoch.
+        attempts: how many workers have had it since anything of it was last kept, or a worker that ran it handed it
+            back; with the one that has it now.
+        caller: keyed digest of the person that it counts for; empty for callers who are not authenticated.
+    """
+
+    id: str
+    owner: str
+    name: str
+    status: TaskStatus
+    message: str
+    created: float
+    updated: float
+    ttl: float
+    poll: float
+    deadline: float
+    expires: float
+    call: bytes
+    journal: bytes
+    questions: bytes = b""
+    outcome: bytes = b""
+    version: int = 0
+    lease: str = ""
+    leased_until: float = 0.0
+    attempts: int = 0
+    caller: str = ""
+
+    @property
+    def visible_bytes(self) -> int:
+        """About how many bytes its client may see of it."""
+        return len(self.questions) + len(self.outcome) + len(self.message)
+
+    @property
+    def epoch(self) -> str:
+        """The epoch of the store in which it was begun; empty where its id names none."""
+        return epoch_of(self.id)
+
+    @property
+    def reference(self) -> str:
+        """What the log calls it: the first digits of its id. They find it, and are too few to ask for it."""
+        return self.id.removeprefix(FIRST_ASK)[:_REFERENCE_DIGITS]
+
+
+def in_epoch(epoch: str, digits: str) -> str:
+    """Return the id of a task that is begun in an epoch of the store, if it has some: the id names both.
+
+    The hexadecimal digits are what nobody can guess.
+    """
+    return f"{digits[:_REFERENCE_DIGITS]}-{epoch}-{digits[_REFERENCE_DIGITS:]}" if epoch else digits
+
+
+def epoch_of(id: str) -> str:
+    """Return the epoch that the id of a task names; empty where it names none."""
+    parts = id.removeprefix(FIRST_ASK).split("-")
+    return parts[1] if len(parts) == 3 else ""
+
+
+class Places(NamedTuple):
+    """How the places of a worker are divided among callers.
+
+    Args:
+        held: how many tasks of each caller it runs.
+        share: how many of one caller it runs before that caller has its share.
+        spare: how many more places callers may get that have their share; the others are kept for those that have not.
+            Tasks without an authenticated caller have no share.
+    """
+
+    held: Mapping[str, int]
+    share: int
+    spare: int
+
+    def has_share(self, caller: str) -> bool:
+        """Whether a caller runs as many tasks as it may while others wait."""
+        return caller != "" and self.held.get(caller, 0) >= self.share
+
+
+_MOST_PLACES = 2_147_483_647
+
+FREE = Places({}, _MOST_PLACES, _MOST_PLACES)
+"""Places that nobody has yet, and that one caller may have all of."""
+
+ENDED = frozenset({"completed", "failed", "cancelled"})
+"""The statuses that no task leaves."""
+
+RECONNECT_SECONDS = 1.0
+"""How long a holder waits at most before it tries a store again that it could not reach, in seconds."""
+
+GRACE_SECONDS = RECONNECT_SECONDS + 2.0
+"""How long at least a holder whose lease ended while it could not reach the store has to come back, in seconds.
+
+It renews its lease and records what it has done. Nobody takes the lease over before.
+"""
+
+
+class Lease:
+    """A replica's right to run the round of a state that is redeemed once, or a worker's to run a task.
+
+    It is valid for so many seconds unless it is renewed, from when it was asked for by the monotonic clock.
+    """
+
+    __slots__ = ("_until", "lost", "seconds")
+
+    def __init__(self, seconds: float, since: float) -> None:
+        self.seconds = seconds
+        self.lost = False
+        """Whether somebody else has it for certain."""
+        self.hold(since)
+
+    def hold(self, since: float) -> None:
+        """Note that it was renewed at that time, by the monotonic clock."""
+        self._until = since + self.seconds
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether somebody else may have it by now, so that nothing new should begin here."""
+        return self.lost or time.monotonic() > self._until
+
+
+MOST_COUNTED = 10_000
+"""How many waiting tasks of a tool are counted: a look must cost little, however many there are."""
+
+
+class Waiting(NamedTuple):
+    """The tasks of a tool that wait for a worker.
+
+    Args:
+        tasks: how many, up to `MOST_COUNTED`.
+        seconds: how long the one has waited that has waited longest, of those that were counted.
+    """
+
+    tasks: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Vitals:
+    """What a look at a store has found.
+
+    Args:
+        usage: what is stored, of all callers.
+        room: how much the store itself holds.
+        waiting: the tasks that wait, by tool.
+        connection_wait: how long something waited for a free connection since the last look, at most, in seconds.
+        notices_away: whether notices of other processes do not arrive.
+        clock_difference: how far its clock is from this machine's, in seconds.
+    """
+
+    usage: Usage = field(default_factory=Usage)
+    room: Usage = field(default_factory=lambda: ENDLESS)
+    waiting: Mapping[str, Waiting] = field(default_factory=dict)
+    connection_wait: float = 0.0
+    notices_away: bool = False
+    clock_difference: float = 0.0
+
+
+@dataclass(slots=True)  # a frozen one takes three times as long to make
+class Redemption:
+    """What a store says about the delivery of a sealed state.
+
+    Args:
+        verdict: `"granted"`: this delivery runs, and no other may until its lease ends. `"running"`: another delivery
+            runs now. `"recorded"`: it has been run; `outcome` has its outcome. `"spent"`: it was redeemed with
+            other answers.
+        token: of a granted one: names the lease. No two grants share one.
+        outcome: of a recorded one.
+        attempt: of a granted one: 1, or more where earlier deliveries lost their lease without an outcome.
+    """
+
+    verdict: Literal["granted", "running", "recorded", "spent", "other_epoch"]
+    token: str = ""
+    outcome: bytes = b""
+    attempt: int = 1
