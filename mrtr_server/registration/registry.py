@@ -361,4 +361,4 @@ def _use(registry: Registry, overrides: dict[Any, Function], everywhere: list[Re
     registry.home.overrides = overrides
     for each in everywhere:
         each.forget_view()
-        each.records("tools")
+        list(each.entries())

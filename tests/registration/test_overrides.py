@@ -179,6 +179,21 @@ class TestOverrides:
         with pytest.raises(SetupError, match="is not a function"), app.override(connect, given):
             pass
 
+    def test_one_that_can_not_take_the_place_in_a_prompt_is_refused_at_once(self, app: MRTRServer) -> None:
+        def named() -> str:
+            return "Ann"
+
+        def wrong(nothing: str) -> str:
+            return nothing
+
+        @app.prompt
+        def greet(name: Annotated[str, Depends(named)]) -> str:
+            return name
+
+        app.disable(prompts=["greet"])
+        with pytest.raises(SetupError, match="needs 'nothing', which is neither"), app.override(named, wrong):
+            pytest.fail("it was put there")
+
     async def test_one_that_can_not_take_the_place_changes_nothing(self, app: MRTRServer) -> None:
         def wrong(nothing: str) -> str:
             return nothing
