@@ -15,8 +15,8 @@ class Contender:
 
     name: what `--only` calls it.
     title: its name in the report.
-    environment: the virtual environment that it runs in.
-    target: what uvicorn imports, from `servers/`; called first when `factory`.
+    environment: the virtual environment, or the folder of npm's packages, that it runs in.
+    target: what uvicorn imports, from `servers/`; called first when `factory`. For Node, the form of its program.
     scenarios: the scenarios that it serves.
     http: the class that speaks HTTP for uvicorn, as its option `--http` takes it.
     """
@@ -40,6 +40,11 @@ ENVIRONMENTS: dict[str, tuple[str, ...]] = {
     "tasks-fastmcp": ("fastmcp[tasks]==4.1.2",),
 }
 """What pip installs into each virtual environment, besides uvicorn, uvloop and httptools."""
+
+NODE: dict[str, tuple[str, ...]] = {
+    "typescript": ("@modelcontextprotocol/server@2.4.0", "@modelcontextprotocol/node@2.1.2", "zod@4.6.7"),
+}
+"""What npm installs into each folder; its program in `servers/` has the name of the folder."""
 
 CONTENDERS = {
     contender.name: contender
@@ -66,6 +71,8 @@ CONTENDERS = {
         Contender("asgi", "bare ASGI app", "asgi", "bare_asgi:app", ("call",), factory=False),
         Contender("mcp-defaults", "mcp, default settings", "mcp", "sdk:defaults", (*TODAY, *HANDSHAKE)),
         Contender("fastmcp-defaults", "fastmcp, default settings", "fastmcp", "fastmcp_server:defaults"),
+        Contender("typescript", "TypeScript SDK", "typescript", "fastest"),
+        Contender("typescript-defaults", "TypeScript SDK, default settings", "typescript", "defaults"),
         Contender("ours-sqlite", "mrtr_server, with SQLite", "ours", "ours:with_sqlite", HANDSHAKE),
     )
 }

@@ -113,21 +113,16 @@ class Connection(asyncio.Protocol):
         end = self._received.find(b"\r\n\r\n")
         if end < 0 or self._run.over:
             return
-        head = self._received[:end]
+        head, body = self._received[:end], bytes(self._received[end + 4 :])
         length = re.search(rb"\r\ncontent-length: *(\d+)", head, re.IGNORECASE)
-        if length is None:
-            self._run.refuse("a response without Content-Length")
-            self._transport.close()
-            return
-        total = end + 4 + int(length[1])
-        if len(self._received) < total:
+        if len(body) < int(length[1]) if length else not body.endswith(b"0\r\n\r\n"):
             return
         self._run.latencies.append(time.perf_counter() - self._sent_at)
         try:
-            self._run.flows.take(int(head[9:12]), bytes(self._received[end + 4 : total]))
+            self._run.flows.take(int(head[9:12]), body if length else _joined(body))
         except UnexpectedResponseError as error:
             self._run.refuse(str(error))
-        del self._received[:total]
+        self._received.clear()
         self._send()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -180,6 +175,16 @@ async def measure(scenario: Scenario, port: int, seconds: float, connections: in
         "p50_ms": 1000 * latencies[len(latencies) // 2],
         "p99_ms": 1000 * latencies[len(latencies) * 99 // 100],
     }
+
+
+def _joined(body: bytes) -> bytes:
+    """Return what a body in chunks holds."""
+    joined = b""
+    while body:
+        size, _, rest = body.partition(b"\r\n")
+        joined += rest[: int(size, 16)]
+        body = rest[int(size, 16) + 2 :]
+    return joined
 
 
 def _fill(template: str, values: dict[str, str]) -> str:

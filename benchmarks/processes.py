@@ -113,7 +113,10 @@ def running(contender: Contender, python: Path, port: int, core: int | None) -> 
     """Run a server for as long as the block lasts; `core` is the one to pin it to."""
     factory = ["--factory"] if contender.factory else []
     command = [str(python), *UVICORN, "--http", contender.http, "--port", str(port), *factory, contender.target]
-    environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
+    if python.suffix == ".mjs":
+        command = ["node", str(python), str(port), contender.target]
+    left_out = ("PYTHONPATH", "PYTHONHOME", "PYTHONDONTWRITEBYTECODE")  # what is installed is compiled
+    environment = {name: value for name, value in os.environ.items() if name not in left_out}
     with tempfile.TemporaryFile() as log:
         # In a session of its own, so that Ctrl-C comes to this program alone, which then stops what it started.
         process = subprocess.Popen(

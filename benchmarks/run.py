@@ -12,7 +12,7 @@ from statistics import median
 from typing import Any
 
 import handshake_load
-from contenders import CONTENDERS, ENVIRONMENTS, HERE, OURS, USUAL
+from contenders import CONTENDERS, ENVIRONMENTS, HERE, NODE, OURS, USUAL
 from environments import make_environment, read_versions
 from generators import Generator, find_generator
 from load import UnexpectedResponseError, check
@@ -32,8 +32,8 @@ def main() -> int:
     for number in {signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)}:
         signal.signal(number, lambda received, _: sys.exit(128 + received))
     environments = {CONTENDERS[name].environment for name in options.only}
-    pythons = {name: make_environment(name, options.venvs) for name in ENVIRONMENTS if name in environments}
-    generator = find_generator(next(iter(pythons.values())))
+    pythons = {name: make_environment(name, options.venvs) for name in (*ENVIRONMENTS, *NODE) if name in environments}
+    generator = find_generator(next((each for each in pythons.values() if each.suffix != ".mjs"), Path(sys.executable)))
     cores = choose_cores()
     results = Results(
         {

@@ -11,7 +11,6 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
 from contextvars import Context, copy_context
-from dataclasses import dataclass
 from functools import partial
 from inspect import isawaitable
 from queue import SimpleQueue
@@ -214,8 +213,7 @@ class Callee(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Called:
+class Called(NamedTuple):
     """A function of the author's with all its arguments; see `Callee`."""
 
     function: Callable[..., Any]

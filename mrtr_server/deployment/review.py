@@ -3,8 +3,7 @@
 import math
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from pydantic.alias_generators import to_snake
 
@@ -47,8 +46,7 @@ _OF_SERVER = (WELL_KNOWN, PATH, "/health", "/ready")
 """Paths at which a `Route` leads to something else of a server than its endpoint."""
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(NamedTuple):
     """Something to mend or to decide before a server is deployed.
 
     Args:

@@ -4,10 +4,9 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from inspect import isawaitable
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..concurrency.threads import Called, Threads, call_function, ending_in
 from ..errors import InsufficientScope, SetupError, StoreUnavailable, UnknownTarget, check_scopes
@@ -21,8 +20,7 @@ Authorize = Callable[[Caller, str], bool | Awaitable[bool]]
 """Returns whether a caller may use a name or URI."""
 
 
-@dataclass(frozen=True, slots=True)
-class Hook:
+class Hook(NamedTuple):
     """Decides who may use something."""
 
     function: Callable[..., Any] | None
@@ -91,11 +89,10 @@ def hook_within(
         return None
     hook = hook or Hook(None, f"{name}: authorize=")
     outer = [] if server is None else [server]
-    return replace(
-        hook,
+    return hook._replace(
         scopes=tuple(dict.fromkeys((*scopes, *hook.scopes))),
         local=_after(within, hook.local),
-        outer=tuple(replace(each, local=_after(within, each.local)) for each in (*outer, *hook.outer)),
+        outer=tuple(each._replace(local=_after(within, each.local)) for each in (*outer, *hook.outer)),
     )
 
 

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from inspect import Parameter
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..concurrency.threads import RunInThread, call_function
 from ..errors import CallEnded, FlowError
@@ -223,8 +223,7 @@ class _Resolution:
         self._round.undone.note(dependency, dependency.needs, value, rolled_back=rolled_back)
 
 
-@dataclass(frozen=True, slots=True)
-class TaskTerms:
+class TaskTerms(NamedTuple):
     """How a tool's calls become tasks."""
 
     required: bool

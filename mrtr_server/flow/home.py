@@ -7,7 +7,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from dataclasses import dataclass, field
 from inspect import isclass, iscoroutinefunction, signature
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from ..concurrency.running import PerLoop, running_loop, running_task
 from ..errors import SetupError
@@ -123,8 +123,7 @@ class CallNext(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class CallHook:
+class CallHook(NamedTuple):
     """A function that was registered with `app.around` or `app.on_error`.
 
     Args:
@@ -216,8 +215,7 @@ class Way(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Addresses:
+class Addresses(NamedTuple):
     """Where clients find the resources of a part: of an application that others include, or of an object."""
 
     ways: tuple[Way, ...] = ()

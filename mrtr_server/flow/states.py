@@ -165,8 +165,9 @@ class States:
         Raises `OverBudget` if the call has too many answers. Raises `RateLimited` if it was asked too often, and never
         answered.
         """
-        call, bound_to = round_.call, self.bind(round_)
+        call = round_.call
         self._check_answers(call)
+        bound_to = self.bind(round_)
         self._unanswered.admit(call, bound_to, None)
         journal = Journal(self._clock())
         call.trace.begin(journal)
@@ -180,8 +181,8 @@ class States:
         if the call has too many answers. Raises `RateLimited` if it was asked too often, and never answered.
         """
         call, handler, state = round_.call, round_.handler, round_.call.state
-        round_.binding = bound_to = binding(self._audience, call)
         self._check_answers(call)
+        round_.binding = bound_to = binding(self._audience, call)
         try:
             if not isinstance(state, str):
                 raise InvalidRequestState("not a string")

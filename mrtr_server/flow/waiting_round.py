@@ -525,9 +525,10 @@ def _is_about_to_run(main: "asyncio.Task[Any]") -> bool:
         if waits_for is None or waits_for.done():
             return True
         seen.add(task)
-        within = locals_at_await(task)  # of a task group, or of `asyncio.wait`
-        several = (getattr(waits_for, "_children", ()), getattr(within.get("self"), "_tasks", ()), within.get("fs", ()))
-        left += [each for each in (waits_for, *chain(*several)) if isinstance(each, asyncio.Task)]
+        within = locals_at_await(task)  # as of a task group, of `asyncio.wait` or of `wait_for`
+        several = getattr(waits_for, "_children", ()), getattr(within.get("self"), "_tasks", ())
+        held = [each if isinstance(each, set | list | tuple) else (each,) for each in (*several, *within.values())]
+        left += [each for each in (waits_for, *chain(*held)) if isinstance(each, asyncio.Task)]
     return False
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from hmac import compare_digest
 from secrets import token_hex
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic_core import from_json, to_json
 
@@ -242,8 +242,7 @@ def read_answer(question: Question, answer: JSON) -> JSON:
     raise ProtocolError(f"The client did not fulfil {question.method}: {answer.get('failed')}")
 
 
-@dataclass(frozen=True, slots=True)
-class AskedByTask:
+class AskedByTask(NamedTuple):
     """A question of a task that went out."""
 
     task: str

@@ -5,8 +5,7 @@ of 2025-11-25 that call a tool with an empty `task`.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..errors import InvalidParams, MissingCapability
 from ..limits import LONGEST_NAME, check_length
@@ -17,8 +16,7 @@ from .dialect import milliseconds, read_answers, read_task_ttl, related_to, time
 from .messages import JSON, Complete, NamedChoices, Question, Task, TaskOffer, TaskPage, TaskStatus, TaskSupport
 
 
-@dataclass(frozen=True, slots=True)
-class HandshakeVersion:
+class HandshakeVersion(NamedTuple):
     """What one version of the handshake era has."""
 
     name: str

@@ -4,8 +4,7 @@ import re
 from binascii import Error as Base64Error
 from binascii import a2b_base64
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..errors import HeaderMismatch, SetupError
 
@@ -22,8 +21,7 @@ LARGEST = 2**53 - 1
 _EXAMPLE = 'region: Annotated[str, Header("Region")]'
 
 
-@dataclass(frozen=True, slots=True)
-class HeaderParameter:
+class HeaderParameter(NamedTuple):
     """One parameter that a header mirrors."""
 
     header: str  # the whole header's name, in lower case

@@ -6,7 +6,7 @@ from copy import copy
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import lru_cache
-from typing import Any, Literal, Protocol, TypeVar, dataclass_transform
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar, dataclass_transform
 
 from ..crypto.digests import digest, digest_bytes
 from ..errors import RequestError
@@ -53,8 +53,7 @@ class NamedChoices(list[JSON]):
     """Titled choices of a form whose author wrote `enumNames`: versions that have these send them as written."""
 
 
-@dataclass(frozen=True, slots=True)
-class TaskOffer:
+class TaskOffer(NamedTuple):
     """The client takes a task in place of a result."""
 
     ttl: float | None = None  # how long it would like the task to be kept, in seconds; None to leave that to the server
@@ -357,8 +356,7 @@ Outcome = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
+class Progress(NamedTuple):
     """How far a call has come (Progress). `progress` must grow from note to note."""
 
     token: str | int
@@ -368,8 +366,7 @@ class Progress:
     task: str = ""  # the task that the call has become; empty for none
 
 
-@dataclass(frozen=True, slots=True)
-class LogMessage:
+class LogMessage(NamedTuple):
     """A message for the client's log (Logging)."""
 
     level: LogLevel
@@ -377,16 +374,14 @@ class LogMessage:
     logger: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class PageReported:
+class PageReported(NamedTuple):
     """A page that the person was asked to open has reported back (Elicitation, Completion Notifications)."""
 
     page: str
     task: str = ""  # the task that asked for it, where its client is to know; empty otherwise
 
 
-@dataclass(frozen=True, slots=True)
-class ComeBack:
+class ComeBack(NamedTuple):
     """The client of an open call need not wait: it is to come back for the result (Transports, Sending Messages)."""
 
     seconds: float

@@ -109,11 +109,11 @@ class Inclusion:
         handler = record.handler
         handler = replace(handler, addresses=handler.addresses.through(self))
         if not isinstance(record, Tool) or not self.prefix or handler.yields:  # of which each piece is linked
-            return replace(record, handler=handler)
+            return record._replace(handler=handler)
         way = Addresses((self,))
         if handler.write is not None:
-            return replace(record, handler=replace(handler, write=_linking(handler.write, way)))
-        return replace(record, handler=handler, write=_linking(record.write, way))
+            return record._replace(handler=replace(handler, write=_linking(handler.write, way)))
+        return record._replace(handler=handler, write=_linking(record.write, way))
 
     def record(self, listing: Listing, record: Record) -> Record:
         """Return a record as the including server offers it. Raises `SetupError`."""
@@ -126,15 +126,15 @@ class Inclusion:
             uri = self.uri(record.entry[at])
             template = None if record.template is None else UriTemplate(uri)
             entry = {**record.entry, at: uri, "name": self.name(record.entry["name"])}
-            return replace(record, handler=handler, template=template, entry=entry, authorize=hook)
+            return record._replace(handler=handler, template=template, entry=entry, authorize=hook)
         name = self.name(handler.name)
         if len(name) > _LONGEST_NAME:
             raise SetupError(f"{name!r} is longer than the {_LONGEST_NAME} characters that a name may have")
         handler, entry = replace(handler, name=name), {**record.entry, "name": name}
         if isinstance(record, Prompt):
-            return replace(record, handler=handler, entry=entry, authorize=hook)
+            return record._replace(handler=handler, entry=entry, authorize=hook)
         rate = self.rates.get(record.handler.name, record.rate)
-        return replace(record, handler=handler, entry=entry, authorize=hook, rate=rate)
+        return record._replace(handler=handler, entry=entry, authorize=hook, rate=rate)
 
 
 def _linking(write: Write, way: Addresses) -> Write:
@@ -161,8 +161,8 @@ def compiled(record: Record) -> Record:
     if isinstance(record, Tool):
         # What a teardown leaves must have been written before; see `build_tool`.
         again, write = write_in_time(again, record.write if handler.write is None else handler.write)
-        return replace(record, handler=again, write=write)
-    return replace(record, handler=again)
+        return record._replace(handler=again, write=write)
+    return record._replace(handler=again)
 
 
 def depends_on(handler: Handler, function: Callable[..., Any]) -> bool:

@@ -5,10 +5,9 @@ Tools, which have more to compile, are in `tools.py`.
 
 import re
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass
 from functools import partial
 from inspect import Parameter, cleandoc
-from typing import Any, Literal, Protocol, TypeVar, Union, overload
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar, Union, overload
 
 from pydantic import ValidationError
 from starlette.responses import Response
@@ -99,8 +98,7 @@ def _refuse_other_than_strings(where: str, schema: Mapping[str, Any], what: str)
             )
 
 
-@dataclass(frozen=True, slots=True)
-class Prompt:
+class Prompt(NamedTuple):
     """A prompt, ready to be got and listed; `names`, `authorize` and `tags` are as for a `Tool`."""
 
     handler: Handler
@@ -140,8 +138,7 @@ def build_prompt(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Resource:
+class Resource(NamedTuple):
     """A resource or a template of resources, ready to be read and listed."""
 
     handler: Handler
@@ -198,8 +195,7 @@ def build_resource(function: Callable[..., Any], options: ResourceOptions, home:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Completer:
+class Completer(NamedTuple):
     """Suggests values for one argument of a prompt or template: a function of (value) or of (value, arguments)."""
 
     handler: Handler

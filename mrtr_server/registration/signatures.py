@@ -7,11 +7,10 @@ are known by the module and the name of their types, so that none of these frame
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from inspect import Parameter, isclass, isroutine
 from types import FrameType, NoneType
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, NamedTuple, get_args, get_origin, get_type_hints
 
 from ..errors import SetupError
 from ..flow.asks import Inputs, State
@@ -34,8 +33,7 @@ _OURS = {
 """The types of what goes by these names here and in the protocol."""
 
 
-@dataclass(frozen=True, slots=True)
-class Signature:
+class Signature(NamedTuple):
     """What a function takes and gives."""
 
     # Its parameters, with resolved annotations; `Parameter.empty` where there is none.

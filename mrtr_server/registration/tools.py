@@ -2,10 +2,10 @@
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from inspect import Parameter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import SetupError
 from ..flow.authorization import Hook, compile_hook
@@ -28,8 +28,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("mrtr_server")
 
 
-@dataclass(frozen=True, slots=True)
-class Tool:
+class Tool(NamedTuple):
     """A tool, ready to be called and listed."""
 
     handler: Handler

@@ -3,6 +3,7 @@
 import hmac
 from dataclasses import dataclass
 from threading import Lock
+from typing import NamedTuple
 
 from ..crypto.digests import canonical
 from ..crypto.keys import KeyRing
@@ -37,8 +38,7 @@ class Usage:
         return not (self.tasks or self.states or self.bytes)
 
 
-@dataclass(frozen=True, slots=True)
-class Quota:
+class Quota(NamedTuple):
     """What may be stored before a store refuses more of a caller.
 
     Args:

@@ -93,8 +93,7 @@ def epoch_of(id: str) -> str:
     return parts[1] if len(parts) == 3 else ""
 
 
-@dataclass(frozen=True, slots=True)
-class Places:
+class Places(NamedTuple):
     """How the places of a worker are divided among callers.
 
     Args:

@@ -10,9 +10,8 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from queue import SimpleQueue
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from ..errors import SetupError
 
@@ -34,8 +33,7 @@ Line = bytes | None
 """A line without its end; None in place of one that is too long."""
 
 
-@dataclass(frozen=True, slots=True)
-class StandardStreams:
+class StandardStreams(NamedTuple):
     """Where messages come from, and where they go."""
 
     input: int

@@ -132,7 +132,12 @@ class TestRule5AnUnansweredAskParks:
             text = await said
             return f"{(await login).name} {text}"
 
-        for target in ("gathered", "grouped", "of_anyio", "waiting", "awaited"):
+        @app.tool
+        async def in_time(ctx: Context) -> str:
+            login, said = await asyncio.gather(ctx.elicit("who?", Login), asyncio.wait_for(late(ctx), 60))
+            return f"{login.name} {said}"
+
+        for target in ("gathered", "grouped", "of_anyio", "waiting", "awaited", "in_time"):
             flow = AsyncClient(app).flow(target)
             assert set((await flow.start()).questions) == {"login", "sample"}, target
             assert (await flow.answer(login=accept(name="ann"), sample=sampled("Oslo"))).text == "ann Oslo"

@@ -1,6 +1,5 @@
 """The queues of the memory store: whose task is next, and what is dropped, left and counted on the way."""
 
-from dataclasses import replace
 
 from mrtr_server import TaskRow
 from mrtr_server.storage.memory_tasks import CALLERS_IN_VIEW, TaskQueues
@@ -44,7 +43,7 @@ def test_callers_take_turns_and_what_each_holds_counts() -> None:
         queues.add(f"ann {number}", "ann", updated=float(number))
         queues.add(f"bob {number}", "bob", updated=10.0 + number)
     assert queues.next(3) == ["ann 0", "bob 0", "ann 1"]
-    assert queues.next(2, places=replace(FREE, held={"ann": 2})) == ["bob 1", "bob 2"]
+    assert queues.next(2, places=FREE._replace(held={"ann": 2})) == ["bob 1", "bob 2"]
 
 
 def test_a_caller_takes_its_turn_once_over_all_tools() -> None:

@@ -374,6 +374,28 @@ class TestLimits:
             assert connection.recv(1) == b""
             assert time.monotonic() - last > IDLE * 0.9
 
+    @pytest.mark.parametrize("body", [body_of("one"), '{"jsonrpc":"2.0","method":"notifications/initialized"}'])
+    def test_of_a_server_that_drains_end_the_connection(self, protocol: Any, body: str) -> None:
+        packet = call("one", length=f"{len(body)}").replace(body_of("one").encode(), body.encode())
+        got = []
+        for served_by in (protocol, HttpToolsProtocol):
+            server = MRTRServer("draining")
+            server.tool(say)
+            with (
+                in_thread(server, http=served_by) as port,
+                socket.create_connection(("127.0.0.1", port), TIMEOUT) as connection,
+            ):
+                for _ in range(2):
+                    connection.sendall(packet)
+                    assert b"connection: close" not in read(connection)
+                server.drain()
+                connection.sendall(packet)
+                got.append(read(connection))
+                assert connection.recv(1) == b""
+        assert all(b"connection: close" in each for each in got)
+        assert len({each.partition(b" ")[2][:3] for each in got}) == 1
+        assert protocol.repeated == [False, True, True]
+
     def test_of_a_shutdown_close_what_a_known_head_has_begun(self, protocol: Any) -> None:
         begun, go = [], asyncio.Event()
 

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from ...crypto import keys
 from ...crypto.place_codec import PlaceCodec
@@ -83,8 +84,7 @@ PASSES = 5
 """How often all rows are looked at, at most: servers write rows meanwhile."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Table:
+class _Table(NamedTuple):
     """A table with sealed columns, each row for one of the purposes.
 
     One statement finds rows after a key: each the key and these columns. The other one changes these columns of a row
