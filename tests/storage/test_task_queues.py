@@ -1,6 +1,5 @@
 """The queues of the memory store: whose task is next, and what is dropped, left and counted on the way."""
 
-
 from mrtr_server import TaskRow
 from mrtr_server.storage.memory_tasks import CALLERS_IN_VIEW, TaskQueues
 from mrtr_server.storage.rows import FREE, Places, in_epoch
