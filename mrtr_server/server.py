@@ -160,7 +160,7 @@ class MRTRServer(Composition):
             return None
 
         def serve(request: Any) -> Awaitable[None]:
-            if parts.admission.draining or not parts.lifecycle.hears_sigterm:
+            if parts.shared.refusal or parts.admission.draining or not parts.lifecycle.hears_sigterm:
                 return self(request.own_scope(), request.receive, request.send)
             if parts.shared.store.shared:
                 begin_request()

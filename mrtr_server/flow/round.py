@@ -291,7 +291,7 @@ class Round:
 
     def kept(self, key: str, question: Question, needs_state: bool) -> JSON | None:
         """Return the raw answer that counts for a question; None if there is none."""
-        raw = self.journal.answers.get(key, _NO_ANSWERS).get(question.digest)
+        raw = self.journal.answer(key, question.digest)
         if raw is None:
             return self.take_early(key, question.digest, needs_state)
         return self._reports.found.get((key, question.digest), raw)

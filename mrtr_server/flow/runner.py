@@ -26,7 +26,7 @@ from .endings import Asking, Backgrounded, Completed, Failed, Refused, RoundEnd,
 from .handler import Handler
 from .pure import JournalInputs, conclude_asking, conclude_error, fill_in
 from .teardown import Teardown
-from .waiting_round import SETTLE_TICKS, Stop, WaitingRound, locals_at_await
+from .waiting_round import SETTLE_TICKS, Stop, WaitingRound, library_locals
 
 logger = logging.getLogger("mrtr_server")
 
@@ -286,7 +286,7 @@ def _leave_group(task: asyncio.Task[RoundEnd]) -> bool:
 
     A group that is ending, since one of its tasks has failed, takes no cancellation while it waits for the others.
     """
-    group = locals_at_await(task).get("self")
+    group = library_locals(task).get("self")
     ended: asyncio.Future[bool] | None = getattr(group, "_on_completed_fut", None)  # of asyncio's groups and of AnyIO's
     if task.done() or ended is None or ended.done():
         return False

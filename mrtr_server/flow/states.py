@@ -182,7 +182,7 @@ class States:
         """
         call, handler, state = round_.call, round_.handler, round_.call.state
         self._check_answers(call)
-        round_.binding = bound_to = binding(self._audience, call)
+        bound_to = self.bind(round_)
         try:
             if not isinstance(state, str):
                 raise InvalidRequestState("not a string")

@@ -51,7 +51,7 @@ what waits for it by callbacks, and nobody knows the tasks that a handler has be
 """
 
 MOST_TICKS = 1000
-"""How many turns a branch has that is about to run in each of them: more than to an ask, unless it never comes."""
+"""How many turns a branch may take to its next ask or step. One that takes more may run for ever, as one that polls."""
 
 LOOK_AGAIN_AFTER = 0.3
 """How long to wait before a report is looked for again in a store that was unavailable, in seconds."""
@@ -303,7 +303,7 @@ class WaitingRound(Round):
         self.wake()
 
     def begin(self, number: int, what: str) -> None:
-        """Note that an ask or a step is awaited; refuse it where there can be none, and no parking: by an exception."""
+        """Note that an ask or a step is awaited. Raises `FlowError` or `CancelledError` where there can be none."""
         del self._unawaited[number]
         if self.in_teardown and asyncio.current_task() is self.main:
             message = f"{what} was called after the yield of a dependency; by then the round has ended"
@@ -525,17 +525,22 @@ def _is_about_to_run(main: "asyncio.Task[Any]") -> bool:
         if waits_for is None or waits_for.done():
             return True
         seen.add(task)
-        within = locals_at_await(task)  # as of a task group, of `asyncio.wait` or of `wait_for`
+        within = library_locals(task)  # as of a task group, of `asyncio.wait` or of `wait_for`
         several = getattr(waits_for, "_children", ()), getattr(within.get("self"), "_tasks", ())
         held = [each if isinstance(each, set | list | tuple) else (each,) for each in (*several, *within.values())]
         left += [each for each in (waits_for, *chain(*held)) if isinstance(each, asyncio.Task)]
     return False
 
 
-def locals_at_await(task: "asyncio.Task[Any]") -> Mapping[str, Any]:
-    """Return the local variables of the innermost coroutine in which a task waits."""
+_LIBRARIES = ("asyncio", "anyio")
+
+
+def library_locals(task: "asyncio.Task[Any]") -> Mapping[str, Any]:
+    """Return the local variables of the function of asyncio or AnyIO in which a task waits; none of the author's."""
     innermost: Any = task.get_coro()
     while isinstance(within := getattr(innermost, "cr_await", None), CoroutineType):
         innermost = within
     frame = getattr(innermost, "cr_frame", None)
-    return {} if frame is None else frame.f_locals
+    if frame is None or frame.f_globals.get("__name__", "").partition(".")[0] not in _LIBRARIES:
+        return {}
+    return cast(Mapping[str, Any], frame.f_locals)

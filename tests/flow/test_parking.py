@@ -4,6 +4,7 @@ import asyncio
 import gc
 import itertools
 import json
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -82,6 +83,28 @@ class TestRule5AnUnansweredAskParks:
             flow = AsyncClient(app).flow(target)
             assert set((await flow.start()).questions) == {"login", "sample"}, target
             assert (await flow.answer(login=accept(name="ann"), sample=sampled("Oslo"))).text == "ann Oslo"
+
+    async def test_waiting_for_a_branch_does_not_look_through_what_the_handler_holds(self, app: MRTRServer) -> None:
+        looked: list[object] = []
+
+        class Rows(list[int]):
+            def __iter__(self) -> Iterator[int]:
+                looked.append(self)
+                return super().__iter__()
+
+        async def late(ctx: Context) -> str:
+            for _ in range(50):
+                await asyncio.sleep(0)
+            return (await ctx.sample("capital?")).text
+
+        @app.tool
+        async def report(ctx: Context) -> str:
+            rows = Rows(range(9))
+            login, said = await asyncio.gather(ctx.elicit("who?", Login), late(ctx))
+            return f"{login.name} {said} {len(rows)}"
+
+        assert set((await AsyncClient(app).flow("report").start()).questions) == {"login", "sample"}
+        assert not looked
 
     async def test_a_branch_that_comes_to_its_ask_after_many_turns_is_waited_for(self, app: MRTRServer) -> None:
         async def late(ctx: Context, after: asyncio.Event | None = None) -> str:

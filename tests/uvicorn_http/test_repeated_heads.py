@@ -396,6 +396,22 @@ class TestLimits:
         assert len({each.partition(b" ")[2][:3] for each in got}) == 1
         assert protocol.repeated == [False, True, True]
 
+    def test_of_a_server_that_is_not_set_up_any_more_hold(self, protocol: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("MRTR_WORKERS", "2")
+        server = MRTRServer("several", keys=[bytes(32)])
+        server.tool(say)
+        with (
+            in_thread(server, http=protocol, log_level="critical") as port,
+            socket.create_connection(("127.0.0.1", port), TIMEOUT) as connection,
+        ):
+            for _ in range(2):
+                connection.sendall(A)
+                assert read(connection).startswith(b"HTTP/1.1 200")
+            server.tool(name="once", single_use=True)(say)  # which needs a store that both workers share
+            connection.sendall(A)
+            assert read(connection).startswith(b"HTTP/1.1 500")
+        assert protocol.repeated == [False, True, True]
+
     def test_of_a_shutdown_close_what_a_known_head_has_begun(self, protocol: Any) -> None:
         begun, go = [], asyncio.Event()
 
