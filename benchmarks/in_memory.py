@@ -50,9 +50,6 @@ class InMemory(Database):
         for step in self.steps_from(None):
             self._connection.execute(step)
 
-    async def rows(self, statement: str, **given: Any) -> list[Any]:
-        return await self.execute(self.statements[statement], given)
-
     async def execute(self, sql: str, given: Mapping[str, Any]) -> list[Any]:
         values = {name: json.dumps(value) if isinstance(value, list) else value for name, value in given.items()}
         values["now"] = time.time()

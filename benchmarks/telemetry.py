@@ -40,7 +40,7 @@ from scenarios import META, PROTOCOL_VERSION
 
 from mrtr_server import Context, Metrics, MRTRServer, OpenTelemetry
 from mrtr_server.logs.formats import JSONFormatter
-from mrtr_server.telemetry.names import SPAN_ATTRIBUTES
+from mrtr_server.telemetry.names import DURATION, OUTCOME, ROUND
 
 SLICE = 0.1
 """How long each run of a pair takes, in seconds."""
@@ -169,8 +169,9 @@ class SDKAlone:
     def __init__(self, telemetry: OpenTelemetry) -> None:
         self._tracer = telemetry.tracer_provider.get_tracer("bench")
         self._record = telemetry.meter_provider.get_meter("bench").create_histogram("bench", "s").record
-        self._first = dict.fromkeys(SPAN_ATTRIBUTES[:7], "value")
-        self._last = dict.fromkeys(SPAN_ATTRIBUTES[7:12], "value")
+        names = (*DURATION.labels, OUTCOME, ROUND)
+        self._first = dict.fromkeys(names[:7], "value")
+        self._last = dict.fromkeys(names[7:], "value")
 
     async def round(self) -> int:
         span = self._tracer.start_span("bench", attributes=self._first)

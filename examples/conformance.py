@@ -1,6 +1,6 @@
 r"""Everything that the official conformance suite calls for, in the forms of 2026-07-28 (with tasks) and 2025-11-25.
 
-It needs the extra `schemas` for the one tool with a raw schema, and Node 22 or later for the suite:
+It needs the extras `schemas`, for the one tool with a raw schema, and `skills`; and Node 22 or later for the suite:
 
     uvicorn examples.conformance:app
 
@@ -56,6 +56,7 @@ from mrtr_server import (
 )
 
 app = MRTRServer("conformance", info=ServerInfo(version="1.0.0"))
+app.skills("skills")
 
 # One red pixel, and a silence of no samples.
 PNG = b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8DwHwAFBQIAX8jx0gAAAABJRU5ErkJggg==")

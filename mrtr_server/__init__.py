@@ -8,7 +8,7 @@ from .auth.oauth import IntrospectionAuth, JWTAuth
 from .crypto.codec import Codec, SealedCodec
 from .crypto.keys import KeyRing
 from .crypto.signing import SignedCodec
-from .deployment.settings import Lists, Metrics, ServerInfo, Shutdown
+from .deployment.settings import Apps, Lists, Metrics, ServerInfo, Shutdown
 from .errors import (
     FlowContinues,
     InsufficientScope,
@@ -28,6 +28,7 @@ from .flow.sampling import Sample, Sampled
 from .flow.step_arguments import IdempotencyKey
 from .flow.url_asks import Callback, CallbackLink, ElicitUrl
 from .limits import Limits
+from .protocol.apps import AppPage, Ui
 from .protocol.callers import Caller, ClientInfo, Principal
 from .protocol.content import (
     Annotations,
@@ -47,6 +48,7 @@ from .protocol.content import (
 from .registration.declarations import Depends
 from .registration.methods import prompt, resource, tool
 from .registration.options import InputSchema, Task
+from .registration.page_options import Csp
 from .renamed import renamed_in
 from .schema.arguments import Header
 from .server import MRTRServer
@@ -58,6 +60,8 @@ from .telemetry.choice import OpenTelemetry
 
 __all__ = [
     "Annotations",
+    "AppPage",
+    "Apps",
     "AudioContent",
     "BearerTokens",
     "CallInfo",
@@ -70,6 +74,7 @@ __all__ = [
     "Completion",
     "Confirm",
     "Context",
+    "Csp",
     "Depends",
     "Elicit",
     "ElicitUrl",
@@ -128,6 +133,7 @@ __all__ = [
     "ToolAnnotations",
     "ToolError",
     "ToolResult",
+    "Ui",
     "__version__",
     "prompt",
     "resource",

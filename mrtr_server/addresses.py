@@ -15,10 +15,7 @@ _EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104  compared with, not bound
 
 
 def root_url(host: str, port: int, scheme: str = "http") -> str:
-    """Return the URL at which somebody on this machine reaches what listens on an address.
-
-    Of all addresses, it is that of loopback.
-    """
+    """Return the URL at which somebody on this machine reaches what listens on an address, or on all."""
     shown = "127.0.0.1" if host in _EVERYWHERE else f"[{host}]" if ":" in host else host
     return f"{scheme}://{shown}:{port}"
 
@@ -34,12 +31,10 @@ def is_loopback_address(host: str) -> bool:
 
 
 def is_loopback_host(host: str) -> bool:
-    """Return whether a `Host` header names loopback, as a browser of this machine writes it."""
     return _LOOPBACK_HOST.fullmatch(host) is not None
 
 
 def is_loopback_origin(origin: str) -> bool:
-    """Return whether an `Origin` header is of a page that is served on loopback."""
     return _LOOPBACK_ORIGIN.fullmatch(origin) is not None
 
 
@@ -54,8 +49,13 @@ _ADDRESS = re.compile(r"[A-Za-z0-9._~%!$&'()*+,;=:@/\[\]-]+")
 
 
 def escape_path(path: str) -> str:
-    """Return the path of a request as it stands in an address: no quote, space or line break is left in it."""
+    """Return a path as it stands in an address: no quote, space or line break is left in it."""
     return quote(path, safe=_UNESCAPED, errors="replace")
+
+
+def endpoint_url(base_url: str, path: str) -> str:
+    """Return the address of an endpoint: `path` is that of the server below `base_url`."""
+    return base_url.rstrip("/") + escape_path(path)
 
 
 def origins_of(where: str, given: Iterable[str]) -> frozenset[str]:
@@ -79,7 +79,6 @@ def _origin(where: str, given: str) -> str:
 
 
 def hosts_of(where: str, given: Iterable[str]) -> frozenset[str]:
-    """Return values of the `Host` header in lower case. Raises `SetupError`."""
     hosts = frozenset(host.lower() for host in given)
     for host in hosts:
         if host == "*":
@@ -92,7 +91,6 @@ def hosts_of(where: str, given: Iterable[str]) -> frozenset[str]:
 
 
 def _host_in(text: str) -> str:
-    """Return the host in something like an address; empty if there is none."""
     host = text.partition("://")[2] or text
     host = re.split(r"[/?#]", host, maxsplit=1)[0].rpartition("@")[2]
     return host if _HOST.fullmatch(host) else ""
@@ -103,8 +101,6 @@ def _no_wildcard(given: str) -> str:
 
 
 class BaseUrl:
-    """The address under which browsers reach the server. Raises `SetupError`."""
-
     def __init__(self, given: str | None) -> None:
         self._given = None if given is None else given.rstrip("/")
         self._host = ""
@@ -128,13 +124,11 @@ class BaseUrl:
         return f"http://{host.lower()}{escape_path(root.rstrip('/'))}" if self.is_of(host) else None
 
     def is_origin(self, origin: str, host: str) -> bool:
-        """Return whether an `Origin` header names this address."""
         if self._given is None:
             return origin.lower() in (f"http://{host.lower()}", f"https://{host.lower()}")
         return origin.lower() == self._origin
 
     def is_of(self, host: str) -> bool:
-        """Return whether a `Host` header belongs to this address."""
         host = host.lower()
         if self._given is None:
             return is_loopback_host(host)

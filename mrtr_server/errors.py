@@ -17,7 +17,8 @@
     │   │   ├── TaskCancelled       the task of the call was cancelled
     │   │   ├── NotAnswered         the server asks what the program does not answer
     │   │   ├── NoReply             the server can't be reached, or does not reply in time
-    │   │   └── BadReply            what came is no reply of the protocol, or is over a bound
+    │   │   ├── BadReply            what came is no reply of the protocol, or is over a bound
+    │   │   └── LoginFailed         the server wants a login, which did not come to its end
     │   ├── StoreUnavailable        the shared store can't be reached, or can't do what it was asked for
     │   │   ├── WrongVersion        its tables are of an older or newer release
     │   │   └── ClocksApart         its clock is too far from this machine's for single use
@@ -64,13 +65,51 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, ClassVar
 
+from .documentation import help_for
+
 
 class MRTRError(Exception):
     """Base of every error that this package raises."""
 
 
+def _explain(error: MRTRError) -> None:
+    """Note the page about an error for the author or operator: tracebacks show notes, which are not in its text."""
+    if address := help_for(str(error)):
+        error.add_note(f"See {address}")
+
+
 class SetupError(MRTRError):
-    """A mistake in how the server was written or configured. Raised by decorators, constructors and at start."""
+    """A mistake in how the server was written or configured. Raised by decorators, constructors and at start.
+
+    Args:
+        args: the message.
+    """
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*args)
+        _explain(self)
+
+
+EXTRAS = {
+    "schemas": ("jsonschema-rs>=0.60",),
+    "postgres": ("asyncpg>=0.30",),
+    "otel": ("opentelemetry-api>=1.30",),
+    "prometheus": ("prometheus-client>=0.21",),
+    "auth": ("PyJWT[crypto]>=2.10", "httpx>=0.28"),
+    "client": ("httpx>=0.28", "sniffio>=1.3"),
+    "cli": ("httpx>=0.28", "sniffio>=1.3", "rich>=14", "questionary>=2.1", "prompt-toolkit>=3.0.40"),
+    "limits": ("limits>=5.0", "redis>=5.2"),
+    "skills": ("PyYAML>=6.0",),
+}
+"""What each extra installs, as in `pyproject.toml`; named one by one, which works from a checkout, too."""
+
+
+def lacking(what: str, extra: str, error: ImportError) -> SetupError:
+    absent = next((each for each in (error.__cause__, error) if isinstance(each, ModuleNotFoundError)), None)
+    name = (absent.name or "").partition(".")[0] if absent is not None else ""
+    needs = f"{what} needs {name}" if name else f"{what} can't use what is installed: {error}"
+    install = " ".join(f"'{each}'" for each in EXTRAS[extra])
+    return SetupError(f"{needs}. Install the extra {extra!r}, or: pip install {install}")
 
 
 class ToolError(MRTRError):
@@ -81,11 +120,7 @@ class ToolError(MRTRError):
 
 
 def cannot_show(what: str, key: str, reason: str, capability: str = "") -> ToolError:
-    """Return the error for an answer that has come twice and does not fit, as of a client that can't show the question.
-
-    `what` completes "This client", as in "can't show this form". With a `capability`, the message says what can be done
-    instead.
-    """
+    """Return the error for an answer that does not fit and has come twice. `what` completes "This client"."""
     misfit = f"its answer to {key!r} does not fit ({reason.removesuffix('.')}), and it gave the same answer twice"
     return ToolError(f"This client {what}: {misfit}. {_instead([capability])}")
 
@@ -96,6 +131,10 @@ class NotFound(ToolError):
 
 class FlowError(MRTRError):
     """A flow that can't continue because of what the handler's code did. Logged for the author in full."""
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*args)
+        _explain(self)
 
 
 class NotBegun(MRTRError):
@@ -111,10 +150,7 @@ class ArgumentsMisfit(MRTRError):
 
 
 class InvalidAnswer(MRTRError):
-    """An answer is not what was asked for.
-
-    `reason` says what is wrong with it, for the person who answered; empty where there is nobody to tell.
-    """
+    """An answer is not what was asked for. `reason` is for the person who answered; empty where there is nobody."""
 
     def __init__(self, reason: str = "") -> None:
         super().__init__(reason)
@@ -122,10 +158,7 @@ class InvalidAnswer(MRTRError):
 
 
 class LinkRefused(MRTRError):
-    """A link to a callback that does not open here. Who opened it learns no more than that.
-
-    `reason` says which check failed, for the operator's log only.
-    """
+    """A link to a callback that does not open here, and says no more. `reason` is for the operator's log only."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -133,10 +166,7 @@ class LinkRefused(MRTRError):
 
 
 class IssuerUnavailable(MRTRError):
-    """The issuer of tokens can't be asked, and the token can't be verified without it; for the operator.
-
-    `status` is of HTTP, where the issuer replied and the reply can't be used; 0 where nothing came.
-    """
+    """The issuer of tokens can't be asked. `status` is of HTTP, where its reply can't be used; 0 where none came."""
 
     def __init__(self, message: str, status: int = 0) -> None:
         super().__init__(message)
@@ -210,6 +240,10 @@ class BadReply(ClientError):
     """What came is no reply of the protocol, or is over a bound of the client."""
 
 
+class LoginFailed(ClientError):
+    """The server wants a person to log in, and that did not come to its end; the message says why."""
+
+
 class StoreUnavailable(MRTRError):
     """The shared store can't be reached, or can't do what it was asked for; the message is for the operator."""
 
@@ -276,10 +310,7 @@ class InvalidParams(RequestError):
 
 
 class UnknownTarget(InvalidParams):
-    """No tool, prompt, resource or task of that name.
-
-    With `has_begun`, the request continues a flow, whose tool may have been removed or disabled since.
-    """
+    """No tool, prompt, resource or task of that name. With `has_begun`, it may have been removed since."""
 
     _FIELDS: ClassVar = {"resource": "uri", "task": "taskId"}
 
@@ -289,8 +320,6 @@ class UnknownTarget(InvalidParams):
 
 
 class StateFault(StrEnum):
-    """What is counted where a `requestState` does not open."""
-
     UNREADABLE = "state_unreadable"
     EXPIRED = "state_expired"
     OF_ANOTHER = "state_of_another"
@@ -301,11 +330,7 @@ class StateFault(StrEnum):
 
 
 class InvalidRequestState(InvalidParams):
-    """A `requestState` that does not open here. The client learns no more than that.
-
-    `reason` says which check failed, for the operator's log only; `fault` says the same in a word, for the metrics
-    only.
-    """
+    """A `requestState` that does not open here. `reason` is for the log only, and `fault` for the metrics."""
 
     MESSAGE = "requestState is not valid for this request; send the request again without it"
     reason = "found by another delivery"
@@ -363,10 +388,7 @@ class SessionEnded(RequestError):
 
 
 class MissingCapability(RequestError):
-    """The client did not declare what has to be asked of it.
-
-    `required` has the missing capabilities, in the shape of `ClientCapabilities`.
-    """
+    """The client did not declare what has to be asked of it: `required`, in the shape of `ClientCapabilities`."""
 
     _NAMES: ClassVar = {
         ("elicitation",): "elicitation",
@@ -379,18 +401,21 @@ class MissingCapability(RequestError):
     def __init__(self, required: dict[str, Any]) -> None:
         # Named in the message, too: most clients show nothing else of an error.
         paths = list(_paths(required))
-        names = ", ".join(self._NAMES.get(path, ".".join(path).rpartition("/")[2]) for path in paths)
+        names = ", ".join(map(self._named, paths))
         # What a page is for must not pass through the chat either.
         asked = dict.fromkeys(path[0] for path in paths if path != ("elicitation", "url"))
         message = f"This request needs capabilities that the client did not declare: {names}. {_instead(asked)}"
         super().__init__(message, {"requiredCapabilities": required})
 
     @classmethod
-    def in_version(cls, version: str, what: str, capability: str = "") -> "MissingCapability":
-        """Return the error for what the version of the protocol that the client speaks has no way to ask.
+    def _named(cls, path: tuple[str, ...]) -> str:
+        if path[0] == "extensions" and len(path) > 1:  # those of the protocol itself are known without their prefix
+            return ".".join(path[1:]).removeprefix("io.modelcontextprotocol/")
+        return cls._NAMES.get(path, ".".join(path))
 
-        With a `capability`, the message says what can be done instead.
-        """
+    @classmethod
+    def in_version(cls, version: str, what: str, capability: str = "") -> "MissingCapability":
+        """Return the error for what the client's version has no way to ask. `capability` as for `cannot_show`."""
         error = cls.__new__(cls)
         message = f"The client speaks {version}, which can't show {what}. {_instead([capability])}"
         RequestError.__init__(error, message, {"protocolVersion": version})
@@ -411,7 +436,6 @@ def _instead(capabilities: Iterable[str]) -> str:
 
 
 def _paths(required: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """Return the way to each capability that holds no others."""
     for name, below in required.items():
         yield from _paths(below, (*above, name)) if below else [(*above, name)]
 
@@ -493,10 +517,7 @@ class AnswerNotShared(RequestError):
 
 
 class Busy(RequestError):
-    """The server can't take a request now. The same request can be sent again later.
-
-    `retry_after` is in seconds; None for what is usual with its class.
-    """
+    """The server can't take a request now. `retry_after` is in seconds; None for what is usual with its class."""
 
     retry_after = 1.0
     nothing_was_done = False
@@ -523,10 +544,7 @@ def overloaded(retry_after: float) -> Busy:
 
 
 class RateLimited(Busy):
-    """A caller or an address has sent more in a time than it may. Nothing was done.
-
-    `limit` is a name in `RateLimits` or `Limits`, `rate` is such as "5/minute", and `retry_after` is in seconds.
-    """
+    """More was sent in a time than may be, so nothing was done. `rate` is such as "5/minute"."""
 
     nothing_was_done = True
     WHAT: ClassVar = {
@@ -537,7 +555,6 @@ class RateLimited(Busy):
         "other_requests": "other requests of one caller",
         "unanswered_asks": "asking the same without an answer",
     }
-    """What is counted by each limit, for the message."""
     limit = rate = ""
 
     def __init__(self, limit: str, rate: str, retry_after: float) -> None:
@@ -566,7 +583,6 @@ class Full(Busy):
         "held_streams": "streams are held open",
         "held_bytes": "bytes of requests are held in memory",
     }
-    """What is counted by each limit, for the message."""
 
     _FREE_SOON = frozenset({"held_bytes"})
     """The limits of what ends with its request."""

@@ -1,30 +1,17 @@
 """Options are frozen dataclasses: what their fields take, which of them were given, and methods that take them.
 
 A field takes what its annotation says, so that an option is declared once. `takes` adds what an annotation can't say.
-Type checkers and editors see the fields with their types and defaults. A wrong option of a method is an error that
-names the right one.
 """
 
 import dataclasses
 import math
+import typing
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from functools import cache, wraps
 from inspect import Parameter, Signature, signature
 from types import NoneType, UnionType
-from typing import (
-    Any,
-    Concatenate,
-    Literal,
-    NamedTuple,
-    ParamSpec,
-    Self,
-    TypeVar,
-    Union,
-    get_args,
-    get_origin,
-    get_type_hints,
-)
+from typing import Any, TypeVar, get_args, get_origin
 
 from . import renamed
 from .errors import SetupError
@@ -36,7 +23,6 @@ class Checked:
     __slots__ = ()
 
     def __post_init__(self) -> None:
-        """Check the types of the fields. None may be given where it is the default. Raises `SetupError`."""
         options: Any = type(self)
         for name, kind in _kinds(options).items():
             value = getattr(self, name)
@@ -54,7 +40,7 @@ class Group(Checked):
     given: frozenset[str]
     """The names of the fields that were given by name, whether or not that is their default."""
 
-    def __new__(cls, *positional: Any, **given: Any) -> Self:
+    def __new__(cls, *positional: Any, **given: Any) -> typing.Self:
         """Return an object without its fields; `__init__` of the dataclass sets those."""
         made = super().__new__(cls)
         options: Any = cls
@@ -78,27 +64,21 @@ POSITIVE_SECONDS = "a positive number of seconds"
 
 
 def takes(words: str, fits: Check | None = None) -> dict[str, Any]:
-    """Return the metadata of a field that say what it takes, in place of its annotation.
-
-    `words` say it as an author writes it, such as "a number of bytes"; empty for a field that is checked elsewhere. By
-    default the annotation says what fits.
-    """
+    """Return the metadata of a field that say what it takes, in place of its annotation; "" for what others check."""
     return {"words": words, "fits": fits}
 
 
 def has(*methods: str) -> Check:
-    """Return a check for an object, not a class, that has these methods."""
     return lambda value: not isinstance(value, type) and all(callable(getattr(value, each, None)) for each in methods)
 
 
 def several(*kinds: type) -> Check:
-    """Return a check for a list of objects of these classes."""
     return lambda value: (
         isinstance(value, Sequence) and not isinstance(value, str) and all(isinstance(each, kinds) for each in value)
     )
 
 
-class _Kind(NamedTuple):
+class _Kind(typing.NamedTuple):
     fits: Check
     words: str
     may_be_none: bool = False
@@ -106,8 +86,7 @@ class _Kind(NamedTuple):
 
 @cache
 def _kinds(options: Any) -> dict[str, _Kind]:
-    """Return what the fields of a dataclass take, of those that are checked."""
-    hints = get_type_hints(options)
+    hints = typing.get_type_hints(options)
     kinds = {field.name: _kind_of_field(field, hints[field.name]) for field in dataclasses.fields(options)}
     return {name: kind for name, kind in kinds.items() if kind is not None}
 
@@ -126,9 +105,9 @@ def _kind_of(hint: Any) -> _Kind | None:
     origin, inner = get_origin(hint), get_args(hint)
     if hint in _SIMPLE:
         return _SIMPLE[hint]
-    if origin is Literal:
+    if origin is typing.Literal:
         return _Kind(lambda value: value in inner, " or ".join(f'"{each}"' for each in inner))
-    if origin in (Union, UnionType):
+    if origin in (typing.Union, UnionType):
         kinds = [_kind_of(each) for each in inner if each is not NoneType]
         known = [each for each in kinds if each is not None]
         words = " or ".join(each.words for each in known)
@@ -172,7 +151,7 @@ def _shown(value: Any) -> str:
 # Methods that take the fields of an object as keywords
 
 
-P = ParamSpec("P")
+P = typing.ParamSpec("P")
 R = TypeVar("R")
 Self_ = TypeVar("Self_")
 Options = TypeVar("Options")
@@ -184,13 +163,13 @@ _NONE: Mapping[str, str] = {}
 
 def takes_fields(
     options: Callable[P, Options], name: str = "", hints: Mapping[str, str] = _NONE
-) -> Callable[[Callable[[Self_, Options], R]], Callable[Concatenate[Self_, P], R]]:
+) -> Callable[[Callable[[Self_, Options], R]], Callable[typing.Concatenate[Self_, P], R]]:
     """Return a decorator of a method of one argument, so that it takes that argument's fields instead.
 
     `name` is what errors call the method; `hints` says what to use instead of options that other frameworks have.
     """
 
-    def decorate(method: Callable[[Self_, Options], R]) -> Callable[Concatenate[Self_, P], R]:
+    def decorate(method: Callable[[Self_, Options], R]) -> Callable[typing.Concatenate[Self_, P], R]:
         keywords = _Keywords(options, name, hints)
 
         @wraps(method)
@@ -205,10 +184,7 @@ def takes_fields(
 def takes_function_or(
     options: Callable[..., Options], name: str, hints: Mapping[str, str]
 ) -> Callable[[Callable[[Any, Options], Callable[..., Any]]], Callable[..., Any]]:
-    """Return a decorator like `takes_fields`, for a method that is a decorator itself, called with options or not.
-
-    `name` is what errors call the method; `hints` says what to use instead of options that other frameworks have.
-    """
+    """Return a decorator like `takes_fields`, for a method that is a decorator itself, called with options or not."""
 
     def decorate(method: Callable[[Any, Options], Callable[..., Any]]) -> Callable[..., Any]:
         keywords = _Keywords(options, name, hints, _FUNCTION)
@@ -228,8 +204,6 @@ def takes_function_or(
 
 
 class _Keywords:
-    """The keywords that a method takes."""
-
     def __init__(self, options: Any, name: str, hints: Mapping[str, str], first: Parameter | None = None) -> None:
         fields = signature(get_origin(options) or options).parameters.values()
         self._signature = Signature([*([first] if first else ()), *fields])
@@ -240,13 +214,11 @@ class _Keywords:
         self._hints = hints
 
     def sign(self, function: Callable[P, R]) -> Callable[P, R]:
-        """Show these keywords in the signature of a function."""
         parameters = [_SELF, *self._signature.parameters.values()]
         vars(function)["__signature__"] = self._signature.replace(parameters=parameters)
         return function
 
     def check(self, args: Sequence[Any], given: Any) -> Any:
-        """Return what a call gives, without old names that are collected. Raises `TypeError`."""
         unknown = {
             option: f"{option}={_instead(option, self._hints, self._known)}"
             for option in given

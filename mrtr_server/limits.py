@@ -12,7 +12,6 @@ LONGEST_KEY = 256
 """Characters of a progress token, of the id of a request, of a key; or digits, where it is a number."""
 
 LONGEST_NAME = 2048
-"""Characters of a name, a URI or a cursor."""
 
 LONGEST_RESPONSE_ID = 4096
 """Characters of the id of a response: it may be one that a server sealed."""
@@ -21,7 +20,6 @@ LARGEST_META = 64 * 1024
 """Bytes of all that a task keeps of its request besides the arguments: its `_meta` above all."""
 
 MOST_IN_BATCH = 100
-"""How many messages a batch may hold."""
 
 STORED = ("stored_tasks", "stored_states", "stored_bytes")
 """The limits of what a store keeps, for all processes that share it."""
@@ -42,18 +40,15 @@ def is_longer(value: str | int, longest: int) -> bool:
 
 
 def check_length(value: str | int, longest: int, what: str) -> None:
-    """Check the length of something that a request names, and that is kept or repeated. Raises `OverBudget`."""
     if is_longer(value, longest):
         raise too_long(what, longest)
 
 
 def too_long(what: str, longest: int) -> OverBudget:
-    """Return the error for something that is longer than so many characters."""
     return OverBudget(f"{what} is longer than {longest} characters", what, longest)
 
 
 def share_of(total: int, part: float) -> int:
-    """Return how much a part of a total is, in whole numbers and at least 1."""
     return max(1, int(total * part))
 
 
@@ -198,7 +193,6 @@ def with_room(limits: Limits, times: int) -> Limits:
 
 
 def _check(name: str, value: object, *, optional: bool) -> None:
-    """Check that a limit is a number that can be one. Raises `SetupError`."""
     if value is None and optional:
         return
     if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
@@ -214,10 +208,7 @@ def _check(name: str, value: object, *, optional: bool) -> None:
 
 
 def has_more_values(body: bytes, most: int) -> bool:
-    """Check whether a JSON text has more values than are allowed.
-
-    A number of values costs many times its bytes once it is parsed, and each is then looked at more than once.
-    """
+    """Check whether a JSON text has more values than are allowed: each costs many times its bytes once it is parsed."""
     if len(body) < 2 * most:
         return False
     body = body.translate(None, _PROSE)  # a third of a nanosecond a byte, and what follows is several times that
@@ -236,7 +227,6 @@ def most_values(body: bytes) -> int:
 
 
 def check_depth(value: Any, most: int) -> None:
-    """Check how deep a value nests, and that none of its numbers has overflowed. Raises `OverBudget`, `ParseError`."""
     _check_within([value], most + 1, most)
 
 

@@ -25,32 +25,25 @@ SERVER_OPTIONS: Mapping[str, str] = {
     "ready_needs_store": "use shutdown=Shutdown(ready_needs_store=True)",
     "clock": "use replica(app, clock=...) of mrtr_server.testing",
 }
-"""Options of `MRTRServer`."""
 
 TOOL_OPTIONS: Mapping[str, str] = {
     **{name: f"use task=Task({name}=...)" for name in ("rounds_first", "ttl", "poll")},
     "validate": "use input_schema=InputSchema(schema, validate=False)",
 }
-"""Options of `@app.tool`."""
 
 RESOURCE_OPTIONS: Mapping[str, str] = {"ttl": "use cache_seconds=", "scope": "use cache="}
-"""Options of `@app.resource`."""
 
 SERVER_ATTRIBUTES: Mapping[str, str] = {"lifespan": "running", "overrides": "override"}
-"""Attributes of `MRTRServer`, each with the new one."""
 
 CONTEXT: Mapping[str, str] = {"lifespan": "use ctx.opened", "status": "use ctx.progress(message=...)"}
-"""Attributes of `Context`."""
 
 PUBLIC: Mapping[str, str] = {
     "mrtr_server.Client": "ClientInfo",
     "mrtr_server.client.Task": "TaskState",
     "mrtr_server.testing.Task": "TaskView",
 }
-"""What the package exports, each with the new name."""
 
 ALL = frozenset({*SERVER_OPTIONS, *TOOL_OPTIONS, *RESOURCE_OPTIONS})
-"""Every option that has an old name."""
 
 VARIABLES: Mapping[str, str] = {
     **{f"MRTR_{name.upper()}": f"MRTR_INFO_{name.upper()}" for name in _IN_INFO if name != "icons"},
@@ -64,7 +57,7 @@ VARIABLES: Mapping[str, str] = {
     "MRTR_READY_NEEDS_STORE": "MRTR_SHUTDOWN_READY_NEEDS_STORE",
     "MRTR_METRICS": "MRTR_METRICS_PATH",
 }
-"""Variables of the environment, each with the new one; empty where there is none."""
+"""Each with the new one; empty where there is none."""
 
 _collected: list[tuple[str, str]] | None = None
 
@@ -89,8 +82,6 @@ def is_collected(message: str) -> bool:
 
 
 def renamed_in(module: str, members: Mapping[str, object]) -> Callable[[str], object]:
-    """Return a `__getattr__` of a module that refuses old names of what it exports."""
-
     def missing(name: str) -> object:
         new = PUBLIC.get(f"{module}.{name}")
         if new is None:
@@ -104,7 +95,6 @@ def renamed_in(module: str, members: Mapping[str, object]) -> Callable[[str], ob
 
 
 def refused_variables(environment: Collection[str]) -> list[str]:
-    """Return what is wrong with each old variable in an environment."""
     return [
         f"{name} is {VARIABLES[name]} now" if VARIABLES[name] else f"{name} is no setting any more; leave it out"
         for name in sorted(VARIABLES.keys() & set(environment))

@@ -14,15 +14,34 @@ from .deployment.composition import Composition
 from .deployment.settings import Settings
 from .deployment.wiring import ServerParts
 from .errors import SetupError
+from .extensions.questions import check_name
 from .fields import takes_fields, takes_function_or
-from .flow.handler import Handler
 from .flow.home import Home
 from .hints import PROMPT_OPTIONS, RESOURCE_OPTIONS, SERVER_ATTRIBUTES, SERVER_OPTIONS, TOOL_OPTIONS, attributes_of
 from .limits import Limits
+from .protocol.apps import AppPage
 from .protocol.messages import Change
 from .protocol.outgoing import fault_of_uri
-from .registration.options import CallbackOptions, CompletionOptions, PromptOptions, ResourceOptions, ToolOptions
-from .registration.records import Registering, build_callback, build_completer, build_prompt, build_resource
+from .registration.options import (
+    CallbackOptions,
+    CompletionOptions,
+    PromptOptions,
+    ResourceOptions,
+    SkillFolderOptions,
+    SkillOptions,
+    ToolOptions,
+)
+from .registration.page_options import PageOptions
+from .registration.records import (
+    Registering,
+    build_callback,
+    build_completer,
+    build_page,
+    build_prompt,
+    build_resource,
+    build_skill,
+    build_skills,
+)
 from .registration.registry import Registry
 from .registration.tools import build_tool
 from .storage.health import begin_request
@@ -73,6 +92,10 @@ class MRTRServer(Composition):
         rate_limits: how often callers may call: a `RateLimits`. It needs the extra `limits`. Default: as often as they
             like, but for tools with a `rate_limit`.
         dialects: the names of the dialects to serve. Default: all but those that stand in for another one.
+        extensions: extensions of the protocol that are your own: the settings that clients are told, by id, such as
+            `{"com.example/orders": {"currencies": ["EUR"]}}`. `ctx.client.extension(id)` says what a client declared.
+        apps: how apps of hosts are used: an `Apps`. By default, where replicas share a store, what a tool asks is asked
+            in a page by hosts that draw apps and can't elicit.
         unknown_arguments: what happens to a new call with arguments that its tool or prompt does not take: `"refuse"`
             tells the model their names and the nearest known ones, `"ignore"` drops them.
         lists: how lists are paged and cached: a `Lists`.
@@ -109,9 +132,6 @@ class MRTRServer(Composition):
 
         Both servers use what this one was given, such as a store, and its keys. What this one made for itself, the
         other one makes for itself, too. Handlers that are registered later on either one are on both.
-
-        Args:
-            changes: settings, as for the constructor.
         """
         clock = changes.pop("clock", self._parts.clock)  # which the test kit replaces, and nobody else
         other = copy(self)
@@ -120,7 +140,6 @@ class MRTRServer(Composition):
 
     def _assemble(self, settings: "Settings[MRTRServer]", registry: Registry, clock: Callable[[], float]) -> None:
         self.registry = registry
-        """All that is registered, by name."""
         self._parts = ServerParts(settings, registry, self, clock)
         self.name = settings.name
         self.path = self._parts.settings.path.rstrip("/")
@@ -150,10 +169,7 @@ class MRTRServer(Composition):
             await send({"type": "websocket.close", "code": 1000})
 
     def _find_known(self, scope: Scope, headers: Mapping[bytes, bytes]) -> Callable[[Any], Awaitable[None]] | None:
-        """Return what serves the requests of a head that comes again; None where each of them is to be looked at.
-
-        A request is a `KnownRequest` of `uvicorn_http/heads.py`, which asks for this.
-        """
+        """Return what serves each `KnownRequest` of a head that comes again; None where each is to be looked at."""
         parts = self._parts
         endpoint = parts.router.find(scope, parts.shared.refusal)
         if type(self).__call__ is not _CALL or not isinstance(endpoint, Endpoint) or not endpoint.accepts(headers):
@@ -235,6 +251,20 @@ class MRTRServer(Composition):
         return self._parts.resource_metadata
 
     @property
+    def ai_catalog(self) -> ASGIApp:
+        """The application that serves the catalog of this server (Server Cards, Discovery).
+
+        The server serves it at the root of its own paths. Below a mount, nobody looks for it there, so serve it at the
+        root of the site: `Route("/.well-known/ai-catalog.json", server.ai_catalog)`.
+
+        Raises:
+            SetupError: there is none, since the server has no name for all the world, or no address.
+        """
+        if self._parts.card is None:
+            raise SetupError(f"{self.name}: a catalog needs info=ServerInfo(name=...) and base_url=")
+        return self._parts.card.catalog
+
+    @property
     def limits(self) -> Limits:
         """The limits that count: those that the code or the environment sets, and the defaults for this store."""
         return self._parts.limits
@@ -309,6 +339,13 @@ class MRTRServer(Composition):
             task: whether calls become tasks, for clients that support them. For other clients, `"optional"` means that
                 they wait for the result, and `"required"` that they are refused. A `Task` says how.
             concurrency: how many of its tasks run at once in a process. Default: as many as `Limits.tasks` allows.
+            ui: the page that hosts draw with its result, as `ui` returns it; or the URI of a resource of yours,
+                `"ui://..."`, that is one (MCP Apps, Resource Discovery); or a `Ui`.
+            used_by: who calls a tool that has a page: `"app"` for the page alone, so that no model is shown the tool,
+                or `"model"` alone. Default: both. Hosts see to this, and some do not: what must not happen without the
+                person asks, with `ctx.confirm` or `confirm=`.
+            text: makes what a person and a model read of a structured result, from the value that the function
+                returned: a text, content, or a list of them. Default: the value as JSON (Tools, Structured Content).
             rate_limit: how often each caller may call it, such as `"5/minute"`. It needs the extra `limits`.
                 `RateLimits(per_tool=...)` overrides it, and says where it is counted. Default: as often as they like.
             authorize: decides who may call it, besides the server's own hook; see `MRTRServer`. In a task it is called
@@ -330,12 +367,15 @@ class MRTRServer(Composition):
         def register(function: F) -> F:
             parts = self._parts
             tool = build_tool(function, options, parts.registry.home, ignores_unknown=self._ignores_unknown)
-            if tool.handler.task is not None:
-                parts.shared.runs_tasks(tool.handler.name, run_tasks=parts.settings.run_tasks)
-            self._require_store(tool.handler, single_use=options.single_use)
-            parts.registry.add_tool(tool)
-            if tool.rate is not None:
-                parts.rates.turn_on()
+            page = options.drawn.page
+            if isinstance(page, AppPage) and not parts.registry.serves(page.uri):
+                raise SetupError(
+                    f"{tool.handler.name}: the page {page.address} belongs to another server; make one of this server "
+                    "with app.ui(...)"
+                )
+            check_name(tool.handler.name)
+            parts.prepare(tool.handler, tool.rate)
+            parts.registry.add(tool)
             return function
 
         return register
@@ -375,8 +415,8 @@ class MRTRServer(Composition):
         def register(function: F) -> F:
             home = self._parts.registry.home
             prompt = build_prompt(function, options, home, ignores_unknown=self._ignores_unknown)
-            self._require_store(prompt.handler)
-            self._parts.registry.add_prompt(prompt)
+            self._parts.prepare(prompt.handler)
+            self._parts.registry.add(prompt)
             return function
 
         return register
@@ -419,8 +459,100 @@ class MRTRServer(Composition):
 
         def register(function: F) -> F:
             resource = build_resource(function, options, self._parts.registry.home)
-            self._require_store(resource.handler)
-            self._parts.registry.add_resource(resource)
+            self._parts.prepare(resource.handler)
+            self._parts.registry.add(resource)
+            return function
+
+        return register
+
+    @takes_fields(PageOptions, "app.ui")
+    def ui(self, options: PageOptions) -> AppPage:  # noqa: D417  it takes their fields
+        """Register a page of an app, for `@app.tool(ui=...)`: hosts draw it with the tool's result (MCP Apps).
+
+        The page is one whole HTML document. A script of this package is put into it, so that it can call tools of this
+        server by the names that they have here: `mrtr.call("cancel", {number: 3})`.
+
+        Args:
+            page: the path of a file, from the folder of the module that calls this; or a function that returns the
+                HTML, sync or async, which may take a `Context` and dependencies as a resource does. A file is checked
+                here, what a function returns when it is served.
+            name: the page's name, and a part of its URI. Default: that of the file without its ending, or of the
+                function.
+            title: a name for people.
+            description: what the page is.
+            csp: from where the page may load, and where it may send: a `Csp`. Default: nowhere.
+            permissions: what the page would like to use: `"camera"`, `"microphone"`, `"geolocation"`,
+                `"clipboard_write"`.
+            domain: an origin of its own for the page, in the form that a host asks for.
+            border: whether the host should draw a border around the page. Default: as the host does by itself.
+
+        Returns:
+            The page.
+
+        Raises:
+            SetupError: the file can't be read, it loads something that `csp` does not allow, or its name is taken.
+        """
+        parts = self._parts
+        page, resource = build_page(options, parts.registry.home, parts.settings.info.version)
+        if parts.registry.serves(page.address):
+            raise SetupError(f"There is a page {page.address} already; give this one another name=")
+        parts.registry.add(resource)
+        return page
+
+    @takes_fields(SkillFolderOptions, "app.skills")
+    def skills(self, options: SkillFolderOptions) -> None:  # noqa: D417  it takes their fields
+        """Serve the Agent Skills in a folder: instructions for agents, with the files that they refer to (Skills).
+
+        Each folder with a `SKILL.md` is a skill, also within another; its place in the folder is its path. The files
+        are read here, and served with their digests. What begins with a dot is left out. It needs the extra `skills`.
+
+        Args:
+            folder: its path, from the folder of the module that calls this.
+            lists_asks: whether each `SKILL.md` ends with a section that says which tools of this server ask, and what;
+                digests are of the whole. Tools that `authorize=` or `visible=` hides from some callers are left out.
+            tags: what `disable` and `enable` find them by; see `tool`.
+            authorize: decides who may read them; see `resource`.
+            scopes: which scopes their readers need; see `tool`.
+            visible: which scopes they need to see them in lists.
+
+        Raises:
+            SetupError: a skill does not fit: its folder is not called as its `name`, its front matter is no YAML or
+                lacks a description, it has more than 512 files or 16 MiB, or a link out of the folder. The message says
+                which.
+        """
+        registry = self._parts.registry
+        for resource in list(build_skills(options, registry.home)):
+            registry.add(resource)
+
+    @takes_fields(SkillOptions, "@app.skill")
+    def skill(self, options: SkillOptions) -> Callable[[F], F]:  # noqa: D417  it takes their fields
+        """Register a function that makes an Agent Skill when it is read (Skills).
+
+        It returns the instructions, as Markdown without front matter, and may take what the function of a resource
+        takes. What is made has no digest, so some hosts decline it; `skills` serves files.
+
+        Args:
+            path: its name, or a path that ends with it: `"billing/refunds"`.
+            description: what it does and when an agent should use it, in up to 1,024 characters. Default: the
+                docstring.
+            metadata: more about it, texts by their names.
+            lists_asks: whether it ends with a section that says which tools ask; see `skills`.
+            tags: what `disable` and `enable` find it by; see `tool`.
+            authorize: decides who may read it; see `resource`.
+            scopes: which scopes its readers need; see `tool`.
+            visible: which scopes they need to see it in lists.
+
+        Returns:
+            A decorator that returns the function as it is.
+
+        Raises:
+            SetupError: the name can't be that of a skill, or there is no description.
+        """
+
+        def register(function: F) -> F:
+            resource = build_skill(function, options, self._parts.registry.home)
+            self._parts.prepare(resource.handler)
+            self._parts.registry.add(resource)
             return function
 
         return register
@@ -493,10 +625,6 @@ class MRTRServer(Composition):
     @property
     def _ignores_unknown(self) -> bool:
         return self._parts.settings.unknown_arguments == "ignore"
-
-    def _require_store(self, handler: Handler, *, single_use: bool = False) -> None:
-        if handler.single_use or handler.declares_confirmation:
-            self._parts.shared.require_shared_store(handler.name, needed=single_use)
 
     # Changes
 

@@ -50,7 +50,6 @@ def _mend(data: bytes) -> bytes:
 
 
 def write_json(value: Any, **options: Any) -> bytes:
-    """Write a value as JSON, with U+FFFD for each half. Raises `PydanticSerializationError`."""
     try:
         return to_json(value, **options)
     except PydanticSerializationError as error:
@@ -60,7 +59,6 @@ def write_json(value: Any, **options: Any) -> bytes:
 
 
 def is_well_formed(text: str) -> bool:
-    """Return whether a text has no halves."""
     return text.isascii() or _HALF.search(text) is None
 
 
@@ -81,12 +79,10 @@ def refuse_halves(where: str, fields: Mapping[str, Any]) -> None:
 
 
 def has_halves(error: ValueError) -> bool:
-    """Return whether something could not be written because of a half."""
     return isinstance(error, UnicodeEncodeError) or "surrogates not allowed" in str(error)
 
 
 def well_formed(value: T) -> T:
-    """Return a value with U+FFFD for each half in its texts."""
     return cast(T, _mended(value))
 
 

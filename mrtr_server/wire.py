@@ -7,24 +7,33 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from .errors import BadReply, HeaderMismatch
+from .errors import BadReply, HeaderMismatch, MissingCapability, UnknownMethod, UnsupportedVersion
 from .protocol.dialect import VERSION_FIELD
 from .protocol.envelope import NAME_FIELDS
+from .protocol.handshake import HandshakeDialect
+from .protocol.handshake_versions import BY_NAME
 from .protocol.header_params import HeaderParameter, decode_header
 from .protocol.messages import JSON, LogLevel
 from .protocol.v2026_07_28 import ModernDialect
 from .well_formed import well_formed, write_json
 
 _LONGEST_RETRY = 10
-"""How many digits a time to come back after may have, at most."""
 
 _EMPTY_LINES = re.compile(rb"(\n\r?\n)(?:\r?\n)+")
 
 ACCEPTED = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
-"""The headers of every message that is posted."""
+
+MODERN = ModernDialect.name
+
+# Versions whose clients begin with a handshake, and answer questions while a call is open; the newest first.
+HANDSHAKES = HandshakeDialect.versions
 
 HEADER_MISMATCH = ModernDialect.codes[HeaderMismatch][1]
-"""The code of the error for headers that do not say what the body says."""
+UNSUPPORTED_VERSION = ModernDialect.codes[UnsupportedVersion][1]
+UNKNOWN_METHOD = ModernDialect.codes[UnknownMethod][1]
+
+# Codes of errors that no server of the handshake era sends.
+MODERN_CODES = frozenset({HEADER_MISMATCH, UNSUPPORTED_VERSION, ModernDialect.codes[MissingCapability][1]})
 
 _PREFIX = VERSION_FIELD.rpartition("/")[0] + "/"
 
@@ -44,10 +53,7 @@ E = TypeVar("E", bound=Event)
 
 
 class EventReader(Generic[E]):
-    """Reads the events of one stream."""
-
     comments = 0
-    """How many comments came, which keep a stream open."""
 
     def __init__(self, kind: type[E]) -> None:
         self._kind = kind
@@ -58,7 +64,6 @@ class EventReader(Generic[E]):
         self._data: list[str] = []
 
     def feed(self, data: bytes) -> list[E]:
-        """Return the events that are whole with these bytes."""
         self._rest += data
         if b"\n" not in data:
             return []
@@ -123,7 +128,6 @@ class About(NamedTuple):
 def write_modern(
     about: About, number: int, method: str, params: JSON, mirrored: Iterable[HeaderParameter] = ()
 ) -> tuple[dict[str, str], bytes]:
-    """Return a request as it goes over the wire."""
     meta: JSON = {
         VERSION_FIELD: ModernDialect.version,
         _PREFIX + "clientInfo": about.info,
@@ -145,8 +149,33 @@ def write_modern(
 
 
 def write_request(number: int, method: str, params: JSON) -> bytes:
-    """Return the body of a request."""
     return write_json({"jsonrpc": "2.0", "id": number, "method": method, "params": params})
+
+
+def write_message(**message: Any) -> bytes:
+    """Return the body of a notification, or of the response to a question."""
+    return write_json({"jsonrpc": "2.0", **message})
+
+
+def write_of_session(number: int, method: str, params: JSON) -> bytes:
+    """Return the body of a request of a session: what a handshake said once, no request says again."""
+    return write_request(number, method, {**params, "_meta": {"progressToken": number}})
+
+
+def handshake_params(era: str, about: About) -> JSON:
+    return {"protocolVersion": era, "capabilities": about.capabilities, "clientInfo": about.info}
+
+
+def session_headers(era: str, session: str | None) -> dict[str, str]:
+    """Return the headers of all that a session sends after its handshake."""
+    # The version's header came with structured results (Transports, Protocol Version Header).
+    version = {"MCP-Protocol-Version": era} if BY_NAME[era].structures else {}
+    return {**version, **({"Mcp-Session-Id": session} if session else {})}
+
+
+def resume_headers(event: str) -> dict[str, str]:
+    """Return those of a client that comes back to a stream (Transports, Resumability and Redelivery)."""
+    return {"Accept": "text/event-stream", "Last-Event-ID": event}
 
 
 def _header(value: Any) -> str:
@@ -178,27 +207,21 @@ class Rounds:
         self.arguments = dict(arguments)
         self.task = task
         self.state: str | None = None
-        """What the next round continues from."""
         self.questions: JSON = {}
-        """What is asked, as it came, by key."""
         self.pause = 0.0
-        """How long to wait before the next request, in seconds."""
         self.is_over = False
-        """Whether the last result is what the call came to."""
         self.answered: set[str] = set()
         """The keys of a task's questions that were answered."""
         self._most = most
         self._idle = 0
 
     def first(self) -> JSON:
-        """Return the parameters of the first round."""
         params: JSON = {NAME_FIELDS[self.method]: self.target}
         if self.arguments or self.method == "tools/call":
             params["arguments"] = self.arguments
         return params
 
     def params(self, answers: Mapping[str, Any]) -> JSON:
-        """Return the parameters of the next round."""
         params = self.first()
         if answers:
             params["inputResponses"] = answers
@@ -207,7 +230,6 @@ class Rounds:
         return params
 
     def about_task(self, method: str, **params: Any) -> tuple[str, JSON]:
-        """Return a request about the task that the call has become."""
         return method, {"taskId": self.task, **params}
 
     def next(self, answers: Mapping[str, Any]) -> tuple[str, JSON]:
@@ -219,10 +241,7 @@ class Rounds:
         return self.about_task("tasks/update", inputResponses=answers) if answers else self.about_task("tasks/get")
 
     def take(self, result: JSON) -> None:
-        """Note where the result of a round, or of a look at the task, leaves the call.
-
-        Raises `BadReply` if it means nothing that a client knows.
-        """
+        """Note where the result of a round, or of a look at the task, leaves the call. Raises `BadReply`."""
         if self.task is not None:
             self._take_task(result)
             return

@@ -20,7 +20,7 @@ from chaos_outage import Outages
 from chaos_rounds import Rounds
 from chaos_tasks import Tasks
 
-from mrtr_server.testing.session import HANDSHAKES
+from mrtr_server.wire import HANDSHAKES
 
 FINISH_TIMEOUT = 60.0
 """How long clients may take to finish once the servers are left alone, in seconds."""

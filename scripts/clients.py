@@ -133,7 +133,7 @@ if __name__ == "__main__":
     parser.add_argument("--limit", type=float, default=90, metavar="S", help="how long a client may take; default: 90")
     parser.add_argument("--clients", type=Path, default=LISTED, metavar="FILE", help="another list of clients")
     parser.add_argument("--json", action="store_true", help="print one line of JSON instead of the table")
-    parser.add_argument("--write", action="store_true", help="write what was found into docs/clients.md")
+    parser.add_argument("--write", action="store_true", help="write what was found into docs/clients-in-detail.md")
     parser.add_argument("--allow-missing", action="store_true", help="a client that can't be installed is no failure")
     try:
         sys.exit(asyncio.run(main(parser.parse_args())))

@@ -62,7 +62,7 @@ class Front(RoundRobin):
 
 
 @asynccontextmanager
-async def replicas(database: str, target: str = "clients_server:app", folder: Path = SCRIPTS) -> AsyncIterator[Front]:
+async def replicas(database: str, target: str = "clients_server:site", folder: Path = SCRIPTS) -> AsyncIterator[Front]:
     """Run a server of ours in three processes, with one key and one database, until the context ends.
 
     Args:

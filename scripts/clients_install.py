@@ -43,6 +43,7 @@ class Client:
         quick: whether it installs in a few seconds.
         note: what its user has to set or to know.
         programs: the folder of the programs.
+        captured: for one that is played, when its requests were captured, as YYYY-MM.
     """
 
     name: str
@@ -53,10 +54,13 @@ class Client:
     quick: bool
     note: str
     programs: Path
+    captured: str = ""
 
     @property
     def version(self) -> str:
         """The version of what it is."""
+        if self.captured:
+            return f"as of {self.captured}"
         return self.npm[0].rpartition("@")[2] if self.npm else self.pip[0].partition("==")[2]
 
     @property
@@ -128,6 +132,7 @@ def read_clients(file: Path = LISTED) -> list[Client]:
             quick=entry.get("quick", False),
             note=entry["note"],
             programs=file.parent,
+            captured=entry.get("captured", ""),
         )
         for entry in listed["client"]
     ]

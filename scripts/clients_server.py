@@ -4,8 +4,11 @@ import asyncio
 from typing import Annotated
 
 from pydantic import BaseModel, Field
+from starlette.applications import Starlette
+from starlette.routing import Mount
 
-from mrtr_server import Context, MRTRServer, Shutdown
+from mrtr_server import BearerTokens, Context, MRTRServer, Shutdown
+from mrtr_server.testing import replica
 
 app = MRTRServer("clients", shutdown=Shutdown(lame_duck=0))
 
@@ -51,3 +54,9 @@ def review(text: str) -> str:
 def today() -> str:
     """The note of today."""
     return "today: nothing"
+
+
+users = replica(app, auth=BearerTokens({"token of ann": "ann"}))
+"""The same for known users, below `/users`: some hosts say in their first request alone what they can do."""
+
+site = Starlette(routes=[Mount("/users", users), Mount("/", app)])

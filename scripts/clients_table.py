@@ -1,4 +1,4 @@
-"""What scripts/clients found, as rows: for the terminal, and between two markers of docs/clients.md."""
+"""What scripts/clients found, as rows: for the terminal, and between two markers of docs/clients-in-detail.md."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from clients_install import ROOT, Client
 
-PAGE = ROOT / "docs" / "clients.md"
+PAGE = ROOT / "docs" / "clients-in-detail.md"
 BEGIN = "<!-- scripts/clients --write writes from here -->"
 END = "<!-- to here -->"
 

@@ -1,4 +1,4 @@
-"""Build the documentation site: the README, the pages of `docs/`, and a reference of every public name.
+"""Build the documentation site: the pages of `docs/`, a reference of every public name, and `llms.txt`.
 
 The pages are written so that they can be read in the repository, too. On the site, links to other files of the
 repository go to where it is hosted.
@@ -11,10 +11,11 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
+from docs_llms import llms_txt
 from docs_reference import GROUPS, reference_page
 
 ROOT = Path(__file__).parents[1]
@@ -34,7 +35,6 @@ def repository() -> str:
 
 def pages() -> Iterator[tuple[Path, str]]:
     """Return where each page is on the site, and its text."""
-    yield Path("index.md"), for_site(ROOT / "README.md")
     for page in sorted((ROOT / "docs").rglob("*.md")):
         yield page.relative_to(ROOT / "docs"), for_site(page)
     for group in GROUPS:
@@ -50,17 +50,14 @@ def for_site(page: Path) -> str:
     Raises:
         SystemExit: it has a link to a file that is not there.
     """
-    shown = Path("index.md") if page.name == "README.md" else page.relative_to(ROOT / "docs")
+    up = "../" * (len(page.relative_to(ROOT / "docs").parts) - 1)
 
     def link(found: re.Match[str]) -> str:
         target = (page.parent / found[1]).resolve()
         if not target.exists():
             sys.exit(f"{page.relative_to(ROOT)}: there is no {found[1]}")
         anchor = found[2] or ""
-        if target == ROOT / "README.md":
-            return f"]({'../' * (len(shown.parts) - 1)}index.md{anchor})"
         if target.is_relative_to(ROOT / "docs"):
-            up = "../" * (len(shown.parts) - 1)
             return f"]({up}{target.relative_to(ROOT / 'docs').as_posix()}{anchor})"
         kind = "tree" if target.is_dir() else "blob"
         return f"]({repository()}/{kind}/main/{target.relative_to(ROOT).as_posix()}{anchor})"
@@ -81,16 +78,24 @@ def build() -> Path:
             copy = PAGES / file.relative_to(ROOT / "docs")
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(file, copy)
-    for path, text in pages():
-        page = PAGES / path
-        page.parent.mkdir(parents=True, exist_ok=True)
-        page.write_text(text)
+    texts = {path.as_posix(): text for path, text in pages()}
+    write(PAGES, texts)
     command = [str(Path(sys.executable).with_name("zensical")), "build", "--strict", "--clean"]
     done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)  # noqa: S603
     print(done.stdout, end="")
     if done.returncode or "griffe: " in done.stdout:  # it warns of docstrings, and zensical does not count that
         sys.exit(f"The site has mistakes, see above. Its pages are in {PAGES.relative_to(ROOT)}.")
+    # Agents read the pages as they are written, beside those for people.
+    settings = tomllib.loads((ROOT / "zensical.toml").read_text())["project"]
+    write(BUILD / "site", {**texts, "llms.txt": llms_txt(settings, texts)})
     return BUILD / "site"
+
+
+def write(folder: Path, texts: Mapping[str, str]) -> None:
+    """Write files into a folder, each by its path there."""
+    for path, text in texts.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text(text)
 
 
 def main() -> None:

@@ -26,7 +26,8 @@ GROUPS = [
         "server",
         "The server",
         "The application, its limits and its settings.",
-        "MRTRServer ServerInfo Limits RateLimits Lists Shutdown Metrics OpenTelemetry Task InputSchema",
+        "MRTRServer ServerInfo Limits RateLimits Lists Shutdown Metrics OpenTelemetry Task InputSchema Apps "
+        "AppPage Csp Ui",
     ),
     Group(
         "handlers",
@@ -71,8 +72,10 @@ GROUPS = [
         "client",
         "The client",
         "The client for programs, `mrtr_server.client`.",
-        "Client Bounds Form Link Sampling Choice Progress Piece TaskState ToolReply PromptReply ResourceReply Tool "
-        "Prompt Resource Template ClientError CallFailed RequestRefused TaskCancelled NotAnswered NoReply BadReply",
+        "Client Command OAuth TokenStore FileTokens Bounds Form Link Sampling Choice Progress Piece "
+        "TaskState ToolReply PromptReply ResourceReply Tool "
+        "Prompt Resource Template ClientError CallFailed RequestRefused TaskCancelled NotAnswered NoReply BadReply "
+        "LoginFailed",
         "mrtr_server.client",
     ),
     Group(
@@ -81,7 +84,7 @@ GROUPS = [
         "The test kit, `mrtr_server.testing`.",
         "Client AsyncClient Flow Reply Asked Answer Answerable Answers accept decline cancel yes no sampled roots "
         "slowly Event Progress Error TaskView Notifications Log Clock SharedStore replica replicas short_lease "
-        "Unexpected EVERYTHING",
+        "Unexpected EVERYTHING App PageView",
         "mrtr_server.testing",
     ),
 ]

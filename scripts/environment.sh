@@ -15,7 +15,16 @@ find_python() {
 
 # make_environment DIRECTORY PYTHON LOCK...: make a virtual environment with what the files requirements/LOCK.txt pin, by
 # their hashes, and this project itself, editable, unless it is there already and nothing has changed that it was made from.
+# Of several processes, one makes it, and the others wait.
 make_environment() {
+    # The lock belongs to the open file, which this shell shares with that Python; it ends with this shell, however that ends.
+    (
+        "$2" -c 'import fcntl; fcntl.flock(9, fcntl.LOCK_EX)'
+        make_environment_alone "$@"
+    ) 9>"$1.lock"
+}
+
+make_environment_alone() {
     directory=$1 python=$2
     shift 2
     recipe=$(
@@ -46,15 +55,23 @@ make_environment() {
 # Ubuntu, where this may be done.
 install_programs() {
     missing=""
+    browser=""
     [ -x /usr/sbin/nginx ] || command -v nginx >/dev/null || missing="nginx-light"
     [ -x /usr/sbin/pgbouncer ] || command -v pgbouncer >/dev/null || missing="$missing pgbouncer"
-    command -v chromium >/dev/null || missing="$missing chromium"
-    if [ -z "$missing" ] || ! command -v apt-get >/dev/null || [ "$(id -u)" -ne 0 ]; then
+    # It draws as the whole browser does, for half of the work.
+    command -v chromium-headless-shell >/dev/null || browser="chromium-headless-shell"
+    if [ -z "$missing$browser" ] || ! command -v apt-get >/dev/null || [ "$(id -u)" -ne 0 ]; then
         return 0
     fi
-    echo "Installing $missing; this takes a moment, once."
-    # They are not started: in this runlevel services are not. $missing is several words.
+    echo "Installing $missing $browser; this takes a moment, once."
+    apt-get update -qq >/dev/null || true # what is known already may do
+    # Where there is no such package, the whole browser does. $missing is several words.
     # shellcheck disable=SC2086
-    { apt-get update -qq && RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing; } \
-        >/dev/null || echo "They can't be installed: the tests that need them are skipped." >&2
+    install_packages $missing $browser || install_packages $missing ${browser:+chromium} ||
+        echo "They can't be installed: the tests that need them are skipped." >&2
+}
+
+# install_packages NAME...: install packages of Debian or Ubuntu. Services are not started: in this runlevel they are not.
+install_packages() {
+    RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@" >/dev/null
 }

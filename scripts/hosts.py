@@ -163,7 +163,7 @@ if __name__ == "__main__":
     parser.add_argument("--listed", type=Path, default=HOSTS, metavar="FILE", help="another list of hosts")
     parser.add_argument("--show", action="store_true", help="print the screen of each question")
     parser.add_argument("--json", action="store_true", help="print one line of JSON instead of the table")
-    parser.add_argument("--write", action="store_true", help="write what was found into docs/clients.md")
+    parser.add_argument("--write", action="store_true", help="write what was found into docs/clients-in-detail.md")
     parser.add_argument("--allow-missing", action="store_true", help="a host that can't be installed is no failure")
     arguments = parser.parse_args()
     if arguments.write and arguments.scenarios:

@@ -136,9 +136,11 @@ class Desk:
         seconds = time.monotonic() - began
         outcome = replace(judge(scenario, said, can=can), seconds=seconds, drawn=drawn)
         if not can and scenario.again:
-            again = await self._send(scenario.server, scenario.tool, scenario.again)
+            again = await self._send(
+                scenario.server, scenario.then or scenario.tool, scenario.arguments_after(said or "")
+            )
             judge(scenario, await self._hear(again), can=True)
-            return replace(outcome, cell="in the chat")
+            return replace(outcome, cell=scenario.found)
         if can:
             self._check(scenario, drawn)
         return outcome

@@ -6,6 +6,7 @@ import socket
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import uvicorn
 from hosts_apis import APIS, MODEL, Body, Call, Move, Said
@@ -26,7 +27,8 @@ class Order:
         number: tells orders apart; a host repeats the earlier ones.
         server: the server, as the host's settings name it.
         tool: the tool.
-        arguments: words and whole numbers. There are no quotes, since some hosts escape them.
+        arguments: words and whole numbers. There are no quotes, since some hosts escape them; a name with dots is one
+            within an object.
     """
 
     number: int
@@ -43,10 +45,22 @@ class Order:
         """What the model says when the tool has returned."""
         return f"Call {self.number} is done."
 
+    @property
+    def nested(self) -> dict[str, Any]:
+        """The arguments as the tool gets them."""
+        found: dict[str, Any] = {}
+        for name, value in self.arguments.items():
+            *path, last = name.split(".")
+            level = found
+            for each in path:
+                level = level.setdefault(each, {})
+            level[last] = value
+        return found
+
     @classmethod
     def read(cls, text: str) -> "Order | None":
         """Return the last order in a text."""
-        orders = re.findall(r"Call (\d+): (\w+)/(\w+)((?: \w+=[\w.]+)*)", text)
+        orders = re.findall(r"Call (\d+): (\w+)/(\w+)((?: [\w.]+=[\w.-]+)*)", text)
         if not orders:
             return None
         number, server, tool, given = orders[-1]
@@ -110,7 +124,7 @@ class Model:
             return WORDS
         tool = find_tool(tools, order)
         if tool and not results:
-            return Call(tool, order.arguments)
+            return Call(tool, order.nested)
         returned = self.returned(order)
         if not returned.done():
             returned.set_result(results[-1] if results else None)

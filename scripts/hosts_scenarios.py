@@ -1,5 +1,6 @@
 """What scripts/clients --hosts tries with each host: a column of its table each."""
 
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -10,7 +11,9 @@ from hosts_model import WORDS
 Act: TypeAlias = Callable[[Hand], Awaitable[None]]
 """What the person does with a question."""
 
-NO_FORM = "form elicitation|can't show"
+ELSEWHERE = "this needs another client"
+"""What it hears at last of a question that is asked in an app, which the person may not see."""
+NO_FORM = f"form elicitation|can't show|{ELSEWHERE}"
 """What the model hears where the person can't be asked by a form."""
 NOT_DONE = "declined|dismissed"
 
@@ -37,7 +40,9 @@ class Scenario:
         draws: what the host draws of it besides.
         act: what the person does.
         words: what the model hears where the person can't be asked, as a regular expression.
-        again: the arguments with which the model calls the tool after these words, and it finishes.
+        again: the arguments with which the model calls after these words, and it finishes; `{ask}` is the id in them.
+        then: the tool that it calls so; the same one if left out.
+        found: what the cell says of that.
         opens: the page that the host opens.
         quoted: whether the column quotes what the model heard, instead of yes.
         server: which of the two servers: `shop` over HTTP, or `local` on standard input and output.
@@ -54,10 +59,17 @@ class Scenario:
     act: Act | None = None
     words: str = NO_FORM
     again: Mapping[str, str | int] = field(default_factory=dict)
+    then: str = ""
+    found: str = "in the chat"
     opens: str = ""
     quoted: bool = False
     server: str = "shop"
     alone: bool = False
+
+    def arguments_after(self, words: str) -> dict[str, str | int]:
+        """Return the arguments with which the model calls after what it heard."""
+        (ask,) = re.findall(r"mrtr-ask: ([\w-]+)", words) or [""]
+        return {name: ask if value == "{ask}" else value for name, value in self.again.items()}
 
 
 SCENARIOS = (
@@ -71,7 +83,7 @@ SCENARIOS = (
         message="Which colour for the door?",
         draws=("Colour", "As on the label"),
         act=filling({"Colour": Typed("red")}),
-        words="Call again with the colour",
+        words=f"Call again with the colour|{ELSEWHERE}",
         again={"thing": "door", "colour": "red"},
     ),
     Scenario(
@@ -83,6 +95,20 @@ SCENARIOS = (
         message="Which cup?",
         draws=("Size", "How big", "Gift", "Wrapped in paper", "Mail", "For the bill"),
         act=filling({"Size": Chosen("large"), "Gift": True, "Mail": Typed("ann@example.com")}),
+    ),
+    Scenario(
+        name="model",
+        column="a form that a model may ask",
+        tool="wrap",
+        arguments={"thing": "vase"},
+        finishes="Wrapped the vase in stripes",
+        message="Which paper for the vase?",
+        draws=("Pattern", "Of the paper"),
+        act=filling({"Pattern": Chosen("stripes")}),
+        words="Ask the person in the chat, and make up no answer",
+        again={"ask": "{ask}", "answers.paper.pattern": "stripes"},
+        then="mrtr_answer",
+        found="by the model",
     ),
     Scenario(
         name="numbers",
@@ -123,7 +149,7 @@ SCENARIOS = (
         message="Log in to login.example.com",
         draws=("https://login.example.com/login",),
         act=lambda hand: hand.open(),
-        words="URL elicitation",
+        words=f"URL elicitation|{ELSEWHERE}",
         opens="https://login.example.com/login",
     ),
     Scenario(

@@ -20,6 +20,10 @@ class Cup(BaseModel):
     mail: str = Field(title="Mail", description="For the bill", json_schema_extra={"format": "email"})
 
 
+class Paper(BaseModel):
+    pattern: Literal["dots", "stripes"] = Field(title="Pattern", description="Of the paper")
+
+
 class Tea(BaseModel):
     cups: int = Field(ge=1, le=9, title="Cups", description="How many")
     extras: list[Literal["milk", "sugar"]] = Field(default=[], title="Extras", description="What goes in")
@@ -46,6 +50,13 @@ async def pick(thing: str, ctx: Context) -> str:
     """Pick a thing for the person."""
     cup = await ctx.elicit(f"Which {thing}?", Cup)
     return f"Picked a {cup.size} {thing}, {'wrapped' if cup.gift else 'as it is'}, for {cup.mail}"
+
+
+@app.tool
+async def wrap(thing: str, ctx: Context) -> str:
+    """Wrap a thing. Where the person can't be asked otherwise, the model may ask them."""
+    paper = await ctx.elicit(f"Which paper for the {thing}?", Paper, through_model=True)
+    return f"Wrapped the {thing} in {paper.pattern}"
 
 
 @app.tool

@@ -1,4 +1,4 @@
-"""What scripts/clients --hosts found, as rows: for the terminal, and between two markers of docs/clients.md."""
+"""What scripts/clients --hosts found, as rows: for the terminal, and for docs/clients-in-detail.md."""
 
 from dataclasses import dataclass, field
 from typing import Any

@@ -110,6 +110,16 @@ def _of_name(name: str, value: Any) -> Iterator[str]:
     own = vars(value)["__doc__"] if inspect.isclass(value) else value.__doc__
     if not own or first.startswith(f"{name}("):
         yield f"{name} has no docstring of its own"
+    if inspect.isclass(value):
+        for member, _ in inspect.getmembers_static(value, _is_code):
+            if not (member.startswith("_") or inspect.getdoc(getattr(value, member))):
+                yield f"{name}.{member} has no docstring"
+
+
+def _is_code(value: Any) -> bool:
+    """Return whether this is a method or a property of ours."""
+    code = value.fget if isinstance(value, property) else getattr(value, "__func__", getattr(value, "func", value))
+    return inspect.isfunction(code) and code.__module__.startswith("mrtr_server")
 
 
 def _callables(modules: Sequence[ModuleType]) -> Iterator[tuple[str, Callable[..., Any]]]:

@@ -24,6 +24,7 @@ CHOICE = "protocol.served_dialects"
 VERSIONED = DIALECTS | {
     ENCODINGS,
     *(f"protocol.{each}" for each in ("draft_answers", "handshake_versions", "served_dialects")),
+    "cli.inspecting",  # the schema of the registry has a day, too
 }
 """Where a version of the protocol may be named."""
 
@@ -36,10 +37,10 @@ KNOW_THE_CHOICE = {
     "testing.session",
 }
 
-OPEN_WHAT_IS_SEALED = {TOP, "crypto.place_codec", "deployment.wiring", "flow.inspection"}  # the last one only opens
+OPEN_WHAT_IS_SEALED = {TOP, "crypto.place_codec", "deployment.wiring", "flow.states"}  # the last one only opens
 """What is sealed is bound to its place by one module. The state of a flow is bound by its journal."""
 
-NOT_STATUSES = {"limits": {200}, "schema.misfits": {200}}
+NOT_STATUSES = {"limits": {200}, "schema.misfits": {200}, "registration.skills": {500}}
 """Numbers that are a depth or a length there, by module."""
 
 VERSION = re.compile(r"20\d\d-\d\d-\d\d|DRAFT|draft")
@@ -64,7 +65,8 @@ ONLY_IMPORTERS = {
     "itsdangerous": {"crypto.signing"},
     "click": {
         "cli",
-        *(f"cli.{each}" for each in ("calling", "check", "dev", "options", "run", "stored")),
+        *(f"cli.{each}" for each in ("calling", "check", "dev", "inspecting", "installing", "options")),
+        *(f"cli.{each}" for each in ("run", "stored")),
     },
     "sqlite3": {"dev.effects", "storage.sql.sqlite", "storage.sql.sqlite_file"},
     "asyncpg": {"storage.sql.postgresql"},
@@ -78,10 +80,14 @@ ONLY_IMPORTERS = {
                 "endpoint",
                 "gate",
                 "routing",
+                "server_card",
             )
         ),
         *(f"auth.{each}" for each in ("fixed_tokens", "jwt_keys", "oauth", "token_backend")),
         "dev.console",
+        "in_process",
+        "client.asgi",
+        "client.client",
         "protocol.callers",
         "flow.context",
         "flow.home",
@@ -103,6 +109,7 @@ ONLY_IMPORTERS = {
     "jwt": {"auth.jwt_keys"},
     "limits": {"flow.rate_counters"},
     "redis": {"flow.rate_counters"},
+    "yaml": {"cli.yaml_text", "registration.yaml_front"},
     "prompt_toolkit": {"cli.terminal_client"},
     "pydantic": {  # what authors declare as models, and what is read of it
         "cli.calling",
@@ -122,7 +129,7 @@ ONLY_IMPORTERS = {
     },
     "rich": {"cli.terminal_client", "cli.terminal_form"},
     "questionary": {"cli.terminal_form"},
-    "httpx": {"auth.fetching", "client.client", "client.connection"},
+    "httpx": {"auth.fetching", "client.asgi", "client.client", "client.connection"},
     "opentelemetry": {f"telemetry.{each}" for each in ("choice", "open_telemetry")},
     "prometheus_client": {"telemetry.prometheus"},
 }

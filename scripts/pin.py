@@ -18,6 +18,7 @@ ROOT = Path(__file__).resolve().parents[1]
 FILES = (
     "Dockerfile",
     "mrtr_server/cli/project_files/Dockerfile.txt",
+    ".github/workflows/release.yml",
     "mrtr_server/cli/project_files/ci.yml.txt",
 )
 """The files that take actions and images."""

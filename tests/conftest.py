@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 from hypothesis import settings
+from playwright.sync_api import Browser
 from starlette.types import ASGIApp
 
 from mrtr_server.concurrency import running
@@ -18,7 +19,9 @@ from mrtr_server.storage import health
 from mrtr_server.storage.sql import postgresql as postgresql_module
 from mrtr_server.storage.sql import sqlite as sqlite_module
 
+from .support.app_host import AppHosts
 from .support.authorization_server import AuthorizationServer, Tenant
+from .support.browser import chromium
 from .support.databases import PostgreSQL, running_postgresql
 from .support.effects import EFFECTS
 from .support.serving import TIMEOUT, all_ended, ended, in_process, in_thread
@@ -44,6 +47,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if folder_of(item) in PROCESSES or needs_server(item):
             item.add_marker(pytest.mark.processes)
+        if "browser_of_hosts" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.drawn)
     items.sort(key=lambda item: folder_of(item) not in PROCESSES)
 
 
@@ -53,11 +58,10 @@ def folder_of(item: pytest.Item) -> str:
 
 
 def needs_server(item: pytest.Item) -> bool:
-    """Return whether a test needs a server in a process of its own."""
+    """Return whether a test needs a server, or a browser, in a process of its own."""
     parameters = getattr(item, "callspec", None)
-    return bool({"postgresql", "authorization_server"} & set(getattr(item, "fixturenames", ()))) or (
-        parameters is not None and "postgresql" in map(str, parameters.params.values())
-    )
+    processes = {"postgresql", "authorization_server", "browser_of_hosts"} & set(getattr(item, "fixturenames", ()))
+    return bool(processes) or (parameters is not None and "postgresql" in map(str, parameters.params.values()))
 
 
 @pytest.fixture(scope="session")
@@ -194,3 +198,18 @@ def serve() -> Iterator[Serve]:
 
         yield start
     assert not (problems := [problem for each in inspected for problem in each.problems]), problems
+
+
+@pytest.fixture(scope="module")
+def browser_of_hosts() -> Iterator[Browser]:
+    """One browser for each file: while Playwright runs in a thread, no other event loop can."""
+    with chromium() as running:
+        yield running
+
+
+@pytest.fixture
+def hosts(request: pytest.FixtureRequest, serve: Serve, browser_of_hosts: Browser) -> Iterator[AppHosts]:
+    """Hosts that draw apps; they go before the servers of `serve` do."""
+    opened: AppHosts = getattr(request, "param", AppHosts)(browser_of_hosts)
+    yield opened
+    opened.close()

@@ -152,6 +152,7 @@ def test_data_lets_a_client_mend_its_request() -> None:
         ({"elicitation": {}}, f"elicitation. {IN_THE_CHAT} {OTHERWISE}"),
         ({"sampling": {"tools": {}}}, f"sampling with tools. {YOURSELF} {OTHERWISE}"),
         (NEEDS_TASKS, f"tasks. {IN_ANY_CASE}"),
+        ({"extensions": {"com.example/orders": {}}}, f"com.example/orders. {IN_ANY_CASE}"),
         ({"something.new": {}}, f"something.new. {IN_ANY_CASE}"),
     ],
 )

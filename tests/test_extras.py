@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mrtr_server.extras import EXTRAS, lacking
+from mrtr_server.errors import EXTRAS, lacking
 
 ROOT = Path(__file__).parent.parent
 
@@ -94,3 +94,11 @@ print(app.app._parts.shared.refusal)
         assert done.returncode == 1
         assert f"needs {missing}. Install" in done.stderr
         assert "Traceback" not in done.stderr
+
+
+def test_a_host_with_yaml_says_what_it_needs(tmp_path: Path) -> None:
+    code = "from mrtr_server.cli import main; main(['install', 'goose', 'app:app', '--config', 'config.yaml', '--yes'])"
+    done = run(tmp_path, "yaml", "-c", code)
+    assert done.returncode == 1
+    assert "A configuration in YAML needs yaml. Install the extra 'skills'" in done.stderr
+    assert "Traceback" not in done.stderr

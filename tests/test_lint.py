@@ -36,7 +36,15 @@ WITH_TOO_MANY = '''class A:
     def __init__(self, x: int) -> None: ...
 '''
 
-WITH_TOO_FEW = '''__all__ = ["wait"]
+WITH_TOO_FEW = '''__all__ = ["Line", "wait"]
+
+class Line:
+    """A line."""
+
+    def join(self): ...
+    @property
+    def length(self): ...
+    def _leave(self): ...
 
 def wait(what: str, seconds: float) -> bool:
     """Wait.
@@ -191,8 +199,10 @@ class TestDocstrings:
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").write_text(WITH_TOO_FEW)
         assert found(check_surface(Package(tmp_path / name), [importlib.import_module(name)])) == [
-            "__init__.py:3: wait does not describe its parameter what",
-            "__init__.py:3: wait does not describe what it returns",
-            "__init__.py:3: wait does not describe what it raises",
-            "__init__.py:3: wait: the description of seconds does not name its unit, such as seconds",
+            "__init__.py:3: Line.join has no docstring",
+            "__init__.py:3: Line.length has no docstring",
+            "__init__.py:11: wait does not describe its parameter what",
+            "__init__.py:11: wait does not describe what it returns",
+            "__init__.py:11: wait does not describe what it raises",
+            "__init__.py:11: wait: the description of seconds does not name its unit, such as seconds",
         ]

@@ -23,6 +23,15 @@ from pin import ACTION, FILES, IMAGE
 
 TEXTS = {name: (ROOT / name).read_text() for name in FILES}
 
+ACTIONS = {
+    "actions/checkout": 4,
+    "actions/download-artifact": 4,
+    "actions/setup-python": 5,
+    "actions/upload-artifact": 4,
+    "pypa/gh-action-pypi-publish": 1,
+}
+"""Those that are used, each with its major version."""
+
 MANIFEST = json.dumps({"schemaVersion": 2, "manifests": [{"digest": "sha256:" + "1" * 64}]}).encode()
 DIGEST = f"sha256:{sha256(MANIFEST).hexdigest()}"
 
@@ -106,7 +115,7 @@ def git(folder: Path, *arguments: str) -> str:
 def github(tmp_path: Path) -> dict[str, str]:
     """Make a repository for each action, with releases; return the commits of those that are to be found."""
     commits = {}
-    for action, major in (("actions/checkout", 4), ("actions/setup-python", 5)):
+    for action, major in ACTIONS.items():
         folder = tmp_path / "github" / action
         folder.mkdir(parents=True)
         git(folder, "init", "--quiet")
@@ -137,12 +146,14 @@ def test_the_script_writes_what_is_there_and_checks_it(tmp_path: Path, github: d
 
     before = {name: (root / name).read_text() for name in FILES}
     code, said = run("--check")
-    assert (code, said.count("is not pinned to what is there now")) == (1, 3)
+    assert (code, said.count("is not pinned to what is there now")) == (1, len(FILES))
     assert {name: (root / name).read_text() for name in FILES} == before
     assert run() == (0, "".join(f"{name} is pinned anew\n" for name in FILES))
-    workflow = (root / "mrtr_server/cli/project_files/ci.yml.txt").read_text()
-    assert workflow.count(f"uses: actions/checkout@{github['actions/checkout']}\n") == 2
-    assert workflow.count(f"uses: actions/setup-python@{github['actions/setup-python']}\n") == 1
+    workflows = [(root / name).read_text() for name in FILES[2:]]
+    for action, commit in github.items():
+        used = [text.count(f"uses: {action}@") for text in workflows]
+        assert [text.count(f"uses: {action}@{commit}\n") for text in workflows] == used
+        assert sum(used) > 0
     for name in FILES[:2]:
         text = (root / name).read_text()
         assert text.count(f"FROM python:3.13-slim@{DIGEST} AS build\n") == 1

@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from mrtr_server import __version__
+from mrtr_server.testing.session import ERAS
 
 ROOT = Path(__file__).parent.parent
 URLS: dict[str, str] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]
@@ -62,6 +63,28 @@ class TestTheChangelog:
 def test_security_fixes_are_promised_for_this_version() -> None:
     supported = re.findall(r"^\| (\d+\.\d+)\.x \| yes \|$", (ROOT / "SECURITY.md").read_text(), re.MULTILINE)
     assert __version__.rpartition(".")[0] in supported
+
+
+class TestThePageOfWhatIsSupported:
+    TEXT = (ROOT / "docs" / "support.md").read_text()
+
+    def rows(self, part: str) -> list[str]:
+        """Return what the first column of a part's table names."""
+        table = self.TEXT.partition(f"\n## {part}\n")[2].partition("\n## ")[0]
+        return [
+            name
+            for row in re.findall(r"^\| ([\w., -]*\d[\w., -]*|sep-draft) \|", table, re.MULTILINE)
+            for name in row.split(", ")
+        ]
+
+    def test_has_every_python(self) -> None:
+        project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+        named = [line.rpartition(":: ")[2] for line in project["classifiers"] if ":: Python :: 3." in line]
+        assert self.rows("Python") == named
+        assert project["requires-python"] == f">={named[0]}"
+
+    def test_has_every_version_of_the_protocol(self) -> None:
+        assert self.rows("Versions of the protocol") == list(ERAS)
 
 
 def test_each_commit_is_checked_by_the_tools_of_the_test_script() -> None:

@@ -1,7 +1,4 @@
-"""Requests to the issuer of tokens, which never block the event loop, and what it says of itself.
-
-Its metadata is that of RFC 8414 or of OpenID Connect Discovery.
-"""
+"""Requests to the issuer of tokens, which never block the event loop, and its metadata (RFC 8414, OpenID Discovery)."""
 
 import asyncio
 import json
@@ -13,19 +10,16 @@ from typing import Any, cast
 from urllib.parse import urlsplit
 
 from ..addresses import is_loopback_address
-from ..errors import IssuerUnavailable, SetupError
-from ..extras import lacking
+from ..errors import IssuerUnavailable, SetupError, lacking
 
 try:
     import httpx
 except ImportError as error:
     raise lacking("Verifying tokens", "auth", error) from error
 
-SECONDS = 5.0
-"""How long one request may take in all, in seconds."""
+SECONDS = 5.0  # that one request may take in all
 
-LARGEST = 512 * 1024
-"""How large a response may be, in bytes."""
+LARGEST = 512 * 1024  # bytes of a response
 
 _HEADERS = {"Accept": "application/json", "Accept-Encoding": "identity"}
 """Nothing compressed: a small response could fill the memory before its size is known."""
@@ -48,25 +42,28 @@ def is_safe(url: str) -> bool:
 
 
 async def fetch_json(
-    url: str, form: Mapping[str, str] | None = None, credentials: tuple[str, str] | None = None
+    url: str,
+    form: Mapping[str, str] | None = None,
+    credentials: tuple[str, str] | None = None,
+    document: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Return the JSON object at a URL, to which a form may be POSTed. Redirects are not followed.
+    """Return the JSON object at a URL, to which a form or a document may be POSTed. Redirects are not followed.
 
-    The credentials are name and password of this server. Raises `IssuerUnavailable`, with the status of
-    an answer that is of no use.
+    The credentials are name and password of this server. Raises `IssuerUnavailable`, with the status of a useless
+    reply.
     """
     if not is_safe(url):
         raise IssuerUnavailable(f"{url!r} is not an https address")
     try:
         async with asyncio.timeout(SECONDS):
-            status, body = await _send(url, form, credentials)
+            status, body = await _send(url, form, credentials, document)
     except TimeoutError:
         raise IssuerUnavailable(f"{url} did not answer within {SECONDS:g} s") from None
     except IssuerUnavailable:
         raise
     except Exception as error:  # the errors of httpx, of the network and of certificates; never a failed request
         raise IssuerUnavailable(f"{url} can't be reached: {type(error).__name__}") from None
-    if status != 200:
+    if status != 200 and not (status == 201 and document is not None):
         raise IssuerUnavailable(f"{url} answered with the status {status}", status)
     try:
         found = json.loads(body)
@@ -77,13 +74,18 @@ async def fetch_json(
     return found
 
 
-async def _send(url: str, form: Mapping[str, str] | None, credentials: tuple[str, str] | None) -> tuple[int, bytes]:
+async def _send(
+    url: str,
+    form: Mapping[str, str] | None,
+    credentials: tuple[str, str] | None,
+    document: Mapping[str, Any] | None,
+) -> tuple[int, bytes]:
     # The certificates are read in a thread: that takes some 20 ms.
     context = await asyncio.to_thread(_ssl_context)
-    method, fields = ("GET", None) if form is None else ("POST", dict(form))
+    method, fields = ("GET" if form is None and document is None else "POST"), None if form is None else dict(form)
     async with (
         httpx.AsyncClient(verify=context, timeout=SECONDS, follow_redirects=False) as client,
-        client.stream(method, url, data=fields, auth=credentials, headers=_HEADERS) as response,
+        client.stream(method, url, data=fields, json=document, auth=credentials, headers=_HEADERS) as response,
     ):
         encoding = response.headers.get("content-encoding", "identity")
         if encoding.strip().lower() not in ("", "identity"):
@@ -106,7 +108,6 @@ def _ssl_context() -> ssl.SSLContext:
 
 
 def check_issuer(issuer: str) -> None:
-    """Check that an issuer can be asked for its metadata. Raises `SetupError`."""
     if not is_safe(issuer) or "?" in issuer:
         raise SetupError(f"issuer={issuer!r} must be an https address, such as https://login.example.com")
 
@@ -124,11 +125,7 @@ def metadata_urls(issuer: str) -> list[str]:
 
 
 async def discover(issuer: str) -> dict[str, Any]:
-    """Return the metadata of an issuer.
-
-    Raises `IssuerUnavailable` where it has none, or none that it wrote of itself; the message says what was found
-    where.
-    """
+    """Return the metadata that an issuer wrote of itself. Raises `IssuerUnavailable`, with what was found where."""
     tried = []
     for url in metadata_urls(issuer):
         try:

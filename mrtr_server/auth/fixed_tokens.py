@@ -25,17 +25,14 @@ class TokenUser(BaseUser):
 
     @property
     def is_authenticated(self) -> bool:
-        """Always True."""
         return True
 
     @property
     def display_name(self) -> str:
-        """The identity."""
         return self._identity
 
     @property
     def identity(self) -> str:
-        """Names the user, and no other."""
         return self._identity
 
 

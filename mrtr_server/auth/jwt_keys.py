@@ -10,8 +10,7 @@ from typing import Any
 from starlette.authentication import AuthenticationError
 
 from ..concurrency.running import PerLoop
-from ..errors import IssuerUnavailable
-from ..extras import lacking
+from ..errors import IssuerUnavailable, lacking
 from .fetching import discover, fetch_json
 
 try:
@@ -21,14 +20,12 @@ except ImportError as error:
 
 logger = logging.getLogger("mrtr_server")
 
+# Algorithms that verify with a public key.
 ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
-"""Algorithms that verify with a public key."""
 
-MOST_KEYS = 100
-"""How many keys of an issuer are read."""
+MOST_KEYS = 100  # of an issuer that are read
 
-SMALLEST_RSA = 2048
-"""How many bits an RSA key has at least."""
+SMALLEST_RSA = 2048  # bits of a key
 
 _OF_TYPE: Mapping[tuple[str, str], frozenset[str]] = {
     ("RSA", ""): frozenset(algorithm for algorithm in ALGORITHMS if algorithm[:2] in ("RS", "PS")),
@@ -42,10 +39,7 @@ _OF_TYPE: Mapping[tuple[str, str], frozenset[str]] = {
 
 @dataclass(frozen=True, slots=True)
 class VerifyingKey:
-    """A public key of an issuer, as PyJWT takes it, and the algorithms that it may be used with.
-
-    Its `kid` may be empty. The thumbprint, what it was read from, tells keys apart.
-    """
+    """A public key of an issuer, as PyJWT takes it, and what it may be used with; its thumbprint tells keys apart."""
 
     id: str
     algorithms: frozenset[str]
@@ -79,10 +73,7 @@ def _read_key(entry: Mapping[str, Any], allowed: Collection[str]) -> VerifyingKe
 
 
 def read_header(token: bytes, allowed: Collection[str]) -> tuple[str, str]:
-    """Return the key id, which may be empty, and the algorithm that a token names. Nothing else in its header counts.
-
-    Nothing of the token is verified yet. Raises `AuthenticationError`.
-    """
+    """Return the key id, which may be empty, and the algorithm: nothing else in a header counts, or is verified yet."""
     if token.count(b".") != 2:
         raise AuthenticationError("the token is not a signed JWT")
     try:
@@ -107,8 +98,7 @@ def verify(
 ) -> dict[str, Any] | None:
     """Return the claims of a token; None if none of the keys has signed it. Raises `AuthenticationError`.
 
-    Whether a token with an `aud` is meant for this server is for who asks to check. Clocks may be `leeway` seconds
-    apart.
+    Whether an `aud` names this server is for the caller to check. Clocks may be `leeway` seconds apart.
     """
     required = ["exp", "iss", "sub", *(["aud"] if has_audience else [])]
     for key in keys:
@@ -156,16 +146,11 @@ RENEW = 300.0
 FRESH = 600.0
 """After how long no key counts before the issuer was asked again, in seconds: it may have withdrawn the key."""
 
-MOST_TRIED = 10
-"""How many keys of an issuer are tried for one token, if it does not name one."""
+MOST_TRIED = 10  # how many keys are tried for one token that does not name one
 
 
 class IssuerKeys:
-    """The keys of one issuer.
-
-    They are kept for as long as it can't be reached; `on_change` is called when they change. They are at
-    `jwks_uri`, or where its metadata says.
-    """
+    """The keys of one issuer, kept for as long as it can't be reached; `on_change` is called when they change."""
 
     def __init__(
         self,
@@ -187,11 +172,10 @@ class IssuerKeys:
         self._fetching = PerLoop[asyncio.Task[None]]()
 
     async def find(self, id: str, algorithm: str, tried: Collection[VerifyingKey] = ()) -> list[VerifyingKey]:
-        """Return the keys that a token may be signed with, at most `MOST_TRIED`.
+        """Return the keys that a token may be signed with, at most `MOST_TRIED`; the id is empty where it names none.
 
-        The id is empty where the token names none. Some were tried, and do not verify the token: others may have come
-        since, so the issuer is asked for them. Raises `IssuerUnavailable` where no such key is known, and the issuer
-        can't be asked now.
+        Those that were tried do not verify the token: others may have come since, so the issuer is asked for them.
+        Raises `IssuerUnavailable` where no such key is known, and the issuer can't be asked now.
         """
         keys, age = self._lookup(id, algorithm, tried), self._clock() - self._fetched
         if not keys or (age >= FRESH and not self._is_away):

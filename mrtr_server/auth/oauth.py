@@ -69,7 +69,6 @@ class JWTAuth(TokenBackend):
         self._keys = jwt_keys.IssuerKeys(issuer, jwks_uri, self._algorithms, self._known.clear)
 
     async def _read_claims(self, token: bytes, digest: bytes) -> tuple[Mapping[str, Any], float]:
-        """Return the claims of a token; see `TokenBackend`."""
         id, algorithm = self._jwt.read_header(token, self._algorithms)
         keys = await self._keys.find(id, algorithm)
         if not keys:
@@ -87,21 +86,17 @@ class JWTAuth(TokenBackend):
         return verify(token, keys, algorithm, issuer=self.issuer, has_audience=bool(self.audience), leeway=LEEWAY)
 
 
-MOST_ASKED = 32
-"""How many tokens the issuer is asked about at a time."""
+MOST_ASKED = 32  # tokens that the issuer is asked about at a time
 
-MOST_WAITING = 256
-"""How many tokens wait for that at most; about any more nobody is asked."""
+MOST_WAITING = 256  # tokens that wait for that; about any more nobody is asked
 
-INACTIVE_KNOWN = 10.0
-"""How long it is known that a token is not active, in seconds."""
+INACTIVE_KNOWN = 10.0  # seconds for which it is known that a token is not active
 
 AWAY = 1.0
 """For how long nobody asks an issuer that did not reply, and nobody about a token to which its reply can't be used, in
 seconds."""
 
 _MOVED = frozenset({301, 302, 303, 307, 308, 404, 405, 410})
-"""Statuses by which the endpoint may be elsewhere now."""
 
 
 class IntrospectionAuth(TokenBackend):
@@ -155,15 +150,14 @@ class IntrospectionAuth(TokenBackend):
         self._credentials = (client_id, client_secret)
         self._cache_seconds = cache_seconds
         self._inactive: VerifiedTokens[bool] = VerifiedTokens(4096)
+        # What was wrong with the reply to a token, for as long as nobody asks about it again.
         self._unclear: VerifiedTokens[str] = VerifiedTokens(4096)
-        """What was wrong with the reply to a token, for as long as nobody asks about it again."""
         self._asking = PerLoop[dict[bytes, asyncio.Task[dict[str, Any]]]]()
         self._away_until = self._replied = float("-inf")
         self._is_away = False
         self._places = PerLoop[asyncio.Semaphore]()
 
     async def _read_claims(self, token: bytes, digest: bytes) -> tuple[Mapping[str, Any], float]:
-        """Return what the issuer says of a token; see `TokenBackend`."""
         now = self._clock()
         if self._inactive.get(digest, now):
             raise AuthenticationError("the issuer says that the token is not active")
@@ -189,7 +183,6 @@ class IntrospectionAuth(TokenBackend):
         return claims, until
 
     async def _ask_once(self, token: bytes, digest: bytes) -> dict[str, Any]:
-        """Ask about a token, once for all requests that bring it at the same time."""
         all_asking, loop = self._asking.here(dict), running_loop()
         if (asking := all_asking.get(digest)) is None:
             if loop.time() < self._away_until:

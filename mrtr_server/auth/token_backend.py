@@ -15,15 +15,14 @@ from starlette.authentication import AuthCredentials, AuthenticationBackend, Aut
 from starlette.requests import HTTPConnection
 
 from ..errors import IssuerUnavailable, SetupError, check_scopes
+from .fixed_tokens import TokenUser
 
-LEEWAY = 60.0
-"""By how much the clocks of this machine and of the issuer may be apart, in seconds."""
+LEEWAY = 60.0  # seconds by which the clocks of this machine and of the issuer may be apart
 
 LATEST = 1e12
 """The latest expiry, in seconds since the epoch. An integer of JSON may be larger than any floating-point number."""
 
-MOST_KNOWN = 4096
-"""How many verified tokens are known at a time."""
+MOST_KNOWN = 4096  # verified tokens at a time
 
 _CLIENT_CLAIMS = ("client_id", "azp", "cid", "appid")
 """Where issuers name the client: RFC 9068; OpenID Connect; Okta; Entra with tokens of version 1."""
@@ -49,14 +48,14 @@ _ACCESS_KINDS = frozenset(
 """What these claims say of an access token that its bearer may use, in lower case; not of refresh or ID tokens."""
 
 
-class IssuedUser(BaseUser):
+class IssuedUser(TokenUser):
     """A user whom an issuer has vouched for.
 
     Their states, tasks and limits are bound to the client, too, if one is named.
     """
 
     def __init__(self, claims: Mapping[str, Any], client_id: str) -> None:
-        self._identity = str(claims["sub"])
+        super().__init__(str(claims["sub"]))
         self.issuer = str(claims["iss"])
         """Who vouches for the user."""
         self.client_id = client_id
@@ -67,19 +66,8 @@ class IssuedUser(BaseUser):
         """All claims of the token. The token itself is not kept, and must not be passed on."""
 
     @property
-    def is_authenticated(self) -> bool:
-        """Always True."""
-        return True
-
-    @property
     def display_name(self) -> str:
-        """The user's name for people, where the token has one; otherwise the identity."""
         return str(self.claims.get("name") or self.claims.get("preferred_username") or self._identity)
-
-    @property
-    def identity(self) -> str:
-        """The subject: names the user, and no other of the issuer."""
-        return self._identity
 
     def __repr__(self) -> str:
         return f"IssuedUser({self._identity!r})"
@@ -154,10 +142,7 @@ class TokenBackend(AuthenticationBackend):
 
     @abstractmethod
     async def _read_claims(self, token: bytes, digest: bytes) -> tuple[Mapping[str, Any], float]:
-        """Return the claims of a token, and until when they are valid, in seconds since the epoch.
-
-        Raises `AuthenticationError`, or `IssuerUnavailable` where that can't be found out now.
-        """
+        """Return the claims, and until when they hold, in seconds since the epoch. Raises `IssuerUnavailable`."""
 
     def _found(self, claims: Mapping[str, Any]) -> Found:
         _check_kind(claims)
@@ -233,7 +218,6 @@ def _check_texts(claims: Mapping[str, Any]) -> None:
 
 
 def expires_at(claims: Mapping[str, Any]) -> float:
-    """Return when a token expires, in seconds since the epoch, with the leeway of the clocks."""
     expires = claims.get("exp")
     if isinstance(expires, bool) or not isinstance(expires, int | float) or not abs(expires) < math.inf:
         raise AuthenticationError("the token's 'exp' is not a valid time")
@@ -243,18 +227,13 @@ def expires_at(claims: Mapping[str, Any]) -> float:
 # The bearer token of a request (Authorization, Token Requirements)
 
 
-LONGEST_TOKEN = 16 * 1024
-"""How long a token may be, in characters. Tokens that list a user's groups have a few thousand."""
+LONGEST_TOKEN = 16 * 1024  # characters; tokens that list a user's groups have a few thousand
 
-_TOKEN = re.compile(rb"[A-Za-z0-9._~+/-]+=*")
-"""What a bearer token is made of (RFC 6750, section 2.1)."""
+_TOKEN = re.compile(rb"[A-Za-z0-9._~+/-]+=*")  # RFC 6750, section 2.1
 
 
 def read_token(connection: HTTPConnection) -> bytes | None:
-    """Return the bearer token in the `Authorization` header of a request; None if there is no such header.
-
-    Raises `AuthenticationError`, whose message never has the token.
-    """
+    """Return the bearer token of a request; None if there is none. No error has the token in its message."""
     found: bytes | None = None
     for name, value in connection.scope["headers"]:
         if name == b"authorization":
@@ -291,7 +270,6 @@ class VerifiedTokens(Generic[T]):
         return len(self._known)
 
     def get(self, digest: bytes, now: float) -> T | None:
-        """Return what is known of a token; None if it is unknown, or not known any more at that time."""
         known = self._known.get(digest)
         if known is None:
             return None
@@ -302,11 +280,9 @@ class VerifiedTokens(Generic[T]):
         return known[1]
 
     def put(self, digest: bytes, until: float, value: T) -> None:
-        """Keep what was found out, until a time in seconds since the epoch."""
         self._known[digest] = until, value
         if len(self._known) > self._most:
             self._known.popitem(last=False)
 
     def clear(self) -> None:
-        """Forget everything, such as when a key was withdrawn."""
         self._known.clear()

@@ -9,7 +9,6 @@ from ..protocol.messages import JSON
 
 
 def read_arguments(typed: Iterable[str], schema: JSON) -> JSON:
-    """Return the arguments that were typed. Raises `SetupError`."""
     arguments: JSON = {}
     for each in typed:
         name, equals, text = each.partition("=")
@@ -40,8 +39,23 @@ def read_field(name: str, text: str, schema: JSON) -> Any:
     return [value] if is_item else value
 
 
+_MOST_CHOICES, _LONGEST_CHOICE = 6, 20
+
+
+def type_of(field: Any, schema: JSON) -> str:
+    """Return what a field takes, briefly: its choices or its JSON types, and of a list those of its items."""
+    if not isinstance(field, dict):
+        return "any"
+    choices = field.get("enum")
+    if isinstance(choices, list) and len(choices) <= _MOST_CHOICES:
+        return "|".join(str(each)[:_LONGEST_CHOICE] for each in choices)
+    named = [kind for kind in _kinds(field, schema) if kind != "null"]
+    items = field.get("items")
+    many = f"{type_of(items, schema)}[]" if isinstance(items, dict) and "items" not in items else "array"
+    return "|".join(many if kind == "array" else kind for kind in named) or "any"
+
+
 def read_json(name: str, text: str) -> Any:
-    """Return a value that was typed as JSON. Raises `SetupError` if it is none."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
@@ -49,7 +63,6 @@ def read_json(name: str, text: str) -> Any:
 
 
 def _read(name: str, text: str, schema: JSON) -> tuple[Any, bool]:
-    """Return what was typed by its schema, and whether it is an item of a list. Raises `SetupError`."""
     field = _schema_of(name, schema)
     kinds = _kinds(field, schema)
     is_item = "array" in kinds and not text.lstrip().startswith("[")

@@ -4,33 +4,45 @@ import asyncio
 import json
 import sys
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial, wraps
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 
 from ..deployment.environment import CALL_TOKEN
-from ..errors import CallFailed, MRTRError, NoReply, NotAnswered, RequestRefused, SetupError
-from ..extras import lacking
+from ..errors import CallFailed, MRTRError, NoReply, NotAnswered, RequestRefused, SetupError, lacking
 from ..logs.formats import plain, plain_lines
 from ..protocol.messages import JSON
-from .call_arguments import read_answers, read_arguments
+from .call_arguments import read_answers, read_arguments, type_of
+from .saving import Saver, bytes_of
+from .targets import find_target
 
 if TYPE_CHECKING:  # a server over stdio starts without them
     from pydantic import BaseModel
 
     from .terminal_client import Calls
 
-F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 
-UNANSWERED, UNKNOWN, ENDED = 3, 4, 130
-"""How a command exits that left questions open, that got no reply, and that the person ended."""
+UNANSWERED, UNKNOWN, ENDED = 3, 4, 130  # exit codes: it left questions open, got no reply, was ended by the person
 
 _MOST_NAMES = 20
 
+_LOG_IN = "Call it at a terminal to log in, or give a token with"
 
-def _calls(function: F) -> F:
-    """Add the options of all commands that call a server."""
+
+_OF_CALLS = ("server", "is_command", "app_dir", "era", "token", "client_id", "trace", "seconds", "roots", "folder")
+
+
+def _calls(function: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+    """Make a command of a function of `Calls`, with the options of all commands that call a server."""
+
+    @wraps(function)
+    def command(*, as_json: bool, answers: tuple[str, ...] = (), **given: Any) -> None:
+        options = {name: given.pop(name) for name in _OF_CALLS if name in given}
+        _run(partial(function, **given), as_json=as_json, answers=answers, **options)
+
     for option in (
         click.option(
             "--timeout", "seconds", default=120.0, show_default=True, metavar="SECONDS", help="For one request."
@@ -38,10 +50,16 @@ def _calls(function: F) -> F:
         click.option("--trace", is_flag=True, help="Show the messages on the error stream, states cut."),
         click.option("--json", "as_json", is_flag=True, help="Print JSON, and ask nobody; exit with 3 if asked."),
         click.option("--token", envvar=CALL_TOKEN, default=None, help=f"A bearer token; better in {CALL_TOKEN}."),
-        click.argument("url", metavar="URL"),
+        click.option(
+            "--client-id", metavar="ID", help="What the login's server knows this client by; else it registers."
+        ),
+        click.option("--era", metavar="VERSION", help="The version of the protocol; by default the newest of both."),
+        click.option("--app-dir", default="", metavar="PATH", help="The folder in which to look for MODULE."),
+        click.option("--stdio", "is_command", is_flag=True, help="SERVER is a command, in quotes, which is started."),
+        click.argument("server", metavar="SERVER"),
     ):
-        function = option(function)
-    return function
+        command = option(command)
+    return command
 
 
 _answers = click.option(
@@ -54,6 +72,13 @@ _answers = click.option(
 _roots = click.option(
     "--root", "roots", multiple=True, metavar="URI", help="A directory or file that the server may know of."
 )
+_save = click.option(
+    "--save",
+    "folder",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Where images, sounds and other bytes are saved; no file is overwritten.",
+)
 
 
 @click.command()
@@ -61,39 +86,33 @@ _roots = click.option(
 @click.argument("tool", metavar="TOOL")
 @click.argument("arguments", nargs=-1, metavar="[KEY=VALUE]...")
 @_answers
+@_save
 @_roots
-def call(tool: str, arguments: tuple[str, ...], **options: Any) -> None:
+async def call(calls: "Calls", tool: str, arguments: tuple[str, ...]) -> None:
     """Call the tool TOOL of a server. Its questions are asked at the terminal.
 
+    SERVER is a URL, or a MODULE:APP that runs in this process, or with --stdio a command.
     KEY=VALUE is read by the tool's schema: numbers, booleans, JSON for lists and objects. KEY:=JSON is JSON.
     """
-
-    async def work(calls: "Calls") -> None:
-        tools = {each.name: each for each in await calls.client.list_tools()}
-        found = tools.get(tool)
-        if found is None:
-            names = [*list(tools)[:_MOST_NAMES], *(["…"] if len(tools) > _MOST_NAMES else [])]
-            raise SetupError(f"The server has no tool {tool!r}. It has: {', '.join(names) or 'none'}")
-        reply = await calls.client.call(tool, read_arguments(arguments, found.input_schema))
-        calls.pieces.end_line()
-        _print(calls, reply, calls.pieces.unprinted(reply.content))
-
-    _run(work, **options)
+    tools = {each.name: each for each in await calls.client.list_tools()}
+    found = tools.get(tool)
+    if found is None:
+        names = [*list(tools)[:_MOST_NAMES], *(["…"] if len(tools) > _MOST_NAMES else [])]
+        raise SetupError(f"The server has no tool {tool!r}. It has: {', '.join(names) or 'none'}")
+    reply = await calls.client.call(tool, read_arguments(arguments, found.input_schema))
+    _print(calls, reply, calls.pieces.unprinted(reply.content), tool)
 
 
 @click.command()
 @_calls
 @click.argument("uri", metavar="URI")
 @_answers
+@_save
 @_roots
-def read(uri: str, **options: Any) -> None:
+async def read(calls: "Calls", uri: str) -> None:
     """Read the resource URI of a server."""
-
-    async def work(calls: "Calls") -> None:
-        reply = await calls.client.read(uri)
-        _print(calls, reply, reply.contents)
-
-    _run(work, **options)
+    reply = await calls.client.read(uri)
+    _print(calls, reply, reply.contents, uri)
 
 
 @click.command("get-prompt")
@@ -101,104 +120,96 @@ def read(uri: str, **options: Any) -> None:
 @click.argument("name", metavar="NAME")
 @click.argument("arguments", nargs=-1, metavar="[KEY=VALUE]...")
 @_answers
+@_save
 @_roots
-def get_prompt(name: str, arguments: tuple[str, ...], **options: Any) -> None:
+async def get_prompt(calls: "Calls", name: str, arguments: tuple[str, ...]) -> None:
     """Get the prompt NAME of a server."""
-
-    async def work(calls: "Calls") -> None:
-        reply = await calls.client.get_prompt(name, read_arguments(arguments, {}))
-        if calls.as_json:
-            _print(calls, reply, [])
-        for each in () if calls.as_json else reply.messages:
-            click.echo(f"[{plain(each.role)}]")
-            for block in each.content if isinstance(each.content, list) else [each.content]:
-                _print_block(block)
-
-    _run(work, **options)
+    reply = await calls.client.get_prompt(name, read_arguments(arguments, {}))
+    heads: list[JSON] = []
+    for each in reply.messages:
+        blocks = each.content if isinstance(each.content, list) else [each.content]
+        heads += [{"text": f"[{plain(each.role)}]"}, *blocks]
+    _print(calls, reply, heads, name)
 
 
 @click.command("list")
 @_calls
-def list_all(**options: Any) -> None:
+async def list_all(calls: "Calls") -> None:
     """List tools, prompts and resources of a server."""
+    client = calls.client
+    lists: dict[str, Callable[[], Awaitable[list[Any]]]] = {
+        "tools": client.list_tools,
+        "prompts": client.list_prompts,
+        "resources": client.list_resources,
+        "templates": client.list_templates,
+    }
+    found = {kind: await _listed(load) for kind, load in lists.items()}
+    if calls.as_json:
+        _print_json({kind: [_json_of(row) for row in rows] for kind, rows in found.items()})
+        return
+    for kind, rows in found.items():
+        for row in rows:
+            name = getattr(row, "uri", None) or getattr(row, "uri_template", None) or row.name
+            about = plain(row.description.partition("\n")[0] or row.title or "")
+            click.echo(f"{kind[:-1]:9} {plain(name)}{_taken(row)}  {about}".rstrip())
 
-    async def work(calls: "Calls") -> None:
-        client = calls.client
-        lists: dict[str, Callable[[], Awaitable[list[Any]]]] = {
-            "tools": client.list_tools,
-            "prompts": client.list_prompts,
-            "resources": client.list_resources,
-            "templates": client.list_templates,
-        }
-        found = {kind: await _listed(load) for kind, load in lists.items()}
-        if calls.as_json:
-            _print_json({kind: [_json_of(row) for row in rows] for kind, rows in found.items()})
-            return
-        for kind, rows in found.items():
-            for row in rows:
-                name = getattr(row, "uri", None) or getattr(row, "uri_template", None) or row.name
-                about = plain(row.description.partition("\n")[0] or row.title or "")
-                click.echo(f"{kind[:-1]:9} {plain(name)}{_taken(row)}  {about}".rstrip())
 
-    _run(work, **options)
+@click.command()
+@click.argument("url", metavar="URL")
+def logout(url: str) -> None:
+    """Forget the tokens that a login at URL has brought."""
+    from ..client.token_store import SystemTokens
+
+    SystemTokens().forget(url)
 
 
 async def _listed(load: Callable[[], Awaitable[list[T]]]) -> list[T]:
+    from ..wire import UNKNOWN_METHOD
+
     try:
         return await load()
     except RequestRefused as refusal:
-        if refusal.status != 404 or not refusal.code:
+        if refusal.code != UNKNOWN_METHOD:
             raise
         return []  # a server that has none may not know the method
 
 
 def _taken(row: Any) -> str:
-    """Return what a tool or prompt takes, in one line."""
+    """Return what a tool or a prompt takes: what may be left out is in brackets."""
     schema = getattr(row, "input_schema", None)
     if schema is not None:
         properties, required = schema.get("properties"), schema.get("required")
         wanted = required if isinstance(required, list) else ()
-        names = [
-            name if name in wanted else f"[{name}]" for name in (properties if isinstance(properties, dict) else ())
-        ]
+        fields = properties if isinstance(properties, dict) else {}
+        names = [(f"{name}:{type_of(field, schema)}", name in wanted) for name, field in fields.items()]
     else:
-        names = [each.name if each.required else f"[{each.name}]" for each in getattr(row, "arguments", ())]
-    return "".join(f" {plain(name)}" for name in names)
-
-
-def _load_client() -> None:
-    """Import what calls: `Client` names only a part of what the command needs, if that is not installed."""
-    try:
-        from . import terminal_client  # noqa: F401
-    except SetupError as error:
-        if isinstance(error.__cause__, ImportError):
-            raise lacking("This command", "cli", error.__cause__) from error
-        raise
+        names = [(each.name, each.required) for each in getattr(row, "arguments", ())]
+    return "".join(f" {plain(name if is_required else f'[{name}]')}" for name, is_required in names)
 
 
 def _run(
     work: Callable[["Calls"], Awaitable[None]],
     *,
-    url: str,
-    token: str | None,
+    server: str,
+    is_command: bool,
+    app_dir: str,
     as_json: bool,
-    trace: bool,
-    seconds: float,
     answers: tuple[str, ...] = (),
-    roots: tuple[str, ...] = (),
+    **options: Any,
 ) -> None:
-    """Run the calls of a command, and end the process as they ended."""
     try:
-        _load_client()
-        from .terminal_client import calling
-
+        try:
+            from .terminal_client import calling
+        except SetupError as error:  # `Client` names only a part of what the command needs
+            if not isinstance(error.__cause__, ImportError):
+                raise
+            raise lacking("This command", "cli", error.__cause__) from error
         given = read_answers(answers)
+        target = find_target(server, is_command=is_command, app_dir=app_dir)
         asks = sys.stdin.isatty() and sys.stderr.isatty() and not as_json
 
         async def run() -> None:
-            async with calling(
-                url, token=token, as_json=as_json, trace=trace, seconds=seconds, answers=given, roots=roots, asks=asks
-            ) as calls:
+            async with calling(target, as_json=as_json, answers=given, asks=asks, **options) as calls:
                 await work(calls)
 
         asyncio.run(run())
@@ -226,7 +237,7 @@ def _end(error: MRTRError, *, as_json: bool) -> NoReturn:
         case RequestRefused():
             if as_json:
                 _print_json({"error": {"code": error.code, "message": error.message, "data": error.data}})
-            hint = f". Give a token with --token or {CALL_TOKEN}" if error.status == 401 else ""
+            hint = f". {_LOG_IN} --token or {CALL_TOKEN}" if error.status == 401 else ""
             code = f" ({error.code})" if error.code else ""
             raise click.ClickException(f"{plain_lines(error.message)}{code}{hint}") from None
     raise click.ClickException(plain_lines(str(error))) from None
@@ -240,17 +251,37 @@ def _print_json(value: Any) -> None:
     click.echo(json.dumps(value))  # in ASCII, so no terminal is told anything
 
 
-def _print(calls: "Calls", reply: "BaseModel", blocks: list[JSON]) -> None:
+def _print(calls: "Calls", reply: "BaseModel", blocks: list[JSON], stem: str) -> None:
+    calls.finish()
     if calls.as_json:
         _print_json(_json_of(reply))
-        return
+    saver = None if calls.folder is None else Saver(calls.folder, stem)
     for block in blocks:
-        _print_block(block)
+        saved = _saved(saver, block)
+        if saved and not calls.as_json:
+            click.echo(saved)
+        elif not calls.as_json:
+            _print_block(block)
+
+
+def _saved(saver: Saver | None, block: Mapping[str, Any]) -> str:
+    """Save the bytes of a block; return what is said of that, which is nothing where there are none to save."""
+    found = None if saver is None else bytes_of(block)
+    if saver is None or found is None:
+        return ""
+    return f"[saved {saver.save(found)}: {plain(found.kind) or 'content'}, {len(found.data)} bytes]"
 
 
 def _print_block(block: Mapping[str, Any]) -> None:
-    if isinstance(text := block.get("text"), str):
+    inner = block.get("resource")
+    part = inner if isinstance(inner, dict) else block
+    if isinstance(text := part.get("text"), str):
         click.echo(plain_lines(text))
         return
-    about = " ".join(str(block[name]) for name in ("type", "mimeType", "uri", "name") if name in block)
-    click.echo(f"[{plain(about or 'content')}; --json prints it]")
+    about = " ".join(
+        str(each[name])
+        for each, name in ((block, "type"), (part, "mimeType"), (part, "uri"), (part, "name"))
+        if name in each
+    )
+    how = "--save DIR saves it" if "data" in part or "blob" in part else "--json prints it"
+    click.echo(f"[{plain(about or 'content')}; {how}]")

@@ -75,7 +75,6 @@ def _find(app: str, app_dir: str) -> Any:
 
 
 def _review(server: MRTRServer, found: Any, app: str, host: str, workers: int) -> list[Finding]:
-    """Return what is wrong or risky about a server of the application that was found."""
     from ..transport.routing import sites_in  # loads the routes of Starlette
 
     around = [found] if found is not server else []
@@ -85,13 +84,10 @@ def _review(server: MRTRServer, found: Any, app: str, host: str, workers: int) -
 
 
 def _summary(server: MRTRServer) -> str:
-    offered = server.registry
-    counts = {
-        "tool": len(offered.tools),
-        "prompt": len(offered.prompts),
-        "resource": len(offered.records("resources")) + len(offered.records("resourceTemplates")),
-    }
-    listed = ", ".join(f"{count} {what if count == 1 else f'{what}s'}" for what, count in counts.items())
+    from ..dev.rounds import plural
+    from .dev_server import offered_counts
+
+    listed = ", ".join(plural(count, what) for what, count in offered_counts(server).items())
     limits = server.limits
     stored = f"{limits.stored_tasks:,} tasks, {limits.stored_states:,} states, {limits.stored_bytes / 2**20:,.0f} MiB"
     lines = [

@@ -17,7 +17,6 @@ from ..concurrency.shutdown import ENVIRONMENT as SHUTDOWN_SECONDS
 from ..crypto.keys import ENVIRONMENT as KEYS
 from ..crypto.keys import KEY_BYTES
 from ..deployment.environment import variables
-from ..errors import SetupError
 from ..storage import ENVIRONMENT as DATABASE
 from .options import LEVELS, import_app, takes_app
 
@@ -27,33 +26,35 @@ from .options import LEVELS, import_app, takes_app
 def new(folder: Path) -> None:
     """Make a project in the folder NAME.
 
-    It has a server with a tool, its tests, a Dockerfile and a CI workflow. The folder must be empty, or not there. Its
-    name is that of the project: lower-case letters, digits, - and _.
+    It has a server with a tool, its tests, a Dockerfile, a CI workflow, and an AGENTS.md for agents that write code.
+    The folder must be empty, or not there. Its name is that of the project: lower-case letters, digits, - and _.
     """
-    from .new_project import installed_from, make_project
+    from .new_project import WHEEL, installed_from, make_project
 
+    origin = installed_from()
     try:
-        package = make_project(folder)
-    except SetupError as error:
-        raise click.ClickException(str(error)) from None
+        package = make_project(folder, origin)
     except OSError as error:
         raise click.ClickException(f"{error.filename or folder} can't be written: {error.strerror}") from None
     click.echo(f"Made {folder}. Next:\n")
     if folder.resolve() != Path.cwd():
         click.echo(f"  cd {folder}")
+    wheel = ""
+    if origin:
+        click.echo(f"  pip wheel --no-deps --wheel-dir wheels {shlex.quote(origin)}")
+        wheel = f"{WHEEL} "
     click.echo(
-        f"  pip install -e '.[dev]'\n  pytest\n  mrtr-server dev {package}.server:app\n\n"
+        f"  pip install {wheel}-e '.[dev]'\n  pytest\n  mrtr-server dev {package}.server:app\n\n"
         "Then open the address of the page that it prints, call the tool, and answer its questions."
     )
-    if checkout := installed_from():
+    if origin:
         click.echo(
-            f"\nThis mrtr_server was installed from {checkout}. In another environment, install it from there "
-            f"first:\n\n  pip install {shlex.quote(f'{checkout}[fast]')}"
+            "\nThis mrtr_server did not come from an index, which may not have it. So its wheel is made part of the "
+            "project: CI and the image install it from the folder wheels."
         )
 
 
-SHUTDOWN = "3"
-"""How long a process may take to make way for the next, in seconds, unless the environment says so."""
+SHUTDOWN = "3"  # seconds to make way for the next process, unless the environment says so
 
 
 @click.command()
@@ -142,11 +143,10 @@ def _end(_number: int, _frame: FrameType | None) -> None:
 
 @contextmanager
 def _environment(*, is_local: bool) -> Iterator[str]:
-    """Set what a server needs and the environment does not say; return what is to be said of the keys.
+    """Set what a server needs and the environment does not say; yield what is to be said of the keys.
 
-    The processes that follow each other have it in common, so flows and tasks continue in the next.
-
-    With `is_local`, only programs of this machine reach the server, so they may see what went wrong inside.
+    All processes of this run share that, so flows and tasks continue after a change of the code. With `is_local`, only
+    programs of this machine reach the server, so they may see what went wrong inside.
     """
     keys = ""
     has_database = bool(os.environ.get(DATABASE, "").strip())

@@ -6,7 +6,7 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,11 +23,9 @@ from ..logs.failures import format_import_failure, is_raised_by_author, origin_o
 from ..methods.middleware import everywhere
 from ..server import MRTRServer
 
-NOT_LOADED = 3
-"""The exit code of a process whose application can't be imported, or can't start: it has said why."""
+NOT_LOADED = 3  # the exit code where the application can't be imported or start; the process has said why
 
 Find = Callable[[str, str], Any]
-"""Imports an application by its name, from a folder. Raises `SetupError` for none, or whatever its code raises."""
 
 _NOT_WATCHED = ("node_modules", "__pycache__", "build", "dist", "site-packages")
 
@@ -39,23 +37,17 @@ class DevProcess:
     """Serves an application on a socket; it goes to a new process as it is."""
 
     find: Find
-    app: str
-    """Its name, `module:attribute`."""
-    app_dir: str
-    """The folder in which to look for the module; empty for the working directory."""
+    app: str  # `module:attribute`
+    app_dir: str  # the folder in which to look for the module; empty for the working directory
     host: str
     level: str
     full_tracebacks: bool
-    """Whether tracebacks have all of their calls."""
-    keys: str
-    """What is to be said of the keys, in words; empty for nothing."""
-    watched: str
-    """The files whose change restarts it, in words; empty where nothing does."""
+    keys: str  # what is to be said of the keys, in words
+    watched: str  # the files whose change restarts it, in words; empty where nothing does
+    # When the change came that made it take over, in seconds since the epoch; 0 for the first process.
     changed: float = 0.0
-    """When the change came that made it take over, in seconds since the epoch; 0 for the first process."""
 
     def __call__(self, sockets: list[socket.socket] | None) -> None:
-        """Serve until a signal ends it. Exits with `NOT_LOADED` if the application can't be served."""
         terminal = Terminal()
         configure_log(terminal, self.level, full_tracebacks=self.full_tracebacks)
         effects = EffectWatch(_packages_of(self.app))
@@ -70,8 +62,9 @@ class DevProcess:
             self._give_up(terminal, f"{self.app} is a {type(found).__name__}, not an MRTRServer or an ASGI application")
         self._serve(found, sockets or [], terminal)
 
-    def _give_up(self, terminal: Terminal, why: str) -> None:
-        terminal.write(f"{terminal.head('error', 'red')} {why}")
+    def _give_up(self, terminal: Terminal, why: str = "") -> None:
+        if why:
+            terminal.write(f"{terminal.head('error', 'red')} {why}")
         if self.watched:
             terminal.write(f"{terminal.head('waiting', 'yellow')} for a change of the code")
         raise SystemExit(NOT_LOADED)
@@ -112,9 +105,7 @@ class DevProcess:
         server = Server(config)
         server.run(sockets=sockets)
         if not server.started:
-            if self.watched:
-                terminal.write(f"{terminal.head('waiting', 'yellow')} for a change of the code")
-            raise SystemExit(NOT_LOADED)
+            self._give_up(terminal)  # the server has said why
 
     def _banner(self, found: Any, sockets: list[socket.socket], terminal: Terminal) -> None:
         if self.changed:
@@ -123,14 +114,8 @@ class DevProcess:
         root = root_url(self.host, sockets[0].getsockname()[1])
         servers = list(servers_in(found))
         for path, server in servers:
-            offered = server.registry
-            counts: dict[str, Collection[Any]] = {
-                "tool": offered.tools,
-                "prompt": offered.prompts,
-                "resource": [*offered.records("resources"), *offered.records("resourceTemplates")],
-            }
-            style = terminal.style
-            terminal.write(f"{terminal.head('serving', 'green')} {style(server.name, 'bold')}: {list_counts(counts)}")
+            name, counts = terminal.style(server.name, "bold"), list_counts(offered_counts(server))
+            terminal.write(f"{terminal.head('serving', 'green')} {name}: {counts}")
             terminal.write(f"{terminal.head('endpoint', 'green')} {root}{path}{server.path}")
             if (page := docs_page(server)) is not None:
                 terminal.write(f"{terminal.head('page', 'green')} {root}{path}{page}")
@@ -142,13 +127,17 @@ class DevProcess:
             terminal.write(f"{terminal.head('watching', 'dim')} {self.watched}")
 
 
+def offered_counts(server: MRTRServer) -> Mapping[str, int]:
+    offered = server.registry
+    resources = len(offered.records("resources")) + len(offered.records("resourceTemplates"))
+    return {"tool": len(offered.tools), "prompt": len(offered.prompts), "resource": resources}
+
+
 def docs_page(server: MRTRServer) -> str | None:
-    """Return the path of the page to try a server, below where it is mounted, with its token; None for no page."""
     return server._parts.page or None  # noqa: SLF001  nobody else shows it
 
 
 def servers_in(app: Any, path: str = "") -> Iterator[tuple[str, MRTRServer]]:
-    """Return the servers in an application, each with the path at which it is mounted."""
     if isinstance(app, MRTRServer):
         yield path, app
         return
@@ -175,10 +164,7 @@ def _packages_of(app: str) -> frozenset[str]:
 
 
 def watch_and_serve(process: DevProcess, folders: Sequence[str], patterns: Sequence[str], listening: Any) -> None:
-    """Serve an application, and restart it whenever one of its files changes, until a signal ends it.
-
-    `patterns`: of further files besides `*.py`.
-    """
+    """Serve, and restart when a file changes, until a signal ends it; `patterns` are of files besides `*.py`."""
     import uvicorn
     from uvicorn.supervisors import ChangeReload
 
@@ -218,10 +204,7 @@ def _has_broken_off(reloader: Any) -> bool:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Return a socket that listens; the port stays taken while one process makes way for the next.
-
-    Raises `OSError` if the address can't be listened on.
-    """
+    """Return a socket that listens; the port stays taken while one process makes way for the next."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listening = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -236,7 +219,6 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def left_out(folders: Iterable[str]) -> Iterator[str]:
-    """Return the folders of what is installed or built, in which nobody writes code."""
     for folder in map(Path, folders):
         for each in sorted(folder.iterdir()) if folder.is_dir() else ():
             if each.is_dir() and (each.name in _NOT_WATCHED or each.name[0] == "." or (each / "pyvenv.cfg").exists()):
@@ -244,7 +226,6 @@ def left_out(folders: Iterable[str]) -> Iterator[str]:
 
 
 def changed_names(changes: Iterable[Path]) -> str:
-    """Return the names of some of the files that have changed."""
     names = sorted(shown_path(str(path)) for path in changes)
     more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
     return ", ".join(names[:_MOST_NAMED]) + more

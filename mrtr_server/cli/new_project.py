@@ -21,6 +21,7 @@ _LONGEST = 40
 _FILES: Mapping[str, str] = {
     "pyproject.toml": "pyproject.toml.txt",
     "README.md": "README.md.txt",
+    "AGENTS.md": "AGENTS.md.txt",
     "{package}/__init__.py": "package_init.py.txt",
     "{package}/server.py": "server.py.txt",
     "tests/test_server.py": "test_server.py.txt",
@@ -30,21 +31,29 @@ _FILES: Mapping[str, str] = {
     ".github/dependabot.yml": "dependabot.yml.txt",
     ".gitignore": "gitignore.txt",
 }
-"""The files of a project, each with the one that it is made of."""
+
+WHEEL = f"wheels/mrtr_server-{__version__}-py3-none-any.whl"
+
+_FROM_INDEX: Mapping[str, str] = {"@wheel@": "", "@copy_wheels@": "", "@about_wheels@": ""}
+
+_FROM_WHEEL: Mapping[str, str] = {
+    "@wheel@": f"{WHEEL} ",
+    "@copy_wheels@": "COPY wheels ./wheels\n",
+    "@about_wheels@": f"""
+The folder `wheels` has the mrtr_server that this project was made with, which did not come from an index. Commit it.
+Once an index has mrtr_server, remove the folder, and `{WHEEL}`
+from this file, the workflow and the Dockerfile.
+""",
+}
+"""What the files say where no index may have this release, or has another project of its name: its wheel is at hand."""
 
 
-def make_project(folder: Path) -> str:
-    """Make a project in a folder, whose name it has.
+def make_project(folder: Path, origin: str = "") -> str:
+    """Make a project in a folder, whose name it has; return the name of its package. Raises `SetupError`, `OSError`.
 
     Args:
-        folder: where; it is made if it is not there.
-
-    Returns:
-        The name of its package.
-
-    Raises:
-        SetupError: the name can't be that of a project, or there is something in the folder.
-        OSError: the folder can't be written to.
+        folder: where it is made.
+        origin: what this package was installed from, as `installed_from` says it.
     """
     folder = folder.resolve()
     package = package_of(folder.name)
@@ -53,6 +62,7 @@ def make_project(folder: Path) -> str:
     if folder.is_dir() and any(folder.iterdir()):
         raise SetupError(f"{folder} is not empty; choose another name, or an empty folder")
     values = {"@name@": folder.name, "@package@": package, "@version@": __version__}
+    values |= _FROM_WHEEL if origin else _FROM_INDEX
     for name, source in _FILES.items():
         text = (files(__package__) / "project_files" / source).read_text("utf-8")
         for placeholder, value in values.items():
@@ -64,27 +74,20 @@ def make_project(folder: Path) -> str:
 
 
 def installed_from() -> str:
-    """Return the folder that this package was installed from; empty where it came from an index.
-
-    The installer notes it (PEP 610). An index may not have what a project then needs.
-    """
+    """Return what pip can install this package from again (PEP 610): a path or an address; empty for an index."""
     try:
-        noted = distribution("mrtr_server").read_text("direct_url.json")
+        noted = json.loads(distribution("mrtr_server").read_text("direct_url.json") or "{}")
     except PackageNotFoundError:
         return ""
-    url = urlsplit(json.loads(noted)["url"] if noted else "")
-    return url2pathname(url.path) if url.scheme == "file" else ""
+    url: str = noted.get("url", "")
+    if vcs := noted.get("vcs_info"):
+        return f"{vcs['vcs']}+{url}@{vcs['commit_id']}"
+    split = urlsplit(url)
+    return url2pathname(split.path) if split.scheme == "file" else url
 
 
 def package_of(name: str) -> str:
-    """Return the name of the package of a project.
-
-    Args:
-        name: the project's.
-
-    Raises:
-        SetupError: it can't be one; the message says why.
-    """
+    """Return the name of the package of a project. Raises `SetupError`, which says why it can't be one."""
     if len(name) > _LONGEST or not _NAME.fullmatch(name):
         raise SetupError(
             f"{name!r} can't be the name of a project: it takes at most {_LONGEST} lower-case letters, digits, - and "

@@ -19,22 +19,19 @@ from ..server import MRTRServer
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+takes_app_dir = click.option(
+    "--app-dir",
+    default="",
+    metavar="PATH",
+    help="The folder in which to look for MODULE; the working directory by default.",
+)
+
+
 def takes_app(function: F) -> F:
-    """Add to a command the argument MODULE:APP and the option --app-dir, which `load` takes."""
-    directory = click.option(
-        "--app-dir",
-        default="",
-        metavar="PATH",
-        help="The folder in which to look for MODULE; the working directory by default.",
-    )
-    return click.argument("app", metavar="MODULE:APP", envvar=APPLICATION)(directory(function))
+    return click.argument("app", metavar="MODULE:APP", envvar=APPLICATION)(takes_app_dir(function))
 
 
 def load(app: str, app_dir: str) -> MRTRServer:
-    """Import a server.
-
-    `app` is `module:attribute`; `app_dir` is empty for the working directory. Raises `click.ClickException`.
-    """
     found = find(app, app_dir)
     if not isinstance(found, MRTRServer):
         raise click.ClickException(
@@ -45,24 +42,21 @@ def load(app: str, app_dir: str) -> MRTRServer:
 
 
 def find(app: str, app_dir: str) -> Any:
-    """Import whatever a name stands for: a server, or an application in which one is mounted; as `load`."""
+    """Import a server, or an application in which one is mounted. Raises `click.ClickException`."""
     try:
         return import_app(app, app_dir)
     except SetupError as error:  # it says itself what is wrong, maybe to the operator
         # Of the name of the application, or a variable of the environment, no line of the code is to blame.
-        if not is_raised_by_author(error) or str(error).startswith(PREFIX):
-            raise click.ClickException(str(error)) from None
-        raise click.ClickException(f"{app} can't be imported: {error}\n{format_origin(error)}".rstrip()) from None
+        says = "\n".join([str(error), *getattr(error, "__notes__", ())])
+        if not is_raised_by_author(error) or says.startswith(PREFIX):
+            raise click.ClickException(says) from None
+        raise click.ClickException(f"{app} can't be imported: {says}\n{format_origin(error)}".rstrip()) from None
     except Exception as error:
         raise click.ClickException(f"{app} can't be imported:\n{format_import_failure(error)}") from None
 
 
 def import_app(app: str, app_dir: str) -> Any:
-    """Import whatever a name stands for.
-
-    `app` is `module:attribute`; `app_dir` is empty for the working directory. What the code of the module raises comes
-    through. Raises `SetupError`.
-    """
+    """Import whatever a name stands for. Raises `SetupError`, and whatever the code of the module raises."""
     sys.path.insert(0, app_dir)
     name, attribute = _parts_of(app)
     try:
@@ -96,8 +90,6 @@ LEVELS = ("debug", "info", "warning", "error")
 
 
 def takes_log_options(level: str) -> Callable[[F], F]:
-    """Return a decorator that adds to a command the options --log-format and --log-level."""
-
     def decorate(function: F) -> F:
         form = click.option(
             "--log-format",
@@ -118,7 +110,6 @@ class CommandOfVariables(click.Command):
     """A command whose errors name the variable that a wrong value came from."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Read the options. Raises `click.BadParameter`."""
         try:
             return super().parse_args(ctx, args)
         except click.BadParameter as error:
@@ -130,6 +121,5 @@ class CommandOfVariables(click.Command):
 
 
 def _variable_of(option: click.Parameter, ctx: click.Context) -> str:
-    """Return the name of the variable that an option was read from."""
     own = [option.envvar] if isinstance(option.envvar, str) else option.envvar or ()
     return next((each for each in own if os.environ.get(each)), f"{ctx.auto_envvar_prefix}_{option.name}".upper())

@@ -16,7 +16,6 @@ import click
 from ..concurrency.shutdown import end_process_in_time
 from ..deployment.environment import COMMAND_PREFIX, variables
 from ..deployment.shared_resources import DECLARED, WEB_CONCURRENCY
-from ..errors import SetupError
 from ..logs.formats import Format, log_config
 from ..server import MRTRServer
 from ..transport.standard_streams import take_standard_streams
@@ -28,7 +27,6 @@ class Seconds(click.FloatRange):
     """A number of seconds. NaN is in every range, as far as comparisons can tell."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Read the number. Raises `click.BadParameter`."""
         seconds = float(super().convert(value, param, ctx))
         if math.isnan(seconds):
             self.fail(f"{value!r} is no number of seconds", param, ctx)
@@ -36,7 +34,6 @@ class Seconds(click.FloatRange):
 
 
 def check_proxies(given: str) -> str:
-    """Return which proxies are trusted, as they were given. Raises `click.BadParameter` for what is no address."""
     for each in given.split(",") if given.strip() != "*" else ():
         try:
             ip_network(each.strip())
@@ -116,10 +113,7 @@ def run(
         if isinstance(found, MRTRServer):
             _check(found, serving)
             serving = replace(serving, shutdown_seconds=found.shutdown_seconds)
-    try:
-        SERVERS[serving.server](serving, inherited_socket())
-    except SetupError as error:
-        raise click.ClickException(str(error)) from None
+    SERVERS[serving.server](serving, inherited_socket())
 
 
 def _check(server: MRTRServer, serving: Serving) -> None:
@@ -152,12 +146,9 @@ def stdio(app: str, app_dir: str) -> None:
     It ends when the client closes standard input, or at SIGTERM or Ctrl-C. Requests that still run have
     MRTR_SHUTDOWN_SECONDS to end, or until the next signal.
     """
-    try:
-        take_standard_streams()  # before the module prints anything
-        logging.basicConfig(format="%(levelname)s:     %(message)s")
-        load(app, app_dir).run_stdio()
-    except SetupError as error:
-        raise click.ClickException(str(error)) from None
+    take_standard_streams()  # before the module prints anything
+    logging.basicConfig(format="%(levelname)s:     %(message)s")
+    load(app, app_dir).run_stdio()
 
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -177,10 +168,7 @@ def worker(app: str, app_dir: str, log_format: Format, log_level: str) -> None:
     """
     logging.config.dictConfig(log_config(log_format, log_level.upper()))
     server = load(app, app_dir)
-    try:
-        asyncio.run(_work(server))
-    except SetupError as error:
-        raise click.ClickException(str(error)) from None
+    asyncio.run(_work(server))
     click.echo("Ended", err=True)
 
 

@@ -12,7 +12,7 @@ from pydantic_core import to_json
 from ..crypto.keys import ENVIRONMENT as KEYS
 from ..crypto.keys import KEY_BYTES, KeyRing
 from ..errors import InvalidRequestState, MRTRError, SetupError, UnknownTarget
-from ..flow.inspection import inspect_state, utc_time
+from ..flow.states import inspect_state, utc_time
 from ..logs.formats import plain, plain_json
 from ..protocol.messages import JSON, TaskStatus
 from ..storage import ENVIRONMENT as DATABASE
@@ -29,7 +29,6 @@ def keygen() -> None:
 
 
 def _ring_of_servers() -> KeyRing:
-    """Return the keys in MRTR_KEYS. Raises `SetupError` if there are none."""
     ring = KeyRing.from_environment()
     if ring is None:
         raise SetupError(f"{KEYS} is not set; give it the keys of the servers, the new one first")
@@ -39,7 +38,6 @@ def _ring_of_servers() -> KeyRing:
 _takes_database = click.option(
     "--database", envvar=DATABASE, required=True, metavar="URL", show_envvar=True, help="The URL of the database."
 )
-"""Adds the option --database to a command."""
 
 
 @click.group()
@@ -57,15 +55,12 @@ def upgrade(database: str, sql: bool) -> None:
     tables change in one transaction, or not at all. Indexes are made after it, and block nobody; the next run makes one
     again that was interrupted.
     """
-    try:
-        from ..storage.sql import administration
+    from ..storage.sql import administration
 
-        if sql:
-            click.echo(asyncio.run(administration.script(database.strip())), nl=False)
-        else:
-            click.echo(asyncio.run(administration.upgrade(database.strip())))
-    except MRTRError as error:
-        raise click.ClickException(str(error)) from error
+    if sql:
+        click.echo(asyncio.run(administration.script(database.strip())), nl=False)
+    else:
+        click.echo(asyncio.run(administration.upgrade(database.strip())))
 
 
 @db.command("new-epoch")
@@ -79,12 +74,9 @@ def new_epoch(database: str) -> None:
 
     Run it before servers and workers use the database again, and once for each copy that is to be used beside this one.
     """
-    try:
-        from ..storage.sql import administration
+    from ..storage.sql import administration
 
-        click.echo(asyncio.run(administration.new_epoch(database.strip())))
-    except MRTRError as error:
-        raise click.ClickException(str(error)) from error
+    click.echo(asyncio.run(administration.new_epoch(database.strip())))
 
 
 @db.command()
@@ -128,8 +120,6 @@ def open_state(token: str, values: bool) -> None:
         held = inspect_state(given.strip(), _ring_of_servers(), values=values)
     except InvalidRequestState as error:
         raise click.ClickException(f"This state does not open: {error.reason}") from None
-    except SetupError as error:
-        raise click.ClickException(str(error)) from None
     click.echo(plain_json(to_json(held, indent=2).decode()))
 
 
@@ -232,8 +222,6 @@ def _run(database: str, work: "Callable[[SQLStore], Awaitable[T]]") -> T:
         raise click.ClickException("There is no such task; it may have expired") from None
     except InvalidRequestState as error:
         raise click.ClickException(f"This task does not open: {error.reason}") from None
-    except MRTRError as error:
-        raise click.ClickException(str(error)) from None
 
 
 def _describe(row: TaskRow) -> JSON:

@@ -4,15 +4,18 @@ import json
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import ExitStack, asynccontextmanager
+from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
 
-from ..client import Bounds, Client, Form, Link, Piece, Progress, Sampling, TaskState
-from ..errors import NotAnswered, SetupError
-from ..extras import lacking
+from typing_extensions import override
+
+from ..client import Bounds, Client, Command, Form, Link, LoginFailed, OAuth, Piece, Progress, Sampling, TaskState
+from ..errors import NotAnswered, SetupError, lacking
 from ..logs.formats import plain, plain_lines
 from ..protocol.ask_kinds import Choice, Filled
 from ..protocol.messages import JSON
 from .call_arguments import read_field
+from .targets import Target
 from .terminal_form import Asker
 
 try:
@@ -20,39 +23,34 @@ try:
     from prompt_toolkit.output import create_output
     from rich import progress
     from rich.console import Console
+    from rich.progress_bar import ProgressBar
     from rich.text import Text
 except ImportError as error:
     raise lacking("This command", "cli", error) from error
 
 T = TypeVar("T")
 
+# What may be given for a form or a link in place of its fields.
 _CHOICES: Mapping[str, Choice] = {"accept": "accept", "decline": "decline", "cancel": "cancel"}
-"""What may be given for a form or a link in place of its fields."""
 
-_SAID = {"true": "accept", "false": "decline"}
-"""What else may be given for a link, and for a form without fields."""
+_SAID = {"true": "accept", "false": "decline"}  # of a link, and of a form without fields
 
-_LONGEST_NOTE = 80
-"""How much of a note on progress is shown, in characters."""
+_BAR_WIDTH = 20
 
-_SHOWN = 24
-"""How many characters of a state the trace shows."""
+_LONGEST_NOTE = 80  # characters of a note on progress
+
+_SHOWN = 24  # characters of a state in the trace
 
 
 class TerminalPieces:
-    """Prints the texts of a result as they come, and tells what of the result was not printed.
-
-    Other content is left to the result.
-    """
+    """Prints the texts of a result as they come. Other content is left to the result."""
 
     def __init__(self, write: Callable[[str], None]) -> None:
         self._write = write
-        self._printed: dict[int, str] = {}
-        """The texts that were printed, by their block of the result."""
+        self._printed: dict[int, str] = {}  # by their block of the result
         self._line_is_open = False
 
     def show(self, piece: Piece) -> None:
-        """Print a piece: beside what its block has already, else on a line of its own."""
         if not piece.text:
             return
         if piece.block not in self._printed:
@@ -62,27 +60,33 @@ class TerminalPieces:
         self._line_is_open = not piece.text.endswith("\n")
 
     def end_line(self) -> None:
-        """Break the line, so that something else may be printed."""
         if self._line_is_open:
             self._write("\n")
             self._line_is_open = False
 
     def unprinted(self, content: list[JSON]) -> list[JSON]:
         """Return the blocks of a result that still have to be printed: all, if a text is not what came in pieces."""
-        if any(self._text(content, block) != text for block, text in self._printed.items()):
+        came = {at: block.get("text") for at, block in enumerate(content)}
+        if any(came.get(block) != text for block, text in self._printed.items()):
             return content
         return [block for at, block in enumerate(content) if at not in self._printed]
 
-    def _text(self, content: list[JSON], block: int) -> Any:
-        return content[block].get("text") if 0 <= block < len(content) else None
-
 
 class Calls(NamedTuple):
-    """What a command calls with."""
-
     client: Client
     as_json: bool
     pieces: TerminalPieces
+    finish: Callable[[], None]  # takes the progress from the terminal, before the result is printed
+    folder: Path | None = None  # where bytes of results are saved
+
+
+class _Bar(progress.ProgressColumn):
+    """A bar where it is known how long it will be; else there is no place that a text could use."""
+
+    @override
+    def render(self, task: progress.Task) -> ProgressBar | Text:
+        done, total = task.fields["done"], task.fields["all"]
+        return ProgressBar(total, done, width=_BAR_WIDTH) if total else Text()
 
 
 class _Terminal:
@@ -97,15 +101,14 @@ class _Terminal:
         self._bar = progress.Progress(
             progress.SpinnerColumn(),
             progress.TextColumn("{task.description}", markup=False),
-            progress.BarColumn(),
+            _Bar(),
             progress.TimeElapsedColumn(),
             console=console,
             transient=True,
             disable=asker is None,
         )
         self._row: progress.TaskID | None = None
-        self.task = ""
-        """The task of the call, once it is one."""
+        self.task = ""  # of the call, once it is one
 
     async def on_elicit(self, form: Form) -> Filled:
         if form.key not in self._answers:
@@ -128,6 +131,13 @@ class _Terminal:
             return choice
         raise SetupError(f"--answer {plain(link.key)}: it takes true, false, accept, decline or cancel")
 
+    async def log_in(self, page: str) -> None:
+        """Ask the person to open the page of a login. Raises `LoginFailed`."""
+        self.stop()
+        agreed = self._asker is not None and await self._asker.agree(Link("login", "Log in to call this server.", page))
+        if agreed != "accept":
+            raise LoginFailed("The server wants a login, and its page was not opened")
+
     async def on_sample(self, sampling: Sampling) -> str | Mapping[str, Any]:
         if sampling.key not in self._answers:
             return await self._ask(sampling.key, lambda asker: asker.write(sampling))
@@ -145,7 +155,6 @@ class _Terminal:
         self._show(f"task {task.status}: {task.status_message}" if task.status_message else f"task {task.status}")
 
     def stop(self) -> None:
-        """Leave the terminal to something else."""
         self._bar.stop()
         self.pieces.end_line()
 
@@ -164,26 +173,28 @@ class _Terminal:
         self.pieces.end_line()
         self._bar.start()
         if self._row is None:
-            self._row = self._bar.add_task("", total=None)
-        self._bar.update(self._row, description=plain(text)[:_LONGEST_NOTE], completed=done, total=total)
+            self._row = self._bar.add_task("", total=None, done=0, all=None)
+        # Without a total of rich's own, which would stay where the next note has none.
+        self._bar.update(self._row, description=plain(text)[:_LONGEST_NOTE], done=done or 0, all=total)
 
 
 @asynccontextmanager
 async def calling(
-    url: str,
+    target: Target,
     *,
+    era: str | None,
     token: str | None,
+    client_id: str | None,
     as_json: bool,
     trace: bool,
     seconds: float,
     answers: Mapping[str, str | JSON],
-    roots: tuple[str, ...],
+    roots: tuple[str, ...] = (),
+    folder: Path | None = None,
     asks: bool,
 ) -> AsyncIterator[Calls]:
-    """Make the client of a command."""
     console = Console(stderr=True, highlight=False)
-    host = url.partition("://")[2].partition("/")[0].rpartition("@")[2]
-    terminal = _Terminal(answers, Asker(console, host) if asks else None, console)
+    terminal = _Terminal(answers, Asker(console, target.label) if asks else None, console)
     stack = ExitStack()
     if asks:  # what is asked is no part of the result
         stack.enter_context(create_app_session(output=create_output(sys.stderr)))
@@ -193,10 +204,13 @@ async def calling(
         shown = json.dumps(_short(message), indent=2)
         console.print(Text(f"{'→' if way == 'sent' else '←'} {shown}", style="cyan" if way == "sent" else "green"))
 
+    takes_login = token is None and isinstance(target.server, str)
     try:
         async with Client(
-            url,
-            token=token,
+            target.server,
+            token=None if isinstance(target.server, Command) else token,
+            auth=OAuth(terminal.log_in if asks else None, client_id=client_id) if takes_login else None,
+            era=era,
             on_elicit=terminal.on_elicit,
             on_link=terminal.on_link,
             on_sample=terminal.on_sample,
@@ -209,7 +223,7 @@ async def calling(
             on_message=show if trace else None,
         ) as client:
             try:
-                yield Calls(client, as_json, terminal.pieces)
+                yield Calls(client, as_json, terminal.pieces, terminal.stop, folder)
             except NotAnswered:
                 if terminal.task:  # the same command with answers makes another one
                     await client.cancel_task(terminal.task)

@@ -11,8 +11,7 @@ from math import isfinite
 from typing import Any
 from urllib.parse import urlsplit
 
-from ..errors import BadReply, NotAnswered
-from ..extras import lacking
+from ..errors import BadReply, NotAnswered, lacking
 from ..logs.formats import plain, plain_lines
 from ..protocol.ask_kinds import Choice, Filled, Form, Link, Sampling
 from ..protocol.messages import JSON
@@ -30,7 +29,6 @@ except ImportError as error:
 _SEND, _AGAIN, _DECLINE, _CANCEL = "Send it", "Fill it in again", "Decline", "Cancel"
 
 _MOST_FIELDS, _MOST_CHOICES = 100, 300
-"""How much a form may have that a person is asked."""
 
 _MOST_LINES, _MOST_CHARACTERS, _LONGEST_TITLE, _LONGEST_URL = 40, 4000, 120, 4096
 """How much of a server's text is shown: what it returns as a result is printed whole."""
@@ -48,7 +46,7 @@ Opener = Callable[[str], Any]
 class Asker:
     """Asks the person at the terminal. Ctrl-C dismisses a question, and a second one ends the command.
 
-    `server` is the host of the URL that was called, never a name that the server gives itself.
+    `server` is the host of the URL that was called, never a name that the server calls itself.
     """
 
     def __init__(self, console: Console, server: str, opener: Opener = webbrowser.open) -> None:
@@ -58,7 +56,6 @@ class Asker:
         self._dismissed = False
 
     def show(self, text: str) -> None:
-        """Show what the server says, in a frame that says that it does."""
         title = Text(f"{self._server} asks")
         self._console.print(Panel(Text(_cut(text)), title=title, title_align="left", border_style="cyan"))
 
@@ -103,7 +100,6 @@ class Asker:
         return "accept"
 
     async def write(self, sampling: Sampling) -> str:
-        """Ask for the text that a model would write."""
         system = sampling.params.get("systemPrompt")
         self.show(f"{system}\n\n{sampling.text}" if isinstance(system, str) else sampling.text)
         self._console.print("That is for a model. Write its message yourself.")
@@ -137,7 +133,6 @@ def host_of(url: str) -> str:
 
 
 def _cut(text: str) -> str:
-    """Return a server's text as it is shown: cleaned, and without an end that nobody reads."""
     lines = plain_lines(text[:_MOST_CHARACTERS]).split("\n")
     is_whole = len(text) <= _MOST_CHARACTERS and len(lines) <= _MOST_LINES
     return "\n".join(lines[:_MOST_LINES] if is_whole else [*lines[:_MOST_LINES], "… (cut)"])
@@ -162,7 +157,6 @@ async def _asked(question: questionary.Question) -> Any:
 
 
 async def _field(name: str, schema: JSON, *, required: bool) -> Any:
-    """Ask for one field; None if it is left out."""
     title = _title(schema.get("title") or name) + ("" if required else " (optional)")
     default, kind = schema.get("default"), schema.get("type")
     if kind == "boolean":
@@ -190,7 +184,6 @@ async def _field(name: str, schema: JSON, *, required: bool) -> Any:
 
 
 def _choices(schema: JSON) -> list[tuple[Any, str]]:
-    """Return the choices of a field, each with what is shown of it."""
     titled = schema.get("oneOf") or schema.get("anyOf")
     if isinstance(titled, list):
         found = [each for each in titled if isinstance(each, dict) and "const" in each]
@@ -216,7 +209,6 @@ def _count_check(schema: JSON) -> Callable[[list[Any]], bool | str]:
 
 
 def value_of(text: str, schema: JSON) -> Any:
-    """Return a text that was typed as the value of a field; None if it is empty."""
     if not text:
         return None
     kind = schema.get("type")
@@ -230,7 +222,6 @@ def value_of(text: str, schema: JSON) -> Any:
 
 
 def problem_of(text: str, schema: JSON, *, required: bool) -> str:
-    """Return what is wrong with a text that was typed for a field; empty if it fits."""
     if not text:
         return "This field is required" if required else ""
     try:

@@ -21,23 +21,17 @@ logger = logging.getLogger("mrtr_server")
 
 MOST_CONNECTIONS = 16_384
 
-OTHER_FILES = 64
-"""Files that a process has open besides its connections: a database, logs, those of tools."""
+OTHER_FILES = 64  # that a process has open besides its connections: a database, logs, those of tools
 
-WORKER_START_SECONDS = 60
-"""How long a worker may not answer its supervisor, in seconds, as while it starts on a busy machine."""
+WORKER_START_SECONDS = 60  # without an answer to its supervisor, as while it starts on a busy machine
 
-INTERRUPTED = 128 + signal.SIGINT
-"""The exit code of a process that a second Ctrl-C has ended, before its calls have."""
+INTERRUPTED = 128 + signal.SIGINT  # the exit code of a process that a second Ctrl-C has ended, before its calls have
 
-LISTEN_FDS_START = 3
-"""The first descriptor that systemd passes (sd_listen_fds)."""
+LISTEN_FDS_START = 3  # the first descriptor that systemd passes (sd_listen_fds)
 
 
 @dataclass(frozen=True)
 class Serving:
-    """How an application is served; see `mrtr-server run`."""
-
     app: str
     host: str
     port: int
@@ -60,12 +54,7 @@ class Serving:
 
 
 def raise_file_limit(wanted: int | None) -> int:
-    """Raise this process's limit of open files as far as it may, also for the workers that it starts.
-
-    It logs a warning where that is less than the connections need that are wanted.
-
-    Return how many connections are taken: as many as are wanted, or as the limit allows, up to a sane number.
-    """
+    """Raise the limit of open files of this process and its workers; return how many connections are taken."""
     try:
         import resource
     except ImportError:  # Windows
@@ -88,10 +77,7 @@ def raise_file_limit(wanted: int | None) -> int:
 
 
 def inherited_socket(environment: Mapping[str, str] = os.environ) -> socket.socket | None:
-    """Return the listening socket that systemd has passed to this process; None if there is none.
-
-    It stays open while the process is replaced, so what waits in it is served by the next one.
-    """
+    """Return the socket that systemd has passed, if any; it stays open while the process is replaced."""
     if environment.get("LISTEN_PID") != str(os.getpid()):
         return None
     if environment.get("LISTEN_FDS") != "1":
@@ -100,7 +86,6 @@ def inherited_socket(environment: Mapping[str, str] = os.environ) -> socket.sock
 
 
 def serve_with_uvicorn(serving: Serving, listening: socket.socket | None) -> None:
-    """Serve with uvicorn until a signal ends it. It opens a socket unless one listens already."""
     import uvicorn
 
     from ..uvicorn_http.bounded_protocol import BoundedProtocol
@@ -146,7 +131,6 @@ def serve_with_uvicorn(serving: Serving, listening: socket.socket | None) -> Non
 
 
 def _note_protocol(protocol: Any) -> None:
-    """Log that uvicorn serves in its own way, where it does."""
     from ..uvicorn_http.bounded_protocol import RequestBounds
     from ..uvicorn_http.one_write import why_slower
 
@@ -183,7 +167,6 @@ def _if_taken(function: Callable[..., Any], **given: Any) -> dict[str, Any]:
 
 
 def serve_with_granian(serving: Serving, listening: socket.socket | None) -> None:
-    """Serve with granian until a signal ends it. It opens its own socket. Raises `SetupError`."""
     try:
         from granian.constants import Interfaces
         from granian.http import HTTP1Settings

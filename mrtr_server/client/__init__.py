@@ -4,18 +4,22 @@
         reply = await client.call("order", title="Emma")
         print(reply.text)
 
-It speaks the ratified protocol over HTTP. Extra: `client`.
+It speaks the newest version and those that begin with a handshake, with a URL, an application of the same process or a
+command on standard input and output. Extra: `client`.
 """
 
 import typing as _typing
 
-from ..errors import BadReply, CallFailed, ClientError, NoReply, NotAnswered, RequestRefused, TaskCancelled
+from ..errors import BadReply, CallFailed, ClientError, LoginFailed, NoReply, NotAnswered, RequestRefused, TaskCancelled
 from ..protocol.ask_kinds import Choice, Form, Link, Sampling
 from ..renamed import renamed_in
 from ..wire import Progress
+from .bounds import Bounds
 from .client import Client, Piece
-from .connection import Bounds
+from .oauth import OAuth
 from .results import Prompt, PromptReply, Resource, ResourceReply, TaskState, Template, Tool, ToolReply
+from .stdio import Command
+from .token_store import FileTokens, TokenStore
 
 __all__ = [
     "BadReply",
@@ -24,10 +28,14 @@ __all__ = [
     "Choice",
     "Client",
     "ClientError",
+    "Command",
+    "FileTokens",
     "Form",
     "Link",
+    "LoginFailed",
     "NoReply",
     "NotAnswered",
+    "OAuth",
     "Piece",
     "Progress",
     "Prompt",
@@ -39,6 +47,7 @@ __all__ = [
     "TaskCancelled",
     "TaskState",
     "Template",
+    "TokenStore",
     "Tool",
     "ToolReply",
 ]

@@ -5,12 +5,14 @@ import math
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from inspect import isawaitable
 from time import monotonic
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from .._version import __version__
+from ..addresses import root_url
 from ..concurrency.threads import ending_in
 from ..errors import BadReply, CallFailed, ClientError, NoReply, NotAnswered, RequestRefused, SetupError, TaskCancelled
 from ..protocol.ask_kinds import KINDS, Choice, Filled, Form, Link, Listed, Sampling, Written, read_request
@@ -18,11 +20,18 @@ from ..protocol.callers import nested
 from ..protocol.header_params import HeaderParameter, header_parameters
 from ..protocol.messages import JSON, TASKS
 from ..wire import HEADER_MISMATCH, About, Progress, Rounds, number_of
-from .connection import DEFAULT, Allowance, Bounds, Connection, Noted, OnMessage, refusal_of
+from .asgi import in_process
+from .bounds import DEFAULT, Allowance, Bounds
+from .connection import HTTPConnection
+from .exchange import Connection, OnMessage, refusal_of
+from .oauth import OAuth
 from .results import M, Prompt, PromptReply, Resource, ResourceReply, TaskState, Template, Tool, ToolReply, read
+from .session import Noted, Session
+from .stdio import Command, StdioConnection
 
 if TYPE_CHECKING:
     from httpx import AsyncClient
+    from starlette.types import ASGIApp
 
 T = TypeVar("T")
 
@@ -58,8 +67,7 @@ OnPiece = Callable[[Piece], Awaitable[None] | None]
 OnProgress = Callable[[Progress], Awaitable[None] | None]
 OnTask = Callable[[TaskState], Awaitable[None] | None]
 
-ByKind = Mapping[str, Callable[[Any], Any] | None]
-"""What answers each kind of ask, by the name of the kind; None where nothing does."""
+ByKind = Mapping[str, Callable[[Any], Any] | None]  # by the name of the kind of ask; None where nothing answers it
 
 
 def capabilities_of(callbacks: ByKind, *, tasks: bool) -> JSON:
@@ -100,6 +108,8 @@ NONE: Mapping[str, Any] = MappingProxyType({})
 
 _CANCEL_SECONDS = 5.0
 
+_PORT = 8000  # in the address of an application in this process: some take no host without one
+
 
 class Client:
     """Calls the tools, prompts and resources of one server, and answers what they ask with callbacks.
@@ -109,8 +119,10 @@ class Client:
     that is cancelled (`asyncio`) is cancelled at the server, too, with its task.
 
     Args:
-        url: the endpoint of the server, such as `"https://shop.example/mcp"`.
+        server: the URL of its endpoint, such as `"https://shop.example/mcp"`; an ASGI application, which then runs in
+            this process for as long as the client does; or a `Command`, a server on standard input and output.
         token: the bearer token of the user. Redirects to another origin are refused, so it goes nowhere else.
+        auth: logs the user in when the server asks for it; give this or `token`.
         on_elicit: answers a form: with its fields by name, or `"decline"` or `"cancel"`.
         on_link: answers a page to open: `"accept"` once the person agreed to open it, or `"decline"` or `"cancel"`.
         on_sample: answers a sampling: with the text that the model wrote, or the whole result.
@@ -122,6 +134,9 @@ class Client:
         tasks: whether calls may become tasks, which are then followed to their end.
         headers: what each request has besides.
         name: the program, as the server sees it.
+        era: the version of the protocol. Default: the newest, or, if the server does not know that, one that begins
+            with a handshake.
+        path: the path of the endpoint in an application. Default: that of an `MRTRServer`, and `/mcp` of any other.
         rounds_count_once: whether the server runs a later round once, however often it is sent. Such a round is sent
             again if its reply was lost. `mrtr_server` does so after a confirmation, and with `single_use=True`.
         bounds: how much it takes, and how long it waits.
@@ -129,14 +144,16 @@ class Client:
         on_message: is shown each message, `"sent"` or `"received"`. They hold states and answers: log neither.
 
     Raises:
-        SetupError: the URL is none, or httpx is not installed.
+        SetupError: there is no such version, the URL can't be one, an option is not for this kind of server, or httpx
+            is not installed.
     """
 
     def __init__(
         self,
-        url: str,
+        server: "str | ASGIApp | Command",
         *,
         token: str | None = None,
+        auth: OAuth | None = None,
         on_elicit: OnElicit | None = None,
         on_link: OnLink | None = None,
         on_sample: OnSample | None = None,
@@ -147,6 +164,8 @@ class Client:
         tasks: bool = True,
         headers: Mapping[str, str] = NONE,
         name: str = "mrtr_server.client",
+        era: str | None = None,
+        path: str | None = None,
         rounds_count_once: bool = False,
         bounds: Bounds = DEFAULT,
         http: "AsyncClient | None" = None,
@@ -165,17 +184,23 @@ class Client:
         self._bounds = bounds
         about = About({"name": name, "version": __version__}, capabilities_of(self._callbacks, tasks=tasks))
         authorized = {"Authorization": f"Bearer {token}"} if token is not None else {}
-        self._connection = Connection(url, about, {**authorized, **headers}, bounds, http, on_message)
+        if auth is not None and (token is not None or not isinstance(server, str)):
+            raise SetupError("auth= is for a URL, and takes the place of token=")
+        connection = _connection_to(server, path, {**authorized, **headers}, bounds, http, on_message, auth)
+        self._session = Session(connection, about, bounds, partial(answers_to, self._callbacks), era)
         self._tools: dict[str, Tool] = {}
 
     async def __aenter__(self) -> Self:
-        await self._connection.open()
+        await self._session.open()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._connection.close()
+    async def __aexit__(self, *raised: object) -> None:
+        await self._session.close()
+
+    @property
+    def era(self) -> str | None:
+        """The version of the protocol that is spoken; None before that is known, by the first request."""
+        return self._session.era
 
     async def call(self, tool: str, arguments: Mapping[str, Any] = NONE, /, **named: Any) -> ToolReply:
         """Call a tool, and answer what it asks until it is done.
@@ -368,12 +393,12 @@ class Client:
     ) -> JSON:
         noted = self._note if noted is None else noted
         if method != "tools/call":
-            return await self._connection.request(method, params, noted, repeatable=True, allowance=allowance)
+            return await self._session.request(method, params, noted, repeatable=True, allowance=allowance)
         name = params["name"]
         tool = self._tools.get(name)
         # A round of a tool may have effects.
         repeatable = self._rounds_count_once and "requestState" in params
-        return await self._connection.request(
+        return await self._session.request(
             method,
             params,
             noted,
@@ -382,7 +407,6 @@ class Client:
         )
 
     def _mirrored(self, name: str) -> tuple[HeaderParameter, ...]:
-        """Return which arguments of a tool headers mirror, as far as its list is known."""
         tool = self._tools.get(name)
         if tool is None:
             return ()
@@ -417,6 +441,30 @@ class Client:
             await awaited(callback(value))
 
 
+def _connection_to(
+    server: "str | ASGIApp | Command",
+    path: str | None,
+    headers: Mapping[str, str],
+    bounds: Bounds,
+    http: "AsyncClient | None",
+    on_message: OnMessage | None,
+    auth: OAuth | None,
+) -> Connection:
+    if isinstance(server, Command):
+        if headers or http is not None or path is not None:
+            raise SetupError("token=, headers=, http= and path= are for servers over HTTP, and not for a Command")
+        return StdioConnection(server, bounds, on_message)
+    if isinstance(server, str):
+        if path is not None:
+            raise SetupError("path= is for an application: a URL has its own")
+        return HTTPConnection(server, headers, bounds, on_message, http, auth)
+    given: object = server
+    if not callable(given) or http is not None:
+        raise SetupError("Pass a URL, an ASGI application or a Command; http= is for a URL")
+    found = path or getattr(server, "path", None) or "/mcp"
+    return HTTPConnection(root_url("127.0.0.1", _PORT) + found, headers, bounds, on_message, in_process(server))
+
+
 def _checked(result: JSON) -> ToolReply:
     reply = read(ToolReply, result)
     if reply.is_error:
@@ -425,7 +473,6 @@ def _checked(result: JSON) -> ToolReply:
 
 
 def _outcome_of(task: str, result: JSON) -> JSON:
-    """Return what a task came to. Raises what else it ended with."""
     match result.get("status"), result.get("result"), result.get("error"):
         case "completed", dict() as outcome, _:
             return dict(outcome)

@@ -1,85 +1,44 @@
-"""Requests to one server over HTTP: each is bounded, and sent again where that is safe."""
+"""Messages to one server over HTTP: each is bounded, and sent again where that is safe."""
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass, fields
-from itertools import count
-from typing import Any, Literal, NamedTuple, cast
+from time import monotonic
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from pydantic_core import from_json
 
 from ..addresses import is_loopback_address
-from ..errors import BadReply, ClientError, NoReply, RequestRefused, SetupError
-from ..extras import lacking
-from ..protocol.header_params import HeaderParameter
-from ..protocol.messages import JSON, PIECE
-from ..well_formed import read_json
-from ..wire import About, Event, EventReader, write_modern
+from ..errors import BadReply, ClientError, NoReply, RequestRefused, SetupError, lacking
+from ..protocol.messages import JSON
+from ..wire import Event, EventReader, resume_headers
+from .bounds import Allowance, Bounds
+from .exchange import Exchange, OnMessage, read_message, refusal_of
 
 try:
     import httpx
 except ImportError as error:
     raise lacking("The client", "client", error) from error
 
+if TYPE_CHECKING:
+    from .oauth import OAuth, Way
+
 logger = logging.getLogger("mrtr_server")
 
-OnMessage = Callable[[Literal["sent", "received"], JSON], None]
-Noted = Callable[[JSON], Awaitable[None]]
-
-_RELATED = {"notifications/progress": "progressToken", PIECE: "requestId"}
-"""How the notifications that are taken name their request."""
-
 _REDIRECTS = 3
-_PAUSE = 0.2
-"""How long to wait before a lost request is sent again, in seconds; it doubles each time."""
+_PAUSE = 0.2  # before a lost request is sent again, in seconds; it doubles each time
+_LONGEST_PAUSE = 30.0  # that a server may ask for before its client comes back to a stream, in seconds
 
-_KEPT = 3.0
-"""How long an idle connection is kept, in seconds: less than servers keep it, so that none is closed as it is used."""
-
-_LONGEST_ERROR = 2000
-"""How much of what a server says of an error is kept, in characters."""
+_KEPT = 3.0  # seconds that an idle connection is kept: less than servers do, so that none is closed as it is used
 
 _LATER = frozenset({429, 503})
 _MOVED = frozenset({307, 308})
+_UNAUTHORIZED = frozenset({401, 403})
 
+_LOGINS = 3  # that one request may need: a refreshed token, a login, and one with more scopes
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bounds:
-    """How much a client takes from a server, and for how long it waits.
-
-    Args:
-        request_seconds: how long one request may take, from its first byte to the last of its reply, in seconds.
-        task_seconds: how long a task is followed, in seconds. It is not cancelled then.
-        waiting_seconds: how long one request waits in all, in seconds, for servers that ask to be called later.
-        resends: how often one request is sent again after a lost reply.
-        response_bytes: how large a reply may be, and a list with all its pages, in bytes.
-        rounds: how many rounds one call may have.
-        questions: how many questions one round may have.
-        pages: how many pages one list may have.
-
-    Raises:
-        SetupError: one is negative, or zero where there would be no reply at all.
-    """
-
-    request_seconds: float = 120.0
-    task_seconds: float = 3600.0
-    waiting_seconds: float = 60.0
-    resends: int = 3
-    response_bytes: int = 16 * 1024 * 1024
-    rounds: int = 50
-    questions: int = 50
-    pages: int = 100
-
-    def __post_init__(self) -> None:
-        for field in fields(self):
-            value, may_be_none = getattr(self, field.name), field.name in ("waiting_seconds", "resends")
-            if not (value > 0 or (may_be_none and value == 0)):
-                raise SetupError(f"Bounds({field.name}={value}): it must be {'at least' if may_be_none else 'over'} 0")
-
-
-DEFAULT = Bounds()
+_WHERE = "the URL that of an MCP endpoint"
 
 
 class _Again(NamedTuple):
@@ -90,31 +49,41 @@ class _Again(NamedTuple):
     arrived: bool = True
 
 
-class Allowance:
-    """How much more may come."""
+class _Challenged(NamedTuple):
+    """A request that another token might get through."""
 
-    def __init__(self, size: int) -> None:
-        self._size = size
-        self.left = size
-
-    def take(self, size: int) -> None:
-        """Take what came. Raises `BadReply` if that is more than is left."""
-        self.left -= size
-        if self.left < 0:
-            raise BadReply(f"The reply has more than {self._size} bytes")
+    failure: RequestRefused
+    challenge: str
 
 
-class Connection:
-    """Sends requests to one server."""
+class _Place:
+    """Where the stream of a reply was when it was lost, and the token of its request."""
+
+    def __init__(self) -> None:
+        self.token = ""
+        self.way: Way | None = None  # how the token was got, if that was for this request
+        self.event = ""
+        self.retry: float | None = None
+        self.is_new = False  # whether something came since the client came back the last time
+
+    def note(self, event: Event) -> None:
+        if event.id and event.id.isascii() and event.id.isprintable():
+            self.event, self.is_new = event.id, True
+        if event.retry is not None:
+            self.retry = min(event.retry / 1000, _LONGEST_PAUSE)
+
+
+class HTTPConnection:
+    is_stream = False
 
     def __init__(
         self,
         url: str,
-        about: About,
         headers: Mapping[str, str],
         bounds: Bounds,
-        http: httpx.AsyncClient | None,
         on_message: OnMessage | None,
+        http: httpx.AsyncClient | Callable[[], httpx.AsyncClient] | None = None,
+        login: "OAuth | None" = None,
     ) -> None:
         try:
             self._url = httpx.URL(url)
@@ -129,13 +98,13 @@ class Connection:
                 raise SetupError("Give either a token, or a URL with a user and a password")
             if name.lower() == "authorization":
                 self._warn_of_plain_http()
-        self._about = about
         self._headers = headers
         self._bounds = bounds
-        self._given = http
-        self._http = http
+        self._make = http if callable(http) else _make_http
+        self._given = http if isinstance(http, httpx.AsyncClient) else None
+        self._http = self._given
         self._on_message = on_message
-        self._numbers = count(1)
+        self._login = login
 
     def _warn_of_plain_http(self) -> None:
         host = self._url.host
@@ -143,9 +112,11 @@ class Connection:
             logger.warning("The token goes to %s over plain http, where others on the way can read it: use https", host)
 
     async def open(self) -> None:
-        """Get ready to send."""
         if self._http is None:
-            self._http = await asyncio.to_thread(_make_http)  # it reads certificates, some 20 ms
+            http = await asyncio.to_thread(self._make)  # it reads certificates, some 20 ms
+            self._http = await http.__aenter__()
+        if self._login is not None:
+            await self._login.load(str(self._url))
 
     async def close(self) -> None:
         """Close the connections, unless the program brought them."""
@@ -153,39 +124,34 @@ class Connection:
             await self._http.aclose()
             self._http = None
 
-    async def request(
-        self,
-        method: str,
-        params: JSON,
-        noted: Noted,
-        *,
-        mirrored: Iterable[HeaderParameter] = (),
-        repeatable: bool,
-        allowance: Allowance | None = None,
-    ) -> JSON:
-        """Send a request, and return its result."""
-        number = next(self._numbers)
-        headers, body = write_modern(self._about, number, method, params, mirrored)
-        headers = {**headers, "Accept-Encoding": "identity", **self._headers}
-        allowance = allowance or Allowance(self._bounds.response_bytes)
-        lost, waited, left = 0, 0.0, allowance.left
+    async def exchange(self, exchange: Exchange) -> JSON:
+        allowance, place = exchange.allowance, _Place()
+        lost, waited, left, logins = 0, 0.0, allowance.left, 0
+        ends = monotonic() + self._bounds.task_seconds
         while True:
-            if self._on_message is not None:
-                self._on_message("sent", from_json(body))
+            if self._on_message is not None and not place.event:
+                self._on_message("sent", from_json(exchange.body))
             allowance.left = left
-            try:
-                async with asyncio.timeout(self._bounds.request_seconds) as limit:
-                    came = await self._exchange(headers, body, number, noted, allowance)
-            except TimeoutError:
-                if not limit.expired():
-                    raise  # of a callback
-                raise NoReply(f"There was no reply within {self._bounds.request_seconds:g} s") from None
+            place.is_new = False
+            came: JSON | _Again | _Challenged
+            async with exchange.within(self._bounds.request_seconds):
+                came = await self._attempt(exchange, place)
+            if isinstance(came, _Challenged):
+                way = await self._logs_in(came, place) if logins < _LOGINS else None
+                if way is None:
+                    raise came.failure
+                place.way, logins = way, logins + 1
+                continue
             if not isinstance(came, _Again):
                 return came
+            comes_back = exchange.resumes and bool(place.event)
+            if comes_back and place.is_new:
+                lost = 0
             if came.after is None:
-                if lost == self._bounds.resends or (came.arrived and not repeatable):
+                may_repeat = exchange.repeatable or comes_back
+                if lost == self._bounds.resends or (came.arrived and not may_repeat) or monotonic() > ends:
                     raise came.failure
-                pause = _PAUSE * 2**lost
+                pause = _PAUSE * 2**lost if place.retry is None else place.retry
                 lost += 1
             else:
                 pause = came.after
@@ -194,46 +160,93 @@ class Connection:
                     raise came.failure
             await asyncio.sleep(pause)
 
-    async def _exchange(
-        self, headers: Mapping[str, str], body: bytes, number: int, noted: Noted, allowance: Allowance
-    ) -> JSON | _Again:
-        url = self._url
+    async def end_session(self, headers: Mapping[str, str]) -> None:
+        if self._http is not None:
+            await self._http.delete(self._url, headers={**headers, **self._headers}, follow_redirects=False)
+
+    async def _logs_in(self, came: _Challenged, place: _Place) -> "Way | None":
+        """Get another token; the time of a person is not that of the request."""
+        if self._login is None:
+            return None
+        status = came.failure.status
+        return await self._login.renew(str(self._url), place.token, status, came.challenge, place.way)
+
+    async def _attempt(self, exchange: Exchange, place: _Place) -> JSON | _Again | _Challenged:
+        if not (exchange.resumes and place.event):
+            return await self._sent("POST", exchange.headers, exchange.body, exchange, place)
+        named = {name: value for name, value in exchange.headers.items() if name.startswith(("MCP-", "Mcp-"))}
+        try:
+            return await self._sent("GET", {**named, **resume_headers(place.event)}, b"", exchange, place)
+        except RequestRefused as refusal:
+            if refusal.status < 400:
+                raise  # it is what the call came to
+            raise NoReply(f"The reply was lost, and the server does not continue it: {refusal}") from None
+
+    async def _sent(
+        self, method: str, headers: Mapping[str, str], body: bytes, exchange: Exchange, place: _Place
+    ) -> JSON | _Again | _Challenged:
+        place.token = self._login.token(str(self._url)) if self._login is not None else ""
+        authorized = {"Authorization": f"Bearer {place.token}"} if place.token else {}
+        url, headers = self._url, {**headers, "Accept-Encoding": "identity", **self._headers, **authorized}
         for _ in range(_REDIRECTS + 1):
-            moved = await self._post(url, headers, body, number, noted, allowance)
+            moved = await self._stream(method, url, headers, body, exchange, place)
             if not isinstance(moved, httpx.URL):
                 return moved
             url = moved
         raise BadReply("The server redirects without an end")
 
-    async def _post(
-        self, url: httpx.URL, headers: Mapping[str, str], body: bytes, number: int, noted: Noted, allowance: Allowance
-    ) -> JSON | httpx.URL | _Again:
+    async def _stream(
+        self,
+        method: str,
+        url: httpx.URL,
+        headers: Mapping[str, str],
+        body: bytes,
+        exchange: Exchange,
+        place: _Place,
+    ) -> JSON | httpx.URL | _Again | _Challenged:
         if self._http is None:
             raise SetupError("Use the client in an `async with` block")
         try:
             async with self._http.stream(
-                "POST", url, headers=headers, content=body, timeout=None, follow_redirects=False
+                method, url, headers=headers, content=body, timeout=None, follow_redirects=False
             ) as response:
-                if response.status_code in _MOVED:
-                    return self._moved(url, response)
-                if response.headers.get("content-encoding", "identity") != "identity":
-                    raise BadReply("The server compresses its reply, though this client does not ask for that")
-                parts = cast("AsyncGenerator[bytes, None]", response.aiter_raw())
-                # The inner one would otherwise be left to the garbage collector when its reader is closed.
-                async with aclosing(parts), aclosing(_messages(response, parts, allowance)) as messages:
-                    async for message in messages:
-                        if (result := await self._take(message, response, number, noted)) is not None:
-                            return result
-                if response.status_code >= 400:
-                    return _refused_by(response)
-                if not _is_stream(response):
-                    raise BadReply(f"The server replies with HTTP {response.status_code}, and without a message")
-                return _Again(NoReply("The reply ended before its result"))
+                try:
+                    return await self._read(url, response, exchange, place)
+                except RequestRefused as refusal:
+                    if self._login is None or refusal.status not in _UNAUTHORIZED:
+                        raise
+                    return _Challenged(refusal, response.headers.get("www-authenticate", ""))
         except (httpx.TransportError, httpx.StreamError) as error:
             arrived = not isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)
             return _Again(
                 NoReply(f"The server can't be reached: {str(error) or type(error).__name__}"), arrived=arrived
             )
+
+    async def _read(
+        self, url: httpx.URL, response: httpx.Response, exchange: Exchange, place: _Place
+    ) -> JSON | httpx.URL | _Again:
+        if response.status_code in _MOVED:
+            return self._moved(url, response)
+        if response.headers.get("content-encoding", "identity") != "identity":
+            raise BadReply("The server compresses its reply, though this client does not ask for that")
+        if exchange.number is None and response.is_success:
+            return {}
+        exchange.received = response.headers
+        parts = cast("AsyncGenerator[bytes, None]", response.aiter_raw())
+        # The inner one would otherwise be left to the garbage collector when its reader is closed.
+        async with aclosing(parts), aclosing(_messages(response, parts, exchange.allowance, place)) as messages:
+            async for message in messages:
+                if self._on_message is not None:
+                    self._on_message("received", message)
+                if "method" not in message and isinstance(error := message.get("error"), dict):
+                    return _refused_by(response, error)
+                if (result := await exchange.take(message, self._bounds.request_seconds)) is not None:
+                    return result
+        if response.status_code >= 400:
+            return _refused_by(response)
+        if not _is_stream(response):
+            raise BadReply(f"The server replies with HTTP {response.status_code}, and without a message")
+        return _Again(NoReply("The reply ended before its result"))
 
     def _moved(self, url: httpx.URL, response: httpx.Response) -> httpx.URL:
         try:
@@ -244,25 +257,10 @@ class Connection:
             raise BadReply(f"The server redirects to another origin, {to.host[:200]}; nothing is sent there")
         return to
 
-    async def _take(self, message: JSON, response: httpx.Response, number: int, noted: Noted) -> JSON | _Again | None:
-        if self._on_message is not None:
-            self._on_message("received", message)
-        if "method" in message:
-            params, related = message.get("params"), _RELATED.get(message["method"])
-            if related is not None and isinstance(params, dict) and params.get(related) == number:
-                await noted(params)
-            return None
-        if isinstance(error := message.get("error"), dict):
-            return _refused_by(response, error)
-        if message.get("id") != number or not isinstance(result := message.get("result"), dict):
-            raise BadReply("The reply is not to what was asked")
-        return result
-
 
 async def _messages(
-    response: httpx.Response, parts: AsyncIterable[bytes], allowance: Allowance
+    response: httpx.Response, parts: AsyncIterator[bytes], allowance: Allowance, place: _Place
 ) -> AsyncGenerator[JSON, None]:
-    """Return the JSON-RPC messages of a response, and of the parts of its body, as they come."""
     is_stream = _is_stream(response)
     reader, whole = EventReader(Event), []
     async for part in parts:
@@ -275,12 +273,13 @@ async def _messages(
         except ValueError:
             raise BadReply("The reply is no text") from None
         for event in events:
+            place.note(event)
             if event.data:
-                yield _message(event.data)
+                yield read_message(event.data, _WHERE)
     if not whole:
         return
     try:
-        message = _message(b"".join(whole))
+        message = read_message(b"".join(whole), _WHERE)
     except BadReply:
         if response.status_code >= 400:
             return  # a gateway's page
@@ -305,23 +304,6 @@ def _refused_by(response: httpx.Response, error: Mapping[str, Any] | None = None
     if status in _LATER and after.isascii() and after.isdecimal() and len(after) < 10:
         return _Again(refusal, max(float(after), _PAUSE))
     raise refusal
-
-
-def refusal_of(error: Mapping[str, Any], status: int = 0) -> RequestRefused:
-    """Return a JSON-RPC error as it is raised."""
-    code = error.get("code")
-    message = str(error.get("message", ""))[:_LONGEST_ERROR]
-    return RequestRefused(message, code if type(code) is int else 0, error.get("data"), status)
-
-
-def _message(text: str | bytes) -> JSON:
-    try:
-        message = read_json(text, allow_inf_nan=False)
-    except ValueError:
-        message = None
-    if not isinstance(message, dict) or message.get("jsonrpc") != "2.0":
-        raise BadReply("The reply is no JSON-RPC message; is the URL that of an MCP endpoint?")
-    return message
 
 
 def _origin(url: httpx.URL) -> tuple[str, str, int | None, bytes]:

@@ -27,7 +27,6 @@ M = TypeVar("M", bound=BaseModel)
 
 
 def read(kind: type[M], value: Any) -> M:
-    """Return a value as an instance of a model. Raises `BadReply` if it is none."""
     try:
         found: M = validator_of(kind).validate(value)
     except ValidationError as error:

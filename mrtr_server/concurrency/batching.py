@@ -13,13 +13,10 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 BATCH_SIZE = 64
-"""How many keys are looked up at once."""
 
 
 @dataclass(slots=True, eq=False)
 class _Asked(Generic[K, V]):
-    """What an event loop waits for."""
-
     waiting: list[tuple[K, "asyncio.Future[V | None]", float]] = field(default_factory=list)
     """Each with the time when it was asked for, by the monotonic clock."""
     is_busy: bool = False
@@ -49,7 +46,6 @@ class BatchLoader(Generic[K, V]):
         self._asked = PerLoop[_Asked[K, V]]()
 
     async def get(self, key: K) -> V | None:
-        """Return the value of a key; None if there is none. Raises what `look_up` raised."""
         asked, loop = self._asked.here(_Asked), running_loop()
         if asked.is_busy:
             future: asyncio.Future[V | None] = loop.create_future()

@@ -1,7 +1,7 @@
 """Places in a process: so many in all, and a share for each caller."""
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 
 from ..errors import Full, OverShare
@@ -17,17 +17,15 @@ class PlacesByCaller:
         self._share = limits.share_of(self.total)
         self._held: Counter[Hashable] = Counter()
         self.taken = 0
-        """How many places are taken."""
 
     def has_room(self, caller: Hashable, own: int = 0) -> bool:
-        """Return whether a caller may take more."""
         return self.taken - own < self.total and not self._has_share(caller, own)
 
     def _has_share(self, caller: Hashable, own: int) -> bool:
         return caller is not None and self._held[caller] - own >= self._share
 
     def check(self, caller: Hashable, own: int = 0) -> None:
-        """Check that a caller may take more; see `has_room`. Raises `OverShare`, `Full`."""
+        """Raise `OverShare` or `Full` where `has_room` is False."""
         if self._has_share(caller, own):
             raise OverShare(self.limit, self._share)
         if self.taken - own >= self.total:
@@ -41,34 +39,21 @@ class PlacesByCaller:
             if not self._held[caller]:
                 del self._held[caller]
 
-    def take(self, caller: Hashable) -> Callable[[], None]:
-        """Reserve a place; return a function that gives it back; it may be called again, and does nothing then.
-
-        Raises `OverShare`, `Full`.
-        """
-        self.check(caller)
-        self.add(caller, 1)
-        is_held = True
-
-        def give_back() -> None:
-            nonlocal is_held
-            if is_held:
-                is_held = False
-                self.add(caller, -1)
-
-        return give_back
+    def take(self, caller: Hashable) -> "Portion":
+        """Hold one place until the `end` of what is returned. Raises `OverShare`, `Full`."""
+        place = self.portion(caller)
+        place.grow(1)
+        return place
 
     @contextmanager
     def hold(self, caller: Hashable) -> Iterator[None]:
-        """Hold a place for as long as the block lasts; raises as `take`."""
-        give_back = self.take(caller)
+        place = self.take(caller)
         try:
             yield
         finally:
-            give_back()
+            place.end()
 
     def portion(self, caller: Hashable) -> "Portion":
-        """Return what holds places for one thing of a caller: none yet."""
         return Portion(self, caller)
 
 
@@ -81,14 +66,13 @@ class Portion:
         self._places = places
         self._caller = caller
         self.size = 0
-        """How many there are."""
 
     def has_room(self) -> bool:
         """Return whether it may grow. All that a caller holds for this one thing is no obstacle."""
         return self._places.has_room(self._caller, self.size)
 
     def grow(self, size: int) -> None:
-        """Hold so many from now on, if it may grow. Raises `OverShare` and `Full`, as `PlacesByCaller.check`."""
+        """Hold so many from now on, if it may grow. Raises `OverShare`, `Full`."""
         self._places.check(self._caller, self.size)
         self.set(size)
 
@@ -98,6 +82,6 @@ class Portion:
         self.size = size
 
     def end(self) -> None:
-        """Hold nothing from now on. Safe to call twice."""
+        """May be called twice."""
         if self.size:
             self.set(0)

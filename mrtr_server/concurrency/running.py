@@ -23,7 +23,7 @@ INTERVAL = 0.25
 """How often the loop shows that it runs, and somebody looks whether it has, in seconds."""
 
 TOLD_SECONDS = 2.0
-"""How long it may stand still before the log says so, in seconds."""
+"""How long it may stand still before the log says so."""
 
 _MOST_GAPS = 64
 
@@ -39,9 +39,7 @@ _SUSPENDED = (
 
 
 class _Known(threading.local):
-    """The event loop that this thread ran last."""
-
-    loop: asyncio.AbstractEventLoop | None = None
+    loop: asyncio.AbstractEventLoop | None = None  # that this thread ran last
 
 
 _known = _Known()
@@ -56,7 +54,6 @@ def running_loop() -> asyncio.AbstractEventLoop:
 
 
 def runs_here(loop: asyncio.AbstractEventLoop) -> bool:
-    """Return whether this thread runs an event loop, and it is this one."""
     try:
         return running_loop() is loop
     except RuntimeError:
@@ -64,11 +61,16 @@ def runs_here(loop: asyncio.AbstractEventLoop) -> bool:
 
 
 def running_task() -> "asyncio.Task[Any]":
-    """Return the running task; there has to be one."""
     loop = _known.loop
     if loop is None or not loop.is_running():
         loop = running_loop()
     return asyncio.current_task(loop)  # type: ignore[return-value]
+
+
+def retrieve(future: "asyncio.Future[Any]") -> None:
+    """Look at the error of a future, which asyncio would report as never retrieved."""
+    if not future.cancelled():
+        future.exception()
 
 
 class PerLoop(Generic[T]):
@@ -82,7 +84,6 @@ class PerLoop(Generic[T]):
         self._kept: dict[ref[asyncio.AbstractEventLoop], T] = {}
 
     def get(self) -> T | None:
-        """Return what is kept for the running event loop; None for nothing."""
         return self._kept.get(ref(running_loop()))
 
     def here(self, make: Callable[[], T], loop: asyncio.AbstractEventLoop | None = None) -> T:
@@ -91,7 +92,6 @@ class PerLoop(Generic[T]):
         return self.put(make()) if found is None else found
 
     def put(self, value: T) -> T:
-        """Keep something for the running event loop, in the place of what was there."""
         for known in self._kept.copy():
             if (loop := known()) is None or loop.is_closed():
                 self._kept.pop(known, None)
@@ -99,7 +99,6 @@ class PerLoop(Generic[T]):
         return value
 
     def pop(self) -> T | None:
-        """Forget what is kept for the running event loop, and return it."""
         return self._kept.pop(ref(running_loop()), None)
 
     def items(self) -> list[tuple[asyncio.AbstractEventLoop, T]]:
@@ -108,7 +107,6 @@ class PerLoop(Generic[T]):
         return [(loop, value) for loop, value in found if loop is not None and not loop.is_closed()]
 
     def values(self) -> list[T]:
-        """Return what is kept for the event loops that are not closed."""
         return [value for _, value in self.items()]
 
     def _forget(self, loop: "ref[asyncio.AbstractEventLoop]") -> None:
@@ -131,7 +129,6 @@ class LoopWatch:
         threading.Thread(target=self._look, name="mrtr_server loop watch", daemon=True).start()
 
     def seconds_lost(self, since: float) -> float:
-        """Return for how long the loop has stood still since a time of `time.monotonic`, in seconds."""
         return sum(end - max(begin, since) for begin, end in self._gaps if end > since)
 
     def _tick(self) -> None:
@@ -170,11 +167,10 @@ _watches = PerLoop[LoopWatch]()
 
 
 def watch_loop() -> None:
-    """Watch the running event loop until it is closed, unless that is done already."""
     _watches.here(lambda: LoopWatch(running_loop()))
 
 
 def seconds_lost(since: float) -> float:
-    """Return for how long the running event loop has stood still, as far as it is watched, in seconds."""
+    """Return how long the running event loop has stood still since a `time.monotonic()`, as far as it is watched."""
     watch = _watches.get()
     return 0.0 if watch is None else watch.seconds_lost(since)

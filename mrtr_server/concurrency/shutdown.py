@@ -37,7 +37,7 @@ def _end_process(seconds: float) -> None:
 
 
 class ShutdownDeadline:
-    """The shutdown of a server. It begins with the signal, and its deadline is counted from there.
+    """The shutdown of a server. Its deadline is counted from the signal.
 
     At first everything that runs may end, or reach a boundary. At the cut-off, whatever still runs is cancelled. The
     time that is left is for answering those calls, handing back tasks, and closing connections.
@@ -46,37 +46,32 @@ class ShutdownDeadline:
     def __init__(self, seconds: float = DEFAULT) -> None:
         self.seconds = seconds
         self.began: float | None = None
-        """When it began, by the monotonic clock; None while the server is not ending."""
+        """By the monotonic clock; None while the server is not ending."""
         self._told: list[Callable[[], None]] = []
 
     def begin(self) -> None:
-        """Begin the shutdown, unless it has begun. May be called from any thread, and from a signal handler."""
+        """Begin, unless it has begun. May be called from any thread, and from a signal handler."""
         if self.began is None:
             self.began = time.monotonic()
             for tell in self._told:
                 tell()
 
     def reopen(self) -> None:
-        """Forget that the shutdown began: the server starts again."""
         self.began = None
 
     def on_begin(self, tell: Callable[[], None]) -> None:
-        """Register a function to call when the shutdown begins."""
         self._told.append(tell)
 
     def until_cut_off(self) -> float:
-        """Return how many seconds are left until running work is cancelled; 0 after that."""
+        """Return the seconds until running work is cancelled; 0 after that."""
         return self._until(self.seconds - min(CUT_OFF_BEFORE, self.seconds / 4))
 
     def left(self) -> float:
-        """Return how many seconds are left until the deadline; 0 after that."""
+        """Return the seconds until the deadline; 0 after that."""
         return self._until(self.seconds - min(SHUTDOWN_MARGIN, self.seconds / 10))
 
     async def in_time(self, work: Awaitable[T], what: str, part: float = 1.0) -> T | None:
-        """Wait for a part of the shutdown, and cancel it if it takes too long.
-
-        Return its result; None if it did not end in time.
-        """
+        """Wait for a part of the time that is left, and cancel the work, with None, if it takes longer."""
         seconds = self.left() * part
         try:
             async with asyncio.timeout(seconds) as limit:

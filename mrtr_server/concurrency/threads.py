@@ -6,6 +6,7 @@ the loop ends, so a function that is still running then would keep the process a
 
 import asyncio
 import logging
+import sys
 import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping
@@ -14,44 +15,32 @@ from contextvars import Context, copy_context
 from functools import partial
 from inspect import isawaitable
 from queue import SimpleQueue
-from types import CoroutineType
-from typing import Any, NamedTuple, Protocol
+from types import CoroutineType, MappingProxyType
+from typing import Any, NamedTuple
 
-from ..errors import (
-    CallEnded,
-    FlowContinues,
-    FlowError,
-    MissingCapability,
-    NotAnswered,
-    Refusal,
-    RequestError,
-    StoreUnavailable,
-    ToolError,
-)
+from .. import errors
 from ..logs.failures import calls_author, report_failure
 
 logger = logging.getLogger("mrtr_server")
 
 RunInThread = Callable[[Callable[..., Any]], Awaitable[Any]]
-"""Runs a plain function in a thread."""
 
 _RANKS: tuple[tuple[type[BaseException], ...], ...] = (
-    (Refusal,),
-    (FlowError,),
-    (MissingCapability,),
-    (RequestError, ToolError),
-    (StoreUnavailable, NotAnswered, CallEnded),
+    (errors.Refusal,),
+    (errors.FlowError,),
+    (errors.MissingCapability,),
+    (errors.RequestError, errors.ToolError),
+    (errors.StoreUnavailable, errors.NotAnswered, errors.CallEnded),
 )
 """What ends a call in a way of its own. Of several, those of the first row count: a person's no before all. The other
-rows are in the order in which the events of a round count."""
+rows are in the order in which the events of a round count.
+"""
 
-_ENDED = (CallEnded, FlowContinues, asyncio.CancelledError)
+_ENDED = (errors.CallEnded, errors.FlowContinues, asyncio.CancelledError)
 """What only says that something has ended."""
 
 
 class _Job(NamedTuple):
-    """A function, and who waits for it."""
-
     function: Callable[..., Any]
     context: Context
     loop: asyncio.AbstractEventLoop
@@ -61,8 +50,8 @@ class _Job(NamedTuple):
 class Threads:
     """Runs plain functions in threads, so that they don't block the event loop.
 
-    A caller that is cancelled stops waiting. Its function runs on, if it has begun, and keeps its thread until it
-    returns; but it does not keep the process alive.
+    A caller that is cancelled stops waiting. Its function runs on, if it has begun, and keeps its thread, but not the
+    process alive.
     """
 
     def __init__(self, limit: int) -> None:
@@ -70,7 +59,6 @@ class Threads:
 
     @property
     def busy(self) -> int:
-        """How many functions run."""
         return self._pool.busy
 
     async def __call__(self, function: Callable[..., Any]) -> Any:
@@ -87,8 +75,10 @@ class Threads:
         """End the threads as soon as they are idle. The next call starts new ones."""
         self._pool.close()
 
-    def __del__(self) -> None:
-        self.close()
+    def __del__(self, is_exiting: Callable[[], bool] = sys.is_finalizing) -> None:  # a global may be gone by then
+        # An interpreter that exits ends threads where they are: one that has the lock then never frees it.
+        if not is_exiting():
+            self.close()
 
 
 class _Pool:
@@ -146,7 +136,6 @@ class _Pool:
 
 
 async def in_own_thread(function: Callable[[], Any]) -> Any:
-    """Run a function in a daemon thread of its own; return what it returns."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[Any] = loop.create_future()
     job = _Job(function, copy_context(), loop, future)
@@ -194,48 +183,24 @@ def _is_cancelled() -> bool:
     return task is None or task.cancelling() > 0
 
 
-class Callee(Protocol):
-    """A function of the author's: a handler or a dependency."""
-
-    @property
-    def function(self) -> Callable[..., Any]:
-        """The function."""
-        ...
-
-    @property
-    def name(self) -> str:
-        """The function's name in errors."""
-        ...
-
-    @property
-    def is_async(self) -> bool:
-        """Whether it is, or wraps, an `async def`."""
-        ...
-
-
-class Called(NamedTuple):
-    """A function of the author's with all its arguments; see `Callee`."""
-
-    function: Callable[..., Any]
-    name: str
-    is_async: bool
-
-
 @calls_author
-async def call_function(callee: Callee, keywords: Mapping[str, Any], threads: RunInThread) -> Any:
-    """Call a function of the author's: an `async def` on the event loop, any other in a thread.
-
-    Return what it returned; an awaitable is awaited. Raises as `failure_of` says.
-    """
+async def call_function(
+    function: Callable[..., Any],
+    name: str,
+    threads: RunInThread,
+    *,
+    is_async: bool,
+    keywords: Mapping[str, Any] = MappingProxyType({}),
+) -> Any:
+    """Call a function of the author's, a plain one in a thread. An awaitable that it returns is awaited."""
     raised: BaseException | None = None
     try:
         try:
-            function = callee.function
-            result = function(**keywords) if callee.is_async else await threads(partial(function, **keywords))
+            result = function(**keywords) if is_async else await threads(partial(function, **keywords))
             # That a coroutine can be awaited, as nearly always, is known faster by its type than by the question.
             return await result if type(result) is CoroutineType or isawaitable(result) else result
         except BaseException as error:
-            raised = failure_of(error, callee.name)
+            raised = failure_of(error, name)
             if raised is error:
                 raise
         raise raised
@@ -244,10 +209,10 @@ async def call_function(callee: Callee, keywords: Mapping[str, Any], threads: Ru
 
 
 def failure_of(error: BaseException, name: str) -> BaseException:
-    """Return what counts of an error that a function of the author's has raised: what would end more than the call."""
+    """Return what counts of an error of a function of the author's: none that would end more than the call."""
     if isinstance(error, asyncio.CancelledError):
         return error if _is_cancelled() else _failure(f"{name!r} raised CancelledError, but was not cancelled", error)
-    if isinstance(error, SystemExit) and not isinstance(error, CallEnded):  # would end the whole server
+    if isinstance(error, SystemExit) and not isinstance(error, errors.CallEnded):  # would end the whole server
         return _failure(f"{name!r} called sys.exit()", error)
     if isinstance(error, BaseExceptionGroup):
         counts = ending_in(error, name)
@@ -277,7 +242,7 @@ def ending_in(error: BaseException, where: str) -> BaseException:
         return error
     _, others = error.split(lambda each: each is counts or isinstance(each, _ENDED))
     if others is not None:
-        messages, failures = others.split(lambda each: isinstance(each, ToolError | RequestError))
+        messages, failures = others.split(lambda each: isinstance(each, errors.ToolError | errors.RequestError))
         if messages is not None:
             said = "; ".join(map(str, _leaves(messages)))
             logger.warning("%r ended with one error of several. Nobody is told of the others: %s", where, said)

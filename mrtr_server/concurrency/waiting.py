@@ -14,16 +14,17 @@ C = TypeVar("C")
 CLOSE_WITHIN = 1.0
 """How long changes may take to end when a wait is told to, in seconds."""
 
+TICK = 0.001
+"""What the clock of uvloop counts in, in seconds. Its timers round to that, so one may be too early."""
+
 
 class Changes(Protocol[C]):
-    """What has changed, for one listener."""
-
     async def next(self) -> list[C]:
         """Wait for changes; return those since the last time, and an empty list when there will be no more."""
         ...
 
     def close(self) -> None:
-        """End the listening. Safe to call twice."""
+        """May be called twice."""
         ...
 
 
@@ -32,7 +33,6 @@ Ending = Callable[[Callable[[], object]], AbstractContextManager[object]]
 
 
 def growing(first: float, longest: float, factor: float = 2.0) -> Iterator[float]:
-    """Yield pauses, in seconds, each of which is longer than the one before."""
     while True:
         yield first
         first = min(first * factor, longest)
@@ -50,16 +50,14 @@ async def wait_until(
     """Look whenever something has changed, and after each pause without a change, until that finds something.
 
     The changes are listened to before the first look, so none is missed. They gather while a look takes its time. If
-    they end by themselves, the pauses alone go on; without any, the wait ends.
-
-    Return what was found; None if the wait has ended before.
+    they end by themselves, the pauses alone go on; without any, the wait ends, with None.
 
     `look`: returns what it finds; None to wait on. It gets the changes; None at first and after a pause; an empty list
         when the changes have ended, or the wait ends, which nearly always makes it the last look.
     `changes`: are listened to already. They are closed when the wait is told to end.
-    `deadline`: when to look for the last time, by the event loop's clock.
+    `deadline`: when to look for the last time, by the event loop's clock, which has reached it by then.
     `pauses`: how long to wait without a change before looking, in seconds. None: only a change counts.
-    `at_once`: whether to look at first; False where nothing can have happened yet.
+    `at_once`: False where nothing can have happened yet.
     """
     hearing = _Hearing(changes, deadline, pauses)
     with ExitStack() as stack:
@@ -72,8 +70,6 @@ async def wait_until(
 
 
 class _Hearing(Generic[C]):
-    """What one wait hears."""
-
     def __init__(self, changes: Changes[C] | None, deadline: float, pauses: Iterator[float] | None) -> None:
         self._loop = running_loop()
         self._changes = changes
@@ -114,6 +110,8 @@ class _Hearing(Generic[C]):
             if timeout is None or not timeout.expired():  # that of the changes
                 raise
             self._is_last = (timeout.when() or math.inf) >= self._ends
+            if self._is_last and self._loop.time() < self._ends:
+                await asyncio.sleep(TICK)
             return [] if self._is_last else None
 
 
@@ -125,14 +123,12 @@ class Turning(Generic[C]):
         self._former: list[Changes[C]] = []
 
     def turn_to(self, changes: Changes[C]) -> None:
-        """Turn to others, which are listened to already."""
         # Not closed at once: what other threads have noted is still on its way through the event loop.
         running_loop().call_soon(self._changes.close)
         self._former.append(self._changes)
         self._changes = changes
 
     async def next(self) -> list[C]:
-        """Wait for changes; see `Changes`."""
         while True:
             former = self._former[0] if self._former else None
             if heard := await (self._changes if former is None else former).next():
@@ -143,16 +139,12 @@ class Turning(Generic[C]):
                 return []
 
     def close(self) -> None:
-        """End the listening."""
         for changes in (*self._former, self._changes):
             changes.close()
 
 
 class Wakes:
-    """Changes that say no more than that there is something, to all who wait on any event loop.
-
-    One that comes before somebody waits is not lost.
-    """
+    """Wakes all who wait, on any event loop. A call to wake before somebody waits is not lost."""
 
     def __init__(self) -> None:
         self._events = PerLoop[asyncio.Event]()
@@ -168,8 +160,7 @@ class Wakes:
                 loop.call_soon_threadsafe(event.set)
 
     async def next(self) -> list[bool]:
-        """Wait for a call to wake."""
         return [await self._events.here(asyncio.Event).wait()]
 
     def close(self) -> None:
-        """Do nothing: there is nothing to end."""
+        """Nothing is to end."""

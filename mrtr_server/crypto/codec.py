@@ -30,9 +30,8 @@ from .keys import KEY_ID_BYTES, KeyRing
 
 NONCE_BYTES = 24
 TOKENS_PER_KEY = 256
-"""How many tokens a process seals at most with one derived key."""
 MOST_DERIVED = 256
-"""How many derived keys are kept for each key of the ring. To derive one again takes a microsecond."""
+"""Derived keys that are kept for each key of the ring. To derive one again takes a microsecond."""
 _VERSION = b"\x01"
 _HEADER_BYTES = 1 + KEY_ID_BYTES
 _SEALED_AT = _HEADER_BYTES + NONCE_BYTES
@@ -114,11 +113,7 @@ class Codec(Protocol):
 
 
 class XAES256GCM:
-    """XAES-256-GCM for one key.
-
-    Args:
-        key: 32 bytes.
-    """
+    """XAES-256-GCM for one key of 32 bytes."""
 
     __slots__ = ("_block", "_derived", "_mask")
 
@@ -137,32 +132,11 @@ class XAES256GCM:
         return AESGCM(self._block.update((self._mask ^ (half << 128 | half)).to_bytes(32)))
 
     def encrypt(self, nonce: bytes, plaintext: bytes, associated: bytes) -> bytes:
-        """Encrypt and authenticate.
-
-        Args:
-            nonce: 24 random bytes.
-            plaintext: the bytes to encrypt.
-            associated: bytes that are authenticated but not encrypted.
-
-        Returns:
-            The ciphertext with its 16-byte tag.
-        """
+        """Return the ciphertext with its tag of 16 bytes. The nonce is 24 random bytes, and never the same again."""
         return self._derived(nonce[:12]).encrypt(nonce[12:], plaintext, associated)
 
     def decrypt(self, nonce: bytes, ciphertext: bytes, associated: bytes) -> bytes:
-        """Decrypt what `encrypt` returned.
-
-        Args:
-            nonce: the same 24 bytes.
-            ciphertext: the ciphertext with its tag.
-            associated: the same associated bytes.
-
-        Returns:
-            The plaintext.
-
-        Raises:
-            cryptography.exceptions.InvalidTag: an argument differs from what was encrypted.
-        """
+        """Return the plaintext. Raises `cryptography.exceptions.InvalidTag` where an argument was changed."""
         return self._derived(nonce[:12]).decrypt(nonce[12:], ciphertext, associated)
 
 

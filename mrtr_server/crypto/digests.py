@@ -1,10 +1,8 @@
 """One canonical form of JSON, and short digests of it.
 
-Two values have one digest exactly when a JSON reader would take them for the same value: the order of keys does not
-count, nor whether a whole number is written 1 or 1.0. RFC 8785 draws the same line; its form is not used, since it
-refuses whole numbers past 2**53 and is several times slower.
-
-The form of a value is about as long as the value itself: 1e308 is not written with all of its digits.
+Two values have one digest exactly when a JSON reader would take them for the same value: neither the order of keys
+counts, nor whether a whole number is written 1 or 1.0. RFC 8785 draws the same line, but refuses whole numbers past
+2**53, and is several times slower. The form is about as long as the value: 1e308 is not written with all its digits.
 """
 
 import json
@@ -33,7 +31,6 @@ def _normal(value: Any) -> Any:
 
 
 def _shortest(number: int) -> int | float:
-    """Return a large number as the float that it equals, or else as it is."""
     try:
         return as_float if (as_float := float(number)) == number else number
     except OverflowError:
@@ -41,10 +38,7 @@ def _shortest(number: int) -> int | float:
 
 
 def canonical(value: Any) -> bytes:
-    """Return what a JSON parser returns in its canonical form: UTF-8 bytes, equal for equal values.
-
-    Raises `ValueError` where a part of it is not JSON.
-    """
+    """Return the canonical form of what a JSON parser returned. Raises `ValueError` where a part of it is not JSON."""
     normal = _normal(value)
     try:
         return to_json(normal)
@@ -55,7 +49,7 @@ def canonical(value: Any) -> bytes:
 
 
 def digest_bytes(data: bytes) -> str:
-    """Return a digest of bytes: 128 bits, as 32 hex digits."""
+    """Return 128 bits, as 32 hex digits."""
     return sha256(data).hexdigest()[:32]
 
 
@@ -68,7 +62,6 @@ def digest_twice(data: bytes, more: bytes) -> tuple[str, str]:
 
 
 def digest(value: Any) -> str:
-    """Return a digest of a JSON value's canonical form. Raises as `canonical` does."""
     return digest_bytes(canonical(value))
 
 

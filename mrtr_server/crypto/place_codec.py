@@ -3,13 +3,16 @@
 Not for `requestState`: `flow/journal.py` writes what a state is bound to into its payload, and checks it.
 """
 
-from hmac import compare_digest
+from functools import lru_cache
+from hashlib import blake2b
+from hmac import compare_digest, digest
 from typing import Any, NamedTuple
 
 from pydantic_core import to_json
 
 from ..errors import InvalidRequestState, StoreUnavailable
 from .codec import SealedCodec
+from .digests import canonical
 from .keys import KeyRing
 
 
@@ -17,55 +20,38 @@ class PlainCodec:
     """Stands in for a `PlaceCodec` where what is kept never leaves the memory of the process that has the keys."""
 
     def seal(self, place: bytes, payload: bytes) -> str:
-        """Return a payload, which is UTF-8, as text."""
         return payload.decode()
 
     def unseal(self, place: bytes, sealed: str | bytes, moved: str) -> bytes:
-        """Return the payload again."""
         return sealed if isinstance(sealed, bytes) else sealed.encode()
 
 
 class PlaceCodec:
-    """Seals what belongs to one place: a row of a store, a list, a request. Tokens of one purpose open for no other.
-
-    Somebody who can write to a store, or has several tokens, could put one in the place of another. Each is sealed
-    together with the place that it belongs to, and opens for that place alone.
-    """
+    """Seals what belongs to one place: somebody who can write to a store could put one token in another's place."""
 
     def __init__(self, ring: KeyRing, purpose: str) -> None:
         self._codec = SealedCodec(ring, purpose)
 
     def seal(self, place: bytes, payload: bytes) -> str:
-        """Encrypt and authenticate a payload together with its place; see `SealedCodec.seal`.
-
-        No place may begin with another one, so end it with what is not within it.
-        """
+        """Seal a payload with its place. No place may begin with another one, so end it with what is not within it."""
         return self._codec.seal(place + payload)
 
     def unseal(self, place: bytes, sealed: str | bytes, moved: str) -> bytes:
-        """Return the payload that was sealed for a place.
-
-        Raises `InvalidRequestState`, for the reason `moved` where it belongs to another place.
-        """
+        """Return the payload. Raises `InvalidRequestState`, for the reason `moved` where it is of another place."""
         opened = self._codec.unseal(sealed if isinstance(sealed, str) else sealed.decode("ascii", "replace"))
         if not compare_digest(opened[: len(place)], place):
             raise InvalidRequestState(moved)
         return opened[len(place) :]
 
     def reseal(self, sealed: bytes) -> str | None:
-        """Seal what a token holds under the first key, for its place; None if that is done.
-
-        Raises `InvalidRequestState`.
-        """
+        """Seal what a token holds under the first key; None if it is. Raises `InvalidRequestState`."""
         return self._codec.reseal(sealed.decode("ascii", "replace"))
 
 
 RowCodec = PlaceCodec | PlainCodec
-"""Protects what is kept in rows of a store."""
 
 
 def row_codec(ring: KeyRing, purpose: str, *, in_memory: bool) -> RowCodec:
-    """Return what protects rows of a store, which may keep them in the memory of this process alone."""
     return PlainCodec() if in_memory else PlaceCodec(ring, purpose)
 
 
@@ -81,11 +67,9 @@ class SealedRows:
         self._moved = moved
 
     def seal(self, key: str, payload: bytes) -> str:
-        """Return a value for a key."""
         return self._codec.seal(_of_key(key), payload)
 
     def unseal(self, key: str, sealed: str | bytes) -> bytes:
-        """Return what was sealed for a key. Raises `StoreUnavailable`."""
         try:
             return self._codec.unseal(_of_key(key), sealed, self._moved)
         except InvalidRequestState as refused:
@@ -96,6 +80,18 @@ def _of_key(key: str) -> bytes:
     return f"{key} ".encode()
 
 
+class RowNames:
+    """Names rows of a store by what is known of them, with a key: a reader of the store could otherwise guess it."""
+
+    def __init__(self, ring: KeyRing, purpose: str) -> None:
+        self._keys = [key for _, key in ring.derive(f"{purpose}, by name")]
+
+    def of(self, known: list[Any]) -> list[str]:
+        """Return the name that each key of the ring makes, the one to write under first."""
+        named = canonical(known)
+        return [digest(key, named, "sha256")[:16].hex() for key in self._keys]
+
+
 # Pagination cursors: the client's position in a list, sealed
 
 
@@ -104,11 +100,14 @@ _MOST_CHARACTERS = 512
 _DIGITS = 12
 
 
-class Position(NamedTuple):
-    """How many entries of a list come before, and what names the last of them.
+@lru_cache(maxsize=4096)
+def named_in_cursor(key: str) -> str:
+    """Return what stands for a name or URI in a cursor: all of one length, so that cursors have one, too."""
+    return blake2b(key.encode(errors="surrogatepass"), digest_size=12).hexdigest()
 
-    Nothing does in a cursor of an earlier release.
-    """
+
+class Position(NamedTuple):
+    """How many entries come before, and what names the last of them: nothing in a cursor of an earlier release."""
 
     offset: int
     last: str
@@ -137,7 +136,6 @@ class Cursors:
         return None if place is None else Position(int(place[:_DIGITS]), place[_DIGITS:])
 
     def unseal_place(self, listing: str, cursor: Any) -> str | None:
-        """Return the place behind a cursor, as `unseal` returns the position."""
         if not isinstance(cursor, str) or len(cursor) > _MOST_CHARACTERS:
             return None
         try:

@@ -11,11 +11,6 @@ from ..errors import InvalidRequestState, LinkRefused
 from .keys import KeyRing
 
 
-def _keys(ring: KeyRing, purpose: str) -> list[bytes]:
-    # itsdangerous signs with the last key of its list, a ring with its first.
-    return [key for _, key in reversed(ring.derive(purpose))]
-
-
 class SignedCodec:
     """A codec whose states the client can read but not change. For debugging: never keep a secret in such a state.
 
@@ -25,7 +20,9 @@ class SignedCodec:
     """
 
     def __init__(self, ring: KeyRing, purpose: str = "signed-state") -> None:
-        self._signer = Signer(_keys(ring, purpose), salt=b"mrtr_server", key_derivation="hmac", digest_method=sha256)
+        # itsdangerous signs with the last key of its list, a ring with its first.
+        keys = [key for _, key in reversed(ring.derive(purpose))]
+        self._signer = Signer(keys, salt=b"mrtr_server", key_derivation="hmac", digest_method=sha256)
 
     def seal(self, payload: bytes) -> str:
         """Sign a payload.
@@ -66,8 +63,7 @@ class Links:
     """Signs links to callbacks: whoever has a link can report for one ask, and can change nothing in the link.
 
     A token is `id.expires.owner.signature`. The owner is a keyed digest, so the token tells nothing about a person. The
-    same arguments make the same token, as long as the first key of the ring stays. The links of another audience, a
-    server, are refused.
+    same arguments make the same token, as long as the first key of the ring stays. A link opens for one audience alone.
     """
 
     _MAX_CHARACTERS = 512
@@ -79,20 +75,13 @@ class Links:
         ]
 
     def seal(self, callback: str, id: str, owner: str, expires: int) -> "SignedLink":
-        """Make the link by which a callback reports on the ask of an id, in hexadecimal.
-
-        The owner is the digest of who may open it; empty where nobody is known. It expires at a time in seconds since
-        the epoch.
-        """
+        """Make the link for an ask. `owner` is a digest of who may open it; empty where nobody is known."""
         signer = self._signers[0]
         signed = f"{id}.{expires}.{_sign(signer, 'owner', id, owner)}"
         return SignedLink(f"{signed}.{_sign(signer, 'link', callback, signed)}", signer)
 
     def unseal(self, callback: str, token: str) -> "SignedLink":
-        """Return the link of a token, which may be anything. Whether it has expired is for the caller to check.
-
-        Raises `LinkRefused` where it was not made for this callback under a key of this ring.
-        """
+        """Return the link of any token; the caller checks whether it has expired. Raises `LinkRefused`."""
         if len(token) > self._MAX_CHARACTERS or not token.isascii():
             raise LinkRefused("too large, or not ASCII")
         signed, _, signature = token.rpartition(".")
@@ -104,8 +93,6 @@ class Links:
 
 
 class SignedLink:
-    """A link whose signature has been verified."""
-
     __slots__ = ("_owner", "_signer", "expires", "id", "token")
 
     def __init__(self, token: str, signer: Signer) -> None:
@@ -115,7 +102,6 @@ class SignedLink:
         self._signer = signer
 
     def belongs_to(self, owner: str) -> bool:
-        """Return whether the link was made for an owner, by the digest that `Links.seal` had."""
         return compare_digest(_sign(self._signer, "owner", self.id, owner), self._owner)
 
     @property

@@ -82,7 +82,7 @@ class Composition:
         Args:
             function: the function, where the decorator has no options.
             sees_arguments: whether `call.arguments` has the arguments of the call.
-            sees_answers: whether `call.answers` has what people answered.
+            sees_answers: whether `call.answers` has what people answered, and `ended.answered` the questions' texts.
             sees_results: whether `ended.result` has the result. The function may then return
                 `dataclasses.replace(ended, result=...)`, and the client gets that. No pieces of a result are sent
                 before it is whole.
@@ -190,7 +190,14 @@ class Composition:
         )
         lifespan = settings.lifespan
         opening = None if lifespan is None else Opening(its.registry.home, lifespan, other)
-        parts.registry.include(its.registry, inclusion, opening)
+        mine, theirs = parts.extensions.declared(), its.extensions.declared()
+        for id in mine.keys() & theirs.keys():
+            if mine[id] != theirs[id]:
+                raise SetupError(
+                    f"{name} and {its_name} declare the extension {id!r} with different settings; declare it in one of "
+                    "them, or alike"
+                )
+        parts.registry.include(its.registry, inclusion, opening, settings.extensions or {})
 
     # Changes as it runs
 

@@ -6,7 +6,7 @@ field has its variable by itself, if text can say what it takes.
 
 import logging
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from difflib import get_close_matches
 from functools import cache
@@ -28,24 +28,19 @@ logger = logging.getLogger("mrtr_server")
 PREFIX = "MRTR_"
 
 ELSEWHERE = {KEYS: "keys", DATABASE: "store"}
-"""Variables of settings that are read where they are used."""
 
 DIRECT_DATABASE = "MRTR_DATABASE_DIRECT_URL"
 APPLICATION = "MRTR_APP"
-COMMAND_PREFIX = "MRTR_RUN_"
-"""The variables of the options of `mrtr-server run` begin with it."""
+COMMAND_PREFIX = "MRTR_RUN_"  # before the options of `mrtr-server run`
 
+# The token of the commands that call servers.
 CALL_TOKEN = "MRTR_CALL_TOKEN"  # noqa: S105
-"""The variable with the token of the commands that call servers."""
 
 _IN_CODE = frozenset({"name", *ELSEWHERE.values()})
-_ALLOWED = {"bool_parsing": "; write true or false"}
-"""What to write instead, where the message of pydantic does not say so, by the type of its error."""
+_ALLOWED = {"bool_parsing": "; write true or false"}  # what to write instead, by the type of pydantic's error
 
 
 class Variable(NamedTuple):
-    """A variable of the environment."""
-
     name: str
     group: str  # the field of `Settings` whose value has the setting, such as "limits"; empty for one that stands alone
     setting: str
@@ -53,21 +48,14 @@ class Variable(NamedTuple):
 
     @property
     def field(self) -> str:
-        """The name of the variable without its prefix, in lower case."""
         return self.name.removeprefix(PREFIX).lower()
 
 
-def variables() -> list[Variable]:
-    """Return the variables that a server reads, besides those in `ELSEWHERE`."""
-    return list(_variables().values())
-
-
 @cache
-def _variables() -> dict[str, Variable]:
+def variables() -> Sequence[Variable]:
+    """Return the variables that a server reads, besides those in `ELSEWHERE`."""
     alone = [each for each in _of(Settings) if each.setting not in _IN_CODE]
-    return {
-        each.name: each for each in (*alone, *(each for name, kind in _groups().items() for each in _of(kind, name)))
-    }
+    return (*alone, *(each for name, kind in _groups().items() for each in _of(kind, name)))
 
 
 @cache
@@ -91,7 +79,7 @@ def _readable(hint: Any) -> Any:
     origin, inner = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
         kinds = [kind for each in inner if each is not NoneType and (kind := _readable(each)) is not None]
-        return kinds[0] if len(kinds) == 1 else None  # of an object or a flag, text can say the flag
+        return Union[tuple(kinds)] if kinds else None  # noqa: UP007  built from values; of an object or a flag, text can say the flag
     if hint in (str, int, float, bool) or origin is Literal:
         return hint
     if isinstance(origin, type) and issubclass(origin, Collection) and not issubclass(origin, Mapping):
@@ -105,15 +93,12 @@ def _split(text: Any) -> Any:
 
 
 def with_environment(settings: Settings[Any]) -> tuple[Settings[Any], SetupError | None]:
-    """Return the settings of a server, with those from the environment that its code does not give.
-
-    Return also why the environment can't be used; None if it can. If not, the settings are those of the code.
-    """
+    """Return settings with those of the environment that the code does not give; or as they are, and what is wrong."""
     if refused := [each for each in refused_variables(os.environ) if not is_collected(each)]:
         return settings, SetupError("; ".join(refused))
     values = [
         each
-        for each in _variables().values()
+        for each in variables()
         if os.environ.get(each.name, "").strip() and each.setting not in _given(settings, each.group)
     ]
     if not values:
@@ -125,13 +110,11 @@ def with_environment(settings: Settings[Any]) -> tuple[Settings[Any], SetupError
 
 
 def _given(settings: Settings[Any], group: str) -> Collection[str]:
-    """Return the names of what the code gives, of a group or of the settings themselves."""
     holder = getattr(settings, group) if group else settings
     return () if holder is None else holder.given
 
 
 def _read(wanted: list[Variable]) -> dict[Variable, Any]:
-    """Return the values of variables. Raises `SetupError`."""
     from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict  # only where there is one to read
 
     class Reader(BaseSettings):
@@ -151,7 +134,6 @@ def _read(wanted: list[Variable]) -> dict[Variable, Any]:
 
 
 def _apply(settings: Settings[Any], values: Mapping[Variable, Any]) -> Settings[Any]:
-    """Return settings with values from the environment. Raises `SetupError`, which names the variable."""
     try:
         return _changed(settings, values)
     except SetupError as error:
@@ -174,11 +156,8 @@ def _changed(settings: Settings[Any], values: Mapping[Variable, Any]) -> Setting
 
 
 def unknown_variables(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return the variables that look like settings and are none, each with what to do about it.
-
-    Values are never shown.
-    """
-    known = {*_variables(), *ELSEWHERE, DIRECT_DATABASE, APPLICATION, CALL_TOKEN, DECLARED}
+    """Return the variables that look like settings and are none, each with what to do; their values are never shown."""
+    known = {*(each.name for each in variables()), *ELSEWHERE, DIRECT_DATABASE, APPLICATION, CALL_TOKEN, DECLARED}
     known |= VARIABLES.keys()  # which are refused
     found = (name for name in environment if name.startswith(PREFIX) and not name.startswith(COMMAND_PREFIX))
     return {name: _advice(name, known) for name in sorted(found) if name not in known}
@@ -199,7 +178,6 @@ _told: set[str] = set()
 
 
 def warn_of_unknown_variables() -> None:
-    """Log a warning for each variable that looks like a setting and is none, once in the process."""
     for name, advice in unknown_variables().items():
         if name not in _told:
             _told.add(name)

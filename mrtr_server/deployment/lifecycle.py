@@ -24,25 +24,19 @@ from .shared_resources import SharedResources
 
 logger = logging.getLogger("mrtr_server")
 
-LIFESPAN = 2 / 3
-"""What part of the seconds that are left at the end of a shutdown is for leaving `lifespan=`."""
+LIFESPAN = 2 / 3  # the part of the seconds that are left at the end of a shutdown for leaving `lifespan=`
 
 
 _page_is_shown = False
 
 
 def note_page_is_shown() -> None:
-    """Note that the address of the page is shown to the author in another way than by the log."""
     global _page_is_shown
     _page_is_shown = True
 
 
 class Lifecycle:
-    """Starts a server, and ends it.
-
-    `page` is the path of the page that shows what is inside the server, with its token; empty where there is none.
-    After SIGTERM the server accepts connections for `lame_duck` seconds.
-    """
+    """Starts a server, and ends it. `page` is the path of the page that shows its inside, with its token; or empty."""
 
     def __init__(
         self,
@@ -72,13 +66,10 @@ class Lifecycle:
         self._lame_duck = lame_duck
         self._told_draining = False
         self._runs = 0
-        self._unbound: Callable[[], None]
-        """Ends the bound of what the web server logs; there from the startup on."""
-        self.hears_sigterm = False
-        """Whether SIGTERM is heard: from the startup on; or from the first request, where the server is mounted."""
+        self._unbound: Callable[[], None]  # ends the bound of what the web server logs; there from the startup on
+        self.hears_sigterm = False  # from the startup on; or from the first request, where the server is mounted
 
     async def serve(self, receive: Receive, send: Send, *, run_tasks: bool) -> None:
-        """Serve the lifespan of an ASGI server: start, and end when it says so."""
         await receive()
         if refusal := self._shared.refusal or await self._shared.check():
             await send({"type": "lifespan.startup.failed", "message": refusal})
@@ -102,7 +93,6 @@ class Lifecycle:
 
     @property
     def is_running(self) -> bool:
-        """Whether the server has been started, and has not ended."""
         return self._runs > 0
 
     @asynccontextmanager
@@ -167,16 +157,12 @@ class Lifecycle:
         drain_on_sigterm(self._admission, self._lame_duck)
 
     def _leave_server(self) -> None:
-        """Undo what concerns more of the process than this server."""
         forget_sigterm(self._admission)
         self.hears_sigterm = False
         self._unbound()
 
     def _show_page(self, root: str) -> None:
-        """Log the address of the page with its token, at a level at which its author sees it under any web server.
-
-        `root` is the address of the server; empty where that is not known.
-        """
+        """Log the address of the page with its token, at a level at which its author sees it under any web server."""
         if self._page and not _page_is_shown:
             where = "" if root else " below where this server is mounted or served"
             logger.warning(
@@ -194,7 +180,6 @@ class Lifecycle:
 
 
 def _root_of(receive: Receive) -> str:
-    """Return the URL of uvicorn, which starts this server; empty where another one does, or it is not known."""
     config: Any = getattr(getattr(receive, "__self__", None), "config", None)
     if type(config).__module__ != "uvicorn.config" or "gunicorn" in sys.modules or not config.port:
         return ""

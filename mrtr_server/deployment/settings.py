@@ -1,7 +1,7 @@
 """What a server is made with; `MRTRServer` documents each where it is given."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import KW_ONLY, dataclass, field, fields
 from inspect import isasyncgenfunction
@@ -19,7 +19,7 @@ from ..fields import POSITIVE_SECONDS, Group, has, several, takes
 from ..flow.authorization import Authorize
 from ..flow.rate_limiter import RateLimits
 from ..limits import Limits
-from ..protocol.outgoing import fault_of_page
+from ..protocol.outgoing import check_extensions, fault_of_page
 from ..protocol.served_dialects import check_dialects
 from ..registration.options import TAKES_ICONS, Icons
 from ..storage.base import Store
@@ -31,11 +31,16 @@ from ..well_formed import refuse_halves
 
 Server = TypeVar("Server")
 
-_TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")
-"""A bearer token (RFC 6750, section 2.1)."""
+_TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")  # a bearer token (RFC 6750, section 2.1)
 
 LAME_DUCK = 2.0
 """How long connections are accepted after SIGTERM, in seconds: longer than our nginx configuration keeps idle ones."""
+
+
+_CARD_NAME = re.compile(r"[a-zA-Z0-9-]+(\.[a-zA-Z0-9-]+)*/[a-zA-Z0-9._-]+")
+_LONGEST_CARD_NAME = 200
+_LONGEST_DESCRIPTION = 100
+"""Characters of a description, or of a title, in a card."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +53,9 @@ class ServerInfo(Group):
         description: what the server does, for people and for hosts that show or choose servers.
         website_url: where people can read about it.
         icons: for people to recognize it by.
+        name: the server's name for all the world, such as `"com.example/weather"`: a domain in reverse, a slash, and a
+            name. Clients see it, and with `base_url=`, the server has a card at `/server-card` below its endpoint, and
+            a catalog at `/.well-known/ai-catalog.json` (Server Cards, Discovery).
 
     Raises:
         SetupError: one can't be right; the message says why.
@@ -58,12 +66,27 @@ class ServerInfo(Group):
     description: str | None = None
     website_url: str | None = None
     icons: Icons = field(default=(), metadata=TAKES_ICONS)
+    name: str | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.name is not None:
+            self._check_card(self.name)
         refuse_halves("ServerInfo", {each.name: getattr(self, each.name) for each in fields(self)})
         if self.website_url is not None and (fault := fault_of_page(self.website_url)):
             raise SetupError(f"website_url={self.website_url!r} {fault}")
+
+    def _check_card(self, name: str) -> None:
+        if not _CARD_NAME.fullmatch(name) or len(name) > _LONGEST_CARD_NAME:
+            raise SetupError(
+                f'ServerInfo(name={name!r}): write a domain in reverse, a slash and a name: "com.example/weather"'
+            )
+        for member, value in (("description", self.description), ("title", self.title or "-")):
+            if not isinstance(value, str) or not 0 < len(value) <= _LONGEST_DESCRIPTION:
+                raise SetupError(
+                    f"ServerInfo: with a name= the server has a card, which needs a {member}= of 1 to "
+                    f"{_LONGEST_DESCRIPTION} characters"
+                )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,6 +149,22 @@ class Shutdown(Group):
         return min(LAME_DUCK, self.seconds / 2) if self.lame_duck is None else self.lame_duck
 
 
+@dataclass(frozen=True, kw_only=True)
+class Apps(Group):
+    """How apps of hosts are used: `MRTRServer(apps=Apps(question=True))`.
+
+    Args:
+        question: whether what a tool asks is asked in a page of this package, by hosts that draw apps (MCP Apps) and
+            can't elicit. `"always"` does so for clients of which nothing is known, too. Default: where replicas share
+            a store, which remembers what was asked.
+
+    Raises:
+        SetupError: one can't be right; the message says why.
+    """
+
+    question: Literal["always"] | bool | None = None
+
+
 @dataclass(frozen=True)
 class Metrics(Group):
     """Where a server shows its metrics in the form of Prometheus: `MRTRServer(metrics=Metrics("/metrics"))`.
@@ -154,11 +193,7 @@ class Metrics(Group):
 
 @dataclass(frozen=True)
 class Settings(Group, Generic[Server]):
-    """The settings of a server, checked.
-
-    Raises:
-        SetupError: one can't be right; the message says why.
-    """
+    """The settings of a server, checked. Raises `SetupError` if one can't be right."""
 
     name: str
     _: KW_ONLY
@@ -191,6 +226,10 @@ class Settings(Group, Generic[Server]):
         default=None, metadata=takes('RateLimits(...), such as RateLimits(per_principal="100/minute")')
     )
     dialects: Sequence[str] | None = None
+    extensions: Mapping[str, Mapping[str, Any]] | None = field(
+        default=None, metadata=takes('a dictionary, such as {"com.example/orders": {}}')
+    )
+    apps: Apps = field(default=Apps(), metadata=takes("Apps(...), such as Apps(question=True)"))
     unknown_arguments: Literal["refuse", "ignore"] = field(default="refuse", metadata=takes(""))
     lists: Lists = field(default=Lists(), metadata=takes("Lists(...), such as Lists(page_size=50)"))
     origins: Sequence[str] = ()
@@ -227,6 +266,7 @@ class Settings(Group, Generic[Server]):
         check_origins(self.origins)
         hosts_of("allowed_hosts", self.allowed_hosts or ())
         check_dialects(self.dialects)
+        check_extensions(self.extensions or {})
         check_scopes("scopes", self.scopes)
         if self.unknown_arguments not in ("refuse", "ignore"):
             raise SetupError(f'unknown_arguments={self.unknown_arguments!r}: choose from "refuse", "ignore"')

@@ -26,8 +26,7 @@ logger = logging.getLogger("mrtr_server")
 class SharedResources:
     """Uses the keys and the store that are given, or makes this process's own where that does no harm.
 
-    `lease` is how long a replica may be silent before others take its tasks over, in seconds. What is given and can't
-    be used raises `SetupError` where there is one worker only; with several, `refusal` says so.
+    What is given and can't be used raises `SetupError` where there is one worker only; with several, `refusal` says so.
     """
 
     def __init__(
@@ -42,28 +41,23 @@ class SharedResources:
         self._name = name
         self._workers = worker_count()
         self._told_of_store = self._told_of_keys = False
+        # Lines about servers that may have replicas; None once this is known to be one.
         self._untold: list[str] | None = []
-        """What concerns servers that may have replicas; None once this is known to be one."""
-        self.has_keys = True
-        """Whether it was given keys; otherwise it has made one of its own."""
+        self.has_keys = True  # whether it was given keys; otherwise it has made one of its own
         self._store_failed = False
-        self.refusal = ""
-        """Why the server may not start; empty if it may."""
+        self.refusal = ""  # why the server may not start
         self.ring = self._ring(keys)
         given = self._given_store(store)
         self._is_alone = given is None
         self.store: Store = given or InProcessStore(clock=clock)
+        # Whether all workers see what one of them keeps.
         self.reaches_all_workers = self.store.shared or self._workers == 1
-        """Whether all workers see what one of them keeps."""
         self._outage = Outage(name)
+        # The same store, for all who use it.
         self.watched = WatchedStore(self.store, self._outage, lease=lease, tally=tally)
-        """The same store, for all who use it."""
 
     async def check(self) -> str:
-        """Reach for the store when the server starts.
-
-        Return why the server may not start; empty where it may, as where the store is only away: the log says so then.
-        """
+        """Reach for the store at the start; return why the server may not start. An outage is only logged."""
         try:
             await self.store.check()
         except WrongVersion as error:
@@ -78,17 +72,16 @@ class SharedResources:
         return not self.store.shared or await self.watched.is_usable()
 
     def require_shared_store(self, name: str, *, needed: bool = False) -> None:
-        """Note that states of a tool, prompt or resource are redeemed once.
+        """Note that states of a tool, prompt or resource are redeemed once; `needed` where its author asked for that.
 
-        With `needed`, its author asked for that, so several workers without one store must not start. Otherwise the log
-        says once how far it goes.
+        Several workers without one store must not start then. Otherwise the log says once how far it goes.
         """
         if self.store.shared or self._store_failed:
             return
         if needed and self._workers > 1:
             self._refuse(
-                f"{name!r} is single_use, and {self._workers} workers need a shared store for that: without one, each "
-                f"of them may run the same request again. Give them a database with {DATABASE} or store=, or a "
+                f"{name!r} is single_use, and {self._workers} workers need one shared store for that: without it, "
+                f"each of them may run the same request again. Give them a database with {DATABASE} or store=, or a "
                 "store of your own that is shared"
             )
         elif not self._told_of_store:
@@ -100,7 +93,6 @@ class SharedResources:
             )
 
     def runs_tasks(self, tool: str, *, run_tasks: bool) -> None:
-        """Note that a tool's calls become tasks. Raises `SetupError`."""
         if not self.store.keeps_tasks:
             raise SetupError(f"{tool!r} has tasks, and the store= can't keep any; derive its class from TaskStore")
         self.keeps(f"the tasks of {tool!r}")
@@ -193,10 +185,7 @@ class SharedResources:
             self._untold.append(line)
 
     def refuse(self, error: SetupError) -> None:
-        """Refuse to start for an error of the setup: by raising it, or with several workers by a failing start.
-
-        Raising at import would make uvicorn start a new worker for ever; a failed startup ends it.
-        """
+        """Raise an error of the setup; or fail at the start: at import uvicorn would make workers for ever."""
         if self._workers == 1:
             raise error
         self._refuse(str(error))
@@ -206,11 +195,9 @@ class SharedResources:
         logger.error("%s", self.refusal)
 
 
-DECLARED = "MRTR_WORKERS"
-"""How many workers there are, where `mrtr-server run` or an operator says so."""
+DECLARED = "MRTR_WORKERS"  # how many workers there are, where `mrtr-server run` or an operator says so
 
-WEB_CONCURRENCY = "WEB_CONCURRENCY"
-"""How many workers uvicorn starts, where nothing else says so."""
+WEB_CONCURRENCY = "WEB_CONCURRENCY"  # how many workers uvicorn starts, where nothing else says so
 
 _OURS = ("mrtr-server", "mrtr_server")
 _SERVERS = ("uvicorn", "gunicorn", "hypercorn", "granian")

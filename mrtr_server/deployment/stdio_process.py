@@ -19,10 +19,7 @@ _HINT = "Waiting for an MCP client on standard input: clients start this command
 
 
 def run_stdio(parts: ServerParts, user: Any, scopes: frozenset[str]) -> None:
-    """Serve the client that started this process, until it closes standard input.
-
-    `user` is on whose behalf the client sends, as Starlette's `request.user`. Raises `SetupError`.
-    """
+    """Serve the client that started this process, until it closes standard input, on behalf of `user`."""
     streams = take_standard_streams()
     if os.isatty(streams.input):
         print(_HINT, file=sys.stderr)
@@ -45,10 +42,7 @@ async def serve_stdio(
 
 @contextmanager
 def _on_signals(shutdown: ShutdownDeadline, end: Callable[[], None]) -> Iterator[None]:
-    """Begin the shutdown at a signal, and call a function on this event loop at each; the third ends the process.
-
-    It works on every platform, unlike the handlers of an event loop.
-    """
+    """Begin the shutdown at a signal, and call a function on this event loop at each; the third ends the process."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -64,6 +58,7 @@ def _on_signals(shutdown: ShutdownDeadline, end: Callable[[], None]) -> Iterator
         shutdown.begin()  # here, since the event loop may be blocked
         loop.call_soon_threadsafe(end)
 
+    # These work on every platform, unlike the handlers of an event loop.
     before = {number: signal.signal(number, handle) for number in numbers}
     try:
         yield

@@ -18,26 +18,11 @@ from ..storage.rows import Waiting
 from ..storage.watched import WatchedStore
 from ..tally import Tally
 from ..tasks.worker import Worker
+from ..telemetry import names
 from ..telemetry.call_kinds import Offered
 from ..telemetry.calls import CallTelemetry
 from ..telemetry.choice import choose
 from ..telemetry.meters import Gauges, Histogram, Meters, StoreMeasures, Values, measure_lag
-from ..telemetry.names import (
-    CLOCK,
-    CONNECTION_WAIT,
-    DRAINING,
-    IN_FLIGHT,
-    INFO,
-    LAG,
-    MOST,
-    NOTICES_AWAY,
-    OLDEST,
-    QUEUE,
-    STORE_AWAY,
-    UNRECORDED,
-    USED,
-    WAITING,
-)
 from ..transport.routing import Metadata, MetricsPage
 from .settings import Settings
 
@@ -56,8 +41,6 @@ class _Names:
 
 
 class ServerTelemetry:
-    """Connects a server with what measures it, in one place."""
-
     def __init__(
         self,
         settings: Settings[Any],
@@ -88,10 +71,7 @@ class ServerTelemetry:
         self._gauges = Gauges(tally, self._read)
 
     def start(self) -> None:
-        """Begin to measure on this event loop, if the settings, the process or its log want that.
-
-        The log does where lines of the level INFO are not dropped.
-        """
+        """Begin to measure on this event loop, if the settings, the process, or a log of level INFO want that."""
         if self._calls is None:
             self._measure_calls()
         else:
@@ -99,7 +79,6 @@ class ServerTelemetry:
 
     @property
     def around(self) -> Sequence[Middleware]:
-        """What is around calls and rounds of tasks: nothing before `start`, and where nobody wants to know of them."""
         return () if self._calls is None else (self._calls.middleware,)
 
     def _measure_calls(self) -> None:
@@ -124,7 +103,7 @@ class ServerTelemetry:
 
     def _measure_lag(self) -> None:
         if self._meters:
-            measure_lag(Histogram(LAG, self._meters).of())
+            measure_lag(Histogram(names.LAG, self._meters).of())
 
     def _read(self) -> Mapping[str, Values]:
         vitals, settings = self._vitals.latest, self._settings
@@ -133,26 +112,25 @@ class ServerTelemetry:
             totals["tasks"] = self._worker.running, most
         waiting = {tool: vitals.waiting.get(tool, Waiting()) for tool in tuple(self._registry.tasks)}
         alone: Mapping[str, float] = {
-            IN_FLIGHT.name: 0 if self._calls is None else self._calls.in_flight,
-            QUEUE.name: self._admission.waiting,
-            DRAINING.name: int(self._admission.draining),
-            STORE_AWAY.name: int(self._store.is_away),
-            NOTICES_AWAY.name: int(vitals.notices_away),
-            CONNECTION_WAIT.name: vitals.connection_wait,
-            CLOCK.name: vitals.clock_difference,
-            UNRECORDED.name: sum(each.unrecorded for each in self._redeemers),
+            names.IN_FLIGHT.name: 0 if self._calls is None else self._calls.in_flight,
+            names.QUEUE.name: self._admission.waiting,
+            names.DRAINING.name: int(self._admission.draining),
+            names.STORE_AWAY.name: int(self._store.is_away),
+            names.NOTICES_AWAY.name: int(vitals.notices_away),
+            names.CONNECTION_WAIT.name: vitals.connection_wait,
+            names.CLOCK.name: vitals.clock_difference,
+            names.UNRECORDED.name: sum(each.unrecorded for each in self._redeemers),
         }
         return {
             **{name: {(): value} for name, value in alone.items()},
-            USED.name: {(limit,): used for limit, (used, _) in totals.items()},
-            MOST.name: {(limit,): most for limit, (_, most) in totals.items()},
-            WAITING.name: {(tool,): each.tasks for tool, each in waiting.items()},
-            OLDEST.name: {(tool,): each.seconds for tool, each in waiting.items()},
-            INFO.name: {(__version__, settings.info.version): 1},
+            names.USED.name: {(limit,): used for limit, (used, _) in totals.items()},
+            names.MOST.name: {(limit,): most for limit, (_, most) in totals.items()},
+            names.WAITING.name: {(tool,): each.tasks for tool, each in waiting.items()},
+            names.OLDEST.name: {(tool,): each.seconds for tool, each in waiting.items()},
+            names.INFO.name: {(__version__, settings.info.version): 1},
         }
 
     def page(self, refusals: RefusalLog) -> Metadata | None:
-        """Return what shows the metrics; None where they are not shown."""
         shown = self._settings.metrics
         if shown is None:
             return None

@@ -15,6 +15,13 @@ from ..concurrency.threads import Threads
 from ..crypto.codec import SealedCodec
 from ..crypto.keys import OUTCOME, KeyRing
 from ..crypto.place_codec import Cursors, PlaceCodec
+from ..extensions.apps import AppExtension
+from ..extensions.extension import Extensions
+from ..extensions.kept_asks import KeptAsks
+from ..extensions.once import OnceForPages
+from ..extensions.questions import QuestionPage
+from ..extensions.skills import SkillExtension
+from ..extensions.tasks import TaskExtension
 from ..flow.admission import Admission
 from ..flow.authorization import Authorizer
 from ..flow.handler import Handler
@@ -33,10 +40,9 @@ from ..methods.dispatcher import Dispatcher
 from ..methods.failures import ErrorReporter
 from ..methods.hooked_calls import HookedCalls
 from ..methods.middleware import Middleware, everywhere
-from ..methods.prompts_and_resources import Completions, Prompts, Resources, Rounds
+from ..methods.prompts_and_resources import Completions, PromptsAndResources
 from ..methods.sessions import SessionRequests
 from ..methods.subscriptions import Subscriptions
-from ..methods.tasks import TaskRequests
 from ..methods.tools import BackgroundTools, Tools
 from ..protocol.content import icon_entries
 from ..protocol.messages import JSON, Change
@@ -44,7 +50,6 @@ from ..protocol.served_dialects import ServedDialects
 from ..registration.offering import Opening
 from ..registration.registry import Registry
 from ..storage.health import VitalsWatch, written
-from ..storage.pubsub import Fanout
 from ..storage.quotas import Quotas
 from ..tally import Tally
 from ..tasks.records import TaskRecords
@@ -55,6 +60,7 @@ from ..transport.callback_pages import CallbackPages
 from ..transport.endpoint import Endpoint
 from ..transport.gate import build_middleware_stack, check_origins, share_with_origins
 from ..transport.routing import Metadata, Probes, Router
+from ..transport.server_card import ServerCard
 from ..transport.stdio import StdioServer
 from .environment import warn_of_unknown_variables, with_environment
 from .lifecycle import Lifecycle
@@ -64,8 +70,6 @@ from .telemetry import ServerTelemetry
 
 
 class ServerParts:
-    """The parts of a server that outlive a request."""
-
     def __init__(
         self, settings: Settings[Any], registry: Registry, server: ASGIApp, clock: Callable[[], float]
     ) -> None:
@@ -74,128 +78,141 @@ class ServerParts:
         audience, path = settings.audience or settings.name, settings.path.rstrip("/")
         self.registry = registry
         self.clock = clock
-        self.threads = Threads(limits.threads)
-        self.tally = Tally()
-        self.shared = SharedResources(
-            settings.name, settings.keys, settings.store, limits.lease_seconds, clock, self.tally
+        self.threads = threads = Threads(limits.threads)
+        self.tally = tally = Tally()
+        self.shared = shared = SharedResources(
+            settings.name, settings.keys, settings.store, limits.lease_seconds, clock, tally
         )
-        self.limits = limits = with_room(limits, self.shared.store.default_room)
+        store = shared.watched
+        self.limits = limits = with_room(limits, shared.store.default_room)
         warn_of_unknown_variables()
         if wrong is not None:
-            self.shared.refuse(wrong)
-        ring = self.shared.ring
+            shared.refuse(wrong)
+        ring = shared.ring
+        # The settings, with the keys that the server made for itself if it was given none.
         self.settings = replace(settings, keys=ring)
-        """The settings, with the keys that the server made for itself if it was given none."""
-        self.admission = Admission(limits, ShutdownDeadline(settings.shutdown.seconds))
-        self.rates = RateLimiter(settings.rate_limits, audience, clock)
+        self.admission = admission = Admission(limits, ShutdownDeadline(settings.shutdown.seconds))
+        self.rates = rates = RateLimiter(settings.rate_limits, audience, clock)
         if any(tool.rate is not None for tool in registry.tools.values()):  # of a server that this one replaces
-            self.rates.turn_on()
-        self.fanout: Fanout = self.shared.store.fanout()
+            rates.turn_on()
+        self.fanout = fanout = shared.store.fanout()
         home = registry.home
-        self.lifespans = Lifespans()
+        self.lifespans = lifespans = Lifespans()
         own = [] if settings.lifespan is None else [Opening(home, settings.lifespan, server)]
         for opening in (*own, *registry.openings):
-            self.lifespans.add(opening.home, partial(_enter, opening, home))
-        base, refusals = BaseUrl(settings.base_url), RefusalLog(tally=self.tally)
-        self.callbacks = Callbacks(
+            lifespans.add(opening.home, partial(_enter, opening, home))
+        base, refusals = BaseUrl(settings.base_url), RefusalLog(tally=tally)
+        self.callbacks = callbacks = Callbacks(
             registry.callbacks,
             ring,
-            self.shared.watched,
+            store,
             audience=audience,
             base=base,
             identifies=settings.identify is not None,
-            fanout=self.fanout,
+            fanout=fanout,
             limits=limits,
-            on_drain=self.admission.on_drain,
+            on_drain=admission.on_drain,
             clock=clock,
         )
         quotas = Quotas(ring, limits)
-        self.redeemer = Redeemer(
-            self.shared.watched, PlaceCodec(ring, OUTCOME), quotas, lease=limits.lease_seconds, clock=clock
+        self.redeemer = redeemer = Redeemer(
+            store, PlaceCodec(ring, OUTCOME), quotas, lease=limits.lease_seconds, clock=clock
         )
         states = States(
             settings.codec or SealedCodec(ring),
             limits,
             audience=audience,
-            require_shared_store=self.shared.require_shared_store,
-            unanswered=UnansweredAsks(limits, self.rates, clock),
+            require_shared_store=shared.require_shared_store,
+            unanswered=UnansweredAsks(limits, rates, clock),
             clock=clock,
             keeps_plain=settings.codec is None,  # another codec may keep what our keys do not
         )
-        rounds = RoundService(
-            states, self.redeemer, self.threads, limits, self.admission, self.callbacks, self.rates, self.lifespans
-        )
-        errors, authorizer = ErrorReporter(debug=settings.debug), Authorizer(settings.authorize, self.threads)
-        records = TaskRecords(
-            self.shared.watched, ring, self.fanout, limits, audience=audience, clock=clock, tally=self.tally
-        )
+        rounds = RoundService(states, redeemer, threads, limits, admission, callbacks, rates, lifespans)
+        errors, authorizer = ErrorReporter(debug=settings.debug), Authorizer(settings.authorize, threads)
+        records = TaskRecords(store, ring, fanout, limits, audience=audience, clock=clock, tally=tally)
         background = BackgroundTools(registry, rounds, errors, authorizer)
-        self.worker = Worker(records, background, self.admission, starts_by_itself=settings.run_tasks)
-        self.tasks = Tasks(records, self.fanout, self.admission, self.worker)
-        prompt_and_resource_rounds = Rounds(rounds, errors)
+        self.worker = worker = Worker(records, background, admission, starts_by_itself=settings.run_tasks)
+        self.tasks = tasks = Tasks(records, fanout, admission, worker)
         cache = lists.cache or ("private" if settings.auth is not None else "public")
         live = LiveParts(
-            ring,
-            audience,
-            self.shared.watched,
-            self.fanout,
-            quotas,
-            limits,
-            self.admission,
-            clock,
-            is_shared=self.shared.reaches_all_workers,
+            ring, audience, store, fanout, quotas, limits, admission, clock, is_shared=shared.reaches_all_workers
         )
-        discoverer = Discoverer(registry, instructions=settings.instructions, ttl=lists.cache_seconds, scope=cache)
+        cursors, has_tasks = Cursors(ring), partial(attrgetter("has_tasks"), registry)
+        in_page = settings.apps.question
+        question = QuestionPage(
+            registry,
+            KeptAsks(ring, audience, self.shared.watched, quotas, clock),
+            self.shared.store.shared if in_page is None else in_page,
+            self.rates.admit_other,
+        )
+        once = OnceForPages(registry, self.redeemer, audience, limits.state_seconds, clock, self.rates.admit_other)
+        self.extensions = extensions = Extensions(
+            [
+                TaskExtension(has_tasks, self.tasks, errors, cursors, lists.page_size),
+                AppExtension(registry, question, once),
+                SkillExtension(registry, authorizer, cursors, lists.page_size, lists.cache_seconds, cache),
+            ],
+            lambda: {**registry.extensions, **cast(JSON, self.settings.extensions or {})},
+        )
+        discoverer = Discoverer(
+            registry, extensions.settings, instructions=settings.instructions, ttl=lists.cache_seconds, scope=cache
+        )
         subscriptions = Subscriptions(
-            registry, self.tasks, self.fanout, errors, authorizer, limits, live.held_bytes, discoverer.offers
+            registry, tasks, fanout, errors, authorizer, limits, live.held_bytes, discoverer.offers
         )
-        cursors = Cursors(ring)
         dispatcher = Dispatcher(
-            Tools(registry, rounds, self.tasks, errors, authorizer, self.rates),
-            Prompts(registry, prompt_and_resource_rounds, authorizer),
-            Resources(registry, prompt_and_resource_rounds, authorizer),
+            Tools(registry, rounds, tasks, errors, authorizer, rates),
+            PromptsAndResources(registry, rounds, errors, authorizer),
             ListRequests(
-                registry, authorizer, cursors, page_size=lists.page_size, ttl=lists.cache_seconds, scope=cache
+                registry,
+                authorizer,
+                cursors,
+                extensions.shaping,
+                page_size=lists.page_size,
+                ttl=lists.cache_seconds,
+                scope=cache,
             ),
-            Completions(registry, self.threads, errors, authorizer),
+            Completions(registry, threads, errors, authorizer),
             discoverer,
             subscriptions,
-            TaskRequests(self.tasks, errors, cursors, lists.page_size),
-            SessionRequests(registry, live.states, subscriptions, self.tasks, errors, authorizer),
-            self.rates,
+            SessionRequests(registry, live.states, subscriptions, tasks, errors, authorizer),
+            extensions.methods,
+            rates,
         )
-        self._hooks = HookedCalls(registry, self.lifespans, self.threads, errors)
+        self._hooks = HookedCalls(registry, lifespans, threads, errors)
         self._dispatcher, self._background = dispatcher, background
-        redeemers = (self.redeemer, live.redeemer)
-        vitals = VitalsWatch(settings.name, self.shared.watched, limits, lambda: list(registry.tasks))
-        self.shared.watched.watch(vitals)
-        self.telemetry = ServerTelemetry(
+        redeemers = (redeemer, live.redeemer)
+        vitals = VitalsWatch(settings.name, store, limits, lambda: list(registry.tasks))
+        store.watch(vitals)
+        self.telemetry = telemetry = ServerTelemetry(
             settings,
             clock,
-            self.tally,
+            tally,
             registry,
             quotas,
-            self.admission,
-            self.shared.watched,
+            admission,
+            store,
             vitals,
-            (live.held_streams, live.held_bytes, subscriptions.places, self.tasks.waits),
-            self.worker,
+            (live.held_streams, live.held_bytes, subscriptions.places, tasks.waits),
+            worker,
             redeemers,
         )
         metadata = _resource_metadata(settings, info, path)
         challenges = Challenges(metadata, settings.scopes)
+        self.implementation = implementation = _implementation(settings.name, info)
         dialects = ServedDialects(
             settings.dialects,
-            _implementation(settings.name, info),
+            implementation,
             registry.task_support,
-            partial(attrgetter("has_tasks"), registry),
+            has_tasks,
             registry.output_schema,
             live.sessions,
             registry.is_single_use,
+            extensions.needs,
         )
-        calls = LiveCalls(dispatcher.dispatch, live, self.tasks)
-        self.stdio = partial(StdioServer, dispatcher, dialects, calls, live, limits, self.admission.shutdown, refusals)
-        """Makes what serves the client that started this process."""
+        calls = LiveCalls(dispatcher.dispatch, live, tasks)
+        # Makes what serves the client that started this process.
+        self.stdio = partial(StdioServer, dispatcher, dialects, calls, live, limits, admission.shutdown, refusals)
         origins = check_origins(settings.origins)
         endpoint = Endpoint(
             dispatcher,
@@ -203,7 +220,7 @@ class ServerParts:
             calls,
             live,
             limits,
-            self.admission,
+            admission,
             origins=origins,
             allowed_hosts=settings.allowed_hosts,
             challenges=challenges,
@@ -212,8 +229,8 @@ class ServerParts:
         self.dialects = dialects
         pages = CallbackPages(
             registry.callbacks,
-            self.callbacks,
-            self.threads,
+            callbacks,
+            threads,
             base,
             identify=settings.identify,
             body_bytes=limits.body_bytes,
@@ -241,10 +258,16 @@ class ServerParts:
         if metadata is not None:
             self.resource_metadata = build_middleware_stack(metadata, middleware, refusals)
             public = Metadata(metadata.claims, self.resource_metadata)
+        self.card: ServerCard | None = None
+        """What a server with a name for all the world says of itself before anybody connects."""
+        cards = []
+        if info.name is not None and settings.base_url is not None:
+            self.card = ServerCard(path, settings.base_url, implementation, dialects.versions)
+            cards.append(Metadata(self.card.claims, build_middleware_stack(self.card, middleware, refusals)))
         probes = Probes(
             path,
             self._why_not_ready,
-            self.shared.is_usable,
+            shared.is_usable,
             partial(_waiting_tasks, settings, registry, vitals),
             needs_store=settings.shutdown.ready_needs_store,
         )
@@ -256,18 +279,17 @@ class ServerParts:
             callbacks=registry.callbacks,
             metadata=public,
             probes=probes,
-            metrics=self.telemetry.page(refusals),
-            docs=docs,
+            documents=[*cards, *(each for each in (telemetry.page(refusals), docs) if each is not None)],
         )
         self.lifecycle = Lifecycle(
             settings.name,
-            self.lifespans.run,
-            self.shared,
-            self.threads,
-            self.admission,
+            lifespans.run,
+            shared,
+            threads,
+            admission,
             redeemers,
-            self.worker,
-            self.rates,
+            worker,
+            rates,
             observe=self.observe,
             page=self.page if settings.debug else "",
             lame_duck=settings.shutdown.lame_duck_seconds,
@@ -277,24 +299,23 @@ class ServerParts:
     # What happens in the registry; see `Serving`
 
     def notify(self, change: Change) -> None:
-        """Notify clients of a change, if the server runs."""
+        if len(self.extensions.around) != self._extended:  # a tool has come that an extension serves in its own way
+            self._compose()
         if self.lifecycle.hears_sigterm or self.lifecycle.is_running:
             self.fanout.publish(change)
 
-    def prepare(self, handler: Handler, rate: object) -> None:
-        """Prepare to serve a handler. Raises `SetupError` if the server can't."""
+    def prepare(self, handler: Handler, rate: object = None) -> None:
         if handler.task is not None:
             self.shared.runs_tasks(handler.name, run_tasks=self.settings.run_tasks)
         if handler.single_use or handler.declares_confirmation:
-            # One that `confirm=` made single-use has no need of a shared store.
-            self.shared.require_shared_store(handler.name, needed=handler.single_use and not handler.confirms)
+            self.shared.require_shared_store(handler.name, needed=handler.needs_store)
         if rate is not None:
             self.rates.turn_on()
 
     def add_lifespan(self, opening: Opening) -> None:
         """Enter the `lifespan=` of an application that is included, at the next start or before the next call."""
         self.lifespans.add(opening.home, partial(_enter, opening, self.registry.home))
-        self.call_hooks()
+        self._compose()
 
     def restart_lifespan(self, home: Home) -> None:
         """Leave the `lifespan=` of an application, and enter it before the next call: a test has overridden it."""
@@ -305,26 +326,23 @@ class ServerParts:
         self._compose()
 
     def observe(self) -> None:
-        """Serve calls within all that wants to know of them, from the start on."""
         self.telemetry.start()
         self._everywhere = tuple(everywhere)
         self._compose()
 
     def _compose(self) -> None:
         """Put the middlewares around methods and rounds of tasks, the outermost first."""
-        around = [*self._everywhere, *self.telemetry.around]
-        hooks = [self._hooks.around] if self.lifespans.known or any(map(_has_hooks, self.registry.homes())) else []
-        self._dispatcher.serve_within([*self._around_calls, *around, *hooks])
+        around, extensions = [*self._everywhere, *self.telemetry.around], self.extensions.around
+        self._extended = len(extensions)
+        has_hooks = self.lifespans.known or any(home.has_hooks for home in self.registry.homes())
+        hooks = [self._hooks.around] if has_hooks else []
+        self._dispatcher.serve_within([*self._around_calls, *extensions, *around, *hooks])
         self._background.serve_within([*around, *self._around_tasks, *hooks])
 
     def _why_not_ready(self) -> str:
         if self.shared.refusal:
             return "not set up"
         return "draining" if self.admission.draining else ""
-
-
-def _has_hooks(home: Home) -> bool:
-    return home.has_hooks
 
 
 def _enter(opening: Opening, home: Home) -> AbstractAsyncContextManager[Any]:
@@ -336,10 +354,7 @@ def _enter(opening: Opening, home: Home) -> AbstractAsyncContextManager[Any]:
 
 
 async def _waiting_tasks(settings: Settings[Any], registry: Registry, vitals: VitalsWatch) -> JSON | None:
-    """Return what anybody may know of the tasks that wait; None where there are none.
-
-    A tool is named only where nothing could hide it from anybody.
-    """
+    """Return what anybody may know of the tasks that wait; a tool is named only where nothing could hide it."""
     waiting = (await vitals.look()).waiting if registry.tasks else {}
     if not any(each.tasks for each in waiting.values()):
         return None
@@ -353,9 +368,8 @@ async def _waiting_tasks(settings: Settings[Any], registry: Registry, vitals: Vi
 
 
 def _implementation(name: str, info: ServerInfo) -> JSON:
-    """Return what the server says of itself, in the shape of `Implementation`."""
     fields = {
-        "name": name,
+        "name": info.name or name,
         "version": info.version,
         "title": info.title,
         "description": info.description,
@@ -366,7 +380,6 @@ def _implementation(name: str, info: ServerInfo) -> JSON:
 
 
 def _resource_metadata(settings: Settings[Any], info: ServerInfo, path: str) -> ResourceMetadata | None:
-    """Return the metadata of the protected resource; None where the backend names no authorization server."""
     servers = getattr(settings.auth, "authorization_servers", ())
     if not servers:
         return None
@@ -384,10 +397,7 @@ def _resource_metadata(settings: Settings[Any], info: ServerInfo, path: str) -> 
 def _with_page(
     settings: Settings[Any], path: str, ring: KeyRing, endpoint: ASGIApp, refusals: RefusalLog
 ) -> tuple[ASGIApp, Metadata, str, Sequence[Middleware]]:
-    """Return the endpoint as the page for people needs it, the page, its path, and what is around rounds of tasks.
-
-    The path has its token if it has one.
-    """
+    """Return the endpoint with its page, the page, its path with its token, and what is around rounds of tasks."""
     from ..dev.page import Page, RoundReports, TaskRounds, address_of, token_of  # only where there is one
 
     tasks, token = None, ""

@@ -3,23 +3,22 @@
 import linecache
 import logging
 import logging.config
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from contextvars import ContextVar
-from typing import Any
 
 from pydantic_core import from_json
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from ..documentation import help_for
 from ..logs.failures import AuthorsFirst
-from ..logs.formats import PlainText, plain
+from ..logs.formats import PlainText, fields_of, plain
 from ..logs.refusals import SERVERS, bound_lines_of
 from ..methods.middleware import Came, Middleware, watch
 from ..protocol.messages import Call, Outlet
 from .effects import EffectWatch, shown_path
-from .rounds import RoundLines, SeenAnswers, SeenRound, SourceLine, Terminal, current_round, short
+from .rounds import RoundLines, SeenAnswers, SeenRound, SourceLine, Terminal, current_round, plural, short
 
-_UNASKED = ("/favicon.ico", "/apple-touch-icon.png", "/.well-known/")
-"""Where browsers and clients look by themselves."""
+_UNASKED = ("/favicon.ico", "/apple-touch-icon.png", "/.well-known/")  # where browsers and clients look by themselves
 
 _LONGEST_REASON = 120
 _FIRST_ERROR = 400
@@ -28,9 +27,6 @@ reached: ContextVar[list[bool] | None] = ContextVar("mrtr_server_reached", defau
 """Takes an entry once the request that the code serves has a line of its own."""
 
 _INDENT = " " * 21
-
-_PAGE = "https://mrtr-server.github.io/mrtr_server/dev/"
-"""What there is to know of effects; the package has no pages in it."""
 
 _LEVEL_STYLES: Mapping[int, tuple[str, ...]] = {
     logging.WARNING: ("yellow",),
@@ -50,7 +46,6 @@ class RefusedRequests:
         self._terminal = terminal
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one ASGI connection."""
         if scope["type"] != "http" or scope["path"].startswith(_UNASKED):
             await self._app(scope, receive, send)
             return
@@ -85,8 +80,6 @@ def _reason(body: bytes) -> str:
 
 
 class Console:
-    """Shows each round to the author, and each request that is refused."""
-
     def __init__(self, terminal: Terminal, effects: EffectWatch) -> None:
         self._terminal = terminal
         self._effects = effects
@@ -96,7 +89,6 @@ class Console:
 
     @property
     def middleware(self) -> Middleware:
-        """What watches calls and rounds of tasks."""
         return watch(self._begin, self._end)
 
     def _begin(self, call: Call, outlet: Outlet) -> SeenRound:
@@ -107,7 +99,6 @@ class Console:
         return seen
 
     def _end(self, call: Call, outlet: Outlet, seen: SeenRound, came: Came) -> None:
-        """Write the line of what has ended, and which of its effects will be repeated."""
         current_round.set(None)  # no token: a round that is abandoned ends in another context
         seen.came = came
         self._answers.end(seen, outlet)
@@ -129,30 +120,27 @@ class Console:
         if not self._hinted:
             self._hinted = True
             lines.append(f"{_INDENT}Put it into a function, and that into a step: await ctx.step(function, ...). See")
-            lines.append(f"{_INDENT}{_PAGE}")
+            lines.append(f"{_INDENT}{help_for(lines[0])}")
         self._terminal.write("\n".join(lines))
 
 
 class _Formatter(logging.Formatter):
-    """Formats a record as a line with the time and the level, and its traceback below."""
-
     def __init__(self, terminal: Terminal) -> None:
         super().__init__()
         self._terminal = terminal
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line, and the lines of an exception below it."""
         text = super().format(record)
         name = "" if record.name in ("mrtr_server", "root", "uvicorn.error") else f"{record.name}: "
         head = self._terminal.head(record.levelname.lower(), *_LEVEL_STYLES.get(record.levelno, ("dim",)))
-        return f"{head} {name}{text}"
+        address = fields_of(record).get("help", "")
+        return f"{head} {name}{text}" + (f"\n{_INDENT}See {address}" if address and address not in text else "")
 
 
 class _Reasons(logging.Filter):
     """Notes in the round in which an exception is logged what it was."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Note the exception of a record. Every record passes."""
         seen = current_round.get()
         if seen is not None and record.exc_info and record.exc_info[1] is not None:
             error = record.exc_info[1]
@@ -161,10 +149,6 @@ class _Reasons(logging.Filter):
 
 
 def configure_log(terminal: Terminal, level: str, *, full_tracebacks: bool) -> None:
-    """Send what is logged to the terminal.
-
-    `full_tracebacks`: whether tracebacks have all of their calls, not only the author's.
-    """
     handler = logging.StreamHandler()
     handler.setFormatter(_Formatter(terminal))
     handler.addFilter(_Reasons())
@@ -185,11 +169,5 @@ def configure_log(terminal: Terminal, level: str, *, full_tracebacks: bool) -> N
     bound_lines_of(*SERVERS, exceptions=False)  # an author wants to see each of those
 
 
-def plural(count: int, what: str) -> str:
-    """Return a number of things, in words."""
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"
-
-
-def list_counts(counts: Mapping[str, Collection[Any]]) -> str:
-    """Return how many there are of each kind, without those of which there are none."""
-    return ", ".join(plural(len(found), what) for what, found in counts.items() if found) or "nothing registered yet"
+def list_counts(counts: Mapping[str, int]) -> str:
+    return ", ".join(plural(count, what) for what, count in counts.items() if count) or "nothing registered yet"

@@ -28,14 +28,12 @@ _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _NO_FILES = ("/dev/", "/proc/", os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), ""))
 """Where no effect is: devices, and what libraries keep to be faster the next time."""
 
-_NAMES = 53
-"""The port of name servers."""
+_NAMES = 53  # the port of name servers
 
 _SAFE = (b"GET ", b"HEAD ", b"OPTIONS ")
 _LONGEST_NAME = 60
 
-Describe = Callable[..., str]
-"""Returns what an event announces; empty if that is no effect."""
+Describe = Callable[..., str]  # what an event announces; empty if that is no effect
 
 _WRITES_ROWS = re.compile(
     r"\s*(?:(?P<verb>INSERT|UPDATE|DELETE|REPLACE|MERGE|TRUNCATE|CREATE|ALTER|DROP)\b"
@@ -129,7 +127,6 @@ def _address(address: Any) -> str:
 
 
 def describe_statement(statement: str) -> str:
-    """Return what a statement of SQL does to a database; empty if it only reads."""
     found = _WRITES_ROWS.match(statement)
     if found is None:
         return ""
@@ -160,12 +157,8 @@ DESCRIBED: Mapping[str, Describe] = {
 
 
 class _Stack(NamedTuple):
-    """What a stack says of an effect."""
-
-    source: SourceLine | None
-    """The author's line that led to it; None if there is none."""
-    is_theirs: bool = True
-    """Whether it is the effect of a handler at all, as far as can be seen."""
+    source: SourceLine | None  # the author's line that led to it
+    is_theirs: bool = True  # whether it is the effect of a handler, as far as can be seen
 
 
 class EffectWatch:
@@ -198,7 +191,6 @@ class EffectWatch:
             setattr(module, "connect", connect_and_listen)  # noqa: B010  it is a function to type checkers
 
     def begin(self, seen: SeenRound) -> None:
-        """Note that a round begins, in the asyncio task that serves it."""
         self._listen_to_sqlalchemy()
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
         if task is not None:
@@ -218,14 +210,10 @@ class EffectWatch:
         """Note an audit event. It never raises, since that would forbid what the event announces."""
         # An event of another shape, a stack that changes meanwhile, or the end of the interpreter.
         with suppress(Exception):
-            self._on_audit_event(event, args)
-
-    def _on_audit_event(self, event: str, args: tuple[Any, ...]) -> None:
-        if (describe := DESCRIBED.get(event)) is not None:
-            self._note(lambda: describe(*args), _NO_HANDLERS)
+            if (describe := DESCRIBED.get(event)) is not None:
+                self._note(lambda: describe(*args), _NO_HANDLERS)
 
     def on_statement(self, statement: str) -> None:
-        """Note a statement of SQL that is about to run."""
         with suppress(Exception):
             self._note(lambda: describe_statement(statement), _NO_WRITERS)
 
@@ -329,6 +317,5 @@ def _awaited(coroutine: Any) -> Iterator[FrameType]:
 
 
 def shown_path(file: str) -> str:
-    """Return the path of a file from the working directory, where it is below that; otherwise as it is."""
     relative = os.path.relpath(file)
     return file if relative.startswith(os.pardir) else relative

@@ -19,13 +19,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from ..addresses import is_loopback_address, is_loopback_host
 from ..crypto.keys import KeyRing
 from ..errors import InvalidRequestState
-from ..flow.inspection import describe_journal, inspect_state
+from ..flow.states import describe_journal, inspect_state
 from ..methods.middleware import Came, Middleware, watch
 from ..protocol.callers import RecordedUser
 from ..protocol.messages import JSON, Call, Outlet
 from ..protocol.trace import HEARD, Event
 from ..tasks.task_run import TaskRun
-from ..transport.connection import respond
+from ..transport.connection import respond, send_content
+from . import sandbox
 
 # Which requests come from the page itself
 
@@ -45,8 +46,7 @@ _FORWARDED = frozenset(
 """Headers that proxies and tunnels add: a request with one may come from anywhere, whatever address it has."""
 
 
-TOKEN = b"mrtr-page-token"
-"""The header in which the page sends its token."""
+TOKEN = b"mrtr-page-token"  # the header in which the page sends its token
 
 _TOKEN_BYTES = 24
 _WITHOUT = "It lacks the token of the page, which the server printed with the address of the page when it started."
@@ -66,8 +66,6 @@ def why_not_page(scope: Scope, token: str, *, reads: bool = False) -> str:
     """Return why a request can't be from the page of somebody who was given its token; empty if it is.
 
     Any program of this machine can send what a browser sends. Its token it can't know.
-
-    `reads`: as for `why_not_local`.
     """
     if why_not := why_not_local(scope, reads=reads):
         return why_not
@@ -79,10 +77,9 @@ def why_not_local(scope: Scope, *, reads: bool = False) -> str:
     """Return why a request can't be from the page in a browser of this machine; empty if it is.
 
     The address of the client must be loopback. `Host` must be, too, so that no name of somebody else's can point here
-    (DNS rebinding). `Origin` must be that of the page, so that no other page can send it, not even one of another port.
-    No proxy may have sent it on, since then its address says nothing.
-
-    `reads`: whether it only reads. A browser sends no `Origin` with a GET of the same origin.
+    (DNS rebinding). `Origin` must be that of the page, so that no other page can send it, not even one of another port;
+    it may be absent where a request only `reads`, since browsers send none then. No proxy may have sent it on, since
+    then its address says nothing.
     """
     client = scope.get("client")
     headers: Iterable[tuple[bytes, bytes]] = scope["headers"]
@@ -109,26 +106,19 @@ MARK = b"mrtr-page"
 
 WHO = b"who"
 
-USER = b"mrtr-page-user"
-"""The header that names the user on whose behalf a request is, on a server that authenticates nobody."""
+USER = b"mrtr-page-user"  # the user on whose behalf a request is, on a server that authenticates nobody
 
-REPORT = b"mrtr-round"
-"""The header of a reply that has the report; in a stream, a comment at its end."""
+REPORT = b"mrtr-round"  # of a reply, with the report; in a stream, a comment at its end
 
-LONGEST_USER = 64
-"""How long the name of a user may be, in characters."""
+LONGEST_USER = 64  # characters
 
-LONGEST_REPORT = 4096
-"""How long a report may be in a header, in bytes."""
+LONGEST_REPORT = 4096  # bytes, in a header
 
-LONGEST_NAME = 80
-"""How much of a step's name is reported, in characters."""
+LONGEST_NAME = 80  # characters of a step's name
 
-MOST_TASKS = 64
-"""How many tasks are remembered: the last ones."""
+MOST_TASKS = 64  # that are remembered, the last ones
 
-MOST_ROUNDS = 20
-"""How many rounds of a task are remembered: the last ones."""
+MOST_ROUNDS = 20  # of a task that are remembered, the last ones
 
 _SHOWN: tuple[Event, ...] = ("ran", "replayed")
 
@@ -136,11 +126,9 @@ _SHOWN: tuple[Event, ...] = ("ran", "replayed")
 class RoundReports:
     """Serves the endpoint, and tells the page of the rounds that it has asked for.
 
-    It stands directly in front of the endpoint, behind everything that authenticates.
-
-    `token`: of the page, where with it the page on this machine gets the steps, and may send another user along.
-    Otherwise, as where this is empty, it gets only which of several replicas answered, by a name that says nothing of
-    the machine.
+    It stands directly in front of the endpoint, behind everything that authenticates. With the token, the page on this
+    machine gets the steps, and may send another user along. Otherwise it gets only which of several replicas answered,
+    by a name that says nothing of the machine.
     """
 
     def __init__(self, endpoint: ASGIApp, token: str) -> None:
@@ -150,7 +138,6 @@ class RoundReports:
         self._process = f"process {os.getpid()} on {socket.gethostname()}"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request."""
         wanted = {name: value for name, value in scope["headers"] if name in (MARK, USER)}
         if wanted.get(MARK) == WHO and USER not in wanted:
             await self._endpoint(scope, receive, _Report({"process": self._replica}, send).send)
@@ -184,7 +171,6 @@ def _refusal(scope: Scope, token: str, user: bytes | None) -> str:
 
 
 def _hear(steps: dict[str, list[str]], event: Event, name: str) -> None:
-    """Note what happens in a round; see `HEARD`."""
     if event in steps:
         steps[event].append(name[:LONGEST_NAME])
 
@@ -225,7 +211,6 @@ class TaskRounds:
 
     @property
     def middleware(self) -> Middleware:
-        """What watches rounds of tasks."""
         return watch(self._begin, self._end)
 
     def _begin(self, call: Call, outlet: Outlet) -> JSON | None:
@@ -246,39 +231,36 @@ class TaskRounds:
             seen["held"] = describe_journal(outlet.journal, values=True)
 
     def describe(self, task: str) -> JSON:
-        """Return what a task did in this process: its `rounds`, and what its journal `held` after the last of them."""
         return self._seen.get(task, {"error": "No round of it has run in this process."})
 
 
 # The page itself
 
 
-NAME = "docs"
-"""The last part of the page's path; its first parts are those of the endpoint's."""
+NAME = "docs"  # the last part of the page's path; its first parts are those of the endpoint's
 
 _TYPES = {"html": b"text/html; charset=utf-8", "css": b"text/css; charset=utf-8", "js": b"text/javascript"}
 
-_POLICY = "; ".join(
+_POLICY = b"; ".join(
     (
-        "default-src 'none'",
-        "script-src 'self'",
-        "style-src 'self'",
-        "connect-src 'self'",
-        "img-src data:",
-        "media-src data:",
-        "base-uri 'none'",
-        "form-action 'none'",
-        "frame-ancestors 'none'",
-        "require-trusted-types-for 'script'",
-        "trusted-types 'none'",
+        b"default-src 'none'",
+        b"script-src 'self'",
+        b"style-src 'self'",
+        b"connect-src 'self'",
+        b"img-src data:",
+        b"media-src data:",
+        b"base-uri 'none'",
+        b"form-action 'none'",
+        b"frame-ancestors 'none'",
+        b"require-trusted-types-for 'script'",
+        b"trusted-types 'none'",
     )
-).encode()
+)
 """Only the page's own files run. The result of a server can be text, or an image that is part of the reply."""
 
+_EVERYWHERE = ((b"x-content-type-options", b"nosniff"), (b"referrer-policy", b"no-referrer"))
 _HEADERS = (
-    (b"content-security-policy", _POLICY),
-    (b"x-content-type-options", b"nosniff"),
-    (b"referrer-policy", b"no-referrer"),
+    *_EVERYWHERE,
     (b"cross-origin-opener-policy", b"same-origin"),
     (b"cross-origin-resource-policy", b"same-origin"),
     (b"x-frame-options", b"DENY"),
@@ -287,13 +269,7 @@ _NO_STORE = (b"cache-control", b"no-store")
 
 
 class Page:
-    """Serves the page.
-
-    `tasks`: what tasks did, where the page looks inside for requests from this machine: it opens states, and sends
-        requests as other users; None where it does not.
-    `own_codec`: whether states are sealed with a codec of the author's own, which the keys do not open.
-    `has_auth`: whether the server authenticates its callers.
-    """
+    """Serves the page. Without `tasks` it does not look inside: it opens no states, and acts for no other user."""
 
     def __init__(
         self, path: str, ring: KeyRing, tasks: TaskRounds | None, token: str, *, own_codec: bool, has_auth: bool
@@ -309,11 +285,9 @@ class Page:
         self._files = _load_files()
 
     def claims(self, path: str) -> bool:
-        """Return whether a path within the application is the page's."""
         return path == self.path or path.startswith(f"{self.path}/")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request."""
         below = scope["path"].rpartition(f"/{NAME}")[2]
         if below in ("/state", "/task"):
             await self._look_inside(below, scope, receive, send)
@@ -323,6 +297,8 @@ class Page:
             await respond(send, 308, b"", (b"location", f"../{NAME}".encode()))
         elif below == "/about":
             await respond(send, 200, to_json(self._about(scope)), _NO_STORE, *_HEADERS)
+        elif below == "/sandbox":
+            await self._send_sandbox(scope, send)
         elif (file := self._files.get(below.removeprefix("/"))) is not None:
             await _send_file(scope, send, *file)
         else:
@@ -334,10 +310,24 @@ class Page:
             why_not = why_not_page(scope, self._token, reads=True)
             wants_token = bool(why_not) and not why_not_local(scope, reads=True)
         users = why_not or ("A caller is who the token says." if self._has_auth else "")
-        return {"endpoint": self._endpoint, "inside": why_not, "users": users, "wantsToken": wants_token}
+        return {
+            "endpoint": self._endpoint,
+            "inside": why_not,
+            "users": users,
+            "wantsToken": wants_token,
+            "sandbox": _other_origin(scope),
+        }
+
+    async def _send_sandbox(self, scope: Scope, send: Send) -> None:
+        embedding = _other_origin(scope)
+        policy = sandbox.policy_for(scope["query_string"], embedding) if embedding else None
+        if policy is None:
+            await respond(send, 404, b'{"error":"Not found"}')
+            return
+        headers = ((b"content-security-policy", policy), *_EVERYWHERE, _NO_STORE)
+        await send_content(scope, send, _TYPES["html"], sandbox.document(), *headers)
 
     async def _look_inside(self, what: str, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer with what a state holds or a task did, for the page on this machine alone."""
         if self._tasks is None:
             await respond(send, 404, b'{"error":"Not found"}')
         elif scope["method"] != "POST":
@@ -363,8 +353,14 @@ class Page:
             return {"error": f"This state does not open: {error.reason}"}
 
 
-LONGEST_BODY = 1024 * 1024
-"""How long a request to open a state may be, in bytes."""
+def _other_origin(scope: Scope) -> str:
+    """Return the origin of the sandbox for pages of apps; empty but for a browser of this machine."""
+    if why_not_local(scope, reads=True):
+        return ""
+    return sandbox.origin_of_sandbox(scope.get("scheme", "http"), scope["headers"])
+
+
+LONGEST_BODY = 1024 * 1024  # bytes of a request to open a state
 
 
 async def _read(receive: Receive) -> bytes:
@@ -380,25 +376,16 @@ async def _read(receive: Receive) -> bytes:
 
 
 async def _send_file(scope: Scope, send: Send, content: bytes, kind: bytes, tag: bytes) -> None:
-    asked = dict(scope["headers"]).get(b"if-none-match", b"")
-    headers = [(b"etag", tag), (b"cache-control", b"no-cache"), *_HEADERS]
-    body = b""
-    if asked == tag:
-        status = 304
-    else:
-        status = 200
-        headers += [(b"content-type", kind), (b"content-length", b"%d" % len(content))]
-        body = content if scope["method"] == "GET" else b""
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+    policy = b"%b; frame-src %b" % (_POLICY, _other_origin(scope).encode() or b"'none'")
+    headers = ((b"cache-control", b"no-cache"), (b"content-security-policy", policy), *_HEADERS)
+    await send_content(scope, send, kind, content, *headers, tag=tag)
 
 
 def _load_files() -> dict[str, tuple[bytes, bytes, bytes]]:
-    """Return the page's files by name, each with its content type and its tag; the page itself has no name."""
     found = {}
     for file in files(__package__).joinpath("page_files").iterdir():
         kind = _TYPES.get(file.name.rpartition(".")[2])
-        if kind is not None:
+        if kind is not None and file.name != sandbox.FILE:
             content = file.read_bytes()
             name = "" if file.name == "page.html" else file.name
             found[name] = (content, kind, b'"%b"' % sha256(content).hexdigest()[:32].encode())

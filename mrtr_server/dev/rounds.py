@@ -4,6 +4,7 @@ import asyncio
 import os
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from contextvars import ContextVar
@@ -17,19 +18,8 @@ from ..flow.endings import Asking
 from ..flow.journal import CONFIRMATION, Journal
 from ..logs.formats import plain
 from ..methods.middleware import Came
-from ..protocol.messages import (
-    ASKING_METHODS,
-    JSON,
-    Acknowledged,
-    Call,
-    Complete,
-    NeedsInput,
-    Outlet,
-    Question,
-    TaskCreated,
-    action_of,
-    kind_of,
-)
+from ..protocol import messages
+from ..protocol.messages import Call, Complete, Outlet, Question
 from ..tasks.task_run import TaskRun
 from ..well_formed import write_json
 
@@ -42,10 +32,7 @@ _ELLIPSIS = "…"
 
 
 def takes_colour(environment: Mapping[str, str] = os.environ) -> bool:
-    """Return whether standard error shows colour: it is a terminal, and nobody has said no (https://no-color.org).
-
-    `environment`: where `NO_COLOR` and `TERM` are looked up.
-    """
+    """Return whether standard error shows colour: it is a terminal, and nobody has said no (https://no-color.org)."""
     return sys.stderr.isatty() and not environment.get("NO_COLOR") and environment.get("TERM") != "dumb"
 
 
@@ -56,34 +43,30 @@ class Terminal:
         self._colour = takes_colour() if colour is None else colour
 
     def style(self, text: str, *styles: str) -> str:
-        """Return a text in a colour or weight, where there is colour; otherwise as it is."""
         if not self._colour or not text:
             return text
         return f"\x1b[{';'.join(_STYLES[each] for each in styles)}m{text}\x1b[0m"
 
     def head(self, kind: str, *styles: str) -> str:
-        """Return how a line begins: with the time, and with what it is about, in a column."""
         return f"{self.style(time.strftime('%H:%M:%S'), 'dim')}  {self.style(f'{kind:9}', *styles)}"
 
     def write(self, text: str) -> None:
-        """Write a line, or several, at once, so that lines of others do not come between."""
         with suppress(OSError, ValueError):  # the terminal is gone, and requests are still served
             sys.stderr.write(f"{text}\n")
             sys.stderr.flush()
 
 
 def short(text: str, longest: int = _LONGEST) -> str:
-    """Return the beginning of a text on one line, without control characters.
-
-    `text`: what somebody else wrote.
-    `longest`: how many characters of it are returned at most.
-    """
+    """Return the beginning of a text that somebody else wrote, on one line, without control characters."""
     line = plain(" ".join(text[: longest * 4].split()))
     return line if len(line) <= longest else f"{line[: longest - 1]}{_ELLIPSIS}"
 
 
+def plural(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+
+
 def quoted(text: str) -> str:
-    """Return the beginning of a text in quotation marks; see `short`."""
     return f'"{short(text)}"'
 
 
@@ -102,8 +85,6 @@ _LONGEST_REASON = 160
 
 
 class SourceLine(NamedTuple):
-    """A line of the author's code."""
-
     file: str
     line: int
 
@@ -112,25 +93,19 @@ class SourceLine(NamedTuple):
 class SeenRound:
     """A round of a flow, or a request that has no rounds."""
 
-    call: Call
-    """The request; of a round of a task, that which it came from. Its trace says what happened."""
-    task: str = ""
-    """What the log calls the task whose round it is; empty for a request."""
+    call: Call  # of a round of a task, the request that it came from; its trace says what happened
+    task: str = ""  # what the log calls the task whose round it is; empty for a request
+    # The outcomes by key: accept, decline, cancel, answered; of confirmations yes or no.
     answered: dict[str, str] = field(default_factory=dict)
-    """The outcomes of questions, by key: `"accept"`, `"decline"`, `"cancel"` or `"answered"`; of confirmations `"yes"`
-    or `"no"`.
-    """
     came: Came | None = None
-    reason: str = ""
-    """Why its handler failed, in words; empty where the log has no exception."""
-    effects: dict[SourceLine, str] = field(default_factory=dict)
-    """Its effects outside of steps: what each is, by its source."""
+    reason: str = ""  # why its handler failed, in words; empty where the log has no exception
+    effects: dict[SourceLine, str] = field(default_factory=dict)  # outside of steps
     tasks: "WeakSet[asyncio.Task[Any]]" = field(default_factory=WeakSet)
 
     @property
     def is_round(self) -> bool:
         """Whether a handler runs in it."""
-        return bool(self.task) or self.call.method in ASKING_METHODS
+        return bool(self.task) or self.call.method in messages.ASKING_METHODS
 
     @property
     def runs_again(self) -> bool:
@@ -139,30 +114,25 @@ class SeenRound:
 
     @property
     def asked(self) -> Mapping[str, Question]:
-        """What it asks in the end, by key."""
-        return self.came.questions if isinstance(self.came, NeedsInput | Asking) else {}
+        return self.came.questions if isinstance(self.came, messages.NeedsInput | Asking) else {}
 
 
+# The round that the code runs in, where there is a console.
 current_round: ContextVar[SeenRound | None] = ContextVar("mrtr_server_seen_round", default=None)
-"""The round that the code runs in, where there is a console."""
 
 
 class SeenAnswers:
-    """Finds out what was answered in a round."""
-
     def __init__(self) -> None:
+        # The answers in the journal of each task after its last round here, by the task's reference.
         self._known: dict[str, set[tuple[str, str]]] = {}
-        """The answers that the journal of each task had after its last round here, by the task's reference."""
 
     def begin(self, call: Call, outlet: Outlet) -> SeenRound:
-        """Return a round that begins."""
         if not isinstance(outlet, TaskRun):
             return SeenRound(call)
         self._known.setdefault(outlet.row.reference, _answers_in(outlet.journal))
         return SeenRound(call, outlet.row.reference)
 
     def end(self, seen: SeenRound, outlet: Outlet) -> None:
-        """Note in a round that has ended what was answered in it."""
         call, trace = seen.call, seen.call.trace
         if isinstance(outlet, TaskRun):
             journal, known = outlet.journal, self._known.pop(seen.task)
@@ -185,10 +155,10 @@ def _answers_in(journal: Journal) -> set[tuple[str, str]]:
     return {(key, question) for key, answers in journal.answers.items() for question in answers}
 
 
-def _word(question: str, answer: JSON) -> str:
+def _word(question: str, answer: messages.JSON) -> str:
     """Return the outcome of a question, in a word. `question`: its digest; empty where it is not known."""
-    action = action_of(answer)
-    if action != "accept" or kind_of(question) != CONFIRMATION:
+    action = messages.action_of(answer)
+    if action != "accept" or messages.kind_of(question) != CONFIRMATION:
         return action
     content = answer.get("content")
     confirmed = content.get("confirm") if isinstance(content, dict) else None
@@ -198,19 +168,18 @@ def _word(question: str, answer: JSON) -> str:
 
 
 class RoundLines:
-    """Writes the line of each round that has ended."""
-
     def __init__(self, terminal: Terminal) -> None:
         self._terminal = terminal
         self._width = 12
 
     def show(self, seen: SeenRound) -> None:
-        """Write the line of a round, or of a request that was refused. Other requests have none."""
         if seen.is_round:
-            self._write(self._kind(seen), seen.call.target, self._number(seen), seen, self._events(seen))
+            number = seen.task[:8] if seen.task else f"round {seen.call.trace.rounds + 1}"
+            events = [*self._answers(seen), *self._steps(seen), self._end(seen)]
+            self._write("task" if seen.task else _KINDS[seen.call.method], seen.call.target, number, seen, events)
         elif isinstance(seen.came, Exception):
             self._write("refused", seen.call.method, "", seen, [self._failure(_reason(seen))], "red")
-        elif seen.call.method == "tasks/cancel" and isinstance(seen.came, Acknowledged):
+        elif seen.call.method == "tasks/cancel" and isinstance(seen.came, messages.Acknowledged):
             task = seen.came.task
             reference = "" if task is None else task.reference
             self._write("task", "" if task is None else task.tool, reference, seen, ["cancelled by its client"])
@@ -227,16 +196,7 @@ class RoundLines:
         )
         self._terminal.write(f"{' '.join(columns)}  {_BETWEEN.join(events)}".rstrip())
 
-    def _kind(self, seen: SeenRound) -> str:
-        return "task" if seen.task else _KINDS[seen.call.method]
-
-    def _number(self, seen: SeenRound) -> str:
-        return seen.task[:8] if seen.task else f"round {seen.call.trace.rounds + 1}"
-
     # What happened
-
-    def _events(self, seen: SeenRound) -> list[str]:
-        return [*self._answers(seen), *self._steps(seen), self._end(seen)]
 
     def _answers(self, seen: SeenRound) -> Iterator[str]:
         style = self._terminal.style
@@ -260,7 +220,7 @@ class RoundLines:
                 return f"{style('asked', 'yellow')} {asked}"
             case "completed" if isinstance(came, Complete):
                 return f"{style('result', 'green')} {_summary(came.body)}"
-            case "task" if isinstance(came, TaskCreated):
+            case "task" if isinstance(came, messages.TaskCreated):
                 return f"{style('becomes task', 'cyan')} {came.task.reference[:8]}"
             case "cancelled" | "declined" | "handed_over" as end:
                 return style(_ENDS[end], "yellow")
@@ -272,10 +232,7 @@ class RoundLines:
 
 
 def _counted(names: list[str]) -> str:
-    """Return names once each, in their order, with how often they come."""
-    counts: dict[str, int] = {}
-    for name in names:
-        counts[name] = counts.get(name, 0) + 1
+    counts = Counter(names)
     return ", ".join(short(name, _WIDEST) + (f" ×{count}" if count > 1 else "") for name, count in counts.items())
 
 
@@ -295,23 +252,18 @@ def _reason(seen: SeenRound) -> str:
 
 
 def _summary(body: dict[str, Any]) -> str:
-    """Return what a result is, in a few words."""
     if "messages" in body:
-        return _number_of(body["messages"], "message")
+        return plural(len(body["messages"]), "message")
     if "contents" in body:
-        return _number_of(body["contents"], "content")
+        return plural(len(body["contents"]), "content")
     text = _text(body)
     if text:
         return quoted(text)
     if "structuredContent" in body:
         return short(write_json(body["structuredContent"], fallback=str).decode())
-    return _number_of(body.get("content", ()), "content")
+    return plural(len(body.get("content", ())), "content")
 
 
 def _text(body: dict[str, Any]) -> str:
     texts = [part["text"] for part in body.get("content", ()) if isinstance(part, dict) and part.get("type") == "text"]
     return str(texts[0]) if texts else ""
-
-
-def _number_of(items: Any, what: str) -> str:
-    return f"1 {what}" if len(items) == 1 else f"{len(items)} {what}s"

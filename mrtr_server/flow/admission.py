@@ -3,10 +3,10 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from enum import Enum
+from functools import partial
 from typing import NamedTuple, assert_never
 
 from ..concurrency.running import running_loop
@@ -18,10 +18,9 @@ from ..protocol.messages import YieldReason
 logger = logging.getLogger("mrtr_server")
 
 CALM_SECONDS = 30.0
-"""How long no call must have been turned away before the server counts as not overloaded, in seconds."""
+"""How long no call must have been turned away before the server counts as not overloaded."""
 
 WEIGHT = 0.2
-"""How much a new observation counts beside those before it."""
 
 SPREADS = 3.0
 """How many times the mean error of the estimates is added to the estimated wait of a call. Few wait for longer."""
@@ -29,21 +28,20 @@ SPREADS = 3.0
 RESERVE = 3.0
 """While a line stands, a new call joins it only if it would be in time even after so many times its estimated wait.
 
-A line that never empties makes nothing faster, so a short one is enough. Then few of those in it are late when
-something holds the server up.
+A line that never empties makes nothing faster, so a short one is enough: few of those in it are late when something
+holds the server up.
 """
 
 STANDING = 4.0
 """For how long after a call was turned away a line counts as one that stands, in units of the longest wait."""
 
 LONGEST_RETRY = 60.0
-"""When a caller that is refused is to come again at the latest, in seconds."""
 
 OTHERS_FULL_SECONDS = 1.0
-"""How long a replica takes the others to be as full as itself, in seconds, after one of them has shed a call to it."""
+"""How long a replica takes the others to be as full as itself, after one of them has shed a call to it."""
 
 BLOCKED_SECONDS = 0.005
-"""How long no call must have ended for the event loop to be taken as blocked by one, in seconds."""
+"""How long no call must have ended for the event loop to be taken as blocked by one."""
 
 TURNS_TO_COME = 6
 """How many turns of the event loop it takes from a connection to its call."""
@@ -52,32 +50,18 @@ MOST_WAVES = 20
 """How many times a call gives way to others that have just come. Without a bound, it would never begin in a flood."""
 
 
-@dataclass(slots=True)
-class _Spell:
-    """A time in which calls are turned away: since when, when the last one was, and how many."""
-
-    since: float
-    last: float
-    calls: int = 0
-
-
 class Overload:
-    """Whether a server turns calls away for lack of room. `clock`: returns the time in seconds, from any beginning."""
-
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._spell: _Spell | None = None
+        self._since: float | None = None
+        self._last = 0.0
+        self._calls = 0
 
     def note(self, running: int, waiting: int) -> None:
-        """Note that a call is turned away: it is to continue elsewhere, or to be sent again later.
-
-        `running`: how many calls run.
-        `waiting`: how many wait for their turn.
-        """
         now = self._clock()
         self.look()
-        if self._spell is None:
-            self._spell = _Spell(now, now)
+        if self._since is None:
+            self._since, self._calls = now, 0
             logger.warning(
                 "Overloaded: %d calls run and %d wait, so new ones are handed to other replicas, or refused. Add "
                 "replicas if that lasts. Limits(max_concurrency=...) sets how many run at once. Limits(shed_above=...) "
@@ -86,63 +70,50 @@ class Overload:
                 waiting,
                 extra={"fields": {"event": "overload", "running": running, "waiting": waiting}},
             )
-        self._spell.last = now
-        self._spell.calls += 1
+        self._last = now
+        self._calls += 1
 
     def look(self) -> None:
-        """Check whether it has ended."""
-        spell = self._spell
-        if spell is not None and self._clock() - spell.last >= CALM_SECONDS:
-            self._spell = None
-            seconds = spell.last - spell.since
+        if self._since is not None and self._clock() - self._last >= CALM_SECONDS:
+            seconds = self._last - self._since
+            self._since = None
             logger.warning(
                 "Not overloaded any more, after %.0f s in which %d calls were turned away",
                 seconds,
-                spell.calls,
-                extra={"fields": {"event": "overload_over", "seconds": round(seconds, 1), "calls": spell.calls}},
+                self._calls,
+                extra={"fields": {"event": "overload_over", "seconds": round(seconds, 1), "calls": self._calls}},
             )
 
 
 class TurnEnd(Enum):
-    """How the waiting of a call ends."""
-
     RUNS = "it has its turn"
     TOO_LATE = "it has waited for too long"
     LEAVES = "it is to continue elsewhere"
 
 
 Turn = asyncio.Future[TurnEnd]
-"""What a call waits for."""
 
 
 class _WaitingCall(NamedTuple):
-    """A call in the line."""
-
     joined: float
-    """When it joined the line, by the monotonic clock."""
     until: float
-    """When it has waited for too long."""
     number: int
     """How many waited then, with it."""
     timer: asyncio.TimerHandle | None
-    """Ends its waiting; None if nothing does."""
 
 
 class WaitingLine:
-    """Calls wait here in the order in which they came.
+    """Calls wait here in the order in which they came, as long as `max_queue` and `queue_seconds` let them.
 
     A call that would hardly get its turn in time is refused at once. How long a place takes, and how far off that
     estimate is, are learned from earlier calls. A call whose turn still comes too late does not get it. As long as
     calls are turned away, fewer wait than could: so nearly all of them are in time, and the others are refused at once.
-
-    `limits`: its `max_queue` and `queue_seconds` count.
     """
 
     def __init__(self, limits: Limits) -> None:
         self._most = limits.max_queue or float("inf")
         self._seconds = limits.queue_seconds or float("inf")
         self.has_limits = limits.max_queue is not None or limits.queue_seconds is not None
-        """Whether there is an end to it."""
         self._waiting: dict[Turn, _WaitingCall] = {}
         self._pace = 0.0
         """How many seconds a place takes, about."""
@@ -151,15 +122,10 @@ class WaitingLine:
         self._stands_until = 0.0
 
     def __len__(self) -> int:
-        """Return how many wait."""
         return len(self._waiting)
 
     def refuses(self, share: int, waited: float = 0.0) -> bool:
-        """Return whether a call can't join: too many wait, or it would wait for too long.
-
-        `share`: how many times as many may wait, and as long, for such a call.
-        `waited`: how long it may have waited already, in seconds.
-        """
+        """Return whether a call can't join, of which `share` times as many as of others may wait, and as long."""
         if not self._waiting:  # or nothing would show that the line moves again
             return False
         if len(self) >= self._most * share:
@@ -174,21 +140,16 @@ class WaitingLine:
 
     @property
     def _expected(self) -> float:
-        """How long a call would wait that comes now, in seconds."""
         return (len(self) + 1) * self._pace
 
     @property
     def retry_after(self) -> float:
-        """When a call that is refused may come again, in seconds."""
         return min(max(1.0, self._expected), LONGEST_RETRY)
 
     def join(self, share: int, waited: float = 0.0) -> "Turn":
-        """Add a call to the end of the line.
+        """Add a call to the end of the line; it has to `leave` afterwards. What else ends its waiting may set `LEAVES`.
 
-        Return what it waits for. Whatever else ends the waiting may set `LEAVES`. The call has to `leave` afterwards.
-
-        `share`: how many times as long as others it may wait.
-        `waited`: how long it may have waited already, in seconds; that counts where others wait before it.
+        It may wait `share` times as long as others. What it has `waited` already counts where others wait before it.
         """
         loop = asyncio.get_running_loop()
         turn: Turn = loop.create_future()
@@ -201,13 +162,11 @@ class WaitingLine:
         return turn
 
     def leave(self, turn: "Turn") -> None:
-        """Remove a call from the line."""
         timer = self._waiting.pop(turn).timer
         if timer is not None:
             timer.cancel()
 
     def next_turn(self) -> bool:
-        """Start the next call; return False if none waits."""
         now = time.monotonic()
         for turn, call in self._waiting.items():
             if turn.done():
@@ -231,10 +190,7 @@ class WaitingLine:
 
 
 class Admission:
-    """Admits calls: all at once, unless the server is draining or has limits to enforce.
-
-    `limits`: its `max_concurrency`, `max_queue`, `queue_seconds` and `shed_above` count.
-    """
+    """Admits calls: all at once, unless the server is draining or has limits to enforce."""
 
     def __init__(self, limits: Limits, shutdown: ShutdownDeadline | None = None) -> None:
         self.shutdown = ShutdownDeadline() if shutdown is None else shutdown
@@ -255,17 +211,15 @@ class Admission:
         self._was_blocked = False
         """Whether the event loop may have been blocked since calls could last join the line."""
         self._blocked = _Blocked()
-        self._watching: set[_Watching] = set()
+        self._watching: set[partial[asyncio.Handle]] = set()
         self._overload = Overload()
 
     @property
     def is_full(self) -> bool:
-        """Whether new calls are to go elsewhere."""
         return self.draining or self._in_flight >= self._shed_above
 
     @property
     def has_no_room(self) -> bool:
-        """Whether a new call would not be admitted."""
         return self.is_full or self._is_refused(1)
 
     @property
@@ -278,7 +232,6 @@ class Admission:
 
     @property
     def waiting(self) -> int:
-        """How many calls wait for their turn."""
         return len(self._line)
 
     # Draining
@@ -287,8 +240,9 @@ class Admission:
         """Begin to drain. May be called from any thread, from a signal handler, and again."""
         self.draining = True
         self.is_open = False
-        for watching in tuple(self._watching):
-            watching.notify()
+        for notify in tuple(self._watching):
+            with suppress(RuntimeError):  # its loop has ended
+                notify()
 
     def shut_down(self) -> None:
         """Begin to drain, and to count the time that the server has for its end; as `drain`."""
@@ -296,20 +250,21 @@ class Admission:
         self.drain()
 
     def reopen(self) -> None:
-        """End the draining: the server starts again."""
         self.shutdown.reopen()
         self.draining = False
         self.is_open = self._unlimited
 
-    def on_drain(self, callback: Callable[[], object]) -> AbstractContextManager[None]:
-        """Call a function on this event loop when draining begins, for as long as the block lasts.
-
-        `callback`: what to call; at once if the server is draining already. It may be called twice.
-        """
-        watching = _Watching(self._watching, running_loop(), callback)
-        if self.draining:
-            watching.notify()
-        return watching
+    @contextmanager
+    def on_drain(self, callback: Callable[[], object]) -> Iterator[None]:
+        """Call a function on this event loop when draining begins, at once if it has, and maybe twice."""
+        notify = partial(running_loop().call_soon_threadsafe, callback)
+        self._watching.add(notify)
+        try:
+            if self.draining:
+                notify()
+            yield
+        finally:
+            self._watching.discard(notify)
 
     # Calls
 
@@ -318,10 +273,9 @@ class Admission:
     ) -> YieldReason | None:
         """Wait for the turn of a call, the first to come being the first to run.
 
-        Return None if it runs here, and then `leave` must be called when it has; otherwise why it is to be handed back.
-        Raises `Busy` if too many wait already, or it has waited for too long, and it can't continue elsewhere.
+        Return None if it runs here, and has to `leave` afterwards; otherwise why it is to be handed back, if it
+        `may_leave`. Raises `Busy` if it can't continue elsewhere, and too many wait, or it has waited for too long.
 
-        `may_leave`: says whether the call may be handed back.
         `was_shed`: whether it comes from a replica that had too much to do.
         `has_begun`: whether something was answered or done in its earlier rounds. Twice as many of these may wait, and
             twice as long.
@@ -355,7 +309,6 @@ class Admission:
         return why
 
     def leave(self) -> None:
-        """Note that an admitted call has ended; give the next one its turn."""
         self._in_flight -= 1
         if self._line.has_limits:
             now = time.monotonic()
@@ -366,7 +319,6 @@ class Admission:
         self._pass_on()
 
     def note_turned_away(self) -> None:
-        """Note that a call is not to run here; the log says once that there is too much to do."""
         if not self.draining:
             self._overload.note(self._running, len(self._line))
             self._line.note_turned_away()
@@ -469,23 +421,3 @@ class _Blocked:
         """
         came_then = now - self._ended < self._ended - self._began
         return now - self._began if came_then else 0.0
-
-
-class _Watching:
-    """A listener to be notified, on its own event loop."""
-
-    def __init__(self, all_: "set[_Watching]", loop: asyncio.AbstractEventLoop, callback: Callable[[], object]) -> None:
-        self._all = all_
-        self._loop = loop
-        self._callback = callback
-        all_.add(self)
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, *raised: object) -> None:
-        self._all.discard(self)
-
-    def notify(self) -> None:
-        with suppress(RuntimeError):  # the loop has ended
-            self._loop.call_soon_threadsafe(self._callback)

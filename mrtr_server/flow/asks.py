@@ -13,6 +13,7 @@ from typing_extensions import override
 
 from ..crypto.digests import digest
 from ..errors import InvalidAnswer, Refusal, SetupError
+from ..protocol.apps import AppPage, check_ui
 from ..protocol.ask_kinds import CONFIRM, FORM, ROOTS, AskKind
 from ..protocol.messages import JSON, SHORT_MESSAGE, Question
 from ..schema.forms import Form, ValueForm, form, may_be_value
@@ -49,7 +50,7 @@ _CONFIRMATIONS = {
         digest({"requestedSchema": _BOX_TO_TICK}),
     ),
 }
-"""The form of a confirmation and its shape, by whether it is plain."""
+"""By whether it is plain: its form, and the shape."""
 
 PLAIN_SHAPE = _CONFIRMATIONS[True][1]
 
@@ -148,6 +149,10 @@ class Ask(Generic[T]):  # not an ABC, since every `isinstance` would run Python 
     """Whether a parameter may have a default, which is its value after a no."""
     types: tuple[Any, ...] = ()
     """The types that the parameter of an ask may have; a form has its own."""
+    ui: AppPage | str | None = None
+    """The page that draws it where a client can do that; None for none."""
+    through_model = False
+    """Whether a model may be told to ask the person, where nobody else can."""
     texts: tuple[str, ...] = ("message",)
     """The attributes that are texts, so that they may be functions where the ask is a parameter's."""
 
@@ -215,18 +220,59 @@ class Elicit(Ask[T]):
             since its type says it.
         key: see `Ask`; by default the model's name in snake case, `value` for one value, and the name of a parameter
             of one value.
+        ui: a page of an app that draws the form where a client can do that, as `app.ui(...)` returns it; other clients
+            draw it by themselves.
+        through_model: whether, where a client can neither be asked nor draw apps, its model is told to ask the person
+            in the chat; and in a host that draws apps, if the person can't answer there. A model may answer by itself:
+            it is for what is no permission and no secret.
 
     Raises:
         SetupError: it can't be a form.
     """
 
     @overload
-    def __init__(self: "Elicit[Any]", message: Text, *, key: str | None = None) -> None: ...
+    def __init__(
+        self: "Elicit[Any]",
+        message: Text,
+        *,
+        key: str | None = None,
+        ui: AppPage | str | None = None,
+        through_model: bool = False,
+    ) -> None: ...
     @overload  # a type that is no class, such as `Literal["a"]` or `str | None`, is an object to type checkers
-    def __init__(self, message: str, schema: type[T], *, key: str | None = None) -> None: ...
+    def __init__(
+        self,
+        message: str,
+        schema: type[T],
+        *,
+        key: str | None = None,
+        ui: AppPage | str | None = None,
+        through_model: bool = False,
+    ) -> None: ...
     @overload
-    def __init__(self: "Elicit[Any]", message: str, schema: object, *, key: str | None = None) -> None: ...
-    def __init__(self, message: Text, schema: Any = UNSET, *, key: str | None = None) -> None:
+    def __init__(
+        self: "Elicit[Any]",
+        message: str,
+        schema: object,
+        *,
+        key: str | None = None,
+        ui: AppPage | str | None = None,
+        through_model: bool = False,
+    ) -> None: ...
+    def __init__(
+        self,
+        message: Text,
+        schema: Any = UNSET,
+        *,
+        key: str | None = None,
+        ui: AppPage | str | None = None,
+        through_model: bool = False,
+    ) -> None:
+        if through_model:
+            self.through_model = True
+        if ui is not None:
+            check_ui(ui)
+            self.ui = ui
         self.key = key  # as `super` would set it, in a fifth of the time
         self.message = message
         self.schema = schema
@@ -271,14 +317,20 @@ class Confirm(Ask[bool]):
         plain: whether to send a form without fields, which clients draw as Accept and Decline; by default it has a box
             to tick. Some clients accept a form without fields by themselves, and some can't draw it: use it where
             you know the clients.
+        ui: a page that draws it, as for `Elicit`.
     """
 
     default_key = "confirm"
     needs_state = True
     types = (bool,)
 
-    def __init__(self, message: Text, *, key: str | None = None, plain: bool = False) -> None:
+    def __init__(
+        self, message: Text, *, key: str | None = None, plain: bool = False, ui: AppPage | str | None = None
+    ) -> None:
         super().__init__(key)
+        if ui is not None:
+            check_ui(ui)
+            self.ui = ui
         self.message = message
         self.plain = plain
 
@@ -330,7 +382,6 @@ _known_form = lru_cache(maxsize=128)(_form_question)
 
 
 def read_form(elicited: Form, branches: bool, raw: JSON) -> Any:
-    """Read the answer to a form as its model, or as an `Elicited` for a handler that branches."""
     try:
         content = accepted(raw)
     except Refusal as refusal:
@@ -342,7 +393,6 @@ def read_form(elicited: Form, branches: bool, raw: JSON) -> Any:
 
 
 def read_model(model: type[M], raw: JSON) -> M:
-    """Read an answer that is not a form. Raises `InvalidAnswer`."""
     validator = validator_of(model)
     try:
         valid: M = validator.validate(raw)
@@ -352,7 +402,6 @@ def read_model(model: type[M], raw: JSON) -> M:
 
 
 def written(text: Any) -> Any:
-    """Return a text as it is. Raises `SetupError` if it is a function."""
     if callable(text):
         raise SetupError(
             "A message can be a function only in the annotation of a parameter, Annotated[..., "
@@ -372,7 +421,7 @@ def accepted(raw: JSON, *, confirming: bool = False) -> Any:
 
 
 def form_of(schema: Any) -> tuple[Form, bool]:
-    """Find the form of a model, of one value, or of `Elicited[...]`, and whether it is that. Raises `SetupError`."""
+    """Return the form of a model, of one value, or of `Elicited[...]`, and whether it is that. Raises `SetupError`."""
     try:
         return _known_form_of(schema)
     except TypeError:  # not hashable
@@ -495,11 +544,7 @@ class Inputs:
 
 @lru_cache(maxsize=1024)
 def reader(asked: Any) -> tuple[str, str | None, Callable[[JSON], Any]]:
-    """Find how to read an answer for what a pure function passes to `Inputs.get`, if that is not an ask.
-
-    Return the kind of the question; its shape, None for any; and a function from the raw answer to the value. Raises
-    `SetupError` if it is nothing that can be asked for.
-    """
+    """Return the kind and the shape (None: any) of what a pure function asks for, and its reader."""
     if isinstance(asked, type) and issubclass(asked, Ask) and asked.needs_state:  # `Confirm`, `ElicitUrl`
         name = asked.__name__
         raise SetupError(f"inputs.get needs the ask itself, {name}(...), to know which question was answered")

@@ -8,26 +8,23 @@ from functools import partial
 from inspect import isawaitable
 from typing import Any, NamedTuple
 
-from ..concurrency.threads import Called, Threads, call_function, ending_in
+from ..concurrency.threads import Threads, call_function, ending_in
 from ..errors import InsufficientScope, SetupError, StoreUnavailable, UnknownTarget, check_scopes
 from ..logs.failures import calls_author, report_failure
 from ..logs.refusals import RefusalLog
 from ..protocol.callers import Caller
+from .home import misfit_of
 
 logger = logging.getLogger("mrtr_server")
 
 Authorize = Callable[[Caller, str], bool | Awaitable[bool]]
-"""Returns whether a caller may use a name or URI."""
 
 
 class Hook(NamedTuple):
-    """Decides who may use something."""
-
     function: Callable[..., Any] | None
     """Takes the caller, and the name or URI; None where scopes decide alone."""
     name: str
     is_async: bool = False
-    """Whether the function runs on the loop; otherwise in a thread."""
     scopes: tuple[str, ...] = ()
     visible: frozenset[str] = frozenset()
     """What a caller needs to see it. For one who lacks some it does not exist."""
@@ -36,22 +33,21 @@ class Hook(NamedTuple):
     outer: "tuple[Hook, ...]" = ()
     """The hooks of the servers that were included on the way, which are asked before; the outermost first."""
 
+    @property
+    def hides(self) -> bool:
+        """Whether what it guards may not exist for a caller. Missing `scopes` hide nothing."""
+        return self.function is not None or bool(self.visible) or any(each.hides for each in self.outer)
+
 
 Guarded = tuple[Hook | None, str]
-"""Something that is to be used: its own hook, and its name or URI."""
 
 Verdict = bool | BaseException
-"""What a hook returned, or the error that it raised."""
 
 
 def compile_hook(
     where: str, authorize: Authorize | None, scopes: Iterable[str] = (), visible: Iterable[str] = ()
 ) -> Hook | None:
-    """Compile what was given as `authorize=`, `scopes=` and `visible=`.
-
-    `authorize`: the function; None for none. Return the hook; None where nothing was given. Raises `SetupError` if the
-    first is not a function of (caller, name), or another is not a list of scopes.
-    """
+    """Return the hook of `authorize=`, `scopes=` and `visible=`; None where nothing was given. Raises `SetupError`."""
     if callable(visible):
         raise SetupError(f"{where}: visible= takes scopes; a function that decides who sees it is authorize=")
     needed = check_scopes(f"{where}: scopes", scopes)
@@ -65,26 +61,15 @@ def compile_hook(
     called = given if inspect.isroutine(given) or isinstance(given, partial) else given.__call__
     if inspect.isgeneratorfunction(called) or inspect.isasyncgenfunction(called):
         raise SetupError(f"{where} is a generator; return True or False instead of yielding")
-    try:
-        signature = inspect.signature(authorize)
-    except ValueError:  # some that are written in C
-        pass
-    else:
-        try:
-            signature.bind(None, "")
-        except TypeError:
-            raise SetupError(f"{where} is called with two values, (caller, name), but takes {signature}") from None
+    if taken := misfit_of(authorize, 2):
+        raise SetupError(f"{where} is called with two values, (caller, name), but takes {taken}")
     return Hook(authorize, where, inspect.iscoroutinefunction(called), needed, shown)
 
 
 def hook_within(
     hook: Hook | None, name: str, server: Hook | None, scopes: tuple[str, ...], within: Callable[[str], str]
 ) -> Hook | None:
-    """Return the hook of something whose server is included in another.
-
-    `hook`: its own; None for none.
-    `server`: that of the server which is included; None for none.
-    """
+    """Return the hook of something whose `server`, with its own hook, is included in another."""
     if hook is None and server is None and not scopes:
         return None
     hook = hook or Hook(None, f"{name}: authorize=")
@@ -105,28 +90,22 @@ class Authorizer:
 
     Whatever goes wrong in a hook is a no, and in the log; and so is whatever else than True or False it returns, such
     as a coroutine that nobody has awaited.
-
-    Raises `SetupError` if it is not a function of (caller, name).
     """
 
     def __init__(self, authorize: Authorize | None, threads: Threads) -> None:
         self._of_server = compile_hook("MRTRServer", authorize)
         self.guards_all = self._of_server is not None
-        """Whether somebody need be asked for everything."""
         self._threads = threads
         self._refusals = RefusalLog()
 
     def guards(self, hook: Hook | None) -> bool:
-        """Check whether anybody need be asked for what has this hook."""
         return hook is not None or self.guards_all
 
     async def require(self, caller: Caller, method: str, kind: str, asked: Guarded, *, has_begun: bool = False) -> None:
-        """Check that a caller may use something.
+        """Check that a caller may use something, of a `kind` as for `UnknownTarget`.
 
-        Raises `UnknownTarget` if not, as if it were not there, and `InsufficientScope` where only scopes are missing.
-
-        `kind`: what it is, as for `UnknownTarget`.
-        `has_begun`: as for `UnknownTarget`: nobody may tell from it whether something is there.
+        Raises `UnknownTarget` if not, as if it were not there: nobody may tell from it whether it is. Raises
+        `InsufficientScope` where only scopes are missing.
         """
         (verdict,) = await self._reported(caller, method, [asked])
         if isinstance(verdict, InsufficientScope):
@@ -141,9 +120,9 @@ class Authorizer:
     async def allowed(
         self, caller: Caller, method: str, asked: Sequence[Guarded], *, challenges: bool = False
     ) -> list[bool]:
-        """Return for each of several things whether a caller may use it now; see `require`.
+        """Return for each of several things whether a caller may use it now.
 
-        Raises `InsufficientScope` if, with `challenges`, scopes are missing for some; it names those of all.
+        With `challenges`, raises an `InsufficientScope` that names all missing scopes.
         """
         verdicts = await self._reported(caller, method, asked)
         lacking = [each for each in verdicts if isinstance(each, InsufficientScope)]
@@ -157,7 +136,6 @@ class Authorizer:
         return [verdict is True or isinstance(verdict, InsufficientScope) for verdict in verdicts]
 
     async def _reported(self, caller: Caller, method: str, asked: Sequence[Guarded]) -> list[Verdict]:
-        """Return the verdicts, with a line in the log for those that hooks failed to give."""
         verdicts = await self._verdicts(caller, asked)
         failed = [
             (name, error)
@@ -171,10 +149,7 @@ class Authorizer:
         return verdicts
 
     async def still_allowed(self, caller: Caller, asked: Guarded) -> bool:
-        """Check whether what a caller has begun in the background may continue.
-
-        Raises `StoreUnavailable` if it can't be known now.
-        """
+        """Check whether what a caller has begun in the background may continue. Raises `StoreUnavailable`."""
         (verdict,) = await self._verdicts(caller, [asked])
         if isinstance(verdict, InsufficientScope):  # the scopes are those of the request, and stay what they were
             return False
@@ -206,7 +181,9 @@ class Authorizer:
             if hook.function is not None
         ]
         plain = [call for call, (hook, _) in zip(calls, pairs, strict=True) if not hook.is_async]
-        returned = iter(await self._threads(partial(_call_all, plain)) if plain else ())  # in one thread, for a list
+        returned = iter(
+            await self._threads(lambda: list(map(_attempt, plain))) if plain else ()
+        )  # in one thread, for a list
         answers: list[Verdict] = []
         for call, (hook, _) in zip(calls, pairs, strict=True):
             answer = call if hook.is_async else next(returned)
@@ -220,7 +197,7 @@ class Authorizer:
     async def _awaited(self, hook: Hook, work: Any) -> Any:
         call = work if hook.is_async else lambda: work
         try:
-            return await call_function(Called(call, hook.name, is_async=True), {}, self._threads)
+            return await call_function(call, hook.name, self._threads, is_async=True)
         except Exception as error:
             return error
 
@@ -238,10 +215,6 @@ def _with_scopes(caller: Caller, hook: Hook | None, verdict: Verdict) -> Verdict
     if verdict is True and not caller.scopes.issuperset(hook.scopes):
         return InsufficientScope(*hook.scopes)
     return verdict
-
-
-def _call_all(calls: Sequence[Callable[[], Any]]) -> list[Any]:
-    return [_attempt(call) for call in calls]
 
 
 @calls_author

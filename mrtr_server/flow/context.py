@@ -6,6 +6,7 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, overload
 
 from ..hints import CONTEXT, attributes_of
+from ..protocol.apps import AppPage
 from ..protocol.callers import ClientInfo, Principal, request_of
 from ..protocol.messages import LOG_LEVELS, NOTHING, ComeBack, LogLevel, LogMessage, Outlet, Progress
 from ..schema.uri_templates import UriTemplate
@@ -29,7 +30,6 @@ Ongoing = Coroutine[Any, Any, T]
 _CREDENTIALS = (b"authorization", b"proxy-authorization")
 
 ASKS = ("ask", "confirm", "elicit", "elicit_url", "sample", "list_roots")
-"""The methods of a `Context` that ask."""
 
 
 class Context:
@@ -60,10 +60,34 @@ class Context:
     # Asks
 
     @overload  # a type that is no class, such as `Literal["a"]` or `str | None`, is an object to type checkers
-    def elicit(self, message: str, schema: type[T], *, key: str | None = None) -> Ongoing[T]: ...
+    def elicit(
+        self,
+        message: str,
+        schema: type[T],
+        *,
+        key: str | None = None,
+        ui: AppPage | str | None = None,
+        through_model: bool = False,
+    ) -> Ongoing[T]: ...
     @overload
-    def elicit(self, message: str, schema: object, *, key: str | None = None) -> Ongoing[Any]: ...
-    def elicit(self, message: str, schema: Any, *, key: str | None = None) -> Ongoing[Any]:
+    def elicit(
+        self,
+        message: str,
+        schema: object,
+        *,
+        key: str | None = None,
+        ui: AppPage | str | None = None,
+        through_model: bool = False,
+    ) -> Ongoing[Any]: ...
+    def elicit(
+        self,
+        message: str,
+        schema: Any,
+        *,
+        key: str | None = None,
+        ui: AppPage | str | None = None,
+        through_model: bool = False,
+    ) -> Ongoing[Any]:
         """Ask the person to fill in a form (Elicitation, Form Mode).
 
         Args:
@@ -71,6 +95,8 @@ class Context:
             schema: a pydantic model whose fields are the form's, or the type of one value, such as `str`, `date`, an
                 enum or a `Literal`; `Elicited[...]` of these to branch on decline and cancel.
             key: names the ask; the model's name in snake case by default, `value` for one value, then with `_2`, `_3`.
+            ui: a page of an app that draws the form where a client can do that; see `Elicit`.
+            through_model: whether a model may be told to ask, where nobody else can; see `Elicit`.
 
         Returns:
             The validated model or value (or the `Elicited`). After a wrong answer, the question is asked again with the
@@ -80,9 +106,11 @@ class Context:
             CallEnded: a plain `def` called it, which can't wait.
             FlowError: a step called it, or a dependency after its `yield`.
         """
-        return self._one(lambda: Elicit(message, schema, key=key))
+        return self._one(lambda: Elicit(message, schema, key=key, ui=ui, through_model=through_model))
 
-    def confirm(self, message: str, *, key: str | None = None, plain: bool = False) -> Ongoing[bool]:
+    def confirm(
+        self, message: str, *, key: str | None = None, plain: bool = False, ui: AppPage | str | None = None
+    ) -> Ongoing[bool]:
         """Ask the person for a yes (Elicitation, Form Mode). Anything else ends the call; nothing after it runs.
 
         One yes lets what comes after it run once: see `Confirm`.
@@ -91,6 +119,7 @@ class Context:
             message: what will happen, in words for the person.
             key: names the ask; `confirm` by default, then `confirm_2`.
             plain: whether to send a form without fields; see `Confirm`.
+            ui: a page of an app that draws it, as for `elicit`.
 
         Returns:
             True, always.
@@ -99,7 +128,7 @@ class Context:
             CallEnded: a plain `def` called it, which can't wait.
             FlowError: a step called it, or a dependency after its `yield`.
         """
-        return self._one(lambda: Confirm(message, key=key, plain=plain))
+        return self._one(lambda: Confirm(message, key=key, plain=plain, ui=ui))
 
     @overload
     def elicit_url(self, message: str, url: str, *, key: str | None = None) -> Ongoing[bool]: ...

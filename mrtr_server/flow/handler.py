@@ -3,11 +3,12 @@
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from inspect import Parameter
 from typing import Any, NamedTuple
 
 from ..concurrency.threads import RunInThread, call_function
-from ..errors import CallEnded, FlowError
+from ..errors import CallEnded
 from ..logs.failures import calls_author
 from ..protocol.messages import JSON, Outlet, Question
 from ..schema.stored import Stored
@@ -26,43 +27,32 @@ class DeclaredAsk:
 
     where: str
     ask: Ask[Any]
-    """The ask; its texts may be functions."""
     parse: Callable[[JSON], Any]
     made: Mapping[str, tuple[Callable[..., Any], "Sources"]]
     needs: tuple["Node", ...]
-    """What must be there first."""
     question: Question | None
-    """The ask as it goes to the client, if it is the same in every call."""
+    """None where it depends on the call."""
     key: str = ""
 
 
 @dataclass(slots=True, eq=False)
 class Dependency:
-    """A function that makes a value."""
-
     function: Callable[..., Any]
     is_async: bool
     """Whether it is, or wraps, an `async def`."""
     yields: bool
-    """Whether it is, or wraps, a generator."""
     context: str | None
-    """The parameter that takes the `Context`, if there is one."""
     sources: "Sources"
     needs: tuple["Node", ...]
-    """What must be there first."""
     commits: bool = False
     """Whether its teardown runs normally in a round without a result."""
     name: str = ""
     request: str | None = None
-    """The parameter that takes the HTTP request, if there is one."""
     needs_request: bool = True
-    """Whether it can't do without one."""
 
 
 @dataclass(slots=True, eq=False)
 class Lasting:
-    """What the `lifespan=` of the handler's application has yielded."""
-
     needs: tuple["Node", ...] = ()
 
 
@@ -73,26 +63,20 @@ Sources = Mapping[str, str | Node]
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """What a handler declares, ready to be filled in rounds."""
-
     nodes: tuple[Node, ...]
-    """All asks and dependencies, in the order in which they are asked and run: as they are declared, but each after
-    those that it needs, and the ask of `confirm=` last.
+    """All asks and dependencies in the order in which they are asked and run: as declared, but each after those that it
+    needs, and the ask of `confirm=` last.
     """
     parameters: Mapping[str, Node]
     defaults: Mapping[str, Any]
-    """The arguments that a call may leave out."""
     rest: str | None
-    """Names the parameter that takes all arguments together, if one of the nodes wants them."""
+    """The parameter that takes all arguments together, if one of the nodes wants them."""
     keys: frozenset[str]
-    confirms: bool
-    """Whether one of the asks is that of `confirm=`."""
     compile_again: "Callable[[Mapping[Any, Callable[..., Any]]], Declared | None]"
-    """Compiles it again, with other functions in the place of some; see `Home.overrides`."""
+    """Compiles it with other functions in the place of some; see `Home.overrides`."""
     may_park: bool = field(init=False)
     """Whether one of the dependencies may ask or run steps."""
     has_teardown: bool = field(init=False)
-    """Whether one of the dependencies has a teardown at the end of a round."""
 
     def __post_init__(self) -> None:
         dependencies = [node for node in self.nodes if isinstance(node, Dependency)]
@@ -104,13 +88,10 @@ class Declared:
     ) -> JSON | None:
         """Ask and run what is declared, one after another, up to the first failure.
 
-        An ask that is open holds back the dependencies after it; the asks before those go out in one round.
-
-        Return the declared parameters of the handler; None if the round ends without it, which the round then says.
-        Raises `Exception`: what a dependency raised.
+        An ask that is open holds back the dependencies after it; the asks before those go out in one round. Return the
+        declared parameters of the handler; None if the round ends without it. Raises what a dependency raised.
 
         `threads`: runs those that are a plain `def`.
-        `teardown`: collects the dependencies that have a teardown; None if there can be none.
         """
         values: dict[Any, Any] = {**self.defaults, **arguments}
         if self.rest is not None:  # a client may send whatever it likes there
@@ -134,22 +115,13 @@ class Declared:
         return None if is_open or round_.ending else {name: values[node] for name, node in self.parameters.items()}
 
 
+@dataclass(slots=True)
 class _Resolution:
-    """What is there so far in one round."""
-
-    def __init__(
-        self,
-        values: dict[Any, Any],
-        round_: WaitingRound,
-        outlet: Outlet,
-        threads: RunInThread,
-        teardown: Teardown | None,
-    ) -> None:
-        self._values = values
-        self._round = round_
-        self._outlet = outlet
-        self._threads = threads
-        self._teardown = teardown
+    values: dict[Any, Any]
+    round: WaitingRound
+    outlet: Outlet
+    threads: RunInThread
+    teardown: Teardown | None
 
     def ask(self, asked: DeclaredAsk) -> bool:
         """Look an answer up, or ask for it; return whether it is there."""
@@ -161,14 +133,14 @@ class _Resolution:
             except CallEnded:  # the function returned no text; already recorded in the round
                 return False
             except Exception as error:
-                self._round.fail_with(error)
+                self.round.fail_with(error)
                 return False
             except SystemExit:  # would end the whole server
-                self._round.fail_with(RuntimeError("the function that makes a text called sys.exit()"))
+                self.round.fail_with(RuntimeError("the function that makes a text called sys.exit()"))
                 return False
-        answer = self._round.answer(asked.key, ask, question, asked.parse)
+        answer = self.round.answer(asked.key, ask, question, asked.parse)
         if answer is not OPEN:
-            self._values[asked] = answer
+            self.values[asked] = answer
         return answer is not OPEN
 
     @calls_author
@@ -177,65 +149,58 @@ class _Resolution:
         made = function(**self._keywords(sources))
         if not isinstance(made, str) and text != "messages":
             message = f"{asked.where}: the function for its {text} returned a {type(made).__name__}, not a string"
-            raise CallEnded(str(self._round.fail(FlowError(message))))
+            raise CallEnded(str(self.round.fail(message)))
         return made
 
     def _keywords(self, sources: Sources) -> JSON:
-        return {name: self._values[source] for name, source in sources.items()}
+        return {name: self.values[source] for name, source in sources.items()}
 
     async def run(self, dependency: Dependency) -> None:
         """Run a dependency whose needs are all there. An error from it ends the call, whatever it asks itself."""
+        function, name, is_async = dependency.function, dependency.name, dependency.is_async
         keywords = self._keywords(dependency.sources)
         if dependency.context is not None:
-            keywords[dependency.context] = Context(self._round, self._outlet, can_await=dependency.is_async)
+            keywords[dependency.context] = Context(self.round, self.outlet, can_await=dependency.is_async)
         if dependency.request is not None:
-            request = Context(self._round, self._outlet, can_await=False).request
+            request = Context(self.round, self.outlet, can_await=False).request
             if request is None and dependency.needs_request:
-                raise self._round.fail(
-                    FlowError(
-                        f"The dependency {dependency.name} takes the HTTP request as {dependency.request!r}; "
-                        "there is none over stdio or in a task, so annotate it Request | None to do without"
-                    )
+                raise self.round.fail(
+                    f"The dependency {name} takes the HTTP request as {dependency.request!r}; there is none over stdio "
+                    "or in a task, so annotate it Request | None to do without"
                 )
             keywords[dependency.request] = request
-        outer = current_dependency.set(dependency.name)
+        outer = current_dependency.set(name)
         try:
-            if dependency.yields and self._teardown is not None:
-                value = await self._teardown.enter(dependency, keywords, commits=dependency.commits)
+            if dependency.yields and self.teardown is not None:
+                make = partial(function, **keywords)
+                value = await self.teardown.enter(make, name, is_async=is_async, commits=dependency.commits)
             else:
-                value = await call_function(dependency, keywords, self._threads)
+                value = await call_function(function, name, self.threads, is_async=is_async, keywords=keywords)
         except Exception as error:
-            if self._round.stopped is None:  # or it is what it made of the round's end
-                self._round.fail_with(error)
+            if self.round.stopped is None:  # or it is what it made of the round's end
+                self.round.fail_with(error)
             raise
         finally:
             current_dependency.reset(outer)
-        if self._round.stopped is not None:  # it caught the end of the round, which had come in the middle of it
+        if self.round.stopped is not None:  # it caught the end of the round, which had come in the middle of it
             raise asyncio.CancelledError("the round has ended")
         if isinstance(value, InputRequired):
-            message = (
-                f"The dependency {dependency.name} returned InputRequired, which only a handler may return; "
-                "declare the ask as its parameter, or await ctx.elicit(...)"
+            raise self.round.fail(
+                f"The dependency {name} returned InputRequired, which only a handler may return; declare the ask as "
+                "its parameter, or await ctx.elicit(...)"
             )
-            raise self._round.fail(FlowError(message))
-        self._values[dependency] = value
-        rolled_back = dependency.name if dependency.yields and not dependency.commits else ""
-        self._round.undone.note(dependency, dependency.needs, value, rolled_back=rolled_back)
+        self.values[dependency] = value
+        rolled_back = name if dependency.yields and not dependency.commits else ""
+        self.round.undone.note(dependency, dependency.needs, value, rolled_back=rolled_back)
 
 
 class TaskTerms(NamedTuple):
-    """How a tool's calls become tasks."""
-
     required: bool
     """Whether they always do, so that a client that takes none is refused."""
     rounds_first: bool | None
-    """Whether they begin in rounds, and become tasks at `ctx.background()`; otherwise at once. None if nobody has
-    said.
-    """
+    """Whether calls begin in rounds, and become tasks at `ctx.background()`, or at once. None if nobody has said."""
     ttl: float | None = None
-    """How long a task is kept, from its creation, in seconds, unless its client asks for less; None for the server's
-    own limit.
-    """
+    """For how many seconds a task is kept, unless its client asks for fewer; None for the server's own limit."""
     poll: float | None = None
     """How often its client should ask for it, in seconds; None for the server's own."""
     concurrency: int | None = None
@@ -244,41 +209,32 @@ class TaskTerms(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Handler:
-    """A decorated function, ready to be run in rounds."""
-
     function: Callable[..., Any]
     name: str
     is_async: bool
-    """Whether it is, or wraps, an `async def`."""
     context: str | None
-    """The parameter that takes the `Context`, if there is one."""
     inputs: str | None
-    """The parameter that takes the `Inputs`, if there is one."""
     state: str | None
-    """The parameter that takes the `State`, if there is one."""
     stored_state: Stored
     parameters: Mapping[str, Parameter]
     returns: Any
     """The resolved return annotation, without `InputRequired`; `Parameter.empty` if there is none."""
     answer_within: float | None = None
-    """How long an answer may take, in seconds; None for the server's own limit."""
+    """In seconds; None for the server's own limit."""
     declared: Declared | None = None
-    """The parameters that asks and dependencies fill, and `confirm=`; None if there are none."""
     single_use: bool = False
-    """Whether each of its states is redeemed once."""
+    needs_store: bool = False
+    """Whether its author asked for single use, which several workers without one store can't keep."""
     task: TaskTerms | None = None
-    """How its calls become tasks; None if they never do."""
+    """None if its calls never become tasks."""
     timeout: float | None = None
-    """How long it may run in each round, in seconds; None for as long as it takes."""
+    """How long it may run in each round, in seconds."""
     write: Callable[[Any], Any] | None = None
     """Writes its result while its dependencies are still there; None if that can wait."""
     homes: tuple[Home, ...] = ()
-    """The applications that it belongs to: that which serves it, and, if that includes the one which registered it,
-    down to that one.
-    """
+    """The application that serves it, and, if that includes the one which registered it, those down to that one."""
     addresses: Addresses = OWN
     yields: bool = False
-    """Whether it is an async generator, which yields its result in pieces."""
     reports_progress: bool = False
     """Whether it reports progress itself, so that its pieces are not told as progress."""
     is_pure: bool = field(init=False)
@@ -305,17 +261,10 @@ class Handler:
 
     @property
     def has_teardown(self) -> bool:
-        """Whether one of its dependencies has a teardown at the end of a round."""
         return self.declared is not None and self.declared.has_teardown
 
     @property
-    def confirms(self) -> bool:
-        """Whether it was registered with `confirm=`."""
-        return self.declared is not None and self.declared.confirms
-
-    @property
     def declares_confirmation(self) -> bool:
-        """Whether a parameter of it or of a dependency is a confirmation, or `confirm=` is."""
         nodes = () if self.declared is None else self.declared.nodes
         return any(isinstance(node, DeclaredAsk) and isinstance(node.ask, Confirm) for node in nodes)
 

@@ -5,11 +5,11 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from inspect import isclass, iscoroutinefunction, signature
+from inspect import Signature, isclass, iscoroutinefunction, signature
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
-from ..concurrency.running import PerLoop, running_loop, running_task
+from ..concurrency.running import PerLoop, retrieve, running_loop, running_task
 from ..errors import SetupError
 from ..logs.formats import plain
 from ..protocol.callers import Caller, ClientInfo
@@ -24,7 +24,6 @@ Word = Literal["completed", "asked", "handed_over", "task", "declined", "failed"
 
 
 Enter = Callable[[], AbstractAsyncContextManager[Any]]
-"""Makes the context manager of a `lifespan=`."""
 
 _ABSENT = object()
 
@@ -81,6 +80,8 @@ class Ended:
         result: the result, if there is one, as the protocol has it: `content` and what belongs to it of a tool,
             `messages` of a prompt, `contents` of a resource; None unless the hook was registered with
             `sees_results=True`. Such a hook may return `dataclasses.replace(ended, result=...)` to change it.
+        answered: the texts of the questions whose answers the round has read, by key, as the person saw them; those of
+            earlier rounds, too. None unless the hook was registered with `sees_answers=True`.
     """
 
     outcome: Word
@@ -88,6 +89,7 @@ class Ended:
     flow: str = ""
     round: int = 1
     result: Mapping[str, Any] | None = field(default=None, repr=False)
+    answered: Mapping[str, str] | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,14 +126,7 @@ class CallNext(Protocol):
 
 
 class CallHook(NamedTuple):
-    """A function that was registered with `app.around` or `app.on_error`.
-
-    Args:
-        function: the function.
-        sees_arguments: whether it is shown arguments.
-        sees_answers: whether it is shown answers.
-        sees_results: whether it is shown results, and may return others.
-    """
+    """A function that was registered with `app.around` or `app.on_error`, and what it is shown."""
 
     function: Callable[..., Any]
     sees_arguments: bool
@@ -140,22 +135,18 @@ class CallHook(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Its name in errors."""
         return str(getattr(self.function, "__qualname__", type(self.function).__name__))
 
     @property
     def is_async(self) -> bool:
-        """Whether it runs on the event loop; otherwise in a thread."""
         return is_async(self.function)
 
 
 def is_async(function: Any) -> bool:
-    """Return whether a function, or an object that can be called, is an `async def`."""
     return iscoroutinefunction(function) or iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
 
 
 def check_around(function: Any) -> None:
-    """Check a function for `app.around`. Raises `SetupError`."""
     shown = "async def hook(call: CallInfo, call_next: CallNext) -> None: ... await call_next(call)"
     if isclass(function) or not callable(function) or not is_async(function):
         raise SetupError(f"app.around takes an `async def` of (call, call_next): {shown}")
@@ -163,7 +154,6 @@ def check_around(function: Any) -> None:
 
 
 def check_on_error(function: Any) -> None:
-    """Check a function for `app.on_error`. Raises `SetupError`."""
     what = "app.on_error takes a function of (failure): def report(failure: Failure) -> None: ..."
     if isclass(function) or not callable(function):
         raise SetupError(what)
@@ -171,44 +161,45 @@ def check_on_error(function: Any) -> None:
 
 
 def _check_takes(function: Callable[..., Any], count: int, what: str) -> None:
+    if taken := misfit_of(function, count):
+        raise SetupError(f"{what}; it got one that takes {taken}")
+
+
+def misfit_of(function: Callable[..., Any], count: int) -> Signature | None:
+    """Return the signature of a function that can't be called with so many values; None if that shows no fault."""
     try:
-        signature(function).bind(*(None,) * count)
+        taken = signature(function)
+        taken.bind(*(None,) * count)
     except TypeError:
-        raise SetupError(f"{what}; it got one that takes {signature(function)}") from None
+        return taken
     except ValueError:  # some that are written in C
-        return
+        return None
+    return None
 
 
 class Home:
-    """What the handlers of one application share. Two are equal if they are the same.
-
-    `lifespan`: the function that was given as `lifespan=`; None for none.
-    """
-
     __slots__ = ("around", "lifespan", "name", "on_error", "overrides")
 
     def __init__(self, name: str, lifespan: Callable[..., Any] | None = None) -> None:
         self.name = name
         self.lifespan = lifespan
         self.around: list[CallHook] = []
-        """What runs around its calls, the outermost first."""
+        """The outermost first."""
         self.on_error: list[CallHook] = []
-        """The functions that receive its failures."""
         self.overrides: dict[Any, Callable[..., Any]] = {}
         """What takes the place of a dependency, by the identity of its function."""
 
     @property
     def has_hooks(self) -> bool:
-        """Whether anything runs around its calls, or receives its failures."""
         return bool(self.around or self.on_error)
 
 
 class Way(Protocol):
     """How URIs change on the way into an application that includes another."""
 
-    def uri(self, uri: str) -> str:
-        """Return a URI of the included application as clients have it."""
-        ...
+    def name(self, name: str) -> str: ...
+
+    def uri(self, uri: str) -> str: ...
 
     def link(self, uri: str) -> str:
         """Return the same where the included application serves it, and the URI as it is where it does not."""
@@ -221,23 +212,29 @@ class Addresses(NamedTuple):
     ways: tuple[Way, ...] = ()
 
     def through(self, way: Way) -> "Addresses":
-        """Return the same, through one inclusion more."""
         return Addresses((*self.ways, way))
 
     def uri(self, uri: str) -> str:
-        """Return a URI of the part as clients have it."""
         for way in self.ways:
             uri = way.uri(uri)
         return uri
 
-    def _link(self, uri: Any) -> Any:
+    @property
+    def prefix(self) -> str:
+        """What names of the part begin with as clients have them; empty for nothing."""
+        name = ""
+        for way in self.ways:
+            name = way.name(name)
+        return name
+
+    def link(self, uri: Any) -> Any:
+        """Return a URI that a result names as clients have it; one that the part does not serve stays."""
         if isinstance(uri, str):
             for way in self.ways:
                 uri = way.link(uri)
         return uri
 
     def block(self, block: Any) -> Any:
-        """Return a block of content, with its link to a resource of the part as clients have it."""
         if not isinstance(block, Mapping) or not self.ways:
             return block
         match block.get("type"):
@@ -249,7 +246,6 @@ class Addresses(NamedTuple):
                 return block
 
     def body(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the body of a result, with links to resources of the part as clients have them."""
         body = self.entry(body)
         if isinstance(content := body.get("content"), list):
             body["content"] = [self.block(each) for each in content]
@@ -265,15 +261,17 @@ class Addresses(NamedTuple):
         page = meta.get("ui") if isinstance(meta, Mapping) else None
         if not isinstance(page, Mapping) or "resourceUri" not in page:
             return dict(entry)
-        page = {**page, "resourceUri": self._link(page["resourceUri"])}
-        return {**entry, "_meta": {**entry["_meta"], "ui": page}}
+        page = {**page, "resourceUri": self.link(page["resourceUri"])}
+        meta = {**entry["_meta"], "ui": page}
+        if "ui/resourceUri" in meta:  # which hosts of the first releases read
+            meta["ui/resourceUri"] = page["resourceUri"]
+        return {**entry, "_meta": meta}
 
     def _linked(self, block: Any) -> Any:
-        return {**block, "uri": self._link(block["uri"])} if isinstance(block, Mapping) and "uri" in block else block
+        return {**block, "uri": self.link(block["uri"])} if isinstance(block, Mapping) and "uri" in block else block
 
 
 OWN = Addresses()
-"""Those of an application that serves its resources itself."""
 
 
 def identity(function: Callable[..., Any]) -> Any:
@@ -291,13 +289,12 @@ _NOTHING: Mapping[Home, Any] = MappingProxyType({})
 class Lifespans:
     """Enters and leaves what was given as `lifespan=`: the server's own, and those of applications that it includes.
 
-    A server that nobody starts, as one that is mounted, starts them itself at its first call. They are then left when
-    the event loop ends.
+    A server that nobody starts, as one that is mounted, starts them at its first call, until the event loop ends.
     """
 
     def __init__(self) -> None:
         self.known: dict[Home, Enter] = {}
-        """What is entered, by the home of the handlers that may use it."""
+        """By the home of the handlers that may use it."""
         self._values = PerLoop[dict[Home, Any]]()
         self._late = PerLoop[set[_Late]]()
 
@@ -307,7 +304,6 @@ class Lifespans:
 
     @property
     def here(self) -> Mapping[Home, Any]:
-        """What was yielded on this event loop, by the home of the handlers that may use it."""
         return self._values.get() or _NOTHING
 
     @asynccontextmanager
@@ -335,10 +331,7 @@ class Lifespans:
             late.leave()
 
     async def start_here(self) -> None:
-        """Enter what nobody has entered on this event loop, to be left when the loop ends.
-
-        Raises `Exception`: whatever a `lifespan=` raised; the next call tries again.
-        """
+        """Enter what nobody has entered on this event loop. Where `lifespan=` fails, the next call tries again."""
         values = self.here
         if len(values) == len(self.known):
             return
@@ -360,11 +353,6 @@ def _put_back(values: dict[Home, Any], home: Home, before: Any, value: Any) -> N
         values[home] = before
 
 
-def _retrieve(started: "asyncio.Future[None]") -> None:
-    if not started.cancelled():
-        started.exception()  # the calls that waited for it may have gone
-
-
 class _Late:
     """Enters what was not entered at a start, in a task that the end of the event loop cancels."""
 
@@ -374,13 +362,12 @@ class _Late:
         loop = running_loop()
         self.homes = homes
         self.started: asyncio.Future[None] = loop.create_future()
-        self.started.add_done_callback(_retrieve)
+        self.started.add_done_callback(retrieve)  # the calls that waited for it may have gone
         self.task = loop.create_task(self._hold(entered))
         _HELD.add(self.task)
         self.task.add_done_callback(_HELD.discard)
 
     def leave(self) -> None:
-        """Leave them. May be called from any thread."""
         with suppress(RuntimeError):  # the loop is closed
             self.task.get_loop().call_soon_threadsafe(self.task.cancel)
 

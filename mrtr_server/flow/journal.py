@@ -16,12 +16,12 @@ from ..protocol.ask_kinds import CONFIRM
 from ..protocol.messages import JSON, Call
 
 UNSET: Any = object()
-"""Marks that the handler has no state. None is a valid state."""
+"""The handler has no state: None is one."""
 
 
 _FORMAT = 1
 CLOCK_SKEW_SECONDS = 60.0
-"""How far the replicas' clocks may be apart, in seconds."""
+"""How far the replicas' clocks may be apart."""
 REDEEMED_FOR = CLOCK_SKEW_SECONDS
 """How long a state that was redeemed in time is remembered after it has expired, in seconds.
 
@@ -44,7 +44,7 @@ BINDINGS = ("audience", "principal", "method", "target", "arguments")
 _NOTHING: JSON = {}
 
 _ALWAYS = 10
-"""How many fields each payload has; see `Journal.dump`."""
+"""The fields of each payload; see `Journal.dump`."""
 
 _NO_ARGUMENTS = digest_bytes(canonical({}))
 
@@ -88,8 +88,6 @@ Where a pure function read an answer to a question that it had not asked yet, th
 
 @dataclass(slots=True)
 class Step:
-    """A step that has run."""
-
     function: str
     arguments: dict[str, str]
     result: Any
@@ -103,21 +101,17 @@ class Journal:
     """The record of one flow. It travels sealed with the client, or lies in the row of a task."""
 
     started: float
-    """When the flow began, in seconds since the epoch."""
+    """In seconds since the epoch."""
     flow_id: str = ""
-    """The flow's id, random; empty until `flow` is first read."""
+    """Random; empty until `flow` is first read."""
     rounds: int = 0
-    """How many rounds ended with a need for input."""
     state_only: int = 0
     """In how many of them the server itself handed the flow over, without a question."""
     asked: dict[str, str] = field(default_factory=dict)
     answers: dict[str, Answers] = field(default_factory=dict)
-    """The answers kept, by key and question: two versions of a handler may ask under one key in turns, and each finds
-    the answer to its own question.
-    """
+    """By key and question: two versions of a handler may ask under one key in turns, and each finds its own answer."""
     steps: dict[str, Step] = field(default_factory=dict)
     state: Any = UNSET
-    """The handler's own state as JSON; `UNSET` if there is none."""
     handed_over: str = ""
     """Whether the last round was state-only, and what the journal held then."""
     single_use: bool = False
@@ -127,23 +121,19 @@ class Journal:
     expires: float = field(default=math.inf, compare=False)
     """When the state that it came in expires, in seconds since the epoch; once it is dumped, when that state does."""
     origin: str = ""
-    """Where the first round was traced; empty if it was not."""
     pieces: int = 0
     """How many pieces of the result its client has been sent."""
     exact_state: Any = None
-    """What JSON does not hold of the handler's own state, as for a step."""
     epoch: str = ""
     """The epoch of the store in which its states are redeemed once; empty where they are not, or the store has none."""
     task_ends: float = field(default=0.0, compare=False)
-    """When the time of the task ends that the flow is, in seconds since the epoch; 0 in rounds. It is kept in the row
-    of the task.
-    """
+    """When the time of the task ends that the flow is, in seconds since the epoch; 0 in rounds. Kept in its row."""
     misfits: dict[str, str] = field(default_factory=dict)
     """A digest of the last answer that did not fit, with its question, by key."""
 
     @property
     def flow(self) -> str:
-        """The flow's id. Made when it is first needed, since most calls end in one round and never need one."""
+        """The flow's id, made when it is first needed: most calls end in one round and never need one."""
         if not self.flow_id:
             self.flow_id = os.urandom(16).hex()
         return self.flow_id
@@ -162,7 +152,6 @@ class Journal:
                 self.keep(key, self.asked.pop(key), raw)
 
     def keep(self, key: str, question: str, raw: JSON) -> None:
-        """Keep the answer to a question, as the newest of its key."""
         answers = self.answers.get(key)
         if answers is None:
             self.answers[key] = {question: raw}
@@ -173,14 +162,10 @@ class Journal:
             del answers[next(iter(answers))]
 
     def answer(self, key: str, question: str) -> JSON | None:
-        """Return the answer kept for a key, if there is one to the question of that digest."""
         return self.answers.get(key, {}).get(question)
 
     def newest_answer(self, key: str, kind: str, shape: str | None) -> tuple[str, JSON] | None:
-        """Return the newest answer kept for a key to a question of that kind (and of that shape, unless None).
-
-        Return the digest of the question, and the answer; None if there is none.
-        """
+        """Return the newest answer to a question of that kind and shape (None: any), behind its question's digest."""
         answers = self.answers.get(key)
         if answers is None:
             return None
@@ -207,9 +192,7 @@ class Journal:
     # Budgets
 
     def count_round(self, asked: dict[str, str], limits: Limits, *, keeps_state: bool = False) -> None:
-        """Note that a round ends.
-
-        Raises `OverBudget` if the flow has used up its rounds; or it makes no progress.
+        """Note that a round ends. Raises `OverBudget` if the flow has used up its rounds, or makes no progress.
 
         `asked`: the digests of its questions, by key; if there are none, the state is only handed over.
         `keeps_state`: whether the handler itself wants to be run again, with another state of its own. As long as that
@@ -231,10 +214,7 @@ class Journal:
         self.hand_over(limits)
 
     def hand_over(self, limits: Limits) -> None:
-        """Note that a round ends without a question.
-
-        Raises `OverBudget` if the last round was handed over, too, and nothing has been done in between.
-        """
+        """Note the end of a round without a question. Raises `OverBudget` if nothing was done since another one."""
         held = digest_bytes(self._held())
         if held == self.handed_over:
             message = "The flow was handed over twice without progress in between"
@@ -260,14 +240,7 @@ class Journal:
     # To and from a payload
 
     def dump(self, bound_to: list[str], now: float, seconds: float, limits: Limits) -> bytes:
-        """Write the journal as the payload of a sealed state.
-
-        Raises `OverBudget` if the journal is too large; the error names the largest entry.
-
-        `bound_to`: what the state belongs to; see `binding`.
-        `now`: seconds since the epoch.
-        `seconds`: how long the state can be redeemed; the life of the whole flow may end it sooner.
-        """
+        """Write the payload of a state, good for so many seconds or the rest of the flow. Raises `OverBudget`."""
         # Single letters, since the client carries them back and forth: version, binding, expires ("x"), flow id,
         # time of the start, rounds, state-only rounds ("o"), questions asked ("q"), answers, steps, the handler's own
         # state ("h"), digest of what was last handed over ("d"), a confirmation was asked ("c"), earlier answers,
@@ -310,16 +283,11 @@ class Journal:
     def load(
         cls, payload: bytes, bound_to: list[str], now: float, grace: float = 0.0, *, single_use: bool = False
     ) -> "Journal":
-        """Read a payload back, for a call that it belongs to.
+        """Read a payload back, for a call that it belongs to. What a codec opened, some version of this package sealed.
 
-        Only what a codec opened comes here, so it is what some version of this package sealed.
+        Raises `InvalidRequestState` if it is of another format, has expired, or belongs to another call.
 
-        Raises `InvalidRequestState` if it is of another version, has expired, or belongs to another call.
-
-        `payload`: what `dump` returned.
-        `bound_to`: what the state must belong to; see `binding`.
-        `now`: seconds since the epoch.
-        `grace`: by how much its expiry is put off, in seconds.
+        `grace`: by how many seconds its expiry is put off.
         `single_use`: whether its handler's states are redeemed once. Such a state has `REDEEMED_FOR` besides, in which
             `Redeemer` begins nothing new.
         """
@@ -371,14 +339,12 @@ class Journal:
         return {key: next(reversed(kept.items())) for key, kept in self.answers.items()}
 
     def _earlier(self) -> JSON:
-        """Return what `_answers` leaves out: the answers to earlier questions of each key."""
         return {key: list(kept.items())[:-1] for key, kept in self.answers.items() if len(kept) > 1}
 
     def _steps(self) -> dict[str, tuple[str, dict[str, str], Any, list[dict[str, str]]]]:
         return {key: (step.function, step.arguments, step.result, step.failed) for key, step in self.steps.items()}
 
     def _exact(self) -> JSON:
-        """Return what JSON does not hold of results and of the handler's own state, as in a payload."""
         results = {key: step.exact for key, step in self.steps.items() if step.exact is not None}
         found = {"j": results or None, "z": self.exact_state}
         return {name: exact for name, exact in found.items() if exact is not None}
@@ -392,10 +358,8 @@ class Journal:
 
 
 _CONFIRMATION = f"{CONFIRMATION}."
-"""How the digest of a confirmation begins."""
 
 _CONFIRMS = f'"{_CONFIRMATION}'.encode()
-"""How it begins in a payload."""
 
 
 def _restored(newest: JSON, earlier: JSON) -> dict[str, Answers]:

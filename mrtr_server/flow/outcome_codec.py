@@ -12,20 +12,14 @@ from ..well_formed import write_json
 
 
 def dump_outcome(outcome: Outcome | RequestError) -> bytes:
-    """Write an outcome down.
-
-    Raises `ValueError` if there is something in it that is not JSON, so that no reply can be made of it either.
-    """
+    """Write an outcome down. Raises `ValueError` if it is not JSON, so that no reply can be made of it either."""
     if type(outcome) is Complete:  # as nearly always
         return write_json(["complete", outcome.body, outcome.ttl, outcome.scope], inf_nan_mode="null")
     return write_json(_fields(outcome), inf_nan_mode="null")
 
 
 def load_outcome(written: bytes) -> Outcome | RequestError:
-    """Read what `dump_outcome` wrote, also when it was another version of this package.
-
-    Raises `ValueError` if it is none of that.
-    """
+    """Read what `dump_outcome` wrote, in this release or another. Raises `ValueError`."""
     try:
         fields = from_json(written)
         kind, rest = fields[0], fields[1:]
@@ -73,7 +67,6 @@ def _questions(parts: JSON) -> dict[str, Question]:
 
 
 _MERGED = {"NotInVersion": "MissingCapability", "NotAsTask": "UnknownMethod"}
-"""What earlier releases wrote by names of their own."""
 
 
 def _error(name: str, message: str, data: JSON | None) -> RequestError:

@@ -22,18 +22,10 @@ from .round import Round
 logger = logging.getLogger("mrtr_server")
 
 _NO_END = Completed(None)
-"""How a handler ends where the round itself says how it ends."""
 
 
 @calls_author
 async def run_pure(handler: Handler, arguments: JSON, round_: Round, threads: Threads) -> RoundEnd:
-    """Run a handler that takes its arguments, `Inputs` and `State` alone.
-
-    Return how the round ends.
-
-    `round_`: the round; its journal is updated.
-    `threads`: runs a plain `def`.
-    """
     keywords, inputs = fill_in(handler, arguments, round_)
     try:  # as in `call_function`, which would be one more coroutine
         function = handler.function
@@ -59,10 +51,6 @@ def fill_in(handler: Handler, arguments: JSON, round_: Round) -> tuple[JSON, "Jo
 def conclude_asking(
     handler: Handler, round_: Round, required: InputRequired, inputs: "JournalInputs | None" = None
 ) -> RoundEnd:
-    """Return how a round ends whose handler has returned what it asks.
-
-    `inputs`: what it has read its answers from; None if it takes none.
-    """
     if not round_.asked:
         _require(handler, required, round_, inputs)
     if not round_.asked:
@@ -80,10 +68,6 @@ def ended_by(error: BaseException) -> Refused | Failed:
 
 
 def conclude_error(round_: Round, error: BaseException) -> RoundEnd:
-    """Return how a round ends after its handler raised.
-
-    Raises `BaseException`: the error, if it ends more than the call, or the round has no other end.
-    """
     is_end = isinstance(error, CallEnded | BaseExceptionGroup) and not isinstance(error, Exception | Refusal)
     own = _NO_END if is_end and (round_.ending or round_.asked) else ended_by(error)
     return round_.conclude(own)
@@ -95,17 +79,15 @@ def _require(handler: Handler, required: InputRequired, round_: Round, inputs: "
             what = f"The state of {handler.name!r}"
             (round_.journal.state, round_.journal.exact_state), _ = handler.stored_state.keep(required.state, what)
         except Exception:  # of the type's own code, too
-            round_.fail(FlowError("InputRequired(state=...) can't be kept as its declared type"))
+            round_.fail("InputRequired(state=...) can't be kept as its declared type")
             return
     elif not required.asks:
-        round_.fail(FlowError("InputRequired() has neither an ask nor a state, so nothing would change"))
+        round_.fail("InputRequired() has neither an ask nor a state, so nothing would change")
         return
     try:
         _ask(handler, required, round_, inputs)
-    except FlowError as error:
-        round_.fail(error)
-    except SetupError as mistake:
-        round_.fail(FlowError(str(mistake)))
+    except (FlowError, SetupError) as mistake:
+        round_.fail(mistake)
 
 
 def _ask(handler: Handler, required: InputRequired, round_: Round, inputs: "JournalInputs | None") -> None:
@@ -128,7 +110,6 @@ def _ask(handler: Handler, required: InputRequired, round_: Round, inputs: "Jour
 def _is_answered(
     handler: Handler, key: str, ask: Ask[Any], question: Question, round_: Round, inputs: "JournalInputs | None"
 ) -> bool:
-    """Whether the function has the answer to a question, or finds it when it is run again."""
     if question.digest in round_.journal.answers.get(key, ()):
         return True
     if inputs is not None and any(key == name for name, _ in inputs.read):
@@ -138,21 +119,17 @@ def _is_answered(
 
 
 class JournalInputs(Inputs):
-    """The answers that a journal holds."""
-
     __slots__ = ("_found", "_round", "read", "reasons")
 
     def __init__(self, round_: Round) -> None:
         self._round = round_
         self._found: set[tuple[str, str, str | None]] = set()
-        """The answers that were read by their model alone: key, kind and shape of each; the shape is None for any."""
+        """Answers that were read by their model alone: key, kind and shape of each; the shape is None for any."""
         self.read: list[tuple[str, str]] = []
-        """The questions whose answers were read, each as its key and its digest; some may be there twice."""
+        """The questions whose answers were read, by key and digest; some may be there twice."""
         self.reasons: dict[str, str] = {}
-        """What was wrong with an answer, by key."""
 
     def get(self, key: str, asked: Any, /) -> Any:
-        """Return the answer for a key, or None; see `Inputs.get`."""
         key, question, raw = escape_halves(key), "", None
         try:
             question, raw, read = self._find(key, asked)
@@ -173,8 +150,7 @@ class JournalInputs(Inputs):
             return None
         except Exception as error:
             detail = str(error) if isinstance(error, SetupError | FlowError) else type(error).__name__
-            failure = FlowError(f"inputs.get({key!r}, ...) failed: {detail}")
-            raise CallEnded(str(self._round.fail(failure))) from None
+            raise CallEnded(str(self._round.fail(f"inputs.get({key!r}, ...) failed: {detail}"))) from None
 
     def found(self, key: str, question: Question) -> bool:
         """Whether an answer was read by its model that is one to this question, whatever the message."""
@@ -182,7 +158,7 @@ class JournalInputs(Inputs):
         return (key, kind, question.shape) in self._found or (key, kind, None) in self._found
 
     def _find(self, key: str, asked: Any) -> tuple[str, JSON | None, Any]:
-        """Find the answer for a key: the digest of its question, the answer if there is one, and what reads it."""
+        """Return the digest of a question, its answer if there is one, and what reads it."""
         round_ = self._round
         if isinstance(asked, Ask):
             question = asked.question()

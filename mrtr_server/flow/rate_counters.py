@@ -5,9 +5,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ..concurrency.running import PerLoop
-from ..errors import SetupError, StoreUnavailable
-from ..extras import lacking
+from ..errors import SetupError, StoreUnavailable, lacking
 
 try:
     from limits import RateLimitItem, parse
@@ -22,7 +20,6 @@ MOST_COUNTERS = 100_000
 """How many counters a process keeps: beyond that, the least used are reset."""
 
 REDIS_TIMEOUT = 1.0
-"""How long Redis may take to answer, in seconds."""
 
 CONNECTIONS = 8
 """How many connections to it an event loop opens at most; beyond that, a request waits for one."""
@@ -35,8 +32,6 @@ _EXAMPLE = '"5/minute", "100 per hour" or "10 per 30 seconds"'
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """How many in a time: as it was written, and as `limits` reads it."""
-
     text: str
     item: RateLimitItem
 
@@ -56,10 +51,7 @@ def read_rate(where: str, text: Any) -> Rate:
 
 
 def check_storage(url: str) -> None:
-    """Check the URL of a storage, and that its library is installed. It connects to nothing.
-
-    Raises `SetupError`, which does not repeat the URL: it may hold a password.
-    """
+    """Check the URL of a storage, and its library. Raises `SetupError` without the URL: it may hold a password."""
     _redis(url)
 
 
@@ -102,20 +94,17 @@ class _Window:
     count: int
     before: int
     ends: float
-    """When nothing of it counts any more."""
     limit: int = 1
 
     @property
     def used(self) -> float:
-        """Which part of its limit is used up."""
         return (self.count + self.before) / self.limit
 
 
 class Counters:
     """Counts in the memory of this process, as `limits` does in Redis. Any event loop may use it.
 
-    The storage in memory of `limits` looks through all of its counters at each hit, which takes 0.9 ms where there are
-    10,000.
+    The storage in memory of `limits` looks through all of its counters at each hit: 0.9 ms where there are 10,000.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -132,7 +121,7 @@ class Counters:
         return seconds
 
     async def look(self, rate: Rate, key: str) -> float:
-        """Return 0 if there is room for one more, and otherwise in how many seconds there will be; count nothing."""
+        """Return as `take`, and count nothing."""
         return self._look(rate, key)[1]
 
     def _look(self, rate: Rate, key: str) -> tuple[_Window, float]:
@@ -169,18 +158,16 @@ class Counters:
 
 
 class SharedCounters:
-    """Counts in Redis or Valkey, for all replicas together; as `Counters`. It raises `StoreUnavailable`."""
+    """Counts in Redis or Valkey, for all replicas together, on one event loop; as `Counters`, or `StoreUnavailable`."""
 
     def __init__(self, url: str) -> None:
         self._storage = _redis(url)
         self._limiter = SlidingWindowCounterRateLimiter(self._storage)
 
     async def take(self, rate: Rate, key: str) -> float:
-        """Count one more; see `Counters.take`."""
         return await self._in_time(self._limiter.hit, rate, key)
 
     async def look(self, rate: Rate, key: str) -> float:
-        """Return when there is room for one more; see `Counters.look`."""
         return await self._in_time(self._limiter.test, rate, key)
 
     async def _in_time(self, has_room: Callable[..., Awaitable[bool]], rate: Rate, key: str) -> float:
@@ -198,7 +185,6 @@ class SharedCounters:
             raise StoreUnavailable(f"{type(cause).__name__}: {cause}") from None
 
     async def close(self) -> None:
-        """Close the connections."""
         client: Any = self._storage.bridge.storage  # type: ignore[attr-defined]
         await client.aclose()
         if (pool := getattr(client, "connection_pool", None)) is not None:  # that of a cluster is closed with it
@@ -206,31 +192,10 @@ class SharedCounters:
 
 
 def _wait(rate: Rate, before: int, before_left: float, count: int, left: float) -> float:
-    """Return in how many seconds there is room for one more, where there is none now.
-
-    The counts are of the window before and of the present one, each with how long it counts still, in seconds.
-    """
+    """Return in how many seconds there is room for one more, by the windows before and now, where there is none."""
     span, most = rate.item.get_expiry(), rate.item.amount
     if count < most:  # the count of the window before fades away
         seconds = before_left - (most - count) * span / before if before else 0.0
     else:  # until this window is the one before, and has begun to fade
         seconds = left - span + span * (1 - most / count)
     return max(1.0, seconds)
-
-
-class EachLoop:
-    """Counters in Redis or Valkey for each event loop, since connections can't be shared."""
-
-    def __init__(self, url: str) -> None:
-        self._url = url
-        self._made = PerLoop[SharedCounters]()
-
-    def here(self) -> SharedCounters:
-        """Return the counters of the running event loop."""
-        return self._made.here(lambda: SharedCounters(self._url))
-
-    async def close(self) -> None:
-        """Close the connections of the running event loop."""
-        counters = self._made.pop()
-        if counters is not None:
-            await counters.close()

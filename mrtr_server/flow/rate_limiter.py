@@ -4,16 +4,18 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from ipaddress import IPv6Address, ip_address
 from typing import TYPE_CHECKING, Literal, get_args
 
+from ..concurrency.running import PerLoop
 from ..crypto.digests import digest
 from ..errors import NotExecuted, RateLimited, SetupError, StoreUnavailable
 from ..logs.failures import report_failure
 from ..protocol.messages import Call
 
 if TYPE_CHECKING:
-    from .rate_counters import Counters, EachLoop, Rate, SharedCounters
+    from .rate_counters import Counters, Rate, SharedCounters
 
     Act = Callable[[Counters | SharedCounters], Awaitable[float]]
 
@@ -80,18 +82,16 @@ class RateLimits:
 
 
 LOOK_AGAIN = 2.0
-"""How long an unavailable storage is not asked again, in seconds."""
+"""For how many seconds an unavailable storage is not asked again."""
 
 
 class RateLimiter:
     """Counts requests. As long as nothing has a rate, it counts none and loads no library.
 
-    The counters belong to the server, since others may count in the same storage. The clock is for what this process
-    counts by itself.
+    The counters belong to the server: others may count in the same storage. The clock is for what is counted here.
     """
 
     is_on = False
-    """Whether anything is counted."""
 
     def __init__(self, limits: RateLimits | None, server: str, clock: Callable[[], float] = time.time) -> None:
         self._limits = limits
@@ -100,7 +100,8 @@ class RateLimiter:
         self._rates: dict[str, Rate] = {}
         self._tools: dict[str, Rate] = {}
         self._local: Counters | None = None
-        self._shared: EachLoop | None = None
+        self._shared = PerLoop["SharedCounters"]()
+        self._share: Callable[[], SharedCounters] | None = None
         self._asked: set[str] = set()
         """The tools, prompts and resources that have asked something in their first round."""
         self._away_since: float | None = None
@@ -109,10 +110,9 @@ class RateLimiter:
             self.turn_on()
 
     def turn_on(self) -> None:
-        """Begin to count. Safe to call twice."""
         if self.is_on:
             return
-        from .rate_counters import Counters, EachLoop, read_rate
+        from .rate_counters import Counters, SharedCounters, read_rate
 
         limits = self._limits or RateLimits()
         for name in ("per_principal", "per_address", "per_flow", "other_requests"):
@@ -120,50 +120,41 @@ class RateLimiter:
                 self._rates[name] = read_rate(name, text)
         self._tools = {tool: read_rate(tool, text) for tool, text in limits.per_tool.items()}
         self._local = Counters(self._clock)
-        self._shared = EachLoop(limits.storage) if limits.storage is not None else None
+        if limits.storage is not None:
+            self._share = partial(SharedCounters, limits.storage)
         self.is_on = True
 
     @property
     def counts_calls(self) -> bool:
-        """Whether calls count, whatever they are of."""
         return bool({"per_principal", "per_address"} & self._rates.keys())
 
     @property
     def counts_others(self) -> bool:
-        """Whether requests count that begin no call."""
         return "other_requests" in self._rates
 
     # What counts
 
     async def admit_call(self, call: Call) -> None:
-        """Count a call that begins.
-
-        Raises `RateLimited`, or `NotExecuted` where the storage is unavailable, and nothing may go uncounted.
-        """
+        """Count a call that begins. Raises `RateLimited`, or `NotExecuted` where nothing may go uncounted."""
         # The address last: a caller that is refused uses up nothing that it shares with others.
         await self._take("per_principal", [_who(call)])
         if address := _address(call):
             await self._take("per_address", [address])
 
     async def admit_other(self, call: Call) -> None:
-        """Count a request that begins no call. Raises as `admit_call` does."""
         await self._take("other_requests", [_who(call)])
 
     async def admit_to_tool(self, call: Call, own: "Rate | None") -> None:
-        """Count a call of a tool, by its own rate or that of the operator. Raises as `admit_call` does."""
+        """Count a call of a tool, by the rate of the operator or else its own."""
         rate = self._tools.get(call.target, own)
         if rate is not None:
             await self._take("per_tool", [call.target, _who(call)], rate)
 
     async def admit_round(self, flow: str) -> None:
-        """Count a round that carries a state, under the id of its flow. Raises as `admit_call` does."""
         await self._take("per_flow", ["flow", flow])
 
     async def admit_repetition(self, call: Call, bound_to: Sequence[str]) -> None:
-        """Check how often a request without a state has been answered with a question. Raises as `admit_call` does.
-
-        Another request is the same if it is bound to the same.
-        """
+        """Check how often a request without a state, bound to the same, has been answered with a question."""
         if call.target in self._asked:  # most ask nothing, and need no look
             await self._take("per_flow", _repeated(call, bound_to), look=True)
 
@@ -174,9 +165,8 @@ class RateLimiter:
         await self._count(lambda counters: counters.take(self._rates["per_flow"], key), may_refuse=False)
 
     async def close(self) -> None:
-        """Close the connections of the running event loop."""
-        if self._shared is not None:
-            await self._shared.close()
+        if (shared := self._shared.pop()) is not None:
+            await shared.close()
 
     # Where it is counted
 
@@ -196,14 +186,13 @@ class RateLimiter:
         return digest([self._server, limit, *what])  # so a storage knows no names, and holds keys of one length
 
     async def _count(self, act: "Act", *, may_refuse: bool) -> float:
-        """Count in the shared storage, or by the rule for when it is unavailable."""
         assert self._local is not None  # noqa: S101  it is on
-        if self._shared is None:
+        if self._share is None:
             return await act(self._local)
         if self._away_since is None or time.monotonic() >= self._look_at:
             self._look_at = time.monotonic() + LOOK_AGAIN  # others need not wait for the same answer
             try:
-                seconds = await act(self._shared.here())
+                seconds = await act(self._shared.here(self._share))
             except StoreUnavailable as error:
                 self._note_outage(error)
             else:
@@ -250,7 +239,6 @@ def _who(call: Call) -> str:
 
 
 def _address(call: Call) -> str:
-    """Return the address that a call came from, as the web server names it; empty where there is none."""
     if call.peer is None:
         return ""
     host = str(call.peer[0])

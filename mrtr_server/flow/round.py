@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass
-from enum import IntEnum
 from math import inf, isfinite
 from types import MappingProxyType
 from typing import Any, Protocol, cast
@@ -11,12 +10,14 @@ from typing import Any, Protocol, cast
 from ..concurrency.threads import ending_in
 from ..errors import FlowError, InvalidAnswer, MissingCapability, Refusal, SetupError, cannot_show
 from ..logs.failures import format_stack
+from ..protocol.apps import drawn_by, draws_forms, uri_of
 from ..protocol.ask_kinds import CALLBACK, FORM, ask_kind
 from ..protocol.callers import lacking, nested
 from ..protocol.messages import JSON, PAGE, Call, Outlet, Question
 from ..well_formed import escape_halves
 from .asks import Ask
 from .endings import Asking, Backgrounded, Failed, Refused, RoundEnd, Yielded, YieldReason
+from .home import OWN
 from .journal import Journal
 from .url_asks import KIND, UNFINISHED, Callback, Callbacks, ElicitUrl, Reports
 
@@ -24,7 +25,6 @@ logger = logging.getLogger("mrtr_server")
 
 
 OPEN: Any = object()
-"""Stands for an answer that the client has yet to give."""
 
 NO_REPORTS = Reports[YieldReason]()
 
@@ -35,13 +35,9 @@ class Background(Outlet, Protocol):
     """The task that a round belongs to, and where its notes go."""
 
     @property
-    def journal(self) -> Journal:
-        """What its flow remembers."""
-        ...
+    def journal(self) -> Journal: ...
 
-    def should_yield(self) -> YieldReason | None:
-        """Return why the round is to end at its next boundary; None if it continues."""
-        ...
+    def should_yield(self) -> YieldReason | None: ...
 
     @property
     def lost(self) -> bool:
@@ -57,71 +53,44 @@ class Background(Outlet, Protocol):
         ...
 
     async def publish(self, asked: Mapping[str, Question]) -> None:
-        """Publish what is asked, so that the client sees it beside what runs.
-
-        `asked`: the questions, by key; those that are answered meanwhile are no longer in it.
-        """
+        """Publish what is asked, for the client to see beside what runs. What is answered meanwhile leaves `asked`."""
         ...
 
-    def on_answers(self, take: Callable[[], None]) -> None:
-        """Call a function when the journal has new answers, from now on."""
-        ...
+    def on_answers(self, take: Callable[[], None]) -> None: ...
 
-    def say(self, message: str) -> None:
-        """Store what the task is doing, for clients that ask."""
-        ...
+    def say(self, message: str) -> None: ...
 
 
-class _Gravity(IntEnum):
-    """Which of the reasons for the end of a round counts: the first in this order."""
-
-    MISTAKE = 1
-    LACKING = 2
-    REFUSED = 3
-    FAILED = 4
-    ASKING = 5
-    YIELDED = 6
-    BACKGROUNDED = 7
-    NOTHING = 8
-
-
-_ASKING, _LACKING = _Gravity.ASKING, _Gravity.LACKING  # before Python 3.12, members take long to find
+# Why a round ends: of several reasons, the first in this order counts. No enum, whose members take long to find before
+# Python 3.12.
+_MISTAKE, _LACKING, _REFUSED, _FAILED, _ASKING, _YIELDED, _BACKGROUNDED, _NOTHING = range(8)
 
 
 @dataclass(slots=True)
 class Claim:
-    """An ask in the middle of a handler."""
-
     key: str
     ask: Ask[Any]
     question: Question
     value: Any
-    """Its answer; `OPEN` while the client has to be asked."""
 
 
 class Round:
-    """What one round has asked, and how it ends.
+    """What one round has asked, and how it ends: all that a pure function needs. See `WaitingRound`.
 
-    This is all that a pure function needs. A handler that may wait for an answer runs in a `WaitingRound`.
-
-    `journal`: what the flow remembers; updated as the round proceeds.
     `takes_early`: whether answers that come without a state count at all.
     """
 
+    addresses = OWN
+    """Where clients find the resources of the application that registered the handler."""
     reserved: Container[str] = ()
     """The keys that no ask without a key of its own may have."""
     _started: Container[str] = ()
-    """The keys of the steps of this round."""
-    _gravity = _Gravity.NOTHING
+    _gravity = _NOTHING
     _end: RoundEnd | None = None
     _required: Asking | None = None
-    """How the round ends if the handler has returned what it asks; None otherwise."""
     _lacking: tuple[str, ...] = ()
-    """The capabilities that the client lacks."""
     _progress = -inf
-    """The progress that was reported last."""
     _stood_still = False
-    """Whether progress that had not grown was dropped."""
 
     def __init__(
         self,
@@ -136,11 +105,9 @@ class Round:
         self.journal = journal
         self.name = name
         self.asked: dict[str, Question] = {}
-        """The questions that the client has to answer, by key."""
         self._callbacks = callbacks
         self._reports = reports
         self.early = call.answers if takes_early and call.state is None and call.answers else _NO_ANSWERS
-        """The answers that came without a state, by key."""
         self._claimed: dict[str, str] = {}
 
     def advance(self, progress: float) -> bool:
@@ -169,51 +136,44 @@ class Round:
     def settled(self) -> bool:
         """Whether no further ask can change how the round ends."""
         # Of a client that lacks something, all of it is to be named.
-        return self._gravity <= _ASKING and self._gravity is not _LACKING
+        return self._gravity <= _ASKING and self._gravity != _LACKING
 
-    def fail(self, error: FlowError) -> FlowError:
-        """End the flow for a mistake in the handler's code, whatever the handler makes of the error.
-
-        Return the error, for whoever raises it.
-        """
-        if self._gravity is not _Gravity.MISTAKE:
+    def fail(self, mistake: FlowError | SetupError | str) -> FlowError:
+        """End the flow for a mistake in the handler's code, whatever the handler makes of the error. Return it."""
+        error = mistake if isinstance(mistake, FlowError) else FlowError(str(mistake))
+        if self._gravity != _MISTAKE:
             # The error does not pass through the handler's frames, so the stack says where it comes from.
             if calls := format_stack():
                 error.add_note(f"Called from:\n{calls}".rstrip())
-            self._end_with(_Gravity.MISTAKE, Failed(error))
+            self._end_with(_MISTAKE, Failed(error))
         return error
 
     def fail_with(self, error: Exception) -> None:
-        """End the call with an error that is no mistake in how asks and steps are used."""
         counts = ending_in(error, self.name)
-        self._end_with(_Gravity.FAILED, Failed(counts if isinstance(counts, Exception) else error))
+        self._end_with(_FAILED, Failed(counts if isinstance(counts, Exception) else error))
 
     def refuse(self, refusal: Refusal) -> None:
-        """End the call, since the person said no."""
-        self._end_with(_Gravity.REFUSED, Refused(refusal))
+        self._end_with(_REFUSED, Refused(refusal))
 
     def leave(self, why: YieldReason) -> None:
-        """End the round with what the journal holds, unless something is asked."""
-        self._end_with(_Gravity.YIELDED, Yielded(why))
+        self._end_with(_YIELDED, Yielded(why))
 
     def leave_for_background(self) -> None:
-        """End the round where its flow becomes a task, unless something is asked."""
-        self._end_with(_Gravity.BACKGROUNDED, Backgrounded(self.journal))
+        self._end_with(_BACKGROUNDED, Backgrounded(self.journal))
 
     def ask_nothing_more(self) -> None:
-        """End the round with the questions that it has, if there are any."""
         if self.asked:
-            self._end_with(_Gravity.ASKING, Asking(self.asked))
+            self._end_with(_ASKING, Asking(self.asked))
 
-    def _end_with(self, gravity: _Gravity, end: RoundEnd) -> None:
+    def _end_with(self, gravity: int, end: RoundEnd) -> None:
         if gravity < self._gravity:
             self._gravity, self._end = gravity, end
 
     def _lack(self, capabilities: Iterable[str]) -> None:
         """End the call, since the client can't be asked; the error names all that it lacks."""
         self._lacking += tuple(capabilities)
-        if self._gravity >= _Gravity.LACKING:
-            self._gravity, self._end = _Gravity.LACKING, Failed(MissingCapability(nested(self._lacking)))
+        if self._gravity >= _LACKING:
+            self._gravity, self._end = _LACKING, Failed(MissingCapability(nested(self._lacking)))
 
     def conclude(self, own: RoundEnd) -> RoundEnd:
         """Return how the round ends.
@@ -239,20 +199,14 @@ class Round:
         if not self.settled:
             try:
                 return look()
-            except FlowError as conflict:
-                self.fail(conflict)
-            except SetupError as mistake:
-                self.fail(FlowError(str(mistake)))
+            except (FlowError, SetupError) as mistake:
+                self.fail(mistake)
             except Exception as unexpected:  # of the model's own code; its text may hold the answer
-                self.fail(FlowError(f"Reading an answer failed with {type(unexpected).__name__}"))
+                self.fail(f"Reading an answer failed with {type(unexpected).__name__}")
         return []
 
     def claim_inline(self, key: str | None, ask: Ask[Any]) -> "Claim":
-        """Return an ask that may have a default key, under its key, with its answer if there is one.
-
-        `key`: the key that it has instead of its own; None for its own. Raises `Exception` if the ask can't be made;
-        `look_up` ends the call for it.
-        """
+        """Return an ask, under a key instead of its own or a default one, with its answer if there is one."""
         question = ask.question()
         claimed = self._claim(key or ask.key, ask.default_key, question)
         return Claim(claimed, ask, question, self._answer(claimed, ask, question, ask.parse))
@@ -290,11 +244,14 @@ class Round:
         return False
 
     def kept(self, key: str, question: Question, needs_state: bool) -> JSON | None:
-        """Return the raw answer that counts for a question; None if there is none."""
         raw = self.journal.answer(key, question.digest)
         if raw is None:
-            return self.take_early(key, question.digest, needs_state)
-        return self._reports.found.get((key, question.digest), raw)
+            raw = self.take_early(key, question.digest, needs_state)
+        else:
+            raw = self._reports.found.get((key, question.digest), raw)
+        if raw is not None:
+            self.call.trace.note_answered(key, question.params.get("message", ""))
+        return raw
 
     def take_early(self, key: str, digest: str, needs_state: bool) -> JSON | None:
         """Return an answer that came without a state, if it may count; it is kept for later rounds."""
@@ -306,11 +263,7 @@ class Round:
     def require(
         self, key: str, ask: Ask[Any], question: Question, read: Iterable[tuple[str, str]] = (), reason: str = ""
     ) -> None:
-        """Ask what a pure function has returned, whether it was answered before or not.
-
-        `reason`: what is wrong with the answer that came before; empty if there was none. Raises `FlowError` if the key
-        is used for something else in this run. Raises `FlowError` if the link that the ask needs can't be made.
-        """
+        """Ask what a pure function has returned, whether it was answered before or not. Raises `FlowError`."""
         self._refuse_taken(key, question)
         if self._required is None:
             self._required = Asking(self.asked, together=True)
@@ -323,14 +276,18 @@ class Round:
     def _send(self, key: str, ask: Ask[Any], question: Question) -> None:
         if missing := lacking(self.call.client, question.needs):
             self._lack(missing)
+        elif self.call.asked_by == "model" and not ask.through_model:  # whose answer nobody could tell from a person's
+            self._lack(question.needs)
         elif question.needs == PAGE:
             name = self._callbacks.page(self.journal, key, question.digest)
             if question.kind == KIND:  # so it is one with a callback
                 question = self._leading_back(key, cast(ElicitUrl[Any], ask), question)
                 question.page = name
             self.asked[key] = question.having(elicitationId=name)
+        elif ask.ui is not None and draws_forms(self.call.client):
+            self.asked[key] = question.having(_meta=drawn_by(self.addresses.link(uri_of(ask.ui))))
         else:
-            self.asked[key] = question
+            self.asked[key] = question.open_to_models() if ask.through_model else question
 
     def _leading_back(self, key: str, ask: ElicitUrl[Any], question: Question) -> Question:
         callback = cast(Callback[Any], ask.callback)

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from inspect import isawaitable
 from types import CoroutineType
@@ -39,62 +40,42 @@ Run = Callable[[RoundContext], Awaitable[Outcome]]
 """Runs a round of a call that has a state, whose journal is open by then; or one that has none."""
 
 
+@dataclass(eq=False, repr=False)
 class RoundService:
-    """Runs rounds: opens the state, runs the handler, seals what it leaves.
-
-    `redeemer`: sees that states are redeemed once, where they must be.
-    `limits`: what a flow may use.
-    `lifespans`: know what `lifespan=` has yielded; None if there can be none.
-    """
-
-    def __init__(
-        self,
-        states: States,
-        redeemer: Redeemer,
-        threads: Threads,
-        limits: Limits,
-        admission: Admission,
-        callbacks: Callbacks,
-        rates: RateLimiter,
-        lifespans: Lifespans | None = None,
-    ) -> None:
-        self._states = states
-        self._lifespans = lifespans
-        self._redeemer = redeemer
-        self._threads = threads
-        self.limits = limits
-        self._admission = admission
-        self._callbacks = callbacks
-        self._rates = rates
-        self._warned: set[str] = set()
+    states: States
+    redeemer: Redeemer
+    threads: Threads
+    limits: Limits
+    admission: Admission
+    callbacks: Callbacks
+    rates: RateLimiter
+    lifespans: Lifespans | None = None
+    _warned: set[str] = field(default_factory=set, init=False)
 
     def deliver(self, round_: RoundContext, run: Run) -> Awaitable[Outcome]:
         """Run a delivery of a call, or return the outcome of an earlier one if its state is redeemed once.
 
-        That is so for every state of a `single_use` handler, and from the state that asks for a confirmation on.
-
-        Raises `RequestError`: what `run` raised, now or earlier; or the state does not open, or was redeemed with other
-        answers.
+        That is so for every state of a `single_use` handler, and from the state that asks for a confirmation on. Raises
+        what `run` raised, now or earlier, or a `RequestError` where the state does not open, or came with other answers
+        before.
         """
         if round_.call.state is None:
-            return self._deliver_first(round_, run) if self._rates.is_on else run(round_)
-        journal = self._states.unseal(round_)  # what does not open is not redeemed
+            return self._deliver_first(round_, run) if self.rates.is_on else run(round_)
+        journal = self.states.unseal(round_)  # what does not open is not redeemed
         if round_.handler.single_use or journal.single_use:
             run = partial(self._redeem, run)
-        return self._deliver_counted(round_, run) if self._rates.is_on else run(round_)
+        return self._deliver_counted(round_, run) if self.rates.is_on else run(round_)
 
     async def _deliver_first(self, round_: RoundContext, run: Run) -> Outcome:
-        """Run a first round, unless the same request was answered with questions too often."""
-        call, bound_to = round_.call, self._states.bind(round_)  # now, since the handler may change the arguments
-        await self._rates.admit_repetition(call, bound_to)
+        call, bound_to = round_.call, self.states.bind(round_)  # now, since the handler may change the arguments
+        await self.rates.admit_repetition(call, bound_to)
         outcome = await run(round_)
         if isinstance(outcome, NeedsInput):
-            await self._rates.count_question(call, bound_to)
+            await self.rates.count_question(call, bound_to)
         return outcome
 
     async def _deliver_counted(self, round_: RoundContext, run: Run) -> Outcome:
-        """Run a round that carries a state, unless its flow has had too many."""
-        await self._rates.admit_round(round_.journal.flow)
+        await self.rates.admit_round(round_.journal.flow)
         return await run(round_)
 
     def _redeem(self, run: Run, round_: RoundContext) -> Awaitable[Outcome]:
@@ -104,46 +85,48 @@ class RoundService:
             round_.lease = lease
             return run(round_)
 
-        return self._redeemer.once(round_.call, journal.expires, run_leased, epoch=journal.epoch)
+        return self.redeemer.once(round_.call, journal.expires, run_leased, epoch=journal.epoch)
 
     @calls_author
     async def run(self, round_: RoundContext) -> CallEnd:
-        """Run one round of a call.
+        """Run one round of a call. Where the client is to come again, its end has the journal sealed.
 
-        Return how the round ends; where the client is to come again, with the journal sealed. Raises `RequestError` if
-        nothing was run, since the state does not open, the call can neither be served now nor continue elsewhere, or
-        the store is unavailable; or the flow is over budget.
+        Raises `RequestError` if nothing was run, since the state does not open, the call can neither be served now nor
+        continue elsewhere, or the store is unavailable; or the flow is over budget.
         """
         handler, call = round_.handler, round_.call
-        is_open, unsealed = self._admission.is_open, False
+        is_open, unsealed = self.admission.is_open, False
         if handler.is_simple and call.state is None and call.answers is None and is_open:
             # Most calls have nothing to remember. As in `call_function`, which would be one more coroutine.
             try:
                 function, given = handler.function, round_.arguments
-                result = function(**given) if handler.is_async else await self._threads(partial(function, **given))
+                result = function(**given) if handler.is_async else await self.threads(partial(function, **given))
                 result = await result if type(result) is CoroutineType or isawaitable(result) else result
             except BaseException as error:
                 return ended_by(failure_of(error, handler.name))
             if not isinstance(result, InputRequired):
                 return Completed(result)
-            journal = self._states.begin(round_)
-            end = conclude_asking(handler, Round(call, journal, handler.name, self._callbacks), result)
+            journal = self.states.begin(round_)
+            pure = Round(call, journal, handler.name, self.callbacks)
+            pure.addresses = handler.addresses
+            end = conclude_asking(handler, pure, result)
         else:
             # Before the handler runs, since it may change the arguments that it is given.
             journal = round_.journal if round_.is_open else self.open(round_)
             unsealed = handler.single_use and call.state is None
-            if is_open and not unsealed and not (self._callbacks.known and journal.answers):  # nothing to wait for
+            if is_open and not unsealed and not (self.callbacks.known and journal.answers):  # nothing to wait for
                 end = await self._begin(round_)
             else:
                 end = await self._begin_in_turn(round_)
         match end:
             case Asking():
+                journal.single_use = journal.single_use or call.asked_by != "client"
                 await self._name_epoch(round_, end.questions)
-                return self._states.seal(round_, end.questions)
+                return self.states.seal(round_, end.questions)
             case Completed() | Refused() | Failed():
                 if unsealed and isinstance(end, Completed):
                     self._warn_unsealed(handler)
-                self._states.end(round_)
+                self.states.end(round_)
                 return end
             case Yielded(why):
                 return await self._hand_over(round_, why)
@@ -160,16 +143,16 @@ class RoundService:
             # It is all effect, and each effect must belong to a flow that a retry can name.
             return Yielded(YieldReason.STATE_FIRST)
         reports = NO_REPORTS
-        if self._callbacks.known:
+        if self.callbacks.known:
             reports = await self._reports(round_)
             if reports.left is not None:
                 return Yielded(reports.left)
             for key, question in reports.found:
                 if key in (call.answers or ()):  # else the client has been told in an earlier round
-                    round_.outlet.send(PageReported(self._callbacks.page(journal, key, question)))
-        if self._admission.is_open:
+                    round_.outlet.send(PageReported(self.callbacks.page(journal, key, question)))
+        if self.admission.is_open:
             return await self._begin(round_, reports)
-        why = await self._admission.enter(
+        why = await self.admission.enter(
             lambda: self._may_leave(round_),
             was_shed=journal.shed,
             has_begun=bool(journal.answers or journal.steps),
@@ -179,25 +162,25 @@ class RoundService:
         try:
             return await self._begin(round_, reports)
         finally:
-            self._admission.leave()
+            self.admission.leave()
 
     def _begin(self, round_: RoundContext, reports: Reports[YieldReason] = NO_REPORTS) -> Awaitable[RoundEnd]:
-        """Run the handler of a round, or of a round of a task."""
         handler, call, journal, task = round_.handler, round_.call, round_.journal, round_.task
         takes_early = task is None and not handler.single_use
         if handler.is_pure:
-            pure = Round(call, journal, handler.name, self._callbacks, takes_early, reports)
-            return run_pure(handler, round_.arguments, pure, self._threads)
-        lifespans, opened = self._lifespans, UNSET
+            pure = Round(call, journal, handler.name, self.callbacks, takes_early, reports)
+            pure.addresses = handler.addresses
+            return run_pure(handler, round_.arguments, pure, self.threads)
+        lifespans, opened = self.lifespans, UNSET
         if lifespans is not None and lifespans.known:
             opened = lifespans.here.get(handler.homes[-1], UNSET)
         waiting = WaitingRound(
             call,
             journal,
             handler.name,
-            self._threads,
+            self.threads,
             takes_early=takes_early,
-            callbacks=self._callbacks,
+            callbacks=self.callbacks,
             reports=reports,
             should_yield=partial(self._why_yield, round_) if task is None else task.should_yield,
             task=task,
@@ -207,7 +190,7 @@ class RoundService:
         )
         if handler.yields:
             handler = in_pieces(handler, waiting, round_.outlet, self.limits)
-        return run(handler, round_.arguments, waiting, round_.outlet, self._threads)
+        return run(handler, round_.arguments, waiting, round_.outlet, self.threads)
 
     def _why_yield(self, round_: RoundContext) -> YieldReason | None:
         lease = round_.lease
@@ -215,7 +198,7 @@ class RoundService:
             return YieldReason.STATE_FIRST
         if lease is not None and lease.in_doubt:  # better over budget than twice
             return YieldReason.LEASE_IN_DOUBT
-        why = self._admission.should_yield
+        why = self.admission.should_yield
         return why if why is not None and self._may_leave(round_) else None
 
     def _may_leave(self, round_: RoundContext) -> bool:
@@ -223,7 +206,7 @@ class RoundService:
 
     async def _reports(self, round_: RoundContext) -> Reports[YieldReason]:
         def should_yield() -> YieldReason | None:
-            return YieldReason.DRAINING if self._admission.draining and self._may_leave(round_) else None
+            return YieldReason.DRAINING if self.admission.draining and self._may_leave(round_) else None
 
         try:
             return await self._reported(round_.journal, should_yield)
@@ -232,25 +215,21 @@ class RoundService:
 
     async def _reported(self, journal: Journal, should_yield: ShouldYield) -> Reports[YieldReason]:
         """Wait for what pages report; what is still open then is asked again, unless the flow continues elsewhere."""
-        reports = await self._callbacks.reports(journal, should_yield)
+        reports = await self.callbacks.reports(journal, should_yield)
         if reports.left is None:
             for key, question in reports.unfinished:
                 journal.forget(key, question)
         return reports
 
     def open(self, round_: RoundContext) -> Journal:
-        """Open the flow that a round belongs to: that of its state, or a new one.
-
-        Raises `RequestError` if the state does not open, the call has too many answers, or it is new and can neither be
-        served now nor continue elsewhere.
-        """
+        """Open the flow that a round belongs to: that of its state, or a new one. Raises `RequestError`."""
         call = round_.call
         if call.state is not None:
-            return self._states.unseal(round_)
-        if not self._admission.is_open and self._admission.is_full and not call.can_retry:
-            self._admission.note_turned_away()
+            return self.states.unseal(round_)
+        if not self.admission.is_open and self.admission.is_full and not call.can_retry:
+            self.admission.note_turned_away()
             raise Busy(RETRY_AFTER)
-        return self._states.begin(round_)
+        return self.states.begin(round_)
 
     async def hand_over(self, round_: RoundContext) -> HandedOver:
         """End a round before anything has run, so that the flow has a state that a retry can name."""
@@ -258,17 +237,13 @@ class RoundService:
         return await self._hand_over(round_, YieldReason.STATE_FIRST)
 
     async def hand_over_done(self, round_: RoundContext) -> HandedOver | None:
-        """End a round, which could not become a task, with a state that holds what it has done.
-
-        Return the state; None where the client can't come again with one, or the flow's budget has none left.
-        """
+        """End a round, which could not become a task, with a state that holds what it has done, if it may leave."""
         return await self._hand_over(round_, YieldReason.NO_TASK) if self._may_leave(round_) else None
 
     async def run_task(self, round_: RoundContext, task: Background) -> RoundEnd:
         """Run a round of a task; its journal lies with the task, so nothing is sealed for the client.
 
-        Raises `StoreUnavailable` if what pages have reported can't be known now; nothing has been run. Raises
-        `OverBudget` if the handler keeps its state as it was, and asks nothing.
+        Raises `StoreUnavailable`, before anything has run, if nobody knows what pages have reported; or `OverBudget`.
         """
         round_.journal = journal = task.journal
         round_.is_open, round_.task = True, task
@@ -281,12 +256,11 @@ class RoundService:
         return end
 
     async def _hand_over(self, round_: RoundContext, why: YieldReason) -> HandedOver:
-        """Seal a round that is to be continued elsewhere. Raises `NotExecuted` if it never began."""
         if why is YieldReason.LEASE_IN_DOUBT and round_.journal.is_as_handed_over:
             name = round_.handler.name
             raise NotExecuted(report_failure("%r did not begin, since its lease had expired", name))
         await self._name_epoch(round_, {})
-        return self._states.hand_over(round_, why)
+        return self.states.hand_over(round_, why)
 
     async def _name_epoch(self, round_: RoundContext, asked: Mapping[str, Question]) -> None:
         """Name the epoch of the store in the state with which a round ends, if that is redeemed once.
@@ -296,7 +270,7 @@ class RoundService:
         journal = round_.journal
         is_redeemed_once = round_.handler.single_use or journal.single_use or round_.call.stays_open
         if not journal.epoch and (is_redeemed_once or CONFIRMATION in [question.kind for question in asked.values()]):
-            journal.epoch = await self._redeemer.epoch()
+            journal.epoch = await self.redeemer.epoch()
 
     def _warn_unsealed(self, handler: Handler) -> None:
         if handler.name not in self._warned:

@@ -12,7 +12,7 @@ from traceback import clear_frames
 from types import CoroutineType
 from typing import Any, assert_never
 
-from ..concurrency.running import running_loop, running_task
+from ..concurrency.running import retrieve, running_loop, running_task
 from ..concurrency.threads import RunInThread, Threads, failure_of
 from ..errors import CallEnded, FlowContinues, FlowError, OverBudget, Refusal, RoundOver, ToolError
 from ..limits import Limits
@@ -34,26 +34,16 @@ END_TICKS = 20
 """How many turns of the loop a cancellation has to go down to every ask that is open, through all that awaits it."""
 
 WIND_DOWN_SECONDS = 5.0
-"""How long a cancelled handler may take to end, in seconds."""
 
 
 Fill = Callable[[], Coroutine[Any, Any, JSON | None]]
-"""Asks and runs what a handler declares; see `Declared.resolve`."""
 
 LONGEST_MESSAGE = 1000
-"""Characters of a text that are shown as progress."""
 
 
 def run(
     handler: Handler, arguments: JSON, round_: WaitingRound, outlet: Outlet, threads: Threads
 ) -> Coroutine[Any, Any, RoundEnd]:
-    """Run a handler from the top.
-
-    Return how the round ends.
-
-    `round_`: the round; its journal is updated.
-    `threads`: runs a plain `def`.
-    """
     if handler.inputs is None and handler.state is None:  # it is no pure function
         keywords, inputs = arguments.copy(), None
     else:
@@ -76,7 +66,6 @@ def run(
 
 
 async def _in_time(handler: Handler, seconds: float, running: Coroutine[Any, Any, RoundEnd]) -> RoundEnd:
-    """Limit a round to so many seconds, and tell the model if it times out."""
     try:
         async with asyncio.timeout(seconds) as limit:
             return await running
@@ -152,7 +141,6 @@ async def _concluded(
 async def _torn_down(
     handler: Handler, round_: WaitingRound, concluded: Coroutine[Any, Any, RoundEnd], teardown: Teardown
 ) -> RoundEnd:
-    """Run a handler, then leave its dependencies with how the round ends."""
     try:
         try:
             end = _write_or_raise(handler, await concluded)
@@ -202,10 +190,7 @@ async def _leave_dependencies(round_: WaitingRound, teardown: Teardown, error: B
 async def _run_as_asyncio_task(
     round_: WaitingRound, coroutine: Coroutine[Any, Any, RoundEnd], *, wakes: bool
 ) -> RoundEnd:
-    """Run a handler that may park in a task of its own; end it when all that is left of it waits for the client.
-
-    `wakes`: whether it wakes the runner itself when it ends.
-    """
+    """Run a handler that may park in a task of its own; end it when all that is left of it waits for the client."""
     round_.main = task = running_loop().create_task(coroutine)
     round_.thread = get_ident()
     if not wakes:
@@ -266,11 +251,10 @@ async def _end(task: asyncio.Task[RoundEnd], round_: WaitingRound) -> None:
     if not task.done():
         task._log_destroy_pending = False  # type: ignore[attr-defined]
         logger.error("%r does not end when it is cancelled, and is abandoned", round_.name)
-    # Retrieve its exception: asyncio would report it as never retrieved.
     if task.done():
-        _retrieve(task)
+        retrieve(task)
     else:
-        task.add_done_callback(_retrieve)
+        task.add_done_callback(retrieve)
     round_.let_go()
 
 
@@ -294,11 +278,6 @@ def _leave_group(task: asyncio.Task[RoundEnd]) -> bool:
     return True
 
 
-def _retrieve(task: asyncio.Task[RoundEnd]) -> None:
-    if not task.cancelled():
-        task.exception()
-
-
 async def _end_of_teardown(task: asyncio.Task[RoundEnd], round_: WaitingRound) -> None:
     """Wait for the end of a teardown, however long it takes; of cancellations, only a second one cuts it."""
     try:
@@ -310,16 +289,10 @@ async def _end_of_teardown(task: asyncio.Task[RoundEnd], round_: WaitingRound) -
 
 
 def in_pieces(handler: Handler, round_: WaitingRound, outlet: Outlet, limits: Limits) -> Handler:
-    """Return a handler that returns what another one yields, and sends it on as it comes.
-
-    `limits`: how large the result may be.
-    """
     return replace(handler, function=_Pieces(handler, round_, outlet, limits.streamed_bytes).collect)
 
 
 class _Pieces:
-    """The pieces of the result of one round."""
-
     def __init__(self, handler: Handler, round_: WaitingRound, outlet: Outlet, most_bytes: int) -> None:
         self._handler = handler
         self._round = round_
@@ -329,7 +302,6 @@ class _Pieces:
         self._count = 0
         self._content: list[JSON] = []
         self._texts: list[str] = []
-        """The texts that make up the block which comes next; joined when another block comes."""
         call = round_.call
         self._shows_pieces = not call.trace.is_whole
         self._takes_pieces = self._shows_pieces and (round_.task is not None or call.takes_pieces)
@@ -338,11 +310,7 @@ class _Pieces:
 
     @calls_author
     async def collect(self, **keywords: Any) -> list[JSON]:
-        """Call the handler, and return the content of its result.
-
-        Raises `FlowError` if something was yielded that is no content, or nothing can be yielded. Raises `OverBudget`
-        if the result is too large.
-        """
+        """Call the handler, and return the content of its result. Raises `FlowError`, `OverBudget`."""
         made = self._handler.function(**keywords)
         if not (hasattr(made, "__aiter__") and hasattr(made, "aclose")):
             raise FlowError(f"{self._handler.name!r} is an async generator that is wrapped to return something else")

@@ -59,8 +59,6 @@ _JSONObject = Annotated[Mapping[str, Any], AfterValidator(_refuse_no_json)]
 
 
 class _SampleOptions(BaseModel):
-    """What clients can read of a sampling, next to its messages."""
-
     max_tokens: Annotated[int, Field(strict=True, ge=1)]
     system_prompt: str | None = None
     model_preferences: _JSONObject | None = None
@@ -184,10 +182,7 @@ def _check_tool_results(message: JSON, following: JSON) -> None:
 
 
 def sampling_message(message: Any) -> JSON:
-    """Return a message of a conversation as plain JSON: strings and content blocks are the user's.
-
-    Raises `TypeError` if it is no message of a sampling.
-    """
+    """Return a message as plain JSON: strings and content blocks are the user's. Raises `TypeError` if it is none."""
     role, content = role_and_content(message)
     several = isinstance(content, list | tuple)
     written = [sampling_block(each) for each in (content if several else [content])]

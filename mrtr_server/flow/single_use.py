@@ -5,7 +5,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from itertools import chain, repeat
 
@@ -29,14 +29,15 @@ logger = logging.getLogger("mrtr_server")
 
 SHORTEST_WAIT = 0.01
 LONGEST_WAIT = 0.5
-"""How long a delivery waits before it asks the store again for the outcome of another one, in seconds."""
+"""How many seconds a delivery waits at most before it asks the store again for the outcome of another one."""
 
 RECORD_AGAIN = (0.1, 0.4, 1.5)
-"""How long to wait before an outcome that the store did not take is offered again, in seconds; its client waits for so
-long in all, and a little for the attempt that is under way then."""
+"""After how many seconds an outcome that the store did not take is offered again. Its client waits for so long in all,
+and a little for the attempt that is under way then.
+"""
 
 LAST_ATTEMPT = 0.5
-"""How long its client waits for that attempt, in seconds."""
+"""How many seconds its client waits for that attempt."""
 
 RECORD_INTERVAL = 0.5
 """How often it is offered from then on, in seconds, until the state has expired."""
@@ -51,46 +52,36 @@ OTHER_EPOCH = (
 """Why a state is refused that was sealed for another store, or in another life of this one."""
 
 RoundResult = Outcome | RequestError
-"""What a client gets of a round: its outcome, or an error."""
 
 
 Run = Callable[[Lease], Awaitable[Outcome]]
-"""Runs the handler and returns the outcome, or raises `RequestError`."""
 
 
 @dataclass(slots=True)
 class _Delivery:
-    """A state as it came, with the answers that came with it."""
-
     call: Call
     state: str
     answers: str
     expires: float
-    """When the state expires, in seconds since the epoch."""
     is_late: bool
-    """Whether it had expired when this delivery came."""
+    """Whether the state had expired when this delivery came."""
     run: Run
     epoch: str = ""
     """The epoch of the store that the state names; empty where it names none."""
     client_left: bool = False
-    """Whether the client has gone."""
     result: RoundResult | None = None
-    """That of the round, once it has run here."""
     sealed: bytes = b""
     unrecorded_since: float | None = None
-    """When the store first failed to take it, by the monotonic clock; None if it never did."""
     renewal: "asyncio.Task[None] | None" = None
     waiter: "asyncio.Future[RoundResult] | None" = None
     """What the client's request waits for, where it does not run the delivery itself."""
     is_told: bool = False
     """Whether there is a reply for the client, which may have left."""
     error: StoreUnavailable | None = None
-    """Why the store did not take it last."""
     waited: float = 0.0
-    """How long it has waited for another delivery of its state, in seconds."""
+    """For how many seconds it has waited for another delivery of its state."""
 
     def pauses(self) -> Iterator[float]:
-        """Yield how long to wait before the store is asked again, in seconds: longer and longer."""
         while True:
             pause = min(max(self.waited / 4, SHORTEST_WAIT), LONGEST_WAIT)
             self.waited += pause
@@ -101,57 +92,43 @@ class _Delivery:
         return redemption.verdict == "granted" and not (self.is_late or self.client_left)
 
     def reply(self, result: RoundResult) -> None:
-        """Return the result to the client, unless it has been returned."""
         if not self.is_told:
             self.is_told = True
             if self.waiter is not None and not self.waiter.done():
                 self.waiter.set_result(result)
 
 
+@dataclass(eq=False, repr=False)
 class Redeemer:
     """Sees that each sealed state is redeemed once, on all replicas that share a store.
 
     An outcome that the store can't take is kept here, and offered to it until the state has expired. Meanwhile
     deliveries of that state are answered from here.
 
-    `codec`: protects the outcomes that are recorded; of a purpose of its own.
-    `quotas`: how many states a caller may redeem while they are remembered.
-    `lease`: how long a replica may be silent before another may run what it was running, in seconds.
-    `clock`: returns the time, in seconds since the epoch.
+    `lease`: how many seconds a replica may be silent before another may run what it was running.
     `outlives`: whether what has begun outlives its request, where that is cancelled.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        codec: RowCodec,
-        quotas: Quotas,
-        *,
-        lease: float,
-        clock: Callable[[], float],
-        outlives: bool = True,
-    ) -> None:
-        self._store = store
-        self._quotas = quotas
-        self._codec = codec
-        self._lease = lease
-        self._clock = clock
-        self._refusals = RefusalLog()
-        self._outlives = outlives
-        self._under_way: set[asyncio.Task[None]] = set()
-        self._unrecorded: dict[str, _Delivery] = {}
-        """The deliveries that ran here and whose outcomes the store has not taken, by the digests of their states."""
+    store: Store
+    codec: RowCodec
+    quotas: Quotas
+    _: KW_ONLY
+    lease: float
+    clock: Callable[[], float]
+    outlives: bool = True
+    _refusals: RefusalLog = field(default_factory=RefusalLog, init=False)
+    _under_way: set[asyncio.Task[None]] = field(default_factory=set, init=False)
+    _unrecorded: dict[str, _Delivery] = field(default_factory=dict, init=False)
+    """Those that ran here and whose outcomes the store has not taken, by the digests of their states."""
 
     @property
     def unrecorded(self) -> int:
-        """How many outcomes the store has not taken yet."""
         return len(self._unrecorded)
 
     async def epoch(self) -> str:
-        """Return the epoch of the store, which states that are redeemed once name; empty where it is not known."""
         with suppress(StoreUnavailable):
-            if self._store.has_epochs:
-                return await self._store.epoch()
+            if self.store.has_epochs:
+                return await self.store.epoch()
         return ""
 
     async def once(
@@ -173,19 +150,17 @@ class Redeemer:
         Raises `RequestError`: what `run` raised, now or earlier; or the state was redeemed with other answers, or names
         another epoch, or the store can't say whether it was redeemed, or remembers as many as it may.
 
-        `call`: the request; its state has been opened.
-        `expires`: when the state expires, in seconds since the epoch.
-        `run`: runs the handler; called at most once.
+        `call`: its state has been opened.
+        `run`: is called at most once.
         `purpose`: what is redeemed of the state: one state may be redeemed once for each.
         `answers`: the answers of the call, in one form for all deliveries; None where a client sent them in any.
-        `epoch`: the epoch of the store that the state names; empty where it names none.
         """
         state = purpose + str(call.state).encode()
         # The state salts the digest of the answers: a reader of the store can't try out a yes and a no.
         given = canonical(dict(call.answers or {})) if answers is None else answers
-        is_late = expires <= self._clock()
+        is_late = expires <= self.clock()
         delivery = _Delivery(call, *digest_twice(state, b" " + given), expires, is_late, run, epoch)
-        if self._outlives:
+        if self.outlives:
             result = await self._wait_for(delivery)
         else:  # as part of its request
             try:
@@ -197,7 +172,6 @@ class Redeemer:
         return result
 
     async def _wait_for(self, delivery: _Delivery) -> RoundResult:
-        """Run a delivery in a task of its own."""
         waiter: asyncio.Future[RoundResult] = asyncio.get_running_loop().create_future()
         delivery.waiter = waiter
         task = asyncio.create_task(self._deliver(delivery, waiter))
@@ -222,10 +196,7 @@ class Redeemer:
         return not_executed(error, f"{delivery.call.target!r} was not run, since its outcome could not be recorded")
 
     async def finish(self, shutdown: ShutdownDeadline) -> None:
-        """Wait for the rounds whose clients have gone, and for outcomes that have yet to be recorded.
-
-        `shutdown`: the end of the server; it says how long.
-        """
+        """Wait for the rounds whose clients have gone, and for outcomes that have yet to be recorded."""
         loop = asyncio.get_running_loop()
         if under_way := [task for task in self._under_way if task.get_loop() is loop]:
             _, left = await asyncio.wait(under_way, timeout=shutdown.until_cut_off() or shutdown.left() / 3)
@@ -259,7 +230,6 @@ class Redeemer:
             del self._unrecorded[delivery.state]
 
     async def _find_result(self, delivery: _Delivery) -> RoundResult:
-        """Run the delivery, or wait for the result of another one."""
         result: RoundResult | None = await wait_until(partial(self._try, delivery), pauses=delivery.pauses())
         assert result is not None  # noqa: S101  nothing else ends the wait
         return result
@@ -283,7 +253,7 @@ class Redeemer:
                 if result is not None:
                     return result
             if redemption.verdict == "granted":
-                result = await self._run(delivery, redemption, Lease(self._lease, asked))
+                result = await self._run(delivery, redemption, Lease(self.lease, asked))
                 if result is not None:
                     return result
             # Another delivery of it is running.
@@ -320,33 +290,32 @@ class Redeemer:
         return None
 
     async def _redeem(self, delivery: _Delivery, *, lapsed: bool) -> Redemption:
-        if delivery.epoch and not self._store.has_epochs:
+        if delivery.epoch and not self.store.has_epochs:
             return Redemption("other_epoch")
         # Kept for as long as any replica may take the state for good.
-        keep = max(delivery.expires - self._clock(), 0.0) + REDEEMED_FOR
-        return await self._store.redeem(
+        keep = max(delivery.expires - self.clock(), 0.0) + REDEEMED_FOR
+        return await self.store.redeem(
             delivery.state,
             delivery.answers,
-            lease=self._lease,
+            lease=self.lease,
             keep=keep,
             lapsed=lapsed,
-            quota=self._quotas.of(delivery.call.principal),
+            quota=self.quotas.of(delivery.call.principal),
             epoch=delivery.epoch,
         )
 
     def _has_expired(self, delivery: _Delivery) -> bool:
-        """Return whether no replica takes the state any more."""
-        return self._clock() >= delivery.expires + REDEEMED_FOR
+        return self.clock() >= delivery.expires + REDEEMED_FOR
 
     async def _release(self, delivery: _Delivery, redemption: Redemption) -> None:
         if redemption.verdict == "granted":
             with suppress(StoreUnavailable):  # then it runs out
-                await self._store.release(delivery.state, redemption.token)
+                await self.store.release(delivery.state, redemption.token)
 
     # A delivery that runs here
 
     async def _run(self, delivery: _Delivery, granted: Redemption, lease: Lease) -> RoundResult | None:
-        """Run the handler if it has not run yet, and record the result, if it is an outcome.
+        """Run the handler if it has not run yet, and record its outcome.
 
         Return the result; None if another replica has taken over, or may have, and may have a better one.
         """
@@ -394,7 +363,7 @@ class Redeemer:
             asked = time.monotonic()
             pause = lease.seconds / 3
             try:
-                lease.lost = not await self._store.renew(delivery.state, token, lease=lease.seconds)
+                lease.lost = not await self.store.renew(delivery.state, token, lease=lease.seconds)
                 lease.hold(asked)
             except StoreUnavailable:  # of which the log has a line
                 pause = min(RECONNECT_SECONDS, lease.seconds / 12)
@@ -411,7 +380,7 @@ class Redeemer:
         try:
             for pause in chain(RECORD_AGAIN, repeat(RECORD_INTERVAL)):
                 try:
-                    if lease.lost or not await self._store.record(delivery.state, token, delivery.sealed):
+                    if lease.lost or not await self.store.record(delivery.state, token, delivery.sealed):
                         break
                 except StoreUnavailable as error:
                     delivery.error = error
@@ -445,7 +414,6 @@ class Redeemer:
         return False
 
     def _keep(self, delivery: _Delivery) -> None:
-        """Note that the store did not take an outcome."""
         if delivery.unrecorded_since is None:
             delivery.unrecorded_since = time.monotonic()
             self._unrecorded[delivery.state] = delivery
@@ -471,11 +439,11 @@ class Redeemer:
 
     def _seal(self, delivery: _Delivery, result: RoundResult) -> bytes:
         # With the digests, so that nobody who can write to the store gives a state another one's outcome.
-        return self._codec.seal(_place(delivery), dump_outcome(result)).encode()
+        return self.codec.seal(_place(delivery), dump_outcome(result)).encode()
 
     def _unseal(self, delivery: _Delivery, sealed: bytes) -> RoundResult:
         try:
-            return load_outcome(self._codec.unseal(_place(delivery), sealed, "recorded for another delivery"))
+            return load_outcome(self.codec.unseal(_place(delivery), sealed, "recorded for another delivery"))
         except (InvalidRequestState, ValueError) as error:
             why = error.reason if isinstance(error, InvalidRequestState) else str(error)
             return InternalFault(

@@ -1,24 +1,27 @@
-"""The states of flows: begun, opened from what a client sent, and sealed for the client to bring back."""
+"""The states of flows: begun, opened, sealed for the client to bring back, and described for who has the keys."""
 
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
+from datetime import UTC, datetime
 
-from ..crypto.codec import Codec
+from pydantic_core import from_json
+
+from ..crypto.codec import Codec, SealedCodec
+from ..crypto.keys import KeyRing
 from ..errors import InvalidRequestState, OverBudget, RateLimited
 from ..limits import Limits
 from ..logs.refusals import RefusalLog
-from ..protocol.messages import JSON, Call, HandedOver, NeedsInput, Outlet, Question
+from ..protocol.messages import JSON, Call, HandedOver, NeedsInput, Outlet, Question, kind_of
 from ..storage.rows import Lease
 from .endings import YieldReason
 from .handler import Handler
-from .journal import Journal, binding
+from .journal import BINDINGS, UNSET, Journal, binding
 from .rate_limiter import RateLimiter
 from .round import Background
 
 WINDOW = 60.0
-"""How long asks without an answer are counted, in seconds."""
 
 STRANGERS = 10
 """How many times as often callers are asked of whom an address alone is known: it may be that of a proxy."""
@@ -38,24 +41,16 @@ class RoundContext:
     outlet: Outlet
     arguments: JSON
     may_become_task: bool = False
-    """Whether the flow may become a task."""
     task: Background | None = None
-    """The task whose round it is; None of a call."""
     lease: Lease | None = None
     """Of a round whose state is redeemed once: while it is in doubt, nothing new begins."""
     binding: list[str] | None = None
-    """What its states are bound to, once that is known."""
     is_open: bool = field(default=False, init=False)
     journal: Journal = field(init=False)
-    """What the flow remembers."""
 
 
 class UnansweredAsks:
-    """Counts, in this process, how often a request was answered with questions that nobody has answered.
-
-    `limits`: its `unanswered_asks` counts.
-    `clock`: returns the time in seconds since the epoch.
-    """
+    """Counts, in this process, how often a request was answered with questions that nobody has answered."""
 
     def __init__(self, limits: Limits, rates: RateLimiter, clock: Callable[[], float]) -> None:
         self._most = limits.unanswered_asks
@@ -64,16 +59,9 @@ class UnansweredAsks:
         self._counts: dict[int, int] = {}
         """By a hash, which nobody outside of this process can foresee."""
         self._ends = -math.inf
-        """When the window ends, and all counts with it."""
 
     def admit(self, call: Call, bound_to: list[str], journal: Journal | None) -> None:
-        """Check that a round may begin, and note if it brings an answer.
-
-        Raises `RateLimited` if it was asked too often, and never answered.
-
-        `bound_to`: what its states are bound to; see `binding`.
-        `journal`: of its state, before the answers are taken; None if it brings none.
-        """
+        """Check that a round may begin, and note the answer that it brings to its journal. Raises `RateLimited`."""
         if not self._counts:  # as where nothing asks
             return
         key = _of_request(call, bound_to) if journal is None else hash((journal.flow_id, journal.rounds))
@@ -93,7 +81,6 @@ class UnansweredAsks:
             raise RateLimited("unanswered_asks", f"{most}/minute", seconds)
 
     def asked(self, call: Call, bound_to: list[str], journal: Journal, now: float) -> None:
-        """Note that a round ends with questions. `now`: the time in seconds since the epoch."""
         if self._most is None or self._rates.is_on:
             return
         if now >= self._ends:
@@ -109,7 +96,6 @@ class UnansweredAsks:
             self._counts = {each: count - 1 for each, count in self._counts.items() if count > 1}
 
     def answered(self, call: Call, bound_to: list[str]) -> None:
-        """Note that what a request asks was answered."""
         self._counts.pop(_of_request(call, bound_to), None)
 
 
@@ -119,67 +105,47 @@ def _of_request(call: Call, bound_to: list[str]) -> int:
     return hash((who, *bound_to))
 
 
+@dataclass(eq=False, repr=False)
 class States:
     """Begins flows, opens the states in which they come back, and seals those in which they leave.
 
-    `limits`: what a flow may use.
     `require_shared_store`: takes note of a handler whose states are redeemed once from now on, by its name.
-    `clock`: returns the time in seconds since the epoch.
     `keeps_plain`: whether the state of a call that stays open may be its journal as it is.
     """
 
-    def __init__(
-        self,
-        codec: Codec,
-        limits: Limits,
-        *,
-        audience: str,
-        require_shared_store: Callable[[str], None],
-        unanswered: UnansweredAsks,
-        clock: Callable[[], float] = time.time,
-        keeps_plain: bool = False,
-    ) -> None:
-        self._codec = codec
-        self._limits = limits
+    codec: Codec
+    limits: Limits
+    _: KW_ONLY
+    audience: str
+    require_shared_store: Callable[[str], None]
+    unanswered: UnansweredAsks
+    clock: Callable[[], float] = time.time
+    keeps_plain: bool = False
+
+    def __post_init__(self) -> None:
         # Whatever the codec adds, in Base64: enough for every one, and checked before it does any work.
-        self._longest = limits.state_bytes * 4 // 3 + 2048
-        self._audience = audience
-        self._require_shared_store = require_shared_store
-        self._unanswered = unanswered
-        self._clock = clock
-        self._keeps_plain = keeps_plain
+        self._longest = self.limits.state_bytes * 4 // 3 + 2048
         self._refusals = RefusalLog()
 
     def bind(self, round_: RoundContext) -> list[str]:
-        """Return what the states of a round are bound to; see `binding`.
-
-        To be asked before the handler runs, which may change the arguments.
-        """
+        """Return the `binding` of a round, before the handler runs, which may change the arguments."""
         if round_.binding is None:
-            round_.binding = binding(self._audience, round_.call)
+            round_.binding = binding(self.audience, round_.call)
         return round_.binding
 
     def begin(self, round_: RoundContext) -> Journal:
-        """Open a round without a state: it begins a flow.
-
-        Raises `OverBudget` if the call has too many answers. Raises `RateLimited` if it was asked too often, and never
-        answered.
-        """
+        """Open a round that begins a flow. Raises `OverBudget` for its answers, and `RateLimited`."""
         call = round_.call
         self._check_answers(call)
         bound_to = self.bind(round_)
-        self._unanswered.admit(call, bound_to, None)
-        journal = Journal(self._clock())
+        self.unanswered.admit(call, bound_to, None)
+        journal = Journal(self.clock())
         call.trace.begin(journal)
         round_.journal, round_.is_open = journal, True
         return journal
 
     def unseal(self, round_: RoundContext) -> Journal:
-        """Open a round by its state, and take its answers. `Journal.load` checks the binding and the expiry.
-
-        Raises `InvalidRequestState` if it does not open, has expired, or belongs to another call. Raises `OverBudget`
-        if the call has too many answers. Raises `RateLimited` if it was asked too often, and never answered.
-        """
+        """Open a round by its state, and take its answers. Raises `InvalidRequestState`, and as `begin`."""
         call, handler, state = round_.call, round_.handler, round_.call.state
         self._check_answers(call)
         bound_to = self.bind(round_)
@@ -188,38 +154,34 @@ class States:
                 raise InvalidRequestState("not a string")
             if len(state) > self._longest:
                 raise InvalidRequestState("too large")
-            payload = state.encode() if call.stays_open and self._keeps_plain else self._codec.unseal(state)
-            journal = Journal.load(payload, bound_to, self._clock(), call.grace, single_use=handler.single_use)
+            payload = state.encode() if call.stays_open and self.keeps_plain else self.codec.unseal(state)
+            journal = Journal.load(payload, bound_to, self.clock(), call.grace, single_use=handler.single_use)
         except InvalidRequestState as refused:
             self._refusals.note("%s %r: refused a requestState: %s", call.method, handler.name, refused.reason)
             raise
         call.trace.resume(journal)
-        self._unanswered.admit(call, bound_to, journal)
+        self.unanswered.admit(call, bound_to, journal)
         journal.deliver(call.answers or {})
         round_.journal, round_.is_open = journal, True
         return journal
 
     def _check_answers(self, call: Call) -> None:
-        if call.answers is not None and len(call.answers) > self._limits.answers:
-            message = f"The request has more than {self._limits.answers} inputResponses"
-            raise OverBudget(message, "answers", self._limits.answers)
+        if call.answers is not None and len(call.answers) > self.limits.answers:
+            message = f"The request has more than {self.limits.answers} inputResponses"
+            raise OverBudget(message, "answers", self.limits.answers)
 
     def seal(self, round_: RoundContext, questions: dict[str, Question]) -> NeedsInput:
-        """Seal the state in which a flow leaves to be answered.
-
-        Raises `OverBudget` if it has used up its rounds, makes no progress, or remembers too much.
-        """
+        """Seal the state in which a flow leaves to be answered. Raises `OverBudget`."""
         state, journal = self._seal(round_, questions, None), round_.journal
         return NeedsInput(questions, state, journal.expires, journal.epoch if round_.call.stays_open else "")
 
     def hand_over(self, round_: RoundContext, why: YieldReason) -> HandedOver:
-        """Seal the state in which a flow leaves to be continued at once; see `seal`."""
         state, journal = self._seal(round_, {}, why), round_.journal
         return HandedOver(state, journal.expires, why, journal.epoch if round_.call.stays_open else "")
 
     def _seal(self, round_: RoundContext, questions: dict[str, Question], why: YieldReason | None) -> str:
         handler, call, journal, bound_to = round_.handler, round_.call, round_.journal, self.bind(round_)
-        limits, now = self._limits, self._clock()
+        limits, now = self.limits, self.clock()
         journal.shed = why is _FULL
         seconds = limits.state_seconds if handler.answer_within is None else handler.answer_within
         asked: dict[str, str] = {}
@@ -232,13 +194,56 @@ class States:
             self._refusals.note("%s %r: %s", call.method, handler.name, error.message)
             raise
         if journal.single_use:
-            self._require_shared_store(handler.name)
+            self.require_shared_store(handler.name)
         if questions:
-            self._unanswered.asked(call, bound_to, journal, now)
+            self.unanswered.asked(call, bound_to, journal, now)
         # The flow of an open call is sealed with the call.
-        return payload.decode() if call.stays_open and self._keeps_plain else self._codec.seal(payload)
+        return payload.decode() if call.stays_open and self.keeps_plain else self.codec.seal(payload)
 
     def end(self, round_: RoundContext) -> None:
         """Note that a flow has ended with a result: answers that came without a state have answered what it asks."""
         if round_.call.answers and round_.call.state is None:
-            self._unanswered.answered(round_.call, self.bind(round_))
+            self.unanswered.answered(round_.call, self.bind(round_))
+
+
+# For an operator
+
+
+def inspect_state(token: str, ring: KeyRing, *, values: bool = False) -> JSON:
+    """Describe a `requestState`, whoever it belongs to and whether or not it has expired.
+
+    `values`: whether to show answers, results and the handler's own state. Raises `InvalidRequestState`.
+    """
+    payload = SealedCodec(ring).unseal(token)
+    try:
+        fields = from_json(payload)
+        journal = Journal.load(payload, fields["b"], fields["t"])
+    except (ValueError, KeyError, TypeError):
+        raise InvalidRequestState("not a journal") from None
+    return {**dict(zip(BINDINGS, fields["b"], strict=True)), **describe_journal(journal, values=values)}
+
+
+def describe_journal(journal: Journal, *, values: bool = False) -> JSON:
+    described: JSON = {
+        "flow": journal.flow,
+        "started": utc_time(journal.started),
+        "expires": utc_time(journal.expires),
+        "rounds": journal.rounds,
+        "handed over without a question": journal.state_only,
+        "redeemed once": journal.single_use,
+        "asked": {key: kind_of(question) for key, question in journal.asked.items()},
+        "answered": {key: [kind_of(question) for question in answers] for key, answers in journal.answers.items()},
+        "steps": {key: step.function for key, step in journal.steps.items()},
+        "has state of the handler": journal.state is not UNSET,
+    }
+    if journal.epoch:
+        described["epoch of the store"] = journal.epoch
+    if values:
+        described["answers"] = {key: list(answers.values()) for key, answers in journal.answers.items()}
+        described["results of steps"] = {key: step.result for key, step in journal.steps.items()}
+        described["state of the handler"] = None if journal.state is UNSET else journal.state
+    return described
+
+
+def utc_time(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")

@@ -46,15 +46,11 @@ class IdempotencyKey(str):
 
 
 def idempotency_key(flow: str, step: str, function: str, arguments: dict[str, str]) -> IdempotencyKey:
-    """Make the key of a step."""
     return IdempotencyKey(digest(["idempotency key", flow, step, function, arguments]))
 
 
 def key_parameter(function: Callable[..., Any]) -> str | None:
-    """Find the parameter of a step's function that takes the idempotency key; None if there is none.
-
-    Raises `FlowError` if the parameter can't be filled by name.
-    """
+    """Return the parameter of a function that takes the idempotency key. Raises `FlowError` if no name fills it."""
     while isinstance(function, partial):
         function = function.func
     if not (inspect.isroutine(function) or inspect.isclass(function)):
@@ -93,7 +89,6 @@ def _is_key(annotation: Any, namespace: dict[str, Any]) -> bool:
 
 
 def full_name(function: Callable[..., Any]) -> str:
-    """Return the name of a function with that of its module."""
     target = getattr(function, "__func__", function)
     name = getattr(target, "__qualname__", type(target).__qualname__)
     return f"{getattr(target, '__module__', None) or type(target).__module__}.{name}"
@@ -112,7 +107,7 @@ def argument_digests(function: Callable[..., Any], args: tuple[Any, ...], kwargs
         if inspect.ismethod(function):
             args = (function.__self__, *args)
         cells = zip(code.co_freevars, getattr(target, "__closure__", None) or (), strict=True)
-        named.update((name, _contents(cell)) for name, cell in cells)
+        named.update((name, contents(cell)) for name, cell in cells)
     elif isinstance(function, partial):
         names, named = (), {"partial": [full_name(function.func), *function.args, *sorted(function.keywords.items())]}
     else:
@@ -123,7 +118,8 @@ def argument_digests(function: Callable[..., Any], args: tuple[Any, ...], kwargs
     return {name: _digest_argument(name, value) for name, value in named.items()}
 
 
-def _contents(cell: Any) -> Any:
+def contents(cell: Any) -> Any:
+    """Return what a cell of a closure holds."""
     try:
         return cell.cell_contents
     except ValueError:  # not assigned yet

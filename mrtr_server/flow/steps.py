@@ -4,13 +4,14 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Container, Coroutine
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
 from typing import Any, Self, get_args, get_origin, get_type_hints
 
 from pydantic import ValidationError
 
+from ..concurrency.running import retrieve
 from ..concurrency.threads import Threads
 from ..crypto.digests import digest
 from ..errors import FlowError, NotBegun, SetupError
@@ -25,10 +26,8 @@ from .step_arguments import argument_digests, full_name, idempotency_key, key_pa
 from .undone import Undone
 
 current_step: ContextVar[str] = ContextVar("mrtr_server_step", default="")
-"""The key of the step that the code runs in; empty outside of steps."""
 
 current_dependency: ContextVar[str] = ContextVar("mrtr_server_dependency", default="")
-"""The name of the dependency that the code runs in; empty outside of dependencies."""
 
 MARK = "#"
 """Separator in generated keys: `build`, `build#2`, in a side branch `worker:1f0c…#build`. No key= may have it."""
@@ -39,17 +38,12 @@ ALIKE = "~"
 
 @dataclass(slots=True)
 class Planned:
-    """A step as it was called, before anything of it has run."""
-
     function: partial[Any]
     named: str
     digests: dict[str, str]
     rerun: bool
-    """Whether it may run again with other arguments."""
     key: str = ""
-    """Its key; empty if it has none because of an error."""
     release: Callable[[], None] = lambda: None
-    """Frees the generated key when the step has failed."""
     error: FlowError | None = None
 
 
@@ -66,7 +60,6 @@ class Branch:
         self._taken: dict[str, set[int]] = {}
 
     def take(self, name: str) -> tuple[str, Callable[[], None]]:
-        """Return the key of the next step of that name, and what returns the key if the step fails."""
         taken = self._taken.setdefault(name, set())
         number = next(n for n in count(1) if n not in taken)
         taken.add(number)
@@ -74,6 +67,7 @@ class Branch:
         return (f"{self.name}{MARK}{numbered}" if self.name else numbered), lambda: taken.discard(number)
 
 
+@dataclass(eq=False, repr=False)
 class Steps:
     """The steps of one round.
 
@@ -86,31 +80,19 @@ class Steps:
     _has_just_kept = False
     """Whether nothing was awaited since a step was kept, so that the check need not be repeated for the next one."""
 
-    def __init__(
-        self,
-        journal: Journal,
-        threads: Threads,
-        main: asyncio.Task[Any] | None,
-        asked: Container[str],
-        wake: Callable[[], None],
-        undone: Undone,
-        note: Callable[[Event, str], None],
-        keep: Callable[[], Awaitable[None]] | None = None,
-        may_begin: Callable[[], Awaitable[bool]] | None = None,
-    ) -> None:
-        self._undone = undone
-        self._note = note
-        self._keep = keep
-        self._may_begin = may_begin
-        self._journal = journal
-        self._threads = threads
-        self._main = main
-        self._asked = asked
-        self._wake = wake
-        self.running: set[asyncio.Task[Any]] = set()
-        self.started: dict[str, tuple[Planned, asyncio.Task[Any] | None]] = {}
-        self._failed: dict[str, list[dict[str, str]]] = {}
-        self._branches: dict[tuple[asyncio.Task[Any] | None, str], Branch] = {}
+    journal: Journal
+    threads: Threads
+    main: asyncio.Task[Any] | None
+    asked: Container[str]
+    wake: Callable[[], None]
+    undone: Undone
+    note: Callable[[Event, str], None]
+    keep: Callable[[], Awaitable[None]] | None = None
+    may_begin: Callable[[], Awaitable[bool]] | None = None
+    running: set[asyncio.Task[Any]] = field(default_factory=set, init=False)
+    started: dict[str, tuple[Planned, asyncio.Task[Any] | None]] = field(default_factory=dict, init=False)
+    _failed: dict[str, list[dict[str, str]]] = field(default_factory=dict, init=False)
+    _branches: dict[tuple[asyncio.Task[Any] | None, str], Branch] = field(default_factory=dict, init=False)
 
     def plan(
         self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: JSON, key: str | None, rerun: bool
@@ -133,27 +115,25 @@ class Steps:
         return planned
 
     def _hand_key(self, planned: Planned) -> None:
-        """Fill in the idempotency key, if the function takes one that its caller did not give."""
         name = key_parameter(planned.function.func)
         if name is not None and name not in planned.function.keywords:
             planned.digests.pop(name, None)  # its default
-            key = idempotency_key(self._journal.flow, planned.key, planned.named, planned.digests)
+            key = idempotency_key(self.journal.flow, planned.key, planned.named, planned.digests)
             planned.function = partial(planned.function, **{name: key})
 
     def is_new(self, planned: Planned) -> bool:
-        """Check whether a step would begin now: it has not run in the flow, and does not run yet."""
-        return planned.key not in self._journal.steps and planned.key not in self.started
+        return planned.key not in self.journal.steps and planned.key not in self.started
 
     async def run(self, planned: Planned) -> Any:
         """Run a planned step once in the flow, or return what it returned when it ran.
 
-        Raises `FlowError` if it can't be told apart from another entry, or its arguments have changed, `NotBegun` if
-        the round ends first, and whatever the function raised; the step is then not recorded, and may be called again.
+        Raises `FlowError`, `NotBegun` if the round ends first, and whatever the function raised; such a step is not
+        recorded.
         """
         if planned.error is not None:
             raise planned.error
         key = planned.key
-        if key in self._asked or key in self._journal.answers:
+        if key in self.asked or key in self.journal.answers:
             raise FlowError(f"An ask and a step both have the key {key!r}; give one of them another key=")
         other, task = self.started.get(key, (planned, None))
         if other.named != planned.named or other.digests != planned.digests:
@@ -162,13 +142,13 @@ class Steps:
                 "them another key="
             )
         stored = _stored(planned)
-        record = self._journal.steps.get(key)
+        record = self.journal.steps.get(key)
         if record is not None and task is None:
             result = _replay(planned, record, stored)
             if result is not _RUN_AGAIN:
                 if key not in self.started:
                     self.started[key] = (planned, None)
-                    self._note("replayed", _shown(planned))
+                    self.note("replayed", _shown(planned))
                 return result
         if task is None:
             self._refuse_undone(planned)
@@ -177,7 +157,7 @@ class Steps:
 
     def _refuse_undone(self, planned: Planned) -> None:
         """Refuse a step whose record would say that it ran, although what it did may be rolled back."""
-        if dependency := self._undone.reached_by(planned.function):
+        if dependency := self.undone.reached_by(planned.function):
             raise FlowError(
                 f"The step {planned.key!r} was given a value of {dependency}. A round that asks rolls back what is "
                 "done with it, but the record of the step would say that it was done. Let the step open what it needs "
@@ -197,19 +177,19 @@ class Steps:
                 self._failed.setdefault(planned.key, []).append(planned.digests)
                 planned.release()
             raise
-        if self._may_begin is not None and not has_ended:
+        if self.may_begin is not None and not has_ended:
             self._has_just_kept = True
             asyncio.get_running_loop().call_soon(self._note_await)
         return result
 
     def _start(self, planned: Planned, stored: Stored) -> asyncio.Task[Any]:
-        self._note("ran", _shown(planned))
-        may_begin = None if self._has_just_kept else self._may_begin
+        self.note("ran", _shown(planned))
+        may_begin = None if self._has_just_kept else self.may_begin
         task = asyncio.create_task(self._execute(planned, stored, may_begin))
         self.started[planned.key] = (planned, task)
         self.running.add(task)
         task.add_done_callback(self._done)
-        self._wake()
+        self.wake()
         return task
 
     def _note_await(self) -> None:
@@ -225,7 +205,7 @@ class Steps:
             if inspect.iscoroutinefunction(planned.function):
                 value = await planned.function()
             else:
-                value = await self._threads(planned.function)
+                value = await self.threads(planned.function)
                 if inspect.isawaitable(value):
                     value = await value
         except SystemExit as error:  # would end the whole server
@@ -239,16 +219,15 @@ class Steps:
                 f"{declared}: {_why(error)}"
             ) from None
         failed = self._failed.pop(key, [])
-        self._journal.steps[key] = Step(planned.named, planned.digests, result, failed, exact)
-        if self._keep is not None:
-            await self._keep()
+        self.journal.steps[key] = Step(planned.named, planned.digests, result, failed, exact)
+        if self.keep is not None:
+            await self.keep()
         return value
 
     def _done(self, task: asyncio.Task[Any]) -> None:
         self.running.discard(task)
-        if not task.cancelled():
-            task.exception()  # retrieved here, or asyncio would report it as never retrieved
-        self._wake()
+        retrieve(task)
+        self.wake()
 
     def _generate(self, function: Callable[..., Any]) -> tuple[str, Callable[[], None]]:
         name = getattr(function, "__name__", "")
@@ -258,7 +237,7 @@ class Steps:
             )
         branch = task, dependency = asyncio.current_task(), current_dependency.get()
         if branch not in self._branches:
-            if task is None or task is self._main:
+            if task is None or task is self.main:
                 self._branches[branch] = Branch(dependency)
             else:
                 self._branches[branch] = Branch(self._side_branch(task, dependency))
@@ -323,7 +302,7 @@ def _stored(planned: Planned) -> Stored:
 
 
 def _declared_by(function: Callable[..., Any]) -> Any:
-    """Find the declared type of a step's result. A class is its own type; what declares nothing gives plain JSON."""
+    """Return the declared type of a step's result. A class is its own type; what declares nothing gives plain JSON."""
     if inspect.isclass(function):
         return function
     target = getattr(function, "__func__", function)
@@ -342,7 +321,6 @@ def _declared_by(function: Callable[..., Any]) -> Any:
 
 
 def _why(error: Exception) -> str:
-    """Return why a value is not of a type, without repeating the value."""
     return describe(error) if isinstance(error, ValidationError) else type(error).__name__
 
 

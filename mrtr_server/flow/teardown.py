@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, AsyncExitStack
 from contextvars import copy_context
 from functools import partial
@@ -10,7 +10,8 @@ from inspect import isasyncgen, isawaitable, isgenerator
 from types import TracebackType
 from typing import Any
 
-from ..concurrency.threads import Called, Callee, Threads, call_function
+from ..concurrency.running import retrieve
+from ..concurrency.threads import Threads, call_function
 from ..errors import CallEnded, FlowContinues, FlowError, MissingCapability
 from ..logs.failures import calls_author
 from .steps import current_dependency
@@ -43,29 +44,22 @@ class Teardown:
             if not running.done():
                 self._round.begin_teardown()
                 await asyncio.wait((running,))
-            if not running.cancelled():
-                running.exception()  # taken here, so that it is not reported as lost
+            retrieve(running)
             raise
 
-    async def enter(self, dependency: Callee, keywords: Mapping[str, Any], *, commits: bool) -> Any:
-        """Call a function that yields, and return the value that it yields; or what else it has been wrapped to return.
-
-        `commits`: whether it continues normally where others get `FlowContinues`. Raises `FlowError` if it yields
-        nothing, and whatever it raised before its `yield`.
-        """
-        make = partial(dependency.function, **keywords)
-        entered = _Async(dependency.name, make) if dependency.is_async else _Plain(dependency.name, make)
+    async def enter(self, make: Callable[[], Any], name: str, *, is_async: bool, commits: bool) -> Any:
+        """Return the value that a function yields, or what it returns. `commits`: it is spared `FlowContinues`."""
+        entered = _Async(name, make) if is_async else _Plain(name, make)
         # First, since a cancellation may come when the generator has been entered, in its thread.
         self._entered.push_async_exit(partial(self._leave, entered, commits))
-        await call_function(Called(entered.enter, entered.name, dependency.is_async), {}, self.in_thread)
+        await call_function(entered.enter, name, self.in_thread, is_async=is_async)
         return entered.value
 
     async def leave(self, error: BaseException | None) -> None:
-        """Resume all that was entered, in reverse order.
+        """Resume all that was entered, in reverse order; throw in the error that the round ended with.
 
-        `error`: what the round ended with, which is thrown in; None if it ended with a result. Raises what a teardown
-        failed with. An error that a generator raises instead of the handler's takes its place; a no, a question, a
-        cancellation and a mistake of the author's stand.
+        Raises what a teardown failed with. An error that a generator raises instead of the handler's takes its place; a
+        no, a question, a cancellation and a mistake of the author's stand.
         """
         traceback = None if error is None else error.__traceback__
         await self._entered.__aexit__(None if error is None else type(error), error, traceback)
@@ -87,7 +81,7 @@ class Teardown:
             self._round.call.trace.note("rolled_back", entered.name)
         leave = partial(entered.leave, error)
         try:
-            await call_function(Called(leave, entered.name, isinstance(entered, _Async)), {}, self.in_thread)
+            await call_function(leave, entered.name, self.in_thread, is_async=isinstance(entered, _Async))
         except (Exception, CallEnded, BaseExceptionGroup) as failure:
             if error is None or self._may_be_replaced(error):
                 raise
@@ -110,8 +104,6 @@ async def _ended(work: Awaitable[Any]) -> tuple[Any, SystemExit | None]:
 
 
 class _Plain:
-    """A generator that runs in threads."""
-
     def __init__(self, name: str, make: Callable[[], Any]) -> None:
         self.name = name
         self._make = make
@@ -152,8 +144,6 @@ class _Plain:
 
 
 class _Async:
-    """A generator that runs on the loop."""
-
     def __init__(self, name: str, make: Callable[[], Any]) -> None:
         self.name = name
         self._make = make

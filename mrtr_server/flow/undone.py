@@ -13,16 +13,15 @@ from typing import Any, NamedTuple
 from pydantic import BaseModel
 from pydantic_core import to_jsonable_python
 
+from .step_arguments import contents
+
 _ATOMS = (type(None), bool, int, float, str, bytes, Enum, date, time, timedelta, tzinfo, PurePath, type, ModuleType)
 _COLLECTIONS = (list, tuple, dict, set, frozenset, deque)
 
 _DEPTH = 8
-"""Through how many collections, closures and attributes objects are looked for."""
 
 
 class _Made(NamedTuple):
-    """A value of a dependency."""
-
     dependency: Hashable
     needs: Iterable[Hashable]
     """What it was made of: other dependencies, and more."""
@@ -32,12 +31,10 @@ class _Made(NamedTuple):
 
 
 class Undone:
-    """What is rolled back with a round that ends without a result.
-
-    Values are looked at when a step asks for the first time, since most rounds have none.
+    """What is rolled back with a round that ends without a result. Most rounds have none, so steps alone look for it.
 
     `lasting`: what the `lifespan=` of the handler's application has yielded. What others take from it lasts; what a
-    generator yields of it is rolled back all the same, such as a transaction on a connection that all share.
+        generator yields of it is rolled back all the same, such as a transaction on a connection that all share.
     """
 
     __slots__ = ("_lasting", "_made", "_objects", "_sources")
@@ -45,21 +42,16 @@ class Undone:
     def __init__(self, lasting: Any) -> None:
         self._lasting = lasting
         self._made: list[_Made] = []
-        """What was not looked at yet."""
         self._sources: dict[Hashable, str] = {}
         """The dependencies whose values are rolled back, each with the name of that which does so."""
         self._objects: dict[int, tuple[Any, str]] = {}
         """The objects in these values by their identity, each with that name."""
 
     def note(self, dependency: Hashable, needs: Iterable[Hashable], value: Any, *, rolled_back: str = "") -> None:
-        """Note the value of a dependency; see `_Made`."""
         self._made.append(_Made(dependency, needs, value, rolled_back))
 
     def reached_by(self, *call: Any) -> str:
-        """Find whether the call of a step takes what is rolled back, as far as that can be told.
-
-        Return the name of the dependency that it comes from; empty if there is none.
-        """
+        """Return the dependency of which a call takes what is rolled back, as far as that shows; empty for none."""
         self._look()
         if not self._objects:
             return ""
@@ -84,9 +76,7 @@ def _objects_in(value: Any, *, yielded: bool) -> Iterator[Any]:
     """Yield the objects in a value: all but plain data, of which a copy serves as well.
 
     Of what they hold, as a unit of work holds its session, what can be rolled back counts: an engine or a pool lasts.
-
-    `yielded`: whether a generator yields it. Then lists, models and the like count, too: the code after the `yield` may
-    look at what was put into them.
+    Where a generator `yielded` it, lists, models and the like count, too: the code after the `yield` may look at them.
     """
     for each in _walk([value], _holds_data):
         if _holds_data(each):
@@ -141,17 +131,13 @@ def _parts(value: Any) -> Iterable[Any]:
     if isinstance(value, MethodType | BuiltinMethodType):
         return (value.__self__, getattr(value, "__func__", None))
     if isinstance(value, FunctionType):
-        closure = [cell.cell_contents for cell in value.__closure__ or () if _is_filled(cell)]
-        return (*closure, *(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values())
+        return (
+            *map(contents, value.__closure__ or ()),
+            *(value.__defaults__ or ()),
+            *(value.__kwdefaults__ or {}).values(),
+        )
     attributes = _attributes(value)
     return attributes if _has_fields(value) else [each for each in attributes if not isinstance(each, _COLLECTIONS)]
-
-
-def _is_filled(cell: Any) -> bool:
-    try:
-        return cell.cell_contents is not None
-    except ValueError:  # not assigned yet
-        return False
 
 
 def _attributes(value: Any) -> list[Any]:

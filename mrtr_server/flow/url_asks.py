@@ -6,9 +6,9 @@ import time
 from base64 import urlsafe_b64encode
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, InitVar, dataclass, field
 from hashlib import sha256
-from typing import Any, Generic, Protocol, Self, TypeVar, cast, overload
+from typing import Any, Generic, Self, TypeVar, cast, overload
 
 from pydantic import ValidationError
 from pydantic_core import from_json, to_json
@@ -34,6 +34,7 @@ from ..storage.base import Store
 from ..storage.pubsub import Fanout
 from ..storage.quotas import Quotas
 from .asks import Ask, Text, accepted, written
+from .journal import Journal
 
 logger = logging.getLogger("mrtr_server")
 
@@ -42,37 +43,11 @@ A = TypeVar("A")
 T_co = TypeVar("T_co", covariant=True)
 
 PATH = "/callbacks/"
-"""The path of the callbacks, each under its name."""
 
 KIND = CALLBACK.name
-"""The kind of a question whose answer is what a callback reports."""
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 1.0
-"""How often the store is polled for a held client that hears of nothing, in seconds: the pauses grow."""
-
-
-class FlowRecord(Protocol):
-    """What callbacks need to know of a flow."""
-
-    @property
-    def flow(self) -> str:
-        """The flow's id."""
-        ...
-
-    @property
-    def started(self) -> float:
-        """When it began, in seconds since the epoch."""
-        ...
-
-    @property
-    def task_ends(self) -> float:
-        """When the time of the task ends that it is, in seconds since the epoch; 0 in rounds."""
-        ...
-
-    @property
-    def answers(self) -> Mapping[str, Mapping[str, JSON]]:
-        """Its answers, by key and question."""
-        ...
+"""How often the store is polled for a held client that hears of nothing, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +80,7 @@ NOWHERE = CallbackLink("https://callback.invalid/", "state", "verifier")
 """A link for nobody: an address made with it has only what is the same for everybody."""
 
 
+@dataclass(eq=False, repr=False)
 class Callback(Generic[T_co]):
     """A function that is called when a person returns from a page: what `@app.callback` makes.
 
@@ -119,26 +95,15 @@ class Callback(Generic[T_co]):
         page: makes the page that the person sees at the end; None for a plain one.
     """
 
-    def __init__(
-        self,
-        name: str,
-        function: Callable[..., Any],
-        *,
-        takes_link: bool,
-        returns: Any,
-        stored: Stored,
-        methods: frozenset[str],
-        origins: frozenset[str],
-        page: Callable[..., Any] | None,
-    ) -> None:
-        self.name = name
-        self.function = function
-        self.takes_link = takes_link
-        self.returns = returns
-        self.stored = stored
-        self.methods = methods
-        self.origins = origins
-        self.page = page
+    name: str
+    function: Callable[..., Any]
+    _: KW_ONLY
+    takes_link: bool
+    returns: Any
+    stored: Stored
+    methods: frozenset[str]
+    origins: frozenset[str]
+    page: Callable[..., Any] | None
 
     @calls_author
     def __call__(self, *args: Any) -> Any:
@@ -155,123 +120,97 @@ class Report(JSON):
 
 @dataclass(slots=True)
 class Reports(Generic[T]):
-    """The reports from the pages that a person agreed to open."""
-
     found: dict[tuple[str, str], Report] = field(default_factory=dict)
     unfinished: tuple[tuple[str, str], ...] = ()
-    """The same keys and digests, for those that have not."""
     left: T | None = None
-    """Why the call no longer waits for those, where it continues elsewhere; None otherwise."""
+    """Why the call no longer waits for those, where it continues elsewhere."""
 
 
+@dataclass(eq=False, repr=False)
 class Callbacks:
-    """Makes the links to callbacks, and stores what callbacks report."""
+    known: Mapping[str, Callback[Any]]
+    ring: InitVar[KeyRing]
+    store: Store
+    _: KW_ONLY
+    audience: str
+    base: BaseUrl
+    identifies: bool
+    fanout: Fanout
+    limits: Limits
+    on_drain: Ending
+    clock: Callable[[], float] = time.time
 
-    def __init__(
-        self,
-        known: Mapping[str, Callback[Any]],
-        ring: KeyRing,
-        store: Store,
-        *,
-        audience: str,
-        base: BaseUrl,
-        identifies: bool,
-        fanout: Fanout,
-        limits: Limits,
-        on_drain: Ending,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        self.known = known
-        self._store = store
-        self._links = Links(ring, audience)
+    def __post_init__(self, ring: KeyRing) -> None:
+        self._links = Links(ring, self.audience)
         moved = "it is stored under the key of another report"
         self._sealed = SealedRows(PlaceCodec(ring, REPORT), "The report of a callback", moved)
-        self._quotas = Quotas(ring, limits)
-        self._audience = audience
-        self._base = base
-        self._identifies = identifies
-        self._fanout = fanout
-        self._limits = limits
-        self._on_drain = on_drain
-        self._clock = clock
+        self._quotas = Quotas(ring, self.limits)
 
     # Links
 
     def callback_link(
-        self, callback: Callback[Any], key: str, question: str, call: Call, flow: FlowRecord
+        self, callback: Callback[Any], key: str, question: str, call: Call, flow: Journal
     ) -> CallbackLink:
-        """Return the link for an ask of a flow. It is the same in each round. A task has one of its own.
-
-        Raises `FlowError`.
-        """
+        """Return the link for an ask of a flow, the same in each round. A task has its own. Raises `FlowError`."""
         name = callback.name
         if self.known.get(name) is not callback:
             raise FlowError(f"The callback {name!r} belongs to another server; use a callback of this server")
-        if call.principal is not None and not self._identifies:
+        if call.principal is not None and not self.identifies:
             raise FlowError(
                 f"The callback {name!r} can't tell whose browser opens its link: if the link reached somebody else, "
                 "the caller would get that person's login. Give MRTRServer an identify= function"
             )
-        if call.principal is None and self._identifies:
+        if call.principal is None and self.identifies:
             raise FlowError(
                 f"The callback {name!r} can't compare the browser's user with the caller, since this call is "
                 "anonymous. Require authentication, or ask only if ctx.principal is not None"
             )
         host = call.headers.get(b"host", b"").decode("latin-1")
-        base = self._base.at(host, call.root)
+        base = self.base.at(host, call.root)
         if base is None:
             came = f"this request came to the host {host!r}, which is not loopback"
             raise FlowError(
                 f"The address at which a browser reaches the callback {name!r} is not known: "
                 f"{came if host else 'this request did not come over HTTP'}. Give MRTRServer its base_url="
             )
-        expires = math.ceil(max(flow.started + self._limits.flow_seconds, flow.task_ends))
+        expires = math.ceil(max(flow.started + self.limits.flow_seconds, flow.task_ends))
         id = self.page(flow, key, question)
         return _callback_link(callback, base, self._links.seal(name, id, owner(call.principal), expires))
 
     def unseal_link(self, callback: Callback[Any], token: str) -> SignedLink:
-        """Check the token of a link that a browser opened; return the link. Raises `LinkRefused`."""
         link = self._links.unseal(callback.name, token)
-        if link.expires <= self._clock():
+        if link.expires <= self.clock():
             raise LinkRefused("expired")
         return link
 
     def callback_link_of(self, callback: Callback[Any], link: SignedLink, host: str, root: str) -> CallbackLink:
-        """Return the link that a browser opened, as its callback receives it."""
-        return _callback_link(callback, self._base.at(host, root) or "", link)
+        return _callback_link(callback, self.base.at(host, root) or "", link)
 
-    def page(self, flow: FlowRecord, key: str, question: str) -> str:
+    def page(self, flow: Journal, key: str, question: str) -> str:
         """Return the name that the report of an ask's page is stored under."""
-        return digest([KIND, self._audience, flow.flow, key, question])
+        return digest([KIND, self.audience, flow.flow, key, question])
 
     # Reports
 
     async def report(self, link: SignedLink, report: JSON, person: Principal | None) -> bool:
-        """Store what a callback reports, unless there is a report already; return whether it was stored.
-
-        Raises `FlowError`, `Full`, `StoreUnavailable`.
-        """
+        """Store what a callback reports; False if there is a report. Raises `FlowError`, `Full`, `StoreUnavailable`."""
         payload = to_json(report)
-        if len(payload) > self._limits.state_bytes:
+        if len(payload) > self.limits.state_bytes:
             raise FlowError(
-                f"The callback returned {len(payload)} bytes; Limits(state_bytes=...) allows {self._limits.state_bytes}"
+                f"The callback returned {len(payload)} bytes; Limits(state_bytes=...) allows {self.limits.state_bytes}"
             )
         sealed = self._sealed.seal(link.id, payload).encode()
-        keep, quota = max(1.0, link.expires - self._clock()), self._quotas.of(person)
-        kept = await self._store.put(link.id, sealed, keep=keep, quota=quota)
-        self._fanout.publish(Change("page", link.id))
+        keep, quota = max(1.0, link.expires - self.clock()), self._quotas.of(person)
+        kept = await self.store.put(link.id, sealed, keep=keep, quota=quota)
+        self.fanout.publish(Change("page", link.id))
         return kept
 
     async def find(self, id: str) -> Report | None:
-        """Return the report that is stored under a link's id. Raises `StoreUnavailable`."""
-        found = await self._store.get(id)
+        found = await self.store.get(id)
         return None if found is None else Report(from_json(self._sealed.unseal(id, found)))
 
-    async def reports(self, flow: FlowRecord, should_yield: Callable[[], T | None] = lambda: None) -> Reports[T]:
-        """Collect the reports from the pages that a person agreed to open, and hold the call until they have arrived.
-
-        Return what has arrived in the time that `Limits(hold_seconds=)` allows, and what has not.
-        """
+    async def reports(self, flow: Journal, should_yield: Callable[[], T | None] = lambda: None) -> Reports[T]:
+        """Hold the call until the pages that a person agreed to open have reported, for `hold_seconds` at most."""
         waiting = {
             (key, question): self.page(flow, key, question)
             for key, answers in flow.answers.items()
@@ -292,9 +231,9 @@ class Callbacks:
             return True if not waiting or reports.left else None
 
         loop = running_loop()
-        deadline = loop.time() + self._limits.hold_seconds
-        for endings in ((self._on_drain,), ()):  # where a call may not leave, a server that drains holds it on
-            with closing(self._fanout.subscribe(frozenset(Change("page", id) for id in waiting.values()))) as changes:
+        deadline = loop.time() + self.limits.hold_seconds
+        for endings in ((self.on_drain,), ()):  # where a call may not leave, a server that drains holds it on
+            with closing(self.fanout.subscribe(frozenset(Change("page", id) for id in waiting.values()))) as changes:
                 pauses = growing(FIRST_PAUSE, LONGEST_PAUSE, 1.5)
                 is_done = await wait_until(look, changes, deadline=deadline, pauses=pauses, endings=endings)
             if is_done or loop.time() >= deadline:

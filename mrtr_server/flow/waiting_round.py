@@ -28,7 +28,6 @@ from ..logs.failures import CallSite, format_call_site
 from ..protocol.messages import JSON, Call, Question
 from .asks import Ask
 from .endings import RoundEnd, Yielded, YieldReason
-from .home import OWN
 from .journal import UNSET, Journal
 from .round import NO_REPORTS, OPEN, Background, Claim, Round
 from .steps import Planned, Steps, current_step
@@ -40,7 +39,7 @@ logger = logging.getLogger("mrtr_server")
 T = TypeVar("T")
 
 ShouldYield = Callable[[], YieldReason | None]
-"""Asks whether a round is to end at its next boundary, and what for; None if it continues."""
+"""Asks whether a round is to end at its next boundary, and what for."""
 
 
 SETTLE_TICKS = 5
@@ -54,15 +53,10 @@ MOST_TICKS = 1000
 """How many turns a branch may take to its next ask or step. One that takes more may run for ever, as one that polls."""
 
 LOOK_AGAIN_AFTER = 0.3
-"""How long to wait before a report is looked for again in a store that was unavailable, in seconds."""
-
-
-def _never() -> None:
-    return None
 
 
 def _nothing() -> None:
-    """Do nothing with answers that come when a round has ended."""
+    return None
 
 
 def _can_never() -> bool:
@@ -70,8 +64,6 @@ def _can_never() -> bool:
 
 
 class Stop(Enum):
-    """Why a handler runs no longer."""
-
     RETURNED = "it has come to its own end"
     PARKED = "all that is left of it waits for the client"
     CANCELLED = "the client has gone"
@@ -80,7 +72,6 @@ class Stop(Enum):
 class Parked:
     """A coroutine that waits until it can continue, or for the end of its round.
 
-    `may_continue`: whether it can.
     `was_cancelled`: whether its owner has cancelled it before, and may wait for its end: a task group does, of which
         another task has failed.
     """
@@ -107,28 +98,21 @@ def _note_at_once(name: str) -> None:
 class WaitingRound(Round):
     """What happens in a round whose handler may wait.
 
-    `call`, `journal`, `name`, `callbacks`, `takes_early`, `reports`: as for `Round`.
     `should_yield`: asked at each boundary; its first answer that is not None is final.
     `task`: the task that the flow is; None in the foreground.
-    `may_become_task`: whether the flow may become a task, at `ctx.background()`.
+    `may_become_task`: whether the flow may become one, at `ctx.background()`.
     `at_once`: whether it was one from the start, though nobody has said so of its tool.
     `opened`: what the `lifespan=` of the handler's application has yielded; `UNSET` for nothing.
     """
 
     _steps: Steps | None = None
     running: "set[asyncio.Task[Any]] | frozenset[asyncio.Task[Any]]" = frozenset()
-    """The steps that are running now."""
     _woken: "asyncio.Future[None] | None" = None
     _awaitables = 0
     _activity = 0
-    addresses = OWN
-    """Where clients find the resources of the application that registered the handler."""
     main: "asyncio.Task[Any] | None" = None
-    """The task that the handler runs in."""
     thread = 0
-    """The thread of its event loop."""
     stopped: Stop | None = None
-    """Why the handler runs no longer; None while it does."""
     in_teardown = False
     """Whether the dependencies of the handler are being left: that is waited for."""
 
@@ -142,7 +126,7 @@ class WaitingRound(Round):
         callbacks: Callbacks,
         takes_early: bool = True,
         reports: Reports[YieldReason] = NO_REPORTS,
-        should_yield: ShouldYield = _never,
+        should_yield: ShouldYield = _nothing,
         task: Background | None = None,
         may_become_task: bool = False,
         at_once: bool = False,
@@ -176,7 +160,6 @@ class WaitingRound(Round):
 
     @property
     def ending(self) -> bool:
-        """Whether nothing new may begin, since it is known how the round ends; see `Round.ending`."""
         if self.task is not None and self.task.lost:
             self.leave(YieldReason.LEASE_IN_DOUBT)
         return self._end is not None
@@ -207,9 +190,8 @@ class WaitingRound(Round):
     def _settle(self, ticks: int, seen: int, most: int = MOST_TICKS) -> None:
         """Wait for branches that are about to ask or to start a step; stop the handler if none did.
 
-        It counts by callbacks, since each turn of a task would go through all that awaits it.
-
-        `ticks`: how many turns of the loop to wait; `most`: how many while a branch is about to run.
+        It counts by callbacks, since each turn of a task would go through all that awaits it. `most`: how many turns
+        while a branch is about to run.
         """
         if self._activity != seen or self.stopped is not None or self.main is None or self._woken is None:
             return  # what happened has woken the runner, or starts the count again
@@ -224,7 +206,6 @@ class WaitingRound(Round):
 
     @property
     def has_branches(self) -> bool:
-        """Whether another task than the handler's own waits."""
         return any(parked.task is not self.main for parked in self.parked)
 
     def let_go(self) -> None:
@@ -234,30 +215,23 @@ class WaitingRound(Round):
                 parked.task._log_destroy_pending = False  # type: ignore[attr-defined]
         self.parked.clear()
         self._steps = self.main = None
-        self._should_yield = _never  # which knows the call, and so its arguments
+        self._should_yield = _nothing  # which knows the call, and so its arguments
         if self.task is not None:
-            self.task.on_answers(_nothing)
+            self.task.on_answers(_nothing)  # those that come now are of no use
 
     def begin_teardown(self) -> None:
-        """Note that the handler has ended, and that its dependencies are being torn down: that is waited for."""
         self.in_teardown = True  # what ends the handler has woken the runner
 
     def lifespan(self) -> Any:
-        """Return what the `lifespan=` of the handler's application has yielded."""
         if self.opened is UNSET:
-            raise self.fail(
-                FlowError(f"{self.name!r} needs what lifespan= yields, and its MRTRServer has no lifespan=")
-            )
+            raise self.fail(f"{self.name!r} needs what lifespan= yields, and its MRTRServer has no lifespan=")
         return self.opened
 
     def check_awaited(self) -> None:
-        """End the flow if the handler returned without having awaited all that it called."""
         if self._unawaited and not self.asked and not self.ending:
             site = next(iter(self._unawaited.values()))
             call = f"ctx.{site[-1].co_name}"
-            self.fail(
-                FlowError(f"{call}() was called but never awaited; write `await {call}(...)`: {format_call_site(site)}")
-            )
+            self.fail(f"{call}() was called but never awaited; write `await {call}(...)`: {format_call_site(site)}")
 
     async def _park(self, may_continue: Callable[[], bool] = _can_never) -> None:
         """Return when this coroutine can continue; if it never can, only end the handler with the round."""
@@ -276,22 +250,19 @@ class WaitingRound(Round):
                 parked = Parked(may_continue, was_cancelled=True)
 
     def _end_if_cancelled(self, *, continues: bool = False) -> None:
-        """End the round when a coroutine with an open question is cancelled, as by a timeout or a sibling that failed.
+        """End the round when a coroutine with an open question is cancelled: its owner would take it for answered.
 
-        Its owner would take the question for answered. Raises `CancelledError` if the round has ended anyway, or if the
-        coroutine `continues` and nothing is open.
+        Raises `CancelledError` if the round has ended anyway, or if the coroutine `continues` and nothing is open.
         """
         if self.stopped is not None or (continues and not self.asked and not self.ending):
             raise asyncio.CancelledError
         self.ask_nothing_more()
 
     async def _park_for_good(self) -> NoReturn:
-        """Never return, except to end the handler with the round."""
         while True:
             await self._park()
 
     def _continue_answered(self) -> None:
-        """Wake what is parked and whose answer the journal has by now."""
         if self.ending or self.stopped is not None:
             return
         for each in tuple(self.parked):
@@ -306,8 +277,7 @@ class WaitingRound(Round):
         """Note that an ask or a step is awaited. Raises `FlowError` or `CancelledError` where there can be none."""
         del self._unawaited[number]
         if self.in_teardown and asyncio.current_task() is self.main:
-            message = f"{what} was called after the yield of a dependency; by then the round has ended"
-            raise self.fail(FlowError(message))
+            raise self.fail(f"{what} was called after the yield of a dependency; by then the round has ended")
         if self.stopped is not None:
             logger.error(
                 "%s %r continued after its round had ended: it caught the cancellation and called %s. Re-raise "
@@ -318,24 +288,20 @@ class WaitingRound(Round):
             )
             raise asyncio.CancelledError("the round has ended")
         if step := current_step.get():
-            message = f"{what} was called inside the step {step!r}; a step can't contain an ask or another step"
-            raise self.fail(FlowError(message))
+            raise self.fail(f"{what} was called inside the step {step!r}; a step can't contain an ask or another step")
         if self.main is not None and get_ident() != self.thread:
-            raise self.fail(FlowError(f"{what} was called on another event loop than its handler's"))
+            raise self.fail(f"{what} was called on another event loop than its handler's")
 
     def refuse_plain(self, what: str) -> CallEnded:
         """End the flow, since a function that can't await has called what must be awaited."""
         message = f"{what} was called in a plain `def`; make the handler `async def`"
         if what == "an ask":
             message += ", or return InputRequired"
-        self.fail(FlowError(message))
+        self.fail(message)
         return CallEnded(message)
 
     def awaited(self, work: Callable[[int], Coroutine[Any, Any, Any]]) -> Coroutine[Any, Any, Any]:
-        """Return the coroutine of an ask or a step, whose `begin` notes that it is awaited.
-
-        Called by a function that a method of the context has called, or by the method itself.
-        """
+        """Return the coroutine of an ask or a step, for a method of the context or a function that one has called."""
         self._awaitables += 1
         called, caller = sys._getframe(2), sys._getframe(3)
         self._unawaited[self._awaitables] = caller.f_code, caller.f_lineno, called.f_code
@@ -346,14 +312,12 @@ class WaitingRound(Round):
     # Asks
 
     async def ask(self, make: Callable[[], list[tuple[str | None, Ask[Any]]]]) -> list[Any]:
-        """Return the answers of several asks, or park: the client has to be asked for those that are missing."""
         claims = self.look_up(lambda: [self.claim_inline(key, ask) for key, ask in make()])
         if self.ending or any(claim.value is OPEN for claim in claims):
             await self._answered(claims)
         return [claim.value for claim in claims]
 
     async def ask_one(self, make: Callable[[], Ask[T]], number: int) -> T:
-        """Return the answer of an ask, or park: the client has to be asked for it."""
         self.begin(number, "an ask")
         claims = self.look_up(lambda: [self.claim_inline(None, make())])
         if self.ending or claims[0].value is OPEN:
@@ -414,7 +378,6 @@ class WaitingRound(Round):
     def step(
         self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: JSON, key: str | None, rerun: bool
     ) -> Coroutine[Any, Any, Any]:
-        """Run a function once in the flow, or return what it returned when it ran; see `Steps`."""
         if self._steps is None:
             keep, may_begin = (None, None) if self.task is None else (self._keep, self._may_begin)
             note = self.call.trace.note
@@ -458,7 +421,6 @@ class WaitingRound(Round):
             return False
 
     async def _keep(self) -> None:
-        """Keep what a step has done, before its result is used."""
         if self.task is not None:
             try:
                 await self.task.keep()
@@ -473,7 +435,6 @@ class WaitingRound(Round):
         return any(self._published.get(key) is not each for key, each in self.asked.items())
 
     async def publish(self) -> None:
-        """Publish what is asked, so that the client of a task sees it beside what runs."""
         if self.task is not None:
             self._published = dict(self.asked)
             try:
@@ -482,10 +443,7 @@ class WaitingRound(Round):
                 self.fail_with(error)
 
     def conclude(self, own: RoundEnd) -> RoundEnd:
-        """Return how the round ends; see `Round.conclude`.
-
-        A task that is to continue elsewhere works, whatever it has asked beside that.
-        """
+        """Return how the round ends. A task that is to continue elsewhere works, whatever it has asked beside that."""
         if self.task is not None and isinstance(self._end, Yielded):
             return self._end
         return super().conclude(own)

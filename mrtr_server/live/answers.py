@@ -23,14 +23,11 @@ from ..storage.pubsub import Fanout, InProcessFanout
 from ..storage.quotas import Quotas
 from .events import KEPT_AFTER
 
-_LONGEST_ID = 2_048
-"""Characters of the id of a question."""
+_LONGEST_ID = 2_048  # characters of the id of a question
 
-DISMISSED: JSON = {"result": {"action": "cancel"}}
-"""The answer of a person who does not answer."""
+DISMISSED: JSON = {"result": {"action": "cancel"}}  # of a person who does not answer
 
-WITHDRAWN: JSON = {"failed": "the call was cancelled"}
-"""The answer to a question that counts no more."""
+WITHDRAWN: JSON = {"failed": "the call was cancelled"}  # to a question that counts no more
 
 TOO_LATE = "There was no answer in time"
 CALL_CANCELLED = "The call was cancelled"
@@ -40,8 +37,6 @@ ANSWERED_ELSEWHERE = "It was answered elsewhere"
 
 @dataclass(slots=True)
 class SentQuestion:
-    """A question that went out."""
-
     round: str  # names the round that asked
     key: str  # of the question within it
     expires: float  # when it expires, in seconds since the epoch
@@ -59,7 +54,6 @@ class _QuestionIds:
         self.place_of = OwnerPlaces(audience).of
 
     def seal(self, key: str, fields: list[Any], principal: Principal | None) -> str:
-        """Return the id of a question with these fields, of which the second is its key."""
         return f"{key}.{self._codec.seal(self.place_of(principal), to_json(fields))}"
 
     def unseal(self, id: str, principal: Principal | None) -> list[Any] | None:
@@ -96,22 +90,17 @@ class LiveAnswers:
         self._began = clock()
         self._sealed_here: dict[str, tuple[bytes, SentQuestion]] = {}
         """What the ids hold that were sealed here, and to whom they belong, while their answers are waited for."""
-        self._awaited: dict[str, int] = {}
-        """How many open calls wait here whose clients have come back, by round."""
+        self._awaited: dict[str, int] = {}  # how many open calls wait here whose clients have come back, by round
         self._guard = threading.Lock()
 
     # The ids of questions
 
     def asked(self, round: str, key: str, expires: float) -> SentQuestion:
-        """Return a question that goes out; see `SentQuestion`."""
         asker, at = ("", 0.0) if self._store.shared else (self._asker, self._clock())
         return SentQuestion(round, key, expires, asker, at, self._row(round, key))
 
     def seal(self, asked: SentQuestion, principal: Principal | None) -> str:
-        """Return the id of the request that asks, which is to be forgotten when nobody waits for its answer here.
-
-        It begins with the question's key, for readers of the messages.
-        """
+        """Return the id of the request that asks; to be forgotten when nobody waits for its answer here."""
         fields: list[Any] = [asked.round, asked.key, asked.expires]
         if asked.asker:
             fields += [asked.asker, asked.at]
@@ -120,11 +109,9 @@ class LiveAnswers:
         return id
 
     def forget(self, id: str) -> None:
-        """Forget what `seal` returned; it can still be unsealed."""
         self._sealed_here.pop(id, None)
 
     def unseal(self, id: str, principal: Principal | None) -> SentQuestion | None:
-        """Return what was asked."""
         if (known := self._sealed_here.get(id)) is not None:  # as nearly always in one process
             place, asked = known
             return asked if compare_digest(place, self._ids.place_of(principal)) else None
@@ -134,10 +121,7 @@ class LiveAnswers:
     # What was answered
 
     async def keep(self, asked: SentQuestion, answer: JSON, principal: Principal | None) -> None:
-        """Keep an answer, unless there is one, and notify the call that waits.
-
-        Raises `AnswerNotShared`, `StoreUnavailable`, `Full`.
-        """
+        """Keep an answer, unless there is one, and notify the call that waits. Raises `AnswerNotShared`, `Full`."""
         if not self._may_be_read(asked):
             raise AnswerNotShared
         id = self.row_of(asked)
@@ -158,11 +142,9 @@ class LiveAnswers:
 
     @staticmethod
     def is_to(id: str, answer: JSON) -> bool:
-        """Return whether an answer is to this request, as far as it says."""
         return "to" not in answer or answer["to"] == digest_bytes(id.encode())
 
     async def find(self, asked: SentQuestion) -> JSON | None:
-        """Return the answer to a question; None if there is none. Raises `StoreUnavailable`."""
         id = self.row_of(asked)
         found = await self._store.get(id)
         answer: JSON | None = None if found is None else from_json(self._sealed.unseal(id, found))
@@ -174,14 +156,13 @@ class LiveAnswers:
             self._awaited[round] = self._awaited.get(round, 0) + 1
 
     def end_to_await(self, round: str) -> None:
-        """Note that it waits no more."""
         with self._guard:
             left = self._awaited.pop(round) - 1
             if left:
                 self._awaited[round] = left
 
     def _may_be_read(self, asked: SentQuestion) -> bool:
-        """Return whether a call that waits for an answer, or one that its client comes back to, finds it here.
+        """Return whether the call that waits for an answer finds it here, or one that its client comes back to.
 
         A question of before this process began may be that of its predecessor, and its client may come back to here.
         """
@@ -197,23 +178,17 @@ class LiveAnswers:
         return self._named[1]
 
     def publish(self, change: Change) -> None:
-        """Notify listeners of a change."""
         self._fanout.publish(change)
 
     def listen(self, rows: Iterable[str], others: Iterable[Change] = ()) -> Subscription:
-        """Begin to listen for answers, by their rows, and for other changes."""
         return self._fanout.subscribe(frozenset([*[Change("answer", row) for row in rows], *others]))
 
     def carried(self, change: Change) -> JSON | None:
-        """Return the answer that a change tells of, if it carries it; `find` has it in any case.
-
-        Raises `StoreUnavailable`.
-        """
+        """Return the answer that a change carries, if it does; `find` has it in any case."""
         answer: JSON | None = from_json(self._sealed.unseal(change.uri, change.note)) if change.note else None
         return answer
 
     def row_of(self, asked: SentQuestion) -> str:
-        """Return the key of the row that has the answer to a question."""
         return asked.row or self._row(asked.round, asked.key)
 
     def _row(self, round: str, key: str) -> str:
@@ -226,7 +201,6 @@ def read_answers(questions: Mapping[str, Question], answers: Mapping[str, JSON])
 
 
 def no_answer(question: Question) -> JSON:
-    """Return the answer that counts when nobody has answered in time."""
     return DISMISSED if ask_kind(question).mode else {"failed": "there was no answer in time"}
 
 
@@ -243,24 +217,18 @@ def read_answer(question: Question, answer: JSON) -> JSON:
 
 
 class AskedByTask(NamedTuple):
-    """A question of a task that went out."""
-
     task: str
     key: str  # of the question within it
     session: str  # the session that the task belongs to, where there is no principal
 
 
 class TaskAsks:
-    """Seals the ids of the requests that ask for tasks."""
-
     def __init__(self, ring: KeyRing, audience: str) -> None:
         self._ids = _QuestionIds(ring, audience, "live ask of a task")
 
     def seal(self, asked: AskedByTask, principal: Principal | None) -> str:
-        """Return the id of the request that asks."""
         return self._ids.seal(asked.key, [asked.task, asked.key, asked.session], principal)
 
     def unseal(self, id: str, principal: Principal | None) -> AskedByTask | None:
-        """Return what was asked; None if the id does not open."""
         fields = self._ids.unseal(id, principal)
         return None if fields is None else AskedByTask(*fields)

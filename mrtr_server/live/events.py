@@ -32,19 +32,16 @@ KEPT_AFTER = 300.0
 """How long what belongs to a question is kept after it has expired, in seconds: for so long may the round run that its
 answer began, for a client that is away, or when replicas have died."""
 
-NONE_YET = -math.inf
-"""The progress of what has sent none."""
+NONE_YET = -math.inf  # of what has sent none
 
 TOO_LATE_TO_CONTINUE = "It is too late to continue this call; call again"
 
-ENDED = "end."
-"""How the id of a stream's last event begins: there is nothing after it."""
+ENDED = "end."  # how the id of a stream's last event begins: there is nothing after it
 
 _OF = "of"
 """Stands between the number of questions that were sent and that of all: a reader sees when a round has asked all."""
 
-_MOST_DIGITS = 4
-"""Digits of either number."""
+_MOST_DIGITS = 4  # of either number
 
 
 _PROCESS = token_hex(6)
@@ -87,7 +84,6 @@ class StreamEvent:
     epoch: str = ""  # the epoch of the store that the state names; empty where it names none
 
     def move_on(self, outcome: NeedsInput | HandedOver, progress: float) -> None:
-        """Stand where a round has ended."""
         self.run, self.sent, self.progress = "", 0, progress
         self.state, self.expires, self.epoch = outcome.state, outcome.expires, outcome.epoch
         self.questions = outcome.questions if isinstance(outcome, NeedsInput) else {}
@@ -97,7 +93,6 @@ class StreamEvent:
         self.origin.params, self.state, self.questions = {}, "", {}
 
     def take_back(self, kept: "StreamEvent") -> None:
-        """Hold again what `let_go` let go."""
         self.origin.params, self.state, self.questions = kept.origin.params, kept.state, kept.questions
 
     @property
@@ -107,7 +102,6 @@ class StreamEvent:
 
     @property
     def round(self) -> str:
-        """Name the round that asked."""
         return digest_bytes(self.state.encode())
 
 
@@ -134,8 +128,6 @@ class SealedEvent:
 
 
 class EventIds:
-    """Seals events into ids, and opens these."""
-
     def __init__(self, ring: KeyRing, audience: str, store: Store, quotas: Quotas, clock: Callable[[], float]) -> None:
         self._codec = PlaceCodec(ring, "live event")
         codec = row_codec(ring, LIVE_EVENT, in_memory=store.in_memory)
@@ -167,7 +159,6 @@ class EventIds:
             event.sealed = b""
 
     async def take_back(self, event: StreamEvent, sealed: SealedEvent, principal: Principal | None) -> None:
-        """Read again what an event has let go. Raises `ProtocolError`, `StoreUnavailable`."""
         payload = sealed.payload or await self._find(sealed.row, self._places.of(principal))
         if payload is None:
             raise ProtocolError(TOO_LATE_TO_CONTINUE)
@@ -175,12 +166,10 @@ class EventIds:
         event.take_back(load_event(parts))
 
     async def _find(self, row: str, place: bytes) -> bytes | None:
-        """Return what a row holds; None if there is no such row any more. Raises `StoreUnavailable`."""
         found = await self._store.get(row)
         return None if found is None else self._rows.unseal(_key(place, row), found)
 
     async def unseal(self, id: str, principal: Principal | None) -> StreamEvent | None:
-        """Return the event of an id. Raises `StoreUnavailable`."""
         sealed, _, place_in_round = id.rpartition(".")
         sent, _, questions = place_in_round.partition(_OF)
         if len(sealed) > LONGEST_ID or not (_is_number(sent) and _is_number(questions)):
@@ -235,7 +224,6 @@ def _dump_question(key: str, question: Question) -> bytes:
 
 
 def load_event(parts: list[Any]) -> StreamEvent:
-    """Read what `dump_event` wrote."""
     (method, params, request_id), session, run, state, asked, expires, progress, seen, *named = parts
     origin = Origin(method, params, request_id, Session.load(session))
     questions = {key: Question.load(*rest) for key, *rest in asked}

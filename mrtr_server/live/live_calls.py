@@ -11,7 +11,7 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from itertools import repeat
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from pydantic_core import to_json
 
@@ -36,25 +36,18 @@ from .task_streams import TaskStreams
 
 T = TypeVar("T")
 
-CANCEL_KEPT = 3600.0
-"""How long a cancellation is kept, in seconds."""
+CANCEL_KEPT = 3600.0  # of a cancellation, in seconds
 
-ANSWER_TIMEOUT = 10.0
-"""For how long the store is asked to keep an answer, in seconds: no client sends one again."""
+ANSWER_TIMEOUT = 10.0  # for which the store is asked to keep an answer, in seconds: no client sends one again
 
-MOST_ANSWERED = 4_096
-"""How many of the last answered requests are known, with about 100 bytes each."""
+MOST_ANSWERED = 4_096  # of the last answered requests are known, with about 100 bytes each
 
-LOOK_FOR_ROOM = 0.05
-"""How often a call looks for room to run again, in seconds."""
+LOOK_FOR_ROOM = 0.05  # between two looks for room to run again, in seconds
 
-LONGEST_PAUSE = 1.0
-"""How long it is left alone meanwhile, in seconds, at most."""
+LONGEST_PAUSE = 1.0  # before the store is asked again to keep an answer, in seconds
 
 
 class LiveCalls:
-    """Serves calls of clients that answer while a call is open."""
-
     def __init__(self, dispatch: Dispatch, parts: LiveParts, tasks: Tasks) -> None:
         self._dispatch = dispatch
         self._parts = parts
@@ -62,41 +55,30 @@ class LiveCalls:
         self._admission = parts.admission
         self._first_rounds = FirstRounds(parts)
         self._refusals = RefusalLog()
-        self._open: dict[tuple[str, str | int], list[_Running]] = {}
-        """Calls that are open here, by session and request; several where a client has come back to one."""
-        self._answered: dict[int, None] = {}
-        """The requests that were answered here last, by a hash of session and request, the newest last."""
+        # Open calls, by session and request; several where a client has come back to one.
+        self._open: _Open = {}
+        self._answered: dict[int, None] = {}  # the requests that were answered here last, by a hash, the newest last
 
     async def serve(self, call: Call, channel: Channel) -> Outcome | None:
-        """Serve a new call.
-
-        Return the outcome; None if there is none to be sent, since the client has left, has cancelled the call, or
-        continues elsewhere. Raises `RequestError`.
-        """
-        running = self._enter(call, channel)
-        try:
+        """Serve a new call; None if nothing is to be sent: its client left, cancelled it, or continues elsewhere."""
+        with _Running(call, channel.portion, self._open) as running:
             if call.method == TASK_RESULT:
                 token = {} if call.progress_token is None else {"_meta": {"progressToken": call.progress_token}}
                 needed = {"taskId": call.target, **token, **({"stream": {}} if call.takes_pieces else {})}
                 origin = channel.origin()
-                running.let_go()
+                running.call.let_go()
                 running.end()
                 origin.params = needed
                 return await self._wait_for_task(replace(call, params=needed), channel, StreamEvent(origin))
             outcome = await self._begin(running, channel)
             if not isinstance(outcome, Unfinished):
                 return outcome
-            running.let_go()
+            running.call.let_go()
             event = StreamEvent(channel.origin())
             event.move_on(outcome, channel.progress)
             del outcome  # which the event lets go of, too
             return await self._follow(event, running, channel, is_new=True)
-        except asyncio.CancelledError:
-            if not running.has_cancelled():
-                raise
-            return None
-        finally:
-            self._leave(running)
+        return None  # its client has cancelled it
 
     async def _begin(self, running: "_Running", channel: Channel) -> Outcome:
         """Run the first round of a call; or, of one that the client repeats since its pages are done, the next."""
@@ -114,15 +96,9 @@ class LiveCalls:
 
     async def resume(self, event: StreamEvent, call: Call, channel: Channel) -> Outcome | None:
         """Continue a call from an event of its stream, wherever it began; see `serve`."""
-        running = self._enter(call, channel)
-        try:
+        with _Running(call, channel.portion, self._open) as running:
             return await self._resume(running, channel, event)
-        except asyncio.CancelledError:
-            if not running.has_cancelled():
-                raise
-            return None
-        finally:
-            self._leave(running)
+        return None  # its client has cancelled it
 
     async def _resume(self, running: "_Running", channel: Channel, event: StreamEvent) -> Outcome | None:
         call = running.call
@@ -133,7 +109,7 @@ class LiveCalls:
                 return await self._wait_for_task(call, channel, event)
             if event.run:
                 with self._parts.held_streams.hold(person_of(call.principal)):
-                    running.let_go()
+                    running.call.let_go()
                     running.end()
                     outcome = await self._first_rounds.wait_for(event, call, channel)
                 if not isinstance(outcome, Unfinished):
@@ -154,10 +130,7 @@ class LiveCalls:
             return await self._task_streams.serve(call, channel, event, cancelled, lambda: self._is_cancelled(call))
 
     async def take(self, id: str, read: Callable[[], JSON], principal: Principal | None) -> bool:
-        """Keep the answer to a question of an open call, or of a task; return whether the id is that of a question.
-
-        If the store fails, retry for a while: no client sends an answer again. Raises `RequestError`.
-        """
+        """Keep an answer, with retries: no client sends it again. Return whether the id is that of a question."""
         began, pause = time.monotonic(), LONGEST_PAUSE / 16
         with store_needed():
             while True:
@@ -204,13 +177,12 @@ class LiveCalls:
             del call  # before the next wait
             if not isinstance(outcome, Unfinished):
                 return outcome
-            running.let_go()
+            running.call.let_go()
             event.move_on(outcome, channel.progress)
             is_new = True
             del outcome
 
     def _is_to_move(self, event: StreamEvent, channel: Channel, *, is_new: bool) -> bool:
-        """Return whether a call continues at another replica."""
         draining = self._admission.draining
         if event.questions:
             return draining
@@ -218,10 +190,7 @@ class LiveCalls:
         return channel.can_move and (draining or (is_new and self._admission.has_no_room))
 
     async def _redeem(self, call: Call, event: StreamEvent, running: "_Running", channel: Channel) -> Outcome:
-        """Run the round after an answer, once in the fleet.
-
-        What was answered in time counts, however long it takes until the round can run: by the grace of the call.
-        """
+        """Run the round after an answer, once in the fleet. An answer in time counts, even if its round is late."""
 
         def run(lease: Lease) -> Awaitable[Outcome]:
             return running.within(running_task(), self._dispatch(call, channel))
@@ -232,10 +201,7 @@ class LiveCalls:
         return await self._parts.redeemer.once(call, event.ends, run, b"live ", answers, epoch=event.epoch)
 
     async def _end_with_pages(self, event: StreamEvent, channel: Channel) -> None:
-        """End a call that can't stay open with the pages that it asks for, if that is all it asks.
-
-        Raises `PagesRequired`.
-        """
+        """End a call that can't stay open with the pages that it asks for, if that is all. Raises `PagesRequired`."""
         parts, call = self._parts, channel.load(event.origin)
         if parts.pages.may_end_with(event.questions, call, is_shared=parts.is_shared):
             with store_needed():
@@ -244,10 +210,7 @@ class LiveCalls:
     async def _ask(
         self, event: StreamEvent, running: "_Running", channel: Channel, *, is_new: bool
     ) -> dict[str, JSON] | None:
-        """Send questions, and wait for all answers.
-
-        Return the answers as a round takes them, by key; None if the round is not to run here.
-        """
+        """Send questions, and wait for all answers, as a round takes them; None if the round is not to run here."""
         parts, call, principal = self._parts, running.call, running.call.principal
         if channel.gone:
             return None
@@ -281,10 +244,7 @@ class LiveCalls:
                 questions.close()
 
     async def _have_room(self, running: "_Running", channel: Channel, size: int) -> bool:
-        """Wait until there is room for a call that is to run on, which is not refused: its person has answered.
-
-        Return False if it is to continue elsewhere, or when its client comes back.
-        """
+        """Wait for room for a call that runs on, since its person has answered; False if it continues elsewhere."""
         if size > UNCOUNTED:
             person = person_of(running.call.principal)
             portion = running.portion = running.portion or self._parts.held_bytes.portion(person)
@@ -353,54 +313,46 @@ class LiveCalls:
         is_told = bool(call.session) and self._parts.store.shared  # here, `cancel` finds the call itself
         return _cancellation(call.session, call.request_id) if is_told else None
 
-    def _enter(self, call: Call, channel: Channel) -> "_Running":
-        running = _Running(call, channel.portion)
-        if call.session:
-            self._open.setdefault(_key(call), []).append(running)
-        return running
-
-    def _leave(self, running: "_Running") -> None:
-        running.leave()
-        key = _key(running.call)
-        if (others := self._open.get(key)) is not None:
-            others.remove(running)
-            if not others:
-                del self._open[key]
-
 
 def _rest(event: StreamEvent, id: SealedEvent, running: "_Running") -> None:
     """Free a call that waits, and where it stands, of what is read again when it goes on."""
     if id.is_smaller:
         event.let_go()
-    running.let_go()
+    running.call.let_go()
     running.end()
 
 
 class _Running:
-    """An open call, and what a cancellation of it cancels."""
+    """A call that is open for as long as the block lasts, and what a cancellation by its client cancels: the block."""
 
-    __slots__ = ("_own", "_task", "call", "is_cancelled", "portion")
+    __slots__ = ("_open", "_own", "_task", "call", "is_cancelled", "portion")
 
-    def __init__(self, call: Call, portion: Portion | None) -> None:
-        self.call = call
+    def __init__(self, call: Call, portion: Portion | None, open_: "_Open") -> None:
+        self.call = call  # lets go of the request while nothing of it runs: `Channel.load` reads it again
         self.portion = portion
+        self._open = open_
         self.is_cancelled = False
         self._own = running_task()
         self._task: asyncio.Task[Any] | None = self._own
 
-    def let_go(self) -> None:
-        """Hold nothing of the request while nothing of the call runs; `Channel.load` reads it again."""
-        self.call.let_go()
-
     def end(self) -> None:
-        """Count no bytes of the request any more."""
         if self.portion is not None:
             self.portion.end()
 
-    def leave(self) -> None:
-        """Note that the call has ended: a cancellation that comes too late must not end the writing of its response."""
+    def __enter__(self) -> Self:
+        if self.call.session:
+            self._open.setdefault(_key(self.call), []).append(self)
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        is_over = isinstance(error, asyncio.CancelledError) and self._has_cancelled()
         self.end()
-        self._task = None
+        self._task = None  # a cancellation that comes too late must not end the writing of the response
+        if (others := self._open.get(_key(self.call))) is not None:
+            others.remove(self)
+            if not others:
+                del self._open[_key(self.call)]
+        return is_over
 
     def cancel(self) -> None:
         """Cancel what runs. Safe to call twice, and on any thread."""
@@ -412,7 +364,7 @@ class _Running:
         if self._task is not None:
             self._task.cancel()
 
-    def has_cancelled(self) -> bool:
+    def _has_cancelled(self) -> bool:
         """Return whether its client has cancelled it, and undo that for its own task, which has to end in peace."""
         if self.is_cancelled and self._own.cancelling():
             self._own.uncancel()
@@ -428,6 +380,9 @@ class _Running:
             return await work
         finally:
             self._task = own
+
+
+_Open = dict[tuple[str, str | int], list[_Running]]
 
 
 @contextmanager

@@ -22,11 +22,9 @@ from .answers import ANSWERED_ELSEWHERE, CALL_CANCELLED, TOO_LATE, WITHDRAWN, Se
 from .events import Origin, SealedEvent, StreamEvent
 from .parts import LiveParts
 
-LARGE = 4096
-"""Bytes of an answer from which on the store alone holds it while others are waited for."""
+LARGE = 4096  # bytes of an answer that the store alone holds while others are waited for
 
-RETRY = 250
-"""When the client of a stream that closes is to come back, in milliseconds."""
+RETRY = 250  # when the client of a stream that closes is to come back, in milliseconds
 
 
 class Channel(Outlet, Protocol):
@@ -35,67 +33,52 @@ class Channel(Outlet, Protocol):
     @property
     def gone(self) -> bool:
         """Whether nobody reads the response any more."""
-        ...
 
     @property
     def can_stream(self) -> bool:
         """Whether the client takes a stream."""
-        ...
 
     @property
     def can_move(self) -> bool:
         """Whether the client's version says that it comes back to a stream that the server closes."""
-        ...
 
     @property
     def progress(self) -> float:
         """The progress that was sent last."""
-        ...
 
     @property
     def portion(self) -> Portion | None:
         """What counts the bytes of the request; None where it is small."""
-        ...
 
     def origin(self) -> Origin:
         """Return the request that opened the call, as it was sent."""
-        ...
 
     def load(self, origin: Origin) -> Call:
         """Return the call of a request, as it was before any round of it. Raises `RequestError`."""
-        ...
 
     def on_start(self, id: Callable[[], str] | None) -> None:
         """Set which id the first event has, if a stream starts by itself; None for none."""
-        ...
 
     def on_gone(self, then: Callable[[], object] | None) -> None:
         """Set what is called, on the event loop, when the client leaves; at once if it has left."""
-        ...
 
     def prime(self, id: str, retry: int | None = None) -> None:
         """Start the stream, unless it has started, and send an event without data."""
-        ...
 
     def check(self, question: Question) -> None:
         """Check that clients of this version can be asked something. Raises `MissingCapability`."""
-        ...
 
     def ask(self, id: str, question: Question, event: str) -> None:
         """Send a question; `flush` is to be awaited then. Raises `MissingCapability`."""
-        ...
 
     def withdraw(self, id: str, reason: str, task: str = "") -> None:
         """Notify the client that a question counts no more, also where it has cancelled the call."""
-        ...
 
     def flush(self) -> Awaitable[None]:
         """Write what has been sent; to be awaited by what serves the request."""
-        ...
 
     def waits(self, waiting: bool) -> None:
         """Note whether the call waits for a person, so that there is progress to be shown."""
-        ...
 
 
 @contextmanager
@@ -120,10 +103,7 @@ def held_open(channel: Channel, end: Callable[[], object]) -> Iterator[None]:
 
 
 class OpenQuestions:
-    """The questions of one round, and the answers to them.
-
-    While they are open, they hold ids: neither the questions nor the call. A person may take their time.
-    """
+    """The questions of one round, and their answers. While open, they hold ids alone: a person may take their time."""
 
     _has_come_back = False
 
@@ -149,8 +129,7 @@ class OpenQuestions:
         self._is_cancelled = is_cancelled
         self._asked: dict[str, SentQuestion] = {}
         self._rows: dict[str, SentQuestion] = {}
-        self._in_vain: dict[str, JSON] = {}
-        """What counts as the answers if nobody answers in time, by key."""
+        self._in_vain: dict[str, JSON] = {}  # what counts as the answers if nobody answers in time, by key
         others = [] if cancelled is None else [cancelled]
         for key, question in event.questions.items():
             self._asked[key] = asked = answers.asked(self._round, key, event.expires)
@@ -160,29 +139,20 @@ class OpenQuestions:
                 others.append(Change("page", question.page))
         self._changes = answers.listen(self._rows, others)
         self._found: dict[str, JSON] = {}
-        self._left_out: set[str] = set()
-        """The keys of the answers that the store alone holds."""
+        self._left_out: set[str] = set()  # the keys of the answers that the store alone holds
         self._is_answered = not self._asked
-        self._requests: dict[str, str] = {}
-        """The ids of the requests that were sent, by key."""
+        self._requests: dict[str, str] = {}  # the ids of the requests that were sent, by key
         self._deadline = running_loop().time() + event.expires - parts.clock()
 
     async def look(self) -> None:
-        """Find what was answered while the client was away. Raises `StoreUnavailable`.
-
-        It may be another process that asked, and one that shares no store with this one.
-        """
+        """Find what was answered while the client was away, perhaps to a process that shares no store with this one."""
         self._answers.begin_to_await(self._round)
         self._has_come_back = True
         for key, asked in self._asked.items():
             self._take(key, await self._answers.find(asked))
 
     async def wait_for_answers(self) -> dict[str, JSON] | None:
-        """Send the questions that were not sent before, and wait for all answers.
-
-        Return the answers by key; None if the client has left, has cancelled the call, or is to continue elsewhere.
-        Raises `StoreUnavailable`, `MissingCapability`.
-        """
+        """Send the questions that were not sent yet, and wait for all answers; None if the call does not go on here."""
         loop = running_loop()
         if not self._is_answered and loop.time() < self._deadline:
             self._send()
@@ -209,7 +179,6 @@ class OpenQuestions:
             await self._answers.keep(asked, WITHDRAWN, self._principal)
 
     def close(self) -> None:
-        """End the waiting."""
         for id in self._requests.values():
             self._answers.forget(id)
         self._changes.close()
@@ -236,16 +205,11 @@ class OpenQuestions:
                 self._channel.check(question)
         for number, (key, question) in enumerate(event.questions.items(), 1):
             if number > event.sent:
-                asked = self._asked[key]
-                self._channel.ask(self._seal(asked), question, self._id.after(number))
-
-    def _seal(self, asked: SentQuestion) -> str:
-        id = self._answers.seal(asked, self._principal)
-        self._requests[asked.key] = id
-        return id
+                self._requests[key] = id = self._answers.seal(self._asked[key], self._principal)
+                self._channel.ask(id, question, self._id.after(number))
 
     async def _hear(self, heard: Sequence[Change] | None) -> bool | None:
-        """Take what has come; return True when there are all answers, and False if the call was cancelled."""
+        """Read what has come; return True when there are all answers, and False if the call was cancelled."""
         if heard is None:  # at first
             await self._channel.flush()
         for change in heard or ():
@@ -271,7 +235,6 @@ class OpenQuestions:
                     self._notify(key, TOO_LATE)
 
     def _notify(self, key: str, reason: str) -> None:
-        """Notify the client that a question counts no more, if it was asked on this stream."""
         if (id := self._requests.get(key)) is not None:
             self._channel.withdraw(id, reason)
 
@@ -279,11 +242,9 @@ class OpenQuestions:
 # First rounds. They have no state yet, so a client that loses one gets its outcome instead.
 
 
-KEPT = 3600.0
-"""How long the outcome of a first round is kept for a client that has left, in seconds."""
+KEPT = 3600.0  # how long the outcome of a first round is kept for a client that has left, in seconds
 
-LOOK = 0.5
-"""How often a client that came back looks for it, in seconds."""
+LOOK = 0.5  # between two looks of a client that came back, in seconds
 
 LOST_AFTER = 20.0
 """How long such a client waits for a round that nobody seems to run, in seconds: its holder may not know yet."""
@@ -306,7 +267,6 @@ class FirstRounds:
         self._keeping: set[asyncio.Task[None]] = set()
 
     async def run(self, call: Call, channel: Channel, dispatch: Dispatch) -> Outcome:
-        """Run a first round."""
         came: asyncio.Future[Outcome | RequestError] | None = None
 
         def begin() -> str:

@@ -1,13 +1,11 @@
 """Calls that can't stay open and ask for pages alone: they end with the pages, and continue when they are repeated."""
 
-import hmac
 from contextlib import suppress
 
 from pydantic_core import from_json
 
-from ..crypto.digests import canonical
 from ..crypto.keys import LIVE_PAGES, KeyRing
-from ..crypto.place_codec import PlaceCodec, SealedRows
+from ..crypto.place_codec import PlaceCodec, RowNames, SealedRows
 from ..errors import Busy, PagesRequired, StoreUnavailable
 from ..protocol.messages import JSON, PAGE, Call, Question
 from ..protocol.sessions import owner_of
@@ -29,8 +27,7 @@ class RequiredPages:
 
     def __init__(self, ring: KeyRing, audience: str, store: Store, states: SessionStates, quotas: Quotas) -> None:
         self._sealed = SealedRows(PlaceCodec(ring, LIVE_PAGES), "The flow of a call", "of another call")
-        # A reader of the store could otherwise try out which arguments a call had.
-        self._name_keys = [key for _, key in ring.derive(f"{LIVE_PAGES}, by name")]
+        self._names = RowNames(ring, LIVE_PAGES)
         self._audience = audience
         self._store = store
         self._states = states
@@ -38,13 +35,11 @@ class RequiredPages:
 
     @staticmethod
     def may_end_with(questions: dict[str, Question], call: Call, *, is_shared: bool) -> bool:
-        """Return whether a call may end with what it asks."""
         if not all(question.needs == PAGE for question in questions.values()):
             return False
         return not any(question.page for question in questions.values()) or (is_shared and call.principal is not None)
 
     async def end_with(self, event: StreamEvent, call: Call, now: float) -> PagesRequired:
-        """Keep a flow, and return the error that its call ends with. Raises `StoreUnavailable`, `Full`."""
         pages = tuple(question.page for question in event.questions.values() if question.page)
         if call.principal is not None:
             await self._keep(call, dump_event(event), event.ends - now)
@@ -54,10 +49,9 @@ class RequiredPages:
         return self._required(event)
 
     async def find(self, call: Call, now: float) -> StreamEvent | None:
-        """Return the flow that an earlier call like this one left; None if there is none, or it has expired.
+        """Return the flow that an earlier call like this one left, and whose time is not over.
 
-        Pages that have reported are an answer that came in time: their flow may be found for a while longer. Raises
-        `StoreUnavailable`.
+        Pages that have reported are an answer that came in time: their flow may be found for a while longer.
         """
         if call.principal is None or not call.client.supports("elicitation.url"):
             return None  # it has left none, which spares a look in the store
@@ -75,17 +69,13 @@ class RequiredPages:
         return event
 
     async def _have_reported(self, event: StreamEvent) -> bool:
-        """Return whether every page of a flow reports, and has."""
         for question in event.questions.values():
             if not question.page or await self._store.get(question.page) is None:
                 return False
         return True
 
     async def answers(self, event: StreamEvent) -> dict[str, JSON]:
-        """Return the answers to a flow's questions, by key: to those whose pages report.
-
-        Raises `PagesRequired`, `StoreUnavailable`.
-        """
+        """Return the answers to questions whose pages report, by key. Raises `PagesRequired` where one has not."""
         pages = {key: question.page for key, question in event.questions.items() if question.page}
         for page in pages.values():
             if await self._store.get(page) is None:
@@ -106,7 +96,6 @@ class RequiredPages:
         await self._store.replace(key, sealed, keep=max(seconds, 1.0), quota=self._quotas.of(call.principal))
 
     def _keys(self, call: Call) -> list[str]:
-        """Return where the flow of a call may be kept: under the name that each key of the ring makes."""
+        """Return where the flow of a call may be kept."""
         who = owner_of(call.principal)
-        named = canonical(["live pages", self._audience, who, call.method, call.target, call.arguments])
-        return [hmac.digest(key, named, "sha256")[:16].hex() for key in self._name_keys]
+        return self._names.of(["live pages", self._audience, who, call.method, call.target, call.arguments])

@@ -25,8 +25,6 @@ UNCOUNTED = 4096
 
 
 class LiveParts:
-    """What open calls and sessions share."""
-
     def __init__(
         self,
         ring: KeyRing,
@@ -48,8 +46,7 @@ class LiveParts:
         self.pages = RequiredPages(ring, audience, store, self.states, quotas)
         self.cancellations = Allowance(clock)
         self.held_streams = PlacesByCaller("held_streams", limits)
-        self.held_bytes = PlacesByCaller("held_bytes", limits)
-        """The bytes of requests that are held in memory."""
+        self.held_bytes = PlacesByCaller("held_bytes", limits)  # of requests that are held in memory
         outcomes = row_codec(ring, LIVE_OUTCOME, in_memory=store.in_memory)
         # Records in memory are of no use to anybody once the process ends, which alone cancels requests here.
         self.redeemer = Redeemer(

@@ -27,47 +27,34 @@ from ..storage.rows import Redemption
 
 T = TypeVar("T")
 
-DEFAULT_LEVEL: LogLevel = "info"
-"""The least severe messages that a client gets which has set no level."""
+DEFAULT_LEVEL: LogLevel = "info"  # for a client that has set none
 
-KEEP = 24 * 3600.0
-"""How long what a session has set is kept, in seconds."""
+KEEP = 24 * 3600.0  # of what a session has set, in seconds
 
-LOOK_AFTER = 30.0
-"""How long a session is taken to be alive before the shared store is asked, in seconds."""
+LOOK_AFTER = 30.0  # how long a session is taken to be alive before the shared store is asked, in seconds
 
-MOST_RESOURCES = 1_000
-"""How many resources a session may listen to."""
+MOST_RESOURCES = 1_000  # that a session may listen to
 
-LONGEST_RESOURCES = 100_000
-"""Characters of their URIs together: all are written again with each that comes."""
+LONGEST_RESOURCES = 100_000  # characters of their URIs together: all are written again with each that comes
 
-MOST_PAGES = 20
-"""How many pages a session waits for; of more, the newest."""
+MOST_PAGES = 20  # that a session waits for; of more, the newest
 
 CLOCKS = 5.0
 """By how much the clocks of two machines may differ, in seconds; more is logged (`storage/sql/database.py`)."""
 
-TURN = 5.0
-"""How long one change of a session may take before others no longer wait for it, in seconds."""
+TURN = 5.0  # how long others wait for one change of a session, in seconds
 
-LOOK_FOR_TURN = 0.01
-"""How often a change looks whether it is its turn, in seconds, about."""
+LOOK_FOR_TURN = 0.01  # between two looks of a change whether it is its turn, in seconds, about
 
-_REMEMBERED = 10_000
-"""Of how many sessions a process remembers something."""
+_REMEMBERED = 10_000  # sessions of which a process remembers something
 
-MOST_CHANGES = 100
-"""How many different things an owner may change within `WINDOW`."""
+MOST_CHANGES = 100  # different things that an owner may change within `WINDOW`
 
-MOST_OF_NOBODY = 10_000
-"""The same of all callers together who are not authenticated."""
+MOST_OF_NOBODY = 10_000  # of all callers together who are not authenticated
 
-WINDOW = 600.0
-"""In seconds."""
+WINDOW = 600.0  # seconds
 
-RETRY_AFTER = 5.0
-"""When an owner is to try again that has changed too many, in seconds."""
+RETRY_AFTER = 5.0  # when an owner that has changed too many is to try again, in seconds
 
 _OPENED, _ENDED = "opened", "ended"
 _numbers = count()
@@ -75,8 +62,6 @@ _numbers = count()
 
 @dataclass(frozen=True, slots=True)
 class SessionState:
-    """What a session has set."""
-
     level: LogLevel = DEFAULT_LEVEL  # the least severe log messages that it wants
     # The URIs that it listens to, with the time since when, in seconds since the epoch.
     resources: Mapping[str, float] = field(default_factory=dict)
@@ -88,10 +73,7 @@ NOTHING_SET = SessionState()
 
 
 class SessionStates:
-    """Keeps what sessions set, in the shared store if there is one.
-
-    Changes of one session at the same time, on any replicas, are made one after the other.
-    """
+    """Keeps what sessions set, in the shared store if there is one. Changes of one session are made in turn."""
 
     def __init__(self, ring: KeyRing, store: Store, fanout: Fanout, quotas: Quotas, clock: Callable[[], float]) -> None:
         self._sealed = SealedRows(PlaceCodec(ring, LIVE_SESSION), "What a session has set", "of another session")
@@ -104,7 +86,6 @@ class SessionStates:
         self._allowance = Allowance(clock)
 
     async def read(self, session: str) -> SessionState:
-        """Return what a session has set. Raises `StoreUnavailable`."""
         if not session:
             return NOTHING_SET
         found = await self._store.get(_id(session))
@@ -116,10 +97,7 @@ class SessionStates:
     async def change(
         self, session: str, principal: Principal | None, change: Callable[[SessionState], SessionState]
     ) -> None:
-        """Change what a session has set, and tell the stream of its notifications.
-
-        Raises `StoreUnavailable`, `Busy`.
-        """
+        """Change what a session has set, and tell its stream of notifications. Raises `StoreUnavailable`, `Busy`."""
         self._allowance.take(principal, session)
         async with self._turn(session):
             state = change(await self.read(session))
@@ -166,20 +144,15 @@ class SessionStates:
 
     @property
     def is_shared(self) -> bool:
-        """Whether other processes change what sessions have set."""
         return self._store.shared
 
     async def reported(self, pages: tuple[str, ...]) -> list[Change]:
-        """Return those of some pages that have reported back. Raises `StoreUnavailable`."""
         return [Change("page", page) for page in pages if await self._store.get(page) is not None]
 
     def stream_of(self, session: str) -> "NewestStream":
-        """Return what knows whether a new stream of a session's notifications is the newest."""
         return NewestStream(session, self._fanout.publish)
 
     async def listen_to_pages(self, session: str, principal: Principal | None, pages: tuple[str, ...]) -> None:
-        """Notify a session's stream of these pages, too, once they have reported; see `change`."""
-
         def add(state: SessionState) -> SessionState:
             return replace(state, pages=(*(page for page in state.pages if page not in pages), *pages)[-MOST_PAGES:])
 
@@ -214,7 +187,6 @@ class SessionStates:
 
 
 def changed(session: str) -> Change:
-    """Return the change that tells the stream of a session's notifications that something was set."""
     return Change("session", session)
 
 
@@ -238,7 +210,6 @@ class Allowance:
         self._changed: dict[tuple[str, int], set[str]] = {}
 
     def take(self, principal: Principal | None, what: str) -> None:
-        """Count a change. Raises `Busy`."""
         owner, window = owner_of(principal), int(self._clock() // WINDOW)
         counted = self._changed.get((owner, window))
         if counted is None:
@@ -266,7 +237,6 @@ class NewestStream:
 
     @property
     def is_newest(self) -> bool:
-        """Whether the session's notifications go out on this stream, as far as is known here."""
         return not self._has_newer
 
     def open(self) -> None:
@@ -279,7 +249,6 @@ class NewestStream:
             self._announce(_ENDED)
 
     def on_announcement(self, note: str) -> None:
-        """Note what another stream has announced."""
         happened, _, order = note.partition(" ")
         if order == self._order:
             return

@@ -13,22 +13,9 @@ from typing import Literal
 
 from ..concurrency.waiting import Turning, wait_until
 from ..errors import AnswerNotShared, Busy, InvalidRequest, MissingCapability, RequestError, UnknownTarget
+from ..protocol import messages
 from ..protocol.callers import Principal, lacking, nested, person_of
-from ..protocol.messages import (
-    JSON,
-    NOTHING,
-    Call,
-    Change,
-    Dispatch,
-    Note,
-    Outcome,
-    PageReported,
-    Question,
-    Task,
-    TaskOffer,
-    TaskResult,
-    TaskStatusResult,
-)
+from ..protocol.messages import JSON, Call, Change, Outcome, Task, TaskResult
 from ..storage.rows import ENDED
 from ..tasks.records import PieceReader
 from ..tasks.task_service import Tasks
@@ -40,16 +27,13 @@ from .parts import LiveParts
 LOOK = 5.0
 """How long to wait for word of a change before looking at the task, in seconds: a process that dies may send none."""
 
-RETRY_AFTER = 1.0
-"""When a client that takes no stream is to come again to a server that drains, in seconds."""
+RETRY_AFTER = 1.0  # for a client that takes no stream, at a server that drains, in seconds
 
 IsCancelled = Callable[[], Awaitable[bool]]
 
 
 class TaskStreams:
-    """Serves the requests for results of tasks."""
-
-    def __init__(self, dispatch: Dispatch, tasks: Tasks, parts: LiveParts) -> None:
+    def __init__(self, dispatch: messages.Dispatch, tasks: Tasks, parts: LiveParts) -> None:
         self._dispatch = dispatch
         self._tasks = tasks
         self._parts = parts
@@ -57,11 +41,7 @@ class TaskStreams:
     async def serve(
         self, call: Call, channel: Channel, event: StreamEvent, cancelled: Change | None, is_cancelled: IsCancelled
     ) -> Outcome | None:
-        """Wait for the end of a task, and send what it asks meanwhile.
-
-        Return the result; None if the client has left, has cancelled the request, or continues elsewhere. Raises
-        `RequestError`.
-        """
+        """Wait for the end of a task, and send what it asks meanwhile; None if the request ends without a reply."""
         wanted: tuple[Change, ...] = (Change("task", call.target), Change("progress", call.target))
         reader = self._tasks.pieces_for(call, channel) if channel.can_stream else None
         if reader is not None:
@@ -101,7 +81,6 @@ class TaskStreams:
                 return found or None
 
     async def _heard(self, stream: "_Stream", heard: Sequence[Change]) -> bool:
-        """Send what is news for the client by itself; return whether anything else has happened."""
         for change in heard:
             if change.kind == "page":
                 stream.report_page(change.uri)
@@ -112,14 +91,11 @@ class TaskStreams:
         return not all(change.kind in ("page", "progress", "piece") for change in heard)
 
     async def take(self, id: str, read: Callable[[], JSON], principal: Principal | None) -> bool:
-        """Keep the answer to a question of a task; return whether the id is that of a question.
-
-        An answer to one that the task does not ask any more is ignored. Raises `RequestError`, `StoreUnavailable`.
-        """
+        """Keep the answer to a question of a task that it still asks; return whether the id is that of a question."""
         asked = self._parts.task_asks.unseal(id, principal)
         if asked is None:
             return False
-        call = Call("tasks/get", {}, asked.task, principal=principal, session=asked.session, task=TaskOffer())
+        call = Call("tasks/get", {}, asked.task, principal=principal, session=asked.session, task=messages.TaskOffer())
         try:
             question = (await self._look(call)).questions.get(asked.key)
             if question is not None:
@@ -129,7 +105,7 @@ class TaskStreams:
                 raise AnswerNotShared from None
         return True
 
-    async def _answer(self, call: Call, key: str, question: Question, answer: JSON) -> None:
+    async def _answer(self, call: Call, key: str, question: messages.Question, answer: JSON) -> None:
         try:
             given = read_answer(question, answer)
         except RequestError as error:  # nobody can be asked instead
@@ -138,15 +114,12 @@ class TaskStreams:
         await self._dispatch(replace(call, method="tasks/update", answers={key: given}), NOWHERE)
 
     async def _look(self, call: Call) -> Task:
-        """Return the task as it is now. Raises `RequestError`."""
         outcome = await self._dispatch(replace(call, method="tasks/get"), NOWHERE)
-        assert isinstance(outcome, TaskStatusResult)  # noqa: S101  the method has no other outcome
+        assert isinstance(outcome, messages.TaskStatusResult)  # noqa: S101  the method has no other outcome
         return outcome.task
 
 
 class _Stream:
-    """What the stream of one request has shown of a task."""
-
     def __init__(
         self,
         event: StreamEvent,
@@ -162,13 +135,10 @@ class _Stream:
         self._reader = reader
         self._event = event
         self._parts = parts
-        self._requests: dict[str, str] = {}
-        """The ids of the requests by which it asks what is open, by key."""
+        self._requests: dict[str, str] = {}  # the ids of the requests by which it asks what is open, by key
         self._changes = changes
-        self._wanted = wanted
-        """What is listened to besides the pages that are asked for."""
-        self._pages = frozenset[str]()
-        """Those of them that are listened to."""
+        self._wanted = wanted  # what is listened to besides the pages that are asked for
+        self._pages = frozenset[str]()  # those of the pages that are listened to
 
     async def mark(self, retry: int | None = None) -> None:
         """Send an event to come back to, if the client takes a stream."""
@@ -176,7 +146,6 @@ class _Stream:
             self.channel.prime(await self._id(), retry)
 
     async def show(self, task: Task) -> None:
-        """Send what the task asks, and the pieces that it has made; raises as `_ask`."""
         await self._ask(task)
         await self._listen_to_pages()
         await self.channel.flush()
@@ -195,10 +164,7 @@ class _Stream:
                 self.report_page(page)
 
     async def _ask(self, task: Task) -> None:
-        """Send the questions that are open, without those that were sent before.
-
-        Raises `MissingCapability`, `InvalidRequest`.
-        """
+        """Send the questions that are open, without those that were sent before."""
         seen = {key: page for key, page in self._event.seen.items() if page or key in task.questions}
         self._event = replace(self._event, seen=seen)
         self._requests = {key: id for key, id in self._requests.items() if key in task.questions}
@@ -216,21 +182,18 @@ class _Stream:
             self.channel.ask(request, replace(question, task=task.id), await self._id())
 
     def withdraw(self) -> None:
-        """Notify the client that what was asked counts no more."""
         for request in self._requests.values():
             self.channel.withdraw(request, TASK_CANCELLED, self.call.target)
 
     async def send_pieces(self) -> None:
-        """Send the pieces of the result that have come since, if the client wants them."""
         if self._reader is not None:
             await self._reader.send_new()
 
     def report_page(self, page: str) -> None:
-        """Notify the client of a page that has reported."""
         self._event = replace(
             self._event, seen={key: "" if page == each else each for key, each in self._event.seen.items()}
         )
-        self.channel.send(PageReported(page, self._event.origin.params["taskId"]))
+        self.channel.send(messages.PageReported(page, self._event.origin.params["taskId"]))
 
     async def move(self) -> None:
         """Send a client that is there to another replica. Raises `Busy` where it takes no stream."""
@@ -248,10 +211,8 @@ class _Stream:
 
 
 class _Nowhere:
-    """An outlet of what has nothing to send."""
-
-    def send(self, note: Note) -> Awaitable[None]:
-        return NOTHING
+    def send(self, note: messages.Note) -> Awaitable[None]:
+        return messages.NOTHING
 
 
 NOWHERE = _Nowhere()

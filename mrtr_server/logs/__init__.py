@@ -1,10 +1,11 @@
-"""What goes to the log: plain text, short tracebacks, failures under a reference, and refusals once."""
+"""What goes to the log: plain text, short tracebacks, failures under a reference, refusals once, and where help is."""
 
 import logging
 
 from .failures import AuthorsFirst
-from .formats import PlainText
+from .formats import PlainText, WithHelp
 
-_logger = logging.getLogger("mrtr_server")
-_logger.addFilter(AuthorsFirst())
-_logger.addFilter(PlainText())  # it cleans what the one before it has formatted
+logger = logging.getLogger("mrtr_server")
+logger.addFilter(AuthorsFirst())
+logger.addFilter(WithHelp())
+logger.addFilter(PlainText())  # it cleans what those before it have formatted

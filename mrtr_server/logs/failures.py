@@ -21,7 +21,6 @@ logger = logging.getLogger("mrtr_server")
 _OURS = str(Path(__file__).parent.parent) + os.sep
 
 _CALLERS: set[tuple[str, str]] = set()
-"""Our functions that call the author's, by their files and names."""
 
 _STANDARD = os.path.normcase(sysconfig.get_paths()["stdlib"]) + os.sep
 
@@ -38,12 +37,10 @@ def calls_author(function: F) -> F:
     return function
 
 
-CallSite = tuple[CodeType, int, CodeType]
-"""A call: its code and line, and the function of ours that was called there."""
+CallSite = tuple[CodeType, int, CodeType]  # its code and line, and the function of ours that was called there
 
 
 def format_call_site(site: CallSite) -> str:
-    """Return a call site in the format of a traceback."""
     code, line, _ = site
     return f'File "{code.co_filename}", line {line}, in {code.co_name}'
 
@@ -67,11 +64,7 @@ def format_innermost(frame: FrameType) -> str:
 
 
 def format_failure(error: BaseException) -> str:
-    """Return a failure as the log shows it.
-
-    Of its traceback, and of the tracebacks of exceptions that led to it, the author's calls are shown, and one line
-    says which others were left out. Where no call is the author's, all are shown.
-    """
+    """Return a failure with the author's calls alone, and a line on those left out; with all where none is theirs."""
     failure = traceback.TracebackException.from_exception(error, compact=True)
     parts = list(_parts(failure))
     own = {_installed(called) for part in parts for called in _called(part.stack)} - {None}
@@ -85,21 +78,18 @@ def format_failure(error: BaseException) -> str:
 
 
 def format_import_failure(error: Exception) -> str:
-    """Return why a module of the author's can't be imported, as `format_failure` does."""
     if isinstance(error, SyntaxError):  # it names the line itself; the calls are of an import
         return "".join(traceback.format_exception_only(error)).rstrip()
     return format_failure(error)
 
 
 def format_origin(error: BaseException) -> str:
-    """Return the author's innermost call that led to a failure, as in a traceback; empty if there is none."""
     written = (call for call in traceback.extract_tb(error.__traceback__) if not call.filename.startswith("<"))
     calls = [call for call in written if origin_of(call.filename) is None]
     return "".join(traceback.format_list(calls[-1:])).rstrip("\n")
 
 
 def is_raised_by_author(error: BaseException) -> bool:
-    """Return whether a line of the author's led to a failure."""
     return any(origin_of(call.filename) is None for call in traceback.extract_tb(error.__traceback__))
 
 
@@ -107,7 +97,6 @@ class AuthorsFirst(logging.Filter):
     """Formats the failures of a logger's records with `format_failure`, whatever its handlers are."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Format the record's failure, if it has one. Every record passes."""
         if record.exc_info and record.exc_info[1] is not None and not record.exc_text:
             record.exc_text = format_failure(record.exc_info[1])  # handlers take it instead of their own
         return True
@@ -139,7 +128,6 @@ class _Cut(traceback.StackSummary):
         return len(self) > 0 or bool(self._rest)  # or the line would be left out, too
 
     def format(self, **options: Any) -> list[str]:
-        """Return the lines; see `traceback.StackSummary.format`."""
         return [*super().format(**options), *([self._rest] if self._rest else [])]
 
 
@@ -173,7 +161,6 @@ def origin_of(file: str) -> str | None:
 
 
 def _installed(file: str) -> str | None:
-    """Return the top-level package or module that a file was installed as; None if it was not."""
     parts = Path(file).parts
     for folder in _FOLDERS:
         if folder in parts[:-1]:
@@ -198,16 +185,13 @@ def _summary(frame: FrameType) -> traceback.FrameSummary:
 
 
 def take_locals(error: BaseException) -> None:
-    """Remove the local variables from the tracebacks of an exception, and of the exceptions that led to it.
-
-    Files, lines and functions stay. Local variables hold whatever the code worked on. Nobody may handle the
-    exception any more.
-    """
-    for each in _linked(error):
+    """Remove local variables, which hold whatever code worked on, from an exception that nobody handles any more."""
+    for each in linked(error):
         each.__traceback__ = _bare(each.__traceback__)
 
 
-def _linked(error: BaseException) -> Iterator[BaseException]:
+def linked(error: BaseException) -> Iterator[BaseException]:
+    """Yield an exception and all that led to it, once each."""
     seen: set[int] = set()
     waiting: list[BaseException | None] = [error]
     while waiting:
@@ -251,8 +235,7 @@ def _stand_in(code: CodeType, module: Any) -> FrameType:
 # References
 
 
-Noted = list[tuple[BaseException, str]]
-"""Failures, each with its reference."""
+Noted = list[tuple[BaseException, str]]  # failures, each with its reference
 
 _noted: ContextVar[Noted | None] = ContextVar("mrtr_server_failures", default=None)
 
@@ -277,9 +260,8 @@ def report_failure(
 ) -> str:
     """Log a failure under a new reference, and return that: 8 hex digits.
 
-    `what` has a `%s` or `%r` for each of the values: what a client chose, or anything else, but no answer, argument or
-    state. The error is logged with its traceback, which may show values; leave it out where `why` says it all. The
-    fields are further facts, for programs that read the log. What is noted (see `noting`) is the error, or `noted`.
+    The values are no answer, argument or state. The error is logged with its traceback, which may show such; leave it
+    out where `why` says it all. What is noted (see `noting`) is the error, or `noted`.
     """
     reference = secrets.token_hex(4)
     facts = {"event": "failure", "reference": reference, **(fields or {})}
@@ -293,10 +275,7 @@ def report_failure(
 
 
 def report_outage(error: StoreUnavailable, what: str, *values: object) -> str:
-    """Log that the store is unavailable, unless that is in the log already, and return the reference.
-
-    The error gets the reference of its entry. `what` could not be done without the store; as for `report_failure`.
-    """
+    """Log that the store is unavailable, unless it is in the log, and return the reference, which the error gets."""
     if not error.reference:
         error.reference = report_failure(what, *values, why=str(error), noted=StoreUnavailable(str(error)))
     return error.reference

@@ -8,13 +8,15 @@ import logging
 import re
 import time
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import lru_cache
 from typing import Any, Literal
 
 from pydantic_core import PydanticSerializationError, to_json
 
+from ..documentation import help_for
+from .failures import linked
 from .refusals import SERVERS, BoundedLines
 
 logger = logging.getLogger("mrtr_server")
@@ -29,7 +31,6 @@ _QUOTED = re.compile(r'[ "=\n\r\t]')
 
 
 def time_of(record: logging.LogRecord) -> str:
-    """Return the time of a record, in UTC, to the millisecond (RFC 3339)."""
     second = int(record.created)
     milliseconds = int((record.created - second) * 1000 + 0.0005)  # a float is off by less than a microsecond
     return f"{_second(second)}.{str(1000 + min(milliseconds, 999))[1:]}Z"
@@ -41,7 +42,6 @@ def _second(second: int) -> str:
 
 
 def fields_of(record: logging.LogRecord) -> Mapping[str, Any]:
-    """Return the facts that a record carries beside its message."""
     fields = getattr(record, "fields", None)
     return fields if type(fields) is dict or isinstance(fields, Mapping) else {}
 
@@ -50,7 +50,6 @@ class TextFormatter(logging.Formatter):
     """Formats a record as `time LEVEL logger: message name=value ...`."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line, and the lines of an exception below it."""
         is_plain = not (record.exc_info or record.exc_text or record.stack_info)
         text = record.getMessage() if is_plain else super().format(record)
         if not (text.isascii() and text.isprintable()):  # as of other libraries; our own are clean
@@ -64,7 +63,6 @@ class JSONFormatter(logging.Formatter):
     """Formats a record as one line of JSON: time, level, logger and message, its fields, and an exception as text."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line."""
         line: dict[str, Any] = {
             "time": time_of(record),
             "level": record.levelname,
@@ -84,10 +82,7 @@ class JSONFormatter(logging.Formatter):
 
 
 def log_config(form: Format, level: str, *, access_log: bool = False) -> dict[str, Any]:
-    """Return a configuration for `logging.config.dictConfig`, with the loggers of this package and of web servers.
-
-    Both log from the level on, others from `WARNING` on; the web server logs each request with `access_log`.
-    """
+    """Return a configuration for `dictConfig`: our loggers and web servers from `level` on, others from `WARNING`."""
     formatter = JSONFormatter if form == "json" else TextFormatter
     own = {"level": level, "handlers": ["stderr"], "propagate": False}
     bounded = {"filters": ["bounded"]}
@@ -109,7 +104,6 @@ def log_config(form: Format, level: str, *, access_log: bool = False) -> dict[st
 
 
 def _write(value: Any) -> str:
-    """Return a value as JSON, in ASCII, so that it is one line in every encoding."""
     try:
         text = to_json(value, fallback=str).decode()
     except PydanticSerializationError:  # such as half of a surrogate pair
@@ -127,8 +121,7 @@ def _shown(value: Any) -> str:
 # Text from others: without control characters, and cut after a few lines
 
 
-LONGEST = 2000
-"""How many characters of a message, or of what an exception says, are logged."""
+LONGEST = 2000  # characters of a message, or of what an exception says
 
 
 # Control characters, characters that break a line in a viewer, and characters that change the direction of text.
@@ -154,14 +147,22 @@ def plain_json(written: str) -> str:
     return _BUT_LINES.sub(lambda found: f"\\u{ord(found[0]):04x}", written)
 
 
-class PlainText(logging.Filter):
-    """Keeps control characters, and whatever has no end, out of a logger's records and their tracebacks.
-
-    It goes behind other filters of the logger that format tracebacks, and cleans what they have made.
-    """
+class WithHelp(logging.Filter):
+    """Adds a field `help` to warnings and errors that have an entry in the documentation: its address."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Replace what is not plain in a record. Every record passes."""
+        if record.levelno >= logging.WARNING:
+            error = record.exc_info[1] if record.exc_info else None
+            with suppress(Exception):  # arguments that do not fit, of which `logging` tells itself; or of the exception
+                if address := help_for(record.getMessage(), "" if error is None else str(error)):
+                    record.fields = {**fields_of(record), "help": address}
+        return True
+
+
+class PlainText(logging.Filter):
+    """Keeps control characters and endless text out of records; it goes behind filters that format tracebacks."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
         try:
             message = record.getMessage()
         except (TypeError, ValueError):  # arguments that do not fit, of which `logging` tells itself
@@ -177,25 +178,12 @@ class PlainText(logging.Filter):
 
 
 def _plain_traceback(text: str, error: BaseException) -> str:
-    for each in _chain(error):
+    for each in linked(error):
         with suppress(Exception):  # which `traceback` has seen to
             text = text.replace(f": {each}", f": {plain(str(each))}")
         for note in getattr(each, "__notes__", ()):
             text = text.replace(str(note), str(note).replace("\n", "\n  "))  # no line of it looks like a record
     return _BUT_LINES.sub(_escaped, text)
-
-
-def _chain(error: BaseException) -> Iterator[BaseException]:
-    """List an exception with all that led to it."""
-    found, left = {id(error)}, [error]
-    while left:
-        error = left.pop()
-        yield error
-        inner = error.exceptions if isinstance(error, BaseExceptionGroup) else ()
-        for each in (error.__cause__, error.__context__, *inner):
-            if each is not None and id(each) not in found:
-                found.add(id(each))
-                left.append(each)
 
 
 def _escaped(found: re.Match[str]) -> str:

@@ -19,14 +19,11 @@ SERVERS = ("uvicorn.error", "_granian", "asyncio")
 _UVICORN = ("uvicorn", "websockets", "wsproto", "mrtr_server")
 """The packages that log what uvicorn does. Many authors write lines of their own to its logger."""
 
-WINDOW = 60.0
-"""How long a line is not repeated, in seconds."""
+WINDOW = 60.0  # seconds in which a line is not repeated
 
-LINES_IN_WINDOW = 16
-"""How many different lines of a kind are logged in that time."""
+LINES_IN_WINDOW = 16  # different lines of a kind
 
-CHARACTERS = 256
-"""How much is shown of a value that a client chose."""
+CHARACTERS = 256  # that are shown of a value that a client chose
 
 _LACKING = (
     "%r was refused: the client %r did not declare the capability %r that it needs. Use a client that has it; or check "
@@ -59,7 +56,7 @@ class Bound:
         self._windows: dict[str, _Window] = {}
 
     def take(self, kind: str, shown: tuple[str, ...]) -> str | None:
-        """Count one more line; return what it is to say of lines that were left out, or None if it is left out itself.
+        """Count a line; return what it is to say of lines that were left out, or None if it is left out itself.
 
         Nobody but our own code and libraries chooses the kind, which it has in common with others.
         """
@@ -77,10 +74,9 @@ class Bound:
 
 
 class BoundedLines(logging.Filter):
-    """Keeps warnings and errors of a web server within the bound of a line for each reason.
+    """Keeps warnings and errors of a web server within the bound, by the line that logs or raises.
 
-    The reason is the line of code that logs, and of an exception where it was raised; unless lines with one stay
-    outside.
+    Lines with an exception may stay outside.
     """
 
     def __init__(self, *, exceptions: bool = True, clock: Callable[[], float] = time.monotonic) -> None:
@@ -89,7 +85,6 @@ class BoundedLines(logging.Filter):
         self._bound = Bound(clock)
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether a record is logged; it says how many of its kind were not."""
         error = record.exc_info[1] if record.exc_info else None
         if record.levelno < logging.WARNING or (error is not None and not self._exceptions) or _is_of_author(record):
             return True
@@ -104,7 +99,6 @@ class BoundedLines(logging.Filter):
 
 
 def bound_lines_of(*names: str, exceptions: bool = True) -> Callable[[], None]:
-    """Put the lines of some loggers under the bound, unless they are; return a function that undoes it."""
     loggers, bounded = list(map(logging.getLogger, names)), BoundedLines(exceptions=exceptions)
     for each in loggers:
         if not any(isinstance(other, BoundedLines) for other in each.filters):
@@ -136,14 +130,12 @@ class RefusalLog:
         self._bound = Bound(clock)
 
     def count(self, reason: str, limit: str = "") -> None:
-        """Count a refused request, by a word for the reason, and the limit that it is over, if it is over one."""
         self._tally.add(REFUSALS, reason, limit)
 
     def note(self, message: str, *values: str, fields: Mapping[str, str] | None = None) -> None:
-        """Log a refused request, unless there have been enough of its kind.
+        """Log a refused request, unless there have been enough of its kind, which is the message.
 
-        The message identifies the kind, and says which setting to change; with a `%r` for each value that the request
-        had, which may be anything.
+        The message has a `%r` for each value, which may be anything, and names the setting to change.
         """
         shown = tuple(value[:CHARACTERS] for value in values)
         more = self._bound.take(message, shown)
@@ -151,10 +143,7 @@ class RefusalLog:
             logger.warning(message + more, *shown, extra=fields and {"fields": fields})
 
     def note_lacking(self, what: str, client: str, error: MissingCapability, *, has_declared: bool = True) -> None:
-        """Log that a client lacks a capability that a request needs.
-
-        The client is what it calls itself; empty if that is not known. It may not have declared at all what it can do.
-        """
+        """Log that a client, by the name that it calls itself, lacks a capability, or has not declared any."""
         required = json.dumps((error.data or {}).get("requiredCapabilities"))
         if required == "null":  # no capability would help: the version of its protocol has no way to ask that
             self.note(_TOO_OLD, what, client, error.message)

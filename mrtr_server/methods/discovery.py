@@ -1,96 +1,97 @@
 """What a server offers: `server/discover`, and the lists of tools, prompts, resources and templates."""
 
-from collections.abc import Collection, Sequence
-from functools import lru_cache
-from hashlib import blake2b
-from typing import Literal
+from collections.abc import Callable, Collection, Container, Sequence
+from typing import Literal, Protocol
 
-from ..crypto.place_codec import Cursors
+from ..crypto.place_codec import Cursors, named_in_cursor
 from ..errors import InvalidParams
 from ..flow.authorization import Authorizer
 from ..limits import LONGEST_NAME, check_length
-from ..protocol.messages import JSON, TASKS, Call, Change, Complete, Discovery, Outcome, Outlet
+from ..protocol.apps import UI
+from ..protocol.messages import JSON, Call, Change, Complete, Discovery, Outcome, Outlet
 from ..registration.inclusion import Listing
 from ..registration.registry import Registry
 
-Registered = Literal["tools", "prompts", "resources", "completions", "tasks"]
+Registered = Literal["tools", "prompts", "resources", "completions"]
 """What a server can have, each with a capability of its own (Discovery, Server Capabilities)."""
 
 
-_LISTS: tuple[Registered, ...] = ("tools", "prompts", "resources")
+_LISTS: tuple[Literal["tools", "prompts", "resources"], ...] = ("tools", "prompts", "resources")
 
 
 class Discoverer:
-    """Describes what the server can do.
-
-    `ttl`: how long a client may cache the result, in seconds.
-    `scope`: who may share that.
-    """
+    """Describes what the server can do. A client may cache that for `ttl` seconds, and share it as `scope` says."""
 
     def __init__(
-        self, registry: Registry, *, instructions: str, ttl: float, scope: Literal["public", "private"]
+        self,
+        registry: Registry,
+        extensions: Callable[[], dict[str, JSON]],
+        *,
+        instructions: str,
+        ttl: float,
+        scope: Literal["public", "private"],
     ) -> None:
         self._registry = registry
+        self._extensions = extensions
         self._instructions = instructions
         self._ttl = ttl
         self._scope: Literal["public", "private"] = scope
-        self._last: tuple[frozenset[Registered], Discovery] | None = None
+        self._last: Discovery | None = None
 
     def offers(self, change: Change) -> bool:
         """Return whether a change that clients listen to can happen: of a list, a resource or a task."""
         if change.kind == "resource":
             return self._registry.find_resource(change.uri) is not None
-        return change.kind == "task" or change.kind in self._has()
+        return change.kind == "task" or change.kind in self._has(self._extensions())
 
     async def discover(self, call: Call, outlet: Outlet) -> Outcome:
-        """Serve `server/discover` (Discovery, Server Capabilities).
+        """Serve `server/discover` (Discovery, Server Capabilities): made once, so that a dialect writes it once."""
+        extensions, last = self._extensions(), self._last
+        capabilities = _capabilities(self._has(extensions), extensions)
+        if last is None or last.capabilities != capabilities:
+            self._last = last = Discovery(capabilities, self._instructions, self._ttl, self._scope)
+        return last
 
-        What it returns is made once for what there is, so that a dialect need not write it again.
-        """
-        had = self._has()
-        if self._last is None or self._last[0] != had:
-            self._last = had, Discovery(_capabilities(had), self._instructions, self._ttl, self._scope)
-        return self._last[1]
-
-    def _has(self) -> frozenset[Registered]:
+    def _has(self, extensions: Container[str]) -> frozenset[Registered]:
         """Return what the server has. One that has nothing yet gets it while it runs, and clients look only once."""
         registry = self._registry
-        has: set[Registered] = set()
-        if registry.has_any("tools"):
-            has.add("tools")
-        if registry.has_any("prompts"):
-            has.add("prompts")
-        if registry.has_any("resources") or registry.has_any("resourceTemplates"):
+        has: set[Registered] = {name for name in _LISTS if registry.has_any(name)}
+        if registry.has_any("resourceTemplates") or UI in extensions:
             has.add("resources")
         if registry.has_completions:
             has.add("completions")
-        if registry.has_tasks:
-            has.add("tasks")
         return frozenset(has or _LISTS)
 
 
-def _capabilities(has: Collection[Registered]) -> JSON:
-    capabilities: JSON = {}
-    if "tools" in has:
-        capabilities["tools"] = {"listChanged": True}
-    if "prompts" in has:
-        capabilities["prompts"] = {"listChanged": True}
+def _capabilities(has: Collection[Registered], extensions: dict[str, JSON]) -> JSON:
+    capabilities: JSON = {name: {"listChanged": True} for name in _LISTS if name in has}
     if "resources" in has:
-        capabilities["resources"] = {"listChanged": True, "subscribe": True}
+        capabilities["resources"]["subscribe"] = True
     if capabilities:
         capabilities["logging"] = {}
     if "completions" in has:
         capabilities["completions"] = {}
-    if "tasks" in has:
-        capabilities["extensions"] = {TASKS: {}}
+    if extensions:
+        capabilities["extensions"] = extensions
     return capabilities
+
+
+class Shaping(Protocol):
+    """What makes a list for who asks."""
+
+    def listed(self, listing: Listing, entry: JSON, call: Call) -> JSON | None:
+        """Return an entry as the client of a call gets it; None if that does not get it."""
+        ...
+
+    def added(self, listing: Listing, call: Call) -> list[JSON]:
+        """Return what the list has besides, at its end."""
+        ...
 
 
 class ListRequests:
     """Lists what there is, page by page (Pagination). Callers who may not use something do not see it.
 
-    `ttl`: how long a client may keep a list, in seconds.
-    `scope`: who may share a kept list; one that depends on who asks is private.
+    `shaping`: returns what makes a list for who asks; nothing where it is the same for all.
     """
 
     def __init__(
@@ -98,6 +99,7 @@ class ListRequests:
         registry: Registry,
         authorizer: Authorizer,
         cursors: Cursors,
+        shaping: Callable[[Listing], Sequence[Shaping]],
         *,
         page_size: int,
         ttl: float,
@@ -106,6 +108,7 @@ class ListRequests:
         self._registry = registry
         self._authorizer = authorizer
         self._cursors = cursors
+        self._shaping = shaping
         self._page_size = page_size
         self._ttl = ttl
         self._scope: Literal["public", "private"] = scope
@@ -134,11 +137,16 @@ class ListRequests:
             has_more = start + self._page_size < len(names)
         else:
             keys, start, has_more = await self._allowed_page(call, listing, names, start)
-        entries = (self._registry.listed(listing, key) for key in keys)
-        body: JSON = {listing: [entry for entry in entries if entry is not None]}
+        entries = self._registry.listed(listing, keys)
+        shaping = self._shaping(listing)
+        for shapes in shaping:
+            entries = [made for each in entries if (made := shapes.listed(listing, each, call)) is not None]
+            if not has_more:
+                entries += shapes.added(listing, call)
+        body: JSON = {listing: entries}
         if has_more:
-            body["nextCursor"] = self._cursors.seal(listing, start + len(keys), _named(keys[-1]))
-        return Complete(body, self._ttl, self._scope if shared else "private")
+            body["nextCursor"] = self._cursors.seal(listing, start + len(keys), named_in_cursor(keys[-1]))
+        return Complete(body, self._ttl, self._scope if shared and not shaping else "private")
 
     def _start(self, call: Call, listing: Listing, names: Sequence[str]) -> int:
         cursor = call.params.get("cursor")
@@ -150,12 +158,14 @@ class ListRequests:
         if position is None:
             raise InvalidParams("The cursor does not belong to this list; start again without a cursor")
         offset = position.offset
-        if 0 < offset <= len(names) and _named(names[offset - 1]) == position.last:  # nothing before it has changed
+        if (
+            0 < offset <= len(names) and named_in_cursor(names[offset - 1]) == position.last
+        ):  # nothing before it has changed
             return offset
         before, shown = 0, set(names)
         for key in self._registry.keys(listing):  # of what is disabled, too, which may be the last that the client saw
             before += key in shown
-            if _named(key) == position.last:
+            if named_in_cursor(key) == position.last:
                 return before
         # That entry is gone, or was never here, and others with it: rather one page again than an entry never.
         return max(0, offset - self._page_size) if position.last else offset
@@ -163,7 +173,6 @@ class ListRequests:
     async def _allowed_page(
         self, call: Call, listing: Listing, names: Sequence[str], start: int
     ) -> tuple[Sequence[str], int, bool]:
-        """Return the names of a page of what the caller may see, where it begins, and whether there is more."""
         caller, size, find = call.caller, self._page_size, self._registry.find
         found: list[int] = []
         while start < len(names) and len(found) <= size:
@@ -174,9 +183,3 @@ class ListRequests:
             start += len(some)
         page = found[:size]
         return [names[index] for index in page], page[-1] + 1 - len(page) if page else 0, len(found) > size
-
-
-@lru_cache(maxsize=4096)
-def _named(key: str) -> str:
-    """Return what stands for a name or URI in a cursor: all of one length, so that cursors have one, too."""
-    return blake2b(key.encode(errors="surrogatepass"), digest_size=12).hexdigest()

@@ -8,14 +8,12 @@ from ..logs.refusals import RefusalLog
 from ..protocol.messages import STATE_METHODS, Call, Outcome, Outlet
 from .discovery import Discoverer, ListRequests
 from .middleware import Method, Middleware, compose, count
-from .prompts_and_resources import Completions, Prompts, Resources
+from .prompts_and_resources import Completions, PromptsAndResources
 from .sessions import SessionRequests
 from .subscriptions import Subscriptions
-from .tasks import TaskRequests
 from .tools import Tools
 
-_NO_REQUESTS = frozenset({"sessions/listen"})
-"""Methods of ours that no message names."""
+_NO_REQUESTS = frozenset({"sessions/listen"})  # ours, which no message names
 
 
 class Dispatcher:
@@ -24,21 +22,20 @@ class Dispatcher:
     def __init__(
         self,
         tools: Tools,
-        prompts: Prompts,
-        resources: Resources,
+        prompts_and_resources: PromptsAndResources,
         lists: ListRequests,
         completions: Completions,
         discoverer: Discoverer,
         subscriptions: Subscriptions,
-        tasks: TaskRequests,
         sessions: SessionRequests,
+        extensions: Mapping[str, Method],
         rates: RateLimiter,
     ) -> None:
         self._refusals = RefusalLog()
         methods: Mapping[str, Method] = {
             "tools/call": tools.call,
-            "prompts/get": prompts.get,
-            "resources/read": resources.read,
+            "prompts/get": prompts_and_resources.get,
+            "resources/read": prompts_and_resources.read,
             "tools/list": lists.tools,
             "prompts/list": lists.prompts,
             "resources/list": lists.resources,
@@ -52,13 +49,7 @@ class Dispatcher:
             "resources/subscribe": sessions.subscribe,
             "resources/unsubscribe": sessions.unsubscribe,
             "sessions/listen": sessions.listen,
-            "tasks/get": tasks.get,
-            "tasks/list": tasks.list,
-            "tasks/result": tasks.result,
-            "tasks/update": tasks.update,
-            "tasks/answer": tasks.answer,
-            "tasks/respond": tasks.respond,
-            "tasks/cancel": tasks.cancel,
+            **extensions,
         }
         counted = [count(rates)] if rates.counts_calls or rates.counts_others else []
         self._counted = {name: compose(method, counted) for name, method in methods.items()}
@@ -71,11 +62,7 @@ class Dispatcher:
         }
 
     def dispatch(self, call: Call, outlet: Outlet) -> Awaitable[Outcome]:
-        """Answer a call.
-
-        Return the outcome. Raises `RequestError` where there is none, for the client. Whatever else went wrong is in
-        the log by then.
-        """
+        """Answer a call. Raises `RequestError` for the client; whatever else went wrong is in the log by then."""
         method = self._methods.get(call.method)
         if method is None:
             raise UnknownMethod(call.method)

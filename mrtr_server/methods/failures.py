@@ -75,28 +75,22 @@ class ErrorReporter:
         return InternalFault(reference, f"{type(error).__name__}: {error}" if self._debug else "")
 
     def report_task(self, call: Call, error: StoreUnavailable | InvalidRequestState) -> RequestError:
-        """Log why a task can't be read, without its id, which may be all that protects it.
-
-        Return what the client sees of it.
-        """
+        """Log why a task can't be read, without its id, which may be all that protects it. See `report`."""
         if isinstance(error, InvalidRequestState):
             error = StoreUnavailable(f"A task does not open: {error.reason}")
         return self.report(replace(call, target=""), error)
 
 
 def problems(target: str, misfit: ArgumentsMisfit) -> str:
-    """Return what is wrong with arguments, for the model that made them."""
     lines = [f"- {where}: {what}" if where else f"- {what}" for where, what in misfit.problems]
     return "\n".join([f"The arguments of {target} do not fit:", *lines])
 
 
 def refused(refusal: Refusal) -> str:
-    """Return the message for the model that the person said no."""
     return (_NOT_CONFIRMED if refusal.confirming else _REFUSED)[refusal.action]
 
 
 def request_failure(call: Call, error: Exception, errors: ErrorReporter) -> RequestError:
-    """Return the error of a request that has failed, and whose result can't say so."""
     if isinstance(error, RequestError):
         return error
     if isinstance(error, ToolError):
@@ -105,7 +99,6 @@ def request_failure(call: Call, error: Exception, errors: ErrorReporter) -> Requ
 
 
 def tool_failure(call: Call, error: Exception, errors: ErrorReporter) -> Complete | RequestError:
-    """Return the result of a tool that has failed, or the error where no result can say that."""
     if isinstance(error, RequestError):
         return error
     if isinstance(error, ToolError):

@@ -1,7 +1,7 @@
 """Calls of applications that have hooks (`app.around`, `app.on_error`), or a `lifespan=` to enter before."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from copy import deepcopy
 from functools import partial
 from typing import Any, NamedTuple, cast
@@ -11,7 +11,7 @@ from pydantic_core import from_json
 from ..concurrency.threads import Threads, ending_in
 from ..errors import FlowError, RequestError
 from ..flow.handler import Handler
-from ..flow.home import CallHook, CallInfo, Ended, Failure, Home, Lifespans, Word
+from ..flow.home import CallHook, CallInfo, Ended, Failure, Lifespans, Word
 from ..logs.failures import Noted, noting, take_locals
 from ..protocol.callers import request_of
 from ..protocol.messages import ASKING_METHODS, JSON, Call, Complete, Outcome, Outlet
@@ -36,18 +36,14 @@ _WORDS: Mapping[End, Word] = {
     "error": "failed",
     "cancelled": "failed",
 }
-"""What hooks are told of each end."""
 
 _CONTENTS = {"tools/call": "content", "prompts/get": "messages", "resources/read": "contents"}
-"""The list that each result has."""
 
 _NAME, _PARAMETER = b"mcp-name", b"mcp-param-"
 """Headers that mirror a request: what it is of, which may be a URI with arguments in it, and parameters of a tool."""
 
 
 class _About(NamedTuple):
-    """What a call is of, as hooks are shown it."""
-
     handler: Handler | None
     name: str  # a name, a URI, or the template of URIs
     uri: str = ""  # of the resource that it reads
@@ -59,17 +55,13 @@ _NOTHING = _About(None, "")
 
 
 class HookedCalls:
-    """Serves calls, and rounds of tasks, between the hooks of their applications."""
-
     def __init__(self, registry: Registry, lifespans: Lifespans, threads: Threads, errors: ErrorReporter) -> None:
-        self._registry = registry
-        self._lifespans = lifespans
+        self.registry = registry
+        self.lifespans = lifespans
         self._threads = threads
         self._errors = errors
 
     def around(self, serve: Serve) -> Serve:
-        """Return what serves between the hooks; see `Middleware`."""
-
         async def hooked(call: Call, outlet: Outlet) -> Outcome | TaskEnd:
             return await _Served(self, serve, call, outlet).run()
 
@@ -77,7 +69,7 @@ class HookedCalls:
 
     def find(self, call: Call) -> "_About":
         """Return what a call is of; of what there is not, what the client sent is not shown."""
-        registry, target = self._registry, call.target
+        registry, target = self.registry, call.target
         if call.method != "resources/read":
             record = registry.find("tools" if call.method == "tools/call" else "prompts", target)
             return _NOTHING if record is None else _About(record.handler, target)
@@ -89,17 +81,7 @@ class HookedCalls:
             return _About(handler, entry["uri"], found.uri)
         return _About(handler, entry["uriTemplate"], found.uri, entry["uriTemplate"], found.values)
 
-    def homes(self, handler: Handler | None) -> Sequence[Home]:
-        """Return the applications whose hooks a call passes, the outermost first."""
-        return (self._registry.home,) if handler is None else handler.homes
-
-    async def start(self) -> None:
-        """Enter what nobody has entered. Raises whatever a `lifespan=` raised."""
-        if self._lifespans.known:
-            await self._lifespans.start_here()
-
     def failed(self, call: Call, error: Exception) -> Complete:
-        """Return the result of a call that failed outside of its handler. Raises `RequestError` where there is none."""
         if call.method == "tools/call":
             failure = tool_failure(call, error, self._errors)
             if not isinstance(failure, RequestError):
@@ -109,7 +91,6 @@ class HookedCalls:
         raise failure
 
     async def report(self, hook: CallHook, failure: Failure) -> None:
-        """Call a hook with a failure. An error in the hook is logged."""
         try:
             if hook.is_async:
                 await hook.function(failure)
@@ -129,7 +110,8 @@ class _Served:
         self._outlet = outlet
         self._scope: Any = getattr(outlet, "scope", None)
         self._about = calls.find(call)
-        homes = calls.homes(self._about.handler)
+        handler = self._about.handler
+        homes = (calls.registry.home,) if handler is None else handler.homes
         is_call = call.method in ASKING_METHODS
         self._around: list[CallHook] = [hook for home in homes for hook in home.around] if is_call else []
         self._on_error: list[CallHook] = [hook for home in homes for hook in home.on_error]
@@ -138,7 +120,6 @@ class _Served:
         self._has_run = False
 
     async def run(self) -> Outcome | TaskEnd:
-        """Serve it between the hooks."""
         if not (self._around or self._on_error):
             try:
                 await self._start()
@@ -156,8 +137,8 @@ class _Served:
                 await self._report(failed, reference)
 
     async def _start(self) -> None:
-        if self._call.method in ASKING_METHODS:
-            await self._calls.start()
+        if self._call.method in ASKING_METHODS and self._calls.lifespans.known:
+            await self._calls.lifespans.start_here()
 
     async def _run(self) -> Outcome | TaskEnd:
         try:
@@ -208,7 +189,8 @@ class _Served:
         word = _WORDS[note_end(self._call, outcome)]
         # A copy, so that a result changes only where the hook returns another one.
         result = deepcopy(outcome.body) if hook.sees_results and isinstance(outcome, Complete) else None
-        return Ended(word, trace.reference, trace.flow, trace.rounds + 1, result)
+        answered = dict(trace.answered or {}) if hook.sees_answers else None
+        return Ended(word, trace.reference, trace.flow, trace.rounds + 1, result, answered)
 
     def _replace(self, hook: CallHook, result: Mapping[str, Any] | None) -> None:
         """Put the result that a hook has returned into the place of the call's. Raises `FlowError` if that can't be."""

@@ -8,50 +8,33 @@ from typing import TypeVar, cast
 from ..errors import Declined
 from ..flow.endings import Asking, Backgrounded, Yielded
 from ..flow.rate_limiter import RateLimiter
-from ..protocol.messages import (
-    ASKING_METHODS,
-    Acknowledged,
-    Call,
-    Complete,
-    Discovery,
-    HandedOver,
-    Listening,
-    NeedsInput,
-    Outcome,
-    Outlet,
-    TaskCreated,
-    TaskPage,
-    TaskResult,
-    TaskStatusResult,
-)
+from ..protocol import messages
+from ..protocol.messages import ASKING_METHODS, Call, Complete, Outcome, Outlet
 from ..protocol.trace import End
 from ..tasks.round_executor import TaskEnd
 
 Method = Callable[[Call, Outlet], Awaitable[Outcome]]
-"""Serves a call. The outlet takes the notes that its handler sends on its way."""
 
+# Serves a call; or runs a round of a task, whose outlet is its `TaskRun`.
 Serve = Callable[[Call, Outlet], Awaitable[Outcome | TaskEnd]]
-"""Serves a call; or runs a round of a task, whose outlet is its `TaskRun`."""
 
 Middleware = Callable[[Serve], Serve]
-"""Returns what serves in the place of what it is given."""
 
-everywhere: list[Middleware] = []
-"""What stands outermost in every server of this process that starts from now on."""
+everywhere: list[Middleware] = []  # outermost in every server of this process that starts from now on
 
 _ENDS: Mapping[type, End] = {
-    NeedsInput: "asked",
+    messages.NeedsInput: "asked",
     Asking: "asked",
-    HandedOver: "handed_over",
+    messages.HandedOver: "handed_over",
     Yielded: "handed_over",
     Backgrounded: "handed_over",
-    TaskCreated: "task",
-    Listening: "listening",
-    Discovery: "completed",
-    TaskStatusResult: "completed",
-    TaskResult: "completed",
-    TaskPage: "completed",
-    Acknowledged: "completed",
+    messages.TaskCreated: "task",
+    messages.Listening: "listening",
+    messages.Discovery: "completed",
+    messages.TaskStatusResult: "completed",
+    messages.TaskResult: "completed",
+    messages.TaskPage: "completed",
+    messages.Acknowledged: "completed",
     asyncio.CancelledError: "cancelled",
     Declined: "declined",
 }
@@ -69,8 +52,7 @@ def compose(serve: S, around: Iterable[Middleware]) -> S:
     return serve
 
 
-Came = Outcome | TaskEnd | BaseException
-"""What a call, or a round of a task, came to."""
+Came = Outcome | TaskEnd | BaseException  # what a call, or a round of a task, came to
 
 
 def note_end(call: Call, came: Came) -> End:
@@ -87,9 +69,8 @@ def note_end(call: Call, came: Came) -> End:
 def watch(begin: Callable[[Call, Outlet], T], end: Callable[[Call, Outlet, T, Came], object]) -> Middleware:
     """Return a middleware that watches, and changes nothing.
 
-    `begin`: is called when a call, or a round of a task, begins.
-    `end`: is called when it has ended, and the trace says how and after how long; with what `begin` returned, and what
-        it came to.
+    `end` is called when the trace says how a call ended and after how long; with what `begin` returned, and what it
+    came to.
     """
 
     def around(serve: Serve) -> Serve:

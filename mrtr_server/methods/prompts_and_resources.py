@@ -27,14 +27,61 @@ from ..schema.results import completion_body, prompt_body, resource_body
 from .failures import ErrorReporter, problems, refused, request_failure
 
 
-class Rounds:
-    """Runs rounds, and turns whatever fails into the error that the client gets."""
+class PromptsAndResources:
+    """Serves prompts and resources, in rounds."""
 
-    def __init__(self, rounds: RoundService, errors: ErrorReporter) -> None:
+    def __init__(self, registry: Registry, rounds: RoundService, errors: ErrorReporter, authorizer: Authorizer) -> None:
+        self._registry = registry
         self._rounds = rounds
         self._errors = errors
+        self._authorizer = authorizer
 
-    async def run(
+    async def get(self, call: Call, outlet: Outlet) -> Outcome:
+        """Serve `prompts/get` (Prompts, Getting a Prompt). Raises `RequestError`."""
+        prompt = self._registry.find("prompts", call.target)
+        if prompt is None:
+            raise UnknownTarget("prompt", call.target, has_begun=call.state is not None)
+        if self._authorizer.guards(prompt.authorize):
+            await self._authorizer.require(
+                call.caller, call.method, "prompt", (prompt.authorize, call.target), has_begun=call.state is not None
+            )
+
+        def complete(result: Any) -> Complete:
+            body = prompt_body(result, prompt.description)
+            return Complete(prompt.handler.addresses.body(body) if prompt.handler.addresses.ways else body)
+
+        names = prompt.names if call.state is None else None
+        return await self._run(prompt.handler, prompt.arguments, call.arguments, call, outlet, complete, names)
+
+    async def read(self, call: Call, outlet: Outlet) -> Outcome:
+        """Serve `resources/read` (Resources, Reading Resources). Raises `RequestError`."""
+        found = self._registry.find_resource(call.target)
+        if found is None:
+            raise UnknownTarget("resource", call.target, has_begun=call.state is not None)
+        resource, values, uri = found
+        if self._authorizer.guards(resource.authorize):
+            await self._authorizer.require(
+                call.caller, call.method, "resource", (resource.authorize, uri), has_begun=call.state is not None
+            )
+
+        def complete(result: Any) -> Complete:
+            addresses = resource.handler.addresses
+            if resource.page is not None:
+                body = resource.page.body(result, call.target, addresses.prefix)
+            else:
+                if resource.skill is not None:
+                    result = resource.skill.written(result, self._registry.asking_section)
+                body = resource_body(result, call.target, resource.mime_type)
+                body = addresses.body(body) if addresses.ways else body
+            if call.state is not None or call.answers:
+                return Complete(body, 0.0, "private")  # what depends on answers is not in a cache's key
+            # A resource that is not for everybody may only be in the caller's own cache.
+            shared = not self._authorizer.guards(resource.authorize)
+            return Complete(body, resource.ttl, resource.scope if shared else "private")
+
+        return await self._run(resource.handler, resource.arguments, values, call, outlet, complete)
+
+    async def _run(
         self,
         handler: Handler,
         reader: Arguments,
@@ -44,11 +91,7 @@ class Rounds:
         complete: Callable[[Any], Complete],
         names: ArgumentNames | None = None,
     ) -> Outcome:
-        """Run one round of a handler.
-
-        `names`: the arguments that there may be; None where that is not checked. Return the result, or the need for
-        input. Raises `RequestError` where there is none.
-        """
+        """Run one round of a handler. `names` are the arguments that there may be; None where that is not checked."""
         try:
             arguments = validate_arguments(reader, names, raw)
         except ArgumentsMisfit as misfit:
@@ -88,67 +131,7 @@ def _named(call: Call) -> JSON:
     return {"uri" if call.method == "resources/read" else "name": call.target}
 
 
-class Prompts:
-    """Serves prompts."""
-
-    def __init__(self, registry: Registry, rounds: Rounds, authorizer: Authorizer) -> None:
-        self._registry = registry
-        self._rounds = rounds
-        self._authorizer = authorizer
-
-    async def get(self, call: Call, outlet: Outlet) -> Outcome:
-        """Serve `prompts/get` (Prompts, Getting a Prompt). Raises `RequestError`."""
-        prompt = self._registry.find("prompts", call.target)
-        if prompt is None:
-            raise UnknownTarget("prompt", call.target, has_begun=call.state is not None)
-        if self._authorizer.guards(prompt.authorize):
-            await self._authorizer.require(
-                call.caller, call.method, "prompt", (prompt.authorize, call.target), has_begun=call.state is not None
-            )
-
-        def complete(result: Any) -> Complete:
-            body = prompt_body(result, prompt.description)
-            return Complete(prompt.handler.addresses.body(body) if prompt.handler.addresses.ways else body)
-
-        names = prompt.names if call.state is None else None
-        return await self._rounds.run(prompt.handler, prompt.arguments, call.arguments, call, outlet, complete, names)
-
-
-class Resources:
-    """Serves resources."""
-
-    def __init__(self, registry: Registry, rounds: Rounds, authorizer: Authorizer) -> None:
-        self._registry = registry
-        self._rounds = rounds
-        self._authorizer = authorizer
-
-    async def read(self, call: Call, outlet: Outlet) -> Outcome:
-        """Serve `resources/read` (Resources, Reading Resources). Raises `RequestError`."""
-        found = self._registry.find_resource(call.target)
-        if found is None:
-            raise UnknownTarget("resource", call.target, has_begun=call.state is not None)
-        resource, values, uri = found
-        if self._authorizer.guards(resource.authorize):
-            await self._authorizer.require(
-                call.caller, call.method, "resource", (resource.authorize, uri), has_begun=call.state is not None
-            )
-
-        def complete(result: Any) -> Complete:
-            body = resource_body(result, call.target, resource.mime_type)
-            if resource.handler.addresses.ways:
-                body = resource.handler.addresses.body(body)
-            if call.state is not None or call.answers:
-                return Complete(body, 0.0, "private")  # what depends on answers is not in a cache's key
-            # A resource that is not for everybody may only be in the caller's own cache.
-            shared = not self._authorizer.guards(resource.authorize)
-            return Complete(body, resource.ttl, resource.scope if shared else "private")
-
-        return await self._rounds.run(resource.handler, resource.arguments, values, call, outlet, complete)
-
-
 class Completions:
-    """Suggests values for arguments of prompts and variables of templates."""
-
     def __init__(self, registry: Registry, threads: Threads, errors: ErrorReporter, authorizer: Authorizer) -> None:
         self._registry = registry
         self._threads = threads

@@ -18,27 +18,18 @@ from ..storage.rows import ENDED
 from ..tasks.notifications import Seen, TaskChanges, seen_of
 from ..tasks.task_service import Tasks, owner_of
 from .failures import ErrorReporter
-from .subscriptions import Subscriptions
+from .subscriptions import Subscriptions, began
 
-_MOST_TASKS = 1_000
-"""How many of its caller's tasks a session hears of."""
+_MOST_TASKS = 1_000  # of its caller's, of which a session hears
 
 _LISTS = (Change("tools"), Change("prompts"), Change("resources"))
 
-AGAIN_AFTER = 2.0
-"""When to look again at what a session has set, where the store was unavailable, in seconds."""
+AGAIN_AFTER = 2.0  # where the store was unavailable, in seconds
 
-LOOK_INTERVAL = 0.25
-"""How often a stream looks at most whether its session still listens to what was updated, in seconds."""
+LOOK_INTERVAL = 0.25  # between two looks whether the session still listens to what was updated, in seconds
 
 
 class SessionRequests:
-    """Serves what concerns a session.
-
-    `registry`: has the resources that a session may listen to.
-    `tasks`: knows the tasks that a session may hear of.
-    """
-
     def __init__(
         self,
         registry: Registry,
@@ -112,13 +103,11 @@ class SessionRequests:
 
 
 class SessionChanges:
-    """The changes that a session's stream reports.
+    """The changes that a session's stream reports. Of several streams of a session, the newest reports.
 
-    What the session has set counts as soon as its client has the response. The stream learns of it a moment later, by a
-    notice. So it looks again before it reports a resource, which the session may have left; and when it begins to
-    listen to one, it asks whether that was updated meanwhile.
-
-    Of several streams of a session, the newest reports.
+    What the session has set counts as soon as its client has the response, and the stream learns of it a moment later.
+    So it looks again before it reports a resource, which the session may have left; and when it begins to listen to
+    one, it asks whether that was updated meanwhile.
     """
 
     def __init__(self, call: Call, states: SessionStates, subscriptions: Subscriptions, tasks: Tasks) -> None:
@@ -127,28 +116,23 @@ class SessionChanges:
         self._states = states
         self._subscriptions = subscriptions
         self._tasks = tasks
-        self._state = SessionState()
-        """What the session had set when it was last looked at."""
+        self._state = SessionState()  # what the session had set when it was last looked at
+        # When that was. Whatever it did not listen to then, it has begun to listen to since.
         self._read_at = time.time()
-        """When that was. Whatever it did not listen to then, it has begun to listen to since."""
+        # The tasks that it follows, as they were last reported; at first, as its client found them.
         self._told: dict[str, Seen] = {}
-        """The tasks that it follows, as they were last reported; at first, as its client found them."""
-        self._listed: frozenset[str] | None = None
-        """The tasks that its caller had at the last look."""
+        self._listed: frozenset[str] | None = None  # the tasks that its caller had at the last look
         self._changes: Turning[Change] | None = None
-        self._left: dict[Change, Change] = {}
-        """What it has heard, and not reported yet."""
+        self._left: dict[Change, Change] = {}  # what it has heard, and not reported yet
         self._stream = states.stream_of(call.session) if call.session else None
         self._is_stale = True
-        self._again_after: float | None = None
-        """When to look again where the store was unavailable, in seconds."""
+        self._again_after: float | None = None  # when to look again where the store was unavailable, in seconds
         self._looked = -math.inf
         self._keep_at = time.monotonic() + KEEP / 2
         self._is_open = False
         self._is_closed = False
 
     async def open(self) -> None:
-        """Begin to listen, and report from now on."""
         # First to what says that the session has changed, so that no change of it is missed while it is read.
         self._changes = Turning(await self._subscribe(self._wanted(())))
         try:
@@ -189,7 +173,7 @@ class SessionChanges:
                 raise
             self.close()  # its client opens another when there is room
             return
-        began = time.time()
+        began_at = began(changes)  # what is updated later, it hears itself
         # Nothing waits from here on: a caller that gives up meanwhile would leave a subscription behind.
         if self._told:
             look = partial(self._tasks.peek, owner=owner_of(self._call))
@@ -198,7 +182,7 @@ class SessionChanges:
         self._changes.turn_to(changes)
         self._is_stale = False
         new = {uri: since for uri, since in state.resources.items() if uri not in before.resources}
-        self._hear([*pages, *self._states.updated_between(new, self._read_at, began)])
+        self._hear([*pages, *self._states.updated_between(new, self._read_at, began_at)])
         self._read_at = read_at
         if state.ended or self._is_closed:
             self.close()
@@ -269,10 +253,7 @@ class SessionChanges:
         return change.kind != "resource" or change.uri in self._state.resources
 
     async def _has_changed(self) -> bool:
-        """Return whether the session has set something else than what this stream knows, before it reports a resource.
-
-        However often resources are updated, a stream looks no more often than once in `LOOK_INTERVAL`.
-        """
+        """Return whether the session has set something else; it looks no more often than once in `LOOK_INTERVAL`."""
         if self._states.is_shared and any(change.kind == "resource" for change in self._left) and not self._is_closed:
             await asyncio.sleep(self._looked + LOOK_INTERVAL - time.monotonic())
             self._looked = time.monotonic()

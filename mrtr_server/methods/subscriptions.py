@@ -1,6 +1,7 @@
 """`subscriptions/listen`: changes, for those who may hear of them."""
 
 import asyncio
+import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from sys import getsizeof
 from typing import Any, Literal
@@ -19,8 +20,8 @@ from ..tasks.notifications import with_tasks
 from ..tasks.task_service import Tasks, owner_of
 from .failures import ErrorReporter
 
+# Returns those of some changes that the listener may hear of.
 Select = Callable[[list[Change]], Coroutine[Any, Any, list[Change]]]
-"""Returns those of some changes that the listener may hear of."""
 
 _LISTENED: dict[str, Literal["tools", "prompts", "resources"]] = {
     "toolsListChanged": "tools",
@@ -30,31 +31,28 @@ _LISTENED: dict[str, Literal["tools", "prompts", "resources"]] = {
 
 _LISTENED_EACH: dict[str, Literal["resource", "task"]] = {"resourceSubscriptions": "resource", "taskIds": "task"}
 
-_READ: tuple[Listing, ...] = ("resources", "resourceTemplates")
-"""The lists of what has URIs that can be listened to."""
+_READ: tuple[Listing, ...] = ("resources", "resourceTemplates")  # the lists of what has URIs that can be listened to
 
 _FOR_NAME, _FOR_TASK = 64, 512
 """Bytes that are held for what is listened to, besides its name; of a task, what was last reported is held, too."""
 
-_MOST_EACH = 1000
-"""How many resources, and how many tasks, one listener may name."""
+_MOST_EACH = 1000  # resources, and tasks, that one listener may name
 
 
 class AuthorizedChanges:
     """A subscription whose listener is asked about again before each delivery."""
 
     def __init__(self, changes: Subscription, select: Select) -> None:
+        self.began = began(changes)
         self._changes = changes
         self._select = select
         self._asking: asyncio.Task[list[Change]] | None = None
 
     @property
     def wanted(self) -> frozenset[Change]:
-        """The changes that its listener asked for, and may hear of."""
         return self._changes.wanted
 
     async def next(self) -> list[Change]:
-        """Wait for changes. Return an empty list when the subscription has ended."""
         while True:
             if self._asking is None:
                 changes = await self._changes.next()
@@ -73,19 +71,13 @@ class AuthorizedChanges:
                 return told
 
     def close(self) -> None:
-        """End the subscription."""
         self._changes.close()
         if self._asking is not None:
             self._asking.cancel()
 
 
 class Subscriptions:
-    """Lets clients listen to changes.
-
-    `limits`: how many may listen.
-    `holds`: counts the bytes of what they listen to.
-    `offers`: whether a change can happen, so that it can be listened to.
-    """
+    """Lets clients listen to changes; `offers` says which can happen."""
 
     def __init__(
         self,
@@ -99,8 +91,7 @@ class Subscriptions:
         offers: Callable[[Change], bool],
     ) -> None:
         self._offers = offers
-        self.places = PlacesByCaller("listeners", limits)
-        """Counts the streams of `listen`."""
+        self.places = PlacesByCaller("listeners", limits)  # counts the streams of `listen`
         self._registry = registry
         self._tasks = tasks
         self._fanout = fanout
@@ -119,7 +110,7 @@ class Subscriptions:
         call.let_go()
         if (portion := getattr(outlet, "portion", None)) is not None:
             portion.end()  # what it listens to counts by itself
-        give_back = self.places.take(person_of(principal))
+        give_back = self.places.take(person_of(principal)).end
         changes: Subscription | None = None
         try:
             changes = await self.subscribe(call, wanted, challenges=True)
@@ -135,11 +126,7 @@ class Subscriptions:
         return Listening(_Counted(changes, give_back))
 
     async def subscribe(self, call: Call, wanted: frozenset[Change], *, challenges: bool) -> Subscription:
-        """Start to listen to what the caller may hear of.
-
-        `challenges`: whether missing scopes are an error; otherwise what needs them is left out. Raises
-        `InsufficientScope`: scopes are missing. Raises `Full` if there is no room for so many names.
-        """
+        """Start to listen to what the caller may hear of. `challenges` makes missing scopes an error. Raises `Full`."""
         portion, size = self._held_bytes.portion(person_of(call.principal)), sum(map(_size, wanted))
         if size > UNCOUNTED:
             portion.grow(size)
@@ -169,11 +156,15 @@ class Subscriptions:
         return AuthorizedChanges(self._fanout.subscribe(agreed), select)
 
 
-class _Counted:
-    """A subscription that gives its place back when it is closed."""
+def began(changes: Subscription) -> float:
+    """Return when a subscription began, in seconds since the epoch; that of an application's own fan-out began now."""
+    return getattr(changes, "began", time.time())
 
+
+class _Counted:
     def __init__(self, changes: Subscription, give_back: Callable[[], None]) -> None:
         self.next = changes.next
+        self.began = began(changes)
         self._changes = changes
         self._give_back = give_back
 
@@ -187,7 +178,6 @@ class _Counted:
 
 
 def _size(change: Change) -> int:
-    """Return about how many bytes a listener takes for one thing that it listens to."""
     return getsizeof(change.uri) + (_FOR_TASK if change.kind == "task" else _FOR_NAME)
 
 

@@ -37,8 +37,6 @@ logger = logging.getLogger("mrtr_server")
 
 
 class Tools:
-    """Serves `tools/call`."""
-
     def __init__(
         self,
         registry: Registry,
@@ -56,10 +54,7 @@ class Tools:
         self._rates = rates
 
     def call(self, call: Call, outlet: Outlet) -> Awaitable[Outcome]:
-        """Answer `tools/call` (Tools, Calling Tools).
-
-        Raises `RequestError` if there is no result that could say what went wrong.
-        """
+        """Answer `tools/call` (Tools, Calling Tools). Raises `RequestError` where no result could say what is wrong."""
         tool = self._registry.find("tools", call.target)
         if tool is None:
             if call.state is not None:
@@ -71,7 +66,6 @@ class Tools:
         return self._call_now(tool, call, outlet)
 
     async def _call_if_admitted(self, tool: Tool, call: Call, outlet: Outlet) -> Outcome:
-        """Call a tool that the caller may call, unless its rate is used up."""
         if self._authorizer.guards(tool.authorize):
             await self._authorizer.require(
                 call.caller, call.method, "tool", (tool.authorize, call.target), has_begun=call.state is not None
@@ -81,7 +75,6 @@ class Tools:
         return await self._call_now(tool, call, outlet)
 
     def _call_now(self, tool: Tool, call: Call, outlet: Outlet) -> Awaitable[Outcome]:
-        """Call a tool that the caller may call now."""
         if tool.headers:
             check_mirrored(call.headers, call.arguments, tool.headers, required=call.must_mirror)
         if call.refusal is not None:
@@ -102,7 +95,6 @@ class Tools:
         return self._deliver(tool, round_)
 
     async def _deliver(self, tool: Tool, round_: RoundContext) -> Outcome:
-        """Run a round that continues a flow, or one that counts for a rate."""
         call = round_.call
         try:
             outcome = await self._rounds.deliver(round_, partial(self._run, tool))
@@ -113,7 +105,6 @@ class Tools:
         return outcome
 
     async def _run(self, tool: Tool, round_: RoundContext) -> Outcome:
-        """Run a round of a tool, or start its task."""
         call = round_.call
         offer = call.task
         terms = tool.handler.task if offer is not None else None
@@ -148,10 +139,7 @@ class Tools:
         return await self._start_task(round_, has_run=False)
 
     async def _start_task(self, round_: RoundContext, *, has_run: bool) -> Outcome:
-        """Start a task of a round that has ended.
-
-        `has_run`: whether it has run a step, so that it must not be run again.
-        """
+        """Start a task of a round that has ended. `has_run` says that a step has run, and must not run again."""
         call, journal, terms = round_.call, round_.journal, round_.handler.task
         assert terms is not None  # noqa: S101  or nothing would lead here
         self._tasks.wake_worker()
@@ -167,7 +155,6 @@ class Tools:
             raise self._errors.report(call, error) from None
 
     def _failed(self, call: Call, error: Exception) -> Complete:
-        """Return the result of a tool that could not be run. Raises the errors that are no results."""
         result = tool_failure(call, error, self._errors)
         if isinstance(result, RequestError):
             raise result
@@ -210,16 +197,13 @@ class BackgroundTools:
 
     @property
     def terms(self) -> Mapping[str, TaskTerms]:
-        """How calls become tasks, by tool; see `TaskTools.terms`."""
         return self._registry.tasks
 
     def answer_within(self, tool: str) -> float | None:
-        """Return how long a person has to answer, in seconds; see `TaskTools.answer_within`."""
         found = self._registry.find("tools", tool)
         return None if found is None else found.handler.answer_within
 
     async def run(self, call: Call, run: TaskRun) -> TaskEnd:
-        """Run a round of a task; see `TaskTools.run`."""
         call.trace.resume(run.journal)
         return cast(TaskEnd, await self._serve(call, run))
 

@@ -1,8 +1,7 @@
 """The kinds of asks. Each is one record: all that ask, answer or check look up here what is different in it.
 
-The record holds both ends: the form of the request and of its answer on the wire, and what the program or person of
-a client is shown. What an author writes is an `Ask` in `flow/asks.py`. What only one version of the protocol has is in
-the module of its dialect.
+The record holds both ends: the request and its answer on the wire, and what the program or person of a client is
+shown. What an author writes is an `Ask` in `flow/asks.py`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,11 +15,8 @@ from .messages import JSON, Question
 Choice = Literal["accept", "decline", "cancel"]
 """What a person does with a question: agree, say no, or dismiss it."""
 
-Filled = Mapping[str, Any] | Choice
-"""The answer to a form: the fields by name, or what the person does instead."""
-
-Written = str | Mapping[str, Any]
-"""The answer to a sampling: the text of the model, or the whole result."""
+Filled = Mapping[str, Any] | Choice  # the answer to a form: the fields by name, or what the person does instead
+Written = str | Mapping[str, Any]  # the answer to a sampling: the text of the model, or the whole result
 
 Listed = Sequence[str | Mapping[str, Any]]
 """The answer to the question for roots: their URIs, or each as the protocol has it."""
@@ -183,8 +179,7 @@ URL = AskKind(
     required="action",
     approves=True,
 )
-CALLBACK = replace(URL, name="callback")
-"""A page that reports back: its report is the answer, whatever the client says."""
+CALLBACK = replace(URL, name="callback")  # a page that reports back: its report is the answer, whatever the client says
 
 SAMPLE = AskKind(
     name="sample",
@@ -216,13 +211,13 @@ ASKABLE: JSON = nested(path for kind in KINDS.values() for path in kind.capabili
 
 
 def ask_kind(question: Question | str) -> AskKind:
-    """Return the kind of a question, or of the digest of one. One that is not known approves something."""
+    """Return the kind of a question, or of the digest of one. An unknown kind approves something."""
     name = question.kind if isinstance(question, Question) else question.partition(".")[0]
     return KINDS.get(name, _OF_A_LATER_RELEASE)
 
 
 def kind_on_wire(method: object, params: JSON) -> AskKind | None:
-    """Return the kind of a request, as far as its client can tell; None if it is none that this release knows."""
+    """Return the kind of a request, as far as its client can tell; None if this release knows none."""
     for kind in KINDS.values():
         if kind.method == method and (not kind.mode or params.get("mode", FORM.mode) == kind.mode):
             return kind
@@ -230,7 +225,7 @@ def kind_on_wire(method: object, params: JSON) -> AskKind | None:
 
 
 def read_request(key: str, request: Any) -> tuple[AskKind, Any]:
-    """Return the kind of what a server asks, and what its program is shown. Raises `BadReply` if it is no question."""
+    """Return the kind of a server's question, and what its program is shown. Raises `BadReply` if it is none."""
     params = request.get("params") or {} if isinstance(request, dict) else None
     if not isinstance(params, dict):
         raise BadReply(f"The question {key!r} is none")

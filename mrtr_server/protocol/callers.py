@@ -94,7 +94,8 @@ class ClientInfo:
 
         Args:
             capability: `"elicitation"` (forms), `"elicitation.form"`, `"elicitation.url"`, `"sampling"`,
-                `"sampling.tools"`, `"sampling.context"`, `"roots"`, or any dotted path into its capabilities.
+                `"sampling.tools"`, `"sampling.context"`, `"roots"`, or any dotted path into its capabilities, such as
+                `"extensions.io.modelcontextprotocol/ui"`.
 
         Returns:
             True if an ask that needs it may be sent. An empty `elicitation` object means forms only (Elicitation,
@@ -105,10 +106,27 @@ class ClientInfo:
         if capability in ("elicitation", "elicitation.form"):
             declared = self.capabilities.get("elicitation")
             return isinstance(declared, dict) and (not declared or declared.get("form") is not None)
+        if capability.startswith(_EXTENSION) and self.extension(capability.removeprefix(_EXTENSION)) is not None:
+            return True  # one whose name has a dot
         found: Any = self.capabilities
-        for part in capability.split("."):
+        for part in _steps(capability):
             found = found.get(part) if isinstance(found, dict) else None
         return found is not None
+
+    def extension(self, id: str) -> dict[str, Any] | None:
+        """Return what the client declared of an extension (Extensions, Negotiation).
+
+        Args:
+            id: the extension's, such as `"io.modelcontextprotocol/ui"`.
+
+        Returns:
+            The client's settings, an empty dictionary if it has none; None if it did not declare the extension. Of a
+            client that says this once, in `initialize`, at most 192 characters are kept of all its extensions: settings
+            that are too long count as empty.
+        """
+        declared = (self.capabilities or {}).get("extensions")
+        found = declared.get(id) if isinstance(declared, dict) else None
+        return found if isinstance(found, dict) else None
 
 
 def lacking(client: ClientInfo, needs: Iterable[str]) -> list[str]:
@@ -121,9 +139,21 @@ def nested(paths: Iterable[str]) -> dict[str, Any]:
     capabilities: dict[str, Any] = {}
     for path in paths:
         level = capabilities
-        for part in path.split("."):
+        for part in _steps(path):
             level = level.setdefault(part, {})
     return capabilities
+
+
+_EXTENSION = "extensions."
+
+
+def _steps(path: str) -> list[str]:
+    """Return the names on a path into capabilities. The id of an extension has dots, and is one name."""
+    if not path.startswith(_EXTENSION):
+        return path.split(".")
+    prefix, slash, rest = path.removeprefix(_EXTENSION).partition("/")
+    name, *inner = rest.split(".")
+    return ["extensions", prefix + slash + name, *inner]
 
 
 def _text(value: Any) -> str:
@@ -136,12 +166,8 @@ def request_of(scope: Scope) -> Request:
 
 
 def principal_of(user: Any) -> Principal | None:
-    """Return the principal that an authenticated user stands for.
-
-    It is None without a user, for one who is not authenticated, and for an empty identity. The `identity` counts, never
-    the display name; `issuer` and `client_id` count where the user has them. Raises `SetupError` for a user who is
-    authenticated without an `identity`, since states could not be bound to them.
-    """
+    """Return the principal of a user; None without one, for one not authenticated, and for an empty identity."""
+    # The `identity` counts, never the display name. States could not be bound to an authenticated user without one.
     if user is None or not getattr(user, "is_authenticated", False):
         return None
     try:
@@ -163,10 +189,10 @@ def scopes_of(credentials: Any) -> frozenset[str]:
 
 
 class RecordedUser(BaseUser):
-    """The user of a request that has become a task: who it was, as far as can be kept.
+    """The user of a request that has become a task, as far as can be kept; `identity` is None for one who had none."""
 
-    `identity` is None for one who had none.
-    """
+    is_authenticated = True
+    display_name = ""
 
     def __init__(
         self,
@@ -178,20 +204,10 @@ class RecordedUser(BaseUser):
         is_authenticated: bool = True,
     ) -> None:
         self._identity = identity
-        self._display_name = display_name
-        self._is_authenticated = is_authenticated
+        self.display_name = display_name
+        self.is_authenticated = is_authenticated
         self.issuer = issuer
         self.client_id = client_id
-
-    @property
-    def is_authenticated(self) -> bool:
-        """Whether the user was authenticated."""
-        return self._is_authenticated
-
-    @property
-    def display_name(self) -> str:
-        """The user's name for people."""
-        return self._display_name
 
     @property
     def identity(self) -> Any:

@@ -12,8 +12,6 @@ from .outgoing import Base64, Meta, MimeType, fault_of_icon, fault_of_uri, of_ki
 
 
 def _without(fault_of: Callable[[str], str]) -> AfterValidator:
-    """Return what refuses an address with a fault."""
-
     def check(address: str) -> str:
         if fault := fault_of(address):
             raise ValueError(f"the address {fault}")
@@ -339,7 +337,7 @@ CONTENT_TYPES = frozenset(_BLOCKS)
 
 
 _MAIN_FIELDS = {"text": "text", "image": "data", "audio": "data", "resource": "resource", "resource_link": "uri"}
-"""By its kind, what makes an object of another library content, and not data that happens to have a type."""
+"""The fields that make an object of another library content, and not data that happens to have a type."""
 
 
 def is_content(value: Any) -> bool:
@@ -375,11 +373,7 @@ def parts_of(message: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def block(value: Any) -> dict[str, Any]:
-    """Return a content block as plain JSON; a string becomes text.
-
-    Raises:
-        TypeError: it is no content, or its fields are not as the protocol has them.
-    """
+    """Return a content block as plain JSON; a string becomes text. Raises `TypeError` if it can't be sent."""
     if isinstance(value, str):
         return {"type": "text", "text": value}
     if isinstance(value, EmbeddedResource | ResourceLink):  # a copy may have an address that was not checked
@@ -394,7 +388,6 @@ def block(value: Any) -> dict[str, Any]:
 
 
 def _checked(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a content block that came as plain JSON, with the fields that its kind does not have."""
     kind = given.get("type")
     model = _BLOCKS.get(kind) if isinstance(kind, str) else None
     if model is None:
@@ -405,16 +398,11 @@ def _checked(given: Mapping[str, Any]) -> dict[str, Any]:
         raise TypeError(f"this {kind} content can't be sent: {first_problem(error)}") from None
 
 
-ROLES = ("user", "assistant")
-"""Who speaks in messages of prompts and samplings."""
+ROLES = ("user", "assistant")  # who speaks in messages of prompts and samplings
 
 
 def role_and_content(message: Any) -> tuple[str, Any]:
-    """Return who speaks in a message, and what: a `Message`, plain JSON, or text and content, which are the user's.
-
-    Raises:
-        TypeError: it is no message.
-    """
+    """Return who speaks in a message, and what; text and content are the user's. Raises `TypeError`."""
     if isinstance(message, Mapping) and ("role" in message or "type" not in message):
         if "role" not in message or "content" not in message:
             raise TypeError('a message that is a dictionary has "role" and "content"')
@@ -431,11 +419,7 @@ def role_and_content(message: Any) -> tuple[str, Any]:
 
 
 def sampling_block(value: Any) -> dict[str, Any]:
-    """Return a content block of a message of a sampling as plain JSON: these may use tools, and link to nothing.
-
-    Raises:
-        TypeError: there is no such block.
-    """
+    """Return a content block of a sampling as plain JSON: it may use tools, and link to nothing. Raises `TypeError`."""
     if hasattr(value, "model_dump") and not isinstance(value, Content):
         value = value.model_dump(mode="json", by_alias=True, exclude_none=True)
     match value.get("type") if isinstance(value, Mapping) else None:

@@ -4,10 +4,9 @@ No printed message of these has a state. So two kinds of clients are served:
 
 - One that sends back the `requestState` beside the questions continues its flow. That state begins with what was asked,
   so that names find their keys. A client that changes this changes the keys of its own answers, and no more.
-- One that does not starts a new flow with each request. Its answers count for the questions that this first round asks:
-  not for confirmations and pages, nor for tools whose states are redeemed once. A flow that asks further is refused,
-  unless it asks by forms alone, and the name of each field is that of one question of the flow: then a name can't
-  be mistaken for that of an earlier question, and the answers of all rounds may come at once.
+- One that does not starts a new flow with each request. Its answers count for the questions of this first round: not
+  for confirmations and pages, nor for tools whose states are redeemed once. A flow that asks further is refused, unless
+  it asks by forms alone, and no two of their fields share a name, which could be taken for that of an earlier question.
 """
 
 import math
@@ -23,25 +22,12 @@ from pydantic_core import from_json, to_json
 
 from ..errors import InvalidParams, OverBudget
 from ..limits import LONGEST_KEY, check_length
+from . import messages
 from .ask_kinds import ask_kind
 from .dialect import WITH_ARGUMENTS, read_answers, read_arguments
-from .messages import (
-    JSON,
-    NOTHING,
-    Call,
-    Dispatch,
-    NeedsInput,
-    Note,
-    Outcome,
-    Outlet,
-    Progress,
-    Question,
-    Unfinished,
-    request,
-)
+from .messages import JSON, Call
 
-_LONGEST_LOCATIONS = 64 * 1024
-"""How long that part of a state may be that says what was asked, in characters."""
+_LONGEST_LOCATIONS = 64 * 1024  # characters of the part of a state that says what was asked
 
 SEND_STATE = "send back the requestState that is beside the question"
 
@@ -53,8 +39,7 @@ class AnswerLocation(NamedTuple):
     names: list[str]  # the fields of the form that it fills in; none for all else
 
 
-AnswerLocations = dict[str, AnswerLocation]
-"""Where the answers to questions are found, by key."""
+AnswerLocations = dict[str, AnswerLocation]  # by the key of a question
 
 _LOCATIONS = TypeAdapter(AnswerLocations)
 
@@ -132,15 +117,15 @@ def _fill_in(answer: JSON, name: str, item: JSON) -> None:
         content[name] = item["value"]
 
 
-def _names_of(question: Question) -> list[str]:
+def _names_of(question: messages.Question) -> list[str]:
     return list(question.params.get("requestedSchema", {}).get("properties", ()))
 
 
-def _locations(questions: Mapping[str, Question]) -> AnswerLocations:
+def _locations(questions: Mapping[str, messages.Question]) -> AnswerLocations:
     return {key: AnswerLocation(ask_kind(each).member, _names_of(each)) for key, each in questions.items()}
 
 
-def with_locations(state: str, questions: Mapping[str, Question]) -> str:
+def with_locations(state: str, questions: Mapping[str, messages.Question]) -> str:
     """Return a state that begins with what was asked."""
     locations = urlsafe_b64encode(to_json(_locations(questions))).decode()
     if len(locations) > _LONGEST_LOCATIONS:
@@ -150,7 +135,7 @@ def with_locations(state: str, questions: Mapping[str, Question]) -> str:
 
 
 def open_locations(state: Any) -> tuple[AnswerLocations, Any]:
-    """Return what was asked by a state, and the sealed state; what is no state of ours is left as it is."""
+    """Return what was asked by a state, and the sealed state; a state that is not ours stays as it is."""
     if not isinstance(state, str):
         return {}, state
     written, dot, sealed = state.partition(".")
@@ -165,12 +150,12 @@ def open_locations(state: Any) -> tuple[AnswerLocations, Any]:
 _FIELDS = tuple(each.name for each in fields(Call))
 
 
-@request
+@messages.request
 class Followed(Call):
     """A call that the dialect dispatches in a way of its own."""
 
     @abstractmethod
-    def follow(self, dispatch: Dispatch, outlet: Outlet) -> Awaitable[Outcome]:
+    def follow(self, dispatch: messages.Dispatch, outlet: messages.Outlet) -> Awaitable[messages.Outcome]:
         """Return the outcome of the call. Raises `RequestError`."""
 
     @classmethod
@@ -179,7 +164,7 @@ class Followed(Call):
         return {name: getattr(call, name) for name in _FIELDS}
 
 
-@request
+@messages.request
 class BegunAnew(Followed):
     """A call without a state, whose answers count for what its first round asks."""
 
@@ -188,15 +173,15 @@ class BegunAnew(Followed):
     is_single_use: bool = False  # whether its states are redeemed once
     one_by_one: bool = False  # whether its client is shown one question at a time
 
-    async def follow(self, dispatch: Dispatch, outlet: Outlet) -> Outcome:
+    async def follow(self, dispatch: messages.Dispatch, outlet: messages.Outlet) -> messages.Outcome:
         """Run the first round, and the rounds that its answers are for. Raises `RequestError`."""
         if self.progress_token is not None:
             outlet = _Growing(outlet)
         outcome = await dispatch(self, outlet)
-        known: dict[tuple[str, str], Question] = {}
-        while isinstance(outcome, Unfinished):
+        known: dict[tuple[str, str], messages.Question] = {}
+        while isinstance(outcome, messages.Unfinished):
             answers = None
-            if isinstance(outcome, NeedsInput):
+            if isinstance(outcome, messages.NeedsInput):
                 answers = self._answers_to(outcome, known)
                 known.update({(key, question.digest): question for key, question in outcome.questions.items()})
                 if not answers:
@@ -212,8 +197,9 @@ class BegunAnew(Followed):
         sent = to_json(call.params)
         return cls(**cls.fields_of(call), given=given, sent=sent, is_single_use=is_single_use, one_by_one=one_by_one)
 
-    def _answers_to(self, outcome: NeedsInput, known: Mapping[tuple[str, str], Question]) -> dict[str, JSON]:
-        """Return the answers to what a round asks, and no round before it; see the module."""
+    def _answers_to(
+        self, outcome: messages.NeedsInput, known: Mapping[tuple[str, str], messages.Question]
+    ) -> dict[str, JSON]:
         asked = outcome.questions
         new = {key: question for key, question in asked.items() if (key, question.digest) not in known}
         if not self.given or not new:
@@ -241,15 +227,14 @@ class BegunAnew(Followed):
 class _Growing:
     """An outlet that leaves out what an earlier round of the same request has sent: progress grows (Progress)."""
 
-    def __init__(self, outlet: Outlet) -> None:
+    def __init__(self, outlet: messages.Outlet) -> None:
         self._outlet = outlet
         self._highest = -math.inf
 
-    def send(self, note: Note) -> Awaitable[None]:
-        """Send a note, unless it is progress that has not grown."""
-        if isinstance(note, Progress):
+    def send(self, note: messages.Note) -> Awaitable[None]:
+        if isinstance(note, messages.Progress):
             if note.progress <= self._highest:
-                return NOTHING
+                return messages.NOTHING
             self._highest = note.progress
         return self._outlet.send(note)
 
@@ -257,8 +242,8 @@ class _Growing:
         return getattr(self._outlet, name)
 
 
-def _have_names_of_their_own(known: Iterable[Question], new: Iterable[Question]) -> bool:
-    """Return whether new questions are all forms, and the name of each field of them is that of no other question."""
+def _have_names_of_their_own(known: Iterable[messages.Question], new: Iterable[messages.Question]) -> bool:
+    """Return whether new questions are all forms, and each of their fields has a name that no other question has."""
     taken = {name for question in known for name in _names_of(question)}
     for question in new:
         names = _names_of(question)
@@ -268,10 +253,10 @@ def _have_names_of_their_own(known: Iterable[Question], new: Iterable[Question])
     return True
 
 
-def following(dispatch: Dispatch) -> Dispatch:
+def following(dispatch: messages.Dispatch) -> messages.Dispatch:
     """Return what answers calls as `dispatch` does, and those that are dispatched otherwise in their way."""
 
-    def follow(call: Call, outlet: Outlet) -> Awaitable[Outcome]:
+    def follow(call: Call, outlet: messages.Outlet) -> Awaitable[messages.Outcome]:
         return call.follow(dispatch, outlet) if isinstance(call, Followed) else dispatch(call, outlet)
 
     return follow

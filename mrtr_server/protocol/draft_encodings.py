@@ -1,10 +1,8 @@
 """Other encodings of the drafts, for clients that name no version; each is to be switched on in place of `sep-draft`.
 
-Where `sep-draft` asks by `inputRequests`, these ask as the earlier documents print it: by an `elicitation/create` in
-place of a result, by `AdditionalInfoRequested`, or by content of the type `elicitation`. Their questions have no keys.
-A client answers with `elicitation: {"name": ..., "value": ...}` beside `params`, where the name is that of a field of a
-form; and with `sampling`, in the order in which it was asked. `draft_answers.py` says for which questions such answers
-count.
+They ask as the earlier documents print it: by an `elicitation/create` in place of a result, by
+`AdditionalInfoRequested`, or by content of the type `elicitation`, without keys. A client answers beside `params`:
+with `elicitation: {"name": ..., "value": ...}` for a field, and with `sampling` in the order of questions.
 """
 
 from abc import abstractmethod
@@ -17,6 +15,7 @@ from typing_extensions import override
 from ..errors import InvalidParams
 from ..limits import LONGEST_KEY, check_length
 from ..well_formed import write_json
+from . import messages
 from .ask_kinds import ASKABLE, ask_kind
 from .callers import Sender
 from .dialect import result, with_related
@@ -24,28 +23,9 @@ from .draft_answers import SEND_STATE, BegunAnew, Followed, Given, open_location
 from .drafts import SepDraftDialect, either, meta_of
 from .envelope import Envelope
 from .handshake_versions import with_mode
-from .messages import (
-    ASKING_METHODS,
-    FIRST,
-    JSON,
-    NOTHING,
-    TASK_RESULT,
-    UNNAMED,
-    Call,
-    Dispatch,
-    HandedOver,
-    NeedsInput,
-    Note,
-    Outcome,
-    Outlet,
-    Piece,
-    Question,
-    TaskResult,
-    request,
-)
+from .messages import JSON, Call
 
-KEY = "mrtr-server/key"
-"""Where a question of a task has its name in `_meta`, if it needs one; its answer names it there, too."""
+KEY = "mrtr-server/key"  # in `_meta`, the name of a task's question, if it needs one; its answer names it there, too
 
 _CAPITALS = {
     "working": ("Working", "The task is being worked on."),
@@ -59,8 +39,7 @@ _CAPITALS = {
 class Encoding(SepDraftDialect):
     """What the encodings share whose questions have no keys."""
 
-    one_by_one: ClassVar[bool] = False
-    """Whether a reply can ask one question only."""
+    one_by_one: ClassVar[bool] = False  # whether a reply can ask one question only
 
     prints_updates = False
 
@@ -68,7 +47,7 @@ class Encoding(SepDraftDialect):
     def load_call(self, envelope: Envelope, sender: Sender) -> Call:
         """Return the call in a request; its answers may be beside its `params`."""
         call = super().load_call(envelope, sender)
-        if call.method not in ASKING_METHODS:
+        if call.method not in messages.ASKING_METHODS:
             return call
         beside = {member: either(envelope, member) for member in ASKABLE}
         given = Given({member: items for member, items in beside.items() if items is not None})
@@ -89,39 +68,39 @@ class Encoding(SepDraftDialect):
     def _answered(self, holders: list[JSON]) -> str:
         named = [key for holder in holders if isinstance(key := meta_of(holder).get(KEY), str)]
         if not named:
-            return FIRST if self.one_by_one else UNNAMED
+            return messages.FIRST if self.one_by_one else messages.UNNAMED
         check_length(named[0], LONGEST_KEY, KEY)
         return named[0]
 
     @override
-    def dump_outcome(self, call: Call, outcome: Outcome) -> bytes:
+    def dump_outcome(self, call: Call, outcome: messages.Outcome) -> bytes:
         """Return the response that carries an outcome; see `SepDraftDialect.dump_outcome`."""
-        if isinstance(outcome, NeedsInput):
+        if isinstance(outcome, messages.NeedsInput):
             questions = self._shown(outcome.questions)
             state = with_locations(outcome.state, questions)
             return self.dump_questions(call, list(questions.values()), [{} for _ in questions], {"requestState": state})
-        if isinstance(outcome, HandedOver):
+        if isinstance(outcome, messages.HandedOver):
             return super().dump_outcome(call, replace(outcome, state=with_locations(outcome.state, {})))
-        if isinstance(outcome, TaskResult) and outcome.task.status == "working":
+        if isinstance(outcome, messages.TaskResult) and outcome.task.status == "working":
             waits, done = (self.statuses[status][0] for status in ("input_required", "completed"))
             raise InvalidParams(
                 "The task works, and has no result yet. Send tasks/get until its status is "
                 f"{waits} or {done}, and tasks/result again then",
                 {"taskId": outcome.task.id},
             )
-        if isinstance(outcome, TaskResult) and outcome.task.questions:
+        if isinstance(outcome, messages.TaskResult) and outcome.task.questions:
             task, asked = outcome.task, outcome.task.questions
             named = [{"_meta": {KEY: task.names[key]}} if task.needs_names else {} for key in asked]
             return self.dump_questions(call, list(asked.values()), named, with_related({}, task.id))
         return super().dump_outcome(call, outcome)
 
-    def _shown(self, questions: Mapping[str, Question]) -> Mapping[str, Question]:
+    def _shown(self, questions: Mapping[str, messages.Question]) -> Mapping[str, messages.Question]:
         if self.one_by_one and len(questions) > 1:
             return dict([next(iter(questions.items()))])
         return questions
 
     @abstractmethod
-    def dump_questions(self, call: Call, questions: list[Question], named: list[JSON], beside: JSON) -> bytes:
+    def dump_questions(self, call: Call, questions: list[messages.Question], named: list[JSON], beside: JSON) -> bytes:
         """Return the response that asks."""
 
 
@@ -133,7 +112,7 @@ class BareRequests(Encoding):
     statuses: ClassVar = {**_CAPITALS, "input_required": ("input_require", _CAPITALS["input_required"][1])}
 
     @override
-    def dump_questions(self, call: Call, questions: list[Question], named: list[JSON], beside: JSON) -> bytes:
+    def dump_questions(self, call: Call, questions: list[messages.Question], named: list[JSON], beside: JSON) -> bytes:
         """Return the first question, as a request with the id of the client's."""
         question = questions[0]
         asking = {"method": question.method, "params": with_mode(question)}
@@ -149,7 +128,7 @@ class AdditionalInfo(Encoding):
     created = "The operation is now in progress."
 
     @override
-    def dump_questions(self, call: Call, questions: list[Question], named: list[JSON], beside: JSON) -> bytes:
+    def dump_questions(self, call: Call, questions: list[messages.Question], named: list[JSON], beside: JSON) -> bytes:
         """Return the questions in a list for each kind; the draft has lists of elicitations and of samplings."""
         asked: dict[str, list[JSON]] = {"elicitation": [], "sampling": []}
         for question, name in zip(questions, named, strict=True):
@@ -157,24 +136,24 @@ class AdditionalInfo(Encoding):
         return result(call, {"AdditionalInfoRequested": asked, "isError": False, **beside})
 
 
-@request
+@messages.request
 class PartialResult(Followed):
     """A request for the result of a task, for which a reply that asks has as much of the result as there is by then."""
 
     content: dict[int, JSON] = field(default_factory=dict, kw_only=True, repr=False)  # that part of it, by block
 
     @override
-    def follow(self, dispatch: Dispatch, outlet: Outlet) -> Awaitable[Outcome]:
+    def follow(self, dispatch: messages.Dispatch, outlet: messages.Outlet) -> Awaitable[messages.Outcome]:
         """Return what the task asks, or came to; see `Followed.follow`."""
         return dispatch(self, self)
 
-    def send(self, note: Note) -> Awaitable[None]:
+    def send(self, note: messages.Note) -> Awaitable[None]:
         """Keep a piece of the result; see `Outlet.send`. A task has no other notes."""
-        if isinstance(note, Piece):
+        if isinstance(note, messages.Piece):
             before = self.content.get(note.block)
             block = note.content if before is None else {**before, "text": before["text"] + note.content["text"]}
             self.content[note.block] = block
-        return NOTHING
+        return messages.NOTHING
 
 
 class ElicitationContent(Encoding):
@@ -187,12 +166,12 @@ class ElicitationContent(Encoding):
     def load_call(self, envelope: Envelope, sender: Sender) -> Call:
         """Return the call in a request; see `Encoding.load_call`."""
         call = super().load_call(envelope, sender)
-        if call.method != TASK_RESULT or call.takes_pieces:  # they come as they are made
+        if call.method != messages.TASK_RESULT or call.takes_pieces:  # they come as they are made
             return call
         return PartialResult(**{**PartialResult.fields_of(call), "params": {**call.params, "stream": {}}})
 
     @override
-    def dump_questions(self, call: Call, questions: list[Question], named: list[JSON], beside: JSON) -> bytes:
+    def dump_questions(self, call: Call, questions: list[messages.Question], named: list[JSON], beside: JSON) -> bytes:
         """Return the questions as blocks of content, after what there is of the result by then."""
         blocks = [
             {"type": ask_kind(question).member, **with_mode(question), **name}
@@ -213,4 +192,3 @@ class RevisionOne(SepDraftDialect):
 ENCODINGS: dict[str, type[SepDraftDialect]] = {
     each.name: each for each in (BareRequests, AdditionalInfo, ElicitationContent, RevisionOne)
 }
-"""Every encoding by its name."""

@@ -1,74 +1,36 @@
 """The drafts of Multi Round-Trip Requests, revisions 1 and 2, for clients that name no version at all.
 
-A result that needs input is an `IncompleteResult`: it has no `resultType`, and is known by its `inputRequests` or
-`requestState`.
-Answers come bare (revision 2) or wrapped in `result` (revision 1), in `params` or at the top level of the message.
+A result that needs input has no `resultType`, and is known by its `inputRequests` or `requestState`. Answers come
+bare (revision 2) or wrapped in `result` (revision 1), in `params` or at the top level.
 
-Tasks have two forms. A call with `task: {"ttl": ...}` gets that of the drafts: the questions come by `tasks/result`,
-the answers go by `tasks/input_response`, or as a JSON-RPC response. A call with `task: {}` gets that of non-blocking
-elicitations (#1869): flat, with the questions in the `_meta` of the task, and the answer in that of `tasks/get`.
+A call with `task: {"ttl": ...}` gets a task of the drafts: `tasks/result` asks, and `tasks/input_response` or a
+JSON-RPC response answers. One with `task: {}` gets one of #1869: flat, with questions in its `_meta`.
 """
 
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from ..errors import InvalidParams, InvalidRequest, RequestError, UnknownMethod
+from .. import errors
 from ..limits import LONGEST_NAME, check_length
+from . import dialect, messages
 from .callers import ClientInfo, Sender
-from .dialect import (
-    METHODS,
-    RELATED_TASK,
-    WITH_ARGUMENTS,
-    Dialect,
-    lacks_tasks,
-    milliseconds,
-    names_version,
-    read_answers,
-    read_arguments,
-    read_progress_token,
-    read_response,
-    read_target,
-    read_task_ttl,
-    requests,
-    result,
-    timestamp,
-    with_related,
-    with_stream,
-)
 from .envelope import NO_METHOD, SESSION_HEADER, VERSION_HEADER, Envelope, check_headers, check_method, check_name
 from .handshake_versions import IMMEDIATE, pending_of, read_elicitation_response, with_mode
-from .messages import (
-    ASKING_METHODS,
-    JSON,
-    TASK_RESULT,
-    UNNAMED,
-    Acknowledged,
-    Call,
-    Complete,
-    HandedOver,
-    NeedsInput,
-    Outcome,
-    Task,
-    TaskCreated,
-    TaskOffer,
-    TaskResult,
-    TaskStatusResult,
-)
+from .messages import JSON, Call
 
 _TASK_METHODS = {
     "tasks/get": "tasks/get",
     "tasks/result": "tasks/result",
     "tasks/input_response": "tasks/answer",
     "tasks/cancel": "tasks/cancel",
-}
-"""The methods of tasks, by their names in the drafts."""
+}  # by their names in the drafts
 
 _EVERYTHING = ClientInfo(capabilities=None)
-_OFFER = TaskOffer(first_ask=True)
+_OFFER = messages.TaskOffer(first_ask=True)
 _ABSENT: Any = object()
 
 
-class SepDraftDialect(Dialect):
+class SepDraftDialect(dialect.Dialect):
     """The dialect of the drafts."""
 
     name = "sep-draft"
@@ -82,18 +44,17 @@ class SepDraftDialect(Dialect):
     }
     """How each status of a task is written, and the words for it where the task has none of its own."""
 
-    prints_updates: ClassVar[bool] = True
-    """Whether a task says when it was last changed, as revision 2 prints it."""
+    prints_updates: ClassVar[bool] = True  # whether a task says when it was last changed, as revision 2 prints it
 
     created: ClassVar[str] = "Task has been created for {} tool invocation."
-    """The words for a task that has just been made of a call of a tool."""
+    """The words for a new task of a tool's call."""
 
     def claims(self, envelope: Envelope) -> bool:
         """Return whether the message names no version, no session and no handshake anywhere."""
         headers = envelope.headers
         if VERSION_HEADER in headers or SESSION_HEADER in headers or envelope.method == "initialize":
             return False
-        return not names_version(envelope)
+        return not dialect.names_version(envelope)
 
     def load_call(self, envelope: Envelope, sender: Sender) -> Call:
         """Return the call in a request. Headers are not required, but those that are there must match the body."""
@@ -102,22 +63,22 @@ class SepDraftDialect(Dialect):
             read_task = self._read_task if envelope.method else self._read_response
             return read_task(envelope, sender)
         check_headers(envelope, required=False)
-        if envelope.method not in METHODS:
-            raise UnknownMethod(envelope.method)
+        if envelope.method not in dialect.METHODS:
+            raise errors.UnknownMethod(envelope.method)
         params = envelope.params
-        asks = envelope.method in ASKING_METHODS
+        asks = envelope.method in messages.ASKING_METHODS
         answers = either(envelope, "inputResponses", _ABSENT) if asks else _ABSENT
         meta = params.get("_meta")
         return Call(
             method=envelope.method,
             params=params,
-            target=read_target(envelope.method, params),
-            arguments=read_arguments(params) if envelope.method in WITH_ARGUMENTS else {},
+            target=dialect.read_target(envelope.method, params),
+            arguments=dialect.read_arguments(params) if envelope.method in dialect.WITH_ARGUMENTS else {},
             answers=None if answers is _ABSENT else _bare(answers),
             state=either(envelope, "requestState"),
             client=_EVERYTHING,
             **sender._asdict(),
-            progress_token=read_progress_token(meta) if isinstance(meta, dict) else None,
+            progress_token=dialect.read_progress_token(meta) if isinstance(meta, dict) else None,
             request_id=envelope.id if envelope.id is not None else 0,
             headers=envelope.headers,
             task=_read_offer(params) if envelope.method == "tools/call" and "task" in params else None,
@@ -133,17 +94,16 @@ class SepDraftDialect(Dialect):
         return self._about_task(envelope, method, task_id, answers, sender)
 
     def _read_response(self, envelope: Envelope, sender: Sender) -> Call:
-        """Read a JSON-RPC response that names a task as the answer to a question of the task."""
         message = envelope.message
         holders = [message["result"] if "result" in message else message["error"], message]
-        if not any(RELATED_TASK in meta_of(holder) for holder in holders):
-            raise InvalidRequest(NO_METHOD, envelope.id)
-        answers = {self._answered(holders): read_response(message)}
+        if not any(dialect.RELATED_TASK in meta_of(holder) for holder in holders):
+            raise errors.InvalidRequest(NO_METHOD, envelope.id)
+        answers = {self._answered(holders): dialect.read_response(message)}
         return self._about_task(envelope, "tasks/respond", _task_id(*holders), answers, sender)
 
     def _answered(self, holders: list[JSON]) -> str:
         """Return the name of the question that a response answers; see `UNNAMED`."""
-        return UNNAMED
+        return messages.UNNAMED
 
     def _about_task(
         self, envelope: Envelope, method: str, task_id: str, answers: dict[str, JSON] | None, sender: Sender
@@ -151,7 +111,7 @@ class SepDraftDialect(Dialect):
         check_name(envelope, task_id, "the task", required=False)
         return Call(
             method=method,
-            params=with_stream(envelope) if method == TASK_RESULT else envelope.params,
+            params=dialect.with_stream(envelope) if method == messages.TASK_RESULT else envelope.params,
             target=task_id,
             answers=answers,
             state=either(envelope, "requestState"),
@@ -162,50 +122,51 @@ class SepDraftDialect(Dialect):
             task=_OFFER,
         )
 
-    def dump_outcome(self, call: Call, outcome: Outcome) -> bytes:
-        """Return the response that carries an outcome, with nothing beyond what the drafts print.
-
-        Raises `InvalidParams`.
-        """
-        if isinstance(outcome, NeedsInput):
-            return result(call, {"requestState": outcome.state, "inputRequests": requests(outcome.questions)})
-        if isinstance(outcome, HandedOver):
-            return result(call, {"requestState": outcome.state})
-        if isinstance(outcome, Complete):
-            return result(call, self._hinted(outcome.body) if call.method == "tools/list" else outcome.body)
+    def dump_outcome(self, call: Call, outcome: messages.Outcome) -> bytes:
+        """Return the response that carries an outcome, with nothing beyond what the drafts print."""
+        if isinstance(outcome, messages.NeedsInput):
+            return dialect.result(
+                call, {"requestState": outcome.state, "inputRequests": dialect.requests(outcome.questions)}
+            )
+        if isinstance(outcome, messages.HandedOver):
+            return dialect.result(call, {"requestState": outcome.state})
+        if isinstance(outcome, messages.Complete):
+            return dialect.result(call, self._hinted(outcome.body) if call.method == "tools/list" else outcome.body)
         if call.method == "tasks/respond":  # a response itself, which gets none
             return b""
-        if isinstance(outcome, Acknowledged):
-            return result(call, with_related({}, outcome.task_id) if outcome.task is None else self._seen(outcome.task))
-        if isinstance(outcome, TaskResult):
-            if isinstance(outcome.task.outcome, RequestError):
+        if isinstance(outcome, messages.Acknowledged):
+            return dialect.result(
+                call, dialect.with_related({}, outcome.task_id) if outcome.task is None else self._seen(outcome.task)
+            )
+        if isinstance(outcome, messages.TaskResult):
+            if isinstance(outcome.task.outcome, errors.RequestError):
                 return self.error(call.request_id, outcome.task.outcome).body
-            return result(call, _redeemed(outcome))
-        assert isinstance(outcome, TaskCreated | TaskStatusResult)  # noqa: S101  load_call() lets no other method through
-        if isinstance(outcome, TaskStatusResult) or outcome.task.first_ask:
-            return result(call, self._seen(outcome.task))
-        return result(call, {"task": self._task(outcome.task, self.created.format(call.target))})
+            return dialect.result(call, _redeemed(outcome))
+        assert isinstance(outcome, messages.TaskCreated | messages.TaskStatusResult)  # noqa: S101  load_call() lets no other method through
+        if isinstance(outcome, messages.TaskStatusResult) or outcome.task.first_ask:
+            return dialect.result(call, self._seen(outcome.task))
+        return dialect.result(call, {"task": self._task(outcome.task, self.created.format(call.target))})
 
-    def dump_error(self, error: RequestError) -> tuple[int, JSON]:
+    def dump_error(self, error: errors.RequestError) -> tuple[int, JSON]:
         """Return an error's HTTP status, and its JSON-RPC error object."""
         status, written = super().dump_error(error)
-        if lacks_tasks(error):  # these clients request tasks by a parameter
+        if dialect.lacks_tasks(error):  # these clients request tasks by a parameter
             written["message"] = "This call can only become a task: send it with params.task"
         return status, written
 
-    def _seen(self, task: Task) -> JSON:
+    def _seen(self, task: messages.Task) -> JSON:
         return _flat(task) if task.first_ask else self._task(task, self.statuses[task.status][1])
 
-    def _task(self, task: Task, message: str) -> JSON:
-        updated = {"lastUpdatedAt": timestamp(task.updated)} if self.prints_updates else {}
+    def _task(self, task: messages.Task, message: str) -> JSON:
+        updated = {"lastUpdatedAt": dialect.timestamp(task.updated)} if self.prints_updates else {}
         return {
             "taskId": task.id,
             "status": self.statuses[task.status][0],
             "statusMessage": task.message or message,
-            "createdAt": timestamp(task.created),
+            "createdAt": dialect.timestamp(task.created),
             **updated,
-            "ttl": milliseconds(task.ttl),
-            "pollInterval": milliseconds(task.poll),
+            "ttl": dialect.milliseconds(task.ttl),
+            "pollInterval": dialect.milliseconds(task.poll),
         }
 
     def _hinted(self, body: JSON) -> JSON:
@@ -223,22 +184,24 @@ def _hint(tool: JSON) -> JSON:
     return {**tool, "annotations": {**tool.get("annotations", {}), "taskHint": "always"}}
 
 
-def _redeemed(redeemed: TaskResult) -> JSON:
+def _redeemed(redeemed: messages.TaskResult) -> JSON:
     task = redeemed.task
-    if isinstance(task.outcome, Complete):
-        return with_related(task.outcome.body, task.id)
+    if isinstance(task.outcome, messages.Complete):
+        return dialect.with_related(task.outcome.body, task.id)
     if task.status == "cancelled":
-        raise InvalidParams("The task was cancelled, so it has no result", {"taskId": task.id})
+        raise errors.InvalidParams("The task was cancelled, so it has no result", {"taskId": task.id})
     if task.status == "working":  # an incomplete result with a state alone: clients send the request again at once
-        return with_related({"requestState": redeemed.state}, task.id)
+        return dialect.with_related({"requestState": redeemed.state}, task.id)
     # The drafts may use a key more than once, so a question keeps the key that its author chose.
     questions = {task.names[key]: question for key, question in task.questions.items()}
     asked = {key: {"method": each.method, "params": with_mode(each)} for key, each in questions.items()}
-    return with_related({"inputRequests": asked}, task.id)
+    return dialect.with_related({"inputRequests": asked}, task.id)
 
 
-def _flat(task: Task) -> JSON:
-    body = with_related({"taskId": task.id, "status": task.status, "createdAt": timestamp(task.created)}, task.id)
+def _flat(task: messages.Task) -> JSON:
+    body = dialect.with_related(
+        {"taskId": task.id, "status": task.status, "createdAt": dialect.timestamp(task.created)}, task.id
+    )
     body["_meta"].update(pending_of(task, _EVERYTHING))
     if task.message and task.status in ("working", "input_required", "cancelled"):  # for while one waits
         body["_meta"][IMMEDIATE] = task.message
@@ -252,33 +215,33 @@ def meta_of(holder: Mapping[str, Any]) -> JSON:
 
 
 def _task_id(*holders: JSON) -> str:
-    """Return the task that a message is about: by its `taskId`, by the related task of its `_meta`, or by both."""
-    related = [meta_of(holder)[RELATED_TASK] for holder in holders if RELATED_TASK in meta_of(holder)]
+    """Return the task of a message: by its `taskId`, by the related task of its `_meta`, or by both."""
+    related = [meta_of(holder)[dialect.RELATED_TASK] for holder in holders if dialect.RELATED_TASK in meta_of(holder)]
     named = [holder["taskId"] for holder in holders if "taskId" in holder]
     named += [each.get("taskId") if isinstance(each, dict) else None for each in related]
     if not named or not all(isinstance(name, str) for name in named):
-        raise InvalidParams(f"taskId must be a string; or _meta.{RELATED_TASK} an object that has it")
+        raise errors.InvalidParams(f"taskId must be a string; or _meta.{dialect.RELATED_TASK} an object that has it")
     if len(set(named)) > 1:
-        raise InvalidParams("The message names two different tasks")
+        raise errors.InvalidParams("The message names two different tasks")
     check_length(named[0], LONGEST_NAME, "taskId")
     return str(named[0])
 
 
-def _read_offer(params: JSON) -> TaskOffer:
-    ttl = read_task_ttl(params)
-    return _OFFER if ttl is None else TaskOffer(ttl)
+def _read_offer(params: JSON) -> messages.TaskOffer:
+    ttl = dialect.read_task_ttl(params)
+    return _OFFER if ttl is None else messages.TaskOffer(ttl)
 
 
 def either(envelope: Envelope, field: str, absent: Any = None) -> Any:
     """Return a field from `params` or from the top level; one that is in both must be the same."""
     places = [place[field] for place in (envelope.params, envelope.message) if field in place]
     if len(places) == 2 and places[0] != places[1]:
-        raise InvalidParams(f"{field} is in params and at the top level of the message, and they differ")
+        raise errors.InvalidParams(f"{field} is in params and at the top level of the message, and they differ")
     return places[0] if places else absent
 
 
 def _bare(answers: Any) -> dict[str, JSON]:
-    return {key: _unwrapped(raw) for key, raw in read_answers(answers).items()}
+    return {key: _unwrapped(raw) for key, raw in dialect.read_answers(answers).items()}
 
 
 def _unwrapped(raw: JSON) -> JSON:

@@ -44,12 +44,10 @@ _STATE = b'"requestState":"'
 _LONG = 32 * 1024
 """Bytes of a body from which to walk its values takes less than to look at its bytes: it is long for its texts."""
 
-_ALWAYS_SHORT = 10**18
-"""Numbers below it are short enough for every id."""
+_ALWAYS_SHORT = 10**18  # numbers below this are short enough for every id
 
 
-ENDS = 1024
-"""How much of each end of a body is looked at for the id of its request, in bytes."""
+ENDS = 1024  # bytes of each end of a body that are searched for the id of its request
 
 _SHORT = rb'"(?:jsonrpc|id|method)"\s*:\s*(?:"[^"\\]*"|-?[0-9]+)'
 _FIRST_MEMBERS = re.compile(rb"\s*\{(?:\s*" + _SHORT + rb"\s*,)*")
@@ -58,10 +56,7 @@ _ID = re.compile(rb'"id"\s*:\s*("[^"\\]*"|-?[0-9]+)')
 
 
 def find_request_id(head: bytes, tail: bytes) -> str | int | None:
-    """Return the id of a request that is too large to be read as JSON, from the first and the last members of it.
-
-    It is None if the body looks like no request, or its id is elsewhere or too long.
-    """
+    """Return the id of a request too large to be read, from its first and last members; None if it isn't there."""
     first, last = _FIRST_MEMBERS.match(head), _LAST_MEMBERS.search(tail)
     if first is None or last is None:
         return None
@@ -78,10 +73,7 @@ def find_request_id(head: bytes, tail: bytes) -> str | int | None:
 def read_envelope(
     body: bytes, headers: Mapping[bytes, bytes], repeated: str, depth: int, values: int = 100_000
 ) -> Envelope:
-    """Read a body as a JSON-RPC message. Raises `ParseError`, `OverBudget`, `InvalidRequest`.
-
-    Each error has the message's id, if one can be read.
-    """
+    """Read a body as a JSON-RPC message. Raises `ParseError`, `OverBudget`, `InvalidRequest`, with the message's id."""
     if len(body) > values and has_more_values(body, values):
         raise _unread(OverBudget(f"The message holds more than {values} JSON values", "values", values), body)
     try:
@@ -109,12 +101,10 @@ def read_envelope(
 
 
 def _may_overflow(body: bytes, depth: int) -> bool:
-    """Return whether a body may nest deeper, or hold a number that overflows, as far as its bytes show.
-
-    They clear nearly every request, without a walk through its values. A state, most of a retry, is left out: where a
-    body has `_STATE`, its last quote begins a string, and what is left out ends with the next quote at the latest.
-    (`find` takes half the time of `in`, which first asks whether bytes are a number.)
-    """
+    """Return whether a body may nest deeper, or hold a number that overflows, as far as its bytes show."""
+    # The bytes clear nearly every request, without a walk through its values. A state, most of a retry, is left out:
+    # where a body has `_STATE`, its last quote begins a string, and the part left out ends with the next quote at the
+    # latest. (`find` takes half the time of `in`, which first asks whether bytes are a number.)
     state = body.find(_STATE)
     if state >= 0:
         body = body[:state] + body[body.find(b'"', state + len(_STATE)) :]
@@ -143,7 +133,6 @@ def _check_id(request_id: Any, longest: int) -> str | int | None:
 
 
 def _unread(error: RequestError, body: bytes) -> RequestError:
-    """Return an error for a body that is not read, with the id of the request in it."""
     error.request_id = find_request_id(body[:ENDS], body[-ENDS:])
     return error
 
@@ -187,15 +176,12 @@ _MESSAGE: JSON = {
     "inputResponses": _ANSWERS,
     **{name: {} for name in ASKABLE},
 }
-"""The objects whose members are the protocol's. In all others, such as arguments and the content of a form, null is a
-value of the author's, the model's or the person's."""
+"""The objects whose members are the protocol's. In all others, such as arguments, null is a value of the author's,
+the model's or the person's."""
 
 
 def without_nulls(message: JSON) -> JSON:
-    """Return a message without its nulls in places of members that may be left out.
-
-    Its `id` stays, since a request without one would be a notification.
-    """
+    """Return a message without nulls for members that may be left out; its `id` stays, or it were a notification."""
     without = _without(message, _MESSAGE)
     return {**without, "id": None} if message.get("id", 0) is None else without
 
@@ -233,11 +219,9 @@ _PLACES = {field: f"params.{field}" for field in NAME_FIELDS.values()}
 
 
 def check_headers(envelope: Envelope, *, required: bool) -> None:
-    """Check that the headers say what the body says (Streamable HTTP, Server Validation). Raises `HeaderMismatch`.
-
-    Where they are not required, those that are there must match. Those that mirror arguments are checked by whoever
-    knows the tool, since their error reveals that there is such a tool: see `check_mirrored`.
-    """
+    """Check that headers say what the body says (Streamable HTTP, Server Validation). Raises `HeaderMismatch`."""
+    # Headers that mirror arguments are checked by whoever knows the tool (`check_mirrored`): their error reveals that
+    # there is such a tool.
     method, headers = envelope.method, envelope.headers
     if not (required or envelope.repeated or _METHOD_HEADER in headers or _NAME_HEADER in headers):
         return

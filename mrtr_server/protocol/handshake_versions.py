@@ -1,8 +1,4 @@
-"""Non-blocking elicitations (#1869): a task asks in its `_meta`, and `tasks/get` brings the answers in its own.
-
-No version of the protocol has them, and none forbids them. So they are there for clients of the drafts, and for those
-of 2025-11-25 that call a tool with an empty `task`.
-"""
+"""The versions of the handshake era and their differences: lists, content, questions and tasks; and #1869 (below)."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -12,7 +8,7 @@ from ..limits import LONGEST_NAME, check_length
 from .ask_kinds import ask_kind
 from .callers import ClientInfo, lacking
 from .content import uses_tools
-from .dialect import milliseconds, read_answers, read_task_ttl, related_to, timestamp
+from .dialect import read_answers, read_task_ttl, related_to, written_task
 from .messages import JSON, Complete, NamedChoices, Question, Task, TaskOffer, TaskPage, TaskStatus, TaskSupport
 
 
@@ -34,22 +30,18 @@ VERSIONS = (
     HandshakeVersion("2025-06-18", annotates=True, structures=True),
     HandshakeVersion("2025-03-26", annotates=True, batches=True),
     HandshakeVersion("2024-11-05"),
-)
-"""The newest first."""
+)  # the newest first
 
 NEWEST = VERSIONS[0]
 
-UNNAMED = VERSIONS[2]
-"""What a client speaks that names no version anywhere (Transports, Protocol Version Header)."""
+UNNAMED = VERSIONS[2]  # spoken by a client that names no version anywhere (Transports, Protocol Version Header)
 
 BY_NAME = {version.name: version for version in VERSIONS}
 
-HEADERS = {version.name.encode(): version for version in VERSIONS}
-"""The versions by what `MCP-Protocol-Version` says."""
+HEADERS = {version.name.encode(): version for version in VERSIONS}  # versions by `MCP-Protocol-Version`
 
 
-_ABOVE = ("$schema", "$defs", "definitions")
-"""What stands at the top of a schema."""
+_ABOVE = ("$schema", "$defs", "definitions")  # keywords that stand at the top of a schema
 
 _OF_NEWEST = frozenset({"icons"})
 _OF_STRUCTURES = frozenset({"title", "outputSchema", "_meta"})
@@ -58,7 +50,7 @@ _LISTS = ("tools", "prompts", "resources", "resourceTemplates")
 
 
 class EntryWriter:
-    """Writes the entries of lists for one version. What it has written of an entry it keeps."""
+    """Writes the entries of lists for one version, and keeps what it has written."""
 
     def __init__(self, version: HandshakeVersion, task_support: Callable[[str], TaskSupport]) -> None:
         self._version = version
@@ -126,7 +118,7 @@ def content_of(version: HandshakeVersion, content: Any) -> Any:
 
 
 def _unknown(version: HandshakeVersion) -> frozenset[str]:
-    """Return the fields that a version does not have, in whatever may have them in a later one."""
+    """Return the fields that a version does not have, and later ones may have."""
     if version.enriches:
         return frozenset()
     return _OF_NEWEST if version.structures else _OF_NEWEST | _OF_STRUCTURES
@@ -137,7 +129,6 @@ def _without(given: JSON, names: frozenset[str]) -> JSON:
 
 
 def _undated(given: JSON) -> JSON:
-    """Return an entry or a content block whose hints do not say when it was changed."""
     if not isinstance(hints := given.get("annotations"), dict) or "lastModified" not in hints:
         return given
     return {**given, "annotations": _without(hints, frozenset({"lastModified"}))}
@@ -173,12 +164,9 @@ def known_capabilities(version: HandshakeVersion, declared: JSON | None) -> JSON
 
 
 def question_params(version: HandshakeVersion, question: Question, client: ClientInfo) -> JSON:
-    """Return the parameters of the request that asks a client.
-
-    What the client declares is believed, also if its version does not have it yet: some clients declare what came
-    later, and can do it. The version counts where nothing is declared.
-    Raises `MissingCapability`.
-    """
+    """Return the parameters of the request that asks a client. Raises `MissingCapability`."""
+    # What the client declares is believed, also if its version does not have it yet: some clients declare what came
+    # later, and can do it. The version counts where nothing is declared.
     params = question.params
     if question.method == "sampling/createMessage":
         return params if version.enriches else _plain_sampling(version, params, client)
@@ -197,12 +185,12 @@ def question_params(version: HandshakeVersion, question: Question, client: Clien
         return {**params, "requestedSchema": _plain_form(version, schema, client)}
     if not any(map(_has_names, schema["properties"].values())):
         return params
-    fields = {name: _named_field(field) for name, field in schema["properties"].items()}
+    fields = {name: _with_names(each) if _has_names(each) else each for name, each in schema["properties"].items()}
     return {**params, "requestedSchema": {**schema, "properties": fields}}
 
 
 def _plain_sampling(version: HandshakeVersion, params: JSON, client: ClientInfo) -> JSON:
-    """Return a sampling each of whose messages has one block of content, unless it has tools."""
+    """Return a sampling whose messages have one block of content each, unless it has tools."""
     if "tools" in params or "toolChoice" in params or any(map(uses_tools, params["messages"])):
         if client.capabilities is None:
             raise MissingCapability.in_version(version.name, "a sampling with tools", "sampling")
@@ -217,21 +205,14 @@ def _plain_sampling(version: HandshakeVersion, params: JSON, client: ClientInfo)
     return {**params, "messages": messages}
 
 
-def _named_field(field: JSON) -> JSON:
-    """Return a field with its choices as their author wrote them."""
-    return _with_names(field) if _has_names(field) else field
-
-
 def _has_names(field: JSON) -> bool:
     return isinstance(field.get("oneOf"), NamedChoices)
 
 
 def _plain_form(version: HandshakeVersion, schema: JSON, client: ClientInfo) -> JSON:
-    """Return a form as versions have it whose forms have no choice of several.
-
-    Such a field is left out where it may be, unless there is nothing else to ask. A client that declares a mode of
-    elicitation has that from a version that has such choices, too.
-    """
+    """Return a form without choices of several, which its version does not have."""
+    # Such a field is left out where it may be, unless there is nothing else to ask. A client that declares a mode of
+    # elicitation has that from a version that has such choices, too.
     fields, required = schema["properties"], schema.get("required", ())
     several = [name for name, field in fields.items() if field["type"] == "array"]
     left_out = {name for name in several if name not in required} if len(several) < len(fields) else set()
@@ -245,7 +226,6 @@ def _plain_form(version: HandshakeVersion, schema: JSON, client: ClientInfo) -> 
 
 
 def _plain_field(field: JSON) -> JSON:
-    """Return a field without what earlier versions do not know in it."""
     plain = {name: value for name, value in field.items() if name != "default" or field["type"] == "boolean"}
     return _with_names(plain) if "oneOf" in plain else plain
 
@@ -262,20 +242,15 @@ def _with_names(field: JSON) -> JSON:
 METHODS = frozenset({"tasks/get", "tasks/result", "tasks/list", "tasks/cancel"})
 
 CAPABILITY: JSON = {"list": {}, "cancel": {}, "requests": {"tools": {"call": {}}}}
-"""What a server declares that has tasks (Capabilities, Server Capabilities)."""
+"""Declared by a server that has tasks (Capabilities, Server Capabilities)."""
 
-OFFER = TaskOffer(at_once=True)
-"""A client that takes a task takes nothing else, and that at once (Result Retrieval)."""
-
-_LONGEST_MESSAGE = 500
-"""Characters of what a failed tool says that are shown with the status of its task."""
+OFFER = TaskOffer(at_once=True)  # a client that takes a task takes nothing else, and that at once (Result Retrieval)
+_LONGEST_MESSAGE = 500  # characters of a failed tool's text that are shown with the status of its task
 
 
 def read_offer(params: JSON, client: ClientInfo) -> TaskOffer | None:
-    """Return what a call says of its task; None if it is to be none. Raises `InvalidParams`.
-
-    An empty one is that of non-blocking elicitations (#1869), if its client can be asked.
-    """
+    """Return what a call says of its task; None if it is to be none. Raises `InvalidParams`."""
+    # An empty one is that of non-blocking elicitations (#1869), if its client can be asked.
     if "task" not in params:
         return None
     ttl = read_task_ttl(params)
@@ -294,18 +269,7 @@ def read_task_id(params: JSON) -> str:
 
 def task_body(task: Task) -> JSON:
     """Return a task; one whose result says that it failed has failed (Task Execution Errors)."""
-    status, message = _status(task)
-    body: JSON = {
-        "taskId": task.id,
-        "status": status,
-        "createdAt": timestamp(task.created),
-        "lastUpdatedAt": timestamp(task.updated),
-        "ttl": milliseconds(task.ttl),
-        "pollInterval": milliseconds(task.poll),
-    }
-    if message:
-        body["statusMessage"] = message
-    return body
+    return written_task(task, *_status(task), ttl="ttl", poll="pollInterval")
 
 
 def seen_body(task: Task, client: ClientInfo) -> JSON:
@@ -356,11 +320,11 @@ _PENDING = _PREFIX + "pending-elicitations"
 _RESPONSE = _PREFIX + "elicitation-response"
 
 IMMEDIATE = _PREFIX + "model-immediate-response"
-"""The member of `_meta` that has a word for the model while a task works (Tasks, Model Immediate Response)."""
+"""In `_meta`, a word for the model while a task works (Tasks, Model Immediate Response)."""
 
 
 def with_mode(question: Question) -> JSON:
-    """Return the parameters of an ask; those of a form say that they are, as the drafts print it for tasks."""
+    """Return the parameters of an ask; a form names its mode, as the drafts print it for tasks."""
     mode = ask_kind(question).mode
     return {"mode": mode, **question.params} if mode else question.params
 
@@ -374,17 +338,14 @@ def pending_of(task: Task, client: ClientInfo) -> JSON:
 
 
 def _pending(key: str, question: Question) -> JSON:
-    """Return what is asked as #1869 lists it: an elicitation as printed, all else as the request that it is."""
+    """Return a question as #1869 lists it: an elicitation as printed, all else as the request that it is."""
     if ask_kind(question).mode:
         return {**with_mode(question), "elicitationId": key}
     return {"elicitationId": key, "method": question.method, "params": question.params}
 
 
 def read_elicitation_response(method: str, params: Mapping[str, Any]) -> dict[str, JSON] | None:
-    """Return the answer in the `_meta` of a request about a task, by the key of its question; None if there is none.
-
-    Raises `InvalidParams`.
-    """
+    """Return the answer in the `_meta` of a request about a task, by key; None without one. Raises `InvalidParams`."""
     meta = params.get("_meta")
     if not isinstance(meta, dict) or _RESPONSE not in meta:
         return None

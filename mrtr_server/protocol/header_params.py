@@ -14,8 +14,7 @@ TCHARS = frozenset("!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHI
 
 HEADER_KEYWORD = "x-mcp-header"
 
-LARGEST = 2**53 - 1
-"""The largest integer that a header mirrors, up or down; clients in JavaScript know no larger one exactly."""
+LARGEST = 2**53 - 1  # mirrored up and down; clients in JavaScript know no larger integer exactly
 
 
 _EXAMPLE = 'region: Annotated[str, Header("Region")]'
@@ -30,10 +29,7 @@ class HeaderParameter(NamedTuple):
 
 
 def header_parameters(where: str, schema: Mapping[str, Any]) -> tuple[HeaderParameter, ...]:
-    """Collect the parameters that headers mirror, and check the rules for them (Streamable HTTP, Schema Extension).
-
-    Raises `SetupError`.
-    """
+    """Return the parameters that headers mirror, by the rules for them (Schema Extension). Raises `SetupError`."""
     found: list[HeaderParameter] = []
     _collect(where, schema, (), found)
     names: set[str] = set()
@@ -78,7 +74,6 @@ def is_beyond(value: object) -> bool:
 
 
 def _integers_of(field: Mapping[str, Any]) -> list[Any]:
-    """Return the values that a schema names: its bounds, its default and its choices."""
     several = field.get("enum")
     named = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "default", "const")
     return [*map(field.get, named), *(several if isinstance(several, list) else ())]
@@ -99,19 +94,18 @@ def _count(schema: Any) -> int:
         return 0
     marks = int(HEADER_KEYWORD in schema)
     for keyword, value in schema.items():
-        if keyword in _NAMED and isinstance(value, Mapping):
+        if keyword in NAMED and isinstance(value, Mapping):
             marks += sum(map(_count, value.values()))
         elif keyword not in _DATA:
             marks += _count(value)
     return marks
 
 
-_NAMED = frozenset({"properties", "patternProperties", "dependentSchemas", "$defs", "definitions"})
+NAMED = frozenset({"properties", "patternProperties", "dependentSchemas", "$defs", "definitions"})
 """Keywords whose value has a schema under each name."""
 
 
-_DATA = frozenset({"default", "examples", "const", "enum"})
-"""Keywords whose value is not a schema."""
+_DATA = frozenset({"default", "examples", "const", "enum"})  # keywords whose value is no schema
 
 
 # What headers say
@@ -121,10 +115,7 @@ _INTEGER = re.compile(r"-?[0-9]{1,32}(\.0{1,32})?")
 
 
 def decode_header(value: bytes) -> str | None:
-    """Decode a header's value: whitespace around it trimmed, the Base64 sentinel resolved (Value Encoding).
-
-    It is None if it has characters that no header may have, or is not what the sentinel says it is.
-    """
+    """Decode a header's value (Value Encoding); None if it has wrong characters, or not the Base64 that it promises."""
     if value.translate(None, b"_-./:").isalnum():  # as nearly every name is; it needs no closer look
         return value.decode("ascii")
     value = value.strip(b" \t")
@@ -145,7 +136,7 @@ def check_mirrored(
     *,
     required: bool,
 ) -> None:
-    """Check that headers say what the arguments of a tool say which they mirror. Raises `HeaderMismatch`."""
+    """Check that headers say what the arguments say which they mirror. Raises `HeaderMismatch`."""
     for parameter in parameters:
         value: Any = arguments
         for part in parameter.path:

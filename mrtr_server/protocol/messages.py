@@ -20,23 +20,17 @@ LOG_LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert"
 LogLevel = Literal["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"]
 
 ASKING_METHODS = frozenset({"tools/call", "prompts/get", "resources/read"})
-"""The requests that may ask; all others are answered in one round (Multi Round-Trip Requests, Supported Requests)."""
+"""Requests that may ask; all others are answered in one round (Multi Round-Trip Requests, Supported Requests)."""
 
-TASK_RESULT = "tasks/result"
-"""The request for the result of a task, which in the handshake era stays open while the task asks."""
-
-OPEN_METHODS = ASKING_METHODS | {TASK_RESULT}
-"""The requests that stay open in the handshake era while their client answers."""
-
-STATE_METHODS = ASKING_METHODS | {TASK_RESULT, "tasks/answer"}
-"""The requests that may carry a state."""
+TASK_RESULT = "tasks/result"  # a request that stays open in the handshake era while the task asks
+OPEN_METHODS = ASKING_METHODS | {TASK_RESULT}  # requests that stay open in the handshake era
+STATE_METHODS = ASKING_METHODS | {TASK_RESULT, "tasks/answer"}  # requests that may carry a state
 
 
-PIECE = "notifications/tools/content"
-"""The notification that carries a piece of a result: ours, since no revision of the protocol has one."""
+PIECE = "notifications/tools/content"  # carries a piece of a result: ours, since no revision of the protocol has one
 
 UNNAMED, FIRST = "", "\n"
-"""The names of an answer to a task that names no question; see `Questions.answered_by`. With `FIRST`, its client was
+"""Names of an answer to a task that names no question; see `Questions.answered_by`. With `FIRST`, its client was
 shown one question alone, the first that is open. No key is a line break."""
 
 TaskSupport = Literal["forbidden", "optional", "required"]
@@ -45,8 +39,7 @@ TaskSupport = Literal["forbidden", "optional", "required"]
 TASKS = "io.modelcontextprotocol/tasks"
 """The extension by which a call continues as a task (Tasks, Extension Identifier)."""
 
-NEEDS_TASKS: JSON = {"extensions": {TASKS: {}}}
-"""What a client must declare for that, in the shape of `ClientCapabilities`."""
+NEEDS_TASKS: JSON = {"extensions": {TASKS: {}}}  # declared by clients for that, in the shape of `ClientCapabilities`
 
 
 class NamedChoices(list[JSON]):
@@ -62,8 +55,7 @@ class TaskOffer(NamedTuple):
     at_once: bool = False  # whether it takes nothing but a task, and that before anything runs
 
 
-SHORT_MESSAGE = 256
-"""How long a message may be, in characters, for what is made of it to be remembered."""
+SHORT_MESSAGE = 256  # characters of a message whose digest is remembered
 
 
 @lru_cache(maxsize=128)
@@ -87,8 +79,7 @@ def action_of(answer: JSON | None) -> str:
     return action if type(action) is str and action in _ACTIONS else "answered"
 
 
-PAGE = ("elicitation.url",)
-"""What a client must have declared to be sent to a page."""
+PAGE = ("elicitation.url",)  # declared by a client that may be sent to a page
 
 
 @dataclass(slots=True)
@@ -102,12 +93,12 @@ class Question:
     shape: str = ""  # digest of all of `params` but the message
     page: str = ""  # names a page that reports back, by the name that its report is stored under; empty for all else
     task: str = ""  # the id of the task that asks, where its client needs it; empty otherwise
-    digest: str = field(init=False)
-    """Kind, message and shape, each of which must be the same for an answer to count."""
+    through_model: bool = False  # whether a model may ask the person in the place of a page
+    digest: str = field(init=False)  # kind, message and shape, each of which must be the same for an answer to count
     written: bytes = field(default=b"", init=False, repr=False, compare=False)
     """The request as JSON, once a dialect has written it: the same question may go out many times."""
     dumped: bytes = field(default=b"", init=False, repr=False, compare=False)
-    """Its parts as JSON, once they were written down; likewise."""
+    """Its parts as JSON, once they were written; likewise."""
 
     def __post_init__(self) -> None:
         if not self.shape:
@@ -130,16 +121,20 @@ class Question:
         return cls(kind, method, params, tuple(needs.split()), shape, page)
 
     def because(self, reason: str) -> "Question":
-        """Return the question with a reason before its message. The digest stays, so that its answer still counts.
-
-        Both are in one line, since some clients drop line breaks.
-        """
+        """Return the question with a reason before its message. The digest stays, so that its answer still counts."""
+        # Both are in one line, since some clients drop line breaks.
         if not reason or "message" not in self.params:
             return self
         message = f"{' '.join(reason.split()).removesuffix('.')} — {self.params['message']}"
         again = Question(self.kind, self.method, {**self.params, "message": message}, self.needs, self.shape)
         again.digest = self.digest
         return again
+
+    def open_to_models(self) -> "Question":
+        """Return a copy that a model may ask the person. The digest stays."""
+        opened = copy(self)
+        opened.through_model = True
+        return opened
 
     def having(self, **params: Any) -> "Question":
         """Return a copy with more parameters, which differ from flow to flow. The digest stays."""
@@ -154,10 +149,8 @@ C = TypeVar("C")
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 def request(cls: type[C]) -> type[C]:
-    """Make a dataclass whose fields nobody assigns, as type checkers see to.
-
-    A dataclass that is frozen at run time, too, takes 3 µs more to make, which is paid for every call.
-    """
+    """Make a dataclass whose fields nobody assigns, as type checkers see to."""
+    # One that is frozen at run time, too, takes 3 µs more to make, which is paid for every call.
     return dataclass(slots=True)(cls)
 
 
@@ -191,12 +184,15 @@ class Call:
     # By how much the expiry of the state is put off, in seconds, since its answers are known to have come before.
     grace: float = 0.0
     trace: Trace = field(default_factory=Trace, repr=False, compare=False)  # takes what comes to be known of it
+    # Through what its client is asked. Where it can't be asked itself, each state of its flow is redeemed once, from
+    # its first question on.
+    asked_by: Literal["client", "page", "model"] = "client"
     # Whether the call ends with its result alone, and never leaves the server for an answer. Its state is the
     # journal as it is.
     stays_open: bool = False
 
     def let_go(self) -> None:
-        """Hold nothing large, for all who hold the call: it stays open for long, and what it held is not read again."""
+        """Hold nothing large, since the call stays open for long, and these fields are not read again."""
         changed: Any = self  # as no other code may change it
         changed.params, changed.arguments, changed.state, changed.answers = {}, {}, None, None
         self.trace.let_go()
@@ -208,10 +204,8 @@ class Call:
 
     @property
     def takes_pieces(self) -> bool:
-        """Whether its client wants a result in pieces, as they come: it sent `stream: {}` (Response Types, Streaming).
-
-        No revision of the protocol has this. It is looked for only where there are pieces.
-        """
+        """Whether its client wants a result in pieces: it sent `stream: {}` (Response Types, Streaming)."""
+        # No revision of the protocol has this, so only code with pieces reads it.
         return isinstance(self.params.get("stream"), dict)
 
 
@@ -257,8 +251,7 @@ class HandedOver:
     epoch: str = ""
 
 
-Unfinished = NeedsInput | HandedOver
-"""The outcomes after which the request is to be sent again, with a state."""
+Unfinished = NeedsInput | HandedOver  # the request is to be sent again, with a state
 
 
 @dataclass(frozen=True, slots=True)
@@ -477,17 +470,13 @@ class Outlet(Protocol):
     """Where a running call sends its notes."""
 
     def send(self, note: Note) -> Awaitable[None]:
-        """Send a note.
+        """Send a note: it is on its way when this returns. Return something to await.
 
-        The note is on its way when this returns. Awaiting the result gives the note time to be written, and never waits
-        for the client: a client that reads too slowly gets only the newest progress, and loses log messages.
-
-        A piece of a result is never dropped. Awaiting the result waits until there is room for the next one.
-
-        Return something to await; for a piece, `NOTHING` if its client can't have it.
+        Awaiting gives the note time to be written, and never waits for the client: a client that reads too slowly
+        gets only the newest progress, and loses log messages. A piece of a result is never dropped: awaiting waits
+        until there is room for the next one. It is `NOTHING` if its client can't have pieces.
         """
         ...
 
 
-Dispatch = Callable[[Call, Outlet], Awaitable[Outcome]]
-"""Answers a call, or says what it needs."""
+Dispatch = Callable[[Call, Outlet], Awaitable[Outcome]]  # answers a call, or says what it needs

@@ -10,20 +10,19 @@ from urllib.parse import unquote, unquote_to_bytes, urlsplit
 from pydantic import AfterValidator, BeforeValidator, WithJsonSchema
 from pydantic_core import PydanticSerializationError, from_json, to_json
 
+from ..errors import SetupError
 from ..well_formed import well_formed
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:(?=.)", re.DOTALL)
 _WEB = ("http:", "https:")
 _NO_HOST = re.compile(r"[%<>^|\"`{}]")
-"""What no host may have (URL Standard, forbidden host code points): clients fail to read it, or go elsewhere."""
+"""No host may have them (URL Standard, forbidden host code points): clients fail to read it, or go elsewhere."""
 _SCRIPTS = ("javascript:", "vbscript:")
 
 
 def fault_of_page(url: str) -> str:
-    """Return what is wrong with the address of a web page, as the end of a sentence; empty if nothing is.
-
-    The sentence never has the address, which may hold a token.
-    """
+    """Return what is wrong with the address of a web page, as the end of a sentence; empty if nothing is."""
+    # The sentence never has the address, which may hold a token.
     if not url.lower().startswith(_WEB):
         return "must be absolute, with http: or https:, such as https://example.com/page"
     if not (url.isascii() and url.isprintable()) or " " in url or "\\" in url:
@@ -54,10 +53,8 @@ def fault_of_icon(src: str) -> str:
 
 
 def fault_of_uri(uri: str) -> str:
-    """Return what is wrong with the URI of a resource, as `fault_of_page` does (Resources, Common URI Schemes).
-
-    Letters that are not ASCII, and spaces, are allowed except on the web: clients percent-encode them.
-    """
+    """Return what is wrong with the URI of a resource, as `fault_of_page` does (Resources, Common URI Schemes)."""
+    # Letters that are not ASCII, and spaces, are allowed except on the web: clients percent-encode them.
     scheme = _SCHEME.match(uri)
     if scheme is None:
         return "is not a URI: it has no scheme, such as file: or docs:, or nothing after it"
@@ -158,14 +155,37 @@ def meta_problem(meta: Mapping[Any, Any]) -> str:
         # Earlier versions of the protocol reserve the first label, too, where others follow it.
         if _RESERVED_LABELS.intersection(labels[:2] if len(labels) > 1 else ()) or key == "progressToken":
             return f"the key {key!r} of _meta is reserved for the protocol; use a prefix of your own: 'com.example/'"
+    problem = json_problem(meta)
+    return f"_meta {problem}" if problem else ""
+
+
+def json_problem(value: Mapping[Any, Any]) -> str:
+    """Return why JSON can't hold what an author gave; empty if it can."""
     try:
-        from_json(to_json(meta, by_alias=True), allow_inf_nan=False)
+        from_json(to_json(value, by_alias=True), allow_inf_nan=False)
     except PydanticSerializationError as error:
         if "surrogates" not in str(error):  # these are mended when it is written
-            return "_meta can't be written as JSON"
+            return "can't be written as JSON"
     except ValueError:
-        return "_meta has NaN or an infinity, which JSON can't hold"
+        return "has NaN or an infinity, which JSON can't hold"
     return ""
+
+
+_LONGEST_ID = 128
+
+
+def check_extensions(extensions: Mapping[Any, Any]) -> None:
+    """Check the extensions that an author declares: ids and settings (Extensions, Identifiers). Raises `SetupError`."""
+    for id, settings in extensions.items():
+        found = _META_KEY.fullmatch(id) if isinstance(id, str) and len(id) <= _LONGEST_ID else None
+        if found is None or found[1] is None or id.endswith("/"):
+            raise SetupError(
+                f"extensions=: {id!r} can't be the id of an extension; it has a prefix, as in 'com.example/orders'"
+            )
+        if not isinstance(settings, Mapping):
+            raise SetupError(f"extensions=: the settings of {id!r} are a dictionary; for none, write {{}}")
+        if problem := json_problem(settings):
+            raise SetupError(f"extensions=: what {id!r} is set to {problem}")
 
 
 def _checked_meta(meta: dict[str, Any]) -> dict[str, Any]:

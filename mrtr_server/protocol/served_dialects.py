@@ -1,6 +1,6 @@
 """The dialects by name, those that a server speaks, and which of them a message is of."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from ..errors import SetupError
 from .dialect import Dialect, Surface, unclaimed
@@ -14,15 +14,14 @@ from .v2026_07_28 import ModernDialect
 DIALECTS: dict[str, type[Dialect]] = {
     dialect.name: dialect for dialect in (ModernDialect, HandshakeDialect, SepDraftDialect)
 }
-"""Every dialect that is served unless others are named, by its name. The first that claims a request, in this order,
-loads it."""
+"""Served unless others are named. The first that claims a request, in this order, loads it."""
 
 ENCODINGS = ("draft-bare-requests", "draft-additional-info", "draft-content", "draft-revision-1")
-"""The names of the other encodings of the drafts. Few want them, so they are loaded where one is served."""
+"""Other encodings of the drafts. Few want them, so they are loaded where one is served."""
 
 UNVERSIONED = frozenset({SepDraftDialect.name, *ENCODINGS})
-"""The names of those for clients that name no version, of which only one can be served. No ratified version of the
-protocol has them."""
+"""Dialects for clients that name no version. Only one can be served, and no ratified version of the protocol has
+them."""
 
 
 def load_encodings() -> "tuple[dict[str, type[Dialect]], Callable[[Dispatch], Dispatch]]":
@@ -34,10 +33,7 @@ def load_encodings() -> "tuple[dict[str, type[Dialect]], Callable[[Dispatch], Di
 
 
 def check_dialects(names: Sequence[str] | None) -> None:
-    """Check that dialects of these names can be served together; None stands for the usual ones.
-
-    Raises `SetupError`.
-    """
+    """Check that dialects of these names can be served together; None: the usual ones. Raises `SetupError`."""
     if names is None:
         return
     if not names or set(names) - DIALECTS.keys() - set(ENCODINGS):
@@ -50,11 +46,7 @@ def check_dialects(names: Sequence[str] | None) -> None:
 
 
 class ServedDialects:
-    """The dialects that a server speaks.
-
-    Without names, all but those that have to be named. A wrong name, or two for clients that name no version, raises
-    `SetupError`.
-    """
+    """The dialects that a server speaks: without names, `DIALECTS`. Raises `SetupError` as `check_dialects` does."""
 
     def __init__(
         self,
@@ -65,6 +57,7 @@ class ServedDialects:
         output_schema: Callable[[str], JSON | None],
         sessions: Sessions,
         single_use: Callable[[str], bool],
+        extensions: Mapping[str, JSON],
     ) -> None:
         check_dialects(names)
         if names is None:
@@ -78,15 +71,13 @@ class ServedDialects:
             self.around.append(follow)
         chosen = [dialect for name, dialect in known.items() if name in names]
         self.experiments = [dialect.name for dialect in chosen if dialect.name in UNVERSIONED]
-        """The names of those that no ratified version of the protocol has."""
-        self.ratified = [name for name in DIALECTS if name not in UNVERSIONED]
-        """The names of those that there are of ratified versions, served or not."""
+        """The served dialects of no ratified version of the protocol."""
+        self.ratified = [name for name in DIALECTS if name not in UNVERSIONED]  # of ratified versions, served or not
         advertised = [dialect.version for dialect in chosen if dialect.version]
-        surface = Surface(info, advertised, task_support, output_schema, sessions, takes_tasks, single_use)
-        self._versions = [each for dialect in chosen for each in dialect.versions]
+        surface = Surface(info, advertised, task_support, output_schema, sessions, takes_tasks, single_use, extensions)
+        self.versions = [each for dialect in chosen for each in dialect.versions]
         self._dialects: list[Dialect] = [dialect(surface) for dialect in chosen]
-        self.first = self._dialects[0]
-        """Writes the errors of messages that can't be read."""
+        self.first = self._dialects[0]  # writes the errors of messages that can't be read
         self.by_header = {each.header: each for each in self._dialects if each.header}
         """Those that a header is enough for; see `Dialect.header`."""
         handshake = [each for each in self._dialects if isinstance(each, HandshakeDialect)]
@@ -97,4 +88,4 @@ class ServedDialects:
         for dialect in self._dialects:
             if dialect.claims(envelope):
                 return dialect
-        raise unclaimed(envelope, self._versions)
+        raise unclaimed(envelope, self.versions)

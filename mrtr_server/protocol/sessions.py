@@ -16,14 +16,10 @@ from ..errors import InvalidRequestState
 from .ask_kinds import ASKABLE
 from .callers import ClientInfo, Principal
 
-_LONGEST_ID = 1_500
-"""Characters of a session id; nginx takes 4 KB of response headers."""
-
-_LONGEST_NAME = 128
-"""Characters that are remembered of the client's name, and of its version."""
-
-_REMEMBERED = 4_096
-"""How many opened ids are kept, so that the requests of a busy session need not open theirs."""
+_LONGEST_ID = 1_500  # characters of a session id; nginx takes 4 KB of response headers
+_LONGEST_NAME = 128  # characters that are remembered of the client's name, and of its version
+_LONGEST_EXTENSIONS = 192  # characters that are remembered of the extensions that it declares, as JSON
+_REMEMBERED = 4_096  # opened ids, so that the requests of a busy session need not open theirs
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +34,7 @@ class Session:
     _dumped: list[bytes] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def of(self, version: str, client: ClientInfo) -> "Session":
-        """Return the session as one of its requests has it, which may name a version or describe its client itself."""
+        """Return the session as a request has it, which may name a version or describe its client itself."""
         if version == self.version and client is self.client:
             return self
         return Session(version, client, self.issued, self.key)
@@ -57,15 +53,12 @@ class Session:
         return cls(version, ClientInfo(*client), issued, key)
 
 
-NO_SESSION = Session(client=ClientInfo())
-"""The session of a request that names none: its client has declared nothing, unless the request does."""
-
-UNOPENED = Session()
-"""The session of an id that does not open. Its client has declared what it can do, and nobody knows what."""
+NO_SESSION = Session(client=ClientInfo())  # its client has declared nothing, unless the request does
+UNOPENED = Session()  # its client has declared what it can do, and nobody knows what
 
 
 def owner_of(principal: Principal | None) -> str:
-    """Return a digest of on whose behalf a request comes; empty without authentication."""
+    """Return a digest of a principal; empty without authentication."""
     return "" if principal is None else digest([principal.issuer, principal.subject, principal.client_id])
 
 
@@ -82,19 +75,16 @@ class OwnerPlaces:
 
 
 class Sessions:
-    """Makes session ids, and unseals them.
+    """Makes session ids, and unseals them: the first key seals, every key opens."""
 
-    An id grants nothing and never expires. One that does not open tells no more than that its client has begun.
-
-    The first key seals, every key opens.
-    """
+    # An id grants nothing and never expires. One that does not open tells no more than that its client has begun.
 
     def __init__(self, ring: KeyRing, audience: str, clock: Callable[[], float] = time.time) -> None:
         self._codec = PlaceCodec(ring, "live session")
         self._places = OwnerPlaces(audience)
         self._clock = clock
         self._opened: OrderedDict[tuple[bytes, Principal | None], Session | bytes] = OrderedDict()
-        """The sessions of opened ids; of one that nobody has named yet, what was sealed."""
+        """The sessions of opened ids; the sealed payload of one that nobody has named yet."""
 
     def seal(self, version: str, client: ClientInfo, principal: Principal | None) -> bytes:
         """Return the id of a new session."""
@@ -135,14 +125,28 @@ class Sessions:
 def remembered(client: ClientInfo) -> ClientInfo:
     """Return what is kept of how a client describes itself: its known capabilities, its name and its version."""
     info = {"name": client.name[:_LONGEST_NAME], "version": client.version[:_LONGEST_NAME]}
-    return ClientInfo(info, _known_capabilities(client.capabilities or {}))
+    declared = client.capabilities or {}
+    known, extensions = _known_capabilities(declared), _known_extensions(declared.get("extensions"))
+    return ClientInfo(info, {**known, "extensions": extensions} if extensions else known)
 
 
 def _known_capabilities(declared: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the capabilities that are known, without what clients add to them."""
     known: dict[str, Any] = {}
     for name, parts in ASKABLE.items():
         found = declared.get(name)
         if isinstance(found, dict):
             known[name] = {part: {} for part in parts if found.get(part) is not None} if found else {}
+    return known
+
+
+def _known_extensions(declared: Any) -> dict[str, Any]:
+    """Return the extensions that a client declares, the protocol's first, as far as there is room for them."""
+    known: dict[str, Any] = {}
+    left = _LONGEST_EXTENSIONS
+    objects = declared.items() if isinstance(declared, dict) else ()
+    for id, settings in sorted(objects, key=lambda item: not item[0].startswith("io.modelcontextprotocol/")):
+        if isinstance(settings, dict) and len(id) < left:
+            size = len(to_json({id: settings}, inf_nan_mode="constants"))
+            known[id] = settings if size <= left else {}
+            left -= size if size <= left else len(id) + len('{"":{}}')
     return known

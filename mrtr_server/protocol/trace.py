@@ -7,11 +7,10 @@ from typing import Literal, Protocol
 Event = Literal["ran", "replayed", "rolled_back"]
 """A step ran, or an earlier round had run it; a dependency was left by `FlowContinues`."""
 
-Hear = Callable[[Event, str], object]
-"""Receives an event as it happens, with the name of the step or of the dependency."""
+Hear = Callable[[Event, str], object]  # receives an event as it happens, with the name of the step or of the dependency
 
 HEARD = "mrtr_server.heard"
-"""The key of an ASGI scope under which whoever calls the application puts a `Hear`, for the rounds of that request."""
+"""In an ASGI scope, a `Hear` of whoever calls the application, for the rounds of that request."""
 
 End = Literal["completed", "asked", "handed_over", "task", "listening", "declined", "tool_error", "error", "cancelled"]
 """How a round, or a request without rounds, ended. All that is shown of an end is looked up by this word."""
@@ -27,41 +26,27 @@ class Remembered(Protocol):
 
 
 class Trace:
-    """What comes to be known of one round, or of a request without rounds. The flow fills it in.
-
-    It holds no answer, no argument and no state, but for the journal.
-    """
+    """What comes to be known of a round, or of a request without rounds; no answer or argument but in the journal."""
 
     # Defaults of the class, so that to make one costs next to nothing.
     heard: Hear | None = None
     _events: list[tuple[Event, str]] | None = None
     trace_parent: Callable[[], str] = str
-    """Returns the span that it is traced in, for the rounds that follow; an empty text (`str()`) if it is not."""
-    is_traced = False
-    """Whether that span is recorded, so that it is worth knowing more."""
-    first = ""
-    """Where the first round of its flow was traced."""
+    """Returns the span that it is traced in, for later rounds; an empty text (`str()`) if it is not."""
+    is_traced = False  # whether that span is recorded, so that it is worth knowing more
+    first = ""  # where the first round of its flow was traced
     journal: Remembered | None = None
-    rounds = 0
-    """How many rounds of its flow had ended before it."""
-    asked: Mapping[str, str] = MappingProxyType({})
-    """The digests of the questions that it may answer, by key."""
-    declined = False
-    """Whether the person said no to what it could not do without."""
-    reference = ""
-    """Names what went wrong in the log; its client has it, too."""
-    task = ""
-    """What the log calls the task that it makes or is about, if there is such a task for its caller."""
-    task_flow = ""
-    """The flow of the task that it is about, where it is traced."""
-    is_whole = False
-    """Whether no piece of its result may go out before all of it, since a hook may change that."""
-    tool = ""
-    """The tool that this is a call of."""
-    end: End = "completed"
-    """How it ended, as the watcher sees it that looks when it has ended."""
-    seconds = 0.0
-    """How long it took."""
+    rounds = 0  # how many rounds of its flow had ended before this one
+    asked: Mapping[str, str] = MappingProxyType({})  # digests of the questions that it may answer, by key
+    answered: dict[str, str] | None = None  # the texts of the questions whose answers it has read, by key
+    declined = False  # the person said no to what it could not do without
+    reference = ""  # names what went wrong in the log; its client has it, too
+    task = ""  # the log's name of the task that it makes or is about, if there is such a task for its caller
+    task_flow = ""  # the flow of the task that it is about, where it is traced
+    is_whole = False  # no piece of its result may go out before all of it, since a hook may change that
+    tool = ""  # the tool that this is a call of
+    end: End = "completed"  # how it ended, for a watcher that looks when it has ended
+    seconds = 0.0  # how long it took
 
     def again(self) -> "Trace":
         """Return the trace of another round of the same request."""
@@ -78,6 +63,12 @@ class Trace:
         """Note that a flow continues, before the answers are taken."""
         self.journal = journal
         self.rounds, self.first, self.asked = journal.rounds, journal.origin, dict(journal.asked)
+
+    def note_answered(self, key: str, text: str) -> None:
+        """Note that the answer to a question is read. It is an answer to this very text, which the person has read."""
+        if self.answered is None:
+            self.answered = {}
+        self.answered[key] = text
 
     def note(self, event: Event, name: str) -> None:
         """Note what has just happened in the round."""
@@ -99,3 +90,4 @@ class Trace:
     def let_go(self) -> None:
         """Hold nothing large, since the round has ended and its call stays open."""
         self.journal = None
+        self.answered = None

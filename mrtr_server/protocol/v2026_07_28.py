@@ -5,51 +5,12 @@ from typing import Any
 
 from pydantic_core import to_json
 
-from ..errors import HeaderMismatch, InvalidParams, InvalidRequest, MissingCapability, UnknownMethod, UnsupportedVersion
+from ..errors import HeaderMismatch, InvalidParams, InvalidRequest, UnknownMethod, UnsupportedVersion
+from . import dialect, messages
 from .callers import ClientInfo, Sender
-from .dialect import (
-    CAPABILITIES_FIELD,
-    CLIENT_FIELD,
-    METHODS,
-    VERSION_FIELD,
-    WITH_ARGUMENTS,
-    Dialect,
-    ListenWriter,
-    Surface,
-    milliseconds,
-    names_version,
-    needs_input,
-    notification,
-    read_answers,
-    read_arguments,
-    read_progress_token,
-    read_target,
-    requests,
-    result,
-    result_of_tool,
-    timestamp,
-)
 from .envelope import NO_METHOD, VERSION_HEADER, Envelope, check_headers
 from .handshake_versions import HEADERS as HANDSHAKE_HEADERS
-from .messages import (
-    ASKING_METHODS,
-    JSON,
-    LOG_LEVELS,
-    NEEDS_TASKS,
-    TASKS,
-    Acknowledged,
-    Call,
-    Change,
-    Complete,
-    Discovery,
-    Outcome,
-    Subscription,
-    Task,
-    TaskCreated,
-    TaskOffer,
-    TaskStatusResult,
-    Unfinished,
-)
+from .messages import JSON, Call
 
 VERSION = "2026-07-28"
 _VERSION_VALUE = VERSION.encode()
@@ -58,12 +19,11 @@ _LOG_LEVEL = _PREFIX + "logLevel"
 _SERVER = _PREFIX + "serverInfo"
 _SUBSCRIPTION = _PREFIX + "subscriptionId"
 _NOBODY: JSON = {}
-_OFFER = TaskOffer()
-_TASK_METHODS = frozenset({"tasks/get", "tasks/update", "tasks/cancel"})
-_METHODS = METHODS | _TASK_METHODS | {"server/discover", "subscriptions/listen"}
+_OFFER = messages.TaskOffer()
+_METHODS = dialect.METHODS | {"server/discover", "subscriptions/listen"}
 
 
-class ModernDialect(Dialect):
+class ModernDialect(dialect.Dialect):
     """The dialect of 2026-07-28."""
 
     name = VERSION
@@ -71,64 +31,62 @@ class ModernDialect(Dialect):
     versions = (VERSION,)
     header = _VERSION_VALUE
 
-    def __init__(self, surface: Surface) -> None:
+    def __init__(self, surface: dialect.Surface) -> None:
         super().__init__(surface)
         self._meta = {_SERVER: surface.info}
-        self._end = b',"_meta":' + to_json(self._meta) + b"}}"
-        """How nearly every response ends; encoded once."""
+        self._end = b',"_meta":' + to_json(self._meta) + b"}}"  # nearly every response ends so; encoded once
 
     def claims(self, envelope: Envelope) -> bool:
         """Return whether `_meta` has a version, or a header names one without a handshake (Versioning)."""
         header = envelope.headers.get(VERSION_HEADER)
         if header is not None and header.strip(b" \t") not in HANDSHAKE_HEADERS:
             return True
-        if not names_version(envelope):
+        if not dialect.names_version(envelope):
             return False
         # A client that began with a handshake may describe itself in each call, and name its version in both places.
-        named: object = envelope.params["_meta"][VERSION_FIELD]
+        named: object = envelope.params["_meta"][dialect.VERSION_FIELD]
         return header is None or named != header.strip(b" \t").decode("latin-1")
 
     def load_call(self, envelope: Envelope, sender: Sender) -> Call:
         """Check a request in the order that the specification implies: header, `_meta`, both, version, the rest."""
         method, params, headers = envelope.method, envelope.params, envelope.headers
         meta: Any = params.get("_meta")
-        is_usual = method and type(meta) is dict and meta.get(VERSION_FIELD) == VERSION
+        is_usual = method and type(meta) is dict and meta.get(dialect.VERSION_FIELD) == VERSION
         if (
             not is_usual
             or headers.get(VERSION_HEADER) != _VERSION_VALUE
-            or type(meta.get(CAPABILITIES_FIELD)) is not dict
+            or type(meta.get(dialect.CAPABILITIES_FIELD)) is not dict
         ):
             meta = self._check_version(method, params, headers, envelope)
-        capabilities = meta[CAPABILITIES_FIELD]
+        capabilities = meta[dialect.CAPABILITIES_FIELD]
         check_headers(envelope, required=envelope.has_headers)
-        if method not in _METHODS:
+        if method not in _METHODS and method not in self.surface.extensions:
             raise UnknownMethod(method)
-        info = meta.get(CLIENT_FIELD, _NOBODY)
+        info = meta.get(dialect.CLIENT_FIELD, _NOBODY)
         level = meta.get(_LOG_LEVEL)
         if not isinstance(info, dict):
-            raise InvalidParams(f"params._meta.{CLIENT_FIELD} must be an object")
-        if level is not None and level not in LOG_LEVELS:
-            raise InvalidParams(f"params._meta.{_LOG_LEVEL} must be one of {', '.join(LOG_LEVELS)}")
+            raise InvalidParams(f"params._meta.{dialect.CLIENT_FIELD} must be an object")
+        if level is not None and level not in messages.LOG_LEVELS:
+            raise InvalidParams(f"params._meta.{_LOG_LEVEL} must be one of {', '.join(messages.LOG_LEVELS)}")
         offer = _offer_in(capabilities["extensions"]) if "extensions" in capabilities else None
         answers = None
-        if "inputResponses" in params and method in ASKING_METHODS:
-            answers = read_answers(params["inputResponses"])
-        elif method in _TASK_METHODS:
-            if offer is None:
-                raise MissingCapability(NEEDS_TASKS)
+        if "inputResponses" in params and method in messages.ASKING_METHODS:
+            answers = dialect.read_answers(params["inputResponses"])
+        elif method not in _METHODS:
+            dialect.check_declared(capabilities, self.surface.extensions[method])
             if method == "tasks/update":
-                answers = read_answers(params.get("inputResponses"))
+                answers = dialect.read_answers(params.get("inputResponses"))
         return Call(
             method,
             params,
-            read_target(method, params),
-            read_arguments(params) if method in WITH_ARGUMENTS else {},
+            dialect.read_target(method, params),
+            dialect.read_arguments(params) if method in dialect.WITH_ARGUMENTS else {},
             answers,
             params.get("requestState"),
             ClientInfo(info, capabilities),
             sender.principal,
             sender.user,
-            read_progress_token(meta) if "progressToken" in meta else None,
+            dialect.read_progress_token(meta) if "progressToken" in meta else None,
             level,
             envelope.id if envelope.id is not None else 0,
             headers,
@@ -150,12 +108,14 @@ class ModernDialect(Dialect):
             raise HeaderMismatch("Header mismatch: MCP-Protocol-Version is missing")
         meta = params.get("_meta")
         if not isinstance(meta, dict):
-            raise InvalidParams(f"params._meta must be an object with {VERSION_FIELD} and {CAPABILITIES_FIELD}")
-        version = meta.get(VERSION_FIELD)
+            raise InvalidParams(
+                f"params._meta must be an object with {dialect.VERSION_FIELD} and {dialect.CAPABILITIES_FIELD}"
+            )
+        version = meta.get(dialect.VERSION_FIELD)
         if not isinstance(version, str):
-            raise InvalidParams(f"params._meta must have {VERSION_FIELD}, a string")
-        if not isinstance(meta.get(CAPABILITIES_FIELD), dict):
-            raise InvalidParams(f"params._meta must have {CAPABILITIES_FIELD}, an object")
+            raise InvalidParams(f"params._meta must have {dialect.VERSION_FIELD}, a string")
+        if not isinstance(meta.get(dialect.CAPABILITIES_FIELD), dict):
+            raise InvalidParams(f"params._meta must have {dialect.CAPABILITIES_FIELD}, an object")
         if version == VERSION and header == _VERSION_VALUE:
             return meta
         if header is not None and header.strip(b" \t") != version.encode():
@@ -164,48 +124,48 @@ class ModernDialect(Dialect):
             raise UnsupportedVersion(version, self.surface.versions)
         return meta
 
-    def dump_outcome(self, call: Call, outcome: Outcome) -> bytes:
+    def dump_outcome(self, call: Call, outcome: messages.Outcome) -> bytes:
         """Return the response that carries an outcome (Overview, Responses)."""
-        if isinstance(outcome, Complete):
+        if isinstance(outcome, messages.Complete):
             if outcome.ttl is None and "content" in outcome.body and "_meta" not in outcome.body:
-                return result_of_tool(call, outcome.body, b'"resultType":"complete",', self._end)
+                return dialect.result_of_tool(call, outcome.body, b'"resultType":"complete",', self._end)
             body: JSON = {"resultType": "complete", **outcome.body}
             if outcome.ttl is not None:
                 body["ttlMs"] = int(outcome.ttl * 1000)
                 body["cacheScope"] = outcome.scope
-        elif isinstance(outcome, Unfinished):
-            return needs_input(call, outcome, b'"resultType":"input_required",', self._end)
-        elif isinstance(outcome, Discovery):
+        elif isinstance(outcome, messages.Unfinished):
+            return dialect.needs_input(call, outcome, b'"resultType":"input_required",', self._end)
+        elif isinstance(outcome, messages.Discovery):
             body = self._discovery(outcome)
-        elif isinstance(outcome, TaskStatusResult):
+        elif isinstance(outcome, messages.TaskStatusResult):
             body = {"resultType": "complete", **self._detailed(outcome.task)}
-        elif isinstance(outcome, TaskCreated):
+        elif isinstance(outcome, messages.TaskCreated):
             body = {"resultType": "task", **_task(outcome.task)}
-        elif isinstance(outcome, Acknowledged):
+        elif isinstance(outcome, messages.Acknowledged):
             body = {"resultType": "complete"}
         else:
             raise TypeError(f"{type(outcome).__name__} is not a result of this version")
         if "_meta" in body:
             body["_meta"] = {**body["_meta"], **self._meta}
-            return result(call, body)
-        return result(call, body)[:-2] + self._end
+            return dialect.result(call, body)
+        return dialect.result(call, body)[:-2] + self._end
 
-    def listening(self, call: Call, subscription: Subscription) -> ListenWriter:
+    def listening(self, call: Call, subscription: messages.Subscription) -> dialect.ListenWriter:
         """Return the writer for the messages of an open subscription (Subscriptions)."""
         return _ListenWriter(call, subscription, self._meta, self._detailed)
 
-    def _detailed(self, task: Task) -> JSON:
+    def _detailed(self, task: messages.Task) -> JSON:
         """Return a task with what it asks, or what it came to."""
         body = _task(task)
         if task.status == "input_required":
-            body["inputRequests"] = requests(task.questions)
-        elif isinstance(task.outcome, Complete):  # just as the call itself would have returned it
+            body["inputRequests"] = dialect.requests(task.questions)
+        elif isinstance(task.outcome, messages.Complete):  # just as the call itself would have returned it
             body["result"] = {"resultType": "complete", **task.outcome.body}
         elif task.outcome is not None:
             body["error"] = self.dump_error(task.outcome)[1]
         return body
 
-    def _discovery(self, discovery: Discovery) -> JSON:
+    def _discovery(self, discovery: messages.Discovery) -> JSON:
         body: JSON = {
             "resultType": "complete",
             "supportedVersions": self.surface.versions,
@@ -218,29 +178,21 @@ class ModernDialect(Dialect):
         return body
 
 
-def _offer_in(extensions: Any) -> TaskOffer | None:
+def _offer_in(extensions: Any) -> messages.TaskOffer | None:
     """Return the offer to take a task, if a client declares that extension (Tasks, Extension Identifier)."""
-    return _OFFER if isinstance(extensions, dict) and isinstance(extensions.get(TASKS), dict) else None
+    return _OFFER if isinstance(extensions, dict) and isinstance(extensions.get(messages.TASKS), dict) else None
 
 
-def _task(task: Task) -> JSON:
-    body: JSON = {
-        "taskId": task.id,
-        "status": task.status,
-        "createdAt": timestamp(task.created),
-        "lastUpdatedAt": timestamp(task.updated),
-        "ttlMs": milliseconds(task.ttl),
-        "pollIntervalMs": milliseconds(task.poll),
-    }
-    if task.message:
-        body["statusMessage"] = task.message
-    return body
+def _task(task: messages.Task) -> JSON:
+    return dialect.written_task(task, task.status, task.message, ttl="ttlMs", poll="pollIntervalMs")
 
 
-class _ListenWriter(ListenWriter):
+class _ListenWriter(dialect.ListenWriter):
     """Writes a subscription's messages; each carries the id of the request that opened it (Subscriptions)."""
 
-    def __init__(self, call: Call, subscription: Subscription, meta: JSON, detailed: Callable[[Task], JSON]) -> None:
+    def __init__(
+        self, call: Call, subscription: messages.Subscription, meta: JSON, detailed: Callable[[messages.Task], JSON]
+    ) -> None:
         self._call = call
         self._subscription = subscription
         self._server = meta
@@ -255,14 +207,14 @@ class _ListenWriter(ListenWriter):
             if kind in kinds:
                 agreed[field] = sorted(change.uri for change in wanted if change.kind == kind)
         params: JSON = {"_meta": self._meta, "notifications": agreed}
-        return notification("notifications/subscriptions/acknowledged", params)
+        return dialect.notification("notifications/subscriptions/acknowledged", params)
 
-    def changed(self, change: Change) -> bytes:
+    def changed(self, change: messages.Change) -> bytes:
         if change.task is not None:
-            return notification("notifications/tasks", {"_meta": self._meta, **self._detailed(change.task)})
+            return dialect.notification("notifications/tasks", {"_meta": self._meta, **self._detailed(change.task)})
         if change.kind == "resource":
-            return notification("notifications/resources/updated", {"_meta": self._meta, "uri": change.uri})
-        return notification(f"notifications/{change.kind}/list_changed", {"_meta": self._meta})
+            return dialect.notification("notifications/resources/updated", {"_meta": self._meta, "uri": change.uri})
+        return dialect.notification(f"notifications/{change.kind}/list_changed", {"_meta": self._meta})
 
     def closed(self) -> bytes:
-        return result(self._call, {"resultType": "complete", "_meta": {**self._server, **self._meta}})
+        return dialect.result(self._call, {"resultType": "complete", "_meta": {**self._server, **self._meta}})

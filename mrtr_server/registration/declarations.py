@@ -111,11 +111,7 @@ def _is_mark(value: Any) -> bool:
 
 
 def bind_ask(declaration: Declaration, mark: Ask[Any]) -> tuple[Ask[Any], Callable[[JSON], Any], str]:
-    """Check that an ask fits the type of its parameter, and bind it to that.
-
-    It returns the ask, the reader that makes the parameter's value from an answer, and the ask's default key. Raises
-    `SetupError`.
-    """
+    """Return an ask that fits its parameter, the reader of its value, and a default key. Raises `SetupError`."""
     where, wanted, otherwise = declaration.where, declaration.type, declaration.otherwise
     ask, default_key, may_be_declined = mark, declaration.name, mark.may_be_declined
     if isinstance(mark, Elicit):  # any type may be that of a form
@@ -151,7 +147,7 @@ def _bind_form(where: str, wanted: Any, mark: Elicit[Any]) -> Elicit[Any]:
             "the model out of Elicit(...)"
         )
     try:
-        return Elicit(cast(Any, mark.message), wanted, key=mark.key)
+        return Elicit(cast(Any, mark.message), wanted, key=mark.key, ui=mark.ui, through_model=mark.through_model)
     except SetupError as error:
         raise SetupError(f"{where}: {error}") from error
 
@@ -177,10 +173,7 @@ def text_parameters(function: Callable[..., Any], what: str) -> Mapping[str, Par
 
 
 def refuse_braces(where: str, text: Any, known: list[str]) -> None:
-    """Refuse a text that looks like an f-string without its f: a person would read the braces.
-
-    `known` has the names that could have been meant. Raises `SetupError`.
-    """
+    """Refuse a text that looks like an f-string without its f, by the `known` names: a person would read the braces."""
     if not isinstance(text, str):  # a conversation
         for message in text:
             refuse_braces(where, message["content"].get("text", "") if "text" in message["content"] else "", known)

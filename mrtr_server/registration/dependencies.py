@@ -1,15 +1,7 @@
 """What a handler declares, as a plan: each ask and each dependency once, after those that it needs."""
 
-from collections.abc import (
-    AsyncGenerator,
-    AsyncIterable,
-    AsyncIterator,
-    Callable,
-    Generator,
-    Iterable,
-    Iterator,
-    Mapping,
-)
+from collections import abc
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from inspect import Parameter, isclass, iscoroutinefunction
@@ -25,20 +17,13 @@ from ..flow.handler import Declared, DeclaredAsk, Dependency, Lasting, Node, Sou
 from ..flow.home import Home, identity
 from ..flow.journal import UNSET
 from ..schema.type_parts import union_members
+from . import signatures
 from .declarations import Declaration, Depends, as_written, bind_ask, read_declaration, refuse_braces, text_parameters
-from .signatures import (
-    BY_NAME,
-    Signature,
-    is_request,
-    own_type,
-    read_signature,
-    refuse_foreign_types,
-    refuse_unannotated,
-)
+from .signatures import Signature
 
-_YIELDING = (Iterator, Iterable, Generator, AsyncIterator, AsyncIterable, AsyncGenerator)
+_YIELDING = (abc.Iterator, abc.Iterable, abc.Generator, abc.AsyncIterator, abc.AsyncIterable, abc.AsyncGenerator)
 _PROMOTED = {(int, float), (int, complex), (float, complex), (bytearray, bytes), (memoryview, bytes)}
-"""What type checkers take one for the other (PEP 484)."""
+"""Type checkers take one for the other (PEP 484)."""
 _NONE: Mapping[Any, Callable[..., Any]] = MappingProxyType({})
 
 
@@ -51,11 +36,9 @@ def compile_declared(
     home: Home | None = None,
     overrides: Mapping[Any, Callable[..., Any]] = _NONE,
 ) -> Declared | None:
-    """Compile what a handler declares.
-
-    Return None if there is nothing to fill. `confirm` is what the person must have agreed to before the function runs;
-    `overrides` has what takes the place of dependencies, by the identity of their functions. Raises `SetupError`.
-    """
+    """Compile what a handler declares; None if there is nothing to fill. Raises `SetupError`."""
+    # `confirm` is what the person must have agreed to before the function runs; `overrides` replace dependencies, by
+    # the identity of their functions.
     if not declarations and confirm is None:
         return None
     plan = _Plan(handler, _Scope({**dict.fromkeys(arguments), **declarations}), namespace, home, overrides)
@@ -78,7 +61,7 @@ def compile_declared(
     rest = next((name for name in plan.wanted if arguments[name].kind is Parameter.VAR_KEYWORD), None)
     keys = frozenset(asked.key for asked in asks)
     again = partial(compile_declared, handler, declarations, arguments, namespace, confirm, home)
-    return Declared(tuple(plan.nodes), parameters, defaults, rest, keys, confirmation is not None, again)
+    return Declared(tuple(plan.nodes), parameters, defaults, rest, keys, again)
 
 
 @dataclass(slots=True)
@@ -183,11 +166,11 @@ class _Plan:
 
     def _dependency(self, declaration: Declaration, mark: Depends, function: Callable[..., Any]) -> Node:
         where = f"{declaration.where}: {as_written(function)}()"
-        signature = read_signature(function, where, self.namespace, may_yield=True)
+        signature = signatures.read_signature(function, where, self.namespace, may_yield=True)
         if function is mark.function:  # what takes its place in a test may be anything
             _check_type(declaration, signature.returns if not isclass(function) else function)
         own, plain, ours = self._read(where, signature)
-        refuse_foreign_types(where, plain.values())
+        signatures.refuse_foreign_types(where, plain.values())
         sources: dict[str, str | Node] = {}
         scope = _Scope(own, self.scope)
         for name in signature.parameters:  # what it needs is there in its own order
@@ -216,18 +199,18 @@ class _Plan:
             if (declared := read_declaration(where, parameter)) is not None:
                 own[name] = declared
                 continue
-            kind, _ = own_type(parameter.annotation)
-            if kind is None and is_request(parameter.annotation):
+            kind, _ = signatures.own_type(parameter.annotation)
+            if kind is None and signatures.is_request(parameter.annotation):
                 kind = "request"
             if kind is None:
                 if self.scope.find(name) is None:
-                    refuse_unannotated(where, parameter)
+                    signatures.refuse_unannotated(where, parameter)
                 plain[name] = parameter
             elif kind not in ("context", "request"):
                 raise SetupError(
                     f"{where} takes the {kind}, which only a handler can take; declare an ask here instead"
                 )
-            elif kind in ours or parameter.kind not in BY_NAME:
+            elif kind in ours or parameter.kind not in signatures.BY_NAME:
                 raise SetupError(
                     f"{where}: parameter {name!r} can't take the {kind}; write one parameter for it, without *, ** or /"
                 )
@@ -239,7 +222,7 @@ class _Plan:
         """Return where a function's parameters come from; what has a default may come from nowhere."""
         sources: dict[str, str | Node] = {}
         for name, parameter in parameters.items():
-            if parameter.kind not in BY_NAME:
+            if parameter.kind not in signatures.BY_NAME:
                 raise SetupError(
                     f"{where} takes {str(parameter)!r}, but its parameters are filled by name; name each of them"
                 )
@@ -258,12 +241,8 @@ class _Plan:
 
 
 def _check_type(declaration: Declaration, returns: Any) -> None:
-    """Check that what a dependency returns may be what its parameter is annotated with, as far as classes show it.
-
-    Type checkers can't: they see the annotation, and not what `Depends` names.
-
-    Raises `SetupError`.
-    """
+    """Refuse a dependency whose result can't be of its parameter's type, as far as classes show it."""
+    # Type checkers can't: they see the annotation, and not what `Depends` names.
     if get_origin(returns) in _YIELDING:
         returns = get_args(returns)[0]
     wanted: Any = declaration.type
@@ -280,7 +259,7 @@ def _check_type(declaration: Declaration, returns: Any) -> None:
 
 
 def _is_plain(kind: Any) -> bool:
-    """Whether a type is a class, and no protocol or dictionary type, whose subclasses say nothing of it."""
+    """Return whether a type is a class, and no protocol or dictionary type, whose subclasses say nothing of it."""
     return (
         isclass(kind)
         and kind not in (Parameter.empty, NoneType, object, Any)

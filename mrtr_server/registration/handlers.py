@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import suppress
 from inspect import Parameter, getclosurevars, isclass, isfunction, unwrap
 from types import CodeType
-from typing import Any, Union, get_args
+from typing import Any, Literal, Union, get_args
 
 from pydantic import BaseModel
 
@@ -34,11 +34,8 @@ def compile_handler(
     home: Home | None = None,
     may_stream: bool = False,
 ) -> Handler:
-    """Read a function's signature.
-
-    `namespace` has the local names where the function was defined, for annotations that are strings. `answer_within` is
-    in seconds; None stands for the server's own limit. Raises `SetupError`.
-    """
+    """Read a function's signature. Raises `SetupError`."""
+    # `namespace` has the local names where the function was defined, for annotations that are strings.
     if isclass(function):
         raise SetupError(
             f"{name} is a class, and a call of it would make an object; mark its methods with @tool, @prompt or "
@@ -122,6 +119,24 @@ def asks(handler: Handler) -> bool:
     return any(calls(each, method) for each in _parts(handler) for method in ASKS)
 
 
+def asks_with(handler: Handler, option: Literal["ui", "through_model"]) -> bool:
+    """Check whether a handler asks with an option, as far as can be seen: what it declares, or its own code passes."""
+    nodes = () if handler.declared is None else handler.declared.nodes
+    if any(isinstance(node, DeclaredAsk) and getattr(node.ask, option) for node in nodes):
+        return True
+    functions = (_own_function(part.function) for part in _parts(handler) if part.context is not None)
+    return any(_passes(function.__code__, option) for function in functions if isfunction(function))
+
+
+def _passes(code: CodeType, name: str) -> bool:
+    """Return whether a function, or one within it, passes an argument by a name."""
+    constants = code.co_consts
+    return any(
+        (isinstance(each, tuple) and name in each) or (isinstance(each, CodeType) and _passes(each, name))
+        for each in constants
+    )
+
+
 def confirms_by_code(handler: Handler) -> bool:
     """Check whether the code of a handler and its dependencies asks for a confirmation, as far as can be seen."""
     return any(calls(each, "confirm") or Confirm in _values_in(each)[0] for each in _parts(handler))
@@ -145,16 +160,14 @@ def _values_in(part: Handler | Dependency) -> tuple[list[Any], Set[str]]:
 
 
 def calls(handler: Handler | Dependency, method: str) -> bool:
-    """Check whether a function's own code calls a method of its `Context`, as far as can be seen from its names."""
+    """Check whether a function's own code calls a method of its `Context`, as far as its names show."""
     code = getattr(_own_function(handler.function), "__code__", None)
     return code is not None and handler.context is not None and _takes(code, handler.context, method)
 
 
 def asked_fields(handler: Handler) -> Iterator[tuple[str, str, JSON]]:
-    """Return the fields of the forms that a handler and its dependencies ask for, as far as their code shows them.
-
-    Of each: its name with what it is of, its name, and its schema.
-    """
+    """Yield the fields of the forms of a handler and its dependencies, as far as their code shows them."""
+    # Of each: its name with what it is of, its name, and its schema.
     nodes = () if handler.declared is None else handler.declared.nodes
     for node in nodes:
         if isinstance(node, DeclaredAsk) and isinstance(node.ask, Elicit):

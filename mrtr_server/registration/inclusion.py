@@ -23,7 +23,6 @@ Listing = Literal["tools", "prompts", "resources", "resourceTemplates"]
 LISTINGS: tuple[Listing, ...] = ("tools", "prompts", "resources", "resourceTemplates")
 
 Record = Tool | Prompt | Resource
-"""What is listed."""
 
 _LONGEST_NAME = 128
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:(//)?")
@@ -68,10 +67,8 @@ class Inclusion:
         return f"{scheme[0]}{self.prefix}/{uri[scheme.end() :]}"
 
     def link(self, uri: str) -> str:
-        """Return a URI that a result or an entry names: with the prefix where the included application serves it.
-
-        One that has the prefix already stays, as one of `ctx.uri_for`.
-        """
+        """Return a URI that a result or an entry names: with the prefix where the included application serves it."""
+        # A URI that has the prefix already stays, as one of `ctx.uri_for`.
         if self.serves is None or self._uri_within(uri) != uri or not self.serves(uri):
             return uri
         return self.uri(uri)
@@ -125,7 +122,9 @@ class Inclusion:
             at = "uri" if record.template is None else "uriTemplate"
             uri = self.uri(record.entry[at])
             template = None if record.template is None else UriTemplate(uri)
-            entry = {**record.entry, at: uri, "name": self.name(record.entry["name"])}
+            # A skill keeps its name, which is the last part of its path.
+            name = record.entry["name"] if record.skill is not None else self.name(record.entry["name"])
+            entry = {**record.entry, at: uri, "name": name}
             return record._replace(handler=handler, template=template, entry=entry, authorize=hook)
         name = self.name(handler.name)
         if len(name) > _LONGEST_NAME:
@@ -152,7 +151,7 @@ def serves_any(uris: Collection[str]) -> Callable[[str], bool]:
 
 
 def compiled(record: Record) -> Record:
-    """Return a record with what takes the place of its dependencies now; what the outermost application says counts."""
+    """Return a record with its dependencies replaced as of now; what the outermost application says counts."""
     handler = record.handler
     if handler.declared is None or not any(home.overrides for home in handler.homes):
         return record
@@ -166,10 +165,7 @@ def compiled(record: Record) -> Record:
 
 
 def depends_on(handler: Handler, function: Callable[..., Any]) -> bool:
-    """Return whether a handler needs a function, or its application has it as `lifespan=`.
-
-    What was put into the place of others does not count.
-    """
+    """Return whether a handler needs a function, also as `lifespan=`; replacements do not count."""
     if any(home.lifespan is not None and home.lifespan == function for home in handler.homes):
         return True
     declared = None if handler.declared is None else handler.declared.compile_again({})

@@ -17,8 +17,6 @@ _MARK = "__mrtr_server__"
 
 
 class _Marks:
-    """Marks methods for `app.add(instance)`."""
-
     @overload
     def tool(self, function: F, /) -> F: ...
     @overload
@@ -81,10 +79,7 @@ def _function_of(method: Any) -> Any:
 
 
 def marked_methods(instance: object) -> Iterator[tuple[Callable[..., Any], Options]]:
-    """Return the methods of an object that are marked, in the order of their definition, with what they are.
-
-    Raises `SetupError`.
-    """
+    """Yield the marked methods of an object with their options, as they were defined. Raises `SetupError`."""
     kind = type(instance)
     if inspect.isclass(instance):
         raise SetupError(

@@ -1,7 +1,7 @@
 """What a server offers: computed from what is registered here, and in the applications that it includes."""
 
 from collections import ChainMap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import cached_property
 from itertools import count
@@ -10,14 +10,17 @@ from typing import Any, Literal, NamedTuple, cast, overload
 from ..flow.handler import TaskTerms
 from ..flow.home import Home
 from ..flow.url_asks import Callback
+from ..protocol.apps import visibility_of
 from ..protocol.messages import JSON, TaskSupport
 from ..schema.uri_templates import normal
+from .handlers import asks, asks_with
 from .inclusion import LISTINGS, Inclusion, Listing, Record, compiled
+from .pages import address_of
+from .questions import section_of
 from .records import Completer, Prompt, Resource
 from .tools import Tool
 
-moments = count(1)
-"""Numbers of changes, in their order."""
+moments = count(1)  # numbers of changes, in their order
 
 
 class Found(NamedTuple):
@@ -46,7 +49,7 @@ class Entry(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """What was done to an entry, and when: it was enabled or disabled, or removed from what an application includes."""
+    """An entry was enabled or disabled, or removed from what an application includes."""
 
     moment: int
     on: bool | None
@@ -59,6 +62,7 @@ class Part(NamedTuple):
     registry: "Offering"
     inclusion: Inclusion
     opening: Opening | None
+    extensions: Mapping[str, Any]  # what its application declares
 
     @property
     def openings(self) -> list[Opening]:
@@ -77,11 +81,14 @@ class _List:
     def __init__(self) -> None:
         self.keys: list[str] = []
         self._known: set[str] = set()
-        self.shown: list[str] = []
-        """The keys of what is enabled."""
+        self.shown: list[str] = []  # enabled
         self.tasks: dict[str, TaskTerms] = {}
-        self.has_tasks = self.is_guarded = False
-        """Whether anything has them, or a hook of its own, enabled or not."""
+        # Whether an entry has tasks, a hook of its own or a page, is for pages alone, asks (by a page, or through a
+        # model), or is a skill, enabled or not.
+        self.has_tasks = self.is_guarded = self.has_pages = self.hides_some = False
+        self.asks = self.asks_by_page = self.asks_through_model = False
+        self.has_skills = False
+        self.section = (0, "")  # of how many, and what a skill says of those of them that ask
 
     def add(self, key: str, entry: Entry) -> None:
         """Append an entry, unless it is there. Who reads the list meanwhile may see the entry or not."""
@@ -91,6 +98,13 @@ class _List:
         terms = entry.record.handler.task
         self.has_tasks |= terms is not None
         self.is_guarded |= entry.record.authorize is not None
+        self.asks = self.asks or asks(entry.record.handler) or bool(getattr(entry.record, "asks_in_page", False))
+        self.asks_by_page = self.asks_by_page or asks_with(entry.record.handler, "ui")
+        self.asks_through_model = self.asks_through_model or asks_with(entry.record.handler, "through_model")
+        self.has_skills |= getattr(entry.record, "skill", None) is not None
+        if "ui" in entry.record.entry.get("_meta", ()):
+            self.has_pages = True
+            self.hides_some |= "model" not in visibility_of(entry.record.entry)
         self.keys.append(key)
         if entry.on:
             self.shown.append(key)
@@ -101,7 +115,7 @@ class _List:
 
     @cached_property
     def by_normal(self) -> dict[str, str]:
-        """The URIs that are enabled, by what all equivalent ones are written as."""
+        """The enabled URIs, by what all equivalent ones are written as."""
         return {normal(uri): uri for uri in reversed(self.shown)}
 
 
@@ -109,8 +123,7 @@ class _View:
     """What is offered between two changes that are no additions. Each list is made when it is asked for."""
 
     def __init__(self) -> None:
-        self.found: dict[tuple[Listing, str], Record] = {}
-        """What was looked up and is enabled."""
+        self.found: dict[tuple[Listing, str], Record] = {}  # looked up, and enabled
         self.lists: dict[Listing, _List] = {}
 
 
@@ -131,6 +144,14 @@ class Offering:
         """The `lifespan=` of each application that it includes."""
         found = {each.home: each for part in reversed(self._parts) for each in reversed(part.openings)}
         return list(reversed(found.values()))
+
+    @property
+    def extensions(self) -> dict[str, JSON]:
+        """The settings of the extensions that the applications declare that it includes, by id."""
+        found: dict[str, JSON] = {}
+        for part in reversed(self._parts):
+            found |= {**part.registry.extensions, **part.extensions}
+        return found
 
     def homes(self) -> set[Home]:
         """Return the homes of this registry, and of those that it includes."""
@@ -169,7 +190,7 @@ class Offering:
             for within, entry in part.registry.entries_of(listing):
                 entries.append((part.inclusion.key(listing, within), part.take(listing, entry)))
         marked = ((key, self._marked(listing, key, entry)) for key, entry in entries)
-        return sorted(((key, entry) for key, entry in marked if entry is not None), key=_moment)
+        return sorted(((key, entry) for key, entry in marked if entry is not None), key=lambda listed: listed[1].moment)
 
     def _marked(self, listing: Listing, key: str, entry: Entry) -> Entry | None:
         """Return an entry after what was done to it here; None if it was removed. What is newer than that stays."""
@@ -184,9 +205,11 @@ class Offering:
         """Find what serves a URI, or an equivalent one; fixed URIs first, then templates in order."""
         fixed = self.find("resources", uri)
         if fixed is None and (equivalent := self._list("resources").by_normal.get(normal(uri))) is not None:
-            fixed = self.find("resources", equivalent)
+            uri, fixed = equivalent, self.find("resources", equivalent)
+        if fixed is None and (address := address_of(uri)) != uri:  # whatever the page was when a host read the list
+            uri, fixed = address, self.find("resources", address)
         if fixed is not None:
-            return Found(fixed, {}, fixed.entry["uri"])
+            return Found(fixed, {}, uri)
         for key in self._list("resourceTemplates").shown:
             found = self.find("resourceTemplates", key)
             if found is not None and found.template is not None and (match := found.template.match(uri)) is not None:
@@ -225,13 +248,54 @@ class Offering:
 
     @property
     def tasks(self) -> Mapping[str, TaskTerms]:
-        """How calls of tools become tasks, by the name of each tool that has some. It grows: iterate over a copy."""
+        """How calls become tasks, by the name of each tool that has some. It grows: iterate over a copy."""
         return self._list("tools").tasks
 
     @property
     def has_tasks(self) -> bool:
         """Whether calls of a tool become tasks, enabled or not."""
         return self._list("tools").has_tasks
+
+    @property
+    def has_pages(self) -> bool:
+        """Whether any tool has a page of an app, or any resource is one, enabled or not."""
+        return self._list("tools").has_pages or self._list("resources").has_pages
+
+    @property
+    def has_skills(self) -> bool:
+        """Whether any resource is a skill, enabled or not."""
+        return self._list("resources").has_skills
+
+    @property
+    def tools_ask(self) -> bool:
+        """Whether any tool asks, enabled or not, as far as that can be seen."""
+        return self._list("tools").asks
+
+    @property
+    def asking_section(self) -> str:
+        """What a skill says of the tools that ask and that nobody is kept from seeing; empty if there is none."""
+        tools = self._list("tools")
+        number = len(tools.shown)
+        if tools.section[0] != number:
+            hidden = {name for name, tool in self.tools.items() if tool.authorize is not None and tool.authorize.hides}
+            shown = {name: tool for name, tool in self.tools.items() if name not in hidden}
+            tools.section = (number, section_of(shown))
+        return tools.section[1]
+
+    @property
+    def asks_through_model(self) -> bool:
+        """Whether any tool lets a model ask, enabled or not, as far as that can be seen."""
+        return self._list("tools").asks_through_model
+
+    @property
+    def asks_by_page(self) -> bool:
+        """Whether any tool or prompt asks by a page, enabled or not, as far as that can be seen."""
+        return self._list("tools").asks_by_page or self._list("prompts").asks_by_page
+
+    @property
+    def hides_tools(self) -> bool:
+        """Whether any tool is for pages alone, enabled or not."""
+        return self._list("tools").hides_some
 
     @property
     def has_completions(self) -> bool:
@@ -247,10 +311,7 @@ class Offering:
         return bool(self._list(listing).keys)
 
     def keys(self, listing: Listing, *, shown: bool = False) -> Sequence[str]:
-        """Return the names or URIs of what there is of a kind, in the order of registration.
-
-        With `shown`, these are of what is enabled alone. The sequence grows when something is registered.
-        """
+        """Return the names or URIs of a kind, or of its enabled entries, in their order. The sequence grows."""
         found = self._list(listing)
         return found.shown if shown else found.keys
 
@@ -265,12 +326,22 @@ class Offering:
         found = {key: self.find(listing, key) for key in tuple(self._list(listing).shown)}
         return {key: record for key, record in found.items() if record is not None}
 
-    def listed(self, listing: Listing, key: str) -> JSON | None:
-        """Return an entry as clients have it in a list; None if it is gone."""
-        record = self.find(listing, key)
-        if isinstance(record, Tool) and "_meta" in record.entry:  # with its page as it is now, if the part serves that
-            return record.handler.addresses.entry(record.entry)
-        return None if record is None else record.entry
+    def skills(self) -> list[tuple[str, Resource]]:
+        """Return the skills that are enabled: of each the resource that is its `SKILL.md`, by its URI."""
+        found = ((key, self.find("resources", key)) for key in self.keys("resources", shown=True))
+        return [(key, each) for key, each in found if each is not None and each.skill is not None]
+
+    def listed(self, listing: Listing, keys: Iterable[str]) -> list[JSON]:
+        """Return entries as clients have them in a list, without those that are gone."""
+        found = self._view.found
+        entries = []
+        for key in keys:
+            record = found.get((listing, key)) or self.find(listing, key)
+            if isinstance(record, Tool) and "_meta" in record.entry:  # with its page as it is now, if we serve that
+                entries.append(record.handler.addresses.entry(record.entry))
+            elif record is not None:
+                entries.append(record.entry)
+        return entries
 
     def _list(self, listing: Listing) -> _List:
         view = self._view
@@ -313,7 +384,3 @@ class Offering:
             self.forget_view()
         else:
             found.add(key, entry)
-
-
-def _moment(listed: tuple[str, Entry]) -> int:
-    return listed[1].moment

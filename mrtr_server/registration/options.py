@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 from starlette.requests import Request
@@ -11,6 +12,7 @@ from ..errors import SetupError
 from ..fields import POSITIVE_SECONDS, Checked, several, takes
 from ..flow.asks import Confirm, Text
 from ..flow.authorization import Authorize
+from ..protocol.apps import AppPage, Ui
 from ..protocol.content import Annotations, Icon, ToolAnnotations
 from ..protocol.outgoing import is_mime_type, meta_problem
 
@@ -103,6 +105,11 @@ class ToolOptions(ListedOptions):
     task: Literal["never", "optional", "required"] | Task = field(default="never", metadata=takes(""))
     concurrency: int | None = field(default=None, metadata=takes("a number of tasks"))
     rate_limit: str | None = field(default=None, metadata=takes('a rate, such as "5/minute"'))
+    ui: AppPage | str | Ui | None = field(
+        default=None, metadata=takes("a page, as app.ui(...) returns it, or a Ui(...)")
+    )
+    used_by: Literal["model", "app"] | None = field(default=None, metadata=takes(""))
+    text: Callable[[Any], Any] | None = field(default=None, metadata=takes("a function of the result", callable))
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -114,6 +121,11 @@ class ToolOptions(ListedOptions):
             )
         if self.concurrency is not None and self.concurrency < 1:
             raise SetupError("concurrency= must be at least 1")
+
+    @property
+    def drawn(self) -> Ui:
+        """How it is drawn."""
+        return self.ui if isinstance(self.ui, Ui) else Ui(self.ui)
 
     @property
     def as_task(self) -> Task | None:
@@ -146,6 +158,41 @@ class ResourceOptions(ListedOptions):
         super().__post_init__()
         if self.mime_type is not None and not is_mime_type(self.mime_type):
             raise SetupError(f'mime_type={self.mime_type!r} is no MIME type; write one such as "text/plain"')
+
+
+@dataclass(frozen=True, kw_only=True)
+class GuardedOptions(Checked):
+    """Who may use what is registered, and what finds it."""
+
+    tags: Collection[str] = field(default=(), metadata=takes(""))
+    authorize: Authorize | None = None
+    scopes: Sequence[str] = field(default=(), metadata=takes(""))
+    visible: Sequence[str] = field(default=(), metadata=takes(""))
+
+
+@dataclass(frozen=True)
+class SkillFolderOptions(GuardedOptions):
+    """Options of `app.skills`."""
+
+    folder: str | Path = field(metadata=takes('the path of a folder, such as "skills/"'))
+    _: KW_ONLY
+    lists_asks: bool = False
+
+
+@dataclass(frozen=True)
+class SkillOptions(GuardedOptions):
+    """Options of `@app.skill`."""
+
+    path: str
+    _: KW_ONLY
+    description: str | None = None
+    metadata: Mapping[str, str] | None = None
+    lists_asks: bool = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.path, str):
+            raise SetupError('A skill needs its name: use @app.skill("refunds"), or a path such as "billing/refunds"')
+        super().__post_init__()
 
 
 @dataclass(frozen=True)

@@ -1,25 +1,26 @@
-"""From a function that a decorator was put on to what a list shows and requests find.
+"""From a function that a decorator was put on to what a list shows and requests find. `tools.py` has the tools."""
 
-Tools, which have more to compile, are in `tools.py`.
-"""
-
+import inspect
 import re
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from functools import partial
-from inspect import Parameter, cleandoc
+from inspect import Parameter, cleandoc, getdoc
+from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, Protocol, TypeVar, Union, overload
 
 from pydantic import ValidationError
 from starlette.responses import Response
 
 from ..addresses import origins_of
-from ..concurrency.threads import Called, Threads, call_function
-from ..errors import SetupError
+from ..concurrency.threads import Threads, call_function
+from ..errors import NotFound, SetupError
 from ..flow.authorization import Hook, compile_hook
 from ..flow.handler import Handler
 from ..flow.home import Home
 from ..flow.url_asks import Callback
-from ..protocol.content import Annotations, ToolAnnotations, first_problem, icon_entries, wire_of
+from ..protocol.apps import MIME_TYPE, AppPage
+from ..protocol.content import Annotations, ResourceContents, ToolAnnotations, first_problem, icon_entries, wire_of
 from ..protocol.messages import JSON
 from ..protocol.outgoing import fault_of_uri
 from ..schema.arguments import ArgumentNames, Arguments, signature_arguments
@@ -29,11 +30,25 @@ from ..schema.type_parts import union_members
 from ..schema.uri_templates import UriTemplate
 from ..well_formed import refuse_halves
 from .handlers import compile_handler
-from .options import CallbackOptions, ListedOptions, PromptOptions, ResourceOptions
-from .signatures import names_around_decorator, refuse_foreign_types
+from .options import (
+    CallbackOptions,
+    GuardedOptions,
+    ListedOptions,
+    PromptOptions,
+    ResourceOptions,
+    SkillFolderOptions,
+    SkillOptions,
+)
+from .page_options import Csp, PageOptions
+from .pages import ServedPage, digest_of, meta_of
+from .signatures import folder_around_decorator, names_around_decorator, refuse_foreign_types
+from .skills import SKILL, Skill, SkillFile, made_skill, quoted, read_skills
 
 NAME_CHARACTERS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-.")
-"""What names are made of (Tools, Tool Names)."""
+"""As the protocol has them (Tools, Tool Names)."""
+
+
+_NO_META: Mapping[str, Any] = MappingProxyType({})
 
 
 def name_of(function: Callable[..., Any], options: ListedOptions) -> str:
@@ -47,23 +62,24 @@ def name_of(function: Callable[..., Any], options: ListedOptions) -> str:
 
 
 def _description_of(function: Callable[..., Any], options: ListedOptions) -> str | None:
-    """Return the description that a function was given, or its docstring; None if it has neither."""
     while isinstance(function, partial):  # its own docstring is that of partial
         function = function.func
     return options.description or (cleandoc(function.__doc__) if function.__doc__ else None)
 
 
-def list_entry(function: Callable[..., Any], options: ListedOptions, **fields: Any) -> JSON:
-    """Return the entry of a list.
-
-    `fields` are by their names on the wire; what is None is left out. Raises `SetupError`.
-    """
+def list_entry(
+    function: Callable[..., Any], options: ListedOptions, meta: Mapping[str, Any] = _NO_META, /, **fields: Any
+) -> JSON:
+    """Return the entry of a list; `fields` are by their names on the wire, `meta` is ours. Raises `SetupError`."""
+    given = options.meta or {}
+    if clash := meta.keys() & given.keys():
+        raise SetupError(f"meta= has {min(clash)!r}, which ui= sets; keep one of them")
     all_fields = {
         "name": name_of(function, options),
         "title": options.title,
         "description": _description_of(function, options),
         "icons": icon_entries(name_of(function, options), options.icons),
-        "_meta": {**(options.meta or {}), **({"tags": sorted(set(options.tags))} if options.tags else {})} or None,
+        "_meta": {**given, **({"tags": sorted(set(options.tags))} if options.tags else {}), **meta} or None,
         **fields,
     }
     entry = {name: value for name, value in all_fields.items() if value is not None}
@@ -83,12 +99,10 @@ def hints_of(given: Any, kind: type[Annotations | ToolAnnotations], such_as: str
         raise SetupError(f"annotations= can't be sent: {first_problem(error)}") from None
 
 
-_OF_TEXTS = ("string", "integer", "number", "boolean")
-"""The JSON types whose values are read from texts."""
+_OF_TEXTS = ("string", "integer", "number", "boolean")  # types whose values are read from texts
 
 
 def _refuse_other_than_strings(where: str, schema: Mapping[str, Any], what: str) -> None:
-    """Refuse parameters that come as strings and whose types take none. Raises `SetupError`."""
     for name, field in schema["properties"].items():
         if not any(takes(schema, field, kind) for kind in _OF_TEXTS):
             raise SetupError(
@@ -113,11 +127,7 @@ class Prompt(NamedTuple):
 def build_prompt(
     function: Callable[..., Any], options: PromptOptions, home: Home, *, ignores_unknown: bool = False
 ) -> Prompt:
-    """Compile a prompt.
-
-    With `ignores_unknown`, arguments that it does not take are dropped; otherwise a request with some is refused.
-    Raises `SetupError`.
-    """
+    """Compile a prompt; `ignores_unknown` drops other arguments in place of a refusal. Raises `SetupError`."""
     name = name_of(function, options)
     handler = compile_handler(function, name, names_around_decorator(), answer_within=options.answer_within, home=home)
     hook = compile_hook(name, options.authorize, options.scopes, options.visible)
@@ -150,6 +160,8 @@ class Resource(NamedTuple):
     entry: JSON
     authorize: Hook | None = None
     tags: frozenset[str] = frozenset()
+    page: ServedPage | None = None  # what goes out with it if it is a page of an app
+    skill: Skill | None = None  # the skill that it is, if it is the `SKILL.md` of one
 
 
 def build_resource(function: Callable[..., Any], options: ResourceOptions, home: Home) -> Resource:
@@ -195,6 +207,122 @@ def build_resource(function: Callable[..., Any], options: ResourceOptions, home:
     )
 
 
+_CACHED = 3600.0
+"""How long clients may keep a page that comes from a file, in seconds: another page has another address."""
+
+
+def build_page(options: PageOptions, home: Home, version: str) -> tuple[AppPage, Resource]:
+    """Compile a page; `version` is that of the server, of which the address of a function's page depends.
+
+    Raises `SetupError`.
+    """
+    csp = options.csp or Csp()
+    function: Callable[..., Any]
+    if callable(options.page):
+        function, source, html = options.page, f"{version}\n{_source(options.page)}", None
+        name = options.name or getattr(function, "__name__", "")
+    else:
+        path = folder_around_decorator() / options.page
+        name = options.name or path.stem
+        html = source = _read(path)
+
+        def function() -> str:
+            return html
+
+    address = f"ui://{name}"
+    resource = build_resource(
+        function,
+        ResourceOptions(
+            address,
+            name=options.name or name,
+            title=options.title,
+            description=options.description,
+            mime_type=MIME_TYPE,
+            cache_seconds=0.0 if html is None else _CACHED,
+            cache="private" if html is None else "public",
+        ),
+        home,
+    )
+    from .page_checks import problem_of  # only where there are pages
+
+    if html is not None and (problem := problem_of(html, csp)):
+        raise SetupError(f"The page {name!r} {problem}")
+    meta = meta_of(options, csp)
+    uri = f"{address}/v-{digest_of(source, meta)}.html"
+    entry = {**resource.entry, "uri": uri, "_meta": {"ui": meta}}
+    page = ServedPage(resource.entry["name"], meta, csp, is_checked=html is not None)
+    return AppPage(uri, address), resource._replace(entry=entry, page=page)
+
+
+def build_skills(options: SkillFolderOptions, home: Home) -> Iterator[Resource]:
+    """Compile the skills in a folder: each its `SKILL.md`, and a template for its other files. Raises `SetupError`."""
+    for path, skill in read_skills(folder_around_decorator() / options.folder):
+        assert skill.files is not None  # noqa: S101  it has been read
+        instructions, *others = skill.files
+        yield _skill_resource(_reading(instructions), path, skill, options, home)
+        if others:
+            listed = _within(f"{path}/{{+file}}", options, name=f"{skill.front_matter['name']}.files")
+            yield build_resource(_reading_one_of(others), listed, home)
+
+
+def build_skill(function: Callable[..., Any], options: SkillOptions, home: Home) -> Resource:
+    """Compile a skill whose text a function makes. Raises `SetupError`."""
+    path = options.path
+    written = options.description or " ".join((getdoc(function) or "").split())
+    front: JSON = {"name": path.rpartition("/")[2], "description": written}
+    if options.metadata is not None:
+        front["metadata"] = dict(options.metadata)
+    return _skill_resource(function, quoted(path), made_skill(path, front), options, home)
+
+
+def _skill_resource(
+    function: Callable[..., Any], path: str, skill: Skill, options: SkillFolderOptions | SkillOptions, home: Home
+) -> Resource:
+    name, description = skill.front_matter["name"], skill.front_matter["description"]
+    size = None if skill.files is None or options.lists_asks else len(skill.files[0].content)
+    listed = _within(
+        f"{path}/{SKILL}", options, name=name, description=description, mime_type="text/markdown", size=size
+    )
+    return build_resource(function, listed, home)._replace(skill=skill._replace(lists_asks=options.lists_asks))
+
+
+def _within(path: str, options: GuardedOptions, **more: Any) -> ResourceOptions:
+    guards = {name: getattr(options, name) for name in ("tags", "authorize", "scopes", "visible")}
+    return ResourceOptions(f"skill://{path}", **guards, **more)
+
+
+def _reading(of: SkillFile) -> Callable[[], ResourceContents]:
+    def read() -> ResourceContents:
+        return of.read()
+
+    return read
+
+
+def _reading_one_of(files: Sequence[SkillFile]) -> Callable[[str], ResourceContents]:
+    by_path = {each.path: each for each in files}
+
+    def read(file: str) -> ResourceContents:
+        if file not in by_path:
+            raise NotFound("The skill has no such file")
+        return by_path[file].read()
+
+    return read
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise SetupError(f"app.ui: {str(path)!r} can't be read as the HTML of a page: {error}") from None
+
+
+def _source(function: Callable[..., Any]) -> str:
+    try:
+        return inspect.getsource(function)
+    except (OSError, TypeError):  # of what was made by code, or has no file
+        return getattr(function, "__qualname__", "")
+
+
 class Completer(NamedTuple):
     """Suggests values for one argument of a prompt or template: a function of (value) or of (value, arguments)."""
 
@@ -203,7 +331,7 @@ class Completer(NamedTuple):
     async def suggest(self, value: str, known: dict[str, str], threads: Threads) -> Any:
         """Return what the function returns. `known` has the other arguments that are known already, by name."""
         function = partial(self.handler.function, *(value, known)[: len(self.handler.parameters)])
-        return await call_function(Called(function, self.handler.name, self.handler.is_async), {}, threads)
+        return await call_function(function, self.handler.name, threads, is_async=self.handler.is_async)
 
 
 def build_completer(function: Callable[..., Any], home: Home) -> Completer:

@@ -18,7 +18,8 @@ from ..protocol.messages import Change
 from .inclusion import LISTINGS, Inclusion, Listing, depends_on
 from .inclusion import Record as Record
 from .offering import Entry, Mark, Offering, Opening, Part, moments
-from .records import Completer, Prompt, Resource
+from .pages import address_of
+from .records import Completer, Resource
 from .tools import Tool
 
 _KINDS: Mapping[Listing, str] = {
@@ -82,29 +83,20 @@ class Registry(Offering):
 
     def __init__(self, home: Home) -> None:
         super().__init__(home)
-        self.serving: WeakSet[Serving] = WeakSet()
-        """The servers that serve it."""
-        self._included_in: list[tuple[Registry, Part]] = []
-        """What is told of changes."""
-        self._placed: Inclusion | None = None
-        """How what is registered now is named, where it belongs to an object."""
+        self.serving: WeakSet[Serving] = WeakSet()  # the servers that serve this
+        self._included_in: list[tuple[Registry, Part]] = []  # the registries that hear of changes
+        self._placed: Inclusion | None = None  # how what is registered now is named, where it belongs to an object
 
     # To add
 
-    def add_tool(self, tool: Tool) -> None:
-        """Register a tool. Raises `SetupError` if its name is taken."""
-        self._add("tools", tool.handler.name, tool)
-
-    def add_prompt(self, prompt: Prompt) -> None:
-        """Register a prompt. Raises `SetupError` if its name is taken."""
-        self._add("prompts", prompt.handler.name, prompt)
-
-    def add_resource(self, resource: Resource) -> None:
-        """Register a resource or template. Raises `SetupError` if its URI is taken."""
-        if resource.template is None:
-            self._add("resources", resource.entry["uri"], resource)
+    def add(self, record: Record) -> None:
+        """Register a tool, prompt, resource or template. Raises `SetupError` if its name or URI is taken."""
+        if not isinstance(record, Resource):
+            self._add("tools" if isinstance(record, Tool) else "prompts", record.handler.name, record)
+        elif record.template is None:
+            self._add("resources", address_of(record.entry["uri"]), record)
         else:
-            self._add("resourceTemplates", resource.entry["uriTemplate"], resource)
+            self._add("resourceTemplates", record.entry["uriTemplate"], record)
 
     @alone
     def add_completer(self, kind: str, name: str, argument: str, completer: Completer) -> None:
@@ -159,7 +151,7 @@ class Registry(Offering):
             server.prepare(entry.record.handler, getattr(entry.record, "rate", None))
 
     def everywhere(self) -> "Iterator[tuple[Registry, Inclusion, bool]]":
-        """Return this registry and all that include it, with how keys change on the way, and whether it is another."""
+        """Yield this registry and all that include it, with how keys change on the way, and whether it is another."""
         yield self, Inclusion(self.home), False
         for outer, part in self._included_in:
             for registry, further, _ in outer.everywhere():
@@ -184,10 +176,7 @@ class Registry(Offering):
 
     @alone
     def turn(self, keys: Mapping[Listing, Collection[str]], tags: Collection[str], *, on: bool) -> None:
-        """Enable or disable entries.
-
-        `keys` are by listing. A URI of either kind of resources may be under `"resources"`. Raises `SetupError`.
-        """
+        """Enable or disable entries, by listing; `"resources"` may have both kinds of URIs. Raises `SetupError`."""
         chosen: dict[Listing, list[str]] = {listing: list(keys.get(listing, ())) for listing in LISTINGS}
         templates = [uri for uri in chosen["resources"] if self.entry_of("resourceTemplates", uri) is not None]
         chosen["resourceTemplates"] += templates
@@ -237,14 +226,16 @@ class Registry(Offering):
     # To include others
 
     @alone
-    def include(self, other: "Registry", inclusion: Inclusion, opening: Opening | None) -> None:
-        """Offer all that another registry has, now and later.
+    def include(
+        self, other: "Registry", inclusion: Inclusion, opening: Opening | None, extensions: Mapping[str, Any]
+    ) -> None:
+        """Offer all that another registry has, now and later, with its `lifespan=` and extensions.
 
-        `opening` is the `lifespan=` of its application. Raises `SetupError`.
+        Raises `SetupError`.
         """
         if any(registry is other for registry, _, _ in self.everywhere()):
             raise SetupError(f"{self.home.name} can't include {other.home.name}, which includes it")
-        part = Part(next(moments), other, replace(inclusion, serves=other.serves), opening)
+        part = Part(next(moments), other, replace(inclusion, serves=other.serves), opening, extensions)
         everywhere = [(registry, way.of(inclusion)) for registry, way, _ in self.everywhere()]
         for registry, way in everywhere:
             registry._check_taking(other, way)
@@ -275,7 +266,6 @@ class Registry(Offering):
                 server.call_hooks()
 
     def _check_taking(self, other: "Registry", way: Inclusion) -> None:
-        """Check that the names of what another registry has are free. Raises `SetupError`."""
         for listing, key, record in other.entries():
             its_key = way.key(listing, key)
             _check_free(self.entry_of(listing, its_key), _KINDS[listing], its_key, record, True)
@@ -300,7 +290,6 @@ def _check_free(taken: object, kind: str, key: object, record: object, is_other:
 
 
 def _place(record: Any) -> str:
-    """Return where something was defined, and by which application it was registered."""
     if isinstance(record, Entry):
         record = record.record
     handler = getattr(record, "handler", None)
@@ -341,7 +330,6 @@ def overridden(registry: Registry, dependency: Function, function: Function) -> 
 
 @alone
 def _put(registry: Registry, overrides: dict[Any, Function]) -> None:
-    """Put functions into the places of dependencies. Raises `SetupError` if one can't be there; nothing changes."""
     before, everywhere = registry.home.overrides, [each for each, _, _ in registry.everywhere()]
     try:
         _use(registry, overrides, everywhere)
@@ -357,7 +345,6 @@ def _put(registry: Registry, overrides: dict[Any, Function]) -> None:
 
 
 def _use(registry: Registry, overrides: dict[Any, Function], everywhere: list[Registry]) -> None:
-    """Compile all handlers with some overrides. Raises `SetupError` if one can't be."""
     registry.home.overrides = overrides
     for each in everywhere:
         each.forget_view()

@@ -1,7 +1,6 @@
-"""Signatures: what a function takes and gives, with its annotations resolved.
+"""Signatures with resolved annotations, and without markers of other frameworks, which would do nothing here.
 
-Markers of other frameworks are refused, since they would do nothing here: a client would fill their parameters. They
-are known by the module and the name of their types, so that none of these frameworks is imported.
+A client would fill their parameters. They are known by names, so that none of these frameworks is imported.
 """
 
 import inspect
@@ -9,18 +8,19 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from inspect import Parameter, isclass, isroutine
+from pathlib import Path
 from types import FrameType, NoneType
 from typing import Annotated, Any, NamedTuple, get_args, get_origin, get_type_hints
 
 from ..errors import SetupError
 from ..flow.asks import Inputs, State
 from ..flow.context import Context
+from ..schema.exact import full_name
 from ..schema.type_parts import metadata_within, resolved, union_members
 
 _PACKAGE = __name__.partition(".")[0]
 
-BY_NAME = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
-"""The kinds of parameters that a call by name can fill."""
+BY_NAME = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)  # a call by name can fill them
 
 
 _OURS = {
@@ -30,11 +30,11 @@ _OURS = {
     "state": "State[...]",
     "request_state": "State[...]",
 }
-"""The types of what goes by these names here and in the protocol."""
+"""The types of these names, here and in the protocol."""
 
 
 class Signature(NamedTuple):
-    """What a function takes and gives."""
+    """What a function takes and returns."""
 
     # Its parameters, with resolved annotations; `Parameter.empty` where there is none.
     parameters: Mapping[str, Parameter]
@@ -47,10 +47,8 @@ class Signature(NamedTuple):
 def read_signature(
     function: Any, where: str, namespace: Mapping[str, Any], *, may_yield: bool = False, may_stream: bool = False
 ) -> Signature:
-    """Read a function's signature.
-
-    `namespace` has the local names where the function is used, for annotations that are strings. Raises `SetupError`.
-    """
+    """Read a function's signature. Raises `SetupError`."""
+    # `namespace` has the local names where the function is used, for annotations that are strings.
     layers = list(_layers(function, where))
     streams = _streams(layers)
     if not may_yield and _yields(layers[0]) and not (may_stream and streams):
@@ -74,17 +72,27 @@ def read_signature(
 
 def names_around_decorator() -> Mapping[str, Any]:
     """Return the local names where a decorator of ours stands: they resolve annotations that are strings."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] == _PACKAGE:
-        frame = frame.f_back
+    frame = _around()
     return frame.f_locals if frame is not None else {}
 
 
-def own_type(annotation: Any) -> tuple[str | None, Any]:
-    """Return which of our types an annotation is, optional or not.
+def folder_around_decorator() -> Path:
+    """Return the folder of the module that calls us; the current one where it has no file."""
+    frame = _around()
+    file = None if frame is None else frame.f_globals.get("__file__")
+    return Path(file).parent if isinstance(file, str) else Path()
 
-    It is "context", "inputs", "state" or None, and returned with the annotation without None and `Annotated`.
-    """
+
+def _around() -> FrameType | None:
+    """Return the frame that called this package."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] == _PACKAGE:
+        frame = frame.f_back
+    return frame
+
+
+def own_type(annotation: Any) -> tuple[str | None, Any]:
+    """Return "context", "inputs", "state" or None for an annotation, and it without None and `Annotated`."""
     if get_origin(annotation) is Annotated:
         return own_type(get_args(annotation)[0])
     members = [member for member in union_members(annotation) if member is not NoneType]
@@ -96,10 +104,7 @@ def own_type(annotation: Any) -> tuple[str | None, Any]:
 
 
 def refuse_unannotated(where: str, parameter: Parameter) -> None:
-    """Refuse a parameter that has one of our names and no annotation: it would not get what its name says.
-
-    Raises `SetupError`.
-    """
+    """Refuse a parameter with one of our names and no annotation: it would not get what its name says."""
     name, kind = parameter.name, parameter.kind
     if name in _OURS and parameter.annotation is Parameter.empty and kind is not Parameter.VAR_KEYWORD:
         raise SetupError(
@@ -128,7 +133,7 @@ def _hints(target: Any, where: str, namespace: Mapping[str, Any]) -> dict[str, A
 
 
 def _layers(function: Any, where: str) -> Iterator[Callable[..., Any]]:
-    """Return what is called, and what it wraps, down to the function that has the annotations. Raises `SetupError`."""
+    """Yield what is called, and what it wraps, down to the function that has the annotations. Raises `SetupError`."""
     if not callable(function):
         raise SetupError(
             f"{where}: a {type(function).__name__} can't be called; register a method with its object, "
@@ -195,7 +200,7 @@ _FRAMEWORKS = {
     "uncalled_for": "FastMCP",
     "docket": "Docket",
 }
-"""Those that are known, by the package that their types are in."""
+"""Frameworks by the packages of their types."""
 
 _DEPENDS = "Annotated[..., Depends(...)] with Depends of mrtr_server"
 _FIELD = "Annotated[..., Field(...)] with Field of pydantic, or the type alone"
@@ -226,7 +231,7 @@ _MARKS = {
     "TokenClaim": "ctx: Context, and read ctx.principal or ctx.user",
     "Progress": "ctx: Context, and call ctx.progress(...)",
 }
-"""What to write for a default, or for what is in `Annotated`; underscores before a name do not count."""
+"""The remedy for a default, or for what is in `Annotated`; underscores before a name do not count."""
 
 _TYPES = {
     "Context": "ctx: Context with Context of mrtr_server",
@@ -239,7 +244,7 @@ _TYPES = {
     "BackgroundTasks": "ctx: Context, and await ctx.background()",
     "Progress": _MARKS["Progress"],
 }
-"""What to write for a type that its framework fills without a mark."""
+"""The remedy for a type that its framework fills without a mark."""
 
 
 def refuse_foreign_marks(where: str, parameters: Iterable[Parameter]) -> None:
@@ -262,10 +267,8 @@ def refuse_foreign_types(where: str, parameters: Iterable[Parameter]) -> None:
 def is_request(annotation: Any) -> bool:
     """Return whether an annotation is Starlette's request, or FastAPI's, which is the same; optional or not."""
     members = [resolved(member) for member in union_members(resolved(annotation)) if member is not type(None)]
-    return len(members) == 1 and (
-        getattr(members[0], "__module__", ""),
-        getattr(members[0], "__qualname__", ""),
-    ) in (("starlette.requests", "Request"), ("starlette.requests", "HTTPConnection"))
+    known = "starlette.requests.Request", "starlette.requests.HTTPConnection"
+    return len(members) == 1 and isclass(members[0]) and full_name(members[0]) in known
 
 
 def _refuse(where: str, parameter: Parameter, known: tuple[str, str, str] | None) -> None:

@@ -1,6 +1,5 @@
 """From a function that `@app.tool` decorates to a tool."""
 
-import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import lru_cache
@@ -11,21 +10,21 @@ from ..errors import SetupError
 from ..flow.authorization import Hook, compile_hook
 from ..flow.handler import Handler, TaskTerms
 from ..flow.home import Home
+from ..logs import logger
 from ..protocol.content import ToolAnnotations
 from ..protocol.header_params import HeaderParameter, header_parameters
 from ..protocol.messages import JSON
 from ..schema.arguments import ArgumentNames, Arguments, RawArguments, signature_arguments
-from ..schema.results import Write, piece_results, tool_results
+from ..schema.results import Write, piece_results, tool_results, with_text
 from ..schema.type_parts import MOST_SHAPES, Shape
 from .handlers import calls, compile_handler
 from .options import InputSchema, ToolOptions
+from .pages import ui_of_tool
 from .records import hints_of, list_entry, name_of
 from .signatures import names_around_decorator, refuse_foreign_types
 
 if TYPE_CHECKING:
     from ..flow.rate_counters import Rate
-
-logger = logging.getLogger("mrtr_server")
 
 
 class Tool(NamedTuple):
@@ -41,16 +40,13 @@ class Tool(NamedTuple):
     authorize: Hook | None = None  # says who may call it; None for everyone whom the server lets in
     rate: "Rate | None" = None  # how often each caller may call it; None for as often as they like
     tags: frozenset[str] = frozenset()  # what it can be disabled by
+    asks_in_page: bool | None = None  # whether it may ask in a page of ours; None if its code says that
 
 
 def build_tool(
     function: Callable[..., Any], options: ToolOptions, home: Home, *, ignores_unknown: bool = False
 ) -> Tool:
-    """Compile a tool.
-
-    With `ignores_unknown`, arguments that it does not take are dropped; otherwise a call with some is refused. Raises
-    `SetupError`.
-    """
+    """Compile a tool; `ignores_unknown` drops other arguments in place of a refusal. Raises `SetupError`."""
     name = name_of(function, options)
     hook = compile_hook(name, options.authorize, options.scopes, options.visible)
     handler = _compile(function, name, options, home)
@@ -83,19 +79,33 @@ def build_tool(
     output_schema: JSON | None = None
     if handler.yields:
         write = piece_results(name, handler.returns)
+        if options.text is not None:
+            raise SetupError(f"{name}: text= is for structured results; an async generator yields its text itself")
     else:
         output_schema, write = _results(Shape(name, handler.returns))
+        if options.text is not None:
+            write = with_text(name, handler.returns, write, options.text)
     handler, write = write_in_time(handler, write)
     headers = header_parameters(name, schema)
     entry = list_entry(
         function,
         options,
+        ui_of_tool(options.drawn.page, options.used_by),
         inputSchema=schema,
         outputSchema=output_schema,
         annotations=hints_of(options.annotations, ToolAnnotations, "read_only_hint=True"),
     )
     return Tool(
-        handler, arguments, write, headers, entry, names, hook, _rate(name, options), tags=frozenset(options.tags)
+        handler,
+        arguments,
+        write,
+        headers,
+        entry,
+        names,
+        hook,
+        _rate(name, options),
+        frozenset(options.tags),
+        options.drawn.question,
     )
 
 
@@ -131,7 +141,9 @@ def _compile(function: Callable[..., Any], name: str, options: ToolOptions, home
         may_stream=True,
     )
     reports_progress = handler.yields and calls(handler, "progress")
-    handler = replace(handler, timeout=options.timeout, reports_progress=reports_progress)
+    handler = replace(
+        handler, timeout=options.timeout, reports_progress=reports_progress, needs_store=options.single_use
+    )
     goes_on = calls(handler, "background")
     if goes_on and not handler.is_async:
         raise SetupError(f"{name}: ctx.background() is awaited; make the function `async def`")
@@ -155,7 +167,6 @@ def _compile(function: Callable[..., Any], name: str, options: ToolOptions, home
 
 
 def _raw_parameter(where: str, parameters: Mapping[str, Parameter]) -> str | None:
-    """Return the parameter that takes all arguments; None if each is given by name."""
     if len(parameters) == 1:
         ((name, parameter),) = parameters.items()
         if parameter.kind is Parameter.VAR_KEYWORD:

@@ -16,7 +16,7 @@ from typing_extensions import TypedDict
 
 from ..errors import ArgumentsMisfit, SetupError
 from ..limits import Limits
-from ..protocol.header_params import HEADER_KEYWORD
+from ..protocol.header_params import HEADER_KEYWORD, NAMED
 from .generator import NO_SCHEMA, arguments_schema, reason_of
 from .misfits import DEFAULTS, LenientReading, problem, shortened
 from .peer_validator import PeerValidator, compiled
@@ -46,18 +46,16 @@ class Arguments(Protocol):
     schema: dict[str, Any]
 
     def validate(self, raw: Mapping[str, Any], limits: Limits = DEFAULTS) -> dict[str, Any]:
-        """Return raw arguments as keyword arguments. Raises `ArgumentsMisfit`.
-
-        The limits are those of the request, which count for JSON within strings, too.
-        """
+        """Return raw arguments as keyword arguments. Raises `ArgumentsMisfit`."""
+        # The limits are those of the request: they count for JSON within strings, too.
         ...
 
 
 class SignatureArguments:
     """Arguments that a signature describes, with resolved annotations; `**kwargs: Any` is for further arguments.
 
-    With `are_texts`, all arguments come as strings, so that numbers and booleans are read from them. Raises
-    `SetupError` where a client can't send them, or could stop the server with a pattern.
+    With `are_texts`, numbers and booleans are read from strings. Raises `SetupError` where a client can't send the
+    arguments, or could stop the server with a pattern.
     """
 
     def __init__(
@@ -65,7 +63,6 @@ class SignatureArguments:
     ) -> None:
         named = {name: each for name, each in parameters.items() if not _takes_the_rest(where, each)}
         self.is_open = len(named) < len(parameters)
-        """Whether it takes arguments that it does not name."""
         fields = {name: _field(where, name, parameter) for name, parameter in named.items()}
         make: Any = TypedDict
         described = make("Arguments", fields)
@@ -90,15 +87,11 @@ class SignatureArguments:
         """The names of the arguments, with all that pydantic takes for one of them."""
         # With the parameters that have an alias: what comes under their own name would take the place of their value.
         self.reserved = frozenset(own) | (named.keys() - self.names)
-        """The names of parameters that no argument reaches."""
         self._exactly: Callable[[Any], dict[str, Any]] = self._validator.exactly
         self._lenient = LenientReading(schema)
 
     def validate(self, raw: Mapping[str, Any], limits: Limits = DEFAULTS) -> dict[str, Any]:
-        """Validate raw arguments; see `Arguments.validate`.
-
-        Arguments that the signature does not name are dropped, unless it takes the rest.
-        """
+        """Validate raw arguments; those that the signature does not name are dropped, unless it takes the rest."""
         if self.is_open and not self.reserved.isdisjoint(raw):
             raw = {name: value for name, value in raw.items() if name not in self.reserved}
         try:
@@ -138,7 +131,6 @@ def _takes_the_rest(where: str, parameter: Parameter) -> bool:
 
 
 def _aliases(fields: Mapping[str, Node]) -> set[str]:
-    """Return the further names under which pydantic finds the fields of a TypedDict."""
     found: set[str] = set()
     for each in fields.values():
         alias = each.get("validation_alias", ())
@@ -184,7 +176,6 @@ def _check_default(where: str, name: str, parameter: Parameter, schema: Node) ->
 
 
 def _without_schema(where: str, fields: Mapping[str, Any], error: Exception) -> str:
-    """Return the error that names the parameter which no client can fill."""
     for name, field in fields.items():
         try:
             TypeAdapter(TypedDict("Argument", {name: field})).json_schema()  # type: ignore[operator]
@@ -237,7 +228,6 @@ def _refuse_misfit(where: str, name: str, validator: SchemaValidator, default: A
 
 
 def _becomes_equal(validator: SchemaValidator, default: Any) -> bool:
-    """Return whether validation makes a value of a default that equals it, as 0 of `Decimal` does."""
     try:
         return bool(validator.validate_python(default) == default)
     except ValidationError:
@@ -247,18 +237,13 @@ def _becomes_equal(validator: SchemaValidator, default: Any) -> bool:
 # Arguments of a raw JSON Schema
 
 
-DEEPEST = 64
-"""How many schemas may stand within each other: deeper ones describe arguments that no request holds."""
-
-_NAMED = frozenset({"properties", "patternProperties", "dependentSchemas", "$defs", "definitions"})
-"""Keywords whose value is no schema, and has one under each name."""
+DEEPEST = 64  # how many schemas may stand within each other: deeper ones describe arguments that no request holds
 
 
 class RawArguments:
     """Arguments that a raw schema of type object describes. Clients are served the schema unchanged.
 
-    The parameter of the handler takes all arguments as one dictionary; with None, each is passed by name. Without
-    `validate`, they arrive as the client sent them. Raises `SetupError`.
+    `parameter` takes them all as one dictionary; with None, each is passed by name. Raises `SetupError`.
     """
 
     def __init__(self, where: str, schema: Mapping[str, Any], parameter: str | None, *, validate: bool = True) -> None:
@@ -280,7 +265,7 @@ class RawArguments:
             self._lenient = LenientReading(self.schema)
 
     def validate(self, raw: Mapping[str, Any], limits: Limits = DEFAULTS) -> dict[str, Any]:
-        """Validate raw arguments, and return them as keyword arguments; see `Arguments.validate`."""
+        """Validate raw arguments, and return them as keyword arguments."""
         if self._problems is not None and (problems := self._problems(raw)):
             meant = self._lenient.read(raw, limits)
             if meant is raw or (problems := self._problems(meant)):
@@ -300,12 +285,12 @@ def _is_too_deep(schema: Mapping[str, Any]) -> bool:
 
 
 def _parts_of(schema: Any) -> Iterator[Any]:
-    """Yield the objects and lists right within a schema. A list or table of schemas is no schema itself."""
+    """Yield the objects and lists right within a schema; a list or table of schemas is no schema itself."""
     if not isinstance(schema, Mapping):
         yield from (each for each in schema if isinstance(each, Mapping | list | tuple))
         return
     for keyword, value in schema.items():
-        if keyword in _NAMED and isinstance(value, Mapping):
+        if keyword in NAMED and isinstance(value, Mapping):
             yield from (each for each in value.values() if isinstance(each, Mapping | list | tuple))
         elif isinstance(value, list | tuple):
             yield from (each for each in value if isinstance(each, Mapping | list | tuple))
@@ -316,11 +301,8 @@ def _parts_of(schema: Any) -> Iterator[Any]:
 # Arguments that a tool or prompt does not have, and the error that names them
 
 
-MOST_NAMED = 10
-"""How many unknown arguments an error names."""
-
-LONGEST_COMPARED = 64
-"""How long a name may be, in characters, to be compared with the known names: longer names are no typing errors."""
+MOST_NAMED = 10  # unknown arguments in an error
+LONGEST_COMPARED = 64  # longer names, in characters, are no typing errors
 
 
 class ArgumentNames:
@@ -328,7 +310,6 @@ class ArgumentNames:
 
     def __init__(self, arguments: SignatureArguments, own: Collection[str]) -> None:
         self.known = arguments.names
-        """Names that an argument may always have."""
         self._listed = sorted(arguments.names)
         self._reserved = arguments.reserved
         self._own = frozenset(own)
@@ -342,7 +323,8 @@ class ArgumentNames:
         else:
             count = len(raw) - sum(name in raw for name in self.known)
             unknown = list(islice((name for name in raw if name not in self.known), MOST_NAMED))
-        named = [problem((_readable(name),), self._what(name)) for name in unknown[:MOST_NAMED]]
+        first = unknown[:MOST_NAMED]
+        named = [problem((name if name.isprintable() else repr(name),), self._what(name)) for name in first]
         return shortened(named, f"{count - len(named)} more" if count > len(named) else "")
 
     def _what(self, name: str) -> str:
@@ -357,10 +339,7 @@ class ArgumentNames:
 def validate_arguments(
     arguments: Arguments, names: ArgumentNames | None, raw: Mapping[str, Any], limits: Limits = DEFAULTS
 ) -> dict[str, Any]:
-    """Validate raw arguments, and refuse unknown ones unless `names` is None.
-
-    Raises `ArgumentsMisfit` with the problems of both kinds.
-    """
+    """Validate raw arguments; refuse unknown ones unless `names` is None. One `ArgumentsMisfit` has all problems."""
     if names is None or names.known.issuperset(raw) or not (unknown := names.unknown(raw)):
         return arguments.validate(raw, limits)
     try:
@@ -368,8 +347,3 @@ def validate_arguments(
     except ArgumentsMisfit as misfit:
         unknown += misfit.problems
     raise ArgumentsMisfit(unknown)
-
-
-def _readable(name: str) -> str:
-    """Return a name on one line, whatever it is made of."""
-    return name if name.isprintable() else repr(name)

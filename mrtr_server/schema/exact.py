@@ -1,8 +1,7 @@
 """Values as JSON of which nothing is lost: bytes, secrets, halves of characters, and which class an object is of.
 
-The JSON by which a type writes its values for others may leave out fields, mask secrets, or be written by a serializer
-that nothing reads. Here a value is written by its parts, whatever its type has to say of that. What JSON has no form of
-is an object of one member, which names its kind.
+The JSON that a type writes for others may leave out fields or mask secrets. So a value is written by its parts here.
+What JSON has no form of is an object of one member, which names its kind.
 """
 
 import dataclasses
@@ -35,18 +34,12 @@ _TEXTS: Mapping[str, type] = {
 _NAMES = {kind: name for name, kind in _TEXTS.items()}
 _JSON = (str, int, float, list, dict)
 _PLAIN = frozenset({str, int, float, bool, type(None)})
-_LOST = "lost"
-"""The kind of what plain JSON does not hold all of, so that nothing that comes back is equal to it."""
-
-Classes = Mapping[str, Any]
-"""The classes that a declared type may have values of, by their full names."""
+_LOST = "lost"  # the kind of what plain JSON does not hold all of, so that nothing that comes back is equal to it
+Classes = Mapping[str, Any]  # the classes that a declared type may have values of, by their full names
 
 
 def encode(value: Any, classes: Classes) -> Any:
-    """Write a value by its parts. An object of a class that is not in `classes` is written as its fields.
-
-    Raises `PydanticSerializationError`.
-    """
+    """Write a value by its parts; an object of a class that is not in `classes`, as its fields."""
     if value is None or isinstance(value, bool):
         return value
     if type(value) in (int, float):
@@ -87,10 +80,7 @@ def _encode_object(value: Any, classes: Classes) -> Any:
 
 
 def encode_beside(value: Any, back: Any, classes: Classes) -> Any:
-    """Write a value by its parts. Parts that its type leaves open, with `Any`, are written as the JSON that comes back.
-
-    `back` is the value as its type reads its own JSON. Raises `PydanticSerializationError`.
-    """
+    """Write a value by its parts; parts that its type leaves open, as the JSON that comes back in `back`."""
     fields, known = _fields_of(value), _fields_of(back)
     if fields is not None and known is not None:
         written = [[name, encode_beside(item, known.get(name), classes)] for name, item in fields.items()]
@@ -149,7 +139,6 @@ def are_alike(value: Any, back: Any) -> bool:
 
 
 def _fields_of(value: Any) -> dict[str, Any] | None:
-    """Return what an object of fields is made of; None for anything else."""
     if isinstance(value, BaseModel) and not isinstance(value, RootModel):
         return {name: getattr(value, name) for name in type(value).model_fields} | (value.model_extra or {})
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -163,11 +152,10 @@ def _is_excluded(value: Any, name: str) -> bool:
 
 
 def decode(tree: Any, classes: Classes, *, validates: bool) -> Any:
-    """Return the value that `encode` has written.
+    """Return the value that `encode` has written; `ValueError` if it does not fit the classes as they are now.
 
-    With `validates`, a class validates its fields together. Otherwise each is validated by its type alone, so that what
-    a validator or `__post_init__` has computed stays as it was. Raises `ValueError` where it does not fit the classes
-    as they are now.
+    With `validates`, a class validates its fields together. Otherwise each field is validated alone, so that what a
+    validator or `__post_init__` has computed stays as it was.
     """
     if isinstance(tree, list):
         return [decode(item, classes, validates=validates) for item in tree]
@@ -222,7 +210,6 @@ def _object(cls: Any, fields: Any, *, validates: bool) -> Any:
 
 
 def _validated(cls: type, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Validate each field by its type alone."""
     types = _types_of(cls)
     return {
         name: types[name].validate_python(value, strict=False, by_alias=True, by_name=True) if name in types else value

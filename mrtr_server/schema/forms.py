@@ -1,6 +1,5 @@
 """Forms: the flat JSON Schema that a client renders, from a model or one value (Elicitation, Requested Schema)."""
 
-import logging
 import re
 from collections.abc import Mapping
 from dataclasses import is_dataclass
@@ -8,27 +7,19 @@ from functools import lru_cache
 from math import inf, isfinite
 from typing import Any, get_origin
 
-from pydantic import (
-    BaseModel,
-    PydanticInvalidForJsonSchema,
-    PydanticUserError,
-    TypeAdapter,
-    ValidationError,
-    create_model,
-)
+from pydantic import BaseModel, TypeAdapter, ValidationError, create_model
 from pydantic.alias_generators import to_snake
 from pydantic_core import SchemaError
 from typing_extensions import is_typeddict
 
 from ..crypto.digests import digest
 from ..errors import InvalidAnswer, SetupError
+from ..logs import logger
 from ..protocol.messages import NamedChoices
 from ..well_formed import refuse_halves
-from .generator import TitleFreeSchema
+from .generator import NO_SCHEMA, TitleFreeSchema
 from .misfits import LenientReading, in_words
 from .peer_validator import PeerValidator
-
-logger = logging.getLogger("mrtr_server")
 
 _FORMATS = {"email", "uri", "date", "date-time"}
 
@@ -59,18 +50,14 @@ _UNSAYABLE = {
 
 
 class Form:
-    """The form of one model (Elicitation, Requested Schema).
-
-    Raises `SetupError` with the name of a field that no form can show, or by whose pattern a client could stop the
-    server.
-    """
+    """The form of one model. Raises `SetupError` for a field that no form can show, or whose pattern is dangerous."""
 
     def __init__(self, model: type[BaseModel]) -> None:
         self.model = model
         self.name = snake_case(model.__name__)
         try:
             schema = model.model_json_schema(schema_generator=TitleFreeSchema, mode="validation")
-        except (PydanticInvalidForJsonSchema, PydanticUserError) as error:
+        except NO_SCHEMA as error:
             raise SetupError(f"{model.__name__} can't be a form: {error}") from error
         self._validator = PeerValidator(model.__name__, TypeAdapter(model))
         self._lenient = LenientReading(schema)
@@ -100,10 +87,7 @@ class Form:
         self._needs_nulls = always - required
 
     def validate(self, content: Any) -> BaseModel:
-        """Return an accepted answer's content as an instance of the model, without fields that are not in the form.
-
-        Raises `InvalidAnswer`, whose reason names each field.
-        """
+        """Return an accepted answer as the model, without unknown fields; `InvalidAnswer` names each wrong field."""
         if not isinstance(content, dict):
             raise InvalidAnswer("The form came back empty.")
         if self._names.issuperset(content):
@@ -145,7 +129,6 @@ def snake_case(name: str) -> str:
 
 
 def _flatten(where: str, field: dict[str, Any], definitions: dict[str, Any]) -> tuple[dict[str, Any], bool]:
-    """Inline one field's schema and check that a form may hold it; return whether it may be left out."""
     field = _resolve(field, definitions)
     optional = False
     if "anyOf" in field:
@@ -177,7 +160,6 @@ def _plain(where: str, field: dict[str, Any], definitions: dict[str, Any]) -> di
 
 
 def _typed(where: str, field: dict[str, Any]) -> dict[str, Any]:
-    """Return a field with its type. Raises `SetupError` where no form has that type."""
     if field.get("writeOnly") or field.get("format") == "password":
         raise SetupError(
             f"{where} is a secret, but the client sees what is typed into a form; ask for it on a page, with elicit_url"
@@ -211,7 +193,6 @@ def _check_keywords(where: str, field: dict[str, Any]) -> None:
 
 
 def _choices(where: str, items: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema of the items of a list of choices."""
     if isinstance(const := items.pop("const", None), str):
         items = {**items, "type": "string", "enum": [const]}
     if all("const" in option for option in items.get("anyOf", [{}])):
@@ -222,10 +203,7 @@ def _choices(where: str, items: dict[str, Any]) -> dict[str, Any]:
 
 
 def _choice(where: str, field: dict[str, Any], keyword: str) -> dict[str, Any]:
-    """Remove from a field what makes it a choice, and return that as forms have it.
-
-    That is `enum`, or titled options under the keyword.
-    """
+    """Remove `enum` or titled options from a field, and return them as forms have them, options under `keyword`."""
     values, names = field.pop("enum", None), field.pop("enumNames", None)
     options = [option for each in ("oneOf", "anyOf") for option in field.pop(each, ())]
     if options:
@@ -275,27 +253,23 @@ def _name(field: dict[str, Any]) -> str:
 # Forms of one value: the form has one field, and its answer is the value itself
 
 
-FIELD = "value"
-"""The name of the one field, as other frameworks have it, too."""
+FIELD = "value"  # the name of the one field, which other frameworks use, too
 
 
 class ValueForm(Form):
-    """The form of one value (Elicitation, Requested Schema).
-
-    Raises `SetupError` where no form can show such a value.
-    """
+    """The form of one value. Raises `SetupError` where no form can show such a value."""
 
     def __init__(self, annotation: Any) -> None:
         try:
             super().__init__(create_model("Value", value=(annotation, ...)))
-        except (SetupError, PydanticUserError, SchemaError) as error:
+        except (SetupError, *NO_SCHEMA) as error:
             lines = str(error).splitlines()
             why = lines[-1 if isinstance(error, SchemaError) else 0].strip()
             why = why.partition(". ")[0]  # without what pydantic says could be done
             raise SetupError(f"{annotation!r} can't be a form: {why}") from None
 
     def validate(self, content: Any) -> Any:
-        """Validate the content of an accepted answer, and return the value; see `Form.validate`."""
+        """Return the value in an accepted answer; see `Form.validate`."""
         return getattr(super().validate(content), FIELD)
 
 

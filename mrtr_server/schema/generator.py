@@ -15,11 +15,9 @@ JSONSchema = dict[str, Any]
 NO_SCHEMA = (PydanticInvalidForJsonSchema, PydanticUserError, SchemaError)
 """What pydantic raises for a type that has no JSON Schema."""
 
-MOST_TIMES = 4
-"""How many times as large as with all its references a schema may become."""
+MOST_TIMES = 4  # how large a schema may become, against its size with all references
 
-LARGEST = 64 * 1024
-"""How large a schema may become, in bytes of JSON."""
+LARGEST = 64 * 1024  # how large a schema may become, in bytes of JSON
 
 _NAMED = frozenset({"properties", "patternProperties", "dependentSchemas", "$defs"})
 """Keywords whose value has a schema under each name."""
@@ -42,7 +40,6 @@ class TitleFreeSchema(GenerateJsonSchema):
 
     ignored_warning_kinds = {"skipped-choice", "non-serializable-default"}  # noqa: RUF012  as pydantic declares it
     _cls: Any = None
-    """What is described just now."""
 
     def build_schema_type_to_method(self) -> Any:
         """Return the methods by what they describe; which these are is found once."""
@@ -103,10 +100,9 @@ def _methods_of(cls: Any) -> dict[Any, str]:
 
 
 class _ResultSchema(TitleFreeSchema):
-    """What pydantic's serializer is sure to write. Clients check results, and a call fails whose result does not fit.
+    """What pydantic's serializer is sure to write: a client checks results, and one that does not fit fails."""
 
-    pydantic describes how results are validated, and writes some of them otherwise.
-    """
+    # pydantic describes how results are validated, and writes some of them otherwise.
 
     def datetime_schema(self, schema: Any) -> JSONSchema:
         """Describe a datetime: the format asks for a zone."""
@@ -190,17 +186,14 @@ def _with_zone(described: JSONSchema, schema: Any) -> JSONSchema:
 
 
 _UNSURE_FORMATS = frozenset({"duration", "email", "idn-email", "ipv6", "regex", "uri"})
-"""Formats that what is written need not have: durations may be negative or have fractions, addresses may have any
-letters, IPv6 addresses a zone, URIs `|`, and patterns may be Python's."""
+"""Durations may be negative or have fractions, addresses any letters, IPv6 a zone, URIs `|`, patterns be Python's."""
 
 
 def _kept_promises(schema: Any) -> Any:
-    """Return the schema of a result without what the result need not fit.
-
-    Patterns are in another language there: clients can't compile some, and then the tool can't be called. What stands
-    for bytes or a secret has another length, two secrets are equal, and JavaScript's 0.3 is no multiple of 0.1. What
-    is serialized as any may have more properties than its type.
-    """
+    """Return the schema of a result without what the result need not fit."""
+    # Some clients can't compile Python's patterns, and then can't call the tool. What stands for bytes or a secret has
+    # another length, two secrets are equal, and JavaScript's 0.3 is no multiple of 0.1. What is serialized as any may
+    # have more properties than its type.
     if not isinstance(schema, dict):
         return schema
     kept = {name: value for name, value in _changed(schema, _kept_promises).items() if name not in _NO_PROMISES}
@@ -222,17 +215,13 @@ _NO_PROMISES = frozenset({"pattern", "uniqueItems"})
 
 
 def _in_place(schema: JSONSchema) -> JSONSchema:
-    """Return a schema in which what is referred to stands in place, unless it refers to itself or is too large.
-
-    Some clients drop `$defs`, or what stands beside a `$ref`; a model then does not see what it may choose from.
-    """
+    """Return a schema with targets in place of references, unless one refers to itself or is too large."""
+    # Some clients drop `$defs`, or what stands beside a `$ref`; a model then does not see what it may choose from.
     definitions = schema.get("$defs")
     return _References(schema, definitions).written() if definitions else schema
 
 
 class _References:
-    """The references of one schema."""
-
     def __init__(self, schema: JSONSchema, definitions: dict[str, JSONSchema]) -> None:
         self._definitions = definitions
         self._whole_size = _size(schema)
@@ -245,11 +234,9 @@ class _References:
         self._root = root
         self._uses = {name: self._names_in(each) for name, each in definitions.items()}
         self._sizes = {name: _size(each) for name, each in definitions.items()}
-        self._kept = {name for name in definitions if name in self._reached(self._uses[name])}
-        """What stays a reference."""
+        self._kept = {name for name in definitions if name in self._reached(self._uses[name])}  # stay references
 
     def written(self) -> JSONSchema:
-        """Return the schema."""
         uses = sum((self._names_in(self._root), *self._uses.values()), Counter[str]())
         while self._is_too_large() and (left := [name for name in self._definitions if name not in self._kept]):
             sizes: dict[str, int] = {}
@@ -267,7 +254,6 @@ class _References:
         return root + placed + kept >= min(MOST_TIMES * self._whole_size, LARGEST)
 
     def _placed_size(self, name: str, known: dict[str, int]) -> int:
-        """Return how large a definition is once it is written; a number of any length, since it isn't written yet."""
         if name not in known:
             known[name] = self._sizes[name] + sum(
                 times * self._placed_size(each, known)
@@ -306,7 +292,6 @@ class _References:
         return schema
 
     def _name(self, schema: JSONSchema) -> str | None:
-        """Return the name of the definition that a schema refers to; None if it refers to none."""
         reference = schema.get("$ref")
         name = reference.removeprefix(_PREFIX) if isinstance(reference, str) else None
         return name if name in self._definitions else None
@@ -325,7 +310,6 @@ class _References:
 
 
 def _together(target: JSONSchema, reference: JSONSchema) -> JSONSchema:
-    """Return one schema of what a reference leads to and what stands beside it."""
     beside = {name: value for name, value in reference.items() if name != "$ref"}
     if any(target[name] != beside[name] for name in (target.keys() & beside.keys()) - _ANNOTATIONS):
         return {**beside, "allOf": [target, *beside.get("allOf", ())]}  # both count
@@ -333,7 +317,6 @@ def _together(target: JSONSchema, reference: JSONSchema) -> JSONSchema:
 
 
 def _changed(schema: JSONSchema, change: Callable[[Any], Any]) -> JSONSchema:
-    """Return a schema in which each schema right within it is changed."""
     made = {}
     for keyword, value in schema.items():
         if keyword in _NAMED and isinstance(value, dict):
@@ -347,7 +330,6 @@ def _changed(schema: JSONSchema, change: Callable[[Any], Any]) -> JSONSchema:
 
 
 def _within(schema: Any) -> Iterator[JSONSchema]:
-    """Yield a schema and all within it."""
     if isinstance(schema, dict):
         yield schema
         found: list[Any] = []

@@ -1,8 +1,4 @@
-"""Types of which a small value could cost much: they are refused, or get a check before what is expensive.
-
-Patterns that backtrack, texts that grow when they are read (JSON within a string, networks, fractions, patterns), names
-to import, and elements that a peer chooses by their hash.
-"""
+"""Types of which a small value could cost much: they are refused, or get a check before what is expensive."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
@@ -23,11 +19,9 @@ from .type_parts import SETS, TABLES, Node, calling, parts, pydantics_function, 
 
 
 def refuse_backtracking(where: str, schema: Node) -> None:
-    """Check that no pattern of a type is matched by Python's `re`, where 40 letters may take an hour.
-
-    pydantic uses `re` for compiled patterns, and for all patterns of a model that asks for it. Its own engine takes a
-    time in proportion to the text. Raises `SetupError`.
-    """
+    """Refuse patterns that Python's `re` matches, where 40 letters may take an hour."""
+    # pydantic uses `re` for compiled patterns, and for all patterns of a model that asks for it. The time of its own
+    # engine is in proportion to the text.
     for pattern in _backtracking(schema, python=False):
         raise SetupError(
             f"{where}: the pattern {pattern!r} is matched by Python's re, with which a client could block the "
@@ -53,37 +47,24 @@ def _backtracking(node: Node, *, python: bool) -> Iterator[str]:
 
 
 MOST_IN_TEXTS = 100_000
-"""How many values the JSON texts of one input, which `Json[...]` parses, may hold: as many as a request by default."""
+"""Values in the JSON texts of one input, which `Json[...]` parses: as many as a request may have by default."""
 
 LONGEST_PREFIX = 40
-"""How long the prefix of a network may be: Python keeps each that it has read, and reads any number of zeros first."""
+"""Characters of the prefix of a network: Python keeps each that it has read, and reads any number of zeros first."""
 
-LONGEST_EXPONENT = 5
-"""How long the exponent of a fraction may be, with its sign: Python writes out as many zeros."""
-
-LONGEST_PATTERN = 250
-"""How long a pattern may be that is compiled: seven characters may take milliseconds."""
-
-_left: ContextVar[list[int] | None] = ContextVar("_left", default=None)
-"""How many more values JSON texts may hold."""
+LONGEST_EXPONENT = 5  # characters of the exponent of a fraction, with its sign: Python writes out as many zeros
+LONGEST_PATTERN = 250  # characters of a pattern that is compiled: seven may take milliseconds
+_left: ContextVar[list[int] | None] = ContextVar("_left", default=None)  # values that JSON texts may still hold
 
 
 def refuse_imports(where: str, nodes: Sequence[Node]) -> None:
-    """Check that a type imports nothing, as pydantic's `ImportString` does: a client could run any code that is there.
-
-    Raises `SetupError`.
-    """
+    """Refuse a type that imports, as pydantic's `ImportString` does: a client could run any code that is there."""
     for each in nodes:
         if "function" in each and getattr(pydantics_function(each), "__name__", "") == "import_string":
             raise SetupError(
                 f"{where}: an ImportString imports whatever the client names, and so runs code. Take a str or a "
                 "Literal, and look it up in a dictionary of your own"
             )
-
-
-def has_json_texts(nodes: Sequence[Node]) -> bool:
-    """Return whether a type reads JSON within strings, so that its values are to be validated together."""
-    return any(each["type"] == "json" for each in nodes)
 
 
 def validate_together(validate: Callable[[Any], Any], value: Any) -> Any:
@@ -96,11 +77,9 @@ def validate_together(validate: Callable[[Any], Any], value: Any) -> Any:
 
 
 def short_text(node: Node) -> Node:
-    """Return a node that refuses a text of which Python would make too much, or which it would keep for ever.
-
-    Where pydantic lets an error of Python's pass, which would fail the call and name the text in the log, the text is
-    one that does not fit.
-    """
+    """Return a node that refuses a text of which Python would make too much, or which it would keep for ever."""
+    # Where pydantic lets an error of Python's pass, which would fail the call and name the text in the log, the text
+    # does not fit.
     node = _without_failures(node)
     kind = node["type"]
     if kind == "json":
@@ -160,42 +139,32 @@ _CHECKS: Mapping[Any, Callable[[Any], Any]] = {
     Fraction: _limited(LONGEST_EXPONENT, lambda text: text.lower().partition("e")[2].strip()),
     Pattern: _limited(LONGEST_PATTERN, str),
 }
-"""What is checked of a text, by what Python makes of it."""
 
 _FAILING = ("PathType.", "pattern_")
-"""How the names of pydantic's functions begin that fail: at too long a name of a file, or at `a{99999999999}`."""
+"""Functions of pydantic's that fail: at too long a name of a file, or at `a{99999999999}`."""
 
 _COMPILERS = dict.fromkeys(("pattern_either_validator", "pattern_str_validator", "pattern_bytes_validator"), Pattern)
-"""The functions by which pydantic compiles what a peer sends."""
 
 
 # Hashes
 
 
-MOST_ALIKE = 64
-"""How many elements of a set, or keys of a table, may have one hash."""
-
-MOST_COMPARED = 10_000
-"""How many may be compared with others of their hash, where the same ones come again: -1 and -2 have one hash."""
-
-LARGEST_INT = 2**63 - 1
-"""Of the whole numbers up to it, and down to its negative, nine at most have one hash."""
+MOST_ALIKE = 64  # elements of a set, or keys of a table, of one hash
+MOST_COMPARED = 10_000  # comparisons with others of one hash, where the same ones come again: -1 and -2 have one hash
+LARGEST_INT = 2**63 - 1  # of the whole numbers up to it, and down to its negative, nine at most have one hash
 
 _SCATTERED = frozenset(
     ("str", "bytes", "float", "bool", "none", "date", "time", "datetime", "timedelta", "enum", "literal")
 )
-"""What has a hash that differs in each process, or of which few values have one hash: of floats, some 200."""
+"""Types whose hashes differ in each process, or of which few values have one hash: of floats, some 200."""
 
 _SAME_VALUE = frozenset({"nullable", "default", "custom-error", "function-before", "json"})
-"""What passes on the value of the node within it."""
+"""Nodes that pass their value on to the node within."""
 
 _seen: ContextVar["_Seen"] = ContextVar("_seen")
-"""The elements of the set that is being validated."""
 
 
 class _Seen:
-    """The elements of a set so far, by their hashes."""
-
     __slots__ = ("compared", "first", "others")
 
     def __init__(self) -> None:
@@ -205,11 +174,9 @@ class _Seen:
 
 
 def scattered(node: Node) -> Node:
-    """Return a node that refuses elements of one hash before they are put into a set, or become keys.
-
-    Whole numbers must fit into 64 bits. Of all else, no more than `MOST_ALIKE` that differ may have one hash; they are
-    counted where the elements can be numbers, which costs some 0.2 µs each.
-    """
+    """Return a node that refuses elements of one hash before they are put into a set, or become keys."""
+    # Whole numbers must fit into 64 bits. All else is counted where the elements can be numbers, which costs some 0.2
+    # µs each.
     kind = node["type"]
     if kind not in SETS and kind not in TABLES:
         return node
@@ -225,7 +192,7 @@ def scattered(node: Node) -> Node:
 
 
 def _within_64_bits(node: Node) -> Node | None:
-    """Return a node whose whole numbers are bounded; None for one whose values may have any hash."""
+    """Return a node whose whole numbers are bounded; None if its values may have any hash."""
     kind = node["type"]
     if kind in _SCATTERED:
         return node
@@ -250,7 +217,6 @@ def _choice_within_64_bits(choice: Any) -> Any:
 
 
 def _counting(value: Any, handler: Callable[[Any], Any]) -> Any:
-    """Validate a set whose elements are counted."""
     token = _seen.set(_Seen())
     try:
         return handler(value)
@@ -259,7 +225,6 @@ def _counting(value: Any, handler: Callable[[Any], Any]) -> Any:
 
 
 def _counted(element: Any) -> Any:
-    """Return an element, unless too many have its hash already."""
     seen = _seen.get()
     try:
         hashed = hash(element)

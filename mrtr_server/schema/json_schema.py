@@ -1,9 +1,8 @@
 """Values that a JSON Schema describes: whether they fit, and where they don't. The only importer of jsonschema-rs.
 
-Neither takes longer than what a client sends is large: patterns are matched in linear time, and what does not fit is
-looked for from the outside to the inside, until enough of it is found. The errors of the library itself are all or
-none, each with those of every branch within it: 600,000 wrong items took a gigabyte, and a schema that refers to itself
-from within a union more at each level than at the one before.
+Patterns are matched in linear time, and misfits are looked for from the outside to the inside, until enough are
+found. The library's own errors are all or none, each with those of every branch within it: 600,000 wrong items took a
+gigabyte, and a schema that refers to itself from within a union more at each level.
 """
 
 import re
@@ -15,8 +14,7 @@ from urllib.parse import quote, unquote
 from pydantic_core import to_json
 
 from ..crypto.digests import canonical
-from ..errors import SetupError
-from ..extras import lacking
+from ..errors import SetupError, lacking
 from .misfits import MOST_PROBLEMS, part_at, problem
 
 try:
@@ -33,16 +31,14 @@ Part = tuple[str, Any, str | int | None]
 """The pointer of a part of the schema, what must fit it, and the name of that; None for the value itself."""
 
 DEEPEST = 32
-"""How deep inside a value problems are named. Longer paths are cut anyway."""
+"""Levels of a value whose problems are named. Longer paths are cut anyway."""
 
-_URI = "mrtr:schema"
-"""The name of the whole schema where a part of it is compiled alone."""
+_URI = "mrtr:schema"  # the name of the whole schema where a part of it is compiled alone
 
 _OF_ALL = {"$ref", "$dynamicRef", "$recursiveRef", "allOf", "anyOf", "oneOf", "not", "if", "then", "else"}
 _OF_OBJECTS = {"properties", "patternProperties", "propertyNames", "unevaluatedProperties", "dependentSchemas"}
 _OF_ARRAYS = {"items", "prefixItems", "additionalItems", "contains", "unevaluatedItems"}
-_PARTS = frozenset(_OF_ALL | _OF_OBJECTS | _OF_ARRAYS)
-"""Keywords whose value is a schema, has schemas, or leads to one."""
+_PARTS = frozenset(_OF_ALL | _OF_OBJECTS | _OF_ARRAYS)  # keywords whose value is a schema, has schemas, or leads to one
 
 _ELSEWHERE = frozenset(
     ("$schema", "$id", "id", "$anchor", "$dynamicAnchor", "$recursiveAnchor", "$vocabulary", "$defs", "definitions")
@@ -50,7 +46,7 @@ _ELSEWHERE = frozenset(
 """Keywords that do not restrict values themselves."""
 
 _NAMES_ONLY = frozenset({"required", "dependentRequired", "additionalProperties"})
-"""Keywords for which the library's message repeats names, but no values."""
+"""The library's messages for them repeat names, but no values."""
 
 _OLD = (jsonschema_rs.Draft4Validator, jsonschema_rs.Draft6Validator, jsonschema_rs.Draft7Validator)
 """Dialects in which a `$ref` makes its siblings meaningless."""
@@ -73,9 +69,8 @@ class _UniqueItems:
 class JSONSchema:
     """A JSON Schema that values are validated against: of 2020-12 unless its `$schema` says otherwise.
 
-    `format` is an annotation in every dialect: values are not validated against it. Raises `SetupError` where the
-    schema is not valid, a pattern can't be matched in linear time, or a reference leads nowhere or out of the schema:
-    nothing is fetched.
+    `format` is an annotation only. Raises `SetupError` for a schema that is not valid, a pattern that can't be
+    matched in linear time, or a reference that leads nowhere or outside: nothing is fetched.
     """
 
     def __init__(self, where: str, schema: Mapping[str, Any]) -> None:
@@ -103,10 +98,7 @@ class JSONSchema:
         return [*islice(self._explain("", value, (), frozenset()), MOST_PROBLEMS)]
 
     def _explain(self, pointer: str, value: Any, path: Path, above: frozenset[str]) -> Iterator[Problem]:
-        """Find why a value does not fit the part of the schema at a pointer, as far inside as can be told.
-
-        `above` has the pointers that have led here, for this value.
-        """
+        # `above` has the pointers that have led here, for this value.
         schema = part_at(self._schema, pointer)
         if schema is False:
             yield problem(path, "the schema allows no value here")
@@ -133,7 +125,6 @@ class JSONSchema:
             yield problem(path, f"does not fit {' or '.join(left) or 'its schema'}")
 
     def _parts(self, pointer: str, schema: Mapping[str, Any], value: Any) -> Iterator[Part]:
-        """List what must fit parts of the schema."""
         reference = schema.get("$ref")
         if isinstance(reference, str) and reference.startswith("#"):
             pointer_of = unquote(reference[1:])
@@ -174,11 +165,10 @@ class JSONSchema:
     # Validators of parts, compiled when they are first needed. There are no more than the schema has parts.
 
     def _part(self, pointer: str) -> Validator:
-        """Return the validator of a part, with all that it refers to."""
         return self._once("part", pointer, {"$ref": f"{_URI}#{quote(pointer, safe='/~')}"})
 
     def _alone(self, pointer: str, schema: Mapping[str, Any]) -> Validator:
-        """Return the validator of the keywords that a part has itself, without those of the parts within it."""
+        """Return the validator of a part's own keywords, without those of the parts within it."""
         if "$ref" in schema and isinstance(self._whole, _OLD):
             return self._once("alone", pointer, {})
         own = {name: schema[name] for name in schema.keys() - _PARTS - _ELSEWHERE}
@@ -220,7 +210,6 @@ def _compile(
 
 
 def _why_not(error: ValueError) -> str:
-    """Describe to the author what is wrong with a schema."""
     if not isinstance(error, ValidationError):
         return str(error)
     path = [str(step) for step in error.instance_path]

@@ -1,7 +1,7 @@
 """Input that does not fit: what else it may mean, and what is wrong with it, in few words and without its values.
 
-Models and clients write JSON in a string, and null for what is absent. That is looked at only once an input did not
-fit, and only where its schema leaves no other meaning. What a flow is bound to stays what was sent.
+Models and clients write JSON in a string, and null for what is absent. Another meaning is tried only once an input
+did not fit, and only where its schema leaves no doubt. What a flow is bound to stays what was sent.
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,14 +13,11 @@ from pydantic import ValidationError
 from ..errors import RequestError
 from ..limits import Limits, most_values, read_value
 
-MOST_PROBLEMS = 20
-"""How many problems an error names, so that a long list of wrong items does not make an even longer error."""
-
-MOST_CHARACTERS = 200
-"""How long each of them, and the path to it, may be."""
+MOST_PROBLEMS = 20  # problems in one error, so that a long list of wrong items does not make an even longer error
+MOST_CHARACTERS = 200  # characters of a problem, and of the path to it
 
 UNREAD = "unread"
-"""The type of pydantic's error for what was not looked at, since enough problems had been found."""
+"""The type of pydantic's error for a part that was not validated, since enough problems had been found."""
 
 
 def problem(path: Iterable[Any], message: str) -> tuple[str, str]:
@@ -29,11 +26,9 @@ def problem(path: Iterable[Any], message: str) -> tuple[str, str]:
 
 
 def problems_of(error: ValidationError, value: Any = None, *, tables: bool = False) -> list[tuple[str, str]]:
-    """Return the first problems of an input as (where, what), without its values, and whether more may follow.
-
-    The error has the first wrong item of each array and table (`PeerValidator`); further items of the value may be
-    wrong. With `tables`, its type has tables: a path does not tell whether it leads through one, or through an object.
-    """
+    """Return the first problems of an input as (where, what), without its values, and whether more may follow."""
+    # The error has the first wrong item of each array and table (`PeerValidator`). With `tables`, the type has tables,
+    # and a path does not tell whether it leads through one, or through an object.
     every = error.errors(include_url=False, include_context=False, include_input=False)
     read = [each for each in every if each["type"] != UNREAD][:MOST_PROBLEMS]
     more = len(read) < len(every) or any(_leaves_items(each["loc"], value, tables=tables) for each in read)
@@ -41,7 +36,6 @@ def problems_of(error: ValidationError, value: Any = None, *, tables: bool = Fal
 
 
 def _leaves_items(path: tuple[int | str, ...], value: Any, *, tables: bool) -> bool:
-    """Return whether an array or a table goes on behind the item that a path leads to."""
     for position, step in enumerate(path):
         if isinstance(value, list) and isinstance(step, int) and step < len(value):
             if step < len(value) - 1:
@@ -83,8 +77,7 @@ def in_words(problems: list[tuple[str, str]]) -> str:
 
 DEFAULTS = Limits()
 
-_ABOVE = 3
-"""How deep an argument is within its message: an object each for that, its parameters and the arguments."""
+_ABOVE = 3  # the depth of an argument within its message: an object each for that, its parameters and the arguments
 
 _TYPES = {str: "string", bool: "boolean", int: "integer", float: "number", type(None): "null"}
 
@@ -105,19 +98,16 @@ class LenientReading:
         )
 
     def read(self, raw: Mapping[str, Any], limits: Limits) -> Mapping[str, Any]:
-        """Return what is meant by arguments that did not fit; see the other methods."""
+        """Return what is meant by arguments that did not fit."""
         return self.without_texts(self.without_nulls(raw), limits)
 
     def without_nulls(self, raw: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return an object without the nulls of what may be left out, and takes no null; itself if there are none."""
+        """Return an object without nulls for optional members that take no null; itself if there are none."""
         absent = {name for name in self._optional if name in raw and raw[name] is None}
         return {name: value for name, value in raw.items() if name not in absent} if absent else raw
 
     def without_texts(self, raw: Mapping[str, Any], limits: Limits) -> Mapping[str, Any]:
-        """Return an object with the array or object that a string holds where it takes no string; itself if none does.
-
-        The limits of the request count for such strings, too.
-        """
+        """Return an object with the arrays and objects in strings, where no string fits; itself if there are none."""
         read, left = raw, limits.values
         for name in sorted(self._compound & raw.keys()):
             text = raw[name]
@@ -132,10 +122,7 @@ class LenientReading:
 
 
 def takes(schema: Mapping[str, Any], part: Any, kind: str, *, above: tuple[str, ...] = ()) -> bool:
-    """Return whether values of a JSON type may fit a part of a schema; True also where it can't be told.
-
-    `above` has the references that have led here.
-    """
+    """Return whether values of a JSON type may fit a part of a schema, True in doubt; `above`: references so far."""
     if not isinstance(part, Mapping):
         return part is not False
     types = part.get("type", kind)
@@ -161,7 +148,7 @@ def _type_of(value: Any) -> str:
 
 
 def _at(schema: Mapping[str, Any], reference: str) -> Any:
-    """Return what a reference within a schema leads to; True, which takes anything, where it leads elsewhere."""
+    """Return the target of a reference; True, which takes anything, where it leads out of the schema."""
     found = part_at(schema, unquote(reference[1:])) if reference.startswith("#") else None
     return True if found is None else found
 

@@ -9,42 +9,26 @@ from typing import Any, cast
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import PydanticCustomError, SchemaValidator, to_json
 
-from .hardening import has_json_texts, refuse_backtracking, refuse_imports, scattered, short_text, validate_together
+from . import type_parts
+from .hardening import refuse_backtracking, refuse_imports, scattered, short_text, validate_together
 from .misfits import MOST_PROBLEMS, UNREAD, problems_of
-from .type_parts import (
-    ARRAYS,
-    TABLES,
-    Node,
-    calling,
-    definitions_of,
-    is_compound,
-    listed,
-    parts,
-    pydantics_function,
-    rebuilt,
-    refuse_many_ways,
-    walk,
-)
+from .type_parts import TABLES, Node, definitions_of, parts, rebuilt, walk
 
-MOST_KEYS = 1000
-"""How many keys of an object are looked at to find out what is wrong with it."""
+MOST_KEYS = 1000  # keys of an object that are read to find out what is wrong with it
 
 _FIELDS = frozenset({"model-field", "typed-dict-field", "dataclass-field", "named-tuple-field"})
 
 _PLAIN = frozenset({"str", "int", "float", "bool"})
-"""What JSON has itself, so that strict types of it take the same from JSON and from what was read of it."""
+"""Strict types of them take the same from JSON and from what was read of it."""
 
 
 class PeerValidator:
-    """Validates values of one type that a peer sends.
+    """Validates values of one type that a peer sends; without `is_json`, all of them as strings. Raises `SetupError`.
 
-    pydantic notes every problem of every item before it raises, some 700 bytes for each: 135 KB of empty objects took a
-    gigabyte. So an array or a table ends at its first wrong item, which costs valid input nothing. Where problems could
-    multiply all the same (`without_floods`), the first validation only finds that something does not fit there, and a
-    second one what: that looks no further once it has found enough.
-
-    Without `is_json`, all values come as strings. Raises `SetupError` where a small value could take very long, because
-    of a pattern or of unions, or could run code.
+    pydantic notes every problem of every item before it raises, some 700 bytes for each: 135 KB of empty objects took
+    a gigabyte. So an array or a table ends at its first wrong item, which costs valid input nothing. Where problems
+    could multiply all the same (`without_floods`), the first validation only finds that something does not fit, and a
+    second one what: that ends once it has found enough.
     """
 
     def __init__(self, where: str, adapter: TypeAdapter[Any], *, is_json: bool = True) -> None:
@@ -53,23 +37,21 @@ class PeerValidator:
         refuse_imports(where, nodes)
         if any("pattern" in each for each in nodes):
             refuse_backtracking(where, schema)
-        refuse_many_ways(where, schema, nodes)
-        typed = _typed_as_json(nodes) if is_json else _unchanged
+        type_parts.refuse_many_ways(where, schema, nodes)
+        typed = _typed_as_json(nodes) if is_json else lambda node: node
         labelled = rebuilt(schema, partial(_labelled, schema, typed))
         self._bounded = rebuilt(labelled, lambda node: _bounded(typed(node)))
         quick = _with_one_problem(self._bounded)
         self._names_all = quick is self._bounded
         self._has_tables = any(each.get("fail_fast") and each["type"] in TABLES for each in walk(quick))
-        self._has_texts = has_json_texts(nodes)
+        self._has_texts = any(each["type"] == "json" for each in nodes)  # which are validated together
         self._is_strict = _is_strict(nodes)
-        self._has_integers = is_json and _has_integers(nodes)
+        self._has_integers = is_json and any(each["type"] == "int" for each in nodes)
         self._explain: Callable[[Any], Any] | None = None
         validator = adapter.validator if quick is schema else compiled(quick)
         validate = partial(_of_json, validator) if self._is_strict else validator.validate_python
-        self.exactly = self._with_texts(validate)
-        """Return a value as its type, as `validate` does; but of 1.0, no integer."""
+        self.exactly = self._with_texts(validate)  # `validate`, which makes no integer of 1.0
         self.validate = self._with_texts(partial(_or_whole, validate)) if self._has_integers else self.exactly
-        """Return a value as its type. Raises pydantic's `ValidationError`."""
 
     def problems(self, value: Any, error: ValidationError) -> list[tuple[str, str]]:
         """Return the first problems of a value that `validate` refused with an error, as (where, what)."""
@@ -79,7 +61,6 @@ class PeerValidator:
         return problems_of(found or error, value, tables=self._has_tables)
 
     def _explained(self, value: Any) -> ValidationError | None:
-        """Find what is wrong with a value that was refused; None if it can't be found."""
         if self._explain is None:
             validator = compiled(rebuilt(self._bounded, _read_in_part))
             explain = partial(_as_json, validator) if self._is_strict else validator.validate_python
@@ -106,12 +87,12 @@ def validator_of(model: type[BaseModel]) -> PeerValidator:
 
 
 def compiled(schema: Node) -> SchemaValidator:
-    """Return what validates by a core schema, also the models within it, whatever their classes have."""
+    """Return a validator by a core schema, also of the models within it, whatever their classes have."""
     return SchemaValidator(cast(Any, schema), _use_prebuilt=False)
 
 
 def _is_strict(nodes: Sequence[Node]) -> bool:
-    """Return whether a part of a type is strict: that takes text for a date, or a list for a set, from JSON alone."""
+    """Return whether a part is strict: from JSON alone, that takes text for a date, or a list for a set."""
     return any(
         (each.get("strict") and each["type"] not in _PLAIN) or (each.get("config") or {}).get("strict")
         for each in nodes
@@ -119,7 +100,6 @@ def _is_strict(nodes: Sequence[Node]) -> bool:
 
 
 def _or_whole(validate: Callable[[Any], Any], value: Any) -> Any:
-    """Validate a value, and once more with its whole numbers as integers if it does not fit."""
     try:
         return validate(value)
     except ValidationError:
@@ -129,7 +109,6 @@ def _or_whole(validate: Callable[[Any], Any], value: Any) -> Any:
 
 
 def _of_json(validator: Any, value: Any) -> Any:
-    """Validate a value that was read from JSON already, and once more as JSON if it does not fit."""
     try:
         return validator.validate_python(value)
     except ValidationError:
@@ -141,12 +120,10 @@ def _as_json(validator: Any, value: Any) -> Any:
 
 
 def without_floods(schema: Node) -> Node:
-    """Return a core schema of which no value has very many problems: it ends at what does not fit.
-
-    Arrays and tables end at their first wrong item. Each choice of a union has one problem, if it could have one for
-    each key that it does not know; so has each value of such a key, and each value of a recursive type. Otherwise each
-    choice, and each value within another, would add its own to them.
-    """
+    """Return a core schema of which no value has very many problems."""
+    # Arrays and tables end at their first wrong item. A choice of a union has one problem, if it could have one for
+    # each unknown key; so has the value of such a key, and a value of a recursive type. Or each choice, and each value
+    # within another, would add its own.
     return _with_one_problem(rebuilt(schema, _ending))
 
 
@@ -165,7 +142,7 @@ def _with_one_problem(ends: Node) -> Node:
                     (_as_one(choice), label) if _may_flood(choice) else (choice, label) for choice, label in choices
                 ]
                 return {**node, "choices": [one if label is None else (one, label) for one, label in ones]}
-        if "extras_schema" in node and is_compound(node["extras_schema"]):
+        if "extras_schema" in node and type_parts.is_compound(node["extras_schema"]):
             return {**node, "extras_schema": _as_one(node["extras_schema"])}
         return node
 
@@ -176,30 +153,23 @@ _FLOODING = frozenset({"union", "definition-ref"})
 
 
 def _bounded(node: Node) -> Node:
-    """Bound what the values of one node may cost."""
     return _checked(_ending(node))
 
 
 def _checked(node: Node) -> Node:
-    """Check what only a function can."""
     return short_text(scattered(node))
 
 
 def _ending(node: Node) -> Node:
-    """End an array or a table at its first wrong item."""
-    node = listed(node)
-    if node["type"] not in ARRAYS | TABLES or node.get("fail_fast"):
+    node = type_parts.listed(node)
+    if node["type"] not in type_parts.ARRAYS | TABLES or node.get("fail_fast"):
         return node
     items = [each["type"] for each in parts(node)]
     return node if all(each == "any" for each in items) else {**node, "fail_fast": True}
 
 
-def _unchanged(node: Node) -> Node:
-    return node
-
-
 def _labelled(schema: Node, typed: Callable[[Node], Node], node: Node) -> Node:
-    """Name the choices of a union as they are, in the paths of problems, and not by what checks them."""
+    """Name the choices of a union in the paths of problems by what they are, and not by what checks them."""
     if node["type"] != "union" or all(_checked(typed(each)) is each for each in walk(node)):
         return node
     definitions = definitions_of(schema)
@@ -208,13 +178,12 @@ def _labelled(schema: Node, typed: Callable[[Node], Node], node: Node) -> Node:
 
 
 def _title(node: Node, definitions: dict[str, Node]) -> str:
-    """Return the name that pydantic gives to a node."""
     alone: Any = {"type": "definitions", "schema": node, "definitions": [*definitions.values()]}
     return SchemaValidator(alone).title
 
 
 def _recursive(definitions: dict[str, Node]) -> set[str]:
-    """Return the names of definitions that lead back to themselves, without the defaults of fields."""
+    """Return the names of definitions that lead back to themselves, but no defaults of fields."""
     leads = {
         name: {each["schema_ref"] for each in walk(node) if "schema_ref" in each} for name, node in definitions.items()
     }
@@ -239,11 +208,8 @@ def _may_flood(node: Node) -> bool:
 
 
 def _as_one(node: Node) -> Node:
-    """Return a node that has one problem in the place of all that another has.
-
-    A union does so without a call of Python, and lets all other exceptions pass, which pydantic's `custom-error` does
-    not.
-    """
+    """Return a node that has one problem in place of all those of another."""
+    # A union does so without a call of Python, and lets all other exceptions pass; pydantic's `custom-error` does not.
     return {
         "type": "union",
         "mode": "left_to_right",
@@ -256,20 +222,18 @@ def _as_one(node: Node) -> Node:
 
 # What is wrong with a value that was refused
 
-_to_find: ContextVar[list[int]] = ContextVar("_to_find")
-"""How many more problems are to be found."""
+_to_find: ContextVar[list[int]] = ContextVar("_to_find")  # how many more problems are to be found
 
 
 def _read_in_part(node: Node) -> Node:
-    """Read a field, or the value of an unknown key, only if more problems are to be found."""
     name = "schema" if node["type"] in _FIELDS else "extras_schema"
-    return {**node, name: _within_default(node[name])} if name in node and is_compound(node[name]) else node
+    return {**node, name: _within_default(node[name])} if name in node and type_parts.is_compound(node[name]) else node
 
 
 def _within_default(schema: Node) -> Node:
     if schema["type"] == "default":
         return {**schema, "schema": _within_default(schema["schema"])}
-    return calling(_read, "wrap", schema)
+    return type_parts.calling(_read, "wrap", schema)
 
 
 def _read(value: Any, handler: Callable[[Any], Any]) -> Any:
@@ -285,7 +249,7 @@ def _read(value: Any, handler: Callable[[Any], Any]) -> Any:
 
 
 def _with_fewer_keys(value: Any) -> Any:
-    """Return a value whose objects have no more than `MOST_KEYS` keys: each that is not known is a problem."""
+    """Return a value whose objects have at most `MOST_KEYS` keys: each unknown key is a problem."""
     if isinstance(value, dict):
         return {key: _with_fewer_keys(each) for key, each in islice(value.items(), MOST_KEYS)}
     return [_with_fewer_keys(each) for each in value] if isinstance(value, list) else value
@@ -299,20 +263,15 @@ def _with_fewer_keys(value: Any) -> Any:
 _NUMBERS = frozenset({"int", "float", "bool"})
 
 _CONVERTING = frozenset({"function-before", "function-wrap", "json"})
-"""What gives another value to the nodes within it than the client has sent."""
+"""The nodes within them get another value than the client has sent."""
 
-_KEYS = ("keys_schema", "extras_keys_schema")
-"""What has the keys of objects, which are strings in JSON."""
-
-_MOST = 2**63
-"""Below it, a number with a fraction of zero is read as an integer."""
+_KEYS = ("keys_schema", "extras_keys_schema")  # nodes of keys, which are strings in JSON
+_MOST = 2**63  # below it, a number with a fraction of zero is read as an integer
 
 
 def _typed_as_json(nodes: Sequence[Node]) -> Callable[[Node], Node]:
-    """Return what changes the nodes of a type so that they take no other JSON than its JSON Schema says.
-
-    Nodes that an author has given another value, or has said to be strict or not, stay as they are.
-    """
+    """Return what changes nodes so that they take no other JSON than their JSON Schema says."""
+    # Nodes that an author has given another value, or has said to be strict or not, stay as they are.
     kept = {id(node) for node in _converted(nodes)}
 
     def change(node: Node) -> Node:
@@ -324,18 +283,13 @@ def _typed_as_json(nodes: Sequence[Node]) -> Callable[[Node], Node]:
         if check is None:
             return node
         inner = {name: value for name, value in node.items() if name != "ref"}
-        return calling(check, "before", inner)
+        return type_parts.calling(check, "before", inner)
 
     return change
 
 
-def _has_integers(nodes: Sequence[Node]) -> bool:
-    """Return whether a type has an integer that `_whole` may help."""
-    return any(node["type"] == "int" for node in nodes)
-
-
 def _whole(value: Any) -> Any:
-    """Return JSON with integers for the numbers that have a fraction of zero; the value itself if there are none."""
+    """Return JSON with integers for numbers with a fraction of zero; the same value if there are none."""
     if type(value) is float:
         return int(value) if value.is_integer() and -_MOST < value < _MOST else value
     if type(value) is list:
@@ -348,9 +302,8 @@ def _whole(value: Any) -> Any:
 
 
 def _converted(nodes: Sequence[Node]) -> Iterator[Node]:
-    """Yield the nodes that get another value than the client has sent, or a key."""
     for node in nodes:
-        is_authors = node["type"] in _CONVERTING and pydantics_function(node) is None
+        is_authors = node["type"] in _CONVERTING and type_parts.pydantics_function(node) is None
         converted: Iterable[Node] = parts(node) if is_authors else ()
         if node["type"] == "chain":
             converted = [each for each in node["steps"] if each["type"] != "is-instance"][1:]
@@ -362,7 +315,6 @@ def _converted(nodes: Sequence[Node]) -> Iterator[Node]:
 
 
 def _check_of(node: Node) -> Callable[[Any], Any] | None:
-    """Return what refuses values that are equal to one of a choice, and of another JSON type; None if none is."""
     if node["type"] == "literal":
         values = [getattr(each, "value", each) for each in node["expected"]]
     elif node["type"] == "enum" and "missing" not in node:  # or its class has a say in what it takes
@@ -382,5 +334,4 @@ def _check_of(node: Node) -> Callable[[Any], Any] | None:
 
 _SAME = {int: {int, float}, float: {int, float}}
 
-_NO_CHOICE = object()
-"""What no choice is equal to."""
+_NO_CHOICE = object()  # no choice is equal to it

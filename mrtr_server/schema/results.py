@@ -1,18 +1,10 @@
 """From what a handler returns to the body of a result."""
 
 from base64 import b64encode
-from collections.abc import (
-    AsyncGenerator,
-    AsyncIterable,
-    AsyncIterator,
-    Callable,
-    Iterable,
-    Iterator,
-    Mapping,
-    Sequence,
-)
+from collections import abc
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
-from inspect import Parameter, isclass
+from inspect import Parameter, isclass, iscoroutinefunction
 from types import CoroutineType, GeneratorType, NoneType
 from typing import Annotated, Any, get_args, get_origin
 
@@ -38,23 +30,20 @@ from ..well_formed import well_formed, write_json
 from .structured import Structured, written
 from .type_parts import union_members
 
-MOST_VALUES = 100
-"""How many values a completion may have (Completion, Completion Results)."""
+MOST_VALUES = 100  # values of a completion (Completion, Completion Results)
 
 Write = Callable[[Any], JSON]
 
 _LISTS = (list, tuple, Sequence)
-_STREAMS = (AsyncIterator, AsyncGenerator, AsyncIterable)
+_STREAMS = (abc.AsyncIterator, abc.AsyncGenerator, abc.AsyncIterable)
 _BYTES = (bytes, bytearray, memoryview)
 _ANYTHING = SchemaSerializer(core_schema.any_schema(), core_schema.CoreConfig(ser_json_inf_nan="constants"))
 _JSON_TYPES = frozenset({dict, list, tuple, int, float, bool})
 
 
 def tool_results(where: str, returns: Any) -> tuple[JSON | None, Write]:
-    """Return a tool's output schema, None if results are text and content; and what writes the body of a result.
-
-    Raises `SetupError` where the declared type has no JSON Schema, or is bytes.
-    """
+    """Return a tool's output schema, None for text and content; and what writes the body of a result."""
+    # Bytes, and types without a JSON Schema, are refused by a `SetupError`.
     members = union_members(returns)
     if any(_bare(member) in _BYTES for member in members):
         raise SetupError(
@@ -85,8 +74,6 @@ def tool_results(where: str, returns: Any) -> tuple[JSON | None, Write]:
 
 
 def _or_content(write: Write) -> Write:
-    """Return a writer of lists: of content as such, and of all other values in this way."""
-
     def write_list(value: Any) -> JSON:
         value = _whole(value)
         return _write_content(value) if _has_content(value) else write(value)
@@ -94,11 +81,33 @@ def _or_content(write: Write) -> Write:
     return write_list
 
 
-def piece_results(where: str, returns: Any) -> Write:
-    """Return the function that writes the body of a result from the content that a tool has yielded in pieces.
+def with_text(where: str, returns: Any, write: Write, text: Callable[[Any], Any]) -> Write:
+    """Return what writes a result with what `text` makes of its value, in place of the value as JSON."""
+    if iscoroutinefunction(text):
+        raise SetupError(f"{where}: text= takes a plain function of the result; its function is `async def`")
+    if _declared_by(returns) is None and returns not in (Parameter.empty, Any):
+        members = [member for member in union_members(returns) if member not in (None, NoneType)]
+        if all(map(_is_content_type, members)):
+            raise SetupError(
+                f"{where}: text= is for structured results, and {returns!r} is text or content already; return a "
+                "model, a dataclass or JSON values, or leave text= out"
+            )
 
-    Raises `SetupError` where the tool declares to yield something else than text and content.
-    """
+    def write_with_text(value: Any) -> JSON:
+        value = _whole(value)
+        body = write(value)
+        if "structuredContent" not in body or (isinstance(value, ToolResult) and value.content):
+            return body
+        made = text(value.structured_content if isinstance(value, ToolResult) else value)
+        if (content := _blocks_of(made)) is None:
+            raise FlowError(f"text= returned a {type(made).__name__}; return a text, content, or a list of them")
+        return {**body, "content": content}
+
+    return write_with_text
+
+
+def piece_results(where: str, returns: Any) -> Write:
+    """Return what writes the body of a result from the pieces that a tool has yielded; text and content only."""
     if returns not in (Parameter.empty, Any):
         if get_origin(returns) not in _STREAMS and returns not in _STREAMS:
             raise SetupError(f"{where} is an async generator; annotate what it yields: AsyncIterator[str]")
@@ -117,10 +126,7 @@ def _is_piece_type(annotation: Any) -> bool:
 
 
 def piece_blocks(value: Any) -> Iterator[tuple[JSON, bool]]:
-    """Yield each block of content of one piece, and whether it is plain text, which is joined to that before it.
-
-    Raises `FlowError` where the piece is no text, no content, and no list of these.
-    """
+    """Yield each block of content of one piece, and whether it is plain text, which is joined to the last block."""
     for item in value if isinstance(value, list | tuple) else (value,):
         if item is None:
             continue
@@ -133,7 +139,7 @@ def piece_blocks(value: Any) -> Iterator[tuple[JSON, bool]]:
 
 
 def _declared_by(returns: Any) -> Any:
-    """Return `T` of `Annotated[ToolResult, T]`: the type of the structured content. None for another annotation."""
+    """Return `T`, the type of the structured content, of `Annotated[ToolResult, T]`; None for another annotation."""
     if get_origin(returns) is not Annotated:
         return None
     annotation, first, *_ = get_args(returns)
@@ -141,16 +147,18 @@ def _declared_by(returns: Any) -> Any:
     return first if annotation is ToolResult and is_type else None
 
 
+def said(text: str, *, is_error: bool = False) -> JSON:
+    """Return the body of a result that says something."""
+    return {"content": [{"type": "text", "text": text}], "isError": is_error}
+
+
 def failed(message: str) -> JSON:
     """Return the body of a tool result that failed, with a message for the model (Tools, Error Handling)."""
-    return {"content": [{"type": "text", "text": message}], "isError": True}
+    return said(message, is_error=True)
 
 
 def prompt_body(value: Any, description: str | None) -> JSON:
-    """Return the body for what a prompt returned: a string, a message, a list of them, or a `PromptResult`.
-
-    Raises `TypeError` for anything else.
-    """
+    """Return the body for what a prompt returned: a string, a message, a list of them, or a `PromptResult`."""
     meta = None
     if isinstance(value, PromptResult):
         value, description, meta = value.messages, value.description or description, value.meta
@@ -199,7 +207,7 @@ def _is_list_of_anything(returns: Any) -> bool:
 
 
 def _whole(value: Any) -> Any:
-    """Return the values of a generator, which can be looked at once, as a list; anything else as it is."""
+    """Return the values of a generator, which can be read once, as a list; anything else as it is."""
     return list(value) if isinstance(value, GeneratorType) else value
 
 
@@ -208,7 +216,7 @@ def _has_content(value: Any) -> bool:
 
 
 def _is_content_type(annotation: Any) -> bool:
-    """Whether results of this type are text or content, so that no schema describes them."""
+    """Return whether results of this type are text or content, so that no schema describes them."""
     if get_origin(annotation) is Annotated:
         return _is_content_type(get_args(annotation)[0])
     if annotation is str or annotation is ToolResult:
@@ -222,7 +230,6 @@ def _is_content_type(annotation: Any) -> bool:
 
 
 def _bare(annotation: Any) -> Any:
-    """Return a type without what `Annotated` adds to it."""
     return get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
 
 
@@ -256,7 +263,6 @@ def _write_content(value: Any) -> JSON:
 
 
 def _blocks_of(value: Any) -> list[JSON] | None:
-    """Return the blocks of a value that is text or content, or has some; None of data."""
     if isinstance(value, str) or is_content(value):
         return [block(value)]
     if not (isinstance(value, list | tuple) and value):
@@ -283,7 +289,6 @@ def _jsonable(value: Any) -> Any:
 
 
 def _unawaited(value: "CoroutineType[Any, Any, Any]") -> FlowError:
-    """Return the error for what a forgotten `await` leaves behind."""
     code = value.cr_code
     value.close()  # or Python would warn of it, too
     return FlowError(
@@ -293,10 +298,7 @@ def _unawaited(value: "CoroutineType[Any, Any, Any]") -> FlowError:
 
 
 def _structured(plain: Any, value: Any) -> JSON:
-    """Return the result that is plain JSON, made of a value, and the same as text.
-
-    Raises `FlowError` for content within the value, and `ValueError` for numbers that JSON has not.
-    """
+    # Raises `FlowError` for content within the value, and `ValueError` for numbers that JSON has not.
     text = plain if isinstance(plain, str) else _json(plain)
     may_hold_content = text is not plain and ('"type":"' in text or '"_meta":' in text)
     if may_hold_content and (found := _content_within(value)) is not None:
@@ -308,7 +310,6 @@ def _structured(plain: Any, value: Any) -> JSON:
 
 
 def _content_within(value: Any) -> Any:
-    """Return content that is somewhere in a value; None if there is none."""
     if isinstance(value, _NO_DATA) or (is_content(value) and type(value).__name__ in _FOREIGN_CONTENT):
         return value
     within: Iterable[Any] = ()
@@ -325,7 +326,6 @@ def _content_within(value: Any) -> Any:
 
 _NO_DATA = (Content, ResourceContents, ToolResult, PromptResult)
 _FOREIGN_CONTENT = frozenset({"TextContent", "ImageContent", "AudioContent", "EmbeddedResource", "ResourceLink"})
-"""The names of the content of the official SDK."""
 
 
 def _json(value: Any) -> str:

@@ -1,6 +1,5 @@
 """Values that are stored and read again as their declared type: results of steps, handlers' state, reports of pages."""
 
-import logging
 from collections.abc import Collection, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import is_dataclass
@@ -12,35 +11,31 @@ from pydantic import BaseModel, PydanticUserError, TypeAdapter, ValidationError
 from pydantic_core import SchemaError, SchemaSerializer, from_json, to_json
 
 from ..errors import SetupError
+from ..logs import logger
 from ..well_formed import well_formed
 from .exact import Classes, are_alike, classes_in, decode, encode, encode_beside, hides, with_derived
 from .generator import reason_of
 from .peer_validator import compiled, without_floods
 from .type_parts import Node, definitions_of, listed, rebuilt, refuse_many_ways, walk
 
-logger = logging.getLogger("mrtr_server")
-
 _NAMES, _ALIASES, _VALIDATED, _AS_IT_WAS, _LOOSE = "names", "aliases", "validated", "as it was", "loose"
-"""How a value may be written, in the order in which that is tried: by its type's own JSON, under the names of fields
-or under their aliases; by its parts, which are validated again where they are read, or put together as they were; and
-by the JSON of what is not quite of the type."""
+"""How a value may be written, in the order of trials: by its type's own JSON, under names or aliases of fields; by
+its parts, which are validated again or put together as they were; by the JSON of what is not quite of the type."""
 
 _UNREADABLE = [{"mrtr_server": "a newer release recorded this"}]
-"""Stands for a value that its type has no JSON for. Few types take it, so an earlier release ends the flow there."""
+"""Stands for a value without JSON of its type. Few types take it, so an earlier release ends the flow there."""
 
 _NO_TYPE = (PydanticUserError, SchemaError, NameError)
 
 
 def _unknown(error: Exception) -> SetupError:
-    """Return the error for what pydantic says of a type, without what it says could be done about it."""
     return SetupError(reason_of(error).partition("; ")[0])
 
 
 class Written(NamedTuple):
-    """A value as it is stored: by its type's own JSON, which is all that earlier releases read.
+    """A value as stored: the JSON of its type, and `exact`, its parts where JSON does not hold all of them."""
 
-    Where that does not hold all of the value, `exact` says how it is written by its parts, and has these.
-    """
+    # Earlier releases read the JSON alone.
 
     json: Any
     exact: Any = None
@@ -49,8 +44,8 @@ class Written(NamedTuple):
 class Stored:
     """Values of a declared type, on their way to where they are stored and back; of `Any`, plain JSON.
 
-    Raises `SetupError` where none of its values could be read back, or a small one could take very long to load,
-    because of unions. Of a type that refers to classes which are not there yet, its methods raise it.
+    Raises `SetupError` where no value could be read back, or a small one could take very long to load, because of
+    unions. For a type with classes that are not there yet, its methods raise it.
     """
 
     def __init__(self, annotation: Any) -> None:
@@ -63,7 +58,7 @@ class Stored:
             self.compile()
 
     def compile(self) -> None:
-        """Compile how its values are read, unless that is done. Raises `SetupError` as the class does."""
+        """Compile how its values are read, once. Raises `SetupError` as the class does."""
         self._type  # noqa: B018
 
     @cached_property
@@ -74,11 +69,7 @@ class Stored:
             raise _unknown(error) from None
 
     def keep(self, value: Any, what: str) -> tuple[Written, Any]:
-        """Return a value as it is stored, and as it comes back from there.
-
-        Where nothing brings it back as it was, that is logged, once; `what` names it there. Raises errors of pydantic
-        and of the type's own code.
-        """
+        """Return a value as it is stored, and as it comes back. A loss is logged once; `what` names the value there."""
         if self._type.is_none:  # whatever the function returns, nobody is to use it
             written, back, is_same = Written(None), None, value is None
         else:
@@ -90,12 +81,11 @@ class Stored:
         return written, back
 
     def _is_read_once(self, value: Any) -> bool:
-        """Return whether a value is a list only once it is read: an iterator, or what is declared as an `Iterable`."""
+        """Return whether only reading makes a list of the value: an iterator, or what is declared as an `Iterable`."""
         is_any = self._type.is_iterable and isinstance(value, Collection) and not isinstance(value, str | list)
         return is_any or isinstance(value, Iterator)
 
     def _keep(self, value: Any) -> tuple[Written, Any, bool]:
-        """Return a value as it is stored, as it comes back, and whether it is the same then."""
         kept: tuple[Written, Any, bool] | None = None
         failure: Exception | None = None
         parts = _Parts(value, self._type)
@@ -133,10 +123,8 @@ class Stored:
         return self._type.to_python(value, mode="json", warnings=warnings, round_trip=True, by_alias=by_alias)
 
     def load(self, json: Any, exact: Any = None) -> Any:
-        """Return a stored value as its type. It shares nothing with what is stored, so a handler can change it.
-
-        Raises `ValidationError` where it does not fit the type as it is now, or whatever the type's own code raises.
-        """
+        """Return a stored value as its type. Raises `ValidationError`, or whatever the type's own code raises."""
+        # The value shares nothing with what is stored, so a handler can change it.
         validator = self._type.validator
         if exact is None:
             try:
@@ -154,8 +142,6 @@ class Stored:
 
 
 class _Type:
-    """A declared type, compiled."""
-
     def __init__(self, annotation: Any, adapter: TypeAdapter[Any]) -> None:
         schema: Node = adapter.core_schema
         if what := _never_stored(schema, definitions_of(schema)):
@@ -168,13 +154,12 @@ class _Type:
         self.to_python = serializer.to_python
         self.is_none, self.is_iterable = schema["type"] == "none", schema["type"] == "generator"
         self.declared = tuple(classes_in(schema))
-        """The classes that it names."""
         self.is_open = any(map(_leaves_open, walk(schema)))
-        """Whether it leaves parts open, with `Any` or more fields, which come back as plain JSON."""
+        """Parts are left open, with `Any` or more fields; they come back as plain JSON."""
         self.has_own_equality = not all(map(_compares_all, self.declared))
-        """Whether one of its classes may find two values equal that are not made of the same."""
+        """One of its classes may find two values equal that are not made of the same."""
         self.has_unions = any(each["type"] == "union" for each in walk(schema))
-        """Whether two of its values may be equal that are of different classes: a text and an enum, or two numbers."""
+        """Values of different classes may be equal: a text and an enum, or two numbers."""
 
     def is_equal(self, value: Any, back: Any) -> bool:
         """Check whether a value equals the one that has come back, where equal values of its type are the same."""
@@ -183,8 +168,6 @@ class _Type:
 
 
 class _Parts:
-    """What a value is made of, to tell whether it has come back."""
-
     def __init__(self, value: Any, type: _Type) -> None:
         self._value = value
         self._type = type
@@ -195,13 +178,11 @@ class _Parts:
         return with_derived(self._type.declared)
 
     def tree(self) -> Any:
-        """Return the value by its parts. Raises `PydanticSerializationError` for what has none."""
         if self._tree is None:
             self._tree = encode(self._value, self._classes)
         return self._tree
 
     def are_in(self, back: Any) -> bool:
-        """Check whether the value has come back as it was."""
         try:
             if self._type.is_open:
                 self._tree = encode_beside(self._value, back, self._classes)
@@ -212,7 +193,7 @@ class _Parts:
 
 
 def _compares_all(cls: Any) -> bool:
-    """Return whether two objects of a class are equal only if all that they are made of is."""
+    """Return whether objects of a class are equal only if all their parts are."""
     if is_dataclass(cls):
         return False  # a field may be left out
     return cls.__eq__ is BaseModel.__eq__ if issubclass(cls, BaseModel) else issubclass(cls, Enum)
@@ -239,7 +220,6 @@ _stored_once = lru_cache(maxsize=256)(Stored)
 
 @lru_cache(maxsize=1024)
 def _note_change(what: str, kind: str, annotation: str) -> None:
-    """Log that a value has changed; by the cache, once."""
     logger.warning(
         "%s, a %s, does not come back from its record as it was. In this round and in all later ones, the handler gets "
         "what is read back as the declared type, %s. Declare a type that holds all of it, or return less",
@@ -251,7 +231,6 @@ def _note_change(what: str, kind: str, annotation: str) -> None:
 
 @lru_cache(maxsize=1024)
 def _note_loss(what: str, kind: str) -> None:
-    """Log that parts of a value are lost; by the cache, once."""
     logger.warning(
         "%s, a %s, comes back as plain JSON, which does not hold all of it, since its function declares no type. "
         "Annotate it: -> %s",
@@ -265,7 +244,7 @@ def _note_loss(what: str, kind: str) -> None:
 
 
 _ITEMS = {"list": "items_schema", "set": "items_schema", "frozenset": "items_schema", "dict": "values_schema"}
-"""What collections name the type of their items by; without that, it is left open."""
+"""Where collections have the type of their items. Items without one are left open."""
 
 
 def _leaves_open(node: Node) -> bool:
@@ -276,11 +255,11 @@ def _leaves_open(node: Node) -> bool:
 
 
 _WITHOUT_JSON = {"callable": "functions", "is-subclass": "classes"}
-"""Types that nothing can be read back as, by pydantic's names for them."""
+"""Types that nothing can be read back as, by pydantic's names."""
 
 
 def _never_stored(schema: Any, known: Mapping[str, Any], seen: frozenset[str] = frozenset()) -> str:
-    """Return what every value of a type has that can't be stored; empty for nothing."""
+    """Return what no value of a type can do without, and can't be stored; empty for nothing."""
     match schema.get("type"):
         case "is-instance":
             return f"a {schema.get('cls_repr') or schema['cls'].__qualname__}"

@@ -18,8 +18,7 @@ from .type_parts import Node, walk
 _TELLING = frozenset({"value_error", "assertion_error", "union_tag_invalid"})
 """Errors of pydantic's whose message may hold the value."""
 
-_NO_TEXT = "string_unicode"
-"""The error of pydantic's for halves of characters."""
+_NO_TEXT = "string_unicode"  # halves of characters
 
 
 class Structured:
@@ -53,10 +52,7 @@ class Structured:
         self._may_name = any(each["type"] == "any" or has_names(each.get("cls")) for each in walk(adapter.core_schema))
 
     def dump(self, value: Any, *, is_mended: bool = False) -> Any:
-        """Validate a result against its type, and return it as plain JSON. Raises `FlowError`, without the value.
-
-        `is_mended`: whether it has no halves of characters any more.
-        """
+        """Validate a result against its type, and return it as plain JSON. Raises `FlowError`, without the value."""
         try:
             valid = self._validate(value)
             if self._may_name:
@@ -81,7 +77,7 @@ class Structured:
 
 
 def _wraps_a_model(adapter: TypeAdapter[Any]) -> bool:
-    """Whether a type is a model whose own serializer has no annotation, and is around that of pydantic."""
+    """Return whether a type is a model whose own serializer has no annotation, and is around that of pydantic."""
     node: Any = adapter.core_schema
     while node["type"] in ("definitions", "function-before", "function-after", "function-wrap"):
         node = node["schema"]
@@ -94,7 +90,7 @@ def _wraps_a_model(adapter: TypeAdapter[Any]) -> bool:
 
 
 Write = Callable[[bool | None], Any]
-"""Writes a value as plain JSON: by its aliases (True), or as each model says, by its names unless it says otherwise."""
+"""Writes a value as plain JSON: by aliases (True); or by names, unless a model says otherwise (None)."""
 
 
 def written(value: Any, write: Write) -> Any:
@@ -107,7 +103,7 @@ def written(value: Any, write: Write) -> Any:
 
 
 def _merged(value: Any, aliased: Any, named: Any) -> Any:
-    """Return the JSON with aliases, with the keys of the other where a model says so; both are of one value."""
+    """Return the JSON with aliases, but with the keys of `named` where a model says so."""
     if getattr(type(value), "__pydantic_root_model__", False):
         return _merged(value.root, aliased, named)
     if isinstance(aliased, list) and isinstance(named, list) and len(aliased) == len(named):  # a generator ends once
@@ -129,7 +125,6 @@ def _merged(value: Any, aliased: Any, named: Any) -> Any:
 
 
 def _as_many(parts: list[Any], written: Any) -> list[Any]:
-    """Return the parts of a value, or as many unknown ones where a serializer of the author's made others of them."""
     return parts if len(parts) == len(written) else [None] * len(written)
 
 
@@ -138,7 +133,7 @@ def _as_many(parts: list[Any], written: Any) -> list[Any]:
 
 
 _NOT_SURE = frozenset({"model", "dataclass", "function-before", "function-after", "function-wrap", "function-plain"})
-"""Nodes whose values need not be what their schema says."""
+"""The values of these nodes need not be what their schema says."""
 
 _ANY = core.any_schema()
 
@@ -159,10 +154,8 @@ _OF_TYPE: Mapping[str, CoreSchema] = {
 
 
 def promise_of(schema: Mapping[str, Any], returned: Node) -> SchemaValidator | None:
-    """Return what validates plain JSON by an output schema: types, members and choices, but no bounds.
-
-    Returns None if all that pydantic writes of the type, whose core schema is `returned`, is sure to fit.
-    """
+    """Return what validates plain JSON by an output schema: types, members and choices, but no bounds."""
+    # None if all that pydantic writes of the type, whose core schema is `returned`, is sure to fit.
     if not any(node["type"] in _NOT_SURE for node in walk(returned)):
         return None
     definitions: Mapping[str, Any] = schema.get("$defs", {})
@@ -171,7 +164,7 @@ def promise_of(schema: Mapping[str, Any], returned: Node) -> SchemaValidator | N
 
 
 def _core(schema: Any, names: Collection[str]) -> CoreSchema:
-    """Return the core schema of a JSON Schema that pydantic has made. What is not known here is taken as it is."""
+    """Return the core schema of a JSON Schema of pydantic's; any, where a keyword is not known here."""
     if not isinstance(schema, Mapping):
         return _ANY
     if "$ref" in schema:

@@ -1,7 +1,4 @@
-"""What types are made of: the parts of an annotation, and pydantic's core schema as a tree.
-
-Unions in that tree are refused where a client could stop the server with them.
-"""
+"""What types are made of: the parts of an annotation, and pydantic's core schema as a tree with bounded unions."""
 
 import types
 from collections import Counter
@@ -16,7 +13,7 @@ from ..errors import SetupError
 
 
 def resolved(annotation: Any) -> Any:
-    """Return what a `type` alias stands for, whether the alias is Python's own or of typing_extensions."""
+    """Return what a `type` alias stands for, whether Python's own or of typing_extensions."""
     while hasattr(annotation, "__value__"):
         annotation = annotation.__value__
     return annotation
@@ -44,16 +41,13 @@ def metadata_within(annotation: Any, seen: tuple[Any, ...] = ()) -> Iterator[Any
             yield from metadata_within(model_field.annotation, (*seen, annotation))
 
 
-MOST_SHAPES = 256
-"""How many shapes are kept with what was compiled from them."""
+MOST_SHAPES = 256  # kept, each with what was compiled from it
 
 
 class Shape:
-    """What something is compiled from, to compare: its types, down to the very classes; `int | str` is no `str | int`.
+    """What something is compiled from, to compare: the very classes of its types; `int | str` is no `str | int`."""
 
-    What is compiled from one serves all that have the same shape. It holds the types, or another object could get the
-    identity of one that is gone.
-    """
+    # It holds the types, or another object could get the identity of one that is gone.
 
     __slots__ = ("_key", "of", "where")
 
@@ -81,24 +75,21 @@ def _identity(part: Any) -> Hashable:
 # pydantic's core schema
 
 
-Node = Mapping[str, Any]
-"""A part of a core schema that has a `type`: a validator, or a field of one."""
+Node = Mapping[str, Any]  # a part of a core schema that has a `type`: a validator, or a field of one
 
 _NO_NODES = frozenset({"metadata", "serialization", "config", "default", "computed_fields", "function"})
-"""What a node has under these names does not validate."""
+"""Parts of a node that do not validate."""
 
 OBJECTS = frozenset({"model-fields", "typed-dict", "dataclass-args", "named-tuple", "arguments", "arguments-v3"})
-"""Objects whose keys the type names."""
+"""The type names their keys."""
 
-TABLES = frozenset({"dict", "ordered-dict", "frozendict", "counter"})
-"""Objects whose keys a peer chooses."""
+TABLES = frozenset({"dict", "ordered-dict", "frozendict", "counter"})  # a peer chooses their keys
 
 SETS = frozenset({"set", "frozenset"})
 
 ARRAYS = frozenset({"list", "tuple", "deque", "generator"}) | SETS
 
-COMPOUND = OBJECTS | TABLES | ARRAYS | {"definition-ref"}
-"""What may have any number of values within it."""
+COMPOUND = OBJECTS | TABLES | ARRAYS | {"definition-ref"}  # types that may have any number of values within
 
 
 def parts(node: Node) -> list[Node]:
@@ -109,7 +100,7 @@ def parts(node: Node) -> list[Node]:
 
 
 def walk(node: Node) -> list[Node]:
-    """Return a node and all below it. References are not followed, so each comes once."""
+    """Return a node and all below it, each once: references are not followed."""
     found, left = [], [node]
     while left:
         found.append(node := left.pop())
@@ -134,7 +125,7 @@ def calling(function: Callable[..., Any], when: Literal["before", "after", "wrap
 
 
 def rebuilt(node: Node, change: Callable[[Node], Node]) -> Node:
-    """Return a node with each node within it changed, and then itself; the same node if nothing has changed."""
+    """Return a node with each node within it changed, then itself; the same node if nothing has changed."""
     new = {
         name: made
         for name, value in node.items()
@@ -152,7 +143,7 @@ def listed(node: Node) -> Node:
 
 
 def is_compound(node: Node) -> bool:
-    """Return whether values of it may have any number of values within them."""
+    """Return whether its values may have any number of values within them."""
     return any(each["type"] in COMPOUND for each in walk(node))
 
 
@@ -187,23 +178,15 @@ def _rebuilt(value: Any, change: Callable[[Node], Node]) -> Any:
 # Unions
 
 
-MOST_TIMES = 16
-"""How many times as often a value may be validated as the widest union on the way to it has choices."""
-
-DEEPEST = 60
-"""How many levels of JSON are looked at: as many as arguments may have by default."""
+MOST_TIMES = 16  # as often as the widest union has choices, a value may be validated
+DEEPEST = 60  # levels of JSON: as many as arguments may have by default
 
 MOST_PLACES = 5000
-"""How many places of a type are looked at. What multiplies at each level does so within a few of them."""
+"""Places of a type that are looked at. What multiplies at each level does so within a few of them."""
 
-_MOST_NAMED = 5
-"""How many choices an error names."""
-
-_SEVERAL = frozenset({"union", "tagged-union", "lax-or-strict", "chain"})
-"""What may pass its value on to several nodes."""
-
-_EACH = object()
-"""Any item, and any key that is no field's."""
+_MOST_NAMED = 5  # choices in an error
+_SEVERAL = frozenset({"union", "tagged-union", "lax-or-strict", "chain"})  # nodes that may pass a value on to several
+_EACH = object()  # item, or key that is no field's
 
 _JSON_TYPES = (dict, list, str, int, float, bool, type(None))
 
@@ -213,21 +196,17 @@ Looker = tuple[int, bool]
 Label = tuple[str, Hashable]
 """Where a part of a value is: an item of an `array`, a key of an `object`, or the content of a `text`."""
 
-Ways = Counter[Looker]
-"""How often each node looks into one value."""
+Ways = Counter[Looker]  # how often each node looks into one value
 
 
 def refuse_many_ways(where: str, schema: Node, nodes: Sequence[Node]) -> None:
-    """Check that no value is validated in very many ways.
+    """Refuse a type whose values could be validated in very many ways.
 
-    pydantic validates a value against each choice of a union that has no tag, and only the fields of an object tell
-    that it does not fit. So a part of it is validated as often as paths through the choices lead there. With
-    `And(items: list[Expr]) | Or(items: list[Expr])`, that is twice as often at each level: 400 bytes that nest 22 times
-    take minutes. With `And(all: ...) | Or(any: ...)`, one path leads to each part, and they take microseconds. Chains
-    of unions do the same without recursion, as far as they go.
-
-    So the paths are counted, from what looks into one value to what looks into each part of it, by its key or as an
-    item. All unions on the way to a value but the widest may multiply them by `MOST_TIMES`. Raises `SetupError`.
+    pydantic validates a value against each choice of a union without a tag, and a part of it as often as paths
+    through the choices lead there. With `And(items: list[Expr]) | Or(items: list[Expr])`, that is twice as often at
+    each level: 400 bytes that nest 22 times take minutes. With `And(all: ...) | Or(any: ...)`, one path leads to each
+    part. Chains of unions do the same without recursion. So the paths are counted, from what looks into one value to
+    what looks into each part of it. All unions on the way but the widest may multiply them by `MOST_TIMES`.
     """
     if not any(each["type"] in _SEVERAL or "validation_alias" in each for each in nodes):
         return  # one node looks into each value
@@ -246,10 +225,9 @@ def refuse_many_ways(where: str, schema: Node, nodes: Sequence[Node]) -> None:
 
 
 class _Place(NamedTuple):
-    """A place within values.
+    """A place within values: the models that are tried there, or above; how often each node looks into a value there.
 
-    It has the models that are tried there, or else above it; and how often what looks into a value there. `widest` is
-    how many choices the widest union on the way has.
+    `widest` is the number of choices of the widest union on the way.
     """
 
     place: str
@@ -259,8 +237,6 @@ class _Place(NamedTuple):
 
 
 class _Paths:
-    """Counts the paths through a type."""
-
     def __init__(self, schema: Node) -> None:
         self._schema = schema
         self._definitions = definitions_of(schema)
@@ -270,7 +246,6 @@ class _Paths:
         self._known_parts: dict[Looker, dict[Label, list[Ways]]] = {}
 
     def find(self) -> _Place | None:
-        """Return a place to which too many paths lead; None if there is none."""
         ways = self._look(self._schema, text=False)
         level = [_Place("", self._names(ways), ways, self._width(ways))]
         seen = set()
@@ -289,7 +264,6 @@ class _Paths:
         return None
 
     def _look(self, node: Node, *, text: bool) -> Ways:
-        """Return what looks into a value that a node gets."""
         known = self._looking.get((id(node), text))
         if known is None:
             self._looking[id(node), text] = Counter()  # where a reference leads back to itself, nothing more looks
@@ -312,7 +286,6 @@ class _Paths:
         return ways
 
     def _below(self, above: _Place) -> Iterator[_Place]:
-        """Yield the places right below one."""
         for ways in self._by_tag(above.ways):
             parts = [(self._parts(looker), count) for looker, count in ways.items()]
             for label in dict.fromkeys(label for of_one, _ in parts for label in of_one):
@@ -326,7 +299,7 @@ class _Paths:
                     yield _Place(_within(above.place, label), self._names(below) or above.names, below, widest)
 
     def _by_tag(self, ways: Ways) -> Iterator[Ways]:
-        """Yield what looks into a value with each tag: one choice of each union that has tags."""
+        """Yield what looks into a value with each tag: one choice of each tagged union."""
         tags: dict[str, set[Any]] = {}
         tagged = {looker: node for looker in ways if (node := self._nodes[looker[0]])["type"] == "tagged-union"}
         if not tagged:
@@ -346,7 +319,6 @@ class _Paths:
             yield from self._by_tag(found)
 
     def _parts(self, looker: Looker) -> dict[Label, list[Ways]]:
-        """Return what looks into each part of a value that a node looks into."""
         known = self._known_parts.get(looker)
         if known is None:
             known = self._known_parts[looker] = {}
@@ -374,7 +346,6 @@ _KINDS = {
     **dict.fromkeys(("named-tuple", "arguments", "arguments-v3"), ("array", "object")),
     "json": ("text",),
 }
-"""The kinds of values that a node looks into."""
 
 
 def _tried(node: Node, *, text: bool) -> Iterator[Node]:
@@ -405,7 +376,6 @@ def _may_be_json(cls: Any) -> bool:
 
 
 def _parts_of(node: Node, *, by_name: bool) -> Iterator[tuple[Label, Node]]:
-    """Yield the parts of a value that a node looks into, with what validates each."""
     kind = node["type"]
     if kind == "json":
         if (content := node.get("schema")) is not None:
@@ -442,7 +412,6 @@ def _fields_of(node: Node, *, by_name: bool) -> Iterator[tuple[Label, Node]]:
 
 
 def _paths_of(alias: Any) -> list[list[str | int]]:
-    """Return the paths of an alias: it may be a name, a path, or a list of paths."""
     if alias is None:
         return []
     if isinstance(alias, str):
@@ -451,14 +420,12 @@ def _paths_of(alias: Any) -> list[list[str | int]]:
 
 
 def _holding(step: str | int, part: Node) -> Node:
-    """Return a node that looks into a value with a part at one step of an alias's path."""
     if isinstance(step, int):
         return {"type": "list", "items_schema": part}
     return {"type": "typed-dict", "fields": {step: {"type": "typed-dict-field", "schema": part}}}
 
 
 def _name(node: Node) -> str:
-    """Return the name of the class that a node is of; empty if it is of none."""
     name = node.get("model_name") or node.get("dataclass_name") or node.get("cls_name")
     return str(name or getattr(node.get("cls"), "__name__", ""))
 
@@ -471,5 +438,4 @@ def _within(place: str, label: Label) -> str:
     return (place + step).removeprefix(".") if len(place) < _LONGEST_PLACE else f"{place.removesuffix('…')}…"
 
 
-_LONGEST_PLACE = 40
-"""How long a place is shown, in characters."""
+_LONGEST_PLACE = 40  # characters

@@ -22,22 +22,18 @@ _UNRESERVED = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz012
 
 
 def normal(uri: str) -> str:
-    """Return a URI as all equivalent ones are written (RFC 3986, 6.2.2), for comparison.
-
-    What may stand for itself is decoded, and what may not is encoded. A reserved character, such as a slash, and its
-    encoded form stay two. The case of the scheme does not count, nor that of a web address's host, whose empty path is
-    a slash.
-    """
+    """Return a URI as all equivalent ones are written (RFC 3986, 6.2.2), for comparison."""
+    # A reserved character, such as a slash, and its encoded form stay two. The case of the scheme does not count, nor
+    # that of a web address's host, whose empty path is a slash.
     return _NO_PATH.sub(r"\g<0>/", _part(uri, begins=True))
 
 
 def _part(text: str, *, begins: bool) -> str:
-    """Return a part of a URI as in all equivalent ones; what begins them is in lower case where case does not count."""
+    """Return a part of a URI as in all equivalent ones; the beginning is in lower case where case does not count."""
     return _BEGINNING.sub(lambda found: found[0].lower(), _octets(text)) if begins else _octets(text)
 
 
 def _octets(text: str) -> str:
-    """Return a text in which what must be percent-encoded is, and nothing else."""
     if _USUAL.fullmatch(text):
         return text
     return _ENCODED.sub(_normal_octet, quote(text, safe=f"{_RESERVED}%", errors="surrogatepass"))
@@ -51,10 +47,9 @@ def _normal_octet(found: re.Match[str]) -> str:
 
 
 class Match(NamedTuple):
-    """What a URI is by a template: values by name, percent-decoded; and the URI with the template's text around them.
+    """The values in a URI by name, percent-decoded; and the URI with the template's text around them."""
 
-    A value can hold anything, slashes and `..` included: check it before you open a file by it.
-    """
+    # A value can hold anything, slashes and `..` included: check it before you open a file by it.
 
     values: dict[str, str]
     uri: str
@@ -63,10 +58,9 @@ class Match(NamedTuple):
 class UriTemplate:
     """A template that a URI can be matched against. Raises `SetupError`.
 
-    It has simple expressions `{name}`, which match up to the next slash, and reserved ones `{+name}`, which match
-    everything. A value ends where the text that follows its expression first comes. At its end, `{?a,b}` stands for a
-    query, and `{&c}` for more of one. Each of their names may be absent, and they come in any order; other names are
-    passed over, and of a name that comes twice, the first counts.
+    `{name}` matches up to the next slash, and `{+name}` everything. A value ends where the text that follows its
+    expression first comes. At the end, `{?a,b}` stands for a query, and `{&c}` for more of one: in any order, each
+    may be absent, others are passed over, and of a name that comes twice, the first counts.
     """
 
     def __init__(self, template: str) -> None:
@@ -107,11 +101,8 @@ class UriTemplate:
         return _EXPRESSION.sub(value, self.template)
 
     def expand(self, values: Mapping[str, object]) -> str:
-        """Return the URI with these values, percent-encoded as the expression of each needs it (RFC 6570).
-
-        What is no text is written as `str` does it. Values of a query may be left out; `ValueError` says which others
-        are missing, empty or unknown.
-        """
+        """Return the URI with these values, percent-encoded as each expression needs it (RFC 6570)."""
+        # `ValueError` says which values are missing, empty or unknown; those of a query may be left out.
         missing = [name for name in self._of_path if str(values.get(name, "")) == ""]
         unknown = [name for name in values if name not in self.names]
         if missing or unknown:
@@ -138,7 +129,7 @@ class UriTemplate:
         return f"((?:(?!{re.escape(after)}){character})++)" if after else f"({character}+)"
 
     def match(self, uri: str) -> Match | None:
-        """Return the values in a URI; None if neither it nor what is equivalent to it matches."""
+        """Return the values in a URI; None if neither it nor an equivalent one matches."""
         if found := self._pattern.fullmatch(uri):
             return Match(self._read(found), uri)
         if found := self._normal_pattern.fullmatch(_part(uri, begins=True)):
@@ -159,7 +150,6 @@ class UriTemplate:
 
 
 def _split_query(template: str) -> tuple[str, str, list[str]]:
-    """Return what is before the query of a template, how its query begins, and its names; no mark if it has none."""
     begin = next((each for each in _EXPRESSION.finditer(template) if each[1][:1] in ("?", "&")), None)
     if begin is None:
         return template, "", []

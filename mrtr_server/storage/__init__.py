@@ -10,11 +10,8 @@ ENVIRONMENT = "MRTR_DATABASE_URL"
 
 
 def store_of(url: str | None = None, environment: Mapping[str, str] = os.environ) -> Store | None:
-    """Return the store of a database's URL, or of `MRTR_DATABASE_URL`; None where no database is named.
-
-    Its modules are loaded only where there is one. Raises `SetupError` where the URL can't be used, or a driver is
-    missing.
-    """
+    """Return the store of a database's URL, or of `MRTR_DATABASE_URL`; None where no database is named."""
+    # `SetupError` says which of both can't be used, or which driver is missing.
     named_by = ENVIRONMENT if url is None else "store"
     url = environment.get(ENVIRONMENT, "").strip() or None if url is None else url
     if url is None:

@@ -1,7 +1,6 @@
 """How a process reaches its store: outages, slowness, how full it is, and how long one request waits for it in all."""
 
 import asyncio
-import logging
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -11,22 +10,20 @@ from typing import Protocol
 from ..concurrency.running import PerLoop, seconds_lost
 from ..errors import ClocksApart, NotExecuted, StoreUnavailable
 from ..limits import STORED, Limits
+from ..logs import logger
 from ..logs.failures import report_failure, report_outage
 from ..logs.refusals import RefusalLog
 from ..protocol.messages import JSON
 from .base import Store
 from .rows import TaskRow, Vitals, Waiting
 
-logger = logging.getLogger("mrtr_server")
-
 BESIDE = frozenset({"renew", "renew_tasks"})
-"""What has a way of its own to the store: that it works proves nothing of the others."""
+"""Methods with a way of their own to the store: their success proves nothing of the others."""
 
-QUIET = 2.0
-"""How long a method must not have failed, in seconds, when another one has written."""
+QUIET = 2.0  # after so many seconds without a failure of a method, another one that has written clears it
 
 LOOK_WITHIN = 0.7
-"""How long such a look may take, in seconds. Kubernetes waits a second for its probe."""
+"""In seconds. Kubernetes waits a second for its probe."""
 
 
 class StoreObserver(Protocol):
@@ -45,25 +42,22 @@ class StoreObserver(Protocol):
 class Outage:
     """Whether a store can be used, as far as its users have noticed.
 
-    It ends when each method that failed has worked again; or has not been called for a while, and something was written
-    meanwhile. (A disk that is full can be read, and a standby, too.)
+    It ends when each method that failed has worked again; or has not been called for a while, and something was
+    written meanwhile. (A disk that is full can be read, and a standby, too.)
     """
 
     _reference: str
     _since: float
-    _failures: int
-    """What the log says of the present outage, or of the last one."""
+    _failures: int  # the log has them of the present outage, or of the last one
 
     def __init__(self, name: str) -> None:
         self._name = name
         self.slowness = Slowness(name)
-        """Whether the store is slow, for the log."""
         self.look: Callable[[], object] = lambda: None
-        """Starts a look whether the store is back, when what has worked proves nothing."""
+        """Starts a look whether the store is back, when a success proves nothing."""
         self.observer: StoreObserver | None = None
         self.vitals: VitalsWatch | None = None
-        self._failing: dict[str, float] = {}
-        """The methods that failed, and when they did so last."""
+        self._failing: dict[str, float] = {}  # the methods that failed, and when last
 
     @property
     def is_on(self) -> bool:
@@ -71,7 +65,7 @@ class Outage:
         return bool(self._failing)
 
     def failed(self, method: str, error: StoreUnavailable) -> None:
-        """Note that a method failed, and log it if that is news. The error gets the reference of the log's entry."""
+        """Note that a method failed, and log the first failure. The error gets the reference of the log's entry."""
         if not self._failing:
             self._since, self._failures = time.monotonic(), 0
             why = f"{error}. Requests that need it are refused until it is back"
@@ -120,10 +114,8 @@ class Outage:
 
 
 def not_executed(error: StoreUnavailable, what: str) -> NotExecuted:
-    """Return the error for a request that was not begun, since the store can't tell whether it was done already.
-
-    The log says what was not done, unless it has the error of the store already.
-    """
+    """Return the error for a request that was not begun, since the store can't tell whether it was done already."""
+    # The log says what was not done, unless it has the error of the store already.
     return NotExecuted(report_outage(error, "%s", what))
 
 
@@ -131,10 +123,9 @@ def not_executed(error: StoreUnavailable, what: str) -> NotExecuted:
 
 
 SLOW_SECONDS = 2.0
-"""How long something may take before the log says so, in seconds. Most takes a thousandth of it."""
+"""The log reports an operation that takes so long. Most take a thousandth of it."""
 
-CALM_SECONDS = 30.0
-"""How long nothing must have taken that long before the store counts as quick again, in seconds."""
+CALM_SECONDS = 30.0  # after so many seconds without anything slow, the store counts as quick again
 
 
 class Slowness:
@@ -142,11 +133,10 @@ class Slowness:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._slow: tuple[float, float] | None = None
-        """Since when it has been slow, and when it was last; None while it is quick."""
+        self._slow: tuple[float, float] | None = None  # since when, and when last; None while it is quick
 
     def took(self, method: str, began: float, ended: float) -> None:
-        """Note how long a method took: when it began and ended, by the monotonic clock."""
+        """Note when a method began and ended, by the monotonic clock."""
         if ended - began >= SLOW_SECONDS:
             self._note_slow(method, ended - began - seconds_lost(began), ended)
         elif self._slow is not None and ended - self._slow[1] >= CALM_SECONDS:
@@ -179,8 +169,7 @@ class Slowness:
 # Contact
 
 
-LONGEST_GAP = 5.0
-"""How long the store may be silent before the contact counts as broken, in seconds; at most a lease."""
+LONGEST_GAP = 5.0  # after so many seconds of silence, at most a lease, the contact counts as broken
 
 
 class Contact:
@@ -188,8 +177,8 @@ class Contact:
 
     Where a store was unavailable to all, every lease has ended, and its holders live. They come back as soon as they
     can, so nobody takes anything over until the contact has lasted for a while. A process that has just started can't
-    know what was before, so its contact begins as one that was broken: with the first write, since a disk that is full
-    can be read. A break as long as a lease may have ended every lease.
+    know what was before: its contact begins as a broken one, with the first write, since a disk that is full can be
+    read. A break as long as a lease may have ended every lease.
     """
 
     __slots__ = ("_last", "_lease", "_since")
@@ -205,11 +194,11 @@ class Contact:
         return self._since is not None
 
     def failed(self) -> None:
-        """Note that the store could not do something."""
+        """Note a failure of the store."""
         self._since = None
 
     def worked(self, *, wrote: bool) -> None:
-        """Note that the store did something, and whether that has changed anything."""
+        """Note a success of the store, and whether anything has changed."""
         now = time.monotonic()
         if now > self._last + self._longest_gap:  # the process was suspended, or the store stood still
             self._since = None
@@ -230,17 +219,10 @@ class Contact:
 # How full a store is, and what waits in it
 
 
-INTERVAL = 10.0
-"""How long a look at a store is good enough, in seconds."""
-
-NEARLY_FULL = 0.8
-"""Which part of a total is used when the log says so."""
-
-WARN_AGAIN = 60.0
-"""How often it says so of the same total, in seconds."""
-
-MOST_NAMED = 50
-"""How many tools `/ready` names, those first whose tasks have waited longest."""
+INTERVAL = 10.0  # a look is good enough so many seconds
+NEARLY_FULL = 0.8  # the part of a total whose use is logged
+WARN_AGAIN = 60.0  # seconds until the log names the same total again
+MOST_NAMED = 50  # tools in `/ready`, those first whose tasks have waited longest
 
 
 def written(waiting: Mapping[str, Waiting], is_public: Callable[[str], bool]) -> JSON:
@@ -256,10 +238,9 @@ def _written(waiting: Waiting) -> JSON:
 
 
 class VitalsWatch:
-    """Looks at a store now and then, and logs when one of its totals is nearly used up.
+    """Looks at a store, and logs when a total is nearly used up; counts tasks by the tools that `tools` returns.
 
-    Whatever uses the store starts a look, so there is no timer, and nobody waits for it. A look counts the tasks of the
-    tools that `tools` returns.
+    Whatever uses the store starts a look, so there is no timer, and nobody waits for it.
     """
 
     def __init__(self, name: str, store: Store, limits: Limits, tools: Callable[[], Sequence[str]]) -> None:
@@ -272,7 +253,6 @@ class VitalsWatch:
         self._faults = RefusalLog()
         self._warned = dict.fromkeys(STORED, -math.inf)
         self.latest = Vitals()
-        """What the last look has found."""
 
     def totals(self) -> dict[str, tuple[int, int]]:
         """Return how much is stored and how much may be, by the name of the limit."""
@@ -293,7 +273,7 @@ class VitalsWatch:
         looking.add_done_callback(lambda _: self._looking.pop())  # or its event loop would be held
 
     async def look(self) -> Vitals:
-        """Return what a look finds, or what the last one has found if that is good enough, or can't be had in time."""
+        """Return what a look finds; or the last one, if that is good enough, or a new one takes too long."""
         self.look_soon(time.monotonic())
         if (looking := self._looking.get()) is not None:
             await asyncio.wait((looking,), timeout=LOOK_WITHIN)
@@ -334,14 +314,13 @@ class VitalsWatch:
 
 
 PATIENCE = 10.0
-"""How long a request waits in all, in seconds; then it is refused. As long as it does not wait, it gets time back."""
+"""Seconds that a request waits in all before it is refused. While it does not wait, it gets time back."""
 
-NOTICEABLE = 0.02
-"""Waits that are shorter do not count, in seconds."""
+NOTICEABLE = 0.02  # shorter waits, in seconds, do not count
 
 
 class _Patience:
-    """How many seconds one request has waited, until a time of the monotonic clock."""
+    """The seconds that one request has waited, until a time of the monotonic clock."""
 
     __slots__ = ("_until", "_waited")
 
@@ -367,10 +346,7 @@ _current: ContextVar[_Patience | None] = ContextVar("mrtr_server_patience", defa
 
 
 def begin_request(since: float | None = None) -> None:
-    """Begin to count, together, all that this context waits for the store.
-
-    It may have waited already, since a time of the monotonic clock.
-    """
+    """Begin to count, together, all waits of this context for the store; it may have waited since a monotonic time."""
     if since is None:
         _current.set(_Patience())
     else:
@@ -390,10 +366,7 @@ def seconds_left(most: float) -> float:
 
 
 def time_left(most: float) -> float:
-    """Return how many seconds the store may take now; `most` outside of requests.
-
-    Raises `TimeoutError` where the request has waited for too long already.
-    """
+    """Return the seconds that the store may take now; `most` outside of requests. `TimeoutError` if none are left."""
     left = seconds_left(most)
     if left <= 0:
         raise TimeoutError

@@ -28,9 +28,9 @@ class _ExpiringDict(Generic[T]):
         self._usage = usage
         self._bytes = 0
         self._items: dict[str, tuple[T, float, str, int]] = {}
-        """Each with when it expires, whose it is, if that is an authenticated caller, and its size in bytes."""
+        """Each with its expiry, its caller, if that is an authenticated one, and its size in bytes."""
         self._expiring: list[tuple[float, str]] = []
-        """A heap. It may hold more than there is: what was removed stays in it for a while."""
+        """A heap. Entries of removed items stay in it for a while."""
 
     def get(self, key: str, now: float) -> T | None:
         found = self._items.get(key)
@@ -62,7 +62,6 @@ class _ExpiringDict(Generic[T]):
         )
 
     def grow(self, key: str, more: int) -> None:
-        """Note that what is there for a key holds so many bytes more."""
         item, expires, caller, size = self._items[key]
         self._items[key] = item, expires, caller, size + more
         self._bytes += more
@@ -82,8 +81,6 @@ class _ExpiringDict(Generic[T]):
 
 @dataclass(slots=True)
 class _Record:
-    """A redeemed state."""
-
     answers: str
     token: str
     attempt: int
@@ -116,8 +113,7 @@ class InProcessStore(InProcessTasks):
         super().__init__(clock, most_records, most_bytes, usage)
         self._clock = clock
         self._lock = Lock()
-        self._tokens = count(1)
-        """Name leases, which only this process knows."""
+        self._tokens = count(1)  # names of leases, which only this process knows
         self._redeemed: _ExpiringDict[_Record] = _ExpiringDict(most_records, most_bytes, usage)
         self._values: _ExpiringDict[bytes] = _ExpiringDict(most_records, most_bytes, usage)
 

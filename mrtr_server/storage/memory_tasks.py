@@ -29,14 +29,13 @@ class InProcessTasks(TaskStore):
         self._usage = usage
         self._bytes = 0
         self._tasks: dict[str, TaskRow] = {}
-        self._owned: dict[str, set[str]] = {}
-        """The ids of the tasks of each owner."""
+        self._owned: dict[str, set[str]] = {}  # ids by owner
         self._waiting = TaskQueues(self._tasks)
         self._leased: set[str] = set()
         """The ids of tasks that run under a lease, whether it has ended or not."""
         self._deadlines: list[tuple[float, str]] = []
         self._expiring: list[tuple[float, str]] = []
-        """Heaps. They may hold more than there is: what has ended meanwhile stays in them until its time."""
+        """Heaps. Entries of tasks that have ended stay in them until their time."""
         self._guard = Lock()
         self._wakes = Wakes()
 
@@ -230,7 +229,6 @@ class InProcessTasks(TaskStore):
 
 
 def _size(row: TaskRow) -> int:
-    """Estimate what a task holds, in bytes."""
     return 512 + len(row.call) + len(row.journal) + len(row.questions) + len(row.outcome) + len(row.message)
 
 
@@ -242,22 +240,17 @@ def _counted(rows: Sequence[TaskRow], now: float) -> Waiting:
 # The tasks that wait for a worker
 
 
-CALLERS_IN_VIEW = 100
-"""How many callers of a tool one claim looks at; the next claim looks at the next ones."""
-
-_Queues = dict[str, dict[str, list[tuple[float, str]]]]
-"""A heap of times and ids for each tool and caller."""
+CALLERS_IN_VIEW = 100  # callers of a tool that one claim looks at; the next claim looks at the next ones
 
 
 class TaskQueues:
-    """Tasks that wait, by tool and caller, so that no claim walks through what one caller has left to be done.
+    """Tasks that wait, by tool and caller, so that no claim walks through the many tasks of one caller."""
 
-    A queue may hold ids of tasks that do not wait any more; they are dropped when their turn comes.
-    """
+    # A queue may hold ids of tasks that do not wait any more; they are dropped when their turn comes.
 
     def __init__(self, tasks: Mapping[str, TaskRow]) -> None:
         self._tasks = tasks
-        self._queues: _Queues = {}
+        self._queues: dict[str, dict[str, list[tuple[float, str]]]] = {}  # heaps of times and ids, by tool and caller
 
     def add(self, row: TaskRow) -> None:
         """Queue a task for its turn."""
@@ -265,83 +258,52 @@ class TaskQueues:
         heapq.heappush(queue, (row.updated, row.id))
 
     def waiting(self, tool: str, most: int, now: float) -> list[TaskRow]:
-        """Return the tasks of a tool that may be claimed, looking at no more than so many."""
+        """Return the tasks of a tool that may be claimed, of at most so many."""
         queued = islice(chain.from_iterable(self._queues.get(tool, {}).values()), most)
         return [row for id, updated in {id: at for at, id in queued}.items() if (row := self._free(id, updated, now))]
-
-    def _free(self, id: str, updated: float, now: float) -> TaskRow | None:
-        row = self._tasks.get(id)
-        return row if row is not None and _is_free(row, updated, now) else None
 
     def next(
         self, most: int, tools: Sequence[str], without: AbstractSet[str], places: Places, now: float
     ) -> list[TaskRow]:
         """Remove the tasks whose turn it is, and return them; see `Store.claim_tasks`."""
-        claim = _Claim(self._tasks, self._queues, without, places, now)
-        for tool in tools:
-            queues = self._queues.get(tool, {})
-            for caller in list(islice(queues, CALLERS_IN_VIEW)):
-                queues[caller] = queues.pop(caller)  # to the end: the next claim begins with others
-                claim.line_up(tool, caller)
-        claim.take(most)
-        for row in claim.left:
-            self.add(row)
-        return list(claim.taken.values())
+        held = Counter(places.held)
+        turns: list[tuple[int, float, str, str]] = []
+        taken: dict[str, TaskRow] = {}
+        left: list[TaskRow] = []  # rows that are left to others
 
-
-class _Claim:
-    """One claim: whose turn it is, and what is taken."""
-
-    def __init__(
-        self, tasks: Mapping[str, TaskRow], queues: _Queues, without: AbstractSet[str], places: Places, now: float
-    ) -> None:
-        self._tasks = tasks
-        self._queues = queues
-        self._without = without
-        self._places = places
-        self._now = now
-        self._held = Counter(places.held)
-        self._turns: list[tuple[int, float, str, str]] = []
-        self.taken: dict[str, TaskRow] = {}
-        self.left: list[TaskRow] = []
-        """Tasks that are left to others."""
-
-    def line_up(self, tool: str, caller: str) -> None:
-        """Note the turn of the next task of a queue."""
-        row = self._head(self._queues[tool][caller])
-        if row is None:
+        def line_up(tool: str, caller: str) -> None:
+            queue = self._queues[tool][caller]
+            while queue:
+                updated, id = queue[0]
+                row = self._free(id, updated, now)
+                if row is not None and id not in taken:
+                    if id not in without:
+                        heapq.heappush(turns, (held[caller] + 1, updated, tool, caller))
+                        return
+                    left.append(row)
+                heapq.heappop(queue)
             del self._queues[tool][caller]
-        else:
-            heapq.heappush(self._turns, (self._held[caller] + 1, row.updated, tool, caller))
 
-    def take(self, most: int) -> None:
-        """Claim tasks in turn."""
-        places = self._places
-        while self._turns and len(self.taken) < most:
-            rank, _, tool, caller = heapq.heappop(self._turns)
-            if rank <= self._held[caller]:  # its caller has got one of another tool since
-                self.line_up(tool, caller)
-            elif caller == NOBODY or rank <= places.share or len(self.taken) < places.spare:
+        in_view = [(tool, caller) for tool in tools for caller in islice(self._queues.get(tool, ()), CALLERS_IN_VIEW)]
+        for tool, caller in in_view:
+            queues = self._queues[tool]
+            queues[caller] = queues.pop(caller)  # to the end: the next claim begins with others
+            line_up(tool, caller)
+        while turns and len(taken) < most:
+            rank, _, tool, caller = heapq.heappop(turns)
+            if rank <= held[caller]:  # its caller has got one of another tool since
+                line_up(tool, caller)
+            elif caller == NOBODY or rank <= places.share or len(taken) < places.spare:
                 _, id = heapq.heappop(self._queues[tool][caller])
-                self.taken[id] = self._tasks[id]
-                self._held[caller] += 1
-                self.line_up(tool, caller)
+                taken[id] = self._tasks[id]
+                held[caller] += 1
+                line_up(tool, caller)
+        for row in left:
+            self.add(row)
+        return list(taken.values())
 
-    def _head(self, queue: list[tuple[float, str]]) -> TaskRow | None:
-        while queue:
-            updated, id = queue[0]
-            row = self._tasks.get(id)
-            if row is not None and self._waits(row, updated):
-                if id not in self._without:
-                    return row
-                self.left.append(row)
-            heapq.heappop(queue)
-        return None
-
-    def _waits(self, row: TaskRow, since: float) -> bool:
-        return _is_free(row, since, self._now) and row.id not in self.taken
-
-
-def _is_free(row: TaskRow, since: float, now: float) -> bool:
-    """Return whether a task that was queued at a time still waits for a worker."""
-    return row.status == "working" and row.leased_until <= now and row.updated == since
+    def _free(self, id: str, since: float, now: float) -> TaskRow | None:
+        """Return a task that was queued at a time, if it still waits for a worker."""
+        row = self._tasks.get(id)
+        waits = row is not None and row.status == "working" and row.leased_until <= now and row.updated == since
+        return row if waits else None

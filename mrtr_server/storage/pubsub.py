@@ -42,29 +42,22 @@ class Fanout(Protocol):
 
 
 LONG_URI = 600
-"""Characters beyond which a URI is known by its digest: notices between processes are short."""
+"""In characters. Longer ones are known by their digests: notices between processes are short."""
 
-MOST_UPDATED = 1_000
-"""Of how many resources a process remembers when they were updated last."""
-
-Topic = tuple[str, str]
-"""What a change is known by among listeners."""
-
-_DIGEST = "\0"
-"""How the digest of a URI begins, which no URI of a listener can be mistaken for."""
+MOST_UPDATED = 1_000  # resources whose last update a process remembers
+Topic = tuple[str, str]  # the kind and name of a change among listeners
+_DIGEST = "\0"  # begins digests; no listener's URI begins so
 
 
 def topic_of(change: Change) -> Topic:
-    """Return what a change is known by among listeners: its kind, and its URI, or the digest of one that is long.
-
-    A resource is known by its URI as all equivalent ones are written, and each listener hears of it by its own.
-    """
+    """Return the kind of a change, and its URI; or the digest of a long URI."""
+    # The URI as all equivalent ones are written; each listener hears of it by its own.
     uri = normal(change.uri) if change.kind == "resource" else change.uri
     return change.kind, uri if len(uri) <= LONG_URI else digest_of(uri)
 
 
 def digest_of(uri: str) -> str:
-    """Return the digest of a URI, which no URI of a listener can be mistaken for."""
+    """Return the digest of a URI, which no URI of a listener equals."""
     return _DIGEST + digest_bytes(uri.encode(errors="surrogatepass"))
 
 
@@ -74,12 +67,11 @@ class InProcessFanout:
     def __init__(self) -> None:
         self._listeners: set[Listener] = set()
         self._listeners_to: dict[str, dict[str, Listener | set[Listener]]] = {}
-        """The same by kind and topic, so that a change costs what its own listeners take, however many others wait.
-        Most topics have one listener, which costs no set."""
+        """Listeners by kind and topic, so that a change costs what its own take. Most topics have one, which costs no
+        set."""
         self._updated: dict[str, float] = {}
         """When resources were updated, while there are sessions that may just have begun to listen to one."""
-        self._updated_all = -math.inf
-        """Until when any other resource may have been updated."""
+        self._updated_all = -math.inf  # until when any other resource may have been updated
         self._guard = RLock()
 
     def publish(self, change: Change) -> None:
@@ -103,10 +95,8 @@ class InProcessFanout:
             self._updated_all = self._updated.pop(next(iter(self._updated)))
 
     def updated_at(self, uri: str) -> float:
-        """Return when a resource was updated last, or may have been, in seconds since the epoch.
-
-        Streams of sessions ask that, which learn a moment late what their session listens to.
-        """
+        """Return when a resource was updated last, or may have been, in seconds since the epoch."""
+        # For streams of sessions, which learn a moment late what their session listens to.
         with self._guard:
             return max(self._updated_all, self._updated.get(topic_of(Change("resource", uri))[1], -math.inf))
 
@@ -114,6 +104,7 @@ class InProcessFanout:
         """Start listening, on the event loop that waits for the changes; see `Fanout.subscribe`."""
         listener = Listener(wanted, self._forget)
         with self._guard:
+            listener.began = time.time()
             self._listeners.add(listener)
             for kind, names in listener.topics.items():
                 listeners = self._listeners_to.setdefault(kind, {})
@@ -126,7 +117,6 @@ class InProcessFanout:
         return listener
 
     def _forget(self, listener: "Listener") -> bool:
-        """End a subscription; return whether it had not ended before."""
         with self._guard:
             if listener not in self._listeners:
                 return False
@@ -145,22 +135,22 @@ class InProcessFanout:
 
 
 class Listener:
-    """One subscription. It holds each change once, so a listener that never reads costs no more than its filter.
+    """One subscription. It holds each change once, so a listener that never reads costs no more than its filter."""
 
-    Of its filter, it holds the names: they are what takes memory, and the index of the fan-out shares them.
-    """
+    # Of its filter, it holds the names: they take memory, and the index of the fan-out shares them.
+
+    began = math.inf  # in seconds since the epoch: it hears of what is published after that, and of nothing before
 
     def __init__(self, wanted: frozenset[Change], forget: "Callable[[Listener], object]") -> None:
         topics: dict[str, dict[str, None]] = {}
         self._own: dict[str, str] = {}
-        """The URIs that are known by another name: by their digests, or as equivalent ones are written."""
+        """The URIs whose topics have another name: their digests, or as equivalent ones are written."""
         for change in wanted:
             kind, name = topic_of(change)
             topics.setdefault(kind, {})[name] = None
             if name is not change.uri:
                 self._own[name] = change.uri
         self.topics: Mapping[str, Sequence[str]] = {kind: tuple(names) for kind, names in topics.items()}
-        """What it listens to: names by kind; see `topic_of`."""
         self._forget = forget
         self._loop = running_loop()
         self._changes: dict[Topic, Change] = {}

@@ -11,26 +11,17 @@ from ..errors import Full, OverShare
 from ..limits import Limits, share_of
 from ..protocol.callers import Principal
 
-UNLIMITED = 2**53
-"""More than any store holds."""
-
-NOBODY = ""
-"""The caller of what has no authenticated caller; all of them together may use the whole."""
+UNLIMITED = 2**53  # more than any store holds
+NOBODY = ""  # whoever is not authenticated; all of them together may use the whole
 
 
 @dataclass(slots=True)
 class Usage:
-    """What is stored: of one caller, or in all.
-
-    Args:
-        tasks: how many tasks.
-        states: how many redeemed states and reports.
-        bytes: how large they are together. A store may count in coarser steps.
-    """
+    """What is stored: of one caller, or in all."""
 
     tasks: int = 0
-    states: int = 0
-    bytes: int = 0
+    states: int = 0  # with reports
+    bytes: int = 0  # of both; a store may count in coarser steps
 
     @property
     def is_nothing(self) -> bool:
@@ -39,37 +30,21 @@ class Usage:
 
 
 class Quota(NamedTuple):
-    """What may be stored before a store refuses more of a caller.
-
-    Args:
-        caller: keyed digest of who stores it; empty for callers who are not authenticated, who may use the whole.
-        tasks: how many tasks are stored in all.
-        states: how many redeemed states and reports.
-        bytes: how large they may be together.
-        share: which part of each one authenticated caller may use.
-    """
+    """What may be stored in all before a store refuses more of a caller, by a keyed digest."""
 
     caller: str = NOBODY
     tasks: int = UNLIMITED
     states: int = UNLIMITED
     bytes: int = UNLIMITED
-    share: float = 1.0
+    share: float = 1.0  # of each, for one authenticated caller
 
     def share_of(self, total: int) -> int:
         """Return how much of a total this caller may use."""
         return share_of(total, self.share) if self.caller else total
 
     def check_task(self, usage: "UsageByCaller", room: Usage) -> None:
-        """Check that one more task may be stored.
-
-        Args:
-            usage: what is stored.
-            room: how much the store itself holds: where that is less than the totals, the shares are parts of it.
-
-        Raises:
-            OverShare: the caller has used up its share.
-            Full: all callers together have used up the total.
-        """
+        """Check that one more task may be stored. Raises `OverShare` or `Full`."""
+        # Where the store's own room is less than the totals, the shares are parts of it.
         own = usage.of(self.caller)
         self._check("stored_tasks", self.tasks, usage.all.tasks, own.tasks, room.tasks)
         self._check("stored_bytes", self.bytes, usage.all.bytes, own.bytes, room.bytes)
@@ -125,15 +100,11 @@ class UsageByCaller:
 
 NOTHING = Usage()
 ENDLESS = Usage(UNLIMITED, UNLIMITED, UNLIMITED)
-ANY = Quota()
-"""The quota of what is not limited."""
+ANY = Quota()  # no limits
 
 
 class Quotas:
-    """Returns the quota of each caller.
-
-    The key ring makes the digests of callers, so that nobody who can read the store can tell who they are.
-    """
+    """The quota of each caller, by a keyed digest, so that nobody who reads the store can tell who the callers are."""
 
     def __init__(self, ring: KeyRing, limits: Limits) -> None:
         self._key = ring.derive("caller")[0][1]

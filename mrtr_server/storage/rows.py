@@ -8,11 +8,8 @@ from typing import Literal, NamedTuple
 from ..protocol.messages import TaskStatus
 from .quotas import ENDLESS, Usage
 
-FIRST_ASK = "task-"
-"""What the ids of tasks begin with whose clients see the first ask at once; no other id does."""
-
-_REFERENCE_DIGITS = 8
-"""How much of a task's id goes to the log, of 48 hex digits."""
+FIRST_ASK = "task-"  # begins the ids of tasks whose clients see the first ask at once, and no other ids
+_REFERENCE_DIGITS = 8  # hex digits of a task's id in the log, of 48
 
 
 class TaskRow(NamedTuple):
@@ -80,10 +77,7 @@ class TaskRow(NamedTuple):
 
 
 def in_epoch(epoch: str, digits: str) -> str:
-    """Return the id of a task that is begun in an epoch of the store, if it has some: the id names both.
-
-    The hexadecimal digits are what nobody can guess.
-    """
+    """Return the id of a task, of digits that nobody can guess, with the store's epoch, if it has one."""
     return f"{digits[:_REFERENCE_DIGITS]}-{epoch}-{digits[_REFERENCE_DIGITS:]}" if epoch else digits
 
 
@@ -94,18 +88,11 @@ def epoch_of(id: str) -> str:
 
 
 class Places(NamedTuple):
-    """How the places of a worker are divided among callers.
+    """How the places of a worker are divided among callers. Nobody's tasks have no share."""
 
-    Args:
-        held: how many tasks of each caller it runs.
-        share: how many of one caller it runs before that caller has its share.
-        spare: how many more places callers may get that have their share; the others are kept for those that have not.
-            Tasks without an authenticated caller have no share.
-    """
-
-    held: Mapping[str, int]
-    share: int
-    spare: int
+    held: Mapping[str, int]  # tasks that run, by caller
+    share: int  # of one caller
+    spare: int  # more places for callers that have their share; the others are kept for those that have not
 
     def has_share(self, caller: str) -> bool:
         """Whether a caller runs as many tasks as it may while others wait."""
@@ -114,34 +101,22 @@ class Places(NamedTuple):
 
 _MOST_PLACES = 2_147_483_647
 
-FREE = Places({}, _MOST_PLACES, _MOST_PLACES)
-"""Places that nobody has yet, and that one caller may have all of."""
-
-ENDED = frozenset({"completed", "failed", "cancelled"})
-"""The statuses that no task leaves."""
-
-RECONNECT_SECONDS = 1.0
-"""How long a holder waits at most before it tries a store again that it could not reach, in seconds."""
+FREE = Places({}, _MOST_PLACES, _MOST_PLACES)  # places that nobody has yet, and that one caller may have all of
+ENDED = frozenset({"completed", "failed", "cancelled"})  # no task leaves these
+RECONNECT_SECONDS = 1.0  # a holder tries a store again, that it could not reach, after so many seconds at most
 
 GRACE_SECONDS = RECONNECT_SECONDS + 2.0
-"""How long at least a holder whose lease ended while it could not reach the store has to come back, in seconds.
-
-It renews its lease and records what it has done. Nobody takes the lease over before.
-"""
+"""A holder whose lease ended while the store was away has so many seconds at least to come back and record its work."""
 
 
 class Lease:
-    """A replica's right to run the round of a state that is redeemed once, or a worker's to run a task.
-
-    It is valid for so many seconds unless it is renewed, from when it was asked for by the monotonic clock.
-    """
+    """A replica's right to run a round that is redeemed once, or a worker's to run a task, for some seconds."""
 
     __slots__ = ("_until", "lost", "seconds")
 
     def __init__(self, seconds: float, since: float) -> None:
         self.seconds = seconds
-        self.lost = False
-        """Whether somebody else has it for certain."""
+        self.lost = False  # whether somebody else has it for certain
         self.hold(since)
 
     def hold(self, since: float) -> None:
@@ -154,41 +129,26 @@ class Lease:
         return self.lost or time.monotonic() > self._until
 
 
-MOST_COUNTED = 10_000
-"""How many waiting tasks of a tool are counted: a look must cost little, however many there are."""
+MOST_COUNTED = 10_000  # waiting tasks of a tool that are counted: a look must cost little, however many there are
 
 
 class Waiting(NamedTuple):
-    """The tasks of a tool that wait for a worker.
+    """The tasks of a tool that wait for a worker."""
 
-    Args:
-        tasks: how many, up to `MOST_COUNTED`.
-        seconds: how long the one has waited that has waited longest, of those that were counted.
-    """
-
-    tasks: int = 0
-    seconds: float = 0.0
+    tasks: int = 0  # up to `MOST_COUNTED`
+    seconds: float = 0.0  # the longest wait of those that were counted
 
 
 @dataclass(frozen=True, slots=True)
 class Vitals:
-    """What a look at a store has found.
-
-    Args:
-        usage: what is stored, of all callers.
-        room: how much the store itself holds.
-        waiting: the tasks that wait, by tool.
-        connection_wait: how long something waited for a free connection since the last look, at most, in seconds.
-        notices_away: whether notices of other processes do not arrive.
-        clock_difference: how far its clock is from this machine's, in seconds.
-    """
+    """What a look at a store has found."""
 
     usage: Usage = field(default_factory=Usage)
-    room: Usage = field(default_factory=lambda: ENDLESS)
+    room: Usage = field(default_factory=lambda: ENDLESS)  # of the store itself
     waiting: Mapping[str, Waiting] = field(default_factory=dict)
-    connection_wait: float = 0.0
-    notices_away: bool = False
-    clock_difference: float = 0.0
+    connection_wait: float = 0.0  # the longest wait for a free connection since the last look, in seconds
+    notices_away: bool = False  # those of other processes do not arrive
+    clock_difference: float = 0.0  # from this machine's, in seconds
 
 
 @dataclass(slots=True)  # a frozen one takes three times as long to make

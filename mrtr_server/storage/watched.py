@@ -16,11 +16,9 @@ from ..tally import DROPPED, TAKEOVERS, Tally
 from .base import Store
 from .health import LOOK_WITHIN, Contact, Outage, StoreObserver, VitalsWatch
 from .pubsub import Fanout
-from .quotas import ANY, Quota
-from .rows import FREE, GRACE_SECONDS, Places, Redemption, TaskRow, Vitals
+from .rows import GRACE_SECONDS, Redemption, TaskRow, Vitals
 
-POLL_INTERVAL = 1.0
-"""How long a look is good enough for readiness, in seconds."""
+POLL_INTERVAL = 1.0  # a look is good enough for readiness so many seconds
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -32,16 +30,22 @@ def _watched(
     *,
     touches: bool = False,
     is_steady: bool = False,
+    takes_over: bool = False,
+    omits: str = "",
+    after: Callable[..., object] | None = None,
 ) -> "Callable[Concatenate[WatchedStore, P], Coroutine[Any, Any, T]]":
-    """Return a method that calls that of the store, and notes how it ended.
-
-    `wrote` returns whether a result says that something has changed. A method that `touches` shows by its success that
-    the process is in touch with the store. Workers call a steady one all the time, so that every break shows.
-    """
+    """Return a method that calls that of the store, and notes how it ended."""
+    # `wrote` returns whether a result shows a change. The success of a method that `touches` shows that the process is
+    # in touch with the store. Workers call a steady one all the time, so that every break shows. An argument that is
+    # omitted is not given while it is empty: a store need not know of it.
     name = method.__name__
 
     @wraps(method, updated=())  # its attributes say that it is abstract
     async def watched(self: "WatchedStore", /, *args: P.args, **named: P.kwargs) -> T:
+        if takes_over:
+            named["lapsed"] = named.get("lapsed", True) and self._may_take_over()
+        if omits and not named.get(omits):
+            named.pop(omits, None)
         began = time.monotonic()
         try:
             result: T = await getattr(self._store, name)(*args, **named)
@@ -54,6 +58,8 @@ def _watched(
         self._outage.ended(name, began, wrote=has_written)
         if self.shared and (touches or is_steady):  # in one process, nobody takes over from others
             self._contact.worked(wrote=has_written)
+        if after is not None:
+            after(self, result, *args, **named)
         return result
 
     return watched
@@ -68,13 +74,11 @@ def _always(_: object) -> bool:
 
 
 class WatchedStore(Store):
-    """A store whose outages are noticed.
+    """A store whose outages are noticed. The tally counts rounds that are taken over, and outcomes that are dropped.
 
     An outage does not count as silence of those who hold leases. So tasks whose lease has ended are left to their
-    workers until this process has been in touch with the store for a whole lease: those who live have renewed theirs by
-    then, and recorded what they have done.
-
-    The tally counts rounds that are taken over, and outcomes that are dropped.
+    workers until this process has been in touch with the store for a whole lease: by then, those who live have
+    renewed theirs, and recorded what they have done.
     """
 
     def __init__(self, store: Store, outage: Outage, *, lease: float, tally: Tally | None = None) -> None:
@@ -106,90 +110,43 @@ class WatchedStore(Store):
     async def epoch(self) -> str:
         return await self._store.epoch()  # which is remembered, so it says nothing of an outage
 
+    def _note_redeemed(self, found: Redemption, *_: object, **__: object) -> None:
+        if found.attempt > 1:
+            self._tally.add(TAKEOVERS, "round")
+
+    def _note_recorded(self, is_recorded: bool, *_: object, **__: object) -> None:
+        if not is_recorded:
+            self._tally.add(DROPPED, "round")
+
+    def _note_added(self, is_new: bool, row: TaskRow, **_: object) -> None:
+        if is_new and self._outage.observer is not None:
+            self._outage.observer.added(row)
+
+    def _note_changed(self, changed: TaskRow | None, row: TaskRow, **_: object) -> None:
+        if changed is not None and self._outage.observer is not None:
+            self._outage.observer.changed(row, changed)
+
+    def _note_claimed(self, *_: object, **__: object) -> None:
+        if self.shared and not self._contact.is_made:
+            self._look_soon(writes=True)
+
+    redeem = _watched(Store.redeem, lambda found: found.verdict == "granted", omits="epoch", after=_note_redeemed)
     renew = _watched(Store.renew)
+    record = _watched(Store.record, after=_note_recorded)
     release = _watched(Store.release, _never)
     put = _watched(Store.put, touches=True)
     replace = _watched(Store.replace, _always, touches=True)
     get = _watched(Store.get, _never)
+    add_task = _watched(Store.add_task, touches=True, after=_note_added)
     find_task = _watched(Store.find_task, _never)
     find_tasks = _watched(Store.find_tasks, _never)
     list_owned_tasks = _watched(Store.list_owned_tasks, _never)
+    change_task = _watched(Store.change_task, is_steady=True, after=_note_changed)  # type: ignore[arg-type]  # no field is named self
+    claim_tasks = _watched(Store.claim_tasks, is_steady=True, takes_over=True, after=_note_claimed)
     renew_tasks = _watched(Store.renew_tasks, is_steady=True)
     holds_task = _watched(Store.holds_task, _never)
     overdue_tasks = _watched(Store.overdue_tasks, _never, is_steady=True)
-
-    _redeem = _watched(Store.redeem, lambda found: found.verdict == "granted")
-    _record = _watched(Store.record)
-    _add_task = _watched(Store.add_task, touches=True)
-    _change_task = _watched(Store.change_task, is_steady=True)  # type: ignore[arg-type]  # no field is named self
-    _claim_tasks = _watched(Store.claim_tasks, is_steady=True)
-    _wait_for_tasks = _watched(Store.wait_for_tasks, _never, is_steady=True)
-
-    @override
-    async def redeem(
-        self,
-        state: str,
-        answers: str,
-        *,
-        lease: float,
-        keep: float,
-        lapsed: bool = True,
-        quota: Quota = ANY,
-        epoch: str = "",
-    ) -> Redemption:
-        named: Any = {"epoch": epoch} if epoch else {}  # a store that has none need not know of them
-        found = await self._redeem(state, answers, lease=lease, keep=keep, lapsed=lapsed, quota=quota, **named)
-        if found.attempt > 1:
-            self._tally.add(TAKEOVERS, "round")
-        return found
-
-    @override
-    async def record(self, state: str, token: str, outcome: bytes) -> bool:
-        is_recorded = await self._record(state, token, outcome)
-        if not is_recorded:
-            self._tally.add(DROPPED, "round")
-        return is_recorded
-
-    @override
-    async def add_task(self, row: TaskRow, *, seconds: float = 0.0, quota: Quota = ANY) -> bool:
-        added = await self._add_task(row, seconds=seconds, quota=quota)
-        if added and self._outage.observer is not None:
-            self._outage.observer.added(row)
-        return added
-
-    @override
-    async def change_task(self, row: TaskRow, *, seconds: float | None = None, **changes: Any) -> TaskRow | None:
-        changed = await self._change_task(row, seconds=seconds, **changes)
-        if changed is not None and self._outage.observer is not None:
-            self._outage.observer.changed(row, changed)
-        return changed
-
-    @override
-    async def claim_tasks(
-        self,
-        lease: str,
-        *,
-        seconds: float,
-        most: int,
-        tools: Sequence[str],
-        without: Sequence[str] = (),
-        lapsed: bool = True,
-        places: Places = FREE,
-    ) -> list[TaskRow]:
-        lapsed = lapsed and self._may_take_over()
-        claimed = await self._claim_tasks(
-            lease, seconds=seconds, most=most, tools=tools, without=without, lapsed=lapsed, places=places
-        )
-        if self.shared and not self._contact.is_made:
-            self._look_soon(writes=True)
-        return claimed
-
-    @override
-    async def wait_for_tasks(
-        self, seconds: float, *, tools: Sequence[str], without: Sequence[str] = (), lapsed: bool = True
-    ) -> None:
-        lapsed = lapsed and self._may_take_over()
-        await self._wait_for_tasks(seconds, tools=tools, without=without, lapsed=lapsed)
+    wait_for_tasks = _watched(Store.wait_for_tasks, _never, is_steady=True, takes_over=True)
 
     def _may_take_over(self) -> bool:
         """Return whether a worker that has not renewed its lease could have done so for as long as it may be silent."""
@@ -226,10 +183,8 @@ class WatchedStore(Store):
         return not self._outage.is_on
 
     def _look_soon(self, *, writes: bool = False) -> "asyncio.Task[None] | None":
-        """Start a look, unless one is under way or has just ended; return the one that is under way.
-
-        If it is to show that the store can be written, or while the store is unavailable, it writes.
-        """
+        """Start a look, unless one is under way or has just ended; return the one under way."""
+        # With `writes`, or while the store is unavailable, the look writes, which shows that writing works.
         looking = self._looking.get()
         if looking is None or looking.done():
             self._looking.pop()

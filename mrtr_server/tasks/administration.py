@@ -13,8 +13,7 @@ from .records import CANCELLED
 from .sealing import ID_BYTES, SealedTasks
 
 _HEX = frozenset("0123456789abcdef")
-_ANY_SIZE = Limits(state_bytes=LARGEST_LIMIT)
-"""The servers have checked the size of what is resealed here, by limits of their own."""
+_ANY_SIZE = Limits(state_bytes=LARGEST_LIMIT)  # the servers have checked the sizes of tasks, by limits of their own
 
 
 class TaskAdministration:
@@ -37,12 +36,8 @@ class TaskAdministration:
         return row
 
     async def cancel(self, named: str) -> TaskRow:
-        """Cancel a task as its client would, and return it; one that has ended stays as it is.
-
-        Raises `UnknownTarget`, `SetupError`, `StoreUnavailable`.
-
-        Its worker begins no further step. A step that runs is not interrupted.
-        """
+        """Cancel a task as its client would, and return it; one that has ended stays as it is. Raises as `find`."""
+        # Its worker begins no further step. A step that runs is not interrupted.
         while True:
             row = await self.find(named)
             if row.status in ENDED:
@@ -56,10 +51,8 @@ class TaskAdministration:
     async def retry(self, named: str, ring: KeyRing) -> TaskRow:
         """Start a failed task again from its last recorded step, as a new task: one that has ended never changes.
 
-        Return the new task. It belongs to the same user, and lives as long as the first one did. Raises `SetupError`,
-        `InvalidRequestState`, `UnknownTarget`, `StoreUnavailable`.
-
-        Steps that have run do not run again, and idempotency keys stay the same.
+        It belongs to the same user, and lives as long. Steps that have run do not run again, and idempotency keys
+        stay the same. Raises `InvalidRequestState`, or as `find`.
         """
         row = await self.find(named)
         if row.status != "failed":
@@ -88,8 +81,5 @@ class TaskAdministration:
 
 
 def call_of(row: TaskRow, ring: KeyRing) -> Call | None:
-    """Return the request of a task; None if the task keeps none, as one that was completed or cancelled.
-
-    Raises `InvalidRequestState`.
-    """
+    """Return the request of a task; None if it ended and keeps none. Raises `InvalidRequestState`."""
     return SealedTasks(ring, _ANY_SIZE).unseal_call(row) if row.call else None

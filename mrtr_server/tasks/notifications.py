@@ -16,22 +16,21 @@ from ..storage.pubsub import Fanout
 from ..storage.rows import TaskRow
 from .records import PieceReader
 
-AGAIN_AFTER = 0.5
-"""How long to wait before looking again at a task that could not be read, in seconds."""
+AGAIN_AFTER = 0.5  # seconds until the next look at a task that could not be read
 
 FIRST_LOOK, LAST_LOOK = 0.5, 5.0
-"""How long a request waits for a notification before it looks at its task, in seconds: the first time and the last.
+"""Seconds that a request waits for a notification before it looks at its task: the first time and the last.
 
-A process that dies may not have sent the notification of its change, and a fan-out of the author's may not reach here.
+A process that dies may not have sent its notification, and a fan-out of the author's may not reach here.
 """
 
 WHILE_DRAINING = 1.0
-"""How long a request waits that comes to a draining server, in seconds: so its client does not come again at once, and
-again, for as long as no other replica is there to take it."""
+"""Seconds that a request waits at a draining server, so that its client does not come again at once while no other
+replica is there."""
 
 
 class Looked(NamedTuple):
-    """What was found of some tasks."""
+    """Tasks that were looked up."""
 
     tasks: Mapping[str, Task]  # those that their listener may see, by id
     left: Sequence[str]  # the ids that have not been looked up yet, since what was found is large
@@ -46,8 +45,7 @@ class Seen(NamedTuple):
     questions: tuple[str, ...]
 
 
-Look = Callable[[Sequence[str]], Awaitable[Looked]]
-"""Looks up tasks by their sorted ids."""
+Look = Callable[[Sequence[str]], Awaitable[Looked]]  # looks up tasks by their sorted ids
 
 
 async def with_tasks(changes: Subscription, look: Look) -> "TaskChanges":

@@ -1,11 +1,10 @@
-"""What the store has of tasks: their rows, as each change of a task's life writes them, and pieces of their results.
+"""What the store has of tasks, sealed, with notices: their rows, and pieces of their results.
 
-Both are sealed, and listeners are notified of both. A worker keeps pieces as they come, and any replica sends them on.
-Pieces are kept in batches, each under the index of its first piece, so that a reader of so many pieces finds the next.
+A worker keeps pieces as they come, and any replica sends them on. They are kept in batches, each under the index of
+its first piece, so that a reader of so many pieces finds the next.
 """
 
 import asyncio
-import logging
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any
@@ -18,20 +17,10 @@ from ..crypto.place_codec import row_codec
 from ..errors import Full, InternalFault, InvalidRequestState, OverBudget, ProtocolError, RequestError, StoreUnavailable
 from ..flow.journal import Journal
 from ..limits import Limits
+from ..logs import logger
 from ..logs.failures import report_failure
-from ..protocol.messages import (
-    JSON,
-    NOTHING,
-    TURN,
-    Call,
-    Change,
-    Complete,
-    Outlet,
-    Piece,
-    Progress,
-    Subscription,
-    TaskStatus,
-)
+from ..protocol import messages
+from ..protocol.messages import JSON, Call
 from ..storage.base import Store
 from ..storage.pubsub import Fanout, InProcessFanout
 from ..storage.quotas import Quotas
@@ -40,13 +29,8 @@ from ..tally import ABANDONED_TASKS, Tally
 from ..well_formed import write_json
 from .sealing import Questions, SealedTasks
 
-logger = logging.getLogger("mrtr_server")
-
-KEEP_INTERVAL = 0.5
-"""How often the pieces of a task are kept at most, in seconds."""
-
-MOST_WAITING = 256 * 1024
-"""Bytes of pieces that wait to be kept, beyond which their tool waits as well."""
+KEEP_INTERVAL = 0.5  # seconds between batches of pieces of a task, at least
+MOST_WAITING = 256 * 1024  # bytes of pieces that wait to be kept, beyond which their tool waits as well
 
 _SHORTEST_KEEP = 60.0
 
@@ -55,7 +39,7 @@ NOTHING_LEFT: Mapping[str, Any] = {"call": b"", "journal": b"", "questions": b""
 """What a task that was completed or cancelled keeps of its flow."""
 
 CANCELLED: Mapping[str, Any] = {"status": "cancelled", "message": "", **NOTHING_LEFT}
-"""The changes that cancel a task. Its lease stays: its worker gives it back when nothing of it runs any more."""
+"""Cancels a task. Its lease stays: its worker gives it back when nothing of it runs any more."""
 
 
 class TaskPieces:
@@ -68,11 +52,9 @@ class TaskPieces:
         self._quotas = quotas
         self._now = clock
 
-    async def keep(self, row: TaskRow, pieces: list[Piece]) -> int:
-        """Keep pieces, unless a worker that had the task before has kept some in their place.
-
-        Return how many pieces are there now, from the first of these on. Raises `StoreUnavailable`, `Full`.
-        """
+    async def keep(self, row: TaskRow, pieces: list[messages.Piece]) -> int:
+        """Keep pieces, unless a former worker has; return how many there are now. Raises `StoreUnavailable`, `Full`."""
+        # Counted from the first of these pieces on.
         first = pieces[0].index
         written = write_json([[piece.block, piece.content] for piece in pieces], inf_nan_mode="null")
         sealed = self._codec.seal(_place(row.id, row.owner, first), written).encode()
@@ -80,7 +62,7 @@ class TaskPieces:
         quota = self._quotas.of_caller(row.caller)
         is_new = await self._store.put(_key(row.id, first), sealed, keep=seconds, quota=quota)
         if is_new:
-            self._fanout.publish(Change("piece", row.id))
+            self._fanout.publish(messages.Change("piece", row.id))
             return len(pieces)
         return len(await self.find(row.id, row.owner, first)) or len(pieces)
 
@@ -103,25 +85,24 @@ class PieceWriter:
         self._pieces = pieces
         self._row = row
         self._is_over = is_over
-        self._waiting: list[Piece] = []
+        self._waiting: list[messages.Piece] = []
         self._size = 0
-        self._kept = 0
-        """The index after the last piece that was kept."""
+        self._kept = 0  # the index after the last piece
         self._guard = asyncio.Lock()
         self._keeping: asyncio.Task[None] | None = None
         self._has_given_up = False
 
-    def add(self, piece: Piece) -> Awaitable[None]:
+    def add(self, piece: messages.Piece) -> Awaitable[None]:
         """Keep a piece soon; see `Outlet.send`."""
         if self._has_given_up or self._is_over():
-            return NOTHING
+            return messages.NOTHING
         self._waiting.append(piece)
         self._size += len(write_json(piece.content))
         if self._size > MOST_WAITING:
             return self.flush()
         if self._keeping is None or self._keeping.done():
             self._keeping = asyncio.get_running_loop().create_task(self._keep_on())
-        return TURN
+        return messages.TURN
 
     async def _keep_on(self) -> None:
         while self._waiting:
@@ -158,7 +139,7 @@ class PieceWriter:
 class PieceReader:
     """Sends the pieces of a task on, to a client that waits for its result."""
 
-    def __init__(self, pieces: TaskPieces, call: Call, owner: str, outlet: Outlet, position: int = 0) -> None:
+    def __init__(self, pieces: TaskPieces, call: Call, owner: str, outlet: messages.Outlet, position: int = 0) -> None:
         self.position = position
         self._pieces = pieces
         self._call = call
@@ -170,7 +151,7 @@ class PieceReader:
         task = self._call.target
         while found := await self._pieces.find(task, self._owner, self.position):
             for block, content in found:
-                await self._outlet.send(Piece(self._call.request_id, self.position, block, content, task))
+                await self._outlet.send(messages.Piece(self._call.request_id, self.position, block, content, task))
                 self.position += 1
 
 
@@ -223,7 +204,7 @@ class TaskRecords:
             self.tally.add(ABANDONED_TASKS, row.name)
         return expired or await self.store.find_task(row.id) or row
 
-    def completed(self, row: TaskRow, outcome: Complete) -> dict[str, Any]:
+    def completed(self, row: TaskRow, outcome: messages.Complete) -> dict[str, Any]:
         """Return the changes that end a task with a result."""
         try:
             sealed = self.sealed.seal_outcome(row, outcome)
@@ -251,10 +232,8 @@ class TaskRecords:
         }
 
     def answered(self, row: TaskRow, questions: Questions) -> dict[str, Any]:
-        """Return the changes that keep answers to what a task asks. Raises `OverBudget`.
-
-        If nothing of it runs, it is to run now, unless it waits for further answers.
-        """
+        """Return the changes that keep answers to what a task asks. Raises `OverBudget`."""
+        # If nothing of it runs, it is to run now, unless it waits for further answers.
         written = questions.dump()
         if len(written) > self.limits.state_bytes:
             message = f"The answers are over {self.limits.state_bytes} bytes"
@@ -268,7 +247,7 @@ class TaskRecords:
             changes["status"] = "working"
         return changes
 
-    def status(self, row: TaskRow) -> TaskStatus:
+    def status(self, row: TaskRow) -> messages.TaskStatus:
         """Return a task's status for its client; see `visible_status`."""
         if row.status != "working" or not row.questions:  # what it asks need not be unsealed
             return row.status
@@ -294,29 +273,27 @@ class TaskRecords:
 
     def notify(self, id: str) -> None:
         """Notify listeners of a change of a task."""
-        self._fanout.publish(Change("task", id))
+        self._fanout.publish(messages.Change("task", id))
 
     def notify_worker(self, id: str) -> None:
-        """Send word of what a client did to a task to the worker that runs it, wherever that is."""
-        self._fanout.publish(Change("run", id))
+        """Notify the worker that runs a task, wherever that is, of what a client did to it."""
+        self._fanout.publish(messages.Change("run", id))
 
     def notify_session(self, session: str) -> None:
-        """Send word of a new task to the stream of a session's notifications."""
-        self._fanout.publish(Change("session", session))
+        """Notify the stream of a session of a new task."""
+        self._fanout.publish(messages.Change("session", session))
 
-    def notify_progress(self, row: TaskRow, progress: Progress) -> None:
+    def notify_progress(self, row: TaskRow, progress: messages.Progress) -> None:
         """Report how far a task has come to those who wait for its result."""
-        self._fanout.publish(Change("progress", row.id, note=self.sealed.seal_progress(row, progress)))
+        self._fanout.publish(messages.Change("progress", row.id, note=self.sealed.seal_progress(row, progress)))
 
-    def listen_for_workers(self, ids: Collection[str]) -> Subscription:
+    def listen_for_workers(self, ids: Collection[str]) -> messages.Subscription:
         """Start to listen to what clients do to tasks, by their ids."""
         fanout = self._fanout if ids else InProcessFanout()  # where there are none, there is nothing to be heard
-        return fanout.subscribe(frozenset(Change("run", id) for id in ids))
+        return fanout.subscribe(frozenset(messages.Change("run", id) for id in ids))
 
 
-def visible_status(row: TaskRow, questions: Questions) -> TaskStatus:
-    """Return a task's status for its client: it needs input as soon as something is asked, whatever runs beside.
-
-    In the row it needs input only when nothing of it runs, nor is to.
-    """
+def visible_status(row: TaskRow, questions: Questions) -> messages.TaskStatus:
+    """Return a task's status for its client: it needs input as soon as something is asked, whatever runs beside."""
+    # In the row it needs input only when nothing of it runs, nor is to.
     return "input_required" if questions.open else row.status

@@ -1,22 +1,14 @@
 """Runs rounds of tasks, and records how they end."""
 
 import asyncio
-import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Protocol, assert_never
 
-from ..errors import (
-    InternalFault,
-    InvalidRequestState,
-    MissingCapability,
-    ProtocolError,
-    RequestError,
-    StoreUnavailable,
-    UnknownTarget,
-)
+from .. import errors
 from ..flow.endings import Asking, Backgrounded, Yielded
 from ..flow.handler import TaskTerms
+from ..logs import logger
 from ..logs.failures import report_failure
 from ..logs.refusals import RefusalLog
 from ..protocol.messages import Call, Complete
@@ -24,10 +16,8 @@ from ..tally import TAKEOVERS
 from .records import TaskRecords
 from .task_run import AGAIN_AFTER, TaskRun
 
-logger = logging.getLogger("mrtr_server")
-
-TaskEnd = Complete | RequestError | Asking | Yielded | Backgrounded
-"""How a round of a task ends: with the outcome of the task, with questions, or to be continued."""
+TaskEnd = Complete | errors.RequestError | Asking | Yielded | Backgrounded
+"""With the outcome of the task, with questions, or to be continued."""
 
 
 class TaskTools(Protocol):
@@ -43,10 +33,7 @@ class TaskTools(Protocol):
         ...
 
     async def run(self, call: Call, run: TaskRun) -> TaskEnd:
-        """Run a round of a task; return how the round ends.
-
-        Raises `UnknownTarget`, `RequestError`, `StoreUnavailable`.
-        """
+        """Run a round of a task; return how it ends. Raises `UnknownTarget`, `RequestError`, `StoreUnavailable`."""
         ...
 
 
@@ -68,22 +55,22 @@ class RoundExecutor:
                     await run.leave()
                 else:
                     await self._run_round(run)
-        except InvalidRequestState as refused:
+        except errors.InvalidRequestState as refused:
             self._tell_once(f"Tasks can't be run here: {refused.reason}")
             self._leave_to_others(run.row)
             await run.leave()
-        except UnknownTarget:
+        except errors.UnknownTarget:
             self._tell_once(
                 f"There are tasks of {run.row.name!r}, a tool that this server does not have; other servers may"
             )
             self._leave_to_others(run.row)
             await run.leave()
-        except StoreUnavailable as error:
+        except errors.StoreUnavailable as error:
             if not error.reference:  # or the log has a line of the outage
                 self._refusals.note("A task of %r can't continue now: %r", run.row.name, str(error))
             self._leave_to_others(run.row, AGAIN_AFTER)
             await run.leave()
-        except RequestError as error:
+        except errors.RequestError as error:
             await self._fail(run, error)
         except asyncio.CancelledError:
             if not run.lost:
@@ -93,7 +80,7 @@ class RoundExecutor:
         except Exception as error:
             name, fields = run.row.name, {"tool": run.row.name, "task": run.row.reference}
             reference = report_failure("A task of %r could not be run or stored", name, error=error, fields=fields)
-            await self._fail(run, InternalFault(reference))
+            await self._fail(run, errors.InternalFault(reference))
 
     async def _run_round(self, run: TaskRun) -> None:
         records, row, limits = self._records, run.row, self._records.limits
@@ -105,7 +92,7 @@ class RoundExecutor:
                 row.attempts - 1,
                 limits.lease_seconds,
             )
-            raise ProtocolError("The task failed: it could not be run to its end")
+            raise errors.ProtocolError("The task failed: it could not be run to its end")
         within = self._tools.answer_within(row.name)
         call = records.sealed.unseal_call(row)
         journal = records.sealed.unseal_journal(row, records.now())
@@ -125,7 +112,7 @@ class RoundExecutor:
         match end:
             case Complete():
                 await run.end(lambda row: records.completed(row, end))
-            case RequestError():
+            case errors.RequestError():
                 await self._fail(run, end)
             case Asking(questions, together):
                 await run.end(lambda row: run.parked(row, questions, together=together))
@@ -134,8 +121,8 @@ class RoundExecutor:
             case unknown:
                 assert_never(unknown)
 
-    async def _fail(self, run: TaskRun, error: RequestError) -> None:
-        if isinstance(error, MissingCapability):
+    async def _fail(self, run: TaskRun, error: errors.RequestError) -> None:
+        if isinstance(error, errors.MissingCapability):
             self._refusals.note_lacking(f"a task of {run.row.name}", "", error)
         await run.end(lambda row: self._records.failed(row, error))
 

@@ -20,21 +20,17 @@ from ..protocol.messages import FIRST, JSON, UNNAMED, Call, Complete, Progress, 
 from ..storage.rows import TaskRow, in_epoch
 from ..well_formed import write_json
 
-ID_BYTES = 24
-"""Random bytes in the id of a task: the id may be all that protects it."""
-
-_LONGEST_WAIT = 2048
-"""Longest state that says which task a client waits for, in characters."""
+ID_BYTES = 24  # random bytes in the id of a task: the id may be all that protects it
+_LONGEST_WAIT = 2048  # characters of a state that says which task a client waits for
 
 _BOUND_TO = ["task"]
 _NO_END = 1e10
 """Seconds: so far ahead that a task's journal never expires by itself. It ends with its task."""
 
-_NUMBER = re.compile("[2-9]|[1-9][0-9]{1,8}")
-"""Number suffix of repeated keys: the second key of a name ends with 2."""
+_NUMBER = re.compile("[2-9]|[1-9][0-9]{1,8}")  # suffix of repeated keys: the second key of a name ends with 2
 
 _SINCE_0_2 = "\n"
-"""Where what is new lies among the numbers of the keys, so that servers of 0.1.0 read the rest. It is no name."""
+"""The place of new fields among the numbers of the keys, so that servers of 0.1.0 read the rest. It is no name."""
 
 
 class RowBinding(NamedTuple):
@@ -44,15 +40,11 @@ class RowBinding(NamedTuple):
     owner: str
 
 
-Bound = RowBinding | TaskRow
-"""What names the place: the task itself, or its id and owner where there is no row, or not yet."""
+Bound = RowBinding | TaskRow  # the task itself, or its id and owner where there is no row, or not yet
 
 
 class SealedTasks:
-    """Seals what tasks hold, each bound to its task, column and principal, and opens it.
-
-    Raises `InvalidRequestState` for what does not open.
-    """
+    """Seals what tasks hold, each bound to its task, column and principal. Opening raises `InvalidRequestState`."""
 
     def __init__(self, ring: KeyRing, limits: Limits, audience: str = "") -> None:
         self._audience = audience
@@ -61,10 +53,8 @@ class SealedTasks:
         self._limits = replace(limits, flow_seconds=_NO_END)
 
     def ids_of(self, flow: str, epoch: str) -> list[str]:
-        """Return the ids of the one task that a flow may become, by each key; the first is for a new one.
-
-        Without a key, nobody can guess it.
-        """
+        """Return the ids of the one task that a flow may become, by each key; the first is for a new one."""
+        # Without a key, nobody can guess it.
         digits = [digest(key, flow.encode(), "sha256")[:ID_BYTES].hex() for key in self._id_keys]
         return [*(in_epoch(epoch, each) for each in digits), *(digits if epoch else ())]
 
@@ -139,10 +129,8 @@ class SealedTasks:
         return self._codec.seal(_bound(binding, "wait"), b"%d" % pieces if pieces else b"")
 
     def check_wait(self, binding: Bound, state: Any) -> int:
-        """Check that a state is one that `seal_wait` gave for this task and principal.
-
-        Return how many pieces of the result its client has been sent. Raises `InvalidRequestState`.
-        """
+        """Return how many pieces its client has, by a state of `seal_wait` for this task and principal."""
+        # Raises `InvalidRequestState` for any other state.
         if not isinstance(state, str):
             raise InvalidRequestState("not a string")
         if len(state) > _LONGEST_WAIT:
@@ -183,13 +171,9 @@ def _dump_call(call: Call, audience: str) -> bytes:
     return write_json({**about, "arguments": call.arguments})
 
 
-def _named_by(who: list[str] | None) -> list[Any] | None:
-    """Return the user in a request of an older release, which kept the principal alone."""
-    return None if who is None else [who[0], "", who[1], who[2], True]
-
-
 def _load_call(fields: JSON) -> Call:
     who = fields["principal"]
+    user = fields["user"] if "user" in fields else who and [who[0], "", who[1], who[2], True]  # older releases had none
     return Call(
         method=fields["method"],
         params={} if fields["meta"] is None else {"_meta": fields["meta"]},
@@ -197,7 +181,7 @@ def _load_call(fields: JSON) -> Call:
         arguments=fields["arguments"],
         client=ClientInfo(*fields["client"]),
         principal=None if who is None else Principal(*who),
-        user=load_user(fields["user"] if "user" in fields else _named_by(who)),
+        user=load_user(user),
         scopes=frozenset(fields.get("scopes", ())),
         headers={b"host": fields["host"].encode("latin-1")},
         root=fields["root"],
@@ -213,8 +197,8 @@ class Questions:
     names: dict[str, str] = field(default_factory=dict)  # the key that the handler knows each by
     answers: dict[str, JSON] = field(default_factory=dict)  # those since the handler was last run, by that key
     used: dict[str, int] = field(default_factory=dict)
-    """For each name so far, the number of its last key. Whoever makes a task ask again and again must not make it
-    grow, so the keys themselves are not kept."""
+    """The number of each name's last key. Keys are not kept, so that asking again and again does not make the task
+    grow."""
     until: dict[str, float] = field(
         default_factory=dict
     )  # when the time for an answer ends, in seconds since the epoch
@@ -262,10 +246,8 @@ class Questions:
         return bool(taken)
 
     def shown(self) -> dict[str, str]:
-        """Return the names of the open questions, by key, for clients that answer by names.
-
-        A name is the author's, and may be used again. What approves something has its key, which is used once.
-        """
+        """Return the names of the open questions, by key, for clients that answer by names."""
+        # A name is the author's, and may be used again. What approves something has its key, which is used once.
         return {key: name if self._approves_nothing(key) else key for key, name in self.names.items()}
 
     def needs_names(self) -> bool:
@@ -287,10 +269,7 @@ class Questions:
         }
 
     def answered_by(self, name: str, response: JSON) -> str | None:
-        """Return the key of the question that a response answers; None if that is not open any more.
-
-        Raises `InvalidParams`.
-        """
+        """Return the key of the question that a response answers; None if that is closed. Raises `InvalidParams`."""
         if name not in (UNNAMED, FIRST):
             return next((key for key, known in self.shown().items() if known == name), None)
         if not self.open:
@@ -307,7 +286,7 @@ class Questions:
         raise InvalidParams(f"{why}. tasks/result shows each name, and tasks/input_response takes answers by it")
 
     def dump(self) -> bytes:
-        """Write them down."""
+        """Return all of them as JSON."""
         open_ = {key: q.dump()[:5] for key, q in self.open.items()}  # as 0.1.0 reads it
         pages = {key: q.page for key, q in self.open.items() if q.page}
         since_0_2 = [self.until, self.together, pages]
@@ -325,7 +304,7 @@ class Questions:
 
 
 def _is_of_kind(question: Question, response: JSON) -> bool:
-    """Return whether a response may answer a question, by what it is; an error may answer any."""
+    """Return whether a response may answer a question, by its kind; an error may answer any."""
     result = response.get("result")
     if not isinstance(result, dict):
         return True

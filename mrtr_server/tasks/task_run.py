@@ -10,6 +10,7 @@ from typing import Any
 
 from ..errors import InvalidRequestState, StoreUnavailable
 from ..flow.journal import Journal
+from ..logs import logger
 from ..protocol.messages import NOTHING, Note, Piece, Progress, Question, YieldReason, action_of, kind_of
 from ..storage.rows import ENDED, Lease, TaskRow
 from ..tally import ANSWERS, DROPPED
@@ -17,13 +18,8 @@ from ..well_formed import well_formed
 from .records import PieceWriter, TaskRecords
 from .sealing import Questions
 
-logger = logging.getLogger("mrtr_server")
-
-REPORT_INTERVAL = 0.5
-"""How often the message of a task is stored at most, and its progress sent, in seconds."""
-
-AGAIN_AFTER = 0.3
-"""How long to wait before the store is tried again, in seconds."""
+REPORT_INTERVAL = 0.5  # seconds between writes of a task's message, and notices of its progress, at least
+AGAIN_AFTER = 0.3  # seconds until the store is tried again
 
 _MOST_CHARACTERS = 2000
 _CANCELLED = "the task was cancelled"
@@ -33,8 +29,7 @@ def _nothing() -> None:
     return None
 
 
-Changes = Callable[[TaskRow], dict[str, Any]]
-"""Makes the changes of a task, when their turn has come."""
+Changes = Callable[[TaskRow], dict[str, Any]]  # makes the changes of a task, when their turn has come
 
 
 class TaskRun:
@@ -45,8 +40,7 @@ class TaskRun:
     ) -> None:
         self.row = row
         self.lease = lease
-        self.over = False
-        """Whether the last change has been made, or is being made."""
+        self.over = False  # the last change has been made, or is being made
         self.leaves = leaves
         self._begun = False
         self._journal: Journal | None = None
@@ -55,7 +49,8 @@ class TaskRun:
         self._writing = asyncio.Lock()
         self._message = self._said = row.message
         self._tried: dict[bytes, dict[str, str]] = {}
-        """The journals that may have been stored without an answer from the store, and what they say is asked."""
+        """The journals that may have been stored without an answer from the store, each with the questions that it
+        has."""
         self._saying: asyncio.Task[None] | None = None
         self._progress: Progress | None = None
         self._sending: asyncio.TimerHandle | None = None
@@ -65,7 +60,7 @@ class TaskRun:
         self._looking: asyncio.Task[None] | None = None
         self._is_to_look: bool  # as of `look_soon`
         self._asking: dict[str, str] = {}
-        """What is asked when the change that asks it is made: the digest of each question, by name."""
+        """The questions when the change that asks them is made: the digest of each, by name."""
         self._on_answers: Callable[[], None] = _nothing
         self._answer_within: float  # as of `begin`
         self.task: asyncio.Task[None] | None = None
@@ -111,10 +106,8 @@ class TaskRun:
     # For the handler
 
     def send(self, note: Note) -> Awaitable[None]:
-        """Send progress soon to those who wait for the result, and pieces of it; messages go nowhere.
-
-        May be called from a thread, but for pieces.
-        """
+        """Send progress soon to those who wait for the result, and pieces of it; messages go nowhere."""
+        # From any thread, but for pieces.
         if isinstance(note, Piece):
             if self._pieces is None:
                 self._pieces = PieceWriter(self._records.pieces, self.row, lambda: self.over or self.lost)
@@ -141,10 +134,8 @@ class TaskRun:
             self._records.notify_progress(self.row, progress)
 
     async def may_begin(self) -> bool:
-        """Check that the task is still this worker's, and not cancelled; see `Background.may_begin`.
-
-        Steps that are begun at the same time share a statement.
-        """
+        """Check that the task is still this worker's, and not cancelled; see `Background.may_begin`."""
+        # Steps that are begun at the same time share a statement.
         if self._checking is not None:
             return await asyncio.shield(self._checking)
         checking = self._checking = self._loop.create_future()
@@ -192,10 +183,7 @@ class TaskRun:
             self._records.notify(self.row.id)
 
     def parked(self, row: TaskRow, asked: Mapping[str, Question], *, together: bool) -> dict[str, Any]:
-        """Return the changes that let the task wait for answers; it continues at once where one has come meanwhile.
-
-        Raises `OverBudget`.
-        """
+        """Return the changes that let the task wait for answers, unless one has come meanwhile. Raises `OverBudget`."""
         questions = self._ask(row, asked)
         questions.withdraw(set(questions.names.values()) - asked.keys())
         questions.together = together
@@ -255,10 +243,8 @@ class TaskRun:
     # For the worker
 
     def found(self, row: TaskRow, since: float) -> bool:
-        """Note that the task was claimed again, since its lease had ended; return whether this run continues it.
-
-        It does not where others have worked on it meanwhile: what they have recorded is not in our journal.
-        """
+        """Note that the task was claimed again, since its lease had ended; return whether this run continues it."""
+        # It does not where others have worked on it meanwhile: what they have recorded is not in our journal.
         if row.version > self.row.version and not self.lost:
             self.lease.lost = not self._adopt(row)
         self.lease.hold(since)
@@ -297,11 +283,9 @@ class TaskRun:
             await self._tell_dropped("how a round ended")
 
     async def leave(self) -> None:
-        """Leave the task as it was last kept to other workers.
-
-        It did not end its worker, so the attempt does not count; nor do those before it, if its handler has begun. A
-        store that is unavailable is not waited for: the lease expires by itself.
-        """
+        """Leave the task as it was last kept to other workers."""
+        # It did not end its worker, so the attempt does not count; nor do those before it, if its handler has begun. A
+        # store that is unavailable is not waited for: the lease expires by itself.
 
         def left(row: TaskRow) -> dict[str, Any]:
             return {"lease": "", "leased_until": 0.0, "attempts": 0 if self._begun else max(row.attempts - 1, 0)}
@@ -309,7 +293,7 @@ class TaskRun:
         await self._end(left, patient=False)
 
     async def let_go(self) -> None:
-        """Note that nothing of the task runs here any more, if it was cancelled while it did."""
+        """Return the lease of a task that was cancelled while it ran, since nothing of it runs any more."""
         with suppress(StoreUnavailable):  # then its lease runs out
             row = await self._records.store.find_task(self.row.id)
             if row is not None and row.status == "cancelled" and row.lease == self.row.lease:
@@ -359,10 +343,8 @@ class TaskRun:
         )
 
     async def _change(self, changes: Changes, *, patient: bool = True) -> bool:
-        """Change the task while this worker has it; return whether it was.
-
-        An unavailable store is waited for, since what has been done must not be done again.
-        """
+        """Change the task while this worker has it; return whether it was."""
+        # An unavailable store is waited for, since what has been done must not be done again.
         made: dict[str, Any] = {}
         while not self.lost:
             if not made:
@@ -394,18 +376,15 @@ class TaskRun:
         return False
 
     async def _look_again(self) -> None:
-        """Reload a task that has changed; continue if it is still this worker's."""
         found = await self._records.store.find_task(self.row.id)
         is_ours = found is not None and found.status == "working" and found.lease == self.row.lease
         if found is None or not is_ours or not self._adopt(found):
             self.lease.lost = True
 
     def _adopt(self, row: TaskRow) -> bool:
-        """Continue with the task as it is now, if nobody else has recorded anything; return whether that is so.
-
-        The journal says it: ours has all that it has. The lease does not, since others may have had it before it came
-        back.
-        """
+        """Continue with the task as it is now, if nobody else has recorded anything; return whether that is so."""
+        # The journal says it: ours has all that it has. The lease does not, since others may have had it before it came
+        # back.
         is_same = self._records.sealed.is_same_journal
         if not is_same(row, row.journal, self.row.journal):
             tried = next((ours for ours in self._tried if is_same(row, row.journal, ours)), None)

@@ -1,7 +1,6 @@
 """Tasks: flows that continue in the background, with their journal in a row of a store."""
 
 import asyncio
-import logging
 import math
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -14,8 +13,10 @@ from ..errors import Busy, InvalidRequestState, OverBudget, RequestError, StoreU
 from ..flow.admission import Admission
 from ..flow.handler import TaskTerms
 from ..flow.journal import Journal
+from ..logs import logger
 from ..logs.refusals import RefusalLog
 from ..protocol.messages import JSON, Call, Change, Outlet, Progress, Task, TaskOffer, TaskResult
+from ..protocol.sessions import owner_of as owner_of_principal
 from ..storage.pubsub import Fanout
 from ..storage.quotas import Quota
 from ..storage.rows import ENDED, FIRST_ASK, TaskRow, epoch_of, in_epoch
@@ -24,23 +25,17 @@ from .records import CANCELLED, PieceReader, TaskRecords, visible_status
 from .sealing import ID_BYTES, Questions, RowBinding
 from .worker import Reservation, Worker
 
-logger = logging.getLogger("mrtr_server")
-
 RETENTION = 300.0
-"""How long a task can still be asked for after its time to live, so that its client learns what became of it."""
+"""Seconds after its time to live that a task can still be asked for, so that its client learns what became of it."""
 
-AGAIN_AFTER = 1.0
-"""When a client is to repeat a request for a result that has no room to wait, in seconds."""
+AGAIN_AFTER = 1.0  # seconds until a client is to repeat a request for a result that has no room to wait
 
 STEP_GOES_ON = "The task was cancelled. A step that had begun may still be running."
-"""The message of a cancelled task until its worker has said that nothing of it runs any more."""
+"""The message of a cancelled task, until its worker has said that nothing of it runs any more."""
 
 _LONGEST_ID = 128
-_MOST_LOOKED_UP = 256 * 1024
-"""Bytes of tasks that are looked up at once, about."""
-
-TaskCursor = tuple[float, str]
-"""A place in a list of tasks: when a task was created, in seconds since the epoch, and its id."""
+_MOST_LOOKED_UP = 256 * 1024  # bytes of tasks, about
+TaskCursor = tuple[float, str]  # the creation of a task, in seconds since the epoch, and its id
 
 _NEWEST: TaskCursor = (math.inf, "")
 
@@ -60,8 +55,7 @@ class Tasks:
         self._limits = records.limits
         self._worker = worker
         self._waiting = WaitingRequests(fanout, admission, records.limits, records.status)
-        self.waits = self._waiting.places
-        """Counts the requests that wait."""
+        self.waits = self._waiting.places  # counts the requests that wait
         self._told = False
         self._refusals = RefusalLog()
 
@@ -76,10 +70,7 @@ class Tasks:
     # What clients do
 
     async def start(self, terms: TaskTerms, call: Call, journal: Journal | None, *, once: bool = False) -> Task:
-        """Make a task of a call. It is there for every replica when this returns.
-
-        Raises `StoreUnavailable`, `OverBudget`, `Full`.
-        """
+        """Make a task of a call; every replica has it then. Raises `StoreUnavailable`, `OverBudget`, `Full`."""
         if not owner_of(call) and not self._told:
             self._told = True
             logger.warning(
@@ -125,7 +116,6 @@ class Tasks:
         return self.view(row)
 
     async def _add(self, row: TaskRow, quota: Quota) -> TaskRow:
-        """Store a new task, and return it; or the one that is there already."""
         with self._reserve(row) as reservation:
             if reservation is None:
                 is_new = await self.store.add_task(row, quota=quota)
@@ -137,8 +127,6 @@ class Tasks:
         return row if is_new else await self.store.find_task(row.id) or row
 
     async def _settled(self, row: TaskRow, *, in_list: bool) -> TaskRow:
-        """Wait until a task has asked or ended, for a while."""
-
         async def find() -> TaskRow:
             return await self.store.find_task(row.id) or row
 
@@ -217,7 +205,6 @@ class Tasks:
         return await self._views(page), None if is_all else (page[-1].created, page[-1].id)
 
     async def _views(self, rows: Iterable[TaskRow]) -> list[Task]:
-        """Return tasks as their client may see them, without those that can't be unsealed."""
         now, tasks = self._records.now(), []
         for row in rows:
             in_time = row.status in ENDED or row.deadline > now
@@ -228,10 +215,7 @@ class Tasks:
         return tasks
 
     async def answer(self, call: Call, answers: Mapping[str, JSON], map_answers: AnswerMapper | None = None) -> None:
-        """Keep answers to what a task has open; others are ignored.
-
-        Raises `UnknownTarget`, `InvalidParams`, `OverBudget`.
-        """
+        """Keep answers to open questions; ignore others. Raises `UnknownTarget`, `InvalidParams`, `OverBudget`."""
         if len(answers) > self._limits.answers:
             message = f"The request has more than {self._limits.answers} inputResponses"
             raise OverBudget(message, "answers", self._limits.answers)
@@ -262,10 +246,7 @@ class Tasks:
             return changed is not None
 
     async def cancel(self, call: Call) -> tuple[Task, bool]:
-        """Cancel a task; one that has ended stays as it is; return the task, and whether it had ended.
-
-        Raises `UnknownTarget`.
-        """
+        """Cancel a task, unless it has ended; return it, and whether it had ended. Raises `UnknownTarget`."""
 
         def cancelled(row: TaskRow) -> Mapping[str, Any]:
             self._noted(call, row)  # which then loses its flow
@@ -275,14 +256,10 @@ class Tasks:
         return self.view(self._noted(call, row)), had_ended
 
     async def fail(self, call: Call, error: RequestError) -> None:
-        """Fail a task, since its client can't answer what it asks; one that has ended stays as it is.
-
-        Raises `UnknownTarget`.
-        """
+        """Fail a task whose client can't answer what it asks, unless it has ended. Raises `UnknownTarget`."""
         await self._end(call.target, owner_of(call), lambda row: self._records.failed(row, error))
 
     async def _end(self, id: str, owner: str, changes: Callable[[TaskRow], Mapping[str, Any]]) -> tuple[TaskRow, bool]:
-        """End a task, and return it; and whether it had ended before."""
         while True:
             row = await self._find(id, owner)
             if row.status in ENDED:
@@ -310,7 +287,6 @@ class Tasks:
         return row
 
     async def _find_of(self, call: Call) -> TaskRow:
-        """Return the row of the task that a call is about. Raises `UnknownTarget`."""
         return self._noted(call, await self._find(call.target, owner_of(call)))
 
     async def _find(self, id: str, owner: str) -> TaskRow:
@@ -362,6 +338,4 @@ class Tasks:
 
 def owner_of(call: Call) -> str:
     """Return a digest of whose the tasks of a call are: its principal's, or else its session's; empty for nobody's."""
-    if (who := call.principal) is not None:
-        return digest([who.issuer, who.subject, who.client_id])
-    return digest(["session", call.session]) if call.session else ""
+    return owner_of_principal(call.principal) or (digest(["session", call.session]) if call.session else "")

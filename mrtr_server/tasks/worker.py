@@ -1,7 +1,6 @@
 """The worker: claims the tasks that it has places for, runs their rounds, and keeps what they do."""
 
 import asyncio
-import logging
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence, Set
@@ -18,6 +17,7 @@ from ..flow.admission import Admission
 from ..flow.endings import YieldReason
 from ..flow.handler import TaskTerms
 from ..limits import Limits
+from ..logs import logger
 from ..protocol.messages import Change
 from ..storage.quotas import NOBODY
 from ..storage.rows import Lease, Places, TaskRow
@@ -25,23 +25,13 @@ from .records import TaskRecords
 from .round_executor import RoundExecutor, TaskTools
 from .task_run import AGAIN_AFTER, TaskRun
 
-logger = logging.getLogger("mrtr_server")
-
-RESERVED_LEASE_SECONDS = 5.0
-"""Lease of a task that is stored for this worker, until it has begun, in seconds."""
+RESERVED_LEASE_SECONDS = 5.0  # the lease of a task that is stored for this worker, until it has begun
 
 
-POLL_INTERVAL = 1.0
-"""How often a worker looks for tasks without a notification, in seconds."""
-
-HEARTBEAT_INTERVAL = 0.5
-"""How often it renews its leases, and learns what was cancelled, in seconds."""
-
-SKIP_TASK_SECONDS = 2.0
-"""How long this worker skips a task that it can't run, in seconds."""
-
-SHUTDOWN_WAIT_FRACTION = 1 / 4
-"""Fraction of the time left after the cut-off that each wait for cancelled work may take."""
+POLL_INTERVAL = 1.0  # seconds between looks for tasks without a notification
+HEARTBEAT_INTERVAL = 0.5  # seconds after which leases are renewed, and cancellations are heard of
+SKIP_TASK_SECONDS = 2.0  # this worker skips a task that it can't run for so long
+SHUTDOWN_WAIT_FRACTION = 1 / 4  # of the time left after the cut-off, for each wait for cancelled work
 
 _MOST_OVERDUE = 100
 
@@ -73,11 +63,9 @@ class WorkerPlaces:
         self._terms = terms
         self._limits = limits
         self._running = running
-        self._reserved: list[TaskRow] = []
-        """The tasks that places are kept for."""
+        self._reserved: list[TaskRow] = []  # tasks that places are kept for
         self._share = limits.share_of(limits.tasks)
-        self._kept = min(self._share, limits.tasks - 1)
-        """How many places are kept for callers that have less than their share."""
+        self._kept = min(self._share, limits.tasks - 1)  # places for callers that have less than their share
 
     def at_once(self, tool: str) -> int:
         """Return how many tasks of a tool run at once."""
@@ -100,16 +88,16 @@ class WorkerPlaces:
         return min(self.at_once(tools[0]) - here, self._free)
 
     def divided(self) -> Places:
-        """Return how the places that are left are divided among callers.
-
-        A caller that has its share already gets one more only while enough are left for callers that have less.
-        """
+        """Return how the places that are left are divided among callers."""
+        # A caller that has its share already gets one more only while enough are left for callers that have less.
         held = Counter(row.caller for row in self._here())
         return Places(held, self._share, max(0, self._free - self._kept))
 
     def has_room_for(self, row: TaskRow) -> bool:
         """Check that a task may begin now, which neither runs here nor has a place."""
-        return self.room([row.name]) > 0 and self._may_have_one_more(row.caller)
+        if self.room([row.name]) <= 0:
+            return False
+        return row.caller == NOBODY or (places := self.divided()).spare > 0 or not places.has_share(row.caller)
 
     @contextmanager
     def reserve(self, row: TaskRow, lease: str, take: Callable[[TaskRow, float], None]) -> Iterator[Reservation | None]:
@@ -128,15 +116,8 @@ class WorkerPlaces:
         return self._limits.tasks - len(self._reserved) - len(self._running())
 
     def _here(self) -> Iterator[TaskRow]:
-        """Return the tasks that run here, or are about to."""
         yield from self._reserved
         yield from self._running()
-
-    def _may_have_one_more(self, caller: str) -> bool:
-        if caller == NOBODY:
-            return True
-        places = self.divided()
-        return places.spare > 0 or not places.has_share(caller)
 
 
 class Worker:
@@ -188,8 +169,6 @@ class Worker:
 
 
 class _LoopWorker:
-    """A worker on one event loop."""
-
     def __init__(self, records: TaskRecords, tools: TaskTools, admission: Admission) -> None:
         self._records = records
         self._admission = admission
@@ -203,13 +182,12 @@ class _LoopWorker:
         self._ended = asyncio.Event()
         self._closing = False
         self._claiming = False
-        self._left: dict[str, float] = {}
-        """The tasks that are left to others, until when by the monotonic clock."""
+        self._left: dict[str, float] = {}  # tasks that are left to others, until when by the monotonic clock
         # Not in the context of the request that happened to come first.
         create = asyncio.get_running_loop().create_task
         self._from_clients = Turning(records.listen_for_workers(()))
         self._listened: Set[str] = frozenset()
-        """The tasks of which it hears what clients do to them. A notice may be lost, so it also looks by itself."""
+        """The tasks whose clients it hears of. A notice may be lost, so it also looks by itself."""
         self._listening = create(wait_until(self._look, self._from_clients, at_once=False), context=Context())
         self._claims = create(self._again_and_again(self._claim, "claimed"), context=Context())
         self._heard = create(self._again_and_again(self._heartbeat, "renewed"), context=Context())
@@ -217,22 +195,20 @@ class _LoopWorker:
 
     @property
     def running(self) -> int:
-        """How many tasks run here."""
         return len(self._running)
 
     @property
     def places(self) -> int:
-        """How many may run here at once."""
         return self._limits.tasks
 
     async def close(self) -> None:
-        """See `Worker.close`."""
         self._closing = True
         if not self._claiming:  # what is being claimed has to be handed back
             self._claims.cancel()
-        await asyncio.wait((self._claims,), timeout=self._time_to_end())
+        at_most = self._shutdown.until_cut_off() or self._shutdown.left() * SHUTDOWN_WAIT_FRACTION
+        await asyncio.wait((self._claims,), timeout=at_most)
         # At first they may come to a boundary; then the handler is cancelled, and then the waiting for its steps.
-        late = set(self._tasks_running())
+        late = {run.task for run in self._running.values() if run.task is not None}
         if late:
             _, late = await asyncio.wait(late, timeout=self._shutdown.until_cut_off())
         for _ in range(2):
@@ -246,12 +222,6 @@ class _LoopWorker:
             task.cancel()
         await asyncio.wait(loops, timeout=self._shutdown.left() * SHUTDOWN_WAIT_FRACTION)
 
-    def _time_to_end(self) -> float:
-        return self._shutdown.until_cut_off() or self._shutdown.left() * SHUTDOWN_WAIT_FRACTION
-
-    def _tasks_running(self) -> list["asyncio.Task[None]"]:
-        return [run.task for run in self._running.values() if run.task is not None]
-
     def _rows_running(self) -> list[TaskRow]:
         return [run.row for run in self._running.values()]
 
@@ -259,7 +229,6 @@ class _LoopWorker:
         return YieldReason.DRAINING if self._closing or self._admission.draining else None
 
     async def _again_and_again(self, work: Callable[[], Awaitable[None]], what: str) -> None:
-        """Do work until the server ends."""
         while not (self._closing and work == self._claim):
             try:
                 await work()
@@ -338,11 +307,9 @@ class _LoopWorker:
             await asyncio.gather(*waiting, return_exceptions=True)
 
     async def _beginning(self, rows: list[TaskRow]) -> list[TaskRow]:
-        """Return those of the claimed tasks that begin now.
-
-        A task on its last attempt may be crashing its workers. Such tasks begin one at a time, so that none is failed
-        for what ran beside it. The others go back before anything begins, and that attempt does not count.
-        """
+        """Return the claimed tasks that begin now."""
+        # A task on its last attempt may be crashing its workers. Such tasks begin one at a time, so that none is failed
+        # for what ran beside it. The others go back before anything begins, and that attempt does not count.
         last = self._limits.task_attempts
         suspects = [row for row in rows if row.attempts == last > 1]
         waiting = suspects if any(run.row.attempts == last for run in self._running.values()) else suspects[1:]
@@ -352,7 +319,6 @@ class _LoopWorker:
         return [row for row in rows if row not in waiting]
 
     def reserve(self, row: TaskRow) -> AbstractContextManager[Reservation | None]:
-        """See `Worker.reserve`."""
         return nullcontext() if self._should_yield() else self._places.reserve(row, self._name, self._take)
 
     def _take(self, row: TaskRow, until: float) -> None:
@@ -392,7 +358,6 @@ class _LoopWorker:
                 await run.let_go()
 
     def on_change(self, row: TaskRow) -> bool:
-        """See `Worker.on_change`."""
         run = self._running.get(row.id)
         if run is not None:
             run.on_change(row)

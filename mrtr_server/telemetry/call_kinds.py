@@ -19,17 +19,11 @@ _NO_ROOM = frozenset({"busy", "overloaded"})
 
 
 class Labels(NamedTuple):
-    """The labels of an end, and what else is counted of it."""
-
     outcome: End
-    error: str = ""
-    """The class of its error; empty for none."""
-    code: str = ""
-    """The code of its JSON-RPC error; empty for none."""
-    ends_flow: bool = False
-    """Whether no further round of its flow is to come."""
-    had_no_room: bool = False
-    """Whether it was refused since too much runs."""
+    error: str = ""  # the class of its error
+    code: str = ""  # of its JSON-RPC error
+    ends_flow: bool = False  # whether no further round of its flow is to come
+    had_no_room: bool = False  # whether it was refused since too much runs
 
 
 _LABELS: Mapping[End, Labels] = {
@@ -46,15 +40,11 @@ _LABELS: Mapping[End, Labels] = {
 
 
 def labels_of_task(trace: Trace, came: Came) -> Labels:
-    """Return the labels of a round of a task that has come to something."""
     return Labels(trace.end, reason_of(came)) if _is_error(came, trace) else _LABELS[trace.end]
 
 
 def labels_of_call(trace: Trace, came: Came, form: Any) -> Labels:
-    """Return the labels of a call that has come to something, and note the reference of an error in its trace.
-
-    `form`: the dialect, which has the codes of errors; None where there is none.
-    """
+    """Return the labels of a call, and note the reference of an error in its trace. `form` has the codes of errors."""
     if not _is_error(came, trace):
         return _LABELS[trace.end]
     known = came if isinstance(came, RequestError) else InternalFault("")
@@ -71,10 +61,7 @@ def _is_error(came: Came, trace: Trace) -> TypeGuard[BaseException]:
 
 
 class Offered(NamedTuple):
-    """What a server offers: only such names are shown, since any other is whatever a client sent.
-
-    `tools`, `prompts`, `resources`: their names, and the URIs of resources without templates; more may come.
-    """
+    """What a server offers, now or later: only such names are shown, since any other is whatever a client sent."""
 
     tools: Container[str]
     prompts: Container[str]
@@ -82,11 +69,7 @@ class Offered(NamedTuple):
 
 
 class CallKind:
-    """A kind of call.
-
-    `tool`, `prompt`: the tool or prompt; empty for none, and for one that is not offered.
-    `http`: the version of HTTP; empty where the call came otherwise.
-    """
+    """A kind of call. `tool` and `prompt` are empty for one that is not offered, `http` for other transports."""
 
     def __init__(
         self, method: str, tool: str, prompt: str, version: str, http: str, tally: Tally, durations: Histogram
@@ -103,20 +86,15 @@ class CallKind:
             "network.protocol.name": protocol,
             "network.protocol.version": http,
         }
-        self.name = f"{method} {tool or prompt}".rstrip()
-        """What its spans are called, and what the log calls it."""
-        self.attributes = {name: value for name, value in attributes.items() if value}
-        """The attributes of its spans."""
+        self.name = f"{method} {tool or prompt}".rstrip()  # of its spans, and in the log
+        self.attributes = {name: value for name, value in attributes.items() if value}  # of its spans
         fields = {"event": "call", "method": method, "tool": tool, "prompt": prompt}
-        self.fields = {name: value for name, value in fields.items() if value}
-        """The fields of its lines in the log."""
+        self.fields = {name: value for name, value in fields.items() if value}  # of its lines in the log
         self.labels = (method, tool, prompt)
-        self.asks = method in ASKING_METHODS
-        """Whether such a call is a round of a flow."""
-        self.waits = _numbered(tally, WAITS, self.labels)
-        """What counts its rounds that end with a state, by their number."""
+        self.asks = method in ASKING_METHODS  # whether such a call is a round of a flow
+        self.waits = _numbered(tally, WAITS, self.labels)  # its rounds that end with a state, by their number
+        # Its rounds that begin with a state, by the number of the round that gave it out.
         self.resumes = _numbered(tally, RESUMES, self.labels)
-        """What counts its rounds that begin with a state, by the number of the round that gave it out."""
 
         def counted(end: Labels) -> EndCounts:
             labels = (*self.labels, end.outcome)
@@ -125,8 +103,7 @@ class CallKind:
             )
             return EndCounts(tally.count_of(ENDED_ROUNDS.name, *labels), _numbered(tally, FLOWS, labels), took)
 
-        self.ended = _Made(counted)
-        """What counts its calls, by how they ended."""
+        self.ended = _Made(counted)  # its calls, by how they ended
 
 
 class _Made(dict[K, V]):
@@ -146,13 +123,7 @@ def _numbered(tally: Tally, metric: Metric, labels: tuple[str, ...]) -> _Made[in
 
 
 class EndCounts(NamedTuple):
-    """What counts the calls of a kind that ended in the same way.
-
-    Args:
-        rounds: counts each.
-        flows: counts those that were the last of their flow, by the number of its rounds.
-        took: takes how long they took.
-    """
+    """What counts the calls of a kind that ended in the same way; `flows` counts the last ones, by number of rounds."""
 
     rounds: Count
     flows: _Made[int, Count]
@@ -160,8 +131,6 @@ class EndCounts(NamedTuple):
 
 
 class CallKinds:
-    """Finds the kind of a call."""
-
     def __init__(self, offered: Offered, tally: Tally, durations: Histogram) -> None:
         self._offered = offered
         self._tally = tally
@@ -169,7 +138,6 @@ class CallKinds:
         self._kinds: dict[tuple[str, str, str, str], CallKind] = {}
 
     def of(self, call: Call, outlet: Outlet) -> CallKind:
-        """Return the kind of a call."""
         scope: Any = getattr(outlet, "scope", None)
         form: Any = getattr(outlet, "dialect", None)
         http = "" if scope is None else scope.get("http_version", "")

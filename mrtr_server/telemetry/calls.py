@@ -23,29 +23,19 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("mrtr_server")
 
-LONGEST_TEXT = 128
-"""How much of what a client chose is an attribute of a span, in characters."""
+LONGEST_TEXT = 128  # characters of what a client chose, in an attribute of a span
 
-ID_DIGITS = 16
-"""How much of the id of a flow, and of a digest, is shown: enough to tell any two apart."""
+ID_DIGITS = 16  # of the id of a flow, and of a digest: enough to tell any two apart
 
-MOST_ROUNDS = 100
-"""The highest number of a round that is a label of a metric."""
+MOST_ROUNDS = 100  # the highest number of a round that is a label of a metric
 
-KNOWN_CALLERS = 1024
-"""How many callers are kept with their digests."""
+KNOWN_CALLERS = 1024  # whose digests are kept
 
 _ABOUT_RESOURCES = frozenset({"resources/read", "resources/subscribe", "resources/unsubscribe"})
 
 
 def log_call(name: str, fields: JSON, end: Labels, reference: str, seconds: float, trace: tuple[str, str]) -> None:
-    """Log how a call ended. Whether its level is wanted, the caller has found out.
-
-    `name`: of the call: its method, and the tool or prompt.
-    `fields`: the facts that come before how it ended; the others are added.
-    `reference`: names what went wrong in the log; empty for nothing.
-    `trace`: the ids of the trace and of the span; empty where there is none.
-    """
+    """Log how a call ended, with the ids of trace and span. Whether its level is wanted, the caller has found out."""
     took = round(seconds * 1000, 2)
     text = f"{name}: {end.outcome} in {took} ms"
     fields["outcome"] = end.outcome
@@ -64,24 +54,13 @@ def log_call(name: str, fields: JSON, end: Labels, reference: str, seconds: floa
 
 
 class _Begun(NamedTuple):
-    """A call, or a round of a task, that is being served."""
-
-    span: "Started | None"
-    """Its span; None where nobody takes spans."""
-    kind: CallKind | None
-    """What the call is of; None of a round of a task."""
-    row: TaskRow | None = None
-    """The task as its round began; None of a call."""
+    span: "Started | None"  # None where nobody takes spans
+    kind: CallKind | None  # None of a round of a task
+    row: TaskRow | None = None  # as its round began; None of a call
 
 
 class CallTelemetry:
-    """Measures calls and the rounds of tasks, and logs them.
-
-    `caller_of`: returns the keyed digest of who calls; empty for nobody in particular.
-    `spans`: begins and ends their spans; None for no spans.
-    `meters`: take the metrics; none where nobody reads them.
-    `clock`: returns the time in seconds since the epoch.
-    """
+    """Measures calls and the rounds of tasks, and logs them; `caller_of` returns the keyed digest of who calls."""
 
     def __init__(
         self,
@@ -92,8 +71,7 @@ class CallTelemetry:
         meters: Sequence[Meters],
         clock: Callable[[], float],
     ) -> None:
-        self.in_flight = 0
-        """How many calls are being served."""
+        self.in_flight = 0  # calls that are being served
         self._tally = tally
         self._offered = offered
         self._caller_of = lru_cache(KNOWN_CALLERS)(caller_of)
@@ -106,7 +84,6 @@ class CallTelemetry:
 
     @property
     def middleware(self) -> Middleware:
-        """What watches calls and rounds of tasks."""
         return watch(self._begin, self._end)
 
     def _begin(self, call: Call, outlet: Outlet) -> _Begun:
@@ -155,7 +132,6 @@ class CallTelemetry:
             self._log(kind.name, fields, call, end, span)
 
     def _about(self, kind: CallKind, call: Call, came: Came, outlet: Outlet, end: Labels) -> dict[str, Any]:
-        """Return the attributes that a span has at its end, and that are not those of all calls of its kind."""
         trace = call.trace
         scope = getattr(outlet, "scope", None)
         client = scope.get("client") if scope is not None else None
@@ -244,7 +220,6 @@ class CallTelemetry:
 
 
 def _of_flow(trace: Trace) -> dict[str, Any]:
-    """Return the attributes that name a flow, and the task that it has become."""
     named = {}
     if flow := trace.flow or trace.task_flow:
         named["mrtr.flow.id"] = flow[:ID_DIGITS]

@@ -3,9 +3,9 @@
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from ..extras import lacking
+from ..errors import lacking
 from .meters import Meters
 
 if TYPE_CHECKING:
@@ -27,16 +27,7 @@ class OpenTelemetry:
     meter_provider: Any = None
 
 
-class Chosen(NamedTuple):
-    """What a server observes its calls with."""
-
-    spans: "Spans | None"
-    """For traces; None for none."""
-    meters: Sequence[Meters]
-
-
 def check(telemetry: OpenTelemetry | bool | None, *, shows_metrics: bool) -> None:
-    """Check that the libraries are there which the settings need. Raises `SetupError`."""
     if telemetry:
         try:
             import opentelemetry.metrics
@@ -50,12 +41,8 @@ def check(telemetry: OpenTelemetry | bool | None, *, shows_metrics: bool) -> Non
             raise lacking("metrics=", "prometheus", error) from None
 
 
-def choose(telemetry: OpenTelemetry | bool | None, *, shows_metrics: bool) -> Chosen:
-    """Return what the calls of a server are observed with.
-
-    `telemetry`: the setting; None for what is set up in this process by now.
-    `shows_metrics`: whether the server shows its metrics on a page.
-    """
+def choose(telemetry: OpenTelemetry | bool | None, *, shows_metrics: bool) -> "tuple[Spans | None, Sequence[Meters]]":
+    """Return what calls are observed with; for None, what is set up in this process by now."""
     meters: list[Meters] = []
     if shows_metrics:
         from .prometheus import metrics as of_prometheus
@@ -63,7 +50,7 @@ def choose(telemetry: OpenTelemetry | bool | None, *, shows_metrics: bool) -> Ch
         meters.append(of_prometheus())
     # A library that is not imported is not set up either.
     if telemetry is False or (telemetry is None and "opentelemetry.sdk" not in sys.modules):
-        return Chosen(None, meters)
+        return None, meters
     from opentelemetry.metrics import get_meter_provider
     from opentelemetry.trace import get_tracer_provider
 
@@ -74,7 +61,7 @@ def choose(telemetry: OpenTelemetry | bool | None, *, shows_metrics: bool) -> Ch
     meter_provider = given.meter_provider or get_meter_provider()
     if telemetry is True or _is_set_up(meter_provider):
         meters.append(instruments_of(meter_provider))
-    return Chosen(Spans(tracer_provider) if telemetry is True or _is_set_up(tracer_provider) else None, meters)
+    return Spans(tracer_provider) if telemetry is True or _is_set_up(tracer_provider) else None, meters
 
 
 def _is_set_up(provider: Any) -> bool:

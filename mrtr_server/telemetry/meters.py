@@ -1,6 +1,6 @@
 """What takes the metrics of servers, and what is measured besides calls: the store, tasks, the event loop."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from ..concurrency.running import PerLoop, running_loop
@@ -8,22 +8,17 @@ from ..storage.rows import TaskRow
 from ..tally import TASKS, Tally
 from .names import STORE, TASK_TIME, Metric, attributes_of, reason_of
 
-Record = Callable[[float], object]
-"""Takes a measurement, in the unit of its metric."""
+Record = Callable[[float], object]  # takes a measurement, in the unit of its metric
 
 
-Values = Mapping[tuple[str, ...], float]
-"""The values of a gauge by its labels."""
+Values = Mapping[tuple[str, ...], float]  # of a gauge, by its labels
 
-INTERVAL = 0.5
-"""How often the lag of an event loop is measured, in seconds."""
+INTERVAL = 0.5  # between measurements of the lag, in seconds
 
 _measured = PerLoop[bool]()
 
 
 class Gauges:
-    """What is read of a server when its metrics are collected."""
-
     def __init__(self, tally: Tally, read: Callable[[], Mapping[str, Values]]) -> None:
         self.tally = tally
         self.read = read
@@ -34,11 +29,9 @@ class Meters(Protocol):
 
     def bind(self, metric: Metric, attributes: Mapping[str, str]) -> Record:
         """Return what takes the measurements of a histogram that have the same labels."""
-        ...
 
     def add(self, server: Gauges) -> None:
         """Show what a server has counted, for as long as there is that server."""
-        ...
 
 
 class Histogram:
@@ -50,10 +43,7 @@ class Histogram:
         self._bound: dict[tuple[str, ...], Record] = {}
 
     def of(self, *labels: str) -> Record:
-        """Return what takes the measurements that have these labels.
-
-        `labels`: the values of all labels of the metric, in their order; empty for one that does not apply.
-        """
+        """Return what takes measurements with these labels, in the metric's order; an empty one does not apply."""
         found = self._bound.get(labels)
         if found is None:
             found = self._bound[labels] = self._bind(attributes_of(self._metric, labels))
@@ -71,44 +61,31 @@ class Histogram:
         return record
 
 
-def counts_of(metric: Metric, servers: "list[Gauges]") -> dict[tuple[str, ...], int]:
-    """Return what servers have counted together, by the labels."""
-    found: dict[tuple[str, ...], int] = {}
-    for server in servers:
-        for labels, count in server.tally.of(metric.name):
-            found[labels] = found.get(labels, 0) + count
-    return found
-
-
-def values_of(metric: Metric, servers: "list[Gauges]") -> dict[tuple[str, ...], float]:
-    """Return the values of a gauge of all servers together, by the labels."""
+def values_of(metric: Metric, servers: Iterable[Gauges]) -> dict[tuple[str, ...], float]:
+    """Return the counts of a counter, or the values of a gauge, of all servers together, by the labels."""
     found: dict[tuple[str, ...], float] = {}
+    is_counter = metric.kind == "counter"
     for server in servers:
-        for labels, value in server.read()[metric.name].items():
-            before = found.get(labels, 0.0)
+        for labels, value in server.tally.of(metric.name) if is_counter else server.read()[metric.name].items():
+            before = found.get(labels, 0 if is_counter else 0.0)  # counts stay integers
             found[labels] = before + value if metric.is_sum else max(before, value)
     return found
 
 
 class StoreMeasures:
-    """Measures what a store does."""
-
     def __init__(self, tally: Tally, meters: Sequence[Meters]) -> None:
         self._tally = tally
         self._operations = Histogram(STORE, meters)
         self._task_times = Histogram(TASK_TIME, meters)
 
     def took(self, method: str, seconds: float, error: Exception | None) -> None:
-        """Note what an operation took. `error`: why it failed; None if it did not."""
         reason = "" if error is None else reason_of(error)
         self._operations.of(method, reason)(seconds)
 
     def added(self, row: TaskRow) -> None:
-        """Note that there is a new task."""
         self._tally.add(TASKS, row.name, row.status)
 
     def changed(self, row: TaskRow, to: TaskRow) -> None:
-        """Note that a task has changed."""
         if to.status != row.status:
             self._tally.add(TASKS, row.name, to.status)
             if row.status == "input_required":
@@ -116,10 +93,7 @@ class StoreMeasures:
 
 
 def measure_lag(record: Record) -> None:
-    """Measure how late the running event loop is until it is closed, unless that is done already.
-
-    `record`: takes each measurement, in seconds.
-    """
+    """Measure the lag of the running event loop, in seconds, until it is closed, unless that is done already."""
     if _measured.get():
         return
     _measured.put(True)

@@ -5,7 +5,7 @@ What the semantic conventions of OpenTelemetry for MCP name begins with `mcp.`, 
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from ..tally import ABANDONED_TASKS, ANSWERS, DROPPED, REFUSALS, TAKEOVERS, TASKS
 
@@ -25,22 +25,29 @@ LIMIT = "mrtr.limit"
 
 
 class Metric(NamedTuple):
-    """A metric."""
-
     name: str
     kind: Literal["histogram", "counter", "gauge"]
     unit: str
     about: str
+    # The names of its attributes, in the order of the tally; one that does not apply is left out.
     labels: tuple[str, ...] = ()
-    """The names of its attributes, in the order of the tally. One that does not apply is left out."""
+    # Of a gauge: whether the values of the servers in a process are added; otherwise the largest counts.
     is_sum: bool = True
-    """Of a gauge: whether the values of several servers in a process are added; otherwise the largest counts."""
 
 
 SECONDS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300)
 """The buckets that the conventions have for `mcp.server.operation.duration`."""
 
-DURATION = Metric(
+_metrics: list[Metric] = []
+
+
+def _metric(*fields: Any, **more: Any) -> Metric:
+    """Return a metric, listed in the order in which the page has them."""
+    _metrics.append(Metric(*fields, **more))
+    return _metrics[-1]
+
+
+DURATION = _metric(
     "mcp.server.operation.duration",
     "histogram",
     "s",
@@ -58,101 +65,75 @@ DURATION = Metric(
         "network.transport",
     ),
 )
-ENDED_ROUNDS = Metric("mrtr.server.rounds", "counter", "{round}", "Rounds that ended", (METHOD, TOOL, PROMPT, OUTCOME))
-FLOWS = Metric("mrtr.server.flows", "counter", "{flow}", "Flows that ended", (METHOD, TOOL, PROMPT, OUTCOME, ROUNDS))
-WAITS = Metric(
+ENDED_ROUNDS = _metric("mrtr.server.rounds", "counter", "{round}", "Rounds that ended", (METHOD, TOOL, PROMPT, OUTCOME))
+FLOWS = _metric("mrtr.server.flows", "counter", "{flow}", "Flows that ended", (METHOD, TOOL, PROMPT, OUTCOME, ROUNDS))
+WAITS = _metric(
     "mrtr.server.flow.waits",
     "counter",
     "{flow}",
     "Rounds that ended with a state, so that their client is to come again",
     (METHOD, TOOL, PROMPT, ROUND),
 )
-RESUMES = Metric(
+RESUMES = _metric(
     "mrtr.server.flow.resumes",
     "counter",
     "{flow}",
     "Rounds for which the client came again, by the round that had ended",
     (METHOD, TOOL, PROMPT, ROUND),
 )
-ASKS = Metric("mrtr.server.asks", "counter", "{ask}", "Questions that were asked", (KIND,))
-ANSWERED = Metric(ANSWERS, "counter", "{answer}", "What came of questions", (KIND, ACTION))
-SHED = Metric("mrtr.server.shed", "counter", "{call}", "Calls that were not run here, for lack of room", (OUTCOME,))
-STATE_SIZE = Metric("mrtr.server.state.size", "histogram", "By", "Size of sealed states", (METHOD, TOOL, PROMPT))
-STORE = Metric(
-    "mrtr.server.store.operation.duration",
-    "histogram",
-    "s",
-    "How long the shared store took",
-    ("mrtr.store.operation", ERROR),
+ASKS = _metric("mrtr.server.asks", "counter", "{ask}", "Questions that were asked", (KIND,))
+_metric(ANSWERS, "counter", "{answer}", "What came of questions", (KIND, ACTION))
+STATE_SIZE = _metric("mrtr.server.state.size", "histogram", "By", "Size of sealed states", (METHOD, TOOL, PROMPT))
+_metric(REFUSALS, "counter", "{request}", "Refused requests", ("mrtr.refusal.reason", LIMIT))
+SHED = _metric("mrtr.server.shed", "counter", "{call}", "Calls that were not run here, for lack of room", (OUTCOME,))
+QUEUE = _metric("mrtr.server.queue.length", "gauge", "{call}", "Calls that wait for their turn")
+IN_FLIGHT = _metric("mrtr.server.requests.in_flight", "gauge", "{request}", "Requests that are being served")
+DRAINING = _metric("mrtr.server.draining", "gauge", "1", "1 while the server drains")
+USED = _metric("mrtr.server.used", "gauge", "1", "How much of each limit is used", (LIMIT,))
+MOST = _metric("mrtr.server.limit", "gauge", "1", "How much of each may be used", (LIMIT,))
+WAITING = _metric("mrtr.server.tasks.waiting", "gauge", "{task}", "Tasks that wait for a worker", (TOOL,), is_sum=False)
+OLDEST = _metric(
+    "mrtr.server.tasks.oldest", "gauge", "s", "How long the oldest of them has waited", (TOOL,), is_sum=False
 )
-TASK_TIME = Metric(
+_metric(TASKS, "counter", "{task}", "Tasks that came to a status", (TOOL, STATUS))
+TASK_TIME = _metric(
     "mrtr.server.task.status.duration",
     "histogram",
     "s",
     "How long tasks were queued, run by a worker, or waited for input",
     (TOOL, STATUS),
 )
-LAG = Metric("mrtr.server.event_loop.lag", "histogram", "s", "How late the event loop was")
-IN_FLIGHT = Metric("mrtr.server.requests.in_flight", "gauge", "{request}", "Requests that are being served")
-QUEUE = Metric("mrtr.server.queue.length", "gauge", "{call}", "Calls that wait for their turn")
-DRAINING = Metric("mrtr.server.draining", "gauge", "1", "1 while the server drains")
-STORE_AWAY = Metric("mrtr.server.store.away", "gauge", "1", "1 while the shared store can't be used")
-USED = Metric("mrtr.server.used", "gauge", "1", "How much of each limit is used", (LIMIT,))
-MOST = Metric("mrtr.server.limit", "gauge", "1", "How much of each may be used", (LIMIT,))
-WAITING = Metric("mrtr.server.tasks.waiting", "gauge", "{task}", "Tasks that wait for a worker", (TOOL,), is_sum=False)
-OLDEST = Metric(
-    "mrtr.server.tasks.oldest", "gauge", "s", "How long the oldest of them has waited", (TOOL,), is_sum=False
+_metric(ABANDONED_TASKS, "counter", "{task}", "Tasks whose answers did not come in time", (TOOL,))
+_metric(TAKEOVERS, "counter", "{takeover}", "Work that was taken over from another process", (WORK,))
+_metric(DROPPED, "counter", "{result}", "Results that were dropped, since others had taken over", (WORK,))
+STORE = _metric(
+    "mrtr.server.store.operation.duration",
+    "histogram",
+    "s",
+    "How long the shared store took",
+    ("mrtr.store.operation", ERROR),
 )
-UNRECORDED = Metric("mrtr.server.outcomes.unrecorded", "gauge", "{outcome}", "Outcomes that are not recorded yet")
-CONNECTION_WAIT = Metric(
-    "mrtr.server.store.connection.wait", "gauge", "s", "How long something waited for a connection lately", is_sum=False
-)
-NOTICES_AWAY = Metric(
+STORE_AWAY = _metric("mrtr.server.store.away", "gauge", "1", "1 while the shared store can't be used")
+NOTICES_AWAY = _metric(
     "mrtr.server.store.notices.away", "gauge", "1", "1 while notices of other processes do not arrive", is_sum=False
 )
-CLOCK = Metric(
+CONNECTION_WAIT = _metric(
+    "mrtr.server.store.connection.wait", "gauge", "s", "How long something waited for a connection lately", is_sum=False
+)
+CLOCK = _metric(
     "mrtr.server.store.clock.difference",
     "gauge",
     "s",
     "How far the clock of the store is from the machine's",
     is_sum=False,
 )
-INFO = Metric(
+UNRECORDED = _metric("mrtr.server.outcomes.unrecorded", "gauge", "{outcome}", "Outcomes that are not recorded yet")
+LAG = _metric("mrtr.server.event_loop.lag", "histogram", "s", "How late the event loop was")
+INFO = _metric(
     "mrtr.server.info", "gauge", "1", "1, with what this is", ("mrtr.server.version", "service.version"), is_sum=False
 )
 
-METRICS = (
-    DURATION,
-    ENDED_ROUNDS,
-    FLOWS,
-    WAITS,
-    RESUMES,
-    ASKS,
-    ANSWERED,
-    STATE_SIZE,
-    Metric(REFUSALS, "counter", "{request}", "Refused requests", ("mrtr.refusal.reason", LIMIT)),
-    SHED,
-    QUEUE,
-    IN_FLIGHT,
-    DRAINING,
-    USED,
-    MOST,
-    WAITING,
-    OLDEST,
-    Metric(TASKS, "counter", "{task}", "Tasks that came to a status", (TOOL, STATUS)),
-    TASK_TIME,
-    Metric(ABANDONED_TASKS, "counter", "{task}", "Tasks whose answers did not come in time", (TOOL,)),
-    Metric(TAKEOVERS, "counter", "{takeover}", "Work that was taken over from another process", (WORK,)),
-    Metric(DROPPED, "counter", "{result}", "Results that were dropped, since others had taken over", (WORK,)),
-    STORE,
-    STORE_AWAY,
-    NOTICES_AWAY,
-    CONNECTION_WAIT,
-    CLOCK,
-    UNRECORDED,
-    LAG,
-    INFO,
-)
+METRICS = tuple(_metrics)
 
 BUCKETS: Mapping[str, Sequence[float]] = {
     DURATION.name: SECONDS,
@@ -163,60 +144,12 @@ BUCKETS: Mapping[str, Sequence[float]] = {
 }
 """The upper bounds of the buckets of each histogram, in its unit."""
 
-SPAN_ATTRIBUTES = (
-    METHOD,
-    TOOL,
-    PROMPT,
-    "gen_ai.operation.name",
-    "mcp.resource.uri",
-    "mcp.protocol.version",
-    "mcp.session.id",
-    "jsonrpc.request.id",
-    "network.transport",
-    "network.protocol.name",
-    "network.protocol.version",
-    "client.address",
-    "client.port",
-    ERROR,
-    CODE,
-    OUTCOME,
-    "mrtr.flow.id",
-    ROUND,
-    "mrtr.asks",
-    "mrtr.state.size",
-    "mrtr.task.reference",
-    "mrtr.task.attempt",
-    "mrtr.reference",
-)
-
-LOG_FIELDS = (
-    "event",
-    "method",
-    "tool",
-    "prompt",
-    "round",
-    "flow",
-    "task",
-    "attempt",
-    "principal",
-    "outcome",
-    "error",
-    "reference",
-    "ms",
-    "trace_id",
-    "span_id",
-)
-"""The fields of the line of a call, in the order in which it shows them."""
-
-
 _CAPITAL = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 
 def reason_of(error: BaseException) -> str:
-    """Return the class of an error as a label, such as `header_mismatch`."""
     return _CAPITAL.sub("_", type(error).__name__).lower()
 
 
 def attributes_of(metric: Metric, labels: Sequence[str]) -> dict[str, str]:
-    """Return labels as attributes, without those that do not apply."""
     return {name: label for name, label in zip(metric.labels, labels, strict=True) if label}

@@ -11,22 +11,10 @@ from opentelemetry.baggage.propagation import W3CBaggagePropagator
 from opentelemetry.context import Context
 from opentelemetry.metrics import CallbackOptions, Histogram, MeterProvider, Observation
 from opentelemetry.propagators.textmap import Getter, TextMapPropagator
-from opentelemetry.trace import (
-    Link,
-    NonRecordingSpan,
-    Span,
-    SpanContext,
-    SpanKind,
-    Status,
-    StatusCode,
-    TraceFlags,
-    TracerProvider,
-    TraceState,
-)
 
 from .._version import __version__
 from ..protocol.messages import Call
-from .meters import Gauges, Record, counts_of, values_of
+from .meters import Gauges, Record, values_of
 from .names import BUCKETS, METRICS, Metric, attributes_of
 
 LONGEST: Mapping[str, int] = {"traceparent": 256, "tracestate": 512, "baggage": 8192}
@@ -36,11 +24,10 @@ _LONGEST_HEADER = 8192
 _BAGGAGE = W3CBaggagePropagator()
 _PRINTABLE = re.compile(r"[\t\x20-\x7e]*")
 _TRACEPARENT = re.compile("([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
-_FLAGS = {f"{number:02x}": TraceFlags(number) for number in range(256)}
+_FLAGS = {f"{number:02x}": trace.TraceFlags(number) for number in range(256)}
 _EMPTY = Context()
 
-Started = tuple[Span, Any]
-"""A span, and what restores the context that was there before it."""
+Started = tuple[trace.Span, Any]  # and what restores the context that was there before it
 
 SCHEMA = "https://opentelemetry.io/schemas/1.40.0"
 
@@ -48,23 +35,19 @@ SCOPE = "mrtr_server"
 
 
 class Spans:
-    """Begins and ends spans."""
-
-    def __init__(self, provider: TracerProvider) -> None:
+    def __init__(self, provider: trace.TracerProvider) -> None:
         self._tracer = provider.get_tracer(SCOPE, __version__, schema_url=SCHEMA)
         self._propagated = _Propagated()
 
     def begin_call(self, name: str, attributes: Mapping[str, Any], call: Call) -> Started:
-        """Begin the span of a request; what its handler begins goes below it."""
         parent, links = self._parent_of(call)
-        span = self._tracer.start_span(name, parent, SpanKind.SERVER, attributes, links)
+        span = self._tracer.start_span(name, parent, trace.SpanKind.SERVER, attributes, links)
         return span, context.attach(trace.set_span_in_context(span, parent))
 
-    def _parent_of(self, call: Call) -> tuple[Context | None, list[Link] | None]:
+    def _parent_of(self, call: Call) -> tuple[Context | None, list[trace.Link] | None]:
         """Return the context that the span of a call begins in, and what else it is linked to.
 
-        The client's own span, which `_meta` names, comes first; then the span that is current here, as of an
-        instrumented web framework; then what the headers say. None is the current one.
+        The client's own span, in `_meta`, comes first; then the current one, as of a web framework; then the headers.
         """
         current = context.get_current()
         ambient = trace.get_current_span(current).get_span_context() if current else None
@@ -74,13 +57,13 @@ class Spans:
         if type(meta) is dict and "traceparent" in meta:
             found = self._propagated.from_meta(meta)
             if found is not None:
-                return found, None if ambient is None else [Link(ambient)]
+                return found, None if ambient is None else [trace.Link(ambient)]
         if ambient is not None or not call.headers:
             return None, None
         return self._propagated.from_headers(call.headers), None
 
     def trace_parent(self, started: Started) -> str:
-        """Return where a span is, as a W3C `traceparent`, which `read` reads; empty for one that is not recorded."""
+        """Return where a span is, as a W3C `traceparent`; empty for one that is not recorded."""
         span, _ = started
         if not span.is_recording():
             return ""
@@ -88,18 +71,14 @@ class Spans:
         return f"00-{_hex(at.trace_id, 16)}-{_hex(at.span_id, 8)}-{_hex(at.trace_flags, 1)}"
 
     def ids(self, started: Started) -> tuple[str, str]:
-        """Return the ids of the trace and of the span, as hex digits; empty where there is no trace."""
         at = started[0].get_span_context()
         return (_hex(at.trace_id, 16), _hex(at.span_id, 8)) if at.is_valid else ("", "")
 
     def begin_task(self, name: str, attributes: Mapping[str, Any], first: str) -> Started:
-        """Begin the span of a round of a task, in a trace of its own: there is no request that it belongs to.
-
-        `first`: the first round of its flow, see `trace_parent`.
-        """
+        """Begin the span of a round of a task, in a trace of its own, linked to the `first` round of its flow."""
         found = read(first)
-        links = None if found is None else [Link(found)]
-        span = self._tracer.start_span(name, _EMPTY, SpanKind.INTERNAL, attributes, links)
+        links = None if found is None else [trace.Link(found)]
+        span = self._tracer.start_span(name, _EMPTY, trace.SpanKind.INTERNAL, attributes, links)
         return span, context.attach(trace.set_span_in_context(span, _EMPTY))
 
     def is_recorded(self, started: Started) -> bool:
@@ -107,22 +86,15 @@ class Spans:
         return started[0].is_recording()
 
     def describe(self, started: Started, attributes: Mapping[str, Any], error: str, why: str, first: str = "") -> None:
-        """Add to a recorded span what is known at its end.
-
-        `started`: what `begin_call` or `begin_task` returned.
-        `error`: the class of the error that it ended with; empty for none.
-        `why`: what may be said about that: nothing that a client or a handler wrote.
-        `first`: the first round of its flow, which the span is linked to; empty if it is that itself.
-        """
+        """Add to a recorded span what is known at its end; `why` says nothing that a client or a handler wrote."""
         span = started[0]
         if first and (found := read(first)) is not None:
             span.add_link(found)
         span.set_attributes(attributes)
         if error:
-            span.set_status(Status(StatusCode.ERROR, why or None))
+            span.set_status(trace.Status(trace.StatusCode.ERROR, why or None))
 
     def end(self, started: Started) -> None:
-        """End a span. `started`: what `begin_call` or `begin_task` returned."""
         span, before = started
         context.detach(before)
         span.end()
@@ -133,7 +105,7 @@ def _hex(number: int, length: int) -> str:
     return number.to_bytes(length, "big").hex()
 
 
-def read(first: str) -> SpanContext | None:
+def read(first: str) -> trace.SpanContext | None:
     """Return the span that `Spans.trace_parent` wrote; None if it is anything else."""
     found = _TRACEPARENT.fullmatch(first)
     if found is None:
@@ -144,7 +116,7 @@ def read(first: str) -> SpanContext | None:
     trace_number, span_number = int(trace_id, 16), int(span_id, 16)
     if not trace_number or not span_number:
         return None
-    return SpanContext(trace_number, span_number, True, _FLAGS[flags])
+    return trace.SpanContext(trace_number, span_number, True, _FLAGS[flags])
 
 
 class _Propagated:
@@ -156,7 +128,6 @@ class _Propagated:
 
     @property
     def fields(self) -> Mapping[str, bytes]:
-        """What the propagator of the process reads, and the header of each."""
         propagator = propagate.get_global_textmap()
         if propagator is not self._propagator:
             self._fields = {field: field.lower().encode() for field in propagator.fields}
@@ -164,10 +135,7 @@ class _Propagated:
         return self._fields
 
     def from_meta(self, meta: Mapping[str, Any]) -> Context | None:
-        """Return the context that `_meta` carries (W3C Trace Context, W3C Baggage); None for none, or a malformed one.
-
-        `meta`: has a `traceparent`.
-        """
+        """Return the context in a `_meta` with a `traceparent` (W3C Trace Context, W3C Baggage), if it is fit."""
         given: Any = meta["traceparent"]
         state: Any = meta.get("tracestate")
         baggage: Any = meta.get("baggage")
@@ -175,14 +143,13 @@ class _Propagated:
         if at is None or "traceparent" not in self.fields:
             return None
         if _is_fit("tracestate", state):
-            at = SpanContext(at.trace_id, at.span_id, True, at.trace_flags, TraceState.from_header([state]))
-        found = trace.set_span_in_context(NonRecordingSpan(at), _EMPTY)
+            at = trace.SpanContext(at.trace_id, at.span_id, True, at.trace_flags, trace.TraceState.from_header([state]))
+        found = trace.set_span_in_context(trace.NonRecordingSpan(at), _EMPTY)
         if _is_fit("baggage", baggage) and "baggage" in self.fields:
             return _BAGGAGE.extract({"baggage": baggage}, found)
         return found
 
     def from_headers(self, headers: Mapping[bytes, bytes]) -> Context | None:
-        """Return the context that the headers of a request carry; None for none."""
         for header in self.fields.values():
             if header in headers:
                 return propagate.extract(headers, _EMPTY, _HEADERS)
@@ -197,7 +164,6 @@ class _Headers(Getter[Mapping[bytes, bytes]]):
     """Reads the headers of a request, as far as they are of a size that makes sense."""
 
     def get(self, carrier: Mapping[bytes, bytes], key: str) -> list[str] | None:
-        """Return the value of a header, in a list."""
         value = carrier.get(key.lower().encode())
         if value is None or len(value) > LONGEST.get(key.lower(), _LONGEST_HEADER):
             return None
@@ -205,7 +171,6 @@ class _Headers(Getter[Mapping[bytes, bytes]]):
         return [text] if _PRINTABLE.fullmatch(text) else None
 
     def keys(self, carrier: Mapping[bytes, bytes]) -> list[str]:
-        """Return the names of all headers."""
         return [name.decode("latin-1") for name in carrier]
 
 
@@ -226,27 +191,18 @@ class Instruments:
                     name, unit, about, explicit_bucket_boundaries_advisory=BUCKETS[name]
                 )
             elif metric.kind == "counter":
-                meter.create_observable_counter(name, [self._counter(metric)], unit, about)
+                meter.create_observable_counter(name, [self._observing(metric)], unit, about)
             else:
                 make = meter.create_observable_up_down_counter if metric.is_sum else meter.create_observable_gauge
-                make(name, [self._gauge(metric)], unit, about)
+                make(name, [self._observing(metric)], unit, about)
 
     def bind(self, metric: Metric, attributes: Mapping[str, str]) -> Record:
-        """Return what takes the measurements of a histogram; see `Meters`."""
         return partial(self._histograms[metric.name].record, attributes=attributes)
 
     def add(self, server: Gauges) -> None:
-        """Show what a server has counted; see `Meters`."""
         self._servers.add(server)
 
-    def _counter(self, metric: Metric) -> Callable[[CallbackOptions], Iterable[Observation]]:
-        def observe(_: CallbackOptions) -> Iterable[Observation]:
-            found = counts_of(metric, list(self._servers))
-            return [Observation(count, attributes_of(metric, labels)) for labels, count in found.items()]
-
-        return observe
-
-    def _gauge(self, metric: Metric) -> Callable[[CallbackOptions], Iterable[Observation]]:
+    def _observing(self, metric: Metric) -> Callable[[CallbackOptions], Iterable[Observation]]:
         def observe(_: CallbackOptions) -> Iterable[Observation]:
             found = values_of(metric, list(self._servers))
             return [Observation(value, attributes_of(metric, labels)) for labels, value in found.items()]
@@ -258,7 +214,6 @@ _of_providers: WeakKeyDictionary[Any, Instruments] = WeakKeyDictionary()
 
 
 def instruments_of(provider: MeterProvider) -> Instruments:
-    """Return the instruments of a provider; a name must not be registered there twice."""
     found = _of_providers.get(provider)
     if found is None:
         found = _of_providers[provider] = Instruments(provider)

@@ -15,7 +15,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from .meters import Gauges, Record, counts_of, values_of
+from .meters import Gauges, Record, values_of
 from .names import BUCKETS, METRICS, Metric
 
 _UNITS = {"s": "_seconds", "By": "_bytes"}
@@ -28,13 +28,12 @@ class PrometheusMetrics(Collector):
 
     def __init__(self) -> None:
         self._servers: WeakSet[Gauges] = WeakSet()
+        # The counts of all buckets and the sum, by name and attributes.
         self._measured: dict[str, dict[tuple[tuple[str, str], ...], list[float]]] = {
             metric.name: {} for metric in METRICS if metric.kind == "histogram"
         }
-        """The counts of all buckets and the sum, by name and attributes."""
 
     def bind(self, metric: Metric, attributes: Mapping[str, str]) -> Record:
-        """Return what takes the measurements of a histogram; see `Meters`."""
         buckets = BUCKETS[metric.name]
         counts = self._measured[metric.name].setdefault(tuple(attributes.items()), [0.0] * (len(buckets) + 2))
 
@@ -45,26 +44,20 @@ class PrometheusMetrics(Collector):
         return record
 
     def add(self, server: Gauges) -> None:
-        """Show what a server has counted; see `Meters`."""
         self._servers.add(server)
 
     def collect(self) -> Iterator[Family]:
-        """Return all metrics; the registry calls it."""
         servers = list(self._servers)
         for metric in METRICS:
             name, labels = prometheus_name(metric), [_plain(label) for label in metric.labels]
-            if metric.kind == "counter":
-                counter = CounterMetricFamily(name, metric.about, labels=labels)
-                for values, count in counts_of(metric, servers).items():
-                    counter.add_metric(values, count)
-                yield counter
-            elif metric.kind == "gauge":
-                gauge = GaugeMetricFamily(name, metric.about, labels=labels)
-                for values, value in values_of(metric, servers).items():
-                    gauge.add_metric(values, value)
-                yield gauge
-            else:
+            if metric.kind == "histogram":
                 yield self._histogram(metric, HistogramMetricFamily(name, metric.about, labels=labels))
+                continue
+            kind = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
+            family = kind(name, metric.about, labels=labels)
+            for values, value in values_of(metric, servers).items():
+                family.add_metric(values, value)
+            yield family
 
     def _histogram(self, metric: Metric, family: HistogramMetricFamily) -> HistogramMetricFamily:
         bounds = [*(f"{bound:g}" for bound in BUCKETS[metric.name]), "+Inf"]
@@ -76,7 +69,6 @@ class PrometheusMetrics(Collector):
 
 
 def prometheus_name(metric: Metric) -> str:
-    """Return what Prometheus calls a metric; a counter has `_total` behind it."""
     return _plain(metric.name) + _UNITS.get(metric.unit, "")
 
 
@@ -93,6 +85,5 @@ def metrics() -> PrometheusMetrics:
 
 
 def render(accept: str) -> tuple[bytes, str]:
-    """Return all metrics of the process, and their content type."""
     encode, content_type = choose_encoder(accept)
     return encode(REGISTRY), content_type

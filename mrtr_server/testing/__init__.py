@@ -29,6 +29,7 @@ from .answers import (
     slowly,
     yes,
 )
+from .apps import App, PageView
 from .client import AsyncClient, Client
 from .flow import Flow
 from .replies import Error, Event, Reply, TaskView
@@ -41,6 +42,7 @@ __all__ = [
     "Answer",
     "Answerable",
     "Answers",
+    "App",
     "Asked",
     "AsyncClient",
     "Client",
@@ -50,6 +52,7 @@ __all__ = [
     "Flow",
     "Log",
     "Notifications",
+    "PageView",
     "Progress",
     "Reply",
     "SharedStore",

@@ -94,7 +94,6 @@ class Asks(dict[str, Asked]):
 
 
 def listed(asked: Iterable[Asked]) -> str:
-    """Describe what was asked, in one line."""
     return "; ".join(map(str, asked)) or "nothing"
 
 
@@ -197,12 +196,10 @@ def slowly(answer: Given, seconds: float) -> Answer:
 
 
 def is_function(answer: object) -> TypeGuard[Callable[[Asked], Given]]:
-    """Return whether an answer is a function that makes one."""
     return callable(answer) and not isinstance(answer, (Answer, BaseModel, Mapping, *_VALUES))
 
 
 def write(answer: Answerable, asked: Asked | None) -> Answer:
-    """Return an answer as it goes over the wire."""
     if is_function(answer):
         if asked is None:
             raise Unexpected("A function can only answer a question that was asked")
@@ -220,7 +217,6 @@ def write(answer: Answerable, asked: Asked | None) -> Answer:
 
 
 def _is_of_value(asked: Asked | None) -> bool:
-    """Return whether a form of one value was asked, as far as is known."""
     return asked is None or list(asked.params.get("requestedSchema", {}).get("properties", ())) == [FIELD]
 
 

@@ -3,13 +3,13 @@
 import asyncio
 import threading
 from collections.abc import Coroutine, Mapping, Sequence
-from types import TracebackType
 from typing import Any, Self, TypeVar
 from weakref import finalize
 
 from typing_extensions import override
 
 from .answers import Answers, Unexpected
+from .apps import App, PageView, read_page
 from .flow import Flow
 from .replies import Reply
 from .session import NONE, Many, One, Session
@@ -30,8 +30,6 @@ class _Loop:
 
 
 class _Here(threading.local):
-    """What this thread has."""
-
     def __init__(self) -> None:
         self.its = _Loop()
 
@@ -161,6 +159,17 @@ class Calls(Session[One, Many]):
         at = self.transports if server is None else self.ways((server,))
         return Notifications(self, at[0], resources, tasks)
 
+    def as_app(self, tool: str) -> App[One, Many]:
+        """Return the page of a tool, as it calls tools through its host.
+
+        Args:
+            tool: the tool whose page it is.
+
+        Returns:
+            The page; its `call` is refused as a host refuses it.
+        """
+        return App(self, tool)
+
     # Flows to walk
 
     def flow(self, tool: str, arguments: Mapping[str, Any] = NONE, /, **named: Any) -> Flow[One, Many]:
@@ -225,6 +234,7 @@ class Client(Calls[Reply, list[Reply]]):
         era: the version of the protocol that it speaks, by its date; the newest if left out. A client of one of the
             handshake era answers while its call is open. A name in `MRTRServer(dialects=...)` counts, too.
         dialect: what `era` was called in 0.1.
+        ui: whether it draws apps (MCP Apps), as a host does: see `page` and `as_app`.
         log_level: the least severe log messages that the client wants; None for none, which in the handshake era means
             the most severe alone.
         stream: whether it wants a result in pieces, as they come; see `Reply.pieces`.
@@ -236,13 +246,25 @@ class Client(Calls[Reply, list[Reply]]):
         Unexpected: there is no such era, it has no tasks, or no server was passed.
     """
 
+    def page(self, tool: str) -> PageView:
+        """Read the page of a tool, as a host does that draws its result.
+
+        Args:
+            tool: the tool's name.
+
+        Returns:
+            The page: its HTML, what it may load, and what it calls.
+
+        Raises:
+            Unexpected: the tool has no page, or what is read is none.
+        """
+        return run(read_page(self, tool))
+
     def __enter__(self) -> Self:
         run(self._start())
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         run(self._stop())
 
     @override
@@ -273,6 +295,7 @@ class AsyncClient(Calls[Coroutine[Any, Any, Reply], Coroutine[Any, Any, list[Rep
         era: the version of the protocol that it speaks, by its date; the newest if left out. A client of one of the
             handshake era answers while its call is open. A name in `MRTRServer(dialects=...)` counts, too.
         dialect: what `era` was called in 0.1.
+        ui: whether it draws apps (MCP Apps), as a host does: see `page` and `as_app`.
         log_level: the least severe log messages that the client wants; None for none, which in the handshake era means
             the most severe alone.
         stream: whether it wants a result in pieces, as they come; see `Reply.pieces`.
@@ -284,13 +307,25 @@ class AsyncClient(Calls[Coroutine[Any, Any, Reply], Coroutine[Any, Any, list[Rep
         Unexpected: there is no such era, it has no tasks, or no server was passed.
     """
 
+    async def page(self, tool: str) -> PageView:
+        """Read the page of a tool, as a host does that draws its result.
+
+        Args:
+            tool: the tool's name.
+
+        Returns:
+            The page: its HTML, what it may load, and what it calls.
+
+        Raises:
+            Unexpected: the tool has no page, or what is read is none.
+        """
+        return await read_page(self, tool)
+
     async def __aenter__(self) -> Self:
         await self._start()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *raised: object) -> None:
         await self._stop()
 
     @override

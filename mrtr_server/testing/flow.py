@@ -3,11 +3,12 @@
 from collections.abc import Callable, Mapping
 from typing import Any, Generic
 
+from ..wire import HANDSHAKES
 from .answers import Answer, Answerable, Answers, Scripted, Unexpected, listed, write
 from .open_call import OpenCall, TaskCall
 from .replies import Reply
 from .servers import Log
-from .session import HANDSHAKES, NONE, Many, One, Session
+from .session import NONE, Many, One, Session
 from .transports import Server
 from .walk import Position, Retries, Walk
 
@@ -311,7 +312,6 @@ class Flow(Generic[One, Many]):
     # How it is done
 
     def _check_open(self, answers: Mapping[str, Answerable]) -> None:
-        """Fail the test if a key is not asked."""
         at, asks = self._at.at, self._at.asks
         if unasked := answers.keys() - asks.keys():
             hint = ""

@@ -10,9 +10,10 @@ from typing_extensions import override
 
 from ..protocol.dialect import LONGEST_TTL
 from ..protocol.handshake import CANCELLED
+from ..wire import write_message
 from .answers import Answer, Asked, Unexpected
 from .replies import Reply, Request, Response, Standing
-from .session import Session, write_message
+from .session import Session
 from .streams import HeldStream, TaskStream, is_stream
 from .transports import Stream, Transport, within
 from .walk import Position, Walk, slowest
@@ -48,13 +49,11 @@ class OpenCall(Walk):
         self._lost: HeldStream | None = None
         """A stream that was lost, until its server has noticed: which of two holders runs a round should be plain."""
         self._called: Request | None = None
-        self._at_once: Reply | None = None
-        """The reply to a call that was answered, or refused, without a stream."""
+        self._at_once: Reply | None = None  # to a call that was answered, or refused, without a stream
         self._number = 0
         self._unanswered: Mapping[str, Asked] = {}
         self._asked: dict[str, Asked] = {}
-        self._before = _Moment()
-        """What the client knew before the last reply."""
+        self._before = _Moment()  # what the client knew before the last reply
 
     @override
     async def round(self, answers: Mapping[str, Answer], wait: bool = True) -> Reply:
@@ -72,7 +71,8 @@ class OpenCall(Walk):
             if posted[-1].status != 202:
                 return self._take(self.position.reply(request, posted))
             if not wait:
-                return self._take(self.position.reply(request, posted, self._standing))
+                standing = Standing(self._unanswered, self.position.state or "", True)
+                return self._take(self.position.reply(request, posted, standing))
         return await self._next(posted, request)
 
     @override
@@ -239,10 +239,6 @@ class OpenCall(Walk):
             came = await held.read()
         self._before = before
         return self._take(position.reply(request or held.request, [*posted, came], held.standing))
-
-    @property
-    def _standing(self) -> Standing:
-        return Standing(self._unanswered, self.position.state or "", True)
 
     def _take(self, reply: Reply) -> Reply:
         position = self.position

@@ -40,8 +40,6 @@ class Event(wire.Event):
 
 
 class EventReader(wire.EventReader[Event]):
-    """Reads the events of one stream."""
-
     def __init__(self) -> None:
         super().__init__(Event)
 
@@ -107,7 +105,6 @@ class Response:
 
     @property
     def is_stream(self) -> bool:
-        """Whether its body is a stream of events."""
         return self.headers.get("content-type", "").startswith("text/event-stream")
 
     @property
@@ -119,7 +116,6 @@ class Response:
 
     @property
     def events(self) -> list[Event]:
-        """The events of its body, if that is a stream of them."""
         return EventReader().feed(self.body) if self.is_stream else []
 
 
@@ -445,7 +441,6 @@ class Reply:
 
 
 def _messages(response: Response) -> Iterator[JSON]:
-    """Return the JSON-RPC messages of a response: those of a stream, or the one of a JSON body."""
     for text in response.texts:
         try:
             message = from_json(text)

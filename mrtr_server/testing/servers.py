@@ -61,7 +61,6 @@ class Observed:
         self.records: list[logging.LogRecord] = [record for part in parts for record in part.records]
 
     def take(self) -> "Observed":
-        """Return what was observed since the last time, and forget it."""
         taken = Observed(self)
         self.ran, self.replayed, self.rolled_back, self.records = [], [], [], []
         return taken
@@ -85,11 +84,7 @@ class _Listener(logging.Handler):
 
 @contextmanager
 def logging_to(seen: Observed) -> Iterator[None]:
-    """Keep what is logged in the block, and in the tasks and threads that it starts.
-
-    Args:
-        seen: takes the records.
-    """
+    """Keep what is logged in the block, and in the tasks and threads that it starts."""
     listener = _Listener(seen)
     _LOGGER.addHandler(listener)
     token = _current.set(seen)

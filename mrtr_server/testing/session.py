@@ -8,40 +8,45 @@ from types import MappingProxyType
 from typing import Any, Generic
 from warnings import warn
 
-from pydantic_core import to_json
 from typing_extensions import TypeVar
 
 from .._version import __version__
 from ..auth.fixed_tokens import Acting, TokenUser
 from ..errors import SetupError
+from ..in_process import Lifespan
+from ..protocol.apps import MIME_TYPE, UI
 from ..protocol.ask_kinds import ASKABLE
-from ..protocol.handshake import HandshakeDialect
 from ..protocol.handshake_versions import BY_NAME
 from ..protocol.header_params import HeaderParameter, header_parameters
 from ..protocol.messages import JSON, TASK_RESULT, TASKS, LogLevel
 from ..protocol.served_dialects import DIALECTS, UNVERSIONED
-from ..protocol.v2026_07_28 import ModernDialect
 from ..server import MRTRServer
-from ..wire import ACCEPTED, About, write_modern, write_request
+from ..wire import (
+    ACCEPTED,
+    HANDSHAKES,
+    MODERN,
+    About,
+    handshake_params,
+    resume_headers,
+    session_headers,
+    write_message,
+    write_modern,
+    write_of_session,
+    write_request,
+)
 from .answers import Answerable, Unexpected
 from .replies import Reply, Request
-from .transports import InProcess, Lifespan, Server, Transport, User, transports
+from .transports import InProcess, Server, Transport, User, transports, within
 
 __tracebackhide__ = True  # pytest then shows the test's line instead
 
 EVERYTHING: JSON = {name: dict(parts) for name, parts in ASKABLE.items()}
 """The capabilities of a client that can do whatever it is asked."""
 
-MODERN = ModernDialect.name
-
-HANDSHAKES = HandshakeDialect.versions
-"""The versions whose clients begin with a handshake, and answer questions while a call is open; the newest first."""
-
 _INFO = {"name": "mrtr_server.testing", "version": __version__}
 
 
-ERAS = (MODERN, *HANDSHAKES, *UNVERSIONED.intersection(DIALECTS))
-"""The versions that the kit speaks."""
+ERAS = (MODERN, *HANDSHAKES, *UNVERSIONED.intersection(DIALECTS))  # those that the kit speaks
 
 
 def capabilities_of(era: str) -> JSON:
@@ -52,32 +57,20 @@ def capabilities_of(era: str) -> JSON:
     return {name: {} for name in EVERYTHING if version.structures or name != "elicitation"}
 
 
-def write_message(**message: Any) -> bytes:
-    """Return the body of a notification, or of the response to a question."""
-    return to_json({"jsonrpc": "2.0", **message})
-
-
 _GIVEN_LEVEL = "info"
-"""What a session gets that sets no level."""
 
-Post = Callable[[bytes], Awaitable[Reply]]
-"""Posts a message on behalf of the client's user, with the headers of the session so far."""
+Post = Callable[[bytes], Awaitable[Reply]]  # on behalf of the client's user, with the headers of the session so far
 
 
 class Handshake:
-    """Begins the session of a client, once, before its first request."""
-
     def __init__(self, era: str, about: About) -> None:
         self._era = era
         self._about = about
         self._one_at_a_time = asyncio.Lock()
         self.reply: Reply | None = None
-        """The reply to `initialize`; None before it."""
         self.headers: dict[str, str] = {}
-        """The headers of each request since."""
 
     async def begin(self, post: Post, number: Callable[[], int]) -> Reply:
-        """Begin the session, unless it has begun."""
         async with self._one_at_a_time:
             if self.reply is None:
                 self.reply = await self._begin(post, number)
@@ -85,18 +78,15 @@ class Handshake:
 
     async def _begin(self, post: Post, number: Callable[[], int]) -> Reply:
         era, about = self._era, self._about
-        params = {"protocolVersion": era, "capabilities": about.capabilities, "clientInfo": about.info}
-        reply = await post(write_request(number(), "initialize", params))
-        if BY_NAME[era].structures:  # the header came with these (Transports, Protocol Version Header)
-            self.headers["MCP-Protocol-Version"] = era
+        reply = await post(write_request(number(), "initialize", handshake_params(era, about)))
+        self.headers |= session_headers(era, None)
         if reply.status != 200:  # the next request is refused for the same reason, and the test sees that
             return reply
         if "result" not in reply.message:
             raise Unexpected(f"The server begins no session of {era}. {reply}")
         if (agreed := reply.result.get("protocolVersion")) != era:
             raise Unexpected(f"The server does not speak {era}: it agrees to {agreed}")
-        if session := reply.headers.get("mcp-session-id"):
-            self.headers["Mcp-Session-Id"] = session
+        self.headers |= session_headers(era, reply.headers.get("mcp-session-id"))
         initialized = await post(write_message(method="notifications/initialized"))
         if initialized.status != 202:
             raise Unexpected(f"The server does not take notifications/initialized. {initialized}")
@@ -106,11 +96,12 @@ class Handshake:
         return reply
 
 
+DRAWS_APPS: Mapping[str, Any] = {UI: {"mimeTypes": [MIME_TYPE]}}
+"""What a client declares of its extensions that draws apps."""
+
 One = TypeVar("One", default=Reply)
-"""What a call gives: a reply, or a coroutine of one."""
 
 Many = TypeVar("Many", default=list[Reply])
-"""What several calls give."""
 
 NONE: Mapping[str, Any] = MappingProxyType({})
 
@@ -132,6 +123,7 @@ class Session(ABC, Generic[One, Many]):
         tasks: bool = False,
         era: str = MODERN,
         dialect: str | None = None,
+        ui: bool = False,
         log_level: LogLevel | None = "debug",
         stream: bool = False,
         path: str | None = None,
@@ -146,8 +138,9 @@ class Session(ABC, Generic[One, Many]):
             raise Unexpected(f"tasks=True is for era={MODERN!r} and era={HANDSHAKES[0]!r}")
         if capabilities is None:
             capabilities = capabilities_of(era)
-        if tasks and era == MODERN:
-            capabilities = {**capabilities, "extensions": {**capabilities.get("extensions", {}), TASKS: {}}}
+        extensions = {**({TASKS: {}} if tasks and era == MODERN else {}), **(DRAWS_APPS if ui else {})}
+        if extensions:
+            capabilities = {**capabilities, "extensions": {**capabilities.get("extensions", {}), **extensions}}
         self.token = token
         self.headers = dict(headers)
         self.answers = answers
@@ -164,7 +157,6 @@ class Session(ABC, Generic[One, Many]):
         self.tasks = tasks
         self.stream = stream
         self._with_tasks: set[str] | None = None
-        """The tools that have tasks, once they are known."""
         self._about = About(_INFO, capabilities, log_level)
         self._handshake = Handshake(era, self._about) if era in HANDSHAKES else None
         self._requests = 0
@@ -229,9 +221,8 @@ class Session(ABC, Generic[One, Many]):
         number = self._next_number()
         if self.era == MODERN:
             given, body = write_modern(self._about, number, method, params, mirrored)
-        else:  # what clients of a handshake say once, no request says again
-            body = write_request(number, method, {**params, "_meta": {"progressToken": number}})
-            given = {**ACCEPTED, **self._session_headers}
+        else:
+            given, body = {**ACCEPTED, **self._session_headers}, write_of_session(number, method, params)
         return _request(body, given, token, headers)
 
     def prepare_message(self, body: bytes, token: str | None, headers: Mapping[str, str]) -> Request:
@@ -258,7 +249,7 @@ class Session(ABC, Generic[One, Many]):
         Returns:
             The request.
         """
-        given = {"Accept": "text/event-stream", "Last-Event-ID": event, **self._session_headers}
+        given = {**resume_headers(event), **self._session_headers}
         return _request(b"", given, token, headers, "GET")
 
     async def prepare_listen(self, server: Transport, resources: Sequence[str], tasks: Sequence[str]) -> Request:
@@ -301,7 +292,7 @@ class Session(ABC, Generic[One, Many]):
             Whether its row says so; False of a tool that is not in the list.
         """
         if self._with_tasks is None:
-            tools = await self._list_tools(server)
+            tools = await self.list_tools(server)
             self._with_tasks = {
                 each["name"]
                 for each in tools
@@ -309,7 +300,15 @@ class Session(ABC, Generic[One, Many]):
             }
         return tool in self._with_tasks
 
-    async def _list_tools(self, server: Transport) -> list[dict[str, Any]]:
+    async def list_tools(self, server: Transport) -> list[dict[str, Any]]:
+        """Return the tools that the client is shown.
+
+        Args:
+            server: has them.
+
+        Returns:
+            The entries of the list, of all its pages.
+        """
         tools: list[dict[str, Any]] = []
         page: dict[str, Any] = {"nextCursor": None}
         while "nextCursor" in page:
@@ -337,7 +336,6 @@ class Session(ABC, Generic[One, Many]):
         return self._requests
 
     async def _send(self, method: str, params: Mapping[str, Any], server: Transport) -> Reply:
-        """Send a request that is no round of a flow."""
         request = await self.prepare(method, dict(params), server, self.token, self.headers)
         return Reply(request, [await server.send(request)])
 
@@ -350,30 +348,27 @@ class Session(ABC, Generic[One, Many]):
             return () if tool is None else tool.headers
         if server.mirrored is None:
             server.mirrored = {}
-            server.mirrored |= {tool["name"]: _mirrored_of(tool) for tool in await self._list_tools(server)}
+            server.mirrored |= {tool["name"]: _mirrored_of(tool) for tool in await self.list_tools(server)}
         return server.mirrored.get(params["name"], ())
 
     async def _start(self) -> None:
-        """Start the applications."""
-        for life in [Lifespan(way.app, self.timeout) for way in self.transports if isinstance(way, InProcess)]:
+        for life in [Lifespan(way.app, Unexpected) for way in self.transports if isinstance(way, InProcess)]:
             try:
-                await life.start()
+                await within(self.timeout, life.start())
             except BaseException:
                 await self._stop()
                 raise
             self._lives.append(life)
 
     async def _stop(self) -> None:
-        """Shut the applications down, the last one first."""
         async with AsyncExitStack() as stack:
             while self._lives:
-                stack.push_async_callback(self._lives.pop(0).stop)
+                stack.push_async_callback(within, self.timeout, self._lives.pop(0).stop())
 
 
 def _request(
     body: bytes, given: Mapping[str, str], token: str | None, headers: Mapping[str, str], method: str = "POST"
 ) -> Request:
-    """Return a request on behalf of a user; what the test gives comes last."""
     authorized = {"Authorization": f"Bearer {token}"} if token is not None else {}
     named = {**given, **authorized, **headers}.items()
     return Request({name.lower(): value for name, value in named}, body, method)  # each once, however it is spelled

@@ -16,8 +16,7 @@ from .transports import Stream, Transport, within
 
 __tracebackhide__ = True  # pytest then shows the test's line instead
 
-_PLACE = re.compile(r"(?s)(.+)\.(\d+)of(\d+)")
-"""How the id of an event ends: after so many questions, of so many that its round has."""
+_PLACE = re.compile(r"(?s)(.+)\.(\d+)of(\d+)")  # after so many questions, of so many that its round has
 
 
 class _Position(NamedTuple):
@@ -27,15 +26,12 @@ class _Position(NamedTuple):
 
 
 class _Events:
-    """The events of a stream, as they come."""
-
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
         self._reader = EventReader()
         self._coming: deque[Event] = deque()
 
     async def next(self) -> Event | None:
-        """Wait for the next event; None at the end, or if the server died."""
         while not self._coming:
             try:
                 data = await self._stream.read()
@@ -57,9 +53,7 @@ class HeldStream:
         self.event = event
         self.unanswered = dict(unanswered)
         self.is_over = False
-        """Whether the response has come."""
         self.has_ended = False
-        """Whether the stream has ended."""
         self._number = number
         self._stream = stream
         self._events = _Events(stream)
@@ -69,7 +63,6 @@ class HeldStream:
         self._ids: set[str] = set()
 
     def close(self) -> None:
-        """Leave."""
         self.has_ended = True
         self._stream.close()
 
@@ -83,7 +76,6 @@ class HeldStream:
         return Standing(dict(self.unanswered), self.event, not self.is_over)
 
     async def read(self) -> Response:
-        """Read until the server waits for an answer, or the stream ends."""
         while not self.has_ended:
             event = await self._events.next()
             self.has_ended = event is None
@@ -95,7 +87,6 @@ class HeldStream:
         return Response(stream.status, stream.headers, b"".join(event.raw for event in heard), seen)
 
     def _hear(self, event: Event) -> bool:
-        """Note an event, and return whether the server now waits for its client."""
         if self.is_over:
             raise Unexpected(f"An event came after the response: {event.data[:300]}")
         self._heard.append(event)
@@ -114,7 +105,6 @@ class HeldStream:
         return False
 
     def _is_own(self, token: Any) -> bool:
-        """Return whether progress of a token is that of the call."""
         return bool(token == self._number)
 
     def _end(self, message: JSON) -> None:
@@ -182,7 +172,6 @@ def _position_of(event: str) -> _Position | None:
 
 
 def is_stream(stream: Stream) -> bool:
-    """Return whether a response is a stream of events."""
     return stream.status == 200 and stream.headers.get("content-type", "").startswith("text/event-stream")
 
 

@@ -67,21 +67,18 @@ class Position(Rounds):
         self.headers = dict(client.headers)
         self.replies: list[Reply] = []
         self.at: Reply | None = None
-        """The reply from which it continues: the last one that is no error."""
         self.tampering: Callable[[str], str] | None = None
         self._servers = client.transports
         self._turn = 0
 
     @property
     def last(self) -> Reply:
-        """The reply to the last round."""
         if not self.replies:
             raise Unexpected("The flow has not begun: call start() first")
         return self.replies[-1]
 
     @property
     def asks(self) -> Asks:
-        """What is asked, by key."""
         return self.at.asks if self.at is not None else Asks()
 
     @property
@@ -95,7 +92,6 @@ class Position(Rounds):
         self._turn = 0
 
     def next_server(self) -> Transport:
-        """Return the server whose turn it is."""
         self._turn += 1
         return self._servers[(self._turn - 1) % len(self._servers)]
 
@@ -110,8 +106,7 @@ class Position(Rounds):
         return Reply(request, responses, before, len(self.replies) + 1, standing)
 
 
-_MOST_ROUNDS = 100
-"""Where a server would never stop; every real one has a budget below."""
+_MOST_ROUNDS = 100  # where a server would never stop; every real one has a budget below
 
 
 class Walk(ABC):
@@ -130,7 +125,6 @@ class Walk(ABC):
         """Send a round; see `Flow.send`."""
 
     async def finish(self, answers: Answers) -> Reply:
-        """Send rounds to the end; see `Flow.finish`."""
         script = Script(answers, self.client.answers)
         ran: list[Reply] = []
         reply = self.position.at
@@ -146,7 +140,6 @@ class Walk(ABC):
         return Reply.of_all(ran) if ran else reply
 
     async def look(self) -> Reply:
-        """Look at the task; see `Flow.look`."""
         raise Unexpected(f"The flow has not become a task. {self.position.last}")
 
     @abstractmethod
@@ -154,11 +147,9 @@ class Walk(ABC):
         """Wait for what comes next; see `Flow.wait`."""
 
     async def deliver(self, request: Request, server: Transport) -> Reply:
-        """Send a request as it is."""
         return self.position.reply(request, [await server.send(request)])
 
     async def task_request(self, method: str, server: Transport, **params: Any) -> Request:
-        """Return a request about the task that the flow has become."""
         position = self.position
         if position.task is None:
             raise Unexpected(f"The flow has not become a task. {position.last}")
@@ -166,7 +157,6 @@ class Walk(ABC):
         return await self.client.prepare(*about, server, position.token, position.headers)
 
     async def about_task(self, method: str, **params: Any) -> Reply:
-        """Send such a request to the server whose turn it is."""
         server = self.position.next_server()
         return await self.deliver(await self.task_request(method, server, **params), server)
 
@@ -187,19 +177,16 @@ class Walk(ABC):
         """Send a round to all servers; see `Flow.race`."""
 
     def break_stream(self) -> None:
-        """Lose the stream; see `Flow.break_stream`."""
         raise self._no_stream()
 
     async def resume(self) -> Reply:
-        """Come back to the stream; see `Flow.resume`."""
         raise self._no_stream()
 
     def _no_stream(self) -> Unexpected:
         return Unexpected(f"In era={self.client.era!r} no stream stays open between rounds: drop() loses a reply")
 
 
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.002, 0.1
-"""How long to wait before a task is looked at again, in seconds: it grows from the first to the longest."""
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.002, 0.1  # seconds before a task is looked at again: from the first to the longest
 
 
 class Retries(Walk):
@@ -294,7 +281,6 @@ def slowest(answers: Mapping[str, Answer]) -> float:
 
 
 async def _given(answers: Mapping[str, Answer]) -> dict[str, Any]:
-    """Return answers as they go over the wire, once the slowest of them is there."""
     if after := slowest(answers):
         await asyncio.sleep(after)
     return {key: answer.raw for key, answer in answers.items()}

@@ -30,19 +30,17 @@ NOT_SERVED = (
 )
 """What is wrong where a site passes on the path of the endpoint alone, and what to do."""
 
-_SHOWN = 200
-"""Characters that are shown of a path, which its client may have chosen."""
+_SHOWN = 200  # characters of a path, which its client may have chosen
 
 _DOCUMENT = WELL_KNOWN.rpartition("/")[2]
 
 _HOST = re.compile(r"[A-Za-z0-9._-]{1,255}(:[0-9]{1,5})?|\[[0-9A-Fa-f:.]{2,45}\](:[0-9]{1,5})?")
 
+# The metadata is public, and clients in browsers read it before they have a token.
 _OPEN_TO_ALL = {"Access-Control-Allow-Origin": "*"}
-"""It is public, and clients in browsers read it before they have a token."""
 
 
-RETRY_AFTER = 5
-"""When to come again while nobody can tell whether a token is valid, in seconds."""
+RETRY_AFTER = 5  # when to come again while nobody can tell whether a token is valid, in seconds
 
 _UNVERIFIED = "The token can't be verified now; try again"
 
@@ -75,7 +73,6 @@ class ResourceMetadata:
         }
 
     def claims(self, below: str) -> bool:
-        """Return whether a path within the application is that of the metadata."""
         return below.startswith(WELL_KNOWN) and below.rstrip("/") in (WELL_KNOWN, WELL_KNOWN + self._path)
 
     def url(self, scope: Scope) -> str:
@@ -99,7 +96,6 @@ class ResourceMetadata:
         return own
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request for the metadata."""
         await self._respond(scope)(scope, receive, send)
 
     def _respond(self, scope: Scope) -> Response:
@@ -137,11 +133,7 @@ class ResourceMetadata:
 
 
 def is_served(scope: Scope, path: str) -> bool:
-    """Return whether the site that passes a request on would serve the metadata at a path.
-
-    Starlette has added the router of the site to the scope. The path has that of whatever is in front of the site. If
-    nothing is known of the site's routes, the answer is True.
-    """
+    """Return whether the site that passes a request on would serve the metadata at a path; True if it has no routes."""
     from .routing import routes_of, serves  # loads the routes of Starlette; the site has done that
 
     outside = {key: value for key, value in scope.items() if key not in ("app_root_path", "raw_path", "path_params")}
@@ -152,27 +144,16 @@ def is_served(scope: Scope, path: str) -> bool:
 
 
 class Challenges:
-    """Writes challenges.
-
-    The metadata is None where nothing is known of an authorization server. Every request needs the scopes.
-    """
-
     def __init__(self, metadata: ResourceMetadata | None, scopes: Sequence[str]) -> None:
-        self._metadata = metadata
-        self.scopes = tuple(scopes)
+        self._metadata = metadata  # None where nothing is known of an authorization server
+        self.scopes = tuple(scopes)  # those that every request needs
 
     def authenticate(self, scope: Scope, error: str = "") -> str:
-        """Return the challenge for a request that nobody has authenticated.
-
-        `error` is what is wrong with its credentials, as RFC 6750 names it; empty if it has none.
-        """
+        """Return the challenge for a request that nobody has authenticated. RFC 6750 names the `error`, if any."""
         return self._write(scope, error, self.scopes)
 
     def insufficient_scope(self, scope: Scope, needed: Sequence[str] = ()) -> str:
-        """Return the challenge for a request whose credentials lack scopes (Authorization, Scope Challenge Handling).
-
-        All scopes are named, those that every request needs among them, so that the client can ask for them at once.
-        """
+        """Return the challenge for lacking scopes: all of them, at once (Authorization, Scope Challenge Handling)."""
         return self._write(scope, "insufficient_scope", tuple(dict.fromkeys((*self.scopes, *needed))))
 
     def _write(self, scope: Scope, error: str, scopes: Sequence[str]) -> str:
@@ -206,7 +187,6 @@ class Authentication:
         self._body_bytes = body_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request."""
         refusal = await self._check(scope)
         await (self._app if refusal is None else refusal)(scope, receive, send)
 
@@ -248,7 +228,6 @@ class Authentication:
         return _refusal(401, "Authentication is required", self._challenges.authenticate(scope, "invalid_token"))
 
     async def _put_off(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Respond that the client is to come again."""
         later = {"Retry-After": str(RETRY_AFTER)}
         form, request_id = self._handshake, None
         if form is not None and scope["method"] == "POST" and form.is_of(dict(scope["headers"])):

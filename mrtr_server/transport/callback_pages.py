@@ -12,20 +12,10 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.types import Message, Receive, Scope, Send
 
+from .. import errors
 from ..addresses import BaseUrl
-from ..concurrency.threads import Called, Threads, call_function
+from ..concurrency.threads import Threads, call_function
 from ..crypto.signing import SignedLink
-from ..errors import (
-    FlowError,
-    Full,
-    LinkRefused,
-    OverShare,
-    PayloadTooLarge,
-    Refusal,
-    StoreUnavailable,
-    ToolError,
-    Unavailable,
-)
 from ..flow.home import is_async
 from ..flow.url_asks import PATH, Callback, Callbacks, owner
 from ..logs.failures import report_failure, report_outage
@@ -59,8 +49,6 @@ _DEFAULTS = {
 
 
 class CallbackPages:
-    """Serves the callbacks to browsers."""
-
     def __init__(
         self,
         known: Mapping[str, Callback[Any]],  # by name; more may be added
@@ -81,7 +69,6 @@ class CallbackPages:
         self._refusals = refusals
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request to a callback."""
         callback = self._known[scope["path"].rpartition(PATH)[2]]
         response = await self._respond(callback, Request(scope, _capped(receive, self._body_bytes)))
         for name, value in _DEFAULTS.items():
@@ -91,27 +78,27 @@ class CallbackPages:
     async def _respond(self, callback: Callback[Any], request: Request) -> Response:
         try:
             return self._refuse(callback, request) or await self._serve(callback, request)
-        except LinkRefused as refused:
+        except errors.LinkRefused as refused:
             self._refusals.note("Callback %r: refused a link: %s", callback.name, refused.reason)
             return _page(
                 400, "This link is not valid", "It may be too old. Go back to where you got it, and try again."
             )
-        except ToolError as error:
+        except errors.ToolError as error:
             return _page(400, "That did not work", str(error) or "Go back, and try again.")
-        except PayloadTooLarge:
+        except errors.PayloadTooLarge:
             return _page(413, "That did not work", "What was sent is too large.")
-        except Full as error:
-            one = isinstance(error, OverShare)
+        except errors.Full as error:
+            one = isinstance(error, errors.OverShare)
             whose = "a caller has used up its share" if one else "all callers together have used up all"
             message = f"Callback %r: could not report, since {whose} of Limits(%s=...)"
             self._refusals.note(message, callback.name, error.limit)
             page = _page(429 if one else 503, "That did not work", "Too much is waiting. Please try again later.")
             page.headers["Retry-After"] = f"{error.retry_after:g}"
             return page
-        except StoreUnavailable as error:
+        except errors.StoreUnavailable as error:
             report_outage(error, "Callback %r failed", callback.name)
             page = _page(503, "That did not work", "Please try again in a moment.")
-            page.headers["Retry-After"] = f"{Unavailable.retry_after:g}"
+            page.headers["Retry-After"] = f"{errors.Unavailable.retry_after:g}"
             return page
         except Exception as error:
             reference = report_failure("Callback %r failed", callback.name, error=error)
@@ -132,12 +119,13 @@ class CallbackPages:
             return _page(403, "This address is not served here", "")
         # Browsers send it with every POST, so a POST without it does not come from another site's page.
         origins = headers.getlist("origin") if request.method == "POST" else []
-        if origins and not self._takes_from(callback, ", ".join(origins), host):
+        origin = ", ".join(origins)
+        if origins and origin.lower() not in callback.origins and not self._base.is_origin(origin, host):
             self._refusals.note(
                 "Callback %r: refused a POST from the origin %r: if that is intended, add it to origins= of the "
                 "callback (pages with the Referrer-Policy no-referrer send null)",
                 callback.name,
-                ", ".join(origins),
+                origin,
             )
             return _page(403, "This was sent from another site", "Go back to where you got the link, and try again.")
         purpose = f"{headers.get('sec-purpose', '')} {headers.get('purpose', '')} {headers.get('x-moz', '')}".lower()
@@ -145,15 +133,12 @@ class CallbackPages:
             return _page(403, "This page is not opened ahead of time", "")
         return None
 
-    def _takes_from(self, callback: Callback[Any], origin: str, host: str) -> bool:
-        return origin.lower() in callback.origins or self._base.is_origin(origin, host)
-
     async def _serve(self, callback: Callback[Any], request: Request) -> Response:
         if len(request.scope["query_string"]) > _LONGEST_QUERY:
-            raise LinkRefused("a query that is too large")
+            raise errors.LinkRefused("a query that is too large")
         tokens = request.query_params.getlist("state") or await _posted_tokens(request)
         if len(tokens) != 1:
-            raise LinkRefused(f"it has {len(tokens)} tokens")
+            raise errors.LinkRefused(f"it has {len(tokens)} tokens")
         link = self._callbacks.unseal_link(callback, tokens[0])
         person = await self._identified(callback, link, request)
         if isinstance(person, Response):
@@ -162,7 +147,7 @@ class CallbackPages:
             return await self._done(callback, request, "This is done already")
         try:
             value = await self._run(callback, link, request)
-        except Refusal as refusal:
+        except errors.Refusal as refusal:
             kept = await self._callbacks.report(link, {"action": refusal.action}, person)
             text = "Nothing was done." if kept else "This is done already."
             return _page(200, text, "You can close this page.")
@@ -208,10 +193,9 @@ class CallbackPages:
         return response
 
     async def _call(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Call a function of the author's: on the loop if it is an `async def`, otherwise in a thread."""
         name = getattr(function, "__qualname__", type(function).__name__)
-        call = Called(partial(function, *arguments), name, is_async(function))
-        return await call_function(call, {}, self._threads)
+        call = partial(function, *arguments)
+        return await call_function(call, name, self._threads, is_async=is_async(function))
 
 
 async def _posted_tokens(request: Request) -> list[str]:
@@ -222,7 +206,7 @@ async def _posted_tokens(request: Request) -> list[str]:
     try:
         return parse_qs((await request.body()).decode("latin-1"), max_num_fields=_MOST_FIELDS).get("state", [])
     except ValueError:
-        raise LinkRefused("a form that has too many fields") from None
+        raise errors.LinkRefused("a form that has too many fields") from None
 
 
 def _principal(identity: Any) -> Principal | None:
@@ -232,7 +216,7 @@ def _principal(identity: Any) -> Principal | None:
         return identity if identity.subject else None
     if identity is not None and not hasattr(identity, "is_authenticated"):
         kind = type(identity).__name__
-        raise FlowError(f"identify= returned a {kind}; return a str, a Principal, a Starlette user, or None")
+        raise errors.FlowError(f"identify= returned a {kind}; return a str, a Principal, a Starlette user, or None")
     return principal_of(identity)
 
 
@@ -244,7 +228,7 @@ def _capped(receive: Receive, limit: int) -> Receive:
         message = await receive()
         taken += len(message.get("body", b""))
         if taken > limit:
-            raise PayloadTooLarge(limit)
+            raise errors.PayloadTooLarge(limit)
         return message
 
     return capped

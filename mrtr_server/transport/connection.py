@@ -1,7 +1,4 @@
-"""The response to one client over HTTP, and what happens when the client disconnects or does not read.
-
-A response is written in pieces, each with a timeout, so that a client that does not read is disconnected.
-"""
+"""The response to one client over HTTP, in pieces with a timeout each: a client that does not read is disconnected."""
 
 import asyncio
 import contextlib
@@ -11,6 +8,7 @@ import time
 from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import repeat
+from types import coroutine
 from typing import Any
 
 from starlette.types import Message, Receive, Scope, Send
@@ -32,8 +30,7 @@ logger = logging.getLogger("mrtr_server")
 JSON_TYPE = b"application/json"
 SSE_TYPE = b"text/event-stream"
 
-Headers = tuple[tuple[bytes, bytes], ...]
-"""Further headers of a response, by lower-case name."""
+Headers = tuple[tuple[bytes, bytes], ...]  # further headers of a response, by lower-case name
 
 NO_HEADERS: Headers = ()
 
@@ -47,44 +44,44 @@ _SSE_HEADERS = [
 ]
 _SSE_HEAD = b"".join(b"%b: %b\r\n" % header for header in _SSE_HEADERS)
 
-NOTICED_WITHIN = 1.0
-"""How long the server may take to notice that its connection was cut, in seconds."""
+NOTICED_WITHIN = 1.0  # for the server to notice that its connection was cut, in seconds
 
-KEEP_ALIVE = 15.0
-"""How often a comment is sent on a stream, in seconds, so that proxies keep it open."""
+KEEP_ALIVE = 15.0  # between comments on a stream, so that proxies keep it open, in seconds
 
-WATCH_AFTER = 0.05
-"""How long a call runs before its client's disconnect is watched for, in seconds."""
+WATCH_AFTER = 0.05  # of a call before its client's disconnect is watched for, in seconds
+
+
+@coroutine
+def _rest(awaited: Iterator[Any], waits_for: Any) -> Generator[Any, Any, None]:
+    """Wait for what is left of an awaitable that has begun to wait."""
+    with suppress(StopIteration):
+        while True:
+            try:
+                yield waits_for
+            except BaseException as error:
+                throw = getattr(awaited, "throw", None)
+                if throw is None:  # one that is not written in Python
+                    raise
+                waits_for = throw(error)
+            else:
+                waits_for = next(awaited)
 
 
 class Connection:
-    """The response to one client: plain JSON until there is something to stream, then an event stream.
+    """The response to one client: plain JSON until there is something to stream, then an event stream."""
 
-    The client may leave unread for so many seconds what was written before. It is disconnected then, and what is still
-    written goes nowhere.
-    """
-
-    request: "asyncio.Task[Any]"
-    """What serves the request, once that has begun; and its event loop."""
+    request: "asyncio.Task[Any]"  # what serves the request, once that has begun
     loop: asyncio.AbstractEventLoop
-    dialect: Dialect
-    """Writes the notes; to be set before there is one."""
+    dialect: Dialect  # writes the notes; to be set before there is one
     gone = False
-    """Whether the client has disconnected."""
-    stalled = False
-    """Whether the client has read nothing for too long."""
-    finishing = False
-    """Whether the last of the response is being sent."""
-    listens = False
-    """Whether the client listens to changes, until either side ends that."""
-    beside: "_Calls"
-    """The calls of its event loop, while it is one of them."""
-    portion: Portion | None = None
-    """What counts the bytes of the request; None where it is small."""
+    stalled = False  # whether the client has read nothing for too long
+    finishing = False  # whether the last of the response is being sent
+    listens = False  # whether the client listens to changes, until either side ends that
+    beside: "_Calls"  # the calls of its event loop, while it is one of them
+    portion: Portion | None = None  # what counts the bytes of the request; None where it is small
+    # Returns a copy of the ASGI scope, where other requests have the same one.
     own_scope: Callable[[], Scope] | None = None
-    """Returns a copy of the ASGI scope, where other requests have the same one."""
-    is_unread = False
-    """Whether the body of the request was refused, so that the rest of it may be unread."""
+    is_unread = False  # whether the body was refused, so that the rest of it may be unread
     _stream: EventStream | None = None
     _watcher: "asyncio.Task[None] | None" = None
     _ticking: asyncio.TimerHandle | None = None
@@ -100,25 +97,21 @@ class Connection:
     ) -> None:
         self.headers = headers
         self._admission = admission
-        self.shared_scope = scope
-        """The ASGI scope, which is only read: all requests of a head that comes again may have the same."""
+        self.shared_scope = scope  # only read: all requests of a head that comes again may have the same
         self.receive = receive
         self._send = send
         self._seconds = seconds
-        self.server_request: Any = getattr(send, "__self__", None)
-        """The web server's own request."""
+        self.server_request: Any = getattr(send, "__self__", None)  # the web server's own
         kind: Any = type(self.server_request)
+        # There are shortcuts if it is of a uvicorn that we know, and no middleware wants to see the messages.
         self.shortcuts = find_shortcuts(kind) if getattr(receive, "__self__", None) is self.server_request else None
-        """Its shortcuts, if it is of a uvicorn that we know, and no middleware wants to see the messages."""
 
     @property
     def principal(self) -> Principal | None:
-        """On whose behalf the request comes. Raises `SetupError` as `principal_of` does."""
         return principal_of(self.shared_scope.get("user"))
 
     @property
     def sender(self) -> Sender:
-        """Who sent the request. Raises `SetupError` as `principal_of` does."""
         scope = self.shared_scope
         user, credentials = scope.get("user"), scope.get("auth")
         principal = None if user is None else principal_of(user)
@@ -131,11 +124,9 @@ class Connection:
         return self.shared_scope if self.own_scope is None else self.own_scope()
 
     def accepts_stream(self) -> bool:
-        """Return whether the client accepts an event stream."""
         return SSE_TYPE in self.headers.get(b"accept", b"").lower()
 
     def send(self, note: Note) -> Awaitable[None]:
-        """Send a note; see `Outlet`."""
         if self.gone or self.finishing or not self.accepts_stream():
             return NOTHING
         if not (data := self.dialect.note(note)):
@@ -159,15 +150,11 @@ class Connection:
         return self._stream
 
     def _start(self) -> None:
-        """Note that the response starts now."""
         if self._admission.draining:
             self.close_after(self.shared_scope)
 
     def finish(self, status: int, body: bytes, headers: Headers = NO_HEADERS) -> Awaitable[None]:
-        """Send the reply: as the stream's last event if there is a stream, otherwise as JSON.
-
-        The body is JSON on a single line, or nothing. A stream has its status already, and needs no more headers.
-        """
+        """Send the reply, one line of JSON or nothing. As the last event of a stream, it needs no more headers."""
         self.finishing = True
         if self._stream is not None:
             return self._stream.end(body)
@@ -176,16 +163,12 @@ class Connection:
         return self.respond(status, body, *headers) if headers else self.respond(status, body)
 
     def abandon(self) -> None:
-        """Send nothing more."""
         self.finishing = True
         if self._stream is not None:
             self._stream.abandon()
 
     async def leave(self) -> None:
-        """End a request whose client has disconnected, which cancelled it.
-
-        There is still a response: middleware around the server fails without one.
-        """
+        """End a request whose client has left. There is a response all the same: middleware fails without one."""
         self.abandon()
         self.request.uncancel()  # it was us, and there is nobody left to answer
         if self._stream is None:
@@ -200,7 +183,6 @@ class Connection:
         self._tick_later()
 
     def unwatch(self) -> None:
-        """Stop watching, and keeping the connection open."""
         if self._watcher is not None:
             self._watcher.cancel()
             self._watcher = None
@@ -237,7 +219,6 @@ class Connection:
     # Subscriptions
 
     async def listen(self, call: Call, listening: Listening) -> None:
-        """Send changes until either side ends the subscription."""
         changes = listening.changes
         self.listens = True
         try:
@@ -277,7 +258,6 @@ class Connection:
 
     @contextmanager
     def _gone(self, end: Callable[[], object]) -> Iterator[None]:
-        """Call a function when the client disconnects, for as long as the block lasts."""
         watcher = self.loop.create_task(self._wait_until_gone(end))
         try:
             yield
@@ -292,7 +272,6 @@ class Connection:
         self.shortcuts = None
 
     def respond(self, status: int, body: bytes, *headers: tuple[bytes, bytes]) -> Awaitable[None]:
-        """Write a whole response: JSON, or nothing."""
         if len(body) <= SLICE:
             shortcuts = self.shortcuts
             if shortcuts is not None and shortcuts.respond_whole(self.server_request, status, JSON_TYPE, body, headers):
@@ -306,22 +285,16 @@ class Connection:
         await self.end()
 
     async def start_stream(self) -> None:
-        """Begin a response that is a stream of server-sent events."""
         await self._in_time(self._send({"type": "http.response.start", "status": 200, "headers": _SSE_HEADERS}))
 
     def write_at_once(self, data: bytes, *, begins: bool, ends: bool) -> bool:
-        """Write a part of a stream, if the web server takes it without messages and without waiting.
-
-        The data is one or more events or lines, or nothing. Return whether it was written; if not, the other methods
-        are to write it.
-        """
+        """Write events, if the web server takes them without messages and without waiting; return whether it did."""
         if len(data) > SLICE or self.stalled:
             return False
         request, shortcuts = self.server_request, self.shortcuts
         return shortcuts is not None and shortcuts.write_part(request, _SSE_HEAD, data, begins=begins, ends=ends)
 
     async def write_event(self, data: bytes) -> None:
-        """Write one event; `data` is one line of JSON."""
         if len(data) <= SLICE:
             await self.write(b"event: message\ndata: " + data + b"\n\n")
             return
@@ -329,7 +302,6 @@ class Connection:
             await self.write(part)
 
     async def write(self, data: bytes) -> None:
-        """Write a part of the body."""
         for start in range(0, len(data), SLICE):
             if self.stalled:
                 return
@@ -337,7 +309,6 @@ class Connection:
             await self._in_time(self._send({"type": "http.response.body", "body": part, "more_body": True}))
 
     async def write_last(self, data: bytes) -> None:
-        """Write the last part of the body."""
         if len(data) > SLICE:
             await self.write(data)
             data = b""  # the server takes that when the piece before it has been read
@@ -345,7 +316,6 @@ class Connection:
             await self._in_time(self._send({"type": "http.response.body", "body": data}))
 
     async def end(self) -> None:
-        """End a response that was written in parts."""
         await self.write_last(b"")
 
     async def _in_time(self, what: Awaitable[None]) -> None:
@@ -356,7 +326,7 @@ class Connection:
             return
         try:
             async with asyncio.timeout(self._seconds) as deadline:
-                await _Rest(sending, waits_for)
+                await _rest(sending, waits_for)
         except TimeoutError:
             if not deadline.expired():
                 raise
@@ -365,11 +335,7 @@ class Connection:
             await self._cut()
 
     async def _cut(self) -> None:
-        """End the connection, where the server lets us.
-
-        The application's end or failure would not do: uvicorn closes the connection then, and that waits, without an
-        end, for the client to read what is written.
-        """
+        """End the connection, where the server lets us: of its own, uvicorn would wait for the client to read all."""
         for function in (self.receive, self._send):
             abort = getattr(getattr(getattr(function, "__self__", None), "transport", None), "abort", None)
             if abort is not None:
@@ -388,14 +354,12 @@ class Watch:
         self._calls = PerLoop[_Calls]()
 
     def enter(self, connection: Connection) -> None:
-        """Note that a call begins."""
         connection.beside = calls = self._calls.here(_Calls, connection.loop)
         calls.young.add(connection)
         if not calls.ticking:
             calls.start(connection.loop)
 
     def leave(self, connection: Connection) -> None:
-        """Note that a call has ended."""
         calls = connection.beside
         if connection in calls.young:
             calls.young.remove(connection)
@@ -405,15 +369,12 @@ class Watch:
 
 
 class _Calls:
-    """The calls under way on one event loop."""
-
     def __init__(self) -> None:
         self.young: set[Connection] = set()
         self.old: set[Connection] = set()
         self.ticking = False
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Look at the calls from time to time, as long as there are any."""
         self.ticking = True
         loop.call_later(WATCH_AFTER, self._tick, loop)
 
@@ -426,30 +387,6 @@ class _Calls:
             loop.call_later(WATCH_AFTER, self._tick, loop)
 
 
-class _Rest:
-    """What is left of an awaitable that has begun to wait."""
-
-    __slots__ = ("_awaited", "_waits_for")
-
-    def __init__(self, awaited: Iterator[Any], waits_for: Any) -> None:
-        self._awaited = awaited
-        self._waits_for = waits_for
-
-    def __await__(self) -> Generator[Any, Any, None]:
-        awaited, waits_for = self._awaited, self._waits_for
-        with suppress(StopIteration):
-            while True:
-                try:
-                    yield waits_for
-                except BaseException as error:
-                    throw = getattr(awaited, "throw", None)
-                    if throw is None:  # one that is not written in Python
-                        raise
-                    waits_for = throw(error)
-                else:
-                    waits_for = next(awaited)
-
-
 def _start(status: int, body: bytes, headers: Headers) -> Message:
     length = (b"content-length", b"%d" % len(body))
     listed = [*headers, _JSON_HEADER, length] if body else [*headers, length]
@@ -457,9 +394,21 @@ def _start(status: int, body: bytes, headers: Headers) -> Message:
 
 
 async def respond(send: Send, status: int, body: bytes, *headers: tuple[bytes, bytes]) -> None:
-    """Write a whole response that is short."""
     await send(_start(status, body, headers))
     await send({"type": "http.response.body", "body": body})
+
+
+async def send_content(
+    scope: Scope, send: Send, kind: bytes, content: bytes, *headers: tuple[bytes, bytes], tag: bytes = b""
+) -> None:
+    """Answer GET or HEAD with content of a type; with 304 if the client has it, as its tag says (RFC 9110, 13.1.2)."""
+    asked = dict(scope["headers"]).get(b"if-none-match", b"")
+    known = tag != b"" and tag in [each.strip().removeprefix(b"W/") for each in asked.split(b",")]
+    tagged = [(b"etag", tag)] if tag else []
+    typed = [] if known else [(b"content-type", kind), (b"content-length", b"%d" % len(content))]
+    start = {"type": "http.response.start", "status": 304 if known else 200, "headers": [*tagged, *headers, *typed]}
+    await send(start)
+    await send({"type": "http.response.body", "body": b"" if known or scope["method"] == "HEAD" else content})
 
 
 def closing(scope: Scope, send: Send) -> Send:

@@ -65,8 +65,7 @@ class Endpoint:
         self._dispatch = dispatcher.dispatch
         self._limits = limits
         self._longest_length = len(str(limits.body_bytes))
-        self._uncounted = min(UNCOUNTED, limits.body_bytes)
-        """Bytes of a body that neither count nor are too many."""
+        self._uncounted = min(UNCOUNTED, limits.body_bytes)  # bytes of a body that neither count nor are too many
         self._admission = admission
         self._held_bytes = live.held_bytes
         self._checks_hosts = allowed_hosts is not None
@@ -82,7 +81,6 @@ class Endpoint:
         self._in_flight = InFlight(admission.shutdown)
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        """Serve one HTTP request."""
         listed, repeated, method = scope["headers"], "", scope["method"]
         headers: dict[bytes, bytes] = dict(listed)
         if len(headers) != len(listed):
@@ -109,7 +107,6 @@ class Endpoint:
         return self._answer(connection, "POST", "")
 
     async def _answer(self, connection: Connection, method: str, repeated: str) -> None:
-        """Serve a request whose head may pass."""
         connection.request = request = running_task()
         connection.loop = request.get_loop()
         self._in_flight.enter(request)
@@ -134,7 +131,6 @@ class Endpoint:
                 connection.portion.end()
 
     async def _read(self, connection: Connection) -> bytes | None:
-        """Receive a body; return None if the client left before its end. Raises `PayloadTooLarge`."""
         limit = self._limits.body_bytes
         length = connection.headers.get(b"content-length", b"")
         if len(length) >= self._longest_length and length.isdigit() and int(length[:32]) > limit:
@@ -204,10 +200,7 @@ class Endpoint:
         return None
 
     async def _hold(self, connection: Connection, size: int, begun: Sequence[bytes], *, is_all: bool) -> None:
-        """Count the bytes of a body that are held.
-
-        Raises `PayloadTooLarge` if they are too many for one request, and `Full` if there is no room for them.
-        """
+        """Count the bytes of a body that are held. Raises `PayloadTooLarge`; or `Full`, if there is no room."""
         try:
             if size > self._limits.body_bytes:
                 raise PayloadTooLarge(self._limits.body_bytes)

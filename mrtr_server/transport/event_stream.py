@@ -10,11 +10,9 @@ from ..protocol.messages import NOTHING, TURN
 
 logger = logging.getLogger("mrtr_server")
 
-SLICE = 64 * 1024
-"""How much of a long response is written at once, in bytes. The web server buffers what the client has not read yet."""
+SLICE = 64 * 1024  # bytes of a response that are written at once; the web server buffers what is not read yet
 
-BACKLOG_BYTES = 256 * 1024
-"""How many bytes of log messages wait for a slow client at most."""
+BACKLOG_BYTES = 256 * 1024  # bytes of log messages that wait for a slow client
 
 _PROGRESS = "progress"
 
@@ -24,45 +22,31 @@ _EVENT = b"event: message\ndata: %b\n\n"
 class StreamWriter(Protocol):
     """Writes the parts of one stream; see `Connection`."""
 
-    def write_at_once(self, data: bytes, *, begins: bool, ends: bool) -> bool:
-        """Write a part, if that needs neither messages nor waiting; return whether it was written."""
-        ...
+    def write_at_once(self, data: bytes, *, begins: bool, ends: bool) -> bool: ...
 
-    async def start_stream(self) -> None:
-        """Begin the stream."""
-        ...
+    async def start_stream(self) -> None: ...
 
-    async def write_event(self, data: bytes) -> None:
-        """Write one event; `data` is one line of JSON."""
-        ...
+    async def write_event(self, data: bytes) -> None: ...
 
-    async def write(self, data: bytes) -> None:
-        """Write a part."""
-        ...
+    async def write(self, data: bytes) -> None: ...
 
-    async def write_last(self, data: bytes) -> None:
-        """Write the last part."""
-        ...
+    async def write_last(self, data: bytes) -> None: ...
 
-    async def end(self) -> None:
-        """End the stream."""
-        ...
+    async def end(self) -> None: ...
 
 
 class Frame(bytes):
     """One or more lines of a stream, as they are written."""
 
 
-COMMENT = Frame(b":\n\n")
-"""What a quiet stream is kept open with."""
+COMMENT = Frame(b":\n\n")  # keeps a quiet stream open
 
 
 class EventStream:
     """A stream of server-sent events. Notes are written by a task of its own, so that nobody waits for the client.
 
-    The queue for the client is bounded: newer progress replaces progress that has not been written yet, and messages
-    that do not fit are dropped. The response itself is never dropped, nor are pieces of a result: what makes them can
-    wait for room.
+    The queue for the client is bounded: newer progress replaces older, and messages that do not fit are dropped. The
+    response is never dropped, nor are pieces of a result: what makes them can wait for room.
     """
 
     def __init__(self, writer: StreamWriter) -> None:
@@ -75,8 +59,8 @@ class EventStream:
         self._more: asyncio.Event | None = None
         self._writing: asyncio.Task[None] | None = None
         self._starting: asyncio.Handle | None = None
+        # Resolved when no more waits than may; made when somebody waits for that.
         self._has_room: asyncio.Future[None] | None = None
-        """Resolved when no more waits than may; made when somebody waits for that."""
 
     def add_progress(self, data: bytes) -> Awaitable[None]:
         """Add progress. Awaiting the result gives it the time to be written, and never waits for the client."""
@@ -110,10 +94,7 @@ class EventStream:
             await asyncio.wait((self._has_room, self._writing), return_when=asyncio.FIRST_COMPLETED)
 
     def add_frame(self, frame: Frame, *, is_flushed: bool = False) -> None:
-        """Add lines that are never dropped. They are written within two turns of the loop, or by `flush`.
-
-        `is_flushed` is whether `flush` is awaited next.
-        """
+        """Add lines that are never dropped: they go within two turns of the loop, or by the `flush` that follows."""
         self._size += len(frame)
         self._backlog[next(self._numbers)] = frame
         if self._more is not None:
@@ -146,7 +127,6 @@ class EventStream:
         return self._writing
 
     def abandon(self) -> None:
-        """Drop what has not been written."""
         self._backlog.clear()
         self._stop_starting()
         if self._writing is not None:
@@ -198,7 +178,6 @@ class EventStream:
         return True
 
     async def _write_backlog(self) -> None:
-        """Write all that waits; if the stream is ending, also its end."""
         if self._write_at_once():
             return
         writer = self._writer

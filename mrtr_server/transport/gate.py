@@ -1,7 +1,7 @@
 """What stands in front of the endpoint: cross-origin resource sharing, middleware, and the checks of headers.
 
-Pages of other origins may call the endpoint and read its responses (Fetch, CORS). Credentials that a browser keeps,
-such as cookies, are never allowed: a client sends its token in a header.
+Pages of other origins may call the endpoint (Fetch, CORS), but never with credentials that a browser keeps, such as
+cookies: a client sends its token in a header.
 """
 
 import re
@@ -19,8 +19,8 @@ from ..logs.refusals import RefusalLog
 from ..protocol.envelope import ENDS, find_request_id
 from .connection import JSON_TYPE
 
+# Headers that may be there once: of two, a proxy may use the one and a server the other.
 _ONCE = (b"host", b"authorization", b"content-length")
-"""Headers that may be there once: of two, a proxy may use the one and a server the other."""
 
 
 ANY = "*"
@@ -32,25 +32,19 @@ REQUEST_HEADERS = (
 )
 """What a client may send, besides the headers of parameters."""
 
+# What a page may read of a response, besides what every page may.
 RESPONSE_HEADERS = ("Mcp-Session-Id", "WWW-Authenticate", "Retry-After")
-"""What a page may read of a response, besides what every page may."""
 
-MAX_AGE = 600
-"""How long a browser may cache the response, in seconds."""
+MAX_AGE = 600  # how long a browser may cache the response, in seconds
 
+# A header that mirrors a parameter of a tool (Transports, Custom Headers).
 _PARAMETER = re.compile("mcp-param-[!#$%&'*+.^_`|~0-9a-z-]{1,128}")
-"""A header that mirrors a parameter of a tool (Transports, Custom Headers)."""
 
-MOST_READ = 8
-"""How many times the size that a body may have is read at most."""
+MOST_READ = 8  # times the size that a body may have
 
 
 def check_origins(origins: Sequence[str]) -> frozenset[str]:
-    """Return the origins of `origins=` as browsers write them.
-
-    Each is such as `https://app.example.com`, or `*`. Raises `SetupError` if one is not an origin, or is `null`, which
-    any page can have.
-    """
+    """Return the origins as browsers write them. Raises `SetupError`, also for `null`, which any page can have."""
     listed = origins_of("origins", [each for each in origins if each != ANY])
     if "null" in listed:
         raise SetupError("origins: every sandboxed page has the origin 'null'; list origins that you know")
@@ -58,10 +52,7 @@ def check_origins(origins: Sequence[str]) -> frozenset[str]:
 
 
 def share_with_origins(app: ASGIApp, origins: frozenset[str]) -> ASGIApp:
-    """Wrap an application, so that pages of these origins may call it.
-
-    It goes around everything else, so that a page can read a challenge and an error, too.
-    """
+    """Allow pages of these origins to call an application. It goes around all else: they can read errors, too."""
     return _ProtocolCORS(
         app,
         allow_origins=origins,
@@ -76,7 +67,6 @@ class _ProtocolCORS(CORSMiddleware):
     """Starlette's, which takes the headers of parameters by their prefix: each tool names its own."""
 
     def preflight_response(self, request_headers: Headers) -> Response:
-        """Answer what a browser asks before it sends a request."""
         asked = request_headers.get("access-control-request-headers", "").lower().split(",")
         names = [name.strip() for name in asked if name.strip()]
         parameters = [name for name in names if _PARAMETER.fullmatch(name)]
@@ -92,10 +82,15 @@ class _ProtocolCORS(CORSMiddleware):
 
 
 def build_middleware_stack(app: ASGIApp, middleware: Sequence[Middleware], refusals: RefusalLog) -> ASGIApp:
-    """Wrap an application in middleware, and outermost in the check of its headers."""
     for cls, args, kwargs in reversed(middleware):
         app = cls(app, *args, **kwargs)
-    return _Unambiguous(app, refusals)
+
+    def unambiguous(scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        headers = scope["headers"]
+        refusal = None if len(dict(headers)) == len(headers) else refuse_repeated(headers, refusals)
+        return (app if refusal is None else refusal)(scope, receive, send)
+
+    return unambiguous
 
 
 def refuse_repeated(headers: Iterable[tuple[bytes, bytes]], refusals: RefusalLog) -> Response | None:
@@ -112,22 +107,6 @@ def refuse_repeated(headers: Iterable[tuple[bytes, bytes]], refusals: RefusalLog
     return None
 
 
-class _Unambiguous:
-    """Lets no request through that has a header twice which can be there once."""
-
-    def __init__(self, app: ASGIApp, refusals: RefusalLog) -> None:
-        self._app = app
-        self._refusals = refusals
-
-    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        headers = scope["headers"]
-        if len(dict(headers)) != len(headers):
-            refusal = refuse_repeated(headers, self._refusals)
-            if refusal is not None:
-                return refusal(scope, receive, send)
-        return self._app(scope, receive, send)
-
-
 def join_repeated(headers: dict[bytes, bytes], listed: Iterable[tuple[bytes, bytes]]) -> str:
     """Join repeated headers in the dictionary; return the first of the protocol's, or an empty string."""
     values: dict[bytes, list[bytes]] = {}
@@ -141,11 +120,7 @@ def join_repeated(headers: dict[bytes, bytes], listed: Iterable[tuple[bytes, byt
 
 
 class HeaderChecks:
-    """Refuses pages of other sites, requests for another server (Transports, Security), and what is no JSON.
-
-    Browsers may call from the origins, besides loopback; `"*"` is any. `Host` may be anything where `allowed_hosts` is
-    None.
-    """
+    """Refuses pages of other sites, requests for another server (Transports, Security), and what is no JSON."""
 
     def __init__(self, origins: frozenset[str], allowed_hosts: Sequence[str] | None, refusals: RefusalLog) -> None:
         self._origins = origins
@@ -185,11 +160,7 @@ class HeaderChecks:
 
 
 async def drain_body(receive: Receive, limit: int, begun: bytes = b"", *, is_all: bool = False) -> str | int | None:
-    """Read the rest of a body, and return the id of the request in it.
-
-    The id is None if there is none, if the body is even larger than what is read, or if its client has left. The limit
-    is in bytes.
-    """
+    """Read the rest of a body, and return the id of the request in it; None where it has none or is far too large."""
     head, tail, size = begun[:ENDS], begun[-ENDS:], len(begun)
     while not is_all:
         message = await receive()

@@ -29,13 +29,10 @@ from .requests import failure_of, note_cancellation, note_refusal
 
 LAST_EVENT = b"last-event-id"
 
-MOST_LISTENING = 8
-"""How many streams of notifications a session may have in a process: each looks at whatever the session sets."""
+MOST_LISTENING = 8  # streams of notifications of a session in a process: each looks at whatever the session sets
 
 
 class HandshakeEndpoint:
-    """Serves what only clients of the handshake era send."""
-
     def __init__(
         self,
         dialect: HandshakeDialect,
@@ -55,17 +52,12 @@ class HandshakeEndpoint:
         self._admission = admission
         self._watch = watch
         self._refusals = refusals
-        self._listening: Counter[str] = Counter()
-        """How many streams of notifications are open, by session."""
+        self._listening: Counter[str] = Counter()  # streams of notifications that are open, by session
 
     # POST
 
     async def take(self, envelope: Envelope, principal: Principal | None) -> bool:
-        """Accept a message that needs no reply.
-
-        Return whether it was taken: any notification is, and a response that answers a question of an open call. Raises
-        `RequestError` if it could not be kept, if its version is not served, or if its session has ended.
-        """
+        """Accept a message that needs no reply; return False for a response to no question. Raises `RequestError`."""
         self.dialect.check_version(envelope.headers)
         await self._check(self.dialect.session_of(envelope.headers, principal))
         if envelope.method:
@@ -77,20 +69,14 @@ class HandshakeEndpoint:
         return await self._calls.take(envelope.id, lambda: self.dialect.load_answer(envelope), principal)
 
     async def connect(self, connection: Connection) -> LiveConnection:
-        """Return the response to a request, in the form of the version that its client speaks.
-
-        It takes the place of `connection`. Raises `SessionEnded` if the client has ended its session.
-        """
+        """Return the response to a request, in the version that its client speaks. Raises `SessionEnded`."""
         session = self._session_of(connection)
         if not self._live.states.has_surely_not_ended(session):
             await self._check(session)
         return self._live_connection(connection, session)
 
     async def serve(self, call: Call, connection: LiveConnection) -> Reply | None:
-        """Serve a call; see `LiveCalls.serve`. A call that can't ask is answered at once.
-
-        The reply is None if the response has ended without one. Raises `RequestError` if there is no outcome.
-        """
+        """Serve a call, at once if it can't ask; see `LiveCalls.serve`. None if the response has no reply."""
         if call.method not in OPEN_METHODS:
             return connection.form.reply(call, await self._dispatcher.dispatch(call, connection))
         self._watch.enter(connection)
@@ -104,7 +90,6 @@ class HandshakeEndpoint:
         return connection.form.reply(call, outcome)
 
     def note_answered(self, session: Session, request_id: str | int | None) -> None:
-        """Note that a request has its reply; see `LiveCalls.note_answered`."""
         if session.key and request_id is not None:
             self._calls.note_answered(session.key, request_id)
 
@@ -161,7 +146,6 @@ class HandshakeEndpoint:
         return Reply(200, b"[" + b",".join(reply.body for reply in (*replies, *refusals)) + b"]")
 
     async def _serve_part(self, body: bytes, connection: LiveConnection) -> tuple[str | int | None, Reply | None]:
-        """Serve a message of a batch; return the id of a request, and what goes back."""
         form, request_id, call = connection.form, None, None
         try:
             envelope = read_envelope(body, connection.headers, "", self._limits.json_depth, self._limits.values)
@@ -256,7 +240,6 @@ class HandshakeEndpoint:
 
     @contextmanager
     def _counted(self, session: str) -> Iterator[None]:
-        """Count a stream of a session's notifications for as long as the block lasts."""
         self._listening[session] += 1
         try:
             yield
@@ -266,7 +249,6 @@ class HandshakeEndpoint:
                 del self._listening[session]
 
     async def _refuse(self, connection: Connection) -> None:
-        """Refuse a `GET` or `DELETE`: there is nothing that it could be about."""
         refused = connection.scope["method"]
         await connection.respond(405, b"", self.allow(refused))
 

@@ -19,26 +19,22 @@ from .connection import NO_HEADERS, Connection, Headers
 from .event_stream import Frame
 from .requests import OpenCallNotes, is_wanted
 
-MOST_HELD_BACK = 100
-"""How many notes wait for the level of the session, before progress takes the place of progress."""
+MOST_HELD_BACK = 100  # notes that wait for the level of the session, before progress takes the place of progress
 
-LEVEL_KNOWN = 1.0
-"""For how long the level of a session is taken to be as it was read, in seconds."""
+LEVEL_KNOWN = 1.0  # for how long the level of a session is taken to be as it was read, in seconds
 
 
 class LiveConnection(OpenCallNotes, Connection):
     """The response to one client of the handshake era; see `Channel` for what an open call does with it."""
 
     _first_id: Callable[[], str] | None = None
-    _then: Callable[[], object] | None = None
     _cancellation: asyncio.Task[None] | None = None
     _resumes = _waiting = _is_settling = False
     _level: LogLevel | None = None
     _level_until = math.inf
     _looking: asyncio.Task[None] | None = None
     _accepts_stream: bool | None = None
-    _closing: asyncio.Future[None] | None = None
-    """Ends a stream before there is a response."""
+    _closing: asyncio.Future[None] | None = None  # ends a stream before there is a response
 
     def __init__(
         self, connection: Connection, form: HandshakeDialect, session: Session, live: LiveCalls, states: SessionStates
@@ -48,8 +44,8 @@ class LiveConnection(OpenCallNotes, Connection):
         self.session = session
         self._live = live
         self._states = states
+        # Notes that wait until it is known which messages the session wants.
         self._held_back: dict[object, tuple[Note, bytes] | Frame] = {}
-        """What waits until it is known which messages the session wants."""
         if not session.key:
             self._level = DEFAULT_LEVEL
 
@@ -63,7 +59,6 @@ class LiveConnection(OpenCallNotes, Connection):
         return self.call
 
     def reopen(self, event: StreamEvent) -> Call:
-        """Return the call of a stream that the client comes back to."""
         self._resumes = True
         origin = self._origin = event.origin
         self.progress = event.progress
@@ -79,48 +74,39 @@ class LiveConnection(OpenCallNotes, Connection):
     # The stream
 
     def accepts_stream(self) -> bool:
-        """Return whether the client accepts an event stream."""
         if self._accepts_stream is None:
             self._accepts_stream = super().accepts_stream()
         return self._accepts_stream
 
     @property
     def can_stream(self) -> bool:
-        """Whether the client takes a stream."""
         return self.accepts_stream()
 
     @property
     def can_move(self) -> bool:
-        """Whether the client's version says that it comes back to a stream that the server closes."""
         return self.form.form.enriches and self.accepts_stream()
 
     def on_start(self, id: Callable[[], str] | None) -> None:
-        """Set which id the first event has, if a stream starts by itself; None for none."""
         self._first_id = id
 
     def prime(self, id: str, retry: int | None = None) -> None:
-        """Send an event without data; see `Channel`."""
         later = f"retry: {retry}\n" if retry is not None else ""
         named = f"id: {id}\n" if id else ""
         # A type of its own: a client would look for a message in one without data.
         self._add_frame(Frame(f"event: prime\n{named}{later}data:\n\n".encode()))
 
     def ask(self, id: str, question: Question, event: str) -> None:
-        """Send a question; see `Channel`."""
         data = self.dump_question(id, question)
         self._add_frame(_message(event, data), is_flushed=True)
 
     def withdraw(self, id: str, reason: str, task: str = "") -> None:
-        """Notify the client that a question counts no more; see `Channel`."""
         if not (self.gone or self.finishing):
             self._add_frame(Frame(b"event: message\ndata: %b\n\n" % self.form.dump_withdrawal(id, reason, task)))
 
     def flush(self) -> Awaitable[None]:
-        """Write what has been sent."""
         return NOTHING if self._stream is None else self._stream.flush()
 
     def waits(self, waiting: bool) -> None:
-        """Note whether the call waits for a person."""
         self._waiting = waiting
         if waiting:
             if self._cancellation is not None:
@@ -186,7 +172,6 @@ class LiveConnection(OpenCallNotes, Connection):
         return super().send(note) if is_sent else NOTHING
 
     def _wants(self, note: LogMessage) -> bool:
-        """Return whether the session wants a message, as far as its level is known."""
         return self._level is None or is_wanted(note, self._level)
 
     def _hold_back(self, note: Note, data: bytes) -> None:
@@ -236,7 +221,6 @@ class LiveConnection(OpenCallNotes, Connection):
         return asyncio.shield(self._closing)
 
     def finish(self, status: int, body: bytes, headers: Headers = NO_HEADERS) -> Awaitable[None]:
-        """Send the reply; see `Connection.finish`."""
         if self._looking is None and self._closing is None:
             return self._finish(status, body, headers)
         return self._settle_and_finish(status, body, headers)
@@ -279,7 +263,6 @@ class LiveConnection(OpenCallNotes, Connection):
             await self._stream.end(b"")
 
     async def finish_stream(self, reply: Reply) -> None:
-        """Send the reply as an event in any case."""
         if not self.gone and self._stream is None:
             self._open_stream()
         await self.finish(*reply)
@@ -303,18 +286,11 @@ class LiveConnection(OpenCallNotes, Connection):
             self._tick_later()
 
     def unwatch(self) -> None:
-        """Stop watching."""
         if self._watcher is not None:
             super().unwatch()
         self._stop_ticking()
         if self._cancellation is not None:
             self._unwatch_cancellation()
-
-    def on_gone(self, then: Callable[[], object] | None) -> None:
-        """Set what is called when the client leaves."""
-        self._then = then
-        if self.gone and then is not None:
-            then()
 
     def _watch_cancellation(self) -> None:
         if self.call is not None and self.call.session and not self._waiting and self._cancellation is None:

@@ -1,32 +1,14 @@
-"""What HTTP and standard streams do alike with a request.
-
-A shutdown cancels it; the log says why it was refused; an open call knows which of its notes are news to its client.
-"""
+"""What HTTP and standard streams do alike with a request: its end at a shutdown, why it was refused, its notes."""
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
+from .. import errors
 from ..concurrency.running import PerLoop, running_loop
 from ..concurrency.shutdown import ShutdownDeadline
-from ..errors import (
-    AnswerNotShared,
-    Busy,
-    CutOff,
-    Declined,
-    Full,
-    InternalFault,
-    InvalidRequestState,
-    MissingCapability,
-    OverBudget,
-    OverShare,
-    PayloadTooLarge,
-    ProtocolError,
-    RateLimited,
-    RequestError,
-)
 from ..live.events import NONE_YET, Origin
 from ..logs.failures import report_failure
 from ..logs.refusals import RefusalLog
@@ -40,8 +22,7 @@ from ..telemetry.names import reason_of
 logger = logging.getLogger("mrtr_server")
 
 
-STEP = 1e-6
-"""By how much progress grows that only shows that the call is still open."""
+STEP = 1e-6  # by how much progress grows that only shows that the call is still open
 
 
 class InFlight:
@@ -53,14 +34,11 @@ class InFlight:
     def __init__(self, shutdown: ShutdownDeadline) -> None:
         self._shutdown = shutdown
         self._requests: set[asyncio.Task[object]] = set()
-        self._cut: dict[asyncio.Task[object], int] = {}
-        """How often a request was cancelled."""
-        self._armed = PerLoop[float]()
-        """For which shutdown an event loop has its timers, by when that began."""
+        self._cut: dict[asyncio.Task[object], int] = {}  # how often a request was cancelled
+        self._armed = PerLoop[float]()  # for which shutdown an event loop has its timers, by when that began
         shutdown.on_begin(self._begin)
 
     def enter(self, request: "asyncio.Task[object]") -> None:
-        """Note that a request begins."""
         self._requests.add(request)
         if self._shutdown.began is not None:
             self._arm()
@@ -78,10 +56,7 @@ class InFlight:
         return times > 0
 
     def cut_off(self, step_timeout: float) -> None:
-        """Cancel all requests of the running event loop now, once the shutdown has begun.
-
-        A running step may take `step_timeout` seconds to end.
-        """
+        """Cancel all requests of this event loop, once the shutdown has begun; a step has `step_timeout` seconds."""
         began, loop = self._shutdown.began, asyncio.get_running_loop()
         if began is not None:
             self._cut_off(loop, began)
@@ -109,45 +84,41 @@ class InFlight:
             request.cancel()
 
 
-def note_refusal(refusals: RefusalLog, call: Call | None, error: RequestError) -> None:
-    """Count a refused request, and log why where its operator or author can do something about it.
-
-    The call is None where the request could not be read, or is none.
-    """
-    if not isinstance(error, InternalFault | ProtocolError | Declined | CutOff):  # these have failed
+def note_refusal(refusals: RefusalLog, call: Call | None, error: errors.RequestError) -> None:
+    failed = errors.InternalFault | errors.ProtocolError | errors.Declined | errors.CutOff
+    if not isinstance(error, failed):
         refusals.count(*_counted(error))
-    if isinstance(error, AnswerNotShared):
+    if isinstance(error, errors.AnswerNotShared):
         refusals.note(
             "Refused an answer to a question that another process asks: they share no database, so that call never "
             "gets its answer. Set MRTR_DATABASE_URL for all replicas"
         )
-    elif isinstance(error, MissingCapability):
+    elif isinstance(error, errors.MissingCapability):
         what = f"{call.method} {_shown(call)}" if call is not None else "a request about tasks"
         client = call.client if call is not None else ClientInfo()
         refusals.note_lacking(what, client.name, error, has_declared=client is not NO_SESSION.client)
-    elif isinstance(error, Full):
-        one = isinstance(error, OverShare)
+    elif isinstance(error, errors.Full):
+        one = isinstance(error, errors.OverShare)
         whose = "a caller has used up its share" if one else "all callers together have used up all"
         refusals.note("%s was refused: %s of Limits(%s=...)", named(call), whose, error.limit)
-    elif isinstance(error, RateLimited):
+    elif isinstance(error, errors.RateLimited):
         refusals.note("%s was refused: its rate limit is used up: %s, %s", named(call), error.limit, error.rate)
 
 
-def failure_of(refusals: RefusalLog, call: Call | None, error: Exception) -> RequestError:
-    """Return what the client of a request that failed gets, and log why."""
-    if not isinstance(error, RequestError):
-        return InternalFault(report_failure("A request failed", error=error))
+def failure_of(refusals: RefusalLog, call: Call | None, error: Exception) -> errors.RequestError:
+    if not isinstance(error, errors.RequestError):
+        return errors.InternalFault(report_failure("A request failed", error=error))
     note_refusal(refusals, call, error)
     return error
 
 
-def _counted(error: RequestError) -> tuple[str, str]:
+def _counted(error: errors.RequestError) -> tuple[str, str]:
     """Return why a request was refused, in a word, and the limit that it is over, if it is one."""
-    if isinstance(error, InvalidRequestState):
+    if isinstance(error, errors.InvalidRequestState):
         return error.fault, ""
-    if isinstance(error, RateLimited):
+    if isinstance(error, errors.RateLimited):
         return reason_of(error), error.limit
-    limited = isinstance(error, OverBudget | Busy | PayloadTooLarge)
+    limited = isinstance(error, errors.OverBudget | errors.Busy | errors.PayloadTooLarge)
     return reason_of(error), str((error.data or {}).get("limit", "")) if limited else ""
 
 
@@ -159,7 +130,6 @@ def note_cancellation(params: Mapping[str, Any]) -> None:
 
 
 def named(call: Call | None) -> str:
-    """Return how the log calls a request."""
     return f"{call.method} {_shown(call)!r}" if call is not None else "A request that was still coming in"
 
 
@@ -171,24 +141,19 @@ def _shown(call: Call) -> str:
 class OpenCallNotes:
     """What the connections of the handshake era have in common, whatever they write to; see `Channel`."""
 
-    form: HandshakeDialect
-    """That of the version that the client speaks."""
+    form: HandshakeDialect  # of the version that the client speaks
     session: Session
-    """That of the client."""
     call: Call | None = None
-    """The call in the request."""
-    _body = b""
-    """The request as it came, until the origin is made of it."""
+    gone: bool
+    _then: Callable[[], object] | None = None
+    _body = b""  # the request as it came, until the origin is made of it
     _origin: Origin | None = None
-    progress = NONE_YET
-    """The progress that was sent last."""
-    _reported: frozenset[str] = frozenset()
-    """The pages that the client knows to have reported."""
+    progress = NONE_YET  # the progress that was sent last
+    _reported: frozenset[str] = frozenset()  # the pages that the client knows to have reported
 
     # The request
 
     def origin(self) -> Origin:
-        """Return the request that opened the call, as it was sent."""
         if self._origin is None:
             message, session = read_message(self._body), self.session
             client = session.client if self.call is None else self.call.client
@@ -198,19 +163,21 @@ class OpenCallNotes:
         return self._origin
 
     def load(self, origin: Origin) -> Call:
-        """Return the call of a request, as it was before any round of it."""
         call = self.call
         assert call is not None  # noqa: S101  it is that of this very request, so all else is as it was
         return self.form.load_again(call, origin.params_to_use())
 
+    def on_gone(self, then: Callable[[], object] | None) -> None:
+        self._then = then
+        if self.gone and then is not None:
+            then()
+
     # Notes
 
     def check(self, question: Question) -> None:
-        """Check that clients of this version can be asked something. Raises `MissingCapability`."""
         self.dump_question("", question)
 
     def dump_question(self, id: str, question: Question) -> bytes:
-        """Return the request that asks the client; see `HandshakeDialect.dump_question`."""
         client = self.session.client if self.call is None else self.call.client
         return self.form.dump_question(id, question, client)
 
@@ -232,11 +199,9 @@ class OpenCallNotes:
         return is_news
 
     def take_step(self, token: str | int) -> Progress:
-        """Return a little progress, which shows a client that the call is still open, as if it had been sent."""
         self.progress = max(self.progress, 0.0) + STEP
         return Progress(token, self.progress)
 
 
 def is_wanted(note: LogMessage, level: LogLevel) -> bool:
-    """Return whether a session of a level wants a message."""
     return LOG_LEVELS.index(note.level) >= LOG_LEVELS.index(level)

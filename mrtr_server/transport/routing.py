@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import re
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from hmac import compare_digest
 from ipaddress import ip_address
@@ -19,20 +19,17 @@ from ..addresses import escape_path
 from ..flow.url_asks import PATH
 from ..logs.refusals import RefusalLog
 from ..protocol.messages import JSON
-from .connection import respond
+from .connection import respond, send_content
 
 logger = logging.getLogger("mrtr_server")
 
-RETRY_AFTER = 1
-"""When to retry while the server is not ready, in seconds. Another replica may be ready now."""
+RETRY_AFTER = 1  # in seconds; another replica may be ready now
 
 
 _PORT = re.compile(r":[0-9]{1,5}$")
 
 
 class Probes:
-    """Answers `health` and `ready`, in the same folder as the endpoint."""
-
     def __init__(
         self,
         endpoint: str,
@@ -51,14 +48,10 @@ class Probes:
         self._needs_store = needs_store
 
     def claims(self, path: str) -> bool:
-        """Return whether a path is one of the two."""
         return path in (self._health, self._ready)
 
     async def answer(self, path: str, scope: Scope, send: Send) -> None:
-        """Answer a GET or a HEAD.
-
-        `health` is 200 while the process lives. `ready` is 200 while the server accepts calls, and 503 otherwise.
-        """
+        """Answer GET or HEAD: `health` is 200 while the process lives, `ready` while it accepts calls, or 503."""
         headers = [(b"cache-control", b"no-store")]
         status, says, more = 200, "ok", b""
         if scope["method"] not in ("GET", "HEAD"):
@@ -80,11 +73,10 @@ class Probes:
 
 
 class MetricsPage:
-    """Shows the metrics of the process.
+    """Shows the metrics of the process. No page of another site can read them.
 
-    No page of another site can read them: a request must have the token. Without one, it must name the server by an
-    address, by a name without a dot, as within a cluster, or by one of `allowed_hosts`. None of these can be made to
-    point here by somebody else.
+    A request must have the token. Without one, it must name the server by an address, by a name without a dot, as
+    within a cluster, or by one of `allowed_hosts`. None of these can be made to point here by somebody else.
     """
 
     def __init__(
@@ -105,11 +97,9 @@ class MetricsPage:
         self._token = None if token is None else token.encode()
 
     def claims(self, path: str) -> bool:
-        """Return whether a path within the application is that of the metrics."""
         return path == self._path
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request."""
         headers: dict[bytes, bytes] = dict(scope["headers"])
         host = headers.get(b"host", b"").decode("latin-1")
         if scope["method"] not in ("GET", "HEAD"):
@@ -127,17 +117,7 @@ class MetricsPage:
         else:
             await self._look()
             body, content_type = self._render(headers.get(b"accept", b"").decode("latin-1"))
-            start = {
-                "type": "http.response.start",
-                "status": 200,
-                "headers": [
-                    (b"content-type", content_type.encode()),
-                    (b"content-length", b"%d" % len(body)),
-                    (b"cache-control", b"no-store"),
-                ],
-            }
-            await send(start)
-            await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
+            await send_content(scope, send, content_type.encode(), body, (b"cache-control", b"no-store"))
 
     def _is_of_this_network(self, host: str) -> bool:
         name = _PORT.sub("", host)
@@ -156,15 +136,11 @@ def _has_token(headers: Mapping[bytes, bytes], token: bytes) -> bool:
 
 
 class Metadata(NamedTuple):
-    """What serves a document about the server, such as the metadata of the protected resource."""
-
     claims: Callable[[str], bool]  # returns whether a path within the application is its own
     app: ASGIApp
 
 
 class Router:
-    """Finds what serves a request: the MCP endpoint, a callback's page, or a probe."""
-
     def __init__(
         self,
         server: ASGIApp,  # the application that a Starlette route or mount names
@@ -175,8 +151,7 @@ class Router:
         callbacks: Mapping[str, Any],  # by name; more may come
         metadata: Metadata | None,  # what clients need to get a token
         probes: Probes,
-        metrics: Metadata | None = None,
-        docs: Metadata | None = None,  # the page for people
+        documents: Sequence[Metadata] = (),  # the metrics, and the page for people
     ) -> None:
         self._server = server
         self._path = path
@@ -186,14 +161,10 @@ class Router:
         self._callbacks = callbacks
         self._metadata = metadata
         self._probes = probes
-        self._metrics = metrics
-        self._docs = docs
+        self._documents = documents
 
     def find(self, scope: Scope, refusal: str = "") -> ASGIApp:
-        """Return what serves an HTTP request.
-
-        Only probes are answered while there is a refusal, which says why the server is not set up.
-        """
+        """Return what serves an HTTP request: only probes while `refusal` says why the server is not set up."""
         if refusal:
             return self._serve_elsewhere if self._is_probe(scope) else partial(_refuse, refusal)
         if PATH in scope["path"] and self._is_callback(scope):
@@ -207,11 +178,8 @@ class Router:
             return self._metadata.app
         if self._is_endpoint(scope, raw):
             return self._endpoint
-        if self._metrics is not None and self._metrics.claims(_below(scope)):
-            return self._metrics.app
-        if self._docs is not None and self._docs.claims(_below(scope)):
-            return self._docs.app
-        return self._serve_elsewhere
+        found = (each.app for each in self._documents if each.claims(_below(scope)))
+        return next(found, self._serve_elsewhere)
 
     async def _serve_elsewhere(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._is_probe(scope):
@@ -255,16 +223,11 @@ def _below(scope: Scope) -> str:
 
 
 def routes_of(part: Any) -> list[BaseRoute]:
-    """Return the routes of a site, or of a part of it; none if it shows none."""
     return [route for route in getattr(part, "routes", None) or () if isinstance(route, BaseRoute)]
 
 
 def serves(routes: Iterable[BaseRoute], asked: Scope, server: object, document: str) -> bool:
-    """Return whether routes lead a request to a server, or to something that is made for the document it asks for.
-
-    A route whose path has `document` as a part shows that it is made for that. The routes may lead to the server, or to
-    what is around it.
-    """
+    """Return whether routes lead a request to a server, or to a route whose path has the document that it asks for."""
     for route in routes:
         match, more = route.matches(asked)
         if match is Match.FULL:  # no other route is tried then
@@ -275,10 +238,7 @@ def serves(routes: Iterable[BaseRoute], asked: Scope, server: object, document: 
 
 
 def paths_of(routes: Iterable[BaseRoute], server: object, mount: str = "") -> Iterator[tuple[str, str]]:
-    """Yield the paths at which a `Route` leads to a server: the path that it is mounted at, and the path below that.
-
-    A `Mount` passes all paths below its own, so the server serves its documents there itself.
-    """
+    """Yield the paths of each `Route` to a server, within its mounts. A `Mount` passes on all paths below its own."""
     for route in routes:
         path = getattr(route, "path", "")
         if getattr(route, "endpoint", None) is server:
@@ -287,7 +247,6 @@ def paths_of(routes: Iterable[BaseRoute], server: object, mount: str = "") -> It
 
 
 def sites_in(values: Iterable[object], server: object) -> Iterator[Starlette]:
-    """Yield those of some values that are applications with a `Route` to a server."""
     for each in values:
         if isinstance(each, Starlette) and any(paths_of(routes_of(each), server)):
             yield each

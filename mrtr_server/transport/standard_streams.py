@@ -1,7 +1,4 @@
-"""Standard input and output, taken for the protocol: nothing else in the process reads or writes them.
-
-Lines are read and written by a thread each, which works on every platform.
-"""
+"""Standard input and output, taken for the protocol. A thread for each works on every platform."""
 
 import asyncio
 import logging
@@ -10,6 +7,7 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from functools import cache
 from queue import SimpleQueue
 from typing import NamedTuple, TypeVar
 
@@ -17,49 +15,31 @@ from ..errors import SetupError
 
 logger = logging.getLogger("mrtr_server")
 
-INPUT, OUTPUT, ERROR = 0, 1, 2
-"""The descriptors that every process begins with."""
+INPUT, OUTPUT, ERROR = 0, 1, 2  # the descriptors that every process begins with
 
 
 T = TypeVar("T")
 
-CHUNK = 64 * 1024
-"""How much is read at once, in bytes."""
+CHUNK = 64 * 1024  # bytes that are read at once
 
-BACKLOG_BYTES = 256 * 1024
-"""How many bytes wait for a slow client before log messages are dropped, and no more is read."""
+BACKLOG_BYTES = 256 * 1024  # bytes that wait for a slow client before log messages are dropped, and no more is read
 
-Line = bytes | None
-"""A line without its end; None in place of one that is too long."""
+Line = bytes | None  # without its end; None in place of one that is too long
 
 
 class StandardStreams(NamedTuple):
-    """Where messages come from, and where they go."""
-
     input: int
     output: int
 
 
-class _Process:
-    """What was taken of this process."""
-
-    streams: StandardStreams | None = None
-
-
+@cache
 def take_standard_streams() -> StandardStreams:
-    """Reserve standard input and output for the protocol, once for the process.
+    """Reserve standard input and output for the protocol, once for the process; return what no other process inherits.
 
-    From then on, the output of handlers and of the processes that they start goes to standard error. Their
-    standard input is empty. This is not undone: what is printed while the process ends is no message, either.
-
-    Return duplicates of both that no other process inherits. Raises `SetupError` if one of them is closed.
+    From then on, the output of handlers and of the processes that they start goes to standard error. Their standard
+    input is empty. This is not undone: what is printed while the process ends is no message, either. Raises
+    `SetupError`.
     """
-    if _Process.streams is None:
-        _Process.streams = _take()
-    return _Process.streams
-
-
-def _take() -> StandardStreams:
     nowhere = os.open(os.devnull, os.O_RDWR)  # if one of the three is closed, this is it
     if nowhere <= OUTPUT:
         os.close(nowhere)
@@ -103,7 +83,6 @@ class Splitter:
         self._size = 0
 
     def feed(self, data: bytes) -> list[Line]:
-        """Return the lines that end in some bytes."""
         *ends, rest = data.split(b"\n")
         lines = []
         for end in ends:
@@ -113,7 +92,6 @@ class Splitter:
         return lines
 
     def last(self) -> list[Line]:
-        """Return the line that the input ends in, if it is not empty."""
         return [self._take()] if self._size else []
 
     def _add(self, part: bytes) -> None:
@@ -140,7 +118,6 @@ class LineReader:
         self._thread = threading.Thread(target=self._run, name="mrtr-stdin", daemon=True)
 
     async def read(self) -> list[Line]:
-        """Wait for lines. Return an empty list at the end of the input."""
         if not self._thread.is_alive():
             self._thread.start()
         wanted: asyncio.Future[list[Line]] = asyncio.get_running_loop().create_future()
@@ -167,26 +144,21 @@ class LineReader:
 
 
 class LineWriter:
-    """Writes lines in a thread, in the order in which they come, each as a whole.
+    """Writes lines in a thread, each as a whole, in order; `on_change` is called when what waited is written, or not.
 
-    The queue for a client that does not read is bounded: newer progress takes the place of progress that has not been
-    written, and log messages that do not fit are dropped. Whoever writes a response waits until it is written.
-
-    `on_change` is called when what waited has been written, or could not be.
+    The queue for a client that does not read is bounded: newer progress replaces older, and log messages that do not
+    fit are dropped. Whoever writes a response waits until it is written.
     """
 
-    is_broken = False
-    """Whether nobody reads any more."""
+    is_broken = False  # whether nobody reads any more
 
     def __init__(self, descriptor: int, on_change: Callable[[], object]) -> None:
         self._descriptor = descriptor
         self._on_change = on_change
         self._loop = asyncio.get_running_loop()
-        self._waiting: dict[object, tuple[object, bytes]] = {}
-        """What is to be written, with whose it is."""
+        self._waiting: dict[object, tuple[object, bytes]] = {}  # what is to be written, with whose it is
         self._size = 0
-        self._ends: list[asyncio.Future[None]] = []
-        """Resolved when what waits now is written."""
+        self._ends: list[asyncio.Future[None]] = []  # resolved when what waits now is written
         self._is_writing = self._has_dropped = False
         self._handed: SimpleQueue[tuple[bytes, int, list[asyncio.Future[None]]]] = SimpleQueue()
         threading.Thread(target=self._run, name="mrtr-stdout", daemon=True).start()
@@ -198,7 +170,6 @@ class LineWriter:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing waits."""
         return not self._is_writing and not self._waiting
 
     def add(self, owner: object, line: bytes) -> None:
@@ -206,14 +177,12 @@ class LineWriter:
         self._put(object(), owner, line)
 
     async def write(self, owner: object, line: bytes) -> None:
-        """Write a line as `add`, and wait until it is written, or can't be."""
         written: asyncio.Future[None] = self._loop.create_future()
         self._ends.append(written)
         self._put(object(), owner, line)
         await written
 
     def add_message(self, owner: object, line: bytes) -> None:
-        """Write a line as `add`, unless too much waits already."""
         if self._size + len(line) <= BACKLOG_BYTES or not self._size:
             self._put(object(), owner, line)
         elif not self._has_dropped:
@@ -227,7 +196,6 @@ class LineWriter:
         self._put(key, owner, line)
 
     def forget(self, owner: object) -> None:
-        """Write nothing more of what a request has sent."""
         self._drop([key for key, (whose, _) in self._waiting.items() if whose is owner])
 
     def _drop(self, keys: list[object]) -> None:
@@ -243,7 +211,6 @@ class LineWriter:
             self._loop.call_soon(self._hand_over)  # with what else comes in this moment
 
     def _hand_over(self) -> None:
-        """Hand what waits to the thread."""
         lines = [line for _, line in self._waiting.values()]
         self._waiting.clear()
         self._handed.put((b"\n".join([*lines, b""]), self._size, self._ends))

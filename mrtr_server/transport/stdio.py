@@ -35,16 +35,13 @@ logger = logging.getLogger("mrtr_server")
 
 T = TypeVar("T")
 
-CUT_WITHIN = 1.0
-"""How long requests may take to end once they are cut off by a second request to end, in seconds."""
+CUT_WITHIN = 1.0  # for requests to end that a second request to end has cut off, in seconds
 
+# Requests that change how later ones are served, so that these wait for them.
 _SETTING = frozenset({"initialize", "logging/setLevel"})
-"""The requests that change how later ones are served, so that these wait for them."""
 
 
 class StdioServer:
-    """Serves one client."""
-
     def __init__(
         self,
         dispatcher: Dispatcher,
@@ -63,20 +60,15 @@ class StdioServer:
         self._shutdown = shutdown
         self._refusals = refusals
         self._in_flight = InFlight(shutdown)
-        self._open: dict[str | int, StdioRequest] = {}
-        """The requests that are being served, by id."""
+        self._open: dict[str | int, StdioRequest] = {}  # those that are being served, by id
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._notices: asyncio.Task[None] | None = None
-        """Sends the notifications of a session."""
+        self._notices: asyncio.Task[None] | None = None  # sends the notifications of a session
         self._ends = self._has_read_all = False
         self._changed = asyncio.Event()
         self._settled = asyncio.Event()
 
     async def serve(self, streams: StandardStreams, user: Any = None, scopes: frozenset[str] = frozenset()) -> None:
-        """Serve a client until it closes its end, or `end` is called, and then until what it sent is done.
-
-        The client sends on behalf of the user, as Starlette's `request.user`; None for nobody in particular.
-        """
+        """Serve a client until it closes its end, or `end` is called, and then until what it sent is done."""
         self._loop = asyncio.get_running_loop()
         writer = LineWriter(streams.output, self._look)
         self._peer = Peer(writer, user, principal_of(user), scopes, {})
@@ -105,7 +97,6 @@ class StdioServer:
         self._look()
 
     def _look(self) -> None:
-        """Look whether more is to be read, or all is done."""
         if self._peer.writer.is_broken and not self._ends:
             self.end()
         self._changed.set()
@@ -121,7 +112,6 @@ class StdioServer:
             self.end()
 
     async def _take_all(self, reader: LineReader) -> bool:
-        """Handle the next lines; return False when no more are to be read."""
         lines = await reader.read()  # nothing is held of the ones before
         self._has_read_all = not lines
         for line in lines:
@@ -190,11 +180,8 @@ class StdioServer:
     async def _take_message(
         self, line: bytes, write: Callable[[bytes], object], *, is_part: bool = False
     ) -> "asyncio.Task[Any] | None":
-        """Handle one message.
-
-        `write` writes an error if it can't be served, and the response of a part of a batch. Return what serves it;
-        None if that is done.
-        """
+        """Handle one message; return what serves it. `write` takes an error, and the response of a part of a batch."""
+        request_id: str | int | None = None
         try:
             envelope = read_envelope(line, self._peer.headers, "", self._limits.json_depth, self._limits.values)
             envelope.has_headers = False
@@ -206,17 +193,13 @@ class StdioServer:
             if envelope.id in self._open:
                 # The client would take an error with that id for the response to the other one.
                 raise InvalidRequest("The id is that of a request that is still being served")
-        except RequestError as error:
-            note_refusal(self._refusals, None, error)
-            write(self._form.error(error.request_id, error).body)
-            return None
-        try:
+            request_id = envelope.id
             if is_part and envelope.method == "initialize":
                 raise InvalidRequest("initialize can't be part of a batch")
             dialect = self._dialects.choose(envelope)
         except RequestError as error:
             note_refusal(self._refusals, None, error)
-            write(self._form.error(envelope.id, error).body)
+            write(self._form.error(error.request_id if request_id is None else request_id, error).body)
             return None
         request: StdioRequest
         if isinstance(dialect, HandshakeDialect):
@@ -224,19 +207,15 @@ class StdioServer:
             request = OpenRequest(self._peer, envelope, form, line, self._changed.set)
         else:
             request = StdioRequest(self._peer, envelope, dialect)
-        self._begin(request, len(line))
+        if len(line) > UNCOUNTED:
+            request.portion = self._portion(len(line))
+        self._open[request.id] = request
+        if self._ends:
+            request.leave()
         serving = self._keep(self._serve(request, write if is_part else None))
         if envelope.method in _SETTING:
             await asyncio.wait([serving])
         return serving
-
-    def _begin(self, request: StdioRequest, size: int) -> None:
-        """Note that a request of so many bytes is being served."""
-        if size > UNCOUNTED:
-            request.portion = self._portion(size)
-        self._open[request.id] = request
-        if self._ends:
-            request.leave()
 
     async def _heed(self, envelope: Envelope) -> None:
         """Do what a notification asks for. One that means nothing here is ignored."""
@@ -282,7 +261,6 @@ class StdioServer:
     # Requests
 
     async def _serve(self, request: StdioRequest, write: Callable[[bytes], object] | None) -> None:
-        """Serve a request, and write its response."""
         begin_request()
         body = await self._answer(request)
         if not body or request.is_cancelled:
@@ -293,7 +271,6 @@ class StdioServer:
             await self._peer.writer.write(request, body)
 
     async def _answer(self, request: StdioRequest) -> bytes:
-        """Return the response to a request; empty for none."""
         if request.is_cancelled:
             self._open.pop(request.id, None)
             return b""
@@ -317,7 +294,6 @@ class StdioServer:
                 del self._open[request.id]
 
     async def _call(self, call: Call, request: OpenRequest) -> bytes:
-        """Serve a request of the handshake era; see `LiveCalls.serve`."""
         peer, form = self._peer, request.form
         if call.method in OPEN_METHODS:
             outcome = await self._calls.serve(call, request)

@@ -8,46 +8,31 @@ from typing import Any
 from ..concurrency.places import Portion
 from ..concurrency.running import runs_here
 from ..live.session_states import DEFAULT_LEVEL
+from ..protocol import messages
 from ..protocol.callers import Principal, Sender
 from ..protocol.dialect import Dialect
 from ..protocol.envelope import Envelope
 from ..protocol.handshake import HandshakeDialect
-from ..protocol.messages import (
-    NOTHING,
-    TURN,
-    Call,
-    ComeBack,
-    LogLevel,
-    LogMessage,
-    Note,
-    Piece,
-    Progress,
-    Question,
-    Subscription,
-)
+from ..protocol.messages import NOTHING, Call, Note, Subscription
 from ..protocol.sessions import NO_SESSION, Session
 from .requests import OpenCallNotes, is_wanted
 from .standard_streams import LineWriter
 
-KEEP_ALIVE = 15.0
-"""How often progress is sent while a call waits for a person, in seconds."""
+KEEP_ALIVE = 15.0  # between notes of progress while a call waits for a person, in seconds
 
 
 @dataclass(slots=True)
 class Peer:
-    """The client at the other end, for as long as the process lives."""
-
     writer: LineWriter
     user: Any  # on whose behalf it sends; None for nobody in particular
     principal: Principal | None
     scopes: frozenset[str]
     headers: Mapping[bytes, bytes]  # what it would send over HTTP: the id of its session, once it has begun one
     session: Session = NO_SESSION
-    level: LogLevel = DEFAULT_LEVEL  # of the least severe log messages that the session wants
+    level: messages.LogLevel = DEFAULT_LEVEL  # of the least severe log messages that the session wants
 
     @property
     def sender(self) -> Sender:
-        """Who sends its requests."""
         return Sender(self.principal, self.user, self.scopes)
 
     def begin(self, form: HandshakeDialect, headers: Mapping[bytes, bytes]) -> None:
@@ -57,35 +42,25 @@ class Peer:
 
 
 class StdioRequest:
-    """A request that is being served; see `Outlet` for what its handler does with it."""
-
-    is_cancelled = False
-    """Whether its client has cancelled it, so that nothing more is sent for it."""
-    gone = False
-    """Whether the client sends nothing more, so that no question can be answered."""
-    is_waiting = False
-    """Whether nothing of it runs: it waits for a person, or listens."""
-    changes: Subscription | None = None
-    """What it listens to."""
-    task: "asyncio.Task[Any] | None" = None
-    """What serves it, once that has begun."""
+    is_cancelled = False  # whether its client has cancelled it, so that nothing more is sent for it
+    gone = False  # whether the client sends nothing more, so that no question can be answered
+    is_waiting = False  # whether nothing of it runs: it waits for a person, or listens
+    changes: Subscription | None = None  # what it listens to
+    task: "asyncio.Task[Any] | None" = None  # what serves it, once that has begun
     call: Call | None = None
-    portion: Portion | None = None
-    """What counts the bytes of the message; None where it is small."""
+    portion: Portion | None = None  # what counts the bytes of the message; None where it is small
 
     def __init__(self, peer: Peer, envelope: Envelope, dialect: Dialect) -> None:
         self.peer = peer
-        self._envelope: Envelope | None = envelope
-        """The message, until the call in it is opened."""
+        self._envelope: Envelope | None = envelope  # the message, until the call in it is opened
         self.id: str | int = envelope.id if envelope.id is not None else ""
+        # Whether it is a request indeed: a dialect may have responses that are handled as one.
         self.is_answered = bool(envelope.method)
-        """Whether it is a request indeed: a dialect may have responses that are handled as one."""
         self.dialect = dialect
         self.loop = asyncio.get_running_loop()
         self._is_over = False
 
     def open(self) -> Call:
-        """Return the call in the message. Raises `RequestError`."""
         envelope, self._envelope = self._envelope, None
         assert envelope is not None  # noqa: S101  it is opened once
         call = self._load(envelope)
@@ -96,46 +71,41 @@ class StdioRequest:
         return self.dialect.load_call(envelope, self.peer.sender)
 
     def send(self, note: Note) -> Awaitable[None]:
-        """Send a note; see `Outlet`."""
         data = self.dialect.note(note)
         if not data:
             return NOTHING
-        if isinstance(note, Piece):
+        if isinstance(note, messages.Piece):
             return NOTHING if self._is_over else self.peer.writer.write(self, data)
         if not runs_here(self.loop):  # a plain `def` in its thread
             self.loop.call_soon_threadsafe(self._send, note, data)
             return NOTHING
         self._send(note, data)
-        return TURN
+        return messages.TURN
 
     def _send(self, note: Note, data: bytes) -> None:
         if self._is_over:
             return
-        if isinstance(note, Progress):
+        if isinstance(note, messages.Progress):
             self.peer.writer.add_progress(self, data)
         else:
             self.peer.writer.add_message(self, data)
 
     def cancel(self) -> None:
-        """Send nothing more for it."""
         self.is_cancelled = True
         self.end()
         self.peer.writer.forget(self)
 
     def listen(self, changes: Subscription) -> None:
-        """Note what it listens to, until either side ends that."""
         self.changes, self.is_waiting = changes, True
         if self.gone:
             changes.close()
 
     def leave(self) -> None:
-        """Note that the client sends nothing more."""
         self.gone = True
         if self.changes is not None:
             self.changes.close()
 
     def end(self) -> None:
-        """Send no more notes, and hold no more of the message."""
         self._is_over = True
         self._envelope = None
         if self.portion is not None:
@@ -143,15 +113,10 @@ class StdioRequest:
 
 
 class OpenRequest(OpenCallNotes, StdioRequest):
-    """A request of the handshake era, whose client answers questions meanwhile; see `Channel`.
-
-    It is read again from its line for a later round. `on_wait` is called when the call begins or ends to wait for a
-    person.
-    """
+    """A request of the handshake era, whose client answers questions meanwhile; see `Channel`."""
 
     can_stream = True
     can_move = False
-    _then: Callable[[], object] | None = None
     _ticking: asyncio.TimerHandle | None = None
 
     def __init__(
@@ -161,7 +126,7 @@ class OpenRequest(OpenCallNotes, StdioRequest):
         self.form = dialect
         self.session = peer.session
         self._body = line
-        self._on_wait = on_wait
+        self._on_wait = on_wait  # called when the call begins or ends to wait for a person
 
     def _load(self, envelope: Envelope) -> Call:
         return self.form.load_call_of(envelope, self.peer.sender, self.session)
@@ -170,9 +135,9 @@ class OpenRequest(OpenCallNotes, StdioRequest):
 
     def send(self, note: Note) -> Awaitable[None]:
         """Send a note, unless it is no news, or a message that the session does not want; see `Outlet`."""
-        if isinstance(note, ComeBack):
+        if isinstance(note, messages.ComeBack):
             return NOTHING  # nobody comes back to standard output
-        is_sent = is_wanted(note, self.peer.level) if isinstance(note, LogMessage) else self.take_news(note)
+        is_sent = is_wanted(note, self.peer.level) if isinstance(note, messages.LogMessage) else self.take_news(note)
         return super().send(note) if is_sent else NOTHING
 
     # Questions
@@ -183,26 +148,17 @@ class OpenRequest(OpenCallNotes, StdioRequest):
     def prime(self, id: str, retry: int | None = None) -> None:
         """Do nothing, likewise."""
 
-    def on_gone(self, then: Callable[[], object] | None) -> None:
-        """Set what is called when the client sends nothing more."""
-        self._then = then
-        if self.gone and then is not None:
-            then()
-
     def leave(self) -> None:
-        """Note that the client sends nothing more."""
         super().leave()
         if self._then is not None:
             self._then()
 
-    def ask(self, id: str, question: Question, event: str) -> None:
-        """Send a question; see `Channel`."""
+    def ask(self, id: str, question: messages.Question, event: str) -> None:
         data = self.dump_question(id, question)
         if not self._is_over:
             self.peer.writer.add(self, data)
 
     def withdraw(self, id: str, reason: str, task: str = "") -> None:
-        """Notify the client that a question counts no more; see `Channel`."""
         if not self.gone:  # for itself, and not for this request, for which nothing is sent once it is cancelled
             self.peer.writer.add(id, self.form.dump_withdrawal(id, reason, task))
 
@@ -211,7 +167,6 @@ class OpenRequest(OpenCallNotes, StdioRequest):
         return NOTHING
 
     def waits(self, waiting: bool) -> None:
-        """Note whether the call waits for a person, so that there is progress to be shown."""
         self.is_waiting = waiting
         if self._ticking is not None:
             self._ticking.cancel()

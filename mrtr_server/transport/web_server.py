@@ -1,11 +1,9 @@
 """What the web server does for us beyond ASGI, if it is a uvicorn that we know; and SIGTERM, which comes to us first.
 
 A request is known by the `receive` or `send` that it gave the application. Where middleware has put another one in its
-place, there is no shortcut: it wants to see the messages.
-
-A web server tells its application of the end after the last connection has closed, which is too late to hand calls
-over. So the application goes before the web server's own signal handler: it drains first, and passes the signal on a
-moment later.
+place, there is no shortcut: it wants to see the messages. A web server tells its application of the end after the last
+connection has closed, which is too late to hand calls over. So the application drains before the web server's own
+signal handler, and passes the signal on a moment later.
 """
 
 import asyncio
@@ -28,7 +26,6 @@ Handler = Callable[[int, FrameType | None], Any]
 
 @lru_cache(maxsize=16)
 def find_shortcuts(request: Any) -> Shortcuts | None:
-    """Return the shortcuts of requests of a class; None if it is none of a uvicorn that we know."""
     if "RequestResponseCycle" not in [each.__name__ for each in request.__mro__]:
         return None
     try:
@@ -39,12 +36,9 @@ def find_shortcuts(request: Any) -> Shortcuts | None:
 
 
 def drain_on_sigterm(admission: Admission, lame_duck: float) -> None:
-    """Begin to drain on SIGTERM, and call the handler that is installed now only after that.
+    """Drain on SIGTERM, and call the handler that is installed now `lame_duck` seconds later, or at a second signal.
 
-    Nothing happens if there is no handler, as without a web server, and outside of the main thread.
-
-    The admission is held weakly. The handler is called `lame_duck` seconds after the signal; a second signal calls it
-    at once.
+    The admission is held weakly. Nothing happens if there is no handler, and outside of the main thread.
     """
     if threading.current_thread() is not threading.main_thread():
         return
@@ -59,7 +53,6 @@ def drain_on_sigterm(admission: Admission, lame_duck: float) -> None:
 
 
 def forget_sigterm(admission: Admission) -> None:
-    """Detach an admission from SIGTERM: its server has ended."""
     current = signal.getsignal(signal.SIGTERM)
     if not isinstance(current, _Chain) or threading.current_thread() is not threading.main_thread():
         return
@@ -73,8 +66,6 @@ def _is_dispatched_by_the_loop(handler: Handler) -> bool:
 
 
 class _Chain:
-    """A signal handler that goes before another one."""
-
     def __init__(self, following: Handler) -> None:
         self.following = following
         self._draining: WeakKeyDictionary[Admission, float] = WeakKeyDictionary()
@@ -89,7 +80,6 @@ class _Chain:
         self._loop = loop
 
     def discard(self, admission: Admission) -> bool:
-        """Forget an admission; return whether none is left."""
         self._draining.pop(admission, None)
         return not self._draining
 

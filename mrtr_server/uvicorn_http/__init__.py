@@ -1,7 +1,4 @@
-"""uvicorn's own HTTP protocol, with bounds on requests, and with less work for each. Nothing else knows its insides.
-
-`Shortcuts` are what the endpoint has of that: they take or return at once what ASGI has messages for.
-"""
+"""uvicorn's HTTP protocol, with bounds on requests, and with less work for each. Nothing else knows its insides."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -10,12 +7,10 @@ Listed = Sequence[tuple[bytes, bytes]]
 
 
 class Shortcuts(NamedTuple):
-    """The shortcuts of one kind of request."""
+    """What the endpoint has of one kind of request: it takes or returns at once what ASGI has messages for."""
 
+    # Returns the body as `receive` would, if all of it has come; None where it has to be received.
     take_body: Callable[[Any], bytes | None]
-    """The body if all of it has come, as `receive` would return it; None where it has to be received."""
+    # Writes a status, a `content-type` and a body or none, and further headers; False where they have to be sent.
     respond_whole: Callable[[Any, int, bytes, bytes, Sequence[tuple[bytes, bytes]]], bool]
-    """Write a response at once: its status, its `content-type` if it has a body, its body, and the headers that it has
-    beyond those of each; return False where it has to be sent."""
-    write_part: Callable[..., bool]
-    """Write a part of a stream at once; return False likewise."""
+    write_part: Callable[..., bool]  # with the headers as they are written, if it begins; return False likewise

@@ -9,15 +9,13 @@ import os
 import socket
 from typing import Any
 
-FIRST_REQUEST_SECONDS = 0.5
-"""How long a connection may take to send its first request, in seconds, before uvicorn closes it."""
+FIRST_REQUEST_SECONDS = 0.5  # for a connection to send its first request, before uvicorn closes it
 
 
 async def close_listeners(server: Any) -> None:
-    """Close the listening sockets of this process, and serve the connections that waited in them.
+    """Close the sockets of a uvicorn that we know, and serve the connections that waited in them.
 
-    Nothing happens if the server is not a uvicorn that we know. What is left is the moment between the last connection
-    that is accepted and the next system call, which closes the socket.
+    What is left is the moment between the last accepted connection and the system call that closes the socket.
     """
     servers = getattr(server, "servers", None)
     known = (getattr(server, "server_state", None), getattr(server, "lifespan", None), getattr(server, "config", None))
@@ -36,7 +34,6 @@ async def close_listeners(server: Any) -> None:
 
 
 def _take(listening: socket.socket) -> list[socket.socket]:
-    """Accept all that waits in a socket, and close it at once."""
     waiting: list[socket.socket] = []
     with listening:
         while True:
@@ -60,7 +57,6 @@ async def _serve(server: Any, connection: socket.socket) -> None:
 
 
 async def _first_requests(server: Any) -> None:
-    """Wait for the first requests of connections that have sent none."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + FIRST_REQUEST_SECONDS
     while loop.time() < deadline and any(each.cycle is None for each in _connections(server)):  # noqa: ASYNC110  uvicorn has no event

@@ -1,7 +1,6 @@
 """uvicorn's HTTP protocol, with bounds on a request: how large its head is, and how long its head and body take.
 
-uvicorn with httptools has none, so a client could fill the memory, or hold connections, without ever making a
-request. `mrtr-server run` serves with this. It costs a few comparisons for each packet.
+uvicorn with httptools has none, so a client could fill the memory, or hold connections, without ever making a request.
 """
 
 import asyncio
@@ -13,14 +12,11 @@ LARGEST_HEAD = 32 * 1024
 """Bytes of a head that comes in several packets; likewise of what follows a body in chunks. One that comes at once has
 at most as much as the event loop reads at once, a quarter of a MiB."""
 
-HEAD_SECONDS = 10.0
-"""How long a head may take, from the connection or from its first byte, in seconds."""
+HEAD_SECONDS = 10.0  # from the connection or from its first byte
 
-BODY_SECONDS = 30.0
-"""How long an incomplete body may send nothing, in seconds; and how long all of a small one may take."""
+BODY_SECONDS = 30.0  # without a byte of an incomplete body; and for all of a small one
 
-BODY_RATE = 1024
-"""Bytes of a body that give it one more second."""
+BODY_RATE = 1024  # bytes of a body that give it one more second
 
 _TOO_LARGE = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-type: text/plain\r\n"
@@ -33,8 +29,6 @@ _AnyProtocol: Any = object
 
 
 class RequestBounds(_AnyProtocol):  # type: ignore[misc]
-    """The bounds of an HTTP protocol of uvicorn, which then waits for no request forever."""
-
     loop: Any
     cycle: Any
     scope: Any
@@ -44,19 +38,15 @@ class RequestBounds(_AnyProtocol):  # type: ignore[misc]
     _head_bytes = 0
     _head_timer: asyncio.TimerHandle | None = None
     _body_timer: asyncio.TimerHandle | None = None
-    _body_of: Any = None
-    """The request whose body is waited for."""
-    _body_ends = _part_ends = 0.0
-    """When all of the body has to be here, and when the next part of it has."""
+    _body_of: Any = None  # the request whose body is waited for
+    _body_ends = _part_ends = 0.0  # when all of the body has to be here, and when the next part of it has
     _is_after_chunk = _is_handed_over = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:
-        """Begin to serve a connection, and to wait for its first head."""
         super().connection_made(transport)
         self._head_timer = self.loop.call_later(HEAD_SECONDS, self._give_up)
 
     def data_received(self, data: bytes) -> None:
-        """Read what has come."""
         before = self.cycle
         super().data_received(data)
         cycle = self.cycle
@@ -76,7 +66,6 @@ class RequestBounds(_AnyProtocol):  # type: ignore[misc]
             self._end_body()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End with the connection."""
         self._end_timers()
         super().connection_lost(exc)
 
@@ -92,12 +81,10 @@ class RequestBounds(_AnyProtocol):  # type: ignore[misc]
         super().on_chunk_header()
 
     def on_body(self, body: bytes) -> None:
-        """Take a part of a body."""
         self._is_after_chunk = False
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """Wait no more for a body, which is complete."""
         if self._body_of is not None or self._is_after_chunk:
             self._end_body()
             self._is_after_chunk, self._head_bytes = False, 0
@@ -168,5 +155,4 @@ def bounded(base: Any) -> Any:
     return type(base.__name__, (RequestBounds, base), {})
 
 
-BoundedProtocol = bounded(OneWriteProtocol)
-"""The class to give to uvicorn as `http`."""
+BoundedProtocol = bounded(OneWriteProtocol)  # the class to give to uvicorn as `http`

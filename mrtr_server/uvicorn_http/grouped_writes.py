@@ -1,9 +1,8 @@
 """Responses that are ready shortly after one another go out together.
 
-A write to a client that waits wakes its process, or the proxy before it. In a virtual machine that costs the server as
-much as the rest of the response. One that is woken for a few responses costs it once. So a response that is ready
-within a moment of the one before waits for the next ones: until there are four, or until the event loop has run what
-was ready. A server with little to do writes each response at once, and so does one whose handlers compute for long.
+A write to a client that waits wakes its process, which in a virtual machine costs the server as much as the rest of the
+response. So a response that is ready within a moment of the one before waits until there are four, or until the event
+loop has run what was ready. A server with little to do, or with slow handlers, writes each at once.
 """
 
 import asyncio
@@ -13,16 +12,12 @@ from typing import Any
 
 from ..concurrency.running import PerLoop, running_loop
 
-LARGEST_GROUP = 4
-"""How many responses go out together at most."""
+LARGEST_GROUP = 4  # responses
 
-SHORTLY = 0.001
-"""How soon after the one before a response has to be ready to wait for others, in seconds."""
+SHORTLY = 0.001  # seconds after the response before
 
 
 class Group:
-    """The responses of an event loop that wait to go out."""
-
     __slots__ = ("_last", "_waiting")
 
     def __init__(self) -> None:
@@ -30,11 +25,7 @@ class Group:
         self._waiting: list[GroupedTransport] = []
 
     def holds(self, transport: "GroupedTransport") -> bool:
-        """Note that a response is ready; return whether it waits until the transport's `flush`.
-
-        Args:
-            transport: what would write it.
-        """
+        """Note that a response is ready; return whether it waits until the transport's `flush`."""
         now = monotonic()
         last, self._last = self._last, now
         waiting = self._waiting
@@ -57,24 +48,16 @@ _groups = PerLoop[Group]()
 
 
 def group_here() -> Group:
-    """Return the group of the running event loop."""
     return _groups.here(Group)
 
 
 class GroupedTransport:
-    """A transport that may hold back a response until others can go out with it. Later writes go behind it.
-
-    Args:
-        transport: the real one.
-        group: of the event loop that it belongs to.
-    """
+    """A transport that may hold back a response until others can go out with it. Later writes go behind it."""
 
     __slots__ = ("_group", "held", "is_closing", "transport", "write_now")
 
     held: bytes
-    """What is held back."""
-    write_now: Callable[[bytes], None]
-    """Writes past what is held back, of which there must be nothing."""
+    write_now: Callable[[bytes], None]  # past what is held back, of which there must be nothing
 
     def __init__(self, transport: asyncio.Transport, group: Group) -> None:
         self.transport = transport
@@ -84,13 +67,11 @@ class GroupedTransport:
         self._group = group
 
     def write(self, data: bytes) -> None:
-        """Write bytes, behind what was held back."""
         if self.held:
             data, self.held = self.held + data, b""
         self.write_now(data)
 
     def write_response(self, data: bytes) -> None:
-        """Write a whole response, now or with others."""
         if self.held:
             self.write(data)
         elif self._group.holds(self):
@@ -99,14 +80,12 @@ class GroupedTransport:
             self.write_now(data)
 
     def flush(self) -> None:
-        """Write what is held back."""
         if self.held:
             held, self.held = self.held, b""
             if not self.is_closing():
                 self.write_now(held)
 
     def close(self) -> None:
-        """Write what is held back, and close."""
         self.flush()
         self.transport.close()
 

@@ -28,17 +28,13 @@ _ASKING = frozenset({b"upgrade", b"http2-settings"})
 
 _CONNECT = b"CONNECT"
 
-MOST_HEADS = 4
-"""Heads that are kept for a connection."""
+MOST_HEADS = 4  # that are kept for a connection
 
-LONGEST_HEAD = 4096
-"""Bytes of a head that is kept."""
+LONGEST_HEAD = 4096  # bytes of a head that is kept
 
-MOST_DIGITS = 5
-"""Digits of the length of a body that is taken at once, about as much as uvicorn keeps for an application to take."""
+MOST_DIGITS = 5  # of the length of a body that is taken at once, about as much as uvicorn keeps for an application
 
-LESSONS = 8
-"""Heads that are kept without one of them coming again, until no more are."""
+LESSONS = 8  # heads that are kept without one of them coming again, until no more are
 
 _END = b"\r\n\r\n"
 
@@ -46,13 +42,11 @@ _LENGTH = re.compile(rb"\r\ncontent-length: ([1-9][0-9]*)\r", re.IGNORECASE)
 
 _LENGTH_NAME = b"content-length"
 
-_CHANGING = frozenset({b"expect", b"transfer-encoding", b"upgrade"})
-"""Headers by which a request is not plain."""
+_CHANGING = frozenset({b"expect", b"transfer-encoding", b"upgrade"})  # by which a request is not plain
 
 _FORWARDED = frozenset({b"x-forwarded-for", b"x-forwarded-proto"})
 
-_NESTED = {"asgi", "headers", "state"}
-"""What is in a scope that an application could change."""
+_NESTED = {"asgi", "headers", "state"}  # what is in a scope that an application could change
 
 _PLAIN = (str, bytes, tuple, type(None))
 
@@ -83,8 +77,6 @@ class Parser(HttpRequestParser):
 
 
 class IgnoredUpgrades(HttpToolsProtocol):
-    """uvicorn's HTTP protocol, with such a parser."""
-
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self.parser = Parser(self)
@@ -108,7 +100,6 @@ class IgnoredUpgrades(HttpToolsProtocol):
 
 
 def ignoring_upgrades(base: Any) -> Any:
-    """Return a protocol of uvicorn that ignores upgrades; `base` itself where it is not one that we know."""
     if not issubclass(base, HttpToolsProtocol) or not hasattr(base, "_should_upgrade"):
         return base
     return type(base.__name__, (IgnoredUpgrades, base), {})
@@ -125,8 +116,6 @@ Serve = Callable[["KnownRequest"], Awaitable[Any]]
 
 
 class Head(NamedTuple):
-    """A head, and what it means."""
-
     before: bytes  # its bytes before the digits of its length
     after: bytes  # and behind them
     scope: dict[str, Any]  # as uvicorn made it, before an application saw it
@@ -139,7 +128,6 @@ class KnownRequest(Cycle):
     """A request whose head has come before. Its scope is the one of the head, which nobody may change."""
 
     task: "asyncio.Task[None]"
-    """What serves it."""
     _own: dict[str, Any] | None = None
 
     def __init__(self, protocol: WholeResponses, head: Head, length: bytes, body: bytes) -> None:
@@ -148,11 +136,9 @@ class KnownRequest(Cycle):
         self._length = length
 
     def headers(self) -> dict[bytes, bytes]:
-        """Return the headers by their names."""
         return {**self._head.names, _LENGTH_NAME: self._length}
 
     def own_scope(self) -> dict[str, Any]:
-        """Return its own scope, which an application may change."""
         if self._own is None:
             head, shared = self._head, self._head.scope
             headers = shared["headers"].copy()
@@ -162,10 +148,7 @@ class KnownRequest(Cycle):
         return self._own
 
     async def serve(self, tasks: "set[asyncio.Task[None]]") -> None:
-        """Serve it; what the application does wrong is dealt with as uvicorn does.
-
-        It is one of the server's tasks until it ends.
-        """
+        """Serve it, as one of the server's tasks; what the application does wrong is dealt with as uvicorn does."""
         failure: BaseException | None = None
         result = None
         try:
@@ -181,22 +164,18 @@ class KnownRequest(Cycle):
 
 
 async def _end_as(failure: BaseException | None, result: Any, *_: Any) -> Any:
-    """End as an application did."""
     if failure is not None:
         raise failure
     return result
 
 
 class RepeatedHeads(WholeResponses):
-    """uvicorn's HTTP protocol, which reads a head once."""
-
+    # The scope of the request that has begun in this data, before an application saw it.
     _begun: dict[str, Any] | None = None
-    """The scope of the request that has begun while this data was read, as it was before an application saw it."""
     _heads: tuple[Head, ...] = ()
     _lessons = LESSONS
 
     def data_received(self, data: bytes) -> None:
-        """Read what has come."""
         if not self._between:
             super().data_received(data)
             return
@@ -215,7 +194,6 @@ class RepeatedHeads(WholeResponses):
         super()._start_asgi_task(cycle, app)
 
     def _repeat(self, head: Head, data: bytes) -> bool:
-        """Serve a request if all of it has come, with a head that is known; return whether it was."""
         start, after = len(head.before), head.after
         end = data.find(b"\r", start, start + MOST_DIGITS + 1)
         if end <= start or not data.startswith(after, end):
@@ -273,15 +251,11 @@ class RepeatedHeads(WholeResponses):
 
 
 def _serve_with(app: Any, request: KnownRequest) -> Awaitable[Any]:
-    """Serve a request with any application."""
     return app(request.own_scope(), request.receive, request.send)  # type: ignore[no-any-return]
 
 
 def repeated_heads(base: Any) -> Any:
-    """Return a protocol that reads a head once; `base` itself where this uvicorn is not one that we know.
-
-    Its transport must have `flush`; see `one_write`.
-    """
+    """Return a protocol that reads a head once, if we know `base`, whose transport must have `flush`; else `base`."""
     if not issubclass(base, HttpToolsProtocol) or not is_known(HttpToolsProtocol, RequestResponseCycle):
         return base
     return type(base.__name__, (RepeatedHeads, base), {})

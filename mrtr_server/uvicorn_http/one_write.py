@@ -35,15 +35,11 @@ _LENGTH = b"\r\ncontent-length: "
 
 
 class JoiningTransport(GroupedTransport):
-    """A transport that holds back the head of a response, until what comes next can go with it.
-
-    Heads of responses without a `content-length` are not held: those are streams.
-    """
+    """Holds back the head of a response, until what comes next can go with it; one without a length is a stream's."""
 
     __slots__ = ()
 
     def write(self, data: bytes) -> None:
-        """Write bytes, behind what was held back."""
         if not self.held and data.startswith(_STATUS_LINE) and data.endswith(_BLANK_LINE) and _LENGTH in data:
             self.held = data
             return
@@ -51,21 +47,17 @@ class JoiningTransport(GroupedTransport):
 
 
 def one_write(base: Any) -> Any:
-    """Return an HTTP protocol of uvicorn with joined writes; `base` itself where it lacks what this needs."""
     if not all(hasattr(base, name) for name in ("connection_made", "on_response_complete", "handle_websocket_upgrade")):
         return base
     if ignoring_upgrades is not None:
         base = ignoring_upgrades(base)
 
     class OneWriteProtocol(base):  # type: ignore[misc]
-        """uvicorn's own HTTP protocol, on a transport that joins head and body."""
-
         loop: asyncio.AbstractEventLoop
         transport: Any
         headers: Any
 
         def connection_made(self, transport: asyncio.Transport) -> None:
-            """Begin to serve a connection."""
             super().connection_made(JoiningTransport(transport, group_here()))
 
         def on_response_complete(self) -> None:
@@ -78,7 +70,6 @@ def one_write(base: Any) -> Any:
             self.headers = self.headers.copy()
 
         def handle_websocket_upgrade(self, *event: Any) -> None:
-            """Hand the connection over to the protocol of WebSockets, as it was."""
             self.transport.flush()
             self.transport = self.transport.transport
             super().handle_websocket_upgrade(*event)
@@ -95,5 +86,4 @@ def why_slower(protocol: Any) -> str:
     return f"this release does not know uvicorn {uvicorn.__version__}: pip install -U uvicorn mrtr_server"
 
 
-OneWriteProtocol = one_write(AutoHTTPProtocol)
-"""The class to give to uvicorn as `http`."""
+OneWriteProtocol = one_write(AutoHTTPProtocol)  # the class to give to uvicorn as `http`

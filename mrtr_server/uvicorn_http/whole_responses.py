@@ -1,10 +1,8 @@
 """Responses that uvicorn's httptools protocol takes as a whole, in place of messages that it takes apart.
 
-The endpoint has a short response complete, its headers known. By `respond_whole` it goes out as it is, in one write,
-without two messages, and two regular expressions for each header. By `write_part` a part of a stream does, the first
-one with the head. `WholeResponses` also makes requests with less, and has one timer for all the times that a connection
-is idle. Whatever is not ordinary is left to uvicorn: pipelined requests, upgrades, HTTP 1.0, limits of connections, the
-access log. So is everything where this uvicorn is not one that we know.
+They go out in one write, without two messages, and two regular expressions for each header. `WholeResponses` also makes
+requests with less. Whatever is not ordinary is left to uvicorn: pipelined requests, upgrades, HTTP 1.0, limits of
+connections, the access log. So is everything where this uvicorn is not one that we know.
 """
 
 import asyncio
@@ -59,7 +57,6 @@ class Cycle(RequestResponseCycle):
         self.more_body = more_body
 
     def on_response(self) -> None:
-        """End the response, which is complete."""
         self.protocol.on_response_complete()
 
     @property
@@ -72,7 +69,6 @@ class Cycle(RequestResponseCycle):
         return self._event
 
     def take_body(self) -> bytes | None:
-        """Return the body if all of it has come, as `receive` would; None where it has to be received."""
         body = self.body
         if self.more_body or not body or self.waiting_for_100_continue or self.disconnected or self.response_complete:
             return None
@@ -84,14 +80,12 @@ class Cycle(RequestResponseCycle):
         return body if type(body) is bytes else bytes(body)
 
     async def receive(self) -> ASGIReceiveEvent:
-        """Return what has come of the body, or wait for it."""
         body = self.take_body()
         if body is None:
             return await super().receive()
         return {"type": "http.request", "body": body, "more_body": False}
 
     def respond_whole(self, status: int, kind: bytes, body: bytes, headers: Listed = ()) -> bool:
-        """Write a response at once; return False if it has to go by `send`. See the function."""
         connection = self.protocol
         if self.response_started or self.disconnected or connection.flow.write_paused or connection.access_log:
             return False
@@ -112,38 +106,8 @@ class Cycle(RequestResponseCycle):
         connection.on_response_complete()
         return True
 
-    def write_part(self, headers: bytes, data: bytes, *, begins: bool, ends: bool) -> bool:
-        """Write a part of a stream at once; return False if it has to go by `send`. See the function."""
-        connection = self.protocol
-        if self.disconnected or connection.flow.write_paused:
-            return False
-        head = b""
-        if begins:
-            defaults = _defaults(connection.server_state.default_headers)
-            if self.response_started or connection.access_log or defaults is None or self.scope["method"] == "HEAD":
-                return False
-            self.response_started = self.chunked_encoding = True
-            self.waiting_for_100_continue = False
-            head = _stream_head(defaults, headers, self.keep_alive)
-        elif self.response_complete or not self.chunked_encoding:
-            return False
-        connection.transport.flush()
-        connection.transport.write_now(_chunk(head, data, ends))
-        if ends:
-            self.response_complete = True
-            if self._event is not None:
-                self._event.set()
-            if not self.keep_alive:
-                connection.transport.close()
-            connection.on_response_complete()
-        return True
-
 
 def respond_whole(cycle: RequestResponseCycle, status: int, kind: bytes, body: bytes, headers: Listed = ()) -> bool:
-    """Write a response at once; return False if it has to go by `send`.
-
-    `kind` is its `content-type`, if it has a body. The headers are those that it has beyond the ones that each has.
-    """
     if cycle.flow.write_paused or cycle.disconnected or cycle.response_started or cycle.access_log:
         return False
     head = _head(cycle.default_headers, status, kind if body else b"", headers)
@@ -162,7 +126,7 @@ def respond_whole(cycle: RequestResponseCycle, status: int, kind: bytes, body: b
 
 
 def _grouped(cycle: Any) -> GroupedTransport | None:
-    """Put a transport that may hold responses back in place of the one of a connection; return None if it can't be."""
+    """Put a transport that may hold responses back in place of a connection's own; return None if it can't be."""
     connection = getattr(cycle.on_response, "__self__", None)
     if not isinstance(connection, HttpToolsProtocol) or connection.transport is not cycle.transport:
         return None
@@ -172,10 +136,7 @@ def _grouped(cycle: Any) -> GroupedTransport | None:
 
 
 def write_part(cycle: RequestResponseCycle, headers: bytes, data: bytes, *, begins: bool, ends: bool) -> bool:
-    """Write a part of a stream at once; return False if it has to go by `send`.
-
-    The headers are those of the response as they are written, for a part that begins it. There may be no data.
-    """
+    """Write a part of a stream at once; return False if it has to go by `send`. There may be no data."""
     if cycle.flow.write_paused or cycle.disconnected:
         return False
     head = b""
@@ -206,14 +167,15 @@ def _chunk(head: bytes, data: bytes, ends: bool) -> bytes:
 
 def _complete(cycle: RequestResponseCycle) -> None:
     cycle.response_complete = True
-    cycle.message_event.set()
+    event = cycle._event if isinstance(cycle, Cycle) else cycle.message_event  # noqa: SLF001  few of ours have one
+    if event is not None:
+        event.set()
     if not cycle.keep_alive:
         cycle.transport.close()
     cycle.on_response()
 
 
 def take_body(cycle: RequestResponseCycle) -> bytes | None:
-    """Return the body of a request if all of it has come, as `receive` would; None where it has to be received."""
     body = cycle.body
     if not body or cycle.more_body or cycle.disconnected or cycle.response_complete or cycle.waiting_for_100_continue:
         return None
@@ -224,46 +186,36 @@ def take_body(cycle: RequestResponseCycle) -> bytes | None:
 
 
 def shortcuts_of(cycle: type) -> Shortcuts | None:
-    """Return the shortcuts of a class of requests: uvicorn's, or ours."""
     if issubclass(cycle, Cycle):
-        return Shortcuts(Cycle.take_body, Cycle.respond_whole, Cycle.write_part)
+        return Shortcuts(Cycle.take_body, Cycle.respond_whole, write_part)
     if cycle is RequestResponseCycle and is_known(HttpToolsProtocol, RequestResponseCycle):
         return Shortcuts(take_body, respond_whole, write_part)
     return None
 
 
 class WholeResponses(HttpToolsProtocol):
-    """uvicorn's own HTTP protocol, with requests whose responses may be whole."""
-
     cycle: Any
     transport: Any
-    _between = True
-    """Whether the parser has read to its end each message that it has begun."""
+    _between = True  # whether the parser has read to its end each message that it has begun
     _idle_since: float | None = None
     _timer: asyncio.TimerHandle | None = None
 
     def data_received(self, data: bytes) -> None:
-        """Read what has come. Bytes that begin no request leave the connection idle.
-
-        Line ends between two requests leave it idle for as long as before; the rest of a body starts its time again.
-        """
+        """Read data. Line ends between two requests do not begin the idle time again; the rest of a body does."""
         since, scope, is_between = self._idle_since, self.scope, self._between
         super().data_received(data)
         if since is not None and self.scope is scope:
             self._idle_since = since if is_between else self.loop.time()
 
     def on_message_begin(self) -> None:
-        """Begin to read a message."""
         self._between = False
         super().on_message_begin()
 
     def on_message_complete(self) -> None:
-        """Note that all of a message has come."""
         self._between = not self.parser.should_upgrade()
         super().on_message_complete()
 
     def on_headers_complete(self) -> None:
-        """Begin to serve a request."""
         scope, parser = self.scope, self.parser
         if (
             (self.cycle is not None and not self.cycle.response_complete)  # pipelined
@@ -282,12 +234,10 @@ class WholeResponses(HttpToolsProtocol):
         self._start_asgi_task(cycle, self.app)
 
     def is_full(self) -> bool:
-        """Return whether the server takes no more requests now, so that uvicorn has to refuse one."""
         limit = self.limit_concurrency
         return limit is not None and (len(self.connections) >= limit or len(self.tasks) >= limit)
 
     def on_response_complete(self) -> None:
-        """End a response, and wait for the next request as long as `timeout_keep_alive` says."""
         transport = self.transport
         if self.pipeline or transport.is_closing():
             super().on_response_complete()
@@ -296,7 +246,6 @@ class WholeResponses(HttpToolsProtocol):
         self.wait_for_next()
 
     def wait_for_next(self) -> None:
-        """Wait for the next request."""
         self.server_state.total_requests += 1
         if self.flow.read_paused:
             self.flow.resume_reading()
@@ -305,7 +254,6 @@ class WholeResponses(HttpToolsProtocol):
             self._timer = self.loop.call_later(self.timeout_keep_alive, self._close_if_idle)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End a connection that is closed."""
         super().connection_lost(exc)
         if self._timer is not None:
             self._timer.cancel()
@@ -341,20 +289,9 @@ _METHODS = frozenset(
     | {"timeout_keep_alive_handler"}
 )
 _PROTOCOL = frozenset(
-    {
-        "access_log",
-        "access_logger",
-        "app",
-        "app_state",
-        "connections",
-        "cycle",
-        "expect_100_continue",
-        "flow",
-        "limit_concurrency",
-        "logger",
-        "loop",
-    }
-    | {"parser", "pipeline", "root_path", "scope", "server_state", "tasks", "timeout_keep_alive", "transport", "url"}
+    {"access_log", "access_logger", "app", "app_state", "connections", "cycle", "expect_100_continue", "flow"}
+    | {"limit_concurrency", "logger", "loop", "parser", "pipeline", "root_path", "scope", "server_state", "tasks"}
+    | {"timeout_keep_alive", "transport", "url"}
 )
 _CYCLE = frozenset(
     {"access_log", "access_logger", "body", "bytearray", "chunked_encoding", "default_headers", "disconnected"}
@@ -364,13 +301,11 @@ _CYCLE = frozenset(
 
 
 def _names(function: Any) -> frozenset[str]:
-    """Return the names in the code of a function, those of attributes among them."""
     return frozenset(function.__code__.co_names)
 
 
 @lru_cache(maxsize=64)
 def _parse_url(url: bytes) -> tuple[str, bytes, bytes]:
-    """Return the path of a URL, as text and as it is, and its query."""
     parsed = httptools.parse_url(url)
     return unquote(parsed.path.decode("ascii")), parsed.path, parsed.query or b""
 
@@ -380,10 +315,9 @@ _last_defaults: tuple[object, bytes | None] = (None, None)
 
 
 def _head(defaults: list[tuple[bytes, bytes]], status: int, kind: bytes, headers: Listed = ()) -> bytes | None:
-    """Return the head of a response, up to the digits of its length; None if uvicorn has to look at its headers.
+    """Return the head up to the digits of its length; None if uvicorn has to look at its headers.
 
-    `defaults` are the headers of each response: uvicorn makes a new list when the date changes, once a second. `kind`
-    is its `content-type`; empty for none.
+    `defaults` are the headers of each response: uvicorn makes a new list when the date changes, once a second.
     """
     global _last_head
     if headers:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from base64 import b64encode
 from collections.abc import AsyncIterator, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -20,12 +21,14 @@ import pytest
 from click.testing import CliRunner, Result
 from pydantic import BaseModel, Field
 
-from mrtr_server import Confirm, Context, ElicitUrl, MRTRServer, Sample, SetupError, Task, ToolError
+from mrtr_server import Confirm, Context, ElicitUrl, ImageContent, MRTRServer, Sample, SetupError, Task, ToolError
 from mrtr_server.cli import main
 from mrtr_server.cli.call_arguments import read_arguments
+from mrtr_server.cli.saving import Bytes, Saver, bytes_of
 from mrtr_server.cli.terminal_client import TerminalPieces
 from mrtr_server.cli.terminal_form import problem_of
-from mrtr_server.client import Piece
+from mrtr_server.client import BadReply, Piece
+from mrtr_server.wire import HANDSHAKES
 
 from ..support.serving import TIMEOUT, in_thread, without_settings
 
@@ -75,6 +78,11 @@ def types(
 
 
 @app.tool
+def settings() -> str:
+    return os.environ.get("MRTR_CALL_TOKEN", "")
+
+
+@app.tool
 def hostile() -> str:
     return HOSTILE
 
@@ -107,6 +115,26 @@ async def print_book(ctx: Context) -> str:
 @app.tool(confirm=Confirm("Bind it?", plain=True))
 def bind() -> str:
     return "bound"
+
+
+@app.tool
+def pictures() -> list[ImageContent | str]:
+    data = b64encode(b"a picture").decode()
+    return [ImageContent(data=data, mime_type="image/png"), "a text", ImageContent(data=data, mime_type="image/png")]
+
+
+@app.tool(task=Task("required", poll=0.05, rounds_first=True))
+async def measure(ctx: Context) -> list[int]:
+    await ctx.background()
+    for year in range(3):
+        await ctx.progress(message=f"reading {year}")
+        await asyncio.sleep(0.2)
+    return [1, 2]
+
+
+@app.resource("shop://a/../../.profile", mime_type="application/pdf")
+def catalog() -> bytes:
+    return b"a catalog"
 
 
 @app.prompt
@@ -223,8 +251,9 @@ class TestScripts:
         assert run("get-prompt", url, "greeting", "name=Ann").stdout == "[user]\nGreet Ann\n"
         assert run("read", url, "shop://hours").stdout == "9 to 5\n"
         printed = run("list", url).stdout
-        assert "tool      order title  Order copies of a book." in printed
-        assert "tool      types count [ratio] [wet] [tags] [more]" in printed
+        assert "tool      order title:string  Order copies of a book." in printed
+        assert "tool      types count:integer [ratio:number] [wet:boolean] [tags:string[]] [more:object]" in printed
+        assert "prompt    greeting name\n" in printed
         assert "resource  shop://hours" in printed
         listed = json.loads(run("list", url, "--json").stdout)
         assert listed["prompts"][0]["name"] == "greeting"
@@ -236,6 +265,81 @@ class TestScripts:
         states = re.findall(r'"requestState": "(.+?)"', result.stderr)
         assert len(states) == 4
         assert all(re.fullmatch(r".{24}\\u2026 \(\d+ characters\)", state) for state in states)
+
+
+class TestServers:
+    """What a command can call, besides a URL."""
+
+    def test_an_application_runs_in_the_process(self) -> None:
+        answers = ["--answer", 'order={"copies": 2}', "--answer", "confirm=true"]
+        named = f"{__name__}:app"
+        assert run("call", named, "order", "title=Emma", *answers).output == "2 × Emma (soft)\n"
+        assert run("call", named, "print_book", "--answer", "confirm=true").stdout == "printed\n"
+        assert "There is no module 'tests.nothing'" in run("list", "tests.nothing:app", code=1).output
+
+    def test_an_older_era_asks_by_the_same_keys(self, url: str) -> None:
+        given = ("--era", HANDSHAKES[0], "--answer", 'order={"copies": 2}', "--answer", "confirm=true")
+        for server in (url, f"{__name__}:app"):
+            assert run("call", server, "order", "title=Emma", *given).stdout == "2 × Emma (soft)\n"
+        assert list(json.loads(run("call", url, "order", "title=Emma", *given[:4], code=3).stdout)["asks"]) == [
+            "confirm"
+        ]
+        assert "choose from" in run("list", url, "--era", "2020-01-01", code=1).output
+
+    @pytest.mark.processes
+    def test_a_command_is_started_and_gets_no_token(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("MRTR_CALL_TOKEN", "secret")
+        command = f"{sys.executable} -m mrtr_server stdio {__name__}:app"
+        for era in ((), ("--era", HANDSHAKES[0])):
+            assert run("call", "--stdio", command, "types", "count=3", *era).stdout.startswith("3 0.5")
+        assert run("call", "--stdio", command, "settings").stdout == "\n"
+
+    def test_what_is_none_is_told_with_what_can_be_named(self) -> None:
+        assert "With --stdio, it is a command" in run("list", "localhost:8000/mcp", code=1).output
+        assert "'no-such-command' can't be started" in run("list", "--stdio", "no-such-command", code=1).output
+
+
+class TestSaving:
+    def test_bytes_are_saved_and_no_file_is_overwritten(self, url: str, tmp_path: Path) -> None:
+        (tmp_path / "pictures-1.png").symlink_to(tmp_path / "elsewhere")
+        printed = run("call", url, "pictures", "--save", str(tmp_path)).stdout
+        assert "a text\n" in printed
+        assert f"[saved {tmp_path}/pictures-3.png: image/png, 9 bytes]" in printed
+        saved = run("read", url, "shop://a/../../.profile", "--save", str(tmp_path / "new"), "--json").stdout
+        assert json.loads(saved)["contents"][0]["mimeType"] == "application/pdf"
+        assert (tmp_path / "new" / "profile-1.pdf").read_bytes() == b"a catalog"
+        assert sorted(each.name for each in tmp_path.iterdir()) == [
+            "new",
+            "pictures-1.png",
+            "pictures-2.png",
+            "pictures-3.png",
+        ]
+        assert "[image image/png; --save DIR saves it]" in run("call", url, "pictures").stdout
+
+    @pytest.mark.parametrize(
+        ("name", "kind", "path"),
+        [
+            ("file:///etc/../con", "", "con-1.bin"),
+            ("x:..\\..\\evil.exe", "text/plain; charset=x", "evil-1.txt"),
+            ("x:///a/b.tar.gz?q=/../c", "no/kind", "b-tar-1.gz"),
+            ("\x1b[2J/" + "é" * 300, "../../png", "of-tool-1.bin"),
+            ("x" * 300, "image/png", f"{'x' * 80}-1.png"),
+            ("http://[", "image/png", "of-tool-1.png"),
+        ],
+    )
+    def test_a_name_of_a_server_stays_in_the_folder(self, tmp_path: Path, name: str, kind: str, path: str) -> None:
+        assert Saver(tmp_path, "of tool").save(Bytes(b"", kind, name)) == tmp_path / path
+
+    def test_there_is_an_end_of_files(self, tmp_path: Path) -> None:
+        saver = Saver(tmp_path, "x")
+        for _ in range(100):
+            saver.save(Bytes(b"", "", ""))
+        with pytest.raises(BadReply, match="more than 100 files"):
+            saver.save(Bytes(b"", "", ""))
+
+    def test_bytes_that_are_none_are_refused(self) -> None:
+        with pytest.raises(BadReply, match="Base64"):
+            bytes_of({"type": "image", "data": "&"})
 
 
 class TestHostileServers:
@@ -272,12 +376,12 @@ def test_a_field_is_checked_as_it_is_typed(text: str, schema: dict[str, Any], pr
 class Terminal:
     """A person at a terminal of its own, with a command in it."""
 
-    def __init__(self, *arguments: str) -> None:
+    def __init__(self, *arguments: str, **environment: str) -> None:
         self.master, slave = pty.openpty()
-        environment = without_settings(TERM="xterm", BROWSER="true", PROMPT_TOOLKIT_NO_CPR="1")
+        settings = {"TERM": "xterm", "BROWSER": "true", "PROMPT_TOOLKIT_NO_CPR": "1", **environment}
         command = [sys.executable, "-m", "mrtr_server", *arguments]
         self.process = subprocess.Popen(
-            command, stdin=slave, stdout=slave, stderr=slave, env=environment, start_new_session=True
+            command, stdin=slave, stdout=slave, stderr=slave, env=without_settings(**settings), start_new_session=True
         )
         os.close(slave)
         self.said = ""
@@ -409,6 +513,17 @@ def test_a_task_is_followed_and_its_question_asked(url: str) -> None:
         terminal.type("(y/N)", "y")
         terminal.read("printed")
         assert terminal.process.wait(TIMEOUT) == 0
+
+
+@pytest.mark.processes
+def test_the_result_stands_alone_when_the_progress_of_its_task_is_gone(url: str) -> None:
+    with closing(Terminal("call", url, "measure")) as terminal:
+        terminal.read("reading")
+        assert "━" not in terminal.said  # there is no bar without a total
+        terminal.read("[1,2]")
+        assert terminal.process.wait(TIMEOUT) == 0
+        shown = (terminal.said + terminal.rest()).rpartition("\x1b[2K")
+        assert shown[2].strip() == "[1,2]"  # after the last line was erased
 
 
 @pytest.mark.processes

@@ -563,3 +563,24 @@ site = CORSMiddleware(Starlette(routes=[Mount("/tools", app)]), allow_origins=["
         assert result.exit_code == 1
         assert result.output.startswith("error    database: ")
         assert "its folder must exist" in result.output
+
+
+def test_a_skill_that_names_a_tool_which_is_not_there(tmp_path: Path) -> None:
+    folder = tmp_path / "skills" / "refunds"
+    folder.mkdir(parents=True)
+    front = "name: refunds\ndescription: Refund\nallowed-tools: refund find Bash(git:*) Read"
+    (folder / "SKILL.md").write_text(f"---\n{front}\n---\n")
+    app = make()
+
+    @app.tool
+    def find() -> str:
+        """Find."""
+        return ""
+
+    app.skills(tmp_path / "skills")
+    (finding,) = app.check()
+    assert finding == Finding(
+        "warning",
+        "skill skill://refunds/SKILL.md",
+        "its allowed-tools: names refund, which this server has not",
+    )

@@ -1,6 +1,7 @@
 """`mrtr-server new` makes a project whose tests and checks pass at once, and refuses what would go wrong."""
 
 import json
+import re
 import shlex
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from jsonschema import Draft7Validator
 
 from mrtr_server import SetupError, __version__
 from mrtr_server.cli import main
-from mrtr_server.cli.new_project import installed_from, make_project, package_of
+from mrtr_server.cli.new_project import WHEEL, installed_from, make_project, package_of
 from mrtr_server.cli.run import run as run_command
 
 from ..support.serving import ROOT, without_settings
@@ -48,6 +49,11 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ids=lambda command: " ".join(command[:2]),
 )
 def test_its_checks_pass_at_once(project: Path, command: list[str]) -> None:
+    run(command, project)
+
+
+def run(command: list[str], project: Path) -> None:
+    """Run a module of Python in a project; it must end well."""
     done = subprocess.run(
         [sys.executable, "-m", *command],
         cwd=project,
@@ -65,22 +71,54 @@ def test_the_page_to_try_it_is_named(project: Path, tmp_path: Path) -> None:
     assert "the address of the page that it prints" in (project / "README.md").read_text()
 
 
+COMMIT = "1" * 40
+
+
 @pytest.mark.parametrize(
-    ("noted", "folder"),
+    ("noted", "origin"),
     [
         ('{"url": "file:///src/of%20ann", "dir_info": {}}', "/src/of ann"),
-        ('{"url": "https://example.com/mrtr_server.git", "vcs_info": {}}', ""),
+        (
+            '{"url": "https://example.com/mrtr_server-0.1.0.zip", "archive_info": {}}',
+            "https://example.com/mrtr_server-0.1.0.zip",
+        ),
+        (
+            f'{{"url": "https://example.com/m.git", "vcs_info": {{"vcs": "git", "commit_id": "{COMMIT}"}}}}',
+            f"git+https://example.com/m.git@{COMMIT}",
+        ),
         (None, ""),
     ],
 )
-def test_an_environment_that_came_from_a_checkout_is_pointed_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, noted: str | None, folder: str
+def test_what_did_not_come_from_an_index_becomes_part_of_the_project(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, noted: str | None, origin: str
 ) -> None:
-    """An index may not have this release: what the project's README says would then fail in another environment."""
+    """An index may not have this release: then the image and CI install the wheel that the printed command makes."""
     monkeypatch.setattr(Distribution, "read_text", lambda *_: noted)
-    assert installed_from() == folder
+    assert installed_from() == origin
     printed = CliRunner().invoke(main, ["new", str(tmp_path / "tea-shop")]).output
-    assert (f"pip install '{folder}[fast]'" in printed) == bool(folder)
+    assert (f"pip wheel --no-deps --wheel-dir wheels {shlex.quote(origin)}\n" in printed) == bool(origin)
+    install = f"pip install {WHEEL} -e '.[dev]'" if origin else "pip install -e '.[dev]'"
+    assert f"  {install}\n" in printed
+    for name in ("README.md", ".github/workflows/ci.yml"):
+        assert install in (tmp_path / "tea-shop" / name).read_text()
+    image = (tmp_path / "tea-shop" / "Dockerfile").read_text()
+    assert (f"COPY wheels ./wheels\nRUN /venv/bin/pip install --no-cache-dir {WHEEL} .\n" in image) == bool(origin)
+
+
+@pytest.mark.processes
+def test_what_agents_are_told_to_write_passes_all_checks(tmp_path: Path) -> None:
+    make_project(tmp_path / "book-shop")
+    page = (tmp_path / "book-shop" / "AGENTS.md").read_text()
+    tool, tests = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    server = tmp_path / "book-shop" / "book_shop" / "server.py"
+    imports, _, code = tool.partition("\n\n\n")
+    assert imports == "from typing import Literal"
+    server.write_text(f"{server.read_text().replace('import Annotated', 'import Annotated, Literal')}\n\n{code}")
+    (tmp_path / "book-shop" / "tests" / "test_cancel.py").write_text(f'"""Cancelling."""\n\n{tests}')
+    (commands,) = re.findall(r"^```sh\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    for command in commands.replace(" && ", "\n").splitlines():
+        program, *arguments = shlex.split(command)
+        run([program.replace("-", "_"), *arguments, *(MYPY if program == "mypy" else [])], tmp_path / "book-shop")
 
 
 def test_no_name_is_left_to_fill_in(project: Path) -> None:
@@ -88,7 +126,7 @@ def test_no_name_is_left_to_fill_in(project: Path) -> None:
     assert len(written) >= 9
     for path in written:
         text = path.read_text()
-        assert not any(mark in text for mark in ("@name@", "@package@", "@version@")), path
+        assert not any(mark in text for mark in ("@name@", "@package@", "@version@", "@wheel@", "wheels@")), path
 
 
 def test_it_needs_this_release_and_names_its_package(project: Path) -> None:
@@ -117,7 +155,8 @@ def test_its_image_runs_a_command_that_there_is(project: Path) -> None:
     copied = [
         shlex.split(line)[1:-1] for line in text.splitlines() if line.startswith("COPY ") and "--from" not in line
     ]
-    assert all((project / path).exists() for paths in copied for path in paths)
+    # The wheel of a checkout, as this one is, is made by a command that is printed.
+    assert all((project / path).exists() for paths in copied for path in paths if path != "wheels")
     assert "MRTR_APP=book_shop.server:app" in text
 
 

@@ -8,7 +8,7 @@ from itertools import permutations
 import pytest
 
 from mrtr_server import NotFound, ProtocolError, Refusal, SetupError, StoreUnavailable, ToolError
-from mrtr_server.concurrency.threads import Called, Threads, call_function, ending_in
+from mrtr_server.concurrency.threads import Threads, call_function, ending_in
 from mrtr_server.errors import CallEnded, FlowError, MissingCapability
 
 IN_ORDER: list[tuple[BaseException, ...]] = [
@@ -84,7 +84,7 @@ def test_a_function_that_raises_a_group_raises_what_counts(is_async: bool) -> No
 
     async def run() -> None:
         with pytest.raises(ToolError) as caught:
-            await call_function(Called(fail_async if is_async else fail, "it", is_async), {}, Threads(1))
+            await call_function(fail_async if is_async else fail, "it", Threads(1), is_async=is_async)
         assert caught.value is error
         assert error.__context__ is None, "the group would be told as what led to it"
         assert "fail" in "".join(traceback.format_tb(error.__traceback__)) or error.__traceback__ is not None
@@ -98,6 +98,6 @@ def test_a_group_with_an_exit_does_not_end_the_server() -> None:
 
     async def run() -> None:
         with pytest.raises(RuntimeError, match=r"'it' called sys.exit\(\)"):
-            await call_function(Called(leave, "it", is_async=True), {}, Threads(1))
+            await call_function(leave, "it", Threads(1), is_async=True)
 
     asyncio.run(run())

@@ -12,6 +12,7 @@ import pytest
 from mrtr_server.concurrency import running
 from mrtr_server.concurrency.running import seconds_lost, watch_loop
 
+from ..support.help import FAULTS
 from ..support.serving import wait_until
 
 
@@ -39,7 +40,7 @@ def test_the_line_that_blocks_is_named_once(caplog: pytest.LogCaptureFixture) ->
     asyncio.run(block())
     (line,) = caplog.messages
     assert f'at File "{__file__}", line {block.__code__.co_firstlineno + 6}, in block' in line
-    assert [getattr(record, "fields", None) for record in caplog.records] == [{"event": "loop_blocked"}]
+    assert [getattr(record, "fields", None) for record in caplog.records] == [{"event": "loop_blocked", "help": FAULTS}]
 
 
 def test_a_loop_that_is_run_piece_by_piece_does_not_stand_still(caplog: pytest.LogCaptureFixture) -> None:

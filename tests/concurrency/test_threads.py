@@ -136,6 +136,27 @@ def test_a_function_that_runs_keeps_no_process_alive() -> None:
     subprocess.run([sys.executable, "-c", RUNNING], check=True, timeout=2 * TIMEOUT)
 
 
+EXITING = """
+import asyncio, threading
+from mrtr_server.concurrency.threads import Threads
+
+threads = Threads(1)
+
+async def main():
+    await threads(int)
+
+asyncio.run(main())
+# A thread may have any lock when the interpreter ends it, and never frees that. By chance it has this one too rarely.
+taking = threading.Thread(target=threads._pool._guard.acquire, daemon=True)
+taking.start()
+taking.join()
+"""
+
+
+def test_a_thread_that_the_interpreter_ends_in_the_middle_keeps_no_process_alive() -> None:
+    subprocess.run([sys.executable, "-c", EXITING], check=True, timeout=TIMEOUT)
+
+
 async def test_in_a_thread_of_its_own_as_well() -> None:
     assert await in_own_thread(threading.current_thread) is not threading.current_thread()
 

@@ -152,6 +152,14 @@ class TestItEnds:
         assert await wait_until(look, fanout.subscribe(topics("a")), deadline=now, pauses=repeat(2)) is None
         assert look.times == [0]
 
+    @pytest.mark.parametrize("anyio_backend", [("asyncio", {"use_uvloop": True})], ids=["uvloop"])
+    async def test_not_before_the_deadline_whose_timer_may_be_a_part_of_a_millisecond_early(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in range(100):
+            deadline = loop.time() + 0.001 + number / 100_000
+            assert await wait_until(Looks(), deadline=deadline) is None
+            assert loop.time() >= deadline
+
     @pytest.mark.parametrize("pauses", [None, 3.0])
     async def test_at_once_when_it_is_told_to(self, fanout: InProcessFanout, pauses: float | None) -> None:
         look, drain, leave = Looks(), Ended(4), Ended(60)

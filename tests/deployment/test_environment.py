@@ -11,7 +11,7 @@ from typing import Any, Literal, get_origin
 import pytest
 from click.testing import CliRunner
 
-from mrtr_server import Limits, Lists, Metrics, MRTRServer, ServerInfo, SetupError, Shutdown
+from mrtr_server import Apps, Limits, Lists, Metrics, MRTRServer, ServerInfo, SetupError, Shutdown
 from mrtr_server.cli import main
 from mrtr_server.deployment import environment
 from mrtr_server.deployment.environment import ELSEWHERE, Variable, unknown_variables, variables
@@ -46,17 +46,19 @@ def example_of(variable: Variable) -> tuple[str, Any]:
 
 
 QUEUE = {"MRTR_LIMITS_MAX_CONCURRENCY": "5"}
-NEEDED = {"max_queue": QUEUE, "queue_seconds": QUEUE}
+NEEDED = {"max_queue": QUEUE, "queue_seconds": QUEUE, "name": {"MRTR_INFO_DESCRIPTION": "Forecasts"}}
 """What some settings do not go without."""
 
 EXAMPLES: dict[str, tuple[str, Any]] = {
     "path": ("/tools", "/tools"),
     "base_url": ("https://tools.example.com", "https://tools.example.com"),
     "website_url": ("https://example.com", "https://example.com"),
+    "name": ("com.example/weather", "com.example/weather"),
     "scopes": ("read, write", ["read", "write"]),
     "dialects": ("2026-07-28,2025-11-25", ["2026-07-28", "2025-11-25"]),
     "origins": ("https://a.example.com", ["https://a.example.com"]),
     "lease_seconds": ("4.5", 4.5),
+    "question": ("always", "always"),
     "allowed_hosts": ("a.example.com, b.example.com,", ["a.example.com", "b.example.com"]),
 }
 
@@ -70,8 +72,15 @@ def test_each_variable_sets_its_setting(variable: Variable, monkeypatch: pytest.
 
 def test_each_setting_that_text_can_say_has_a_variable() -> None:
     found = {each.setting for each in variables() if not each.group} | set(ELSEWHERE.values())
-    objects = {"auth", "authorize", "identify", "codec", "middleware", "lifespan", "rate_limits"}
-    groups = {"info": ServerInfo, "lists": Lists, "shutdown": Shutdown, "metrics": Metrics, "limits": Limits}
+    objects = {"auth", "authorize", "identify", "codec", "extensions", "middleware", "lifespan", "rate_limits"}
+    groups = {
+        "info": ServerInfo,
+        "apps": Apps,
+        "lists": Lists,
+        "shutdown": Shutdown,
+        "metrics": Metrics,
+        "limits": Limits,
+    }
     assert {field.name for field in fields(Settings)} - found == objects | groups.keys() | {"name"}
     for name, group in groups.items():
         read = {each.setting for each in variables() if each.group == name}

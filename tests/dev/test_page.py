@@ -7,6 +7,7 @@ import sys
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 
@@ -27,7 +28,7 @@ HERE = [(b"host", b"localhost:8000"), (b"origin", b"http://localhost:8000"), TOK
 LOCAL = HERE[:2]
 """The same without the token, as any program of this machine can send them."""
 
-MOST_BYTES = 150_000
+MOST_BYTES = 170_000
 
 
 def desk(**settings: Any) -> MRTRServer:
@@ -58,6 +59,11 @@ async def get(app: MRTRServer, path: str, headers: Headers = HERE[:1], **scope: 
 async def call(app: MRTRServer, tool: str, headers: Headers, **more: Any) -> Reply:
     message = modern("tools/call", {"name": tool, "arguments": {}, **more.pop("params", {})})
     return await exchange(app, json.dumps(message).encode(), [*headers_for(message), *headers], **more)
+
+
+async def sandbox(csp: str, headers: Headers = HERE[:1], **scope: Any) -> Reply:
+    query = urlencode({"csp": csp}).encode()
+    return await get(desk(docs=True), "/docs/sandbox", headers, query_string=query, **scope)
 
 
 def report_of(reply: Reply) -> dict[str, Any]:
@@ -95,7 +101,8 @@ class TestItsFiles:
             content = file.read_bytes()
             total += len(content)
             name = "" if file.name == "page.html" else f"/{file.name}"
-            assert (await get(app, f"/docs{name}")).body == content
+            found = await (sandbox("{}") if file.name == "sandbox.html" else get(app, f"/docs{name}"))
+            assert found.body == content
         assert b'<script type="module" src="docs/main.js">' in page
         assert total < MOST_BYTES
 
@@ -115,11 +122,63 @@ class TestItsFiles:
 
     async def test_are_found_by_their_names_alone(self) -> None:
         app = desk(docs=True)
-        for path in ("/docs/page.html", "/docs/../page.py", "/docs/none.js", "/docsx"):
+        for path in ("/docs/page.html", "/docs/sandbox.html", "/docs/../page.py", "/docs/none.js", "/docsx"):
             assert (await get(app, path)).status == 404
         assert (await exchange(app, b"", HERE, path="/docs")).status == 405
         slash = await get(app, "/docs/")
         assert (slash.status, slash.headers["location"]) == (308, "../docs")
+
+
+class TestTheSandbox:
+    """The document at another origin in which pages of apps are drawn."""
+
+    async def test_has_the_policy_of_the_page_within_and_no_origin(self) -> None:
+        csp = {"connectDomains": ["wss://api.example.com"], "resourceDomains": ["https://*.example.com"]}
+        reply = await sandbox(json.dumps(csp))
+        directives = reply.headers["content-security-policy"].split("; ")
+        assert {
+            "default-src 'none'",
+            "connect-src wss://api.example.com",
+            "script-src 'unsafe-inline' https://*.example.com",
+            "font-src https://*.example.com",
+            "frame-src 'none'",
+            "frame-ancestors http://127.0.0.1:8000",
+            "sandbox allow-scripts",
+        } <= set(directives)
+        assert reply.headers["content-type"] == "text/html; charset=utf-8"
+        assert json.loads((await get(desk(docs=True), "/docs/about")).body)["sandbox"] == "http://127.0.0.1:8000"
+        page = await get(desk(docs=True), "/docs")
+        assert "frame-src http://127.0.0.1:8000" in page.headers["content-security-policy"].split("; ")
+
+    @pytest.mark.parametrize(
+        "csp",
+        [
+            "",
+            "[]",
+            "{",
+            '{"connectDomains": "https://example.com"}',
+            '{"connectDomains": ["https://example.com; script-src *"]}',
+            '{"connectDomains": ["*"]}',
+            '{"frameDomains": ["https://example.com", "\'self\'"]}',
+            json.dumps({"connectDomains": ["https://example.com"] * 1000}),
+        ],
+    )
+    async def test_takes_no_other_policy(self, csp: str) -> None:
+        assert (await sandbox(csp)).status == 404
+
+    @pytest.mark.parametrize(
+        ("headers", "scope"),
+        [
+            ([(b"host", b"desk.example.com")], {}),
+            ([(b"host", b"[::1]:8000")], {}),
+            ([*HERE[:1], (b"x-forwarded-for", b"127.0.0.1")], {}),
+            (HERE[:1], {"client": ("192.0.2.7", 5)}),
+        ],
+    )
+    async def test_is_on_this_machine_alone(self, headers: Headers, scope: dict[str, Any]) -> None:
+        about = json.loads((await get(desk(docs=True), "/docs/about", headers, **scope)).body)
+        assert about["sandbox"] == ""
+        assert (await sandbox("{}", headers, **scope)).status == 404
 
 
 class TestItsPlace:

@@ -243,7 +243,9 @@ async def test_an_effect_is_told_with_its_line_of_code(capsys: pytest.CaptureFix
     )
     assert told[1].strip() == "def place(title: str) -> str:"
     assert "ctx.step(function, ...)" in told[2]
-    assert [each.strip() for each in told[3:]] == ["https://mrtr-server.github.io/mrtr_server/dev/"]
+    assert [each.strip() for each in told[3:]] == [
+        "https://mrtr-server.github.io/mrtr_server/troubleshooting/#outside-of-ctxstep"
+    ]
 
 
 def test_texts_are_cut_on_one_line() -> None:

@@ -10,9 +10,9 @@ PAGE = (ROOT / "docs" / "architecture.md").read_text()
 WALKS = ("A plain call", "A retry with an answer", "A task that asks, and is answered elsewhere")
 SECTIONS = {
     title: text
-    for page in ("architecture", "sessions", "stdio")
+    for page in ("architecture", "architecture-open-calls", "stdio")
     for title, text in re.findall(
-        r"^## ([^\n]+)\n(.*?)(?=^## |\Z)", (ROOT / "docs" / f"{page}.md").read_text(), re.MULTILINE | re.DOTALL
+        r"^##? ([^\n]+)\n(.*?)(?=^## |\Z)", (ROOT / "docs" / f"{page}.md").read_text(), re.MULTILINE | re.DOTALL
     )
 }
 IN_THE_CODE = [*WALKS, "An open call in the code", "In the code"]

@@ -15,8 +15,8 @@ sys.path.insert(0, str(ROOT / "scripts"))
 
 from diagrams import DIAGRAMS, Diagram, Says, svg
 
-PAGES = sorted((ROOT / "docs" / "concepts").glob("*.md"))
-SHOWN = re.compile(r"^\[!\[(.+)\]\(\.\./images/([\w-]+)\.svg\)\]\(\.\./images/\2\.svg\)$", re.MULTILINE)
+PAGES = [ROOT / "docs" / "how-it-works.md", *sorted((ROOT / "docs" / "concepts").glob("*.md"))]
+SHOWN = re.compile(r"^\[!\[(.+)\]\((?:\.\./)?images/([\w-]+)\.svg\)\]\((?:\.\./)?images/\2\.svg\)$", re.MULTILINE)
 """A diagram, which leads to itself: in a narrow window, a reader can open it and look closer."""
 
 each = pytest.mark.parametrize("diagram", DIAGRAMS, ids=lambda diagram: diagram.file)

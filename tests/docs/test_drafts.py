@@ -41,6 +41,7 @@ def is_there(reference: str) -> bool:
 def test_every_draft_has_its_part() -> None:
     assert re.findall(r"^## (.+)$", TEXT, re.MULTILINE) == [
         "Who is served these forms",
+        "Tasks of these clients",
         "Other encodings",
         "Response types",
         "Message structure of MRTR and tasks",

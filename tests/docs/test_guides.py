@@ -1,18 +1,22 @@
-"""The guides by task do what they say."""
+"""The recipes of the cookbook do what they say."""
 
+import asyncio
 import sqlite3
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
-from mrtr_server.testing import Client, decline, yes
+from mrtr_server.testing import Client, accept, decline, yes
 
+from ..support.databases import PostgreSQL
 from ..support.serving import ROOT, in_thread, wait_until
 from .test_pages import blocks
 
-LOGIN, CHOICES, LABELS, FILES, CANCEL, SESSION, GATEWAYS = blocks(ROOT / "docs" / "guides.md", "python")
+LOGIN, APPROVE, CHOICES, FILES, UPLOAD, CANCEL, SESSION, ASYNC, GATEWAYS = blocks(ROOT / "docs" / "guides.md", "python")
+FORM = blocks(ROOT / "docs" / "asking.md", "python")[0]
 
 
 def run(code: str) -> dict[str, Any]:
@@ -50,12 +54,45 @@ def test_another_choice_is_asked_for_again() -> None:
 
 
 def test_labels_are_shown_and_values_returned() -> None:
-    flow = Client(run(LABELS)["app"]).flow("book", city="Bern")
-    fields = flow.start().asks["seat"].schema["properties"]
-    assert fields["seat_class"]["title"] == "Class"
-    assert [choice["title"] for choice in fields["seat_class"]["oneOf"]] == ["First", "Second"]
-    assert fields["nights"]["title"] == "How many nights"
-    assert flow.answer(seat={"seat_class": "1", "nights": 2}).text == "Class 1, 2 nights in Bern"
+    flow = Client(run(FORM)["app"]).flow("order")
+    fields = flow.start().asks["shirt"].schema["properties"]
+    assert fields["copies"]["title"] == "How many"
+    assert [choice["title"] for choice in fields["size"]["oneOf"]] == ["Small", "Large"]
+    assert flow.answer(shirt={"size": "s", "copies": 2}).questions == {"name": "For whom?"}
+    assert flow.answer(name="Ann").text == "2 of size s for Ann"
+
+
+def test_nobody_approves_their_own_request() -> None:
+    names = run(APPROVE)
+    ann, manager = (Client(names["app"], token=f"{who}-token") for who in ("ann", "max"))
+    assert [len(each.request("tools/list").result["tools"]) for each in (ann, manager)] == [1, 2]
+    for client, number in ((ann, 1), (manager, 2)):
+        asked = client.call("request_payment", amount=30, answers={"confirm": yes})
+        assert asked.text == f"A manager decides on number {number}."
+    assert "Unknown tool" in ann.flow("approve", number=1).start().error.message
+    done = manager.call("approve", number=1, answers={"confirm": yes})
+    assert done.asked["confirm"].message == "Pay 30 for ann?"
+    assert done.text == "30 paid for ann"
+    assert "your own" in manager.call("approve", number=2).failure
+    assert "no such request" in manager.call("approve", number=1).failure
+
+
+def test_a_file_is_taken_from_a_person() -> None:
+    names = run(UPLOAD)
+    flow = Client(names["app"]).flow("claim", what="a taxi")
+    address = flow.start().asks["receipt"].url
+
+    async def upload() -> list[int]:
+        transport = httpx.ASGITransport(names["app"])
+        async with httpx.AsyncClient(transport=transport) as browser:
+            form = await browser.get(address)
+            nothing = await browser.post(address, files={"file": ("", b"")})
+            sent = await browser.post(address, files={"file": ("../taxi.pdf", b"%PDF-")})
+            return [form.status_code, nothing.status_code, sent.status_code]
+
+    assert asyncio.run(upload()) == [200, 400, 200]
+    assert flow.answer(receipt=accept()).text == "a taxi: a receipt of 5 bytes"
+    assert "/" not in next(iter(names["STORAGE"]))
 
 
 def test_a_result_has_files_and_images() -> None:
@@ -92,6 +129,17 @@ def test_a_session_is_committed_by_a_result_alone(tmp_path: Path, monkeypatch: p
     with closing(sqlite3.connect(file)) as db:
         assert db.execute("SELECT item, copies FROM orders").fetchall() == [("tea", 2), ("rum", 1)]
     names["engine"].dispose()
+
+
+def test_an_async_session_is_committed_by_a_result_alone(
+    postgresql: PostgreSQL, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asyncio.run(postgresql.fetch("CREATE TABLE IF NOT EXISTS orders (item text)"))
+    monkeypatch.setenv("SHOP", postgresql.url().replace("postgresql:", "postgresql+asyncpg:"))
+    client = Client(run(ASYNC)["app"])
+    assert client.call("order", item="tea", answers={"confirm": yes}).text == "tea ordered"
+    assert "declined" in client.call("order", item="rum", answers={"confirm": decline}).failure
+    assert asyncio.run(postgresql.fetch("SELECT string_agg(item, ' ') FROM orders")) == "tea"
 
 
 def test_a_gateway_reads_the_same_in_each_round_as_the_server() -> None:

@@ -8,21 +8,19 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import fields
 from pathlib import Path
-from textwrap import dedent
 from typing import Any
 
 import click
 import pytest
 
-from mrtr_server import Limits
 from mrtr_server.cli import main
-from mrtr_server.testing import Client, yes
+from mrtr_server.testing import Answers, Client, yes
 
 from ..support.serving import TIMEOUT, free_ports, listens, wait_until
 
 ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BIN = Path(sys.executable).parent
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -30,12 +28,6 @@ FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 def blocks(page: Path, language: str) -> list[str]:
     return [code for kind, code in FENCE.findall(page.read_text()) if kind == language]
-
-
-def blocks_within(page: Path, begin: str, end: str) -> list[str]:
-    """Return the commands of a part of a page, also those in lists."""
-    part = page.read_text().partition(f"\n{begin}\n")[2].partition(f"\n{end}\n")[0]
-    return [dedent(code) for code in re.findall(r"^ *```sh\n(.*?)^ *```$", part, re.MULTILINE | re.DOTALL)]
 
 
 def programs(page: Path) -> Iterator[str]:
@@ -51,19 +43,45 @@ def programs(page: Path) -> Iterator[str]:
 
 PYTHON = [pytest.param(code, id=f"{page.name}-{n}") for page in PAGES for n, code in enumerate(programs(page))]
 
+EACH_IN_A_CHILD = """
+import os, runpy, sys
+import mrtr_server  # once for all
 
-@pytest.mark.parametrize("code", PYTHON)
-def test_every_python_block_runs(code: str, tmp_path: Path) -> None:
-    script = tmp_path / "block.py"
-    script.write_text(code)
+for script in sys.argv[1:]:
+    child = os.fork()
+    if child == 0:
+        log = os.open(f"{script}.log", os.O_CREAT | os.O_WRONLY)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        runpy.run_path(script, run_name="__main__")
+        sys.exit()
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """What each block said that failed, by its text; each has run in a process of its own."""
+    folder = tmp_path_factory.mktemp("blocks")
+    codes = list({str(block.values[0]): None for block in PYTHON})
+    scripts = [folder / f"block_{number}.py" for number in range(len(codes))]
+    for script, code in zip(scripts, codes, strict=True):
+        script.write_text(code)
     done = subprocess.run(
-        [sys.executable, "-W", "error", script],
+        [sys.executable, "-W", "error", "-c", EACH_IN_A_CHILD, *scripts],
         capture_output=True,
         text=True,
-        timeout=2 * TIMEOUT,
+        timeout=10 * TIMEOUT,
         env=clean_environment(),
+        check=True,
     )
-    assert done.returncode == 0, done.stderr
+    ended = zip(codes, scripts, map(int, done.stdout.split()), strict=True)
+    return {code: Path(f"{script}.log").read_text() for code, script, status in ended if status != 0}
+
+
+@pytest.mark.parametrize("code", PYTHON)
+def test_every_python_block_runs(code: str, ran: dict[str, str]) -> None:
+    assert code not in ran, ran[code]
 
 
 TESTS = [
@@ -89,7 +107,7 @@ def test_every_test_in_a_python_block_passes(code: str, tmp_path: Path) -> None:
     assert int(passed) >= len(re.findall(r"^(?:async )?def test_", code, re.MULTILINE))  # one may have several cases
 
 
-TITLED = {"tutorial", "coming-from-fastmcp", "coming-from-the-sdk"}
+TITLED = {"README", "tutorial", "tutorial-2", "coming-from-fastmcp", "coming-from-the-sdk"}
 """Pages with blocks that have a title; the tests of each page run them."""
 
 
@@ -152,26 +170,22 @@ def test_every_link_to_a_heading_leads_to_one() -> None:
             assert anchor in anchors(page.parent / target if target else page), f"{page.name}: {target}#{anchor}"
 
 
-WITHOUT_CONTENTS = {"guides", "performance"}
-"""Long pages whose first table leads to their parts, or whose parts are read one after the other."""
+def test_a_table_of_contents_has_every_section_in_its_order() -> None:
+    for page in PAGES:
+        text = page.read_text()
+        listed = re.findall(r"^- \[(.+)\]\(#", text, re.MULTILINE)
+        if listed:
+            assert listed == re.findall(r"^## (.+)$", FENCE.sub("", text), re.MULTILINE), page.name
 
 
-@pytest.mark.parametrize("page", PAGES[1:], ids=lambda page: page.stem)
-def test_a_table_of_contents_has_every_section_in_its_order(page: Path) -> None:
-    text = page.read_text()
-    listed = re.findall(r"^- \[(.+)\]\(#", text, re.MULTILINE)
-    if listed or (len(text.split()) > 1400 and page.stem not in WITHOUT_CONTENTS):
-        assert listed == re.findall(r"^## (.+)$", FENCE.sub("", text), re.MULTILINE)
-
-
-def test_the_three_styles_of_the_readme_are_one_tool() -> None:
-    styles = [code for code in programs(ROOT / "README.md") if "def order(" in code]
-    assert len(styles) == 3
-    for code in styles:
+def test_the_styles_of_the_page_are_one_tool() -> None:
+    inline, *_ = programs(ROOT / "README.md")
+    styles = next(code for code in programs(ROOT / "docs" / "asking.md") if "def order_too(" in code)
+    for code, tool in ((inline, "order"), (styles, "order"), (styles, "order_too")):
         module: dict[str, Any] = {"__name__": "styles"}
-        exec(compile(code, "README.md", "exec"), module)  # noqa: S102
-        flow = Client(module["app"]).flow("order", title="Emma")
-        assert flow.start().questions == {"amount": "How many copies of Emma?"}
+        exec(compile(code, "asking.md", "exec"), module)  # noqa: S102
+        flow = Client(module["app"]).flow(tool, title="Emma")
+        assert flow.start().questions["amount"].startswith("How many copies")
         assert flow.answer(amount={"copies": 2}).questions == {"confirm": "Order 2 × Emma?"}
         assert flow.answer(confirm=yes).text == "2 × Emma ordered"
 
@@ -201,16 +215,28 @@ def running(command: str, cwd: Path, port: int) -> Iterator[subprocess.Popen[byt
 
 @pytest.fixture
 def readme_app(tmp_path: Path) -> Path:
-    """A folder with the README's first tool, saved under the name that the README gives it."""
-    (tmp_path / "weather.py").write_text(blocks(ROOT / "README.md", "python")[0])
+    """A folder with the README's tool and its tests, saved under the names that the README gives them."""
+    (tmp_path / "shop.py").write_text(blocks(ROOT / "README.md", "python")[0])
+    (tests,) = re.findall(r'^```python title="test_shop.py"\n(.*?)^```$', README, re.MULTILINE | re.DOTALL)
+    (tmp_path / "test_shop.py").write_text(tests)
     return tmp_path
 
 
-def test_the_first_tool_answers_its_curl_lines_as_printed(readme_app: Path) -> None:
-    commands = blocks(ROOT / "README.md", "sh")
+def test_the_tests_of_the_readme_pass(readme_app: Path) -> None:
+    command = [sys.executable, "-m", "pytest", "-q", "-c", os.devnull, "-p", "no:cacheprovider", "test_shop.py"]
+    done = subprocess.run(
+        command, cwd=readme_app, capture_output=True, text=True, timeout=2 * TIMEOUT, env=clean_environment()
+    )
+    assert "2 passed" in done.stdout, done.stdout
+
+
+def test_the_curl_lines_are_answered_as_printed(tmp_path: Path) -> None:
+    page = ROOT / "docs" / "messages.md"
+    (tmp_path / "weather.py").write_text(blocks(page, "python")[0])
+    commands = blocks(page, "sh")
     serve = next(block for block in commands if block.startswith("mrtr-server dev weather:app")).strip()
     calls = [block for block in commands if "curl" in block]
-    printed = [json.loads(re.sub(r"\n\s*", "", block)) for block in blocks(ROOT / "README.md", "json")]
+    printed = [json.loads(re.sub(r"\n\s*", "", block)) for block in blocks(page, "json")]
     assert len(calls) == len(printed) == 2
     assert "$state" in calls[1]
     (port,) = free_ports(1)
@@ -221,7 +247,7 @@ def test_the_first_tool_answers_its_curl_lines_as_printed(readme_app: Path) -> N
         done = subprocess.run(["bash", "-c", shown], capture_output=True, text=True, timeout=TIMEOUT, check=True)
         return json.loads(done.stderr), json.loads(done.stdout)
 
-    with running(serve, readme_app, port):
+    with running(serve, tmp_path, port):
         asked, told = type_in(*calls)
         printed[0]["result"]["requestState"] = asked["result"]["requestState"]
         assert [asked, told] == printed
@@ -230,10 +256,12 @@ def test_the_first_tool_answers_its_curl_lines_as_printed(readme_app: Path) -> N
         assert refused["error"]["code"] == -32602
 
 
-def test_the_first_tool_answers_the_terminals_client_as_printed(readme_app: Path) -> None:
-    (call,) = (block for block in blocks(ROOT / "README.md", "sh") if block.startswith("mrtr-server call"))
+def test_the_readmes_tool_answers_the_terminals_client_as_printed(readme_app: Path) -> None:
+    commands = blocks(ROOT / "README.md", "sh")
+    (serve,) = (block.strip() for block in commands if block.startswith("mrtr-server dev"))
+    (call,) = (block for block in commands if block.startswith("mrtr-server call"))
     (port,) = free_ports(1)
-    with running("uvicorn weather:app", readme_app, port):
+    with running(serve, readme_app, port):
         shown = call.replace("localhost:8000", f"127.0.0.1:{port}")
         command = ["bash", "-c", shown]
         done = subprocess.run(
@@ -242,13 +270,15 @@ def test_the_first_tool_answers_the_terminals_client_as_printed(readme_app: Path
     assert [done.stdout] == blocks(ROOT / "README.md", "text")
 
 
+ERAS = ("2026-07-28", "sep-draft", "2025-11-25", "2025-06-18")  # those before that have no forms
+ANSWERS: Answers = {"amount": {"copies": 2}, "confirm": yes}
 FLEETS = [
     pytest.param(block.strip(), id=page.name)
     for page in (ROOT / "README.md", ROOT / "docs" / "deploying.md")
     for block in blocks(page, "sh")
-    if "weather:app" in block and "--workers" in block and "export" in block
+    if "shop:app" in block and "--workers" in block and "export" in block
 ]
-"""The commands that start several workers for the first tool."""
+"""The commands that start several workers for the README's tool."""
 
 
 def test_there_are_commands_that_start_several_workers() -> None:
@@ -261,32 +291,30 @@ def test_several_workers_serve_clients_of_every_era_with_the_commands_as_printed
 ) -> None:
     (port,) = free_ports(1)
     with running(command, readme_app, port):
-        for era in ("2026-07-28", "sep-draft", "2025-11-25", "2025-06-18"):  # those before that have no forms
+        for era in ERAS:
             client = Client(f"http://127.0.0.1:{port}/mcp", era=era)
             for _ in range(6):  # each request on a connection of its own, so to any of the workers
-                done = client.call("get_weather", location="Oslo", answers={"github_login": {"name": "octocat"}})
-                assert "octocat" in done.text, era
+                assert client.call("order", title="Emma", answers=ANSWERS).text == "2 × Emma ordered", era
 
 
 def test_a_fleet_of_replicas_serves_clients_of_every_era_with_the_commands_as_printed(readme_app: Path) -> None:
-    """The two replicas of the page for operators, each with its own command; the database is in the test's folder."""
-    made, replicas = blocks_within(ROOT / "docs" / "operating.md", "## Deploying", "## Checking a server")
+    """The two replicas of the page, each with its own command; the database is in the test's folder."""
+    (shared,) = (block for block in blocks(ROOT / "docs" / "deploying.md", "sh") if "--port 8002" in block)
     ports = free_ports(2)
-    shared = replicas.replace("sqlite:////var/lib/tools/store.db", f"sqlite:///{readme_app}/store.db")
-    settings = "; ".join(line.strip() for line in shared.splitlines() if "export" in line)
+    shared = shared.replace("sqlite:////var/lib/tools/store.db", f"sqlite:///{readme_app}/store.db")
+    made, *settings = [line for line in shared.splitlines() if "keygen" in line or "export" in line]
     starts = [line.strip(" &") for line in shared.splitlines() if "mrtr-server run" in line]
     assert len(starts) == 2
     subprocess.run(["bash", "-c", made], cwd=readme_app, env=clean_environment(), timeout=TIMEOUT, check=True)
     with ExitStack() as stack:
         for start, port in zip(starts, ports, strict=True):
             command = re.sub(r" --port \d+", "", start)
-            stack.enter_context(running(f"{settings}; {command}", readme_app, port))
+            stack.enter_context(running(f"{'; '.join(settings)}; {command}", readme_app, port))
         urls = [f"http://127.0.0.1:{port}/mcp" for port in ports]
-        for era in ("2026-07-28", "sep-draft", "2025-11-25", "2025-06-18"):
+        for era in ERAS:
             for _ in range(3):
                 client = Client(*urls, era=era)
-                done = client.call("get_weather", location="Oslo", answers={"github_login": {"name": "octocat"}})
-                assert "octocat" in done.text, era
+                assert client.call("order", title="Emma", answers=ANSWERS).text == "2 × Emma ordered", era
 
 
 def test_the_commands_are_there() -> None:
@@ -299,13 +327,3 @@ def in_figures(written: str) -> float | None:
     number, _, unit = written.partition(" ")
     factor = {"KiB": 1024, "MiB": 1024**2}.get(unit, 1)
     return None if number == "none" else float(number.replace(",", "")) * factor
-
-
-def test_the_page_for_operators_has_every_limit_with_its_default() -> None:
-    page = (ROOT / "docs" / "operating.md").read_text()
-    table = page[page.index("\n## Limits\n") : page.index("\n### Slow clients\n")]
-    written: dict[str, float | None] = {}
-    for names, defaults in re.findall(r"^\| (`.+?`) \| (.+?) \|", table, re.MULTILINE):
-        each = [defaults] if "`, `" not in names else defaults.split(", ")
-        written |= zip(re.findall(r"\w+", names), map(in_figures, each), strict=True)
-    assert written == {field.name: field.default for field in fields(Limits)}

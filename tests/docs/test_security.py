@@ -15,6 +15,7 @@ ADVERSARIES = (
     "on the network, without a token",
     "Another user",
     "A malicious client",
+    "A page of an app in a host",
     "A page in a browser",
     "A hostile authorization server",
     "the database and the load balancer",
@@ -39,7 +40,7 @@ def test_each_adversary_has_a_part(who: str) -> None:
 
 
 def test_each_row_names_its_tests_or_says_what_does_not_hold() -> None:
-    assert len(TABLES) == 11
+    assert len(TABLES) == 12
     for heading, rows in TABLES:
         for row in rows.splitlines():
             cells = [cell.strip() for cell in row[1:-1].split("|")]

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from mrtr_server import Limits, Lists, Metrics, ServerInfo, Shutdown
+from mrtr_server import Apps, Limits, Lists, Metrics, ServerInfo, Shutdown
 from mrtr_server.cli.run import run
-from mrtr_server.deployment.environment import ELSEWHERE, variables
+from mrtr_server.deployment.environment import ELSEWHERE, unknown_variables, variables
 from mrtr_server.deployment.settings import LAME_DUCK, Settings
 
-from .test_pages import in_figures
+from .test_pages import PAGES, in_figures
 
 PAGE = (Path(__file__).parents[2] / "docs" / "settings.md").read_text()
 
@@ -28,12 +28,25 @@ def code(cell: str) -> str:
     return cell.strip("`") if cell.startswith("`") else ""
 
 
-GROUPS: dict[str, Any] = {"ServerInfo": ServerInfo, "Lists": Lists, "Shutdown": Shutdown, "Metrics": Metrics}
+GROUPS: dict[str, Any] = {
+    "ServerInfo": ServerInfo,
+    "Apps": Apps,
+    "Lists": Lists,
+    "Shutdown": Shutdown,
+    "Metrics": Metrics,
+}
 SECTIONS = [("Settings of the server", "", Settings)]
 SECTIONS += [
     (name, next(f.name for f in fields(Settings) if name in str(f.type)), kind) for name, kind in GROUPS.items()
 ]
-EVERY = [(section, field) for section, _, kind in SECTIONS for field in fields(kind) if field.name != "name"]
+
+
+def settable(kind: Any) -> "list[Field[Any]]":
+    """Every field, but for the name that `MRTRServer` takes first: it is no keyword."""
+    return [field for field in fields(kind) if (kind, field.name) != (Settings, "name")]
+
+
+EVERY = [(section, field) for section, _, kind in SECTIONS for field in settable(kind)]
 
 
 @pytest.mark.parametrize(("section", "group", "kind"), SECTIONS)
@@ -41,7 +54,7 @@ def test_every_setting_is_there_with_its_variable(section: str, group: str, kind
     read = {each.setting: each.name for each in variables() if each.group == group}
     read |= {} if group else {setting: name for name, setting in ELSEWHERE.items()}
     written = {code(cells[0]): code(cells[1]) for cells in rows(section)}
-    assert written == {field.name: read.get(field.name, "") for field in fields(kind) if field.name != "name"}
+    assert written == {field.name: read.get(field.name, "") for field in settable(kind)}
 
 
 NOT_NONE = {"lame_duck": f"{LAME_DUCK:g}"}
@@ -90,3 +103,11 @@ def test_defaults_of_options_are_as_written(option: object) -> None:
         assert (f"{default:g}" if isinstance(default, float) else str(default)) in cells[2].split(", ") or cells[
             2
         ] == default
+
+
+def test_each_variable_that_a_page_names_is_read() -> None:
+    named = {name for page in PAGES for name in re.findall(r"\bMRTR_[A-Z_]+\b", page.read_text())}
+    assert len(named) > 60
+    assert unknown_variables(dict.fromkeys(named, "")) == {}
+    options = {f"MRTR_RUN_{option.name}".upper() for option in run.params} | {"MRTR_RUN_TASKS"}  # which is a setting
+    assert {name for name in named if name.startswith("MRTR_RUN_")} <= options

@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import tomllib
 from collections.abc import Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -14,6 +15,8 @@ from typing import Literal
 
 import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Page, Request, expect
+
+from mrtr_server.documentation import ENTRIES
 
 from ..support.browser import chromium
 from ..support.serving import TIMEOUT
@@ -27,7 +30,9 @@ import docs  # noqa: E402
 
 pytestmark = pytest.mark.processes
 
-CONCEPTS = [f"concepts/{page.stem}/" for page in sorted((ROOT / "docs" / "concepts").glob("*.md"))]
+FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+
+CONCEPTS = ["how-it-works/"] + [f"concepts/{page.stem}/" for page in sorted((ROOT / "docs" / "concepts").glob("*.md"))]
 
 
 @pytest.fixture(scope="module")
@@ -103,11 +108,38 @@ def test_it_builds_without_a_warning(site: Path) -> None:
         assert [name for name in group.names.split() if f'id="{group.package}.{name}"' not in text] == []
 
 
+def test_the_addresses_in_messages_lead_to_their_entries(site: Path) -> None:
+    text = (site / "troubleshooting" / "index.html").read_text()
+    assert [anchor for anchor in ENTRIES.values() if f'id="{anchor}"' not in text] == []
+
+
 def test_every_page_is_in_the_navigation(site: Path) -> None:
     navigation = (ROOT / "zensical.toml").read_text()
     pages = [path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")]
     pages += [f"reference/{group.file}.md" for group in GROUPS]
     assert [name for name in pages if navigation.count(f'"{name}"') != 1] == []
+
+
+def test_agents_find_every_page_as_markdown_with_a_line_on_it(site: Path) -> None:
+    """By the form of llmstxt.org: a title, a summary, and parts that list links."""
+    settings = tomllib.loads((ROOT / "zensical.toml").read_text())["project"]
+    title, _, summary, *rest = (site / "llms.txt").read_text().splitlines()
+    assert (title, summary) == (f"# {settings['site_name']}", f"> {settings['site_description']}")
+    assert [line[3:] for line in rest if line.startswith("## ")] == [
+        *(name for group in settings["nav"][:-1] for name in group),
+        "Optional",
+    ]
+    lines = [line for line in rest if line and not line.startswith("## ")]
+    linked = [re.fullmatch(r"- \[(.+?)\]\((\S+?)\): (\S.{20,}[^:])", line) for line in lines]
+    found = [(link[1], link[2].removeprefix(settings["site_url"])) for link in linked if link]
+    assert [path for _, path in found] == [
+        path for group in settings["nav"] for paths in group.values() for path in paths
+    ]
+    for name, path in found:
+        text = (site / path).read_text()
+        assert text.startswith(f"# {name}\n")
+        for target in re.findall(r"\]\((?!\w+:|#)([^)#\s]+)", FENCE.sub("", text)):
+            assert (site / path).parent.joinpath(target).exists(), f"{path}: {target}"
 
 
 @pytest.mark.parametrize("link", ["nowhere.md", "index.md#nowhere", "#nowhere"])

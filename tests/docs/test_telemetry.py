@@ -6,17 +6,12 @@ from typing import get_args
 
 import mrtr_server
 from mrtr_server.protocol.trace import End
-from mrtr_server.telemetry.names import LOG_FIELDS, METRICS, SPAN_ATTRIBUTES
+from mrtr_server.telemetry.names import METRICS
 from mrtr_server.telemetry.prometheus import prometheus_name
 
-PAGE = (Path(__file__).parents[2] / "docs" / "telemetry.md").read_text()
+from ..support.observed import PAGE, rows
+
 SOURCES = "\n".join(path.read_text() for path in sorted(Path(mrtr_server.__file__).parent.rglob("*.py")))
-
-
-def rows(heading: str) -> list[list[str]]:
-    """Return the rows of the table whose heading begins so, without the heading."""
-    (table,) = re.findall(rf"^\| {re.escape(heading)}.*\n\|[-|]+\n((?:\|.*\n)+)", PAGE, re.MULTILINE)
-    return [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in table.splitlines()]
 
 
 def test_every_metric_is_there_with_its_labels() -> None:
@@ -30,14 +25,6 @@ def test_every_metric_is_there_with_its_labels() -> None:
         ]
         for metric in METRICS
     ]
-
-
-def test_every_attribute_of_a_span_is_there() -> None:
-    assert [row[0] for row in rows("attribute |")] == [f"`{name}`" for name in SPAN_ATTRIBUTES]
-
-
-def test_every_field_of_the_line_of_a_call_is_there() -> None:
-    assert [row[0] for row in rows("field |")] == [f"`{name}`" for name in LOG_FIELDS]
 
 
 def test_every_event_of_the_log_is_there() -> None:

@@ -19,7 +19,7 @@ from ..support.serving import ROOT, TIMEOUT, end, free_ports, is_ready, listens,
 
 pytestmark = pytest.mark.processes
 
-PAGE = (ROOT / "docs" / "tutorial.md").read_text()
+PAGE = "".join((ROOT / "docs" / f"{part}.md").read_text() for part in ("tutorial", "tutorial-2"))
 BIN = Path(sys.executable).parent
 BLOCK = re.compile(r"^```(\w+)(?: title=\"([^\"]+)\")?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
@@ -176,6 +176,12 @@ def test_everything_of_the_tutorial(tmp_path: Path) -> None:
         flow.answer(details={"amount": 20, "kind": "travel"})
         twice = {reply.text for reply in flow.race(confirm=yes)}
         assert twice == {"Your manager decides on number 2."}
+
+        (tests,) = blocks("A test", "test_claim.py")
+        (folder / "test_claim.py").write_text(tests)
+        (printed,) = blocks("A test", "text")
+        assert printed.strip() in typed(f"{blocks('A test', 'sh')[0].strip()} -c {os.devnull} -W error", folder)
+        (folder / "test_claim.py").unlink()  # the tool changes
 
         (change,) = blocks("The manager decides", "expenses.py, changed")
         terminal.change(server, code := changed(code, change))

@@ -14,7 +14,7 @@ from pydantic_core import from_json, to_json
 from starlette.authentication import AuthCredentials, AuthenticationBackend, BaseUser, SimpleUser
 from starlette.requests import HTTPConnection
 
-from examples import deploy, dinner, itinerary, payments, report, resource_server, rolling_upgrade
+from examples import approvals, deploy, dinner, itinerary, payments, report, resource_server, rolling_upgrade, seats
 from mrtr_server import KeyRing
 from mrtr_server.testing import EVERYTHING, Answerable, Client, Reply, SharedStore, accept, replica, replicas, yes
 
@@ -81,6 +81,8 @@ def tool(name: str, answers: Mapping[str, Answerable] | None = None, **arguments
 
 
 SCENARIOS: dict[str, list[Scenario]] = {
+    "approvals": [tool("decide", {"confirm": yes}, number=2, approve=True), tool("expenses")],
+    "chart": [tool("visitors", museum="ships", days=3)],
     "conformance": [
         *(
             tool(f"test_{name}")
@@ -102,6 +104,7 @@ SCENARIOS: dict[str, list[Scenario]] = {
     "payments": [tool("pay", {"confirm": yes}, to="Ann", euros=25), tool("balance", of="Ann")],
     "resource_server": [tool("write", {"confirm": yes}, text="milk"), tool("read")],
     "report": [tool("report", {"wanted": {"thousands": 2}, "layout": {"style": "sentence"}})],
+    "seats": [tool("book_seat", {"seat": {"seat": "3C"}}, flight="MR12"), tool("book_seat", flight="MR34")],
 }
 AS_TASKS: dict[str, list[Scenario]] = {
     "conformance": [
@@ -141,6 +144,8 @@ class Permitted(AuthenticationBackend):
 SETTINGS: dict[str, dict[str, Any]] = {"resource_server": {"auth": Permitted()}}
 
 
+EXPENSES, TAKEN = dict(approvals.EXPENSES), {flight: dict(taken) for flight, taken in seats.TAKEN.items()}
+
 RESERVE, COUNT_PRIMES = dinner.reserve, report.count_primes
 
 
@@ -171,6 +176,8 @@ def effects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], lis
         log.unlink(missing_ok=True)
         (tmp_path / "payments.db").unlink(missing_ok=True)
         resource_server.NOTES.clear()
+        approvals.EXPENSES.update(EXPENSES)
+        seats.TAKEN.update({flight: dict(taken) for flight, taken in TAKEN.items()})
         lines += EFFECTS
         EFFECTS.clear()
         return [RANDOM.sub("…", line) for line in lines]

@@ -520,8 +520,7 @@ class TestTheQueue:
     async def test_the_log_says_when_it_is_over(self, caplog: pytest.LogCaptureFixture) -> None:
         calls = Calls(max_concurrency=1, max_queue=1)
         await calls.come("abc", may_leave=False)
-        assert calls.admission._overload._spell is not None
-        calls.admission._overload._spell.last -= 30.0
+        calls.admission._overload._last -= 30.0
         await calls.end("a")
         assert [message.partition(",")[0] for message in caplog.messages][1:] == ["Not overloaded any more"]
         await calls.all_end()
@@ -634,8 +633,9 @@ class TestDraining:
         admission = Admission(Limits())
 
         async def watch() -> None:
-            admission.on_drain(lambda: None).__enter__()
+            watching.__enter__()
 
+        watching = admission.on_drain(lambda: None)
         thread = threading.Thread(target=asyncio.run, args=[watch()])
         thread.start()
         thread.join()

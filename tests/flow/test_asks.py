@@ -644,8 +644,11 @@ class TestValues:
 
 
 EVERYTHING: dict[str, tuple[type[Ask[Any]], dict[str, Any]]] = {
-    "elicit": (Elicit, {"message": "Who?", "schema": Login, "key": "mine"}),
-    "confirm": (Confirm, {"message": "Pay?", "key": "mine", "plain": True}),
+    "elicit": (
+        Elicit,
+        {"message": "Who?", "schema": Login, "key": "mine", "ui": "ui://login", "through_model": True},
+    ),
+    "confirm": (Confirm, {"message": "Pay?", "key": "mine", "plain": True, "ui": "ui://pay"}),
     "elicit_url": (ElicitUrl, {"message": "Sign in", "url": "https://example.com/login", "key": "mine"}),
     "sample": (
         Sample,

@@ -298,11 +298,6 @@ def test_the_option_asks_with_whatever_else_can_be_asked_and_before_the_function
     assert wire.call("option_and_more", answers={"confirm_2": yes}, state=third.state).text == "all"
 
 
-def test_a_handler_says_whether_it_was_registered_with_one() -> None:
-    tools = app.registry.tools
-    assert {name: tools[name].handler.confirms for name in TOOLS} == {name: name == "option" for name in TOOLS}
-
-
 @pytest.mark.anyio
 async def test_an_answer_to_a_form_that_looks_the_same_is_no_yes() -> None:
     class Yes(BaseModel):

@@ -6,7 +6,7 @@ import pytest
 
 from mrtr_server import Context, KeyRing, MRTRServer, SealedCodec
 from mrtr_server.errors import InvalidRequestState
-from mrtr_server.flow.inspection import inspect_state, utc_time
+from mrtr_server.flow.states import inspect_state, utc_time
 from mrtr_server.testing import AsyncClient, Clock, replica
 
 from ..support.models import Login

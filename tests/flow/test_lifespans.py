@@ -15,7 +15,7 @@ from starlette.routing import Mount, Route
 from starlette.testclient import TestClient
 
 from mrtr_server import Confirm, Context, Depends, KeyRing, MRTRServer, Task
-from mrtr_server.flow.inspection import inspect_state
+from mrtr_server.flow.states import inspect_state
 from mrtr_server.testing import AsyncClient, SharedStore, replica, yes
 
 from ..conftest import Serve

@@ -26,7 +26,8 @@ from mrtr_server import (
     ToolResult,
 )
 from mrtr_server.testing import EVERYTHING, Client, Reply, no, replica, sampled, yes
-from mrtr_server.testing.session import ERAS, HANDSHAKES
+from mrtr_server.testing.session import ERAS
+from mrtr_server.wire import HANDSHAKES
 
 from ..support.effects import EFFECTS
 from ..support.flows import pieces_of

@@ -1406,12 +1406,27 @@ class TestWithoutASharedStore:
         MRTRServer("plain", keys=[KEY]).tool(effect)
         assert "store" not in caplog.text
 
+    @pytest.mark.parametrize("included", [False, True])
+    async def test_what_several_workers_can_not_keep_is_not_served(
+        self, included: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("MRTR_WORKERS", "2")
+        app, part = MRTRServer("bank", keys=[KEY]), MRTRServer("part", keys=[KEY])
+        (part if included else app).tool(single_use=True, confirm="Sure?")(effect)
+        if included:
+            app.include(part)
+        exchange = Exchange(app, scope_of([], method="GET", path="/ready")).body(b"")
+        assert (await exchange.end()).status == 503
+        assert any(
+            found.level == "error" and "redemptions of effect" in found.message for found in app.check(workers=2)
+        )
+
     def test_several_workers_are_refused(self, tmp_path: Path) -> None:
         environment = {"MRTR_KEYS": KEYS, "SINGLE_USE_DIR": str(tmp_path), "SINGLE_USE_ALONE": "1"}
         arguments = ("tests.support.single_use_app:app", "--workers", "2")
         with started(*arguments, log=tmp_path / "log", environment=environment) as server:
             server.wait()
-            assert "'pay' is single_use, and 2 workers need a shared store" in server.text
+            assert "'pay' is single_use, and 2 workers need one shared store" in server.text
             assert "MRTR_DATABASE_URL" in server.text
             assert "Traceback" not in server.text
 

@@ -9,6 +9,8 @@ import httpx
 import pytest
 
 from mrtr_server import Context, MRTRServer
+from mrtr_server.protocol.messages import Change, Subscription
+from mrtr_server.storage.pubsub import InProcessFanout
 
 from ..support.handshake import Handshake, Stream
 from ..support.live_app import GATE, opened
@@ -94,6 +96,27 @@ class TestResources:
             at(1, two, "resources/subscribe", uri="notes://1")  # once more: it is no news
             at(1, two, "resources/subscribe", uri="notes://2")
             update(1, two, "notes://2")
+            assert next_update(stream) == "notes://2"
+
+    def test_what_is_updated_just_when_the_stream_begins_to_listen_is_told_once(
+        self, connect: Connect, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        subscribe, first = InProcessFanout.subscribe, Change("resource", "notes://1")
+        others = [first]
+
+        def subscribe_beside_another(fanout: InProcessFanout, wanted: frozenset[Change]) -> Subscription:
+            begun = subscribe(fanout, wanted)
+            if first in wanted and others:
+                fanout.publish(others.pop())
+            return begun
+
+        monkeypatch.setattr(InProcessFanout, "subscribe", subscribe_beside_another)
+        one = connect(register=register)
+        with one.listen() as stream:
+            at(0, one, "resources/subscribe", uri="notes://1")
+            assert next_update(stream) == "notes://1"
+            at(0, one, "resources/subscribe", uri="notes://2")
+            update(0, one, "notes://2")
             assert next_update(stream) == "notes://2"
 
     def test_of_several_at_once_none_is_lost(self, two: Handshake) -> None:

@@ -148,7 +148,7 @@ class TestResuming:
         client = connect()
         with client.calling("hurry") as stream:
             stream.ask()
-        time.sleep(0.6)
+        time.sleep(2.1)
         with client.resume(stream.last_id) as again:
             assert again.end()["result"]["isError"]
 

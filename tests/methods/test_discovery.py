@@ -6,13 +6,9 @@ from typing import Any
 import pytest
 
 from mrtr_server import MRTRServer
-from mrtr_server.methods.discovery import Discoverer
-from mrtr_server.protocol.messages import TASKS, Call, Discovery
+from mrtr_server.testing import Client
 
-from ..support.methods import Notes
-
-pytestmark = pytest.mark.anyio
-
+TASKS = "io.modelcontextprotocol/tasks"
 TOOLS = {"tools": {"listChanged": True}, "logging": {}}
 PROMPTS = {"prompts": {"listChanged": True}, "logging": {}}
 RESOURCES = {"resources": {"listChanged": True, "subscribe": True}, "logging": {}}
@@ -35,6 +31,11 @@ def complete(app: MRTRServer) -> None:
     app.completion(prompt="p", argument="name")(suggest)
 
 
+def capabilities_of(app: MRTRServer) -> dict[str, Any]:
+    found: dict[str, Any] = Client(app).request("server/discover").result["capabilities"]
+    return found
+
+
 ADDED: list[tuple[Callable[[MRTRServer], object], dict[str, Any]]] = [
     (lambda app: None, {**TOOLS, **PROMPTS, **RESOURCES}),  # it gets them while it runs
     (lambda app: app.tool(name="t")(nothing), TOOLS),
@@ -46,27 +47,15 @@ ADDED: list[tuple[Callable[[MRTRServer], object], dict[str, Any]]] = [
 ]
 
 
-def discoverer(app: MRTRServer) -> Discoverer:
-    return Discoverer(app.registry, instructions="Ask.", ttl=9.0, scope="public")
-
-
-async def discovered(made: Discoverer) -> Discovery:
-    outcome = await made.discover(Call("server/discover", {}), Notes())
-    assert isinstance(outcome, Discovery)
-    return outcome
-
-
 @pytest.mark.parametrize(("add", "capabilities"), ADDED)
-async def test_what_is_there_is_a_capability(
+def test_what_is_there_is_a_capability(
     app: MRTRServer, add: Callable[[MRTRServer], object], capabilities: dict[str, Any]
 ) -> None:
     add(app)
-    assert await discovered(discoverer(app)) == Discovery(capabilities, "Ask.", 9.0, "public")
+    assert capabilities_of(app) == capabilities
 
 
-async def test_what_comes_while_the_server_runs_is_seen_at_the_next_request(app: MRTRServer) -> None:
-    made = discoverer(app)
-    first = await discovered(made)
-    assert await discovered(made) is first, "it is made once for what there is"
+def test_what_comes_while_the_server_runs_is_seen_at_the_next_request(app: MRTRServer) -> None:
+    assert capabilities_of(app) == {**TOOLS, **PROMPTS, **RESOURCES}
     app.tool(name="t")(nothing)
-    assert (await discovered(made)).capabilities == TOOLS
+    assert capabilities_of(app) == TOOLS

@@ -16,8 +16,8 @@ pytestmark = pytest.mark.anyio
 
 SERVED = {
     "tools/call": "tools.call",
-    "prompts/get": "prompts.get",
-    "resources/read": "resources.read",
+    "prompts/get": "prompts_and_resources.get",
+    "resources/read": "prompts_and_resources.read",
     "tools/list": "lists.tools",
     "prompts/list": "lists.prompts",
     "resources/list": "lists.resources",
@@ -33,6 +33,7 @@ SERVED = {
     "sessions/listen": "sessions.listen",
     **{f"tasks/{name}": f"tasks.{name}" for name in ("get", "list", "result", "update", "answer", "respond", "cancel")},
 }
+EXTENSIONS = {name: served for name, served in SERVED.items() if name.startswith("tasks/")}
 
 
 class Naming:
@@ -50,8 +51,9 @@ class Naming:
 
 @pytest.fixture
 def dispatcher() -> Dispatcher:
-    names = {served.partition(".")[0] for served in SERVED.values()}
-    parts: dict[str, Any] = {"rates": Rates(), **{name: Naming(name) for name in names}}
+    names = {served.partition(".")[0] for name, served in SERVED.items() if name not in EXTENSIONS}
+    extensions = {name: getattr(Naming("tasks"), served.partition(".")[2]) for name, served in EXTENSIONS.items()}
+    parts: dict[str, Any] = {"rates": Rates(), "extensions": extensions, **{name: Naming(name) for name in names}}
     return Dispatcher(**parts)
 
 

@@ -21,11 +21,14 @@ from mrtr_server import (
     CallInfo,
     CallNext,
     ClientInfo,
+    Confirm,
     Context,
     Depends,
     Ended,
     Failure,
     Header,
+    InputRequired,
+    Inputs,
     KeyRing,
     MRTRServer,
     ProtocolError,
@@ -216,6 +219,51 @@ class TestAround:
         answered = [call.answers for call in calls]
         assert answered == [None, {"confirm": CONFIRMED} if "sees_answers" in sees else None]
         assert ARGUMENT not in repr(calls)
+
+    @pytest.mark.parametrize("style", ["inline", "declared", "pure", "task"])
+    @pytest.mark.parametrize(("answer", "outcome"), [(yes, "completed"), (decline, "declined")])
+    async def test_it_sees_the_text_of_the_question_that_was_answered(
+        self, app: MRTRServer, style: str, answer: Any, outcome: str
+    ) -> None:
+        approved: list[tuple[Any, ...]] = []
+
+        @app.around(sees_answers=True)
+        async def audit(call: CallInfo, call_next: CallNext) -> None:
+            ended = await call_next(call)
+            approved.append((ended.outcome, ended.answered))
+
+        @app.around
+        async def sees_less(call: CallInfo, call_next: CallNext) -> None:
+            assert (await call_next(call)).answered is None
+
+        @app.tool(name="inline")
+        async def inline(amount: int, ctx: Context) -> str:
+            await ctx.confirm(f"Pay {amount}?")
+            return "paid"
+
+        @app.tool(name="declared")
+        def declared(amount: int, confirm: Annotated[bool, Confirm(lambda amount: f"Pay {amount}?")]) -> str:
+            return "paid"
+
+        @app.tool(name="pure")
+        def pure(amount: int, inputs: Inputs) -> str | InputRequired:
+            sure = Confirm(f"Pay {amount}?")
+            return "paid" if inputs.get("confirm", sure) else InputRequired(confirm=sure)
+
+        @app.tool(name="task", task="required")
+        async def task(amount: int, ctx: Context) -> str:
+            await ctx.confirm(f"Pay {amount}?")
+            return "paid"
+
+        flow = AsyncClient(app, tasks=style == "task").flow(style, amount=3)
+        await flow.start()
+        if style == "task":
+            await flow.wait()
+        await flow.answer(confirm=answer)
+        if style == "task":
+            await flow.wait()
+        assert approved[-1] == (outcome, {"confirm": "Pay 3?"})
+        assert "Pay 3?" not in repr(Ended("completed", answered={"confirm": "Pay 3?"}))
 
     @pytest.mark.parametrize("sees", [{}, {"sees_arguments": True}])
     async def test_it_sees_no_headers_that_mirror_what_it_does_not_see(

@@ -22,6 +22,11 @@ ANN = Principal("ann")
 FIELDS = {"tools": "name", "prompts": "name", "resources": "uri", "resource_templates": "uriTemplate"}
 
 
+def _shapes_nothing(_: object) -> tuple[()]:
+    """Lists are the same for all."""
+    return ()
+
+
 @dataclass
 class Served:
     """The lists of an application, three entries a page."""
@@ -33,8 +38,8 @@ class Served:
         parts = self.app._parts
         authorizer = Authorizer(parts.settings.authorize, parts.threads)
         self.lists = ListRequests(
-            self.app.registry, authorizer, Cursors(RING), page_size=3, ttl=60.0, scope="public"
-        )  # fmt: skip
+            self.app.registry, authorizer, Cursors(RING), _shapes_nothing, page_size=3, ttl=60.0, scope="public"
+        )
 
     async def page(self, listing: str = "tools", cursor: Any = None, who: Principal | None = None) -> Complete:
         """Return one page."""

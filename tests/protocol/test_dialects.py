@@ -372,7 +372,7 @@ def strays(pattern: str) -> list[str]:
 
 
 def test_versions_of_the_protocol_are_named_nowhere_else() -> None:
-    assert strays(r"\b20\d\d-\d\d-\d\d\b") == []
+    assert strays(r"(?<!/schemas/)\b20\d\d-\d\d-\d\d\b") == []  # a schema of the registry has a date of its own
 
 
 def test_codes_of_json_rpc_are_named_nowhere_else() -> None:

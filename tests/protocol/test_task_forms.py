@@ -45,6 +45,7 @@ SURFACE = Surface(
     {"name": "x", "version": "1"},
     [VERSION],
     lambda tool: "optional" if tool == "book_dinner" else "forbidden",
+    extensions={f"tasks/{name}": TASKS for name in ("get", "update", "cancel")},
 )
 HEARD = accept(input="Hello World!")
 

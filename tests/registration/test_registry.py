@@ -397,7 +397,7 @@ class TestResources:
             "x://fixed/it": lambda: 3,
         }
         for uri, function in functions.items():
-            registry.add_resource(build_resource(function, ResourceOptions(uri, name=f"n{len(uri)}"), Home("x")))
+            registry.add(build_resource(function, ResourceOptions(uri, name=f"n{len(uri)}"), Home("x")))
 
         def found(uri: str) -> tuple[int, dict[str, str]] | None:
             match = registry.find_resource(uri)

@@ -3,7 +3,7 @@
 import json
 import math
 from base64 import b64encode, encodebytes
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, field
 from decimal import Decimal
 from enum import Enum
@@ -431,6 +431,91 @@ class TestToolResults:
             ToolResult(meta={"a": number})
         with pytest.raises(ValidationError):
             Annotations(priority=number)
+
+
+class Stock(BaseModel):
+    """What is left of something."""
+
+    title: str
+    left: int
+
+
+BOOKS = Stock(title="Dune", left=3)
+SHORT = "3 of Dune"
+
+
+def shortly(stock: Any) -> Any:
+    return f"{stock.left} of {stock.title}"
+
+
+class TestText:
+    """`@app.tool(text=...)`: what a person and a model read of a structured result."""
+
+    def told(self, value: Any, returns: Any = Any, says: Any = shortly) -> Any:
+        def tool() -> Any:
+            return value
+
+        tool.__annotations__["return"] = returns
+        app = MRTRServer("app")
+        app.tool(text=says)(tool)
+        return Client(app).call("tool").message["result"]
+
+    @pytest.mark.parametrize("returns", [Stock, Any, Stock | None, Stock | str, Annotated[ToolResult, Stock]])
+    def test_it_stands_beside_the_value_whatever_is_declared(self, returns: Any) -> None:
+        result = self.told(BOOKS, returns)
+        assert result["content"] == [text(SHORT)]
+        assert result["structuredContent"] == {"title": "Dune", "left": 3}
+
+    def test_it_is_made_from_what_the_function_returned(self) -> None:
+        several = (stock for stock in [BOOKS, BOOKS])
+        result = self.told(several, Iterable[Stock], says=lambda stocks: f"{len(stocks)} of {stocks[0].title}")
+        assert result["content"] == [text("2 of Dune")]
+        assert result["structuredContent"] == [{"title": "Dune", "left": 3}] * 2
+
+    def test_it_may_be_content(self) -> None:
+        result = self.told(BOOKS, Stock, says=lambda stock: [shortly(stock), IMAGE])
+        assert result["content"] == [text(SHORT), BLOCK]
+
+    def test_what_a_tool_result_says_itself_goes_before_it(self) -> None:
+        whole = ToolResult(content=["mine"], structured_content=BOOKS)
+        assert self.told(whole, Stock)["content"] == [text("mine")]
+        assert self.told(ToolResult(structured_content=BOOKS), Stock)["content"] == [text(SHORT)]
+        assert self.told(ToolResult(content=["sold out"], is_error=True), Stock)["content"] == [text("sold out")]
+
+    def test_what_is_text_already_stays(self) -> None:
+        assert self.told("none left", Stock | str) == {**self.told("none left"), "content": [text("none left")]}
+
+    @pytest.mark.parametrize(
+        ("says", "why"),
+        [(lambda stock: stock.left, "text= returned a int"), (lambda stock: stock.right, "has no attribute 'right'")],
+    )
+    def test_one_that_fails_is_the_author_s_mistake(
+        self, says: Any, why: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        app = MRTRServer("app")
+        app.tool(name="tool", text=says)(lambda: BOOKS)
+        assert is_refused(Client(app).call("tool").message, caplog, why)
+
+    @pytest.mark.parametrize("returns", [str, ToolResult, None, list[TextContent], str | ImageContent])
+    def test_it_is_refused_where_there_is_nothing_structured(self, returns: Any) -> None:
+        with pytest.raises(SetupError, match="text= is for structured results"):
+            self.told("x", returns)
+
+    def test_a_tool_that_yields_has_none(self) -> None:
+        async def tool() -> AsyncIterator[str]:
+            yield "x"
+
+        with pytest.raises(SetupError, match="an async generator yields its text itself"):
+            MRTRServer("app").tool(text=shortly)(tool)
+
+    def test_it_is_a_plain_function(self) -> None:
+        async def slowly(stock: Stock) -> str:
+            return ""
+
+        with pytest.raises(SetupError, match="text= takes a plain function of the result"):
+            self.told(BOOKS, Stock, says=slowly)
+        with pytest.raises(SetupError, match="text= takes a function of the result; it got str"):
+            self.told(BOOKS, Stock, says="stock")
 
 
 class TestMeta:

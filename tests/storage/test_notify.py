@@ -35,9 +35,6 @@ class Restless(BaseException):
 class Unused(Database):
     """What no notice needs of a database."""
 
-    async def rows(self, statement: str, **given: Any) -> Sequence[Any]:
-        raise NotImplementedError
-
     async def execute(self, sql: str, given: Mapping[str, Any]) -> Sequence[Any]:
         raise NotImplementedError
 

@@ -8,6 +8,8 @@ import pytest
 from mrtr_server.concurrency import running
 from mrtr_server.storage.health import CALM_SECONDS, SLOW_SECONDS, Slowness
 
+from ..support.help import FAULTS
+
 
 @pytest.fixture(autouse=True)
 def nothing_is_slow() -> None:
@@ -62,7 +64,7 @@ def test_what_takes_just_as_long_is_slow_and_what_is_calm_for_just_as_long_is_qu
 ) -> None:
     assert notes(caplog, (0, SLOW_SECONDS)) == ["store_slow"]
     (record,) = caplog.records
-    assert record.__dict__["fields"] == {"event": "store_slow", "seconds": 2.0, "method": "redeem"}
+    assert record.__dict__["fields"] == {"event": "store_slow", "seconds": 2.0, "method": "redeem", "help": FAULTS}
     assert notes(caplog, (0, SLOW_SECONDS - 0.1)) == []
     over = SLOW_SECONDS + CALM_SECONDS
     assert notes(caplog, (0, SLOW_SECONDS), (over, over)) == ["store_slow", "store_quick"]

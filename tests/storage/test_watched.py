@@ -25,6 +25,7 @@ from mrtr_server.tally import DROPPED, TAKEOVERS, Tally
 from mrtr_server.testing import AsyncClient, Reply, yes
 
 from ..support.databases import PostgreSQL, task_row
+from ..support.help import FAULTS
 from ..support.serving import TIMEOUT
 from ..support.virtual_time import VirtualTime
 from ..support.wire import JSON
@@ -625,7 +626,7 @@ class TestAnOutage:
                 f"bank: the store is back (reference {reference}), after {2 * failures} s in which it failed "
                 f"{failures} times"
             )
-            assert began.__dict__["fields"] == {"event": "store_away", "reference": reference}
+            assert began.__dict__["fields"] == {"event": "store_away", "reference": reference, "help": FAULTS}
             fields = {"event": "store_back", "reference": reference, "failures": failures}
             assert ended.__dict__["fields"] == fields
         assert len(set(references)) == 2

@@ -6,15 +6,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser, expect, sync_playwright
+
+from .serving import TIMEOUT
+
+expect.set_options(timeout=TIMEOUT * 1000)
 
 
 def find_chromium() -> str:
     """Return where Chromium is; skip the test where there is none, and fail where there must be."""
-    for name in ("chromium", "chromium-browser", "google-chrome"):
+    for name in ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome"):
         if (found := shutil.which(name)) is not None:
             return found
-    missing = "Chromium is not installed, so nobody knows whether the page works: apt install chromium"
+    missing = "Chromium is not installed, so nobody knows whether the page works: apt install chromium-headless-shell"
     if os.environ.get("CI"):
         pytest.fail(missing)
     pytest.skip(missing)

@@ -13,7 +13,7 @@ from jsonschema import Draft202012Validator
 
 from mrtr_server.testing import EVERYTHING, Event
 from mrtr_server.testing.replies import EventReader
-from mrtr_server.testing.session import HANDSHAKES
+from mrtr_server.wire import HANDSHAKES
 
 from .serving import TIMEOUT
 from .wire import ACCEPT, Reply, request
@@ -78,6 +78,8 @@ def _closed(schema: JSON) -> JSON:
         "params" in named and "properties" in named["params"]
     ):  # parameters of whatever message may have it (General Fields)
         closed["properties"]["params"]["properties"].setdefault("_meta", {})
+    if "experimental" in named:  # of capabilities, which are no closed set
+        closed["properties"].setdefault("extensions", {})
     if not named.keys() & {"method", "jsonrpc"}:  # a message has an envelope, which older schemas have elsewhere
         closed.setdefault("additionalProperties", False)
     return closed

@@ -175,9 +175,9 @@ def register(app: MRTRServer) -> MRTRServer:
         await ctx.confirm(f"Pay {amount}?")
         return await ctx.step(effect, f"paid {amount}")
 
-    @app.tool(answer_within=0.5)
+    @app.tool(answer_within=2)
     async def hurry(ctx: Context) -> str:
-        """Ask for an answer within half a second."""
+        """Ask for an answer within two seconds."""
         login = await ctx.elicit("Quick, who?", Login)
         return f"Hello, {login.name}!"
 

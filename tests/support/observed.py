@@ -2,8 +2,10 @@
 
 import json
 import logging
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from opentelemetry.sdk.metrics import MeterProvider
@@ -17,6 +19,19 @@ from mrtr_server import OpenTelemetry
 
 JSON = dict[str, Any]
 Labels = dict[str, str]
+
+PAGE = (Path(__file__).parents[2] / "docs" / "telemetry.md").read_text()
+
+
+def rows(heading: str) -> list[list[str]]:
+    """Return the rows of the table of the page whose heading begins so, without the heading."""
+    (table,) = re.findall(rf"^\| {re.escape(heading)}.*\n\|[-|]+\n((?:\|.*\n)+)", PAGE, re.MULTILINE)
+    return [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in table.splitlines()]
+
+
+def documented(what: str) -> set[str]:
+    """Return the names that the page has in a table, such as every `attribute`."""
+    return {row[0].strip("`") for row in rows(f"{what} |")}
 
 
 class Observed:

@@ -1,4 +1,4 @@
-"""scripts/clients: real clients, at their defaults, against three replicas; and the table of docs/clients.md."""
+"""scripts/clients: real clients, at their defaults, against three replicas; and the table of their page."""
 
 import json
 import os

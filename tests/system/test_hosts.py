@@ -240,14 +240,17 @@ class TestAHost:
         return done.returncode, {each["host"]: each for each in json.loads(done.stdout)}
 
     def test_is_asked_in_its_terminal_and_its_model_hears_the_end(self, tmp_path: Path) -> None:
-        good: dict[str, Any] = {"can": ["call", "text", "form", "yes", "no", "alone"], "fails": ["numbers", "local"]}
+        good: dict[str, Any] = {
+            "can": ["call", "text", "form", "model", "yes", "no", "alone"],
+            "fails": ["numbers", "local"],
+        }
         code, found = self.run(tmp_path, {"good": good}, "--patience", "3")
         good = found["good"]
         assert (code, good["problems"]) == (0, {})
         assert good["era"] == "2026-07-28"
         cells = {name: outcome["cell"] for name, outcome in good["outcomes"].items()}
         assert cells == {
-            **dict.fromkeys(["call", "text", "form", "yes"], "yes"),
+            **dict.fromkeys(["call", "text", "form", "model", "yes"], "yes"),
             "no": "dismissed",
             "alone": "declined",
             **dict.fromkeys(["numbers", "local"], "FAILS"),
@@ -314,9 +317,8 @@ class TestThePage:
     def test_says_what_is_listed(self, host: Host) -> None:
         cells = dict(zip((each.name for each in SCENARIOS), self.ROWS[host.name][3:-1], strict=True))
         assert {name for name, cell in cells.items() if cell == "FAILS"} == host.fails
-        assert {name for name, cell in cells.items() if cell in ("no", "in the chat")} == set(
-            cells
-        ) - host.can - host.fails
+        without = {"no", *(each.found for each in SCENARIOS)}
+        assert {name for name, cell in cells.items() if cell in without} == set(cells) - host.can - host.fails
         assert f"- `{host.name}`: {host.client.note}\n" in PAGE.read_text("utf-8")
 
 

@@ -14,6 +14,7 @@ from mrtr_server.protocol.messages import Call, Complete, YieldReason
 from mrtr_server.tasks.round_executor import RoundExecutor, TaskEnd
 from mrtr_server.tasks.task_run import AGAIN_AFTER, TaskRun
 
+from ..support.help import FAULTS
 from .test_task_run import TaskRunBench, answered, question, stored
 
 pytestmark = pytest.mark.anyio
@@ -105,7 +106,7 @@ async def test_a_takeover_names_its_task_to_programs(bench: TaskRunBench, caplog
     [record] = caplog.records
     assert "is taken over" in record.getMessage()
     named = {"event": "takeover", "work": "task", "tool": "act", "task": run.row.reference}
-    assert vars(record)["fields"] == named
+    assert vars(record)["fields"] == {**named, "help": FAULTS}
 
 
 async def test_a_round_that_is_cancelled_hands_its_task_back_and_stays_cancelled(bench: TaskRunBench) -> None:

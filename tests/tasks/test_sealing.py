@@ -79,7 +79,7 @@ async def test_a_flow_that_comes_again_is_the_same_task_whichever_key_comes_firs
         await flow.start()
         first = await flow.answer(confirm=yes)
         # As if the record of it had been lost with the first replica.
-        other._parts.redeemer._store = forgetful = InProcessStore()
+        other._parts.redeemer.store = forgetful = InProcessStore()
         forgetful.has_epochs = True
         flow.move_to(other)
         assert (await flow.replay(first)).task.id == first.task.id

@@ -9,13 +9,13 @@ import pytest
 from mrtr_server import BearerTokens, Context, Limits, MRTRServer, StoreUnavailable, Task
 from mrtr_server.flow.admission import CALM_SECONDS, Overload
 from mrtr_server.storage.health import Outage
-from mrtr_server.telemetry.names import LOG_FIELDS
 from mrtr_server.testing import Client, Clock, yes
 
 from ..conftest import Serve
 from ..support.direct import send
+from ..support.help import FAULTS
 from ..support.models import Login
-from ..support.observed import Lines, Observed, logged
+from ..support.observed import Lines, Observed, documented, logged
 from ..support.stdio import over_pipes
 from ..support.wire import modern
 
@@ -155,7 +155,7 @@ class TestALineACall:
             client.call("deploy", answers={"confirm": yes})
             client.request("tools/call", {"name": "none", "arguments": {}})
         for fields in lines.of("call") + lines.of("task_round"):
-            assert fields.keys() <= set(LOG_FIELDS)
+            assert fields.keys() <= documented("field")
             assert all(type(value) in (str, int, float) for value in fields.values())
 
     def test_a_name_that_a_client_made_up_is_not_in_it(self) -> None:
@@ -185,7 +185,7 @@ class TestOnce:
             assert events(lines) == ["overload", "overload_over"]
             overload.note(5, 7)
         assert events(lines) == ["overload", "overload_over", "overload"]
-        assert lines.of("overload")[0] == {"event": "overload", "running": 5, "waiting": 7}
+        assert lines.of("overload")[0] == {"event": "overload", "running": 5, "waiting": 7, "help": FAULTS}
         assert lines.of("overload_over")[0]["calls"] == 100
 
     def test_an_overload_that_nobody_looked_at_in_between_ends_as_the_next_one_begins(self) -> None:

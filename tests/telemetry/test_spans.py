@@ -9,7 +9,6 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import SpanKind, StatusCode
 
 from mrtr_server import Context, Elicit, InputRequired, Inputs, Limits, MRTRServer, Task, ToolError
-from mrtr_server.telemetry.names import SPAN_ATTRIBUTES
 from mrtr_server.telemetry.open_telemetry import LONGEST, read
 from mrtr_server.testing import Client, no, yes
 
@@ -17,7 +16,7 @@ from ..conftest import Serve
 from ..support.direct import send
 from ..support.handshake import Handshake, handshakes
 from ..support.models import Login
-from ..support.observed import Observed
+from ..support.observed import Observed, documented
 from ..support.stdio import over_pipes
 from ..support.wire import modern
 
@@ -409,4 +408,4 @@ class TestSecrets:
         client.flow("broken").start()
         client.request("prompts/get", {"name": "nothing"})
         client.read("notes://all")
-        assert {name for span in observed.spans for name in of(span)} <= set(SPAN_ATTRIBUTES)
+        assert {name for span in observed.spans for name in of(span)} <= documented("attribute")

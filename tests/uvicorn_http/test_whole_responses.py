@@ -72,7 +72,6 @@ def parts(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bool]]:
         return counted
 
     monkeypatch.setattr(whole_responses, "write_part", counting(write_part))
-    monkeypatch.setattr(Cycle, "write_part", counting(Cycle.write_part))
     find_shortcuts.cache_clear()
     yield taken
     find_shortcuts.cache_clear()

@@ -1,4 +1,5 @@
 // A client of the protocol: sends requests, and keeps what went over the wire.
+import { ABILITIES } from "./app_view.js";
 import { mirrored, modern } from "./dialects.js";
 import { KINDS } from "./questions.js";
 
@@ -24,6 +25,8 @@ class Exchange {
     this.notes = [];
     this.report = null;
     this.problem = "";
+    /** Whether no reply came since the server, or the network, was away. */
+    this.lost = false;
     this.milliseconds = 0;
   }
 
@@ -33,19 +36,36 @@ class Exchange {
 }
 
 export class Client {
-  constructor(endpoint, inside, users, pageToken) {
+  /** @param about what the server says of the page; `sandbox` is the other origin, for pages of apps. */
+  constructor(about, pageToken) {
+    const { endpoint, sandbox } = about;
     this.endpoint = endpoint;
+    /** The address of the sandbox for pages of apps; empty where there is no other origin for it. */
+    this.sandbox = sandbox && sandbox + new URL("docs/sandbox", location.href).pathname;
+    /** What this host does for pages, by the names in ABILITIES. */
+    this.host = Object.fromEntries(Object.keys(ABILITIES).map((name) => [name, true]));
+    /** The tools of the list. */
+    this.tools = [];
+    this.learn(about, pageToken);
+    this.dialect = modern;
+    this.user = "";
+    this.token = "";
+    this.can = { ...Object.fromEntries(KINDS.map((kind) => [kind.name, true])), tasks: true, apps: Boolean(sandbox) };
+    /** Is told when a request gets no reply; returns a promise that the server is there again. */
+    this.onLost = () => Promise.resolve();
+    /** The processes that have answered. */
+    this.processes = new Set();
+    this._ids = 0;
+  }
+
+  /** Learn what this page may do: again when the server was started anew, perhaps with other keys. */
+  learn({ inside, users }, pageToken) {
     /** Why the page can't look inside the server; empty if it can. */
     this.inside = inside;
     /** Why the page can't name other users; empty if it can. */
     this.users = users;
     /** What the server printed with the address of the page. It is sent, and shown nowhere. */
     this.pageToken = inside ? "" : pageToken;
-    this.dialect = modern;
-    this.user = "";
-    this.token = "";
-    this.can = { ...Object.fromEntries(KINDS.map((kind) => [kind.name, true])), tasks: true };
-    this._ids = 0;
   }
 
   /** Write a request. `user` is who sends it; `schema` is that of the tool's arguments. */
@@ -83,10 +103,19 @@ export class Client {
       if (exchange.reply === null && !exchange.problem) exchange.problem = `The server replied ${response.status} without a message.`;
       else if (exchange.reply && !exchange.reply.jsonrpc) exchange.problem = `The server refused the request with ${response.status}: ${exchange.reply.error ?? ""}`;
     } catch (error) {
-      exchange.problem = error.name === "AbortError" ? "You ended this request. The server cancels the call." : `No reply came: ${error.message}`;
+      exchange.lost = error.name !== "AbortError";
+      exchange.problem = exchange.lost ? "No reply came: the server has stopped, or can't be reached. Start it again, and send this again." : "You ended this request. The server cancels the call.";
+      if (exchange.lost) this.back = this.onLost();
     }
     exchange.milliseconds = performance.now() - began;
+    this.noteProcess(exchange.report);
     return exchange;
+  }
+
+  /** Who answered is worth a word where several do. */
+  noteProcess(report) {
+    if (report) this.processes.add(report.process);
+    document.body.classList.toggle("several", this.processes.size > 1);
   }
 
   /** Send a request of the ratified protocol that asks nothing, and return its result. */

@@ -1,9 +1,11 @@
-// The two forms of the protocol that the page speaks: how requests are written, and what a result means.
+// The two versions of the protocol that the page speaks: how requests are written, and what a result means.
 import { KINDS } from "./questions.js";
 
 const META = "io.modelcontextprotocol/";
 const VERSION = "2026-07-28";
 const TASKS = `${META}tasks`;
+const UI = `${META}ui`;
+const MIME_TYPE = "text/html;profile=mcp-app";
 const NAMED_BY = { "tools/call": "name", "prompts/get": "name", "resources/read": "uri", "tasks/get": "taskId", "tasks/update": "taskId", "tasks/cancel": "taskId" };
 
 /** Return a value as a header may carry it: anything but plain ASCII in Base64, marked as such. */
@@ -30,12 +32,16 @@ export function mirrored(schema, value) {
 export const modern = {
   name: VERSION,
   title: "2026-07-28",
+  drawsPages: true,
   request(id, method, params, client) {
     const capabilities = {};
     for (const kind of KINDS.filter((each) => client.can[each.name])) {
       kind.capability.reduce((within, name) => (within[name] ??= {}), capabilities);
     }
-    if (client.can.tasks || method.startsWith("tasks/")) capabilities.extensions = { [TASKS]: {} };
+    const extensions = {};
+    if (client.can.tasks || method.startsWith("tasks/")) extensions[TASKS] = {};
+    if (client.can.apps) extensions[UI] = { mimeTypes: [MIME_TYPE], ...(client.can.form ? { elicitation: {} } : {}) };
+    if (Object.keys(extensions).length) capabilities.extensions = extensions;
     const _meta = {
       [`${META}protocolVersion`]: VERSION,
       [`${META}clientInfo`]: { name: "mrtr-page", version: "1" },
@@ -66,6 +72,7 @@ export const modern = {
 export const drafts = {
   name: "drafts",
   title: "The drafts (SEP)",
+  drawsPages: false,
   request(id, method, params) {
     return { headers: {}, body: { jsonrpc: "2.0", id, method, params } };
   },

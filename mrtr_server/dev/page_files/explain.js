@@ -35,8 +35,7 @@ export function explainAgain(first, second, { hadState, redeemedOnce, asOther, f
   if (asOther && secondReply.kind === "error") {
     return `The server refused it. The state is sealed for the user it was made for: to ${asOther} it is as good as none, and the reply tells nothing about why.`;
   }
-  if (asOther && hadState) return `The server took it from ${asOther}, since this state belongs to nobody in particular.`;
-  if (asOther) return `A first request has no state, so this began a call of ${asOther}'s own.`;
+  if (asOther) return `The server took it from ${asOther}: the call named no user, so its state is valid for anyone who has it.`;
   if (!hadState) return `This was a first request. The server keeps nothing of those, so the function began again.${againWords(second)}`;
   const same = JSON.stringify(firstReply) === JSON.stringify(secondReply);
   if (redeemedOnce === null) {

@@ -1,4 +1,6 @@
 // One call, from its first round to its result: asks its questions, sends their answers with the state, and shows each round.
+import { Refusal } from "./app_bridge.js";
+import { AppView, pageOf } from "./app_view.js";
 import { announce, button, el, newId } from "./dom.js";
 import { explain, explainAgain } from "./explain.js";
 import { questionsView } from "./questions.js";
@@ -11,8 +13,13 @@ const MOST_ROUNDS = 100;
 const MOST_HAND_OVERS = 5;
 
 export class Flow {
-  /** @param entry what is called: {method, params, title, schema, asTask}; `others` are the users that may be sent along. */
-  constructor(client, entry, others) {
+  /**
+   * @param entry what is called: {method, params, title, schema, asTask, tool}.
+   * @param others returns the users that may be sent along.
+   * @param hooks `onEnd` gets the last reply; `onStatus` is told when the status changes; `onRemove`, that the person takes the call away.
+   */
+  constructor(client, entry, others, { onEnd = () => {}, onStatus = () => {}, onRemove = () => {} } = {}) {
+    Object.assign(this, { onEnd, onStatus });
     this.client = client;
     this.entry = entry;
     this.others = others;
@@ -28,14 +35,33 @@ export class Flow {
     this.delivery = this.deliveryControls();
     const heading = newId("call");
     this.status = chip("running", "status");
-    const close = button("Remove", () => {
-      this.abort?.abort();
-      this.task?.leave();
-      this.element.remove();
+    const remove = button("Remove", () => {
+      this.close();
+      this.onEnd({ kind: "problem" });
+      onRemove();
     }, { class: "small quiet", "aria-label": `Remove this call of ${entry.title}` });
+    this.body = el("details", { class: "fold", open: true }, el("summary", {}, summaryOf(entry.params)), this.delivery.element, this.list);
     this.element = el("article", { class: "flow", "aria-labelledby": heading },
-      el("div", { class: "flow-head" }, el("h3", { id: heading }, entry.title), this.status, this.stop, close),
-      this.delivery.element, this.list);
+      el("div", { class: "flow-head" }, el("h3", { id: heading }, entry.title), this.status, this.stop, remove), this.body);
+  }
+
+  /** Take the call off the page. */
+  close() {
+    this.abort?.abort();
+    this.task?.leave();
+    this.app?.close();
+    this.element.remove();
+  }
+
+  /** Whether a person is asked. */
+  get asks() {
+    return this.status.textContent === "asks" || Boolean(this.task?.asked);
+  }
+
+  /** Make room for a newer call: one that has ended is a line, and one that goes on shows no messages. */
+  fold() {
+    foldWires(this.element);
+    if (this.ended) this.body.open = false;
   }
 
   deliveryControls() {
@@ -49,7 +75,7 @@ export class Flow {
     };
     const lose = toggle("lose", "Lose the next reply", "The reply of the next round is dropped, and the request is sent again");
     const twice = toggle("twice", "Deliver the next request twice", "The next request is sent two times at once");
-    const element = el("div", { class: "trouble", role: "group", "aria-label": "Trouble on the way" }, el("span", { class: "hint" }, "Trouble:"), lose, twice);
+    const element = el("div", { class: "trouble", role: "group", "aria-label": "Try a bad network" }, el("span", { class: "hint" }, "Try a bad network:"), lose, twice);
     return {
       element,
       take() {
@@ -69,6 +95,7 @@ export class Flow {
 
   async round(answers) {
     const card = this.newCard();
+    this.answers = answers;
     const params = { ...this.entry.params };
     if (this.entry.method === "tools/call") params.stream = {};
     if (this.state !== undefined) params.requestState = this.state;
@@ -112,7 +139,7 @@ export class Flow {
     const element = el("li", { class: "round", "aria-labelledby": name },
       el("div", { class: "round-head" }, el("h4", { id: name, tabindex: "-1" }, `Round ${this.rounds}`), about),
       el("div", { class: "columns" }, el("div", {}, talk, again), wire));
-    for (const details of this.list.querySelectorAll(".wire > details[open]")) details.open = false;
+    foldWires(this.list);
     this.list.append(element);
     return { element, talk, wire, about, again };
   }
@@ -123,7 +150,8 @@ export class Flow {
     card.wire.replaceChildren(wireView(exchange));
     const says = el("p", { class: `says ${isBad(reply) ? "bad" : ""}` }, explain(reply, exchange));
     card.talk.append(says);
-    if (had.hadState || exchange.status) card.again.append(this.againControls(card, exchange, reply, had, write));
+    if (exchange.lost) card.again.append(this.retryControl(card));
+    else if (had.hadState || exchange.status) card.again.append(this.againControls(card, exchange, reply, had, write));
     if (reply.kind === "input") await this.ask(card, reply);
     else if (reply.kind === "task") this.follow(card, reply.task);
     else this.end(card, reply);
@@ -143,14 +171,17 @@ export class Flow {
     }
     if (!Object.keys(reply.requests).length) {
       this.handOvers += 1;
-      if (this.handOvers > MOST_HAND_OVERS || this.rounds >= MOST_ROUNDS) this.setStatus("given up", "bad");
-      else await this.round(undefined);
+      if (this.handOvers > MOST_HAND_OVERS || this.rounds >= MOST_ROUNDS) {
+        this.ended = true;
+        this.setStatus("given up", "bad");
+        this.onEnd({ kind: "problem" });
+      } else await this.round(undefined);
       return;
     }
     const questions = questionsView(reply.requests, (answers) => {
       // What is answered now follows in a round of its own.
       this.round(answers);
-    });
+    }, this.drawForm, this.answers);
     card.talk.append(questions.element);
     this.setStatus("asks", "asks");
     announce("The server asks.");
@@ -170,30 +201,88 @@ export class Flow {
 
   end(card, reply) {
     const failed = isBad(reply);
+    this.ended = true;
     this.setStatus(failed ? "failed" : "done", failed ? "bad" : "good");
     this.delivery.element.hidden = true;
     if (reply.kind === "result") this.pieces.hide();
     if (reply.kind === "result") card.talk.append(el("div", { class: `result ${failed ? "bad" : ""}` }, resultView(reply.result)));
     if (reply.kind === "error" && reply.error.data !== undefined) card.talk.append(el("pre", { class: "boxed" }, JSON.stringify(reply.error.data, null, 2)));
     announce(failed ? "The call failed." : "The call has a result.");
+    this.drawPage(card, reply);
     card.element.scrollIntoView({ block: "nearest" });
+    this.onEnd(reply);
   }
 
   follow(card, task) {
     this.setStatus("a task", "asks");
     this.delivery.element.hidden = true;
-    this.task = new TaskView(this.client, this.dialect, this.user, task, () => this.mayTakeFocus(), (reply) => {
+    this.task = new TaskView(this.client, this.dialect, this.user, task, () => this.mayTakeFocus(), this.drawForm, (reply) => {
       const failed = isBad(reply) || reply.kind === "cancelled";
+      this.ended = true;
       this.setStatus(reply.kind === "cancelled" ? "cancelled" : failed ? "failed" : "done", failed ? "bad" : "good");
       announce(failed ? "The task has ended without a result." : "The task has its result.");
+      this.drawPage(card, reply);
+      this.onEnd(reply);
     });
     card.talk.append(this.task.element);
     card.wire.append(this.task.inside, this.task.wire);
+    this.task.onChange = () => this.onStatus();
     this.task.follow();
+  }
+
+  /** Draw the page of the tool with its result, as hosts do. */
+  drawPage(card, reply) {
+    const { tool, params } = this.entry, uri = pageOf(tool);
+    if (reply.kind !== "result" || !uri || !this.drawsPages) return;
+    this.app = this.pageView(uri);
+    card.element.append(this.app.element);
+    this.app.showResult(tool, params.arguments, reply.result);
+  }
+
+  get drawsPages() {
+    return this.client.can.apps && this.dialect.drawsPages;
+  }
+
+  pageView(uri) {
+    return new AppView(this.client, uri, (tool, args) => this.callForPage(tool, args));
+  }
+
+  /** Draw a form by the page that it names. */
+  drawForm = (params) => {
+    const uri = pageOf(params);
+    if (!uri || !this.drawsPages) return null;
+    const view = this.pageView(uri);
+    return { element: view.element, answered: view.ask(params), close: () => view.close() };
+  };
+
+  /** Call a tool for a page, and show the call; its questions are the person's to answer. */
+  callForPage(tool, args) {
+    const entry = { title: `${tool.title ?? tool.name}, called by the page`, method: "tools/call", params: { name: tool.name, arguments: args }, schema: tool.inputSchema };
+    let flow;
+    const result = new Promise((resolve, reject) => {
+      flow = new Flow(this.client, entry, this.others, { onEnd: (reply) => {
+        if (reply.kind === "result") resolve(reply.result);
+        else reject(new Refusal(reply.error ?? { message: "The call has no result" }));
+      } });
+    });
+    flow.start();
+    return { element: flow.element, result };
   }
 
   dropped(exchange) {
     return el("div", { class: "dropped" }, el("p", {}, "This reply was lost on its way. The client never saw it:"), facts(exchange), wireView(exchange, { open: false }));
+  }
+
+  /** Send a round again that got no reply: the first one, or one with the state and the same answers. */
+  retryControl(card) {
+    const { answers } = this;
+    const again = button("Send it again", () => {
+      again.remove();
+      this.ended = false;
+      this.delivery.element.hidden = false;
+      this.round(answers);
+    });
+    return el("div", { class: "repeat" }, again);
   }
 
   againControls(card, exchange, reply, had, write) {
@@ -202,11 +291,9 @@ export class Flow {
       await this.compare(card, exchange, again, { ...had, asOther }, asOther ? `Sent again as ${asOther}.` : "Sent again.", true);
     };
     const controls = [button("Send this request again", () => repeat(this.user, ""), { class: "small quiet" })];
-    if (!this.client.users) {
-      for (const other of this.others().filter((name) => name !== this.user).slice(0, 3)) {
-        controls.push(button(`… as ${other}`, () => repeat(other, other), { class: "small quiet" }));
-      }
-    }
+    const others = had.hadState && !this.client.users ? this.others().filter((name) => name !== this.user).slice(0, 3) : [];
+    if (others.length) controls.push(el("span", { class: "hint" }, "Try whether this request works for another user:"));
+    for (const other of others) controls.push(button(`as ${other}`, () => repeat(other, other), { class: "small quiet" }));
     return el("div", { class: "repeat" }, controls);
   }
 
@@ -222,7 +309,20 @@ export class Flow {
   setStatus(text, kind = "") {
     this.status.textContent = text;
     this.status.className = `chip status ${kind}`;
+    this.onStatus();
   }
+}
+
+function foldWires(within) {
+  for (const details of within.querySelectorAll(":is(.wire > details, .journal)[open]")) details.open = false;
+}
+
+const LONGEST_SUMMARY = 90; // characters
+
+/** Return what a call was given, in a line. */
+export function summaryOf({ name: _, uri, arguments: given = {} }) {
+  const text = uri ?? (Object.entries(given).map(([name, value]) => `${name}: ${JSON.stringify(value)}`).join(", ") || "without arguments");
+  return text.length > LONGEST_SUMMARY ? `${text.slice(0, LONGEST_SUMMARY)}…` : text;
 }
 
 function isBad(reply) {

@@ -1,5 +1,7 @@
-// Forms made from JSON schemas. A field is {element, read, focus}: read returns the value, or NOTHING, or throws Misfit.
+// Forms made from JSON schemas. A field is {element, read, focus, at}: read returns the value, or NOTHING, or throws Misfit;
+// at returns what shows a message at the field of a path within it, if there is one.
 import { button, el, newId } from "./dom.js";
+import { misses } from "./patterns.js";
 import { branchTitle, kindOf } from "./schemas.js";
 
 export const NOTHING = Symbol("nothing was given");
@@ -11,7 +13,10 @@ export class Misfit extends Error {
   }
 }
 
-/** Return a form for an object: its element, and `read()`, which returns the object, or null after it has shown what is wrong. */
+/**
+ * Return a form for an object: its element; `read()`, which returns the object, or null after it has shown what is wrong;
+ * and `show(problems)`, which shows what somebody else finds wrong, by the path of each field, and says whether all have one.
+ */
 export function formFor(schema, { label, given } = {}) {
   const root = schema ?? {};
   const isObject = kindOf(root, root).kind === "object";
@@ -57,10 +62,22 @@ export function formFor(schema, { label, given } = {}) {
   if (!isObject && !hasNothing) useJson();
   if (hasNothing) toggle.hidden = false;
 
-  function read() {
+  function clear() {
     problem.textContent = "";
     for (const each of element.querySelectorAll("[aria-invalid]")) each.removeAttribute("aria-invalid");
     for (const each of element.querySelectorAll(".field-problem")) each.textContent = "";
+  }
+
+  function show(problems) {
+    clear();
+    const places = problems.map(({ path }) => (raw ? undefined : fields?.at(path)));
+    // The first one is shown last, so that it keeps the focus.
+    for (const [at, { message }] of [...problems.entries()].reverse()) places[at]?.(message);
+    return problems.length > 0 && places.every(Boolean);
+  }
+
+  function read() {
+    clear();
     try {
       const source = raw ?? fields;
       const value = source ? source.read() : {};
@@ -75,7 +92,13 @@ export function formFor(schema, { label, given } = {}) {
     }
   }
 
-  return { element, read, focus: () => (element.querySelector("input, select, textarea") ?? toggle).focus() };
+  /** Focus where Enter sends: the first field that is no list of choices, which would open; otherwise the button that sends. */
+  function focus() {
+    const written = [...element.querySelectorAll("input, textarea")].find((each) => each.checkVisibility());
+    (written ?? element.closest("form")?.querySelector("button[type=submit]") ?? toggle).focus();
+  }
+
+  return { element, read, show, focus };
 }
 
 function field(name, schema, required, root, value, depth) {
@@ -108,10 +131,12 @@ function labelled(inner, about, note = "") {
     problem.textContent = message;
     inner.control.setAttribute("aria-invalid", "true");
     inner.control.focus();
+    element.scrollIntoView({ block: "nearest" }); // it may have had the focus before
   };
   return {
     element,
     focus: () => inner.control.focus(),
+    at: (path) => (path.length ? undefined : show),
     read() {
       const found = inner.read((message) => new Misfit(message, show));
       if (found === NOTHING && about.required) throw new Misfit("Please fill this in.", show);
@@ -162,6 +187,7 @@ function readText(control, kind, schema, misfit) {
   if (!control.validity.valid) throw misfit(control.validationMessage);
   if (schema.minLength && [...text].length < schema.minLength) throw misfit(`Please give at least ${schema.minLength} characters.`);
   if (schema.maxLength && [...text].length > schema.maxLength) throw misfit(`Please give at most ${schema.maxLength} characters.`);
+  if (misses(schema.pattern, text)) throw misfit(`This has not the form that is wanted: ${schema.pattern}`);
   return text;
 }
 
@@ -171,7 +197,7 @@ function booleanField(given, about) {
     control.checked = given === true;
     const hint = about.description ? el("p", { class: "hint" }, about.description) : null;
     const element = el("div", { class: "field check" }, el("label", { for: control.id }, control, " ", about.title), hint);
-    return { element, focus: () => control.focus(), read: () => control.checked };
+    return { element, focus: () => control.focus(), at() {}, read: () => control.checked };
   }
   return choiceField([{ value: true, title: "yes" }, { value: false, title: "no" }], given, about);
 }
@@ -196,6 +222,7 @@ function choicesField(choices, given, about) {
   return {
     element,
     focus: () => boxes[0]?.box.focus(),
+    at() {},
     read() {
       const chosen = boxes.filter(({ box }) => box.checked).map(({ choice }) => choice.value);
       return chosen.length || about.required ? chosen : NOTHING;
@@ -210,7 +237,7 @@ function legend(about) {
 
 function constField(schema, about) {
   const element = el("p", { class: "field hint" }, `${about.title}: ${JSON.stringify(schema.const)}`);
-  return { element, focus() {}, read: () => schema.const };
+  return { element, focus() {}, at() {}, read: () => schema.const };
 }
 
 function jsonField(given, label) {
@@ -244,13 +271,14 @@ function objectField(schema, root, given, depth, about = null) {
     return value;
   };
   const focus = () => fields[0]?.[1].focus();
-  if (about === null) return { element: inner, read, focus };
-  if (about.required) return { element: el("fieldset", { class: "field" }, legend(about), inner), read, focus };
+  const at = ([first, ...rest]) => fields.find(([name]) => name === first)?.[1].at(rest);
+  if (about === null) return { element: inner, read, focus, at };
+  if (about.required) return { element: el("fieldset", { class: "field" }, legend(about), inner), read, focus, at };
   const use = el("input", { type: "checkbox", on: { change: () => (inner.hidden = !use.checked) } });
   use.checked = given !== undefined && given !== null;
   inner.hidden = !use.checked;
   const element = el("fieldset", { class: "field" }, legend(about), el("label", { class: "choice" }, use, ` Give ${about.title}`), inner);
-  return { element, focus: () => use.focus(), read: () => (use.checked ? read() : NOTHING) };
+  return { element, focus: () => use.focus(), at, read: () => (use.checked ? read() : NOTHING) };
 }
 
 function listField(schema, root, given, depth, about) {
@@ -274,6 +302,7 @@ function listField(schema, root, given, depth, about) {
   return {
     element,
     focus: () => add.focus(),
+    at: ([first, ...rest]) => rows[Number(first)]?.at(rest),
     read: () => (rows.length || about.required ? rows.map((row) => row.read()) : NOTHING),
   };
 }
@@ -296,7 +325,7 @@ function unionField(schema, branches, root, given, depth, about) {
   }
   show();
   const element = el("fieldset", { class: "field" }, legend(about), el("label", { class: "choice", for: id }, "Kind: ", select), place);
-  return { element, focus: () => select.focus(), read: () => (inner ? inner.read() : NOTHING) };
+  return { element, focus: () => select.focus(), at() {}, read: () => (inner ? inner.read() : NOTHING) };
 }
 
 function fitsType(value, kind) {

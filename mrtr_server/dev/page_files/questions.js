@@ -2,13 +2,20 @@
 import { button, el, link, newId, prose } from "./dom.js";
 import { formFor } from "./forms.js";
 import { jsonView } from "./json_view.js";
+import { ofMessage } from "./misfits.js";
 import { blocks } from "./content.js";
 
-/** Show questions. `onAnswers` gets the answers by key, once each question has one. */
-export function questionsView(requests, onAnswers) {
+/**
+ * Show questions.
+ *
+ * @param onAnswers gets the answers by key, once each question has one.
+ * @param drawForm draws a form by the page that it names: returns what shows it, the promise of its answer and how it goes; null without a page.
+ * @param before the answers of the round before: a question that is asked again begins with what was given then.
+ */
+export function questionsView(requests, onAnswers, drawForm, before = {}) {
   const answers = {};
   const keys = Object.keys(requests);
-  const views = keys.map((key) => questionView(key, requests[key], (answer) => {
+  const views = keys.map((key) => questionView(key, requests[key], drawForm, givenBefore(key, before), (answer) => {
     answers[key] = answer;
     if (keys.every((each) => Object.hasOwn(answers, each))) onAnswers({ ...answers });
     else views.find((view) => !Object.hasOwn(answers, view.key))?.focus();
@@ -17,13 +24,21 @@ export function questionsView(requests, onAnswers) {
   return { element: el("div", { class: "questions" }, head, views.map((view) => view.element)), focus: () => views[0]?.focus() };
 }
 
-function questionView(key, request, onAnswer) {
+/** Return what was answered when this was asked before. A task asks again under a key with another number. */
+function givenBefore(key, before) {
+  return (before[key] ?? before[key.replace(/_\d+$/, "")])?.content;
+}
+
+function questionView(key, request, drawForm, given, onAnswer) {
   const params = request?.params ?? {};
   const kind = kindOf(request);
   const head = el("p", { class: "kind" }, kind.title, " ", el("code", {}, key));
-  const inner = kind.show(params);
+  const misfits = ofMessage(params.message);
+  const inner = kind.show(params, misfits.length ? given : undefined);
   const decided = el("p", { class: "decided", role: "status" });
+  const page = drawForm(params);
   const send = (answer, words) => {
+    page?.close();
     for (const control of form.querySelectorAll("button, input, select, textarea")) control.disabled = true;
     decided.textContent = words;
     form.classList.add("answered");
@@ -43,10 +58,14 @@ function questionView(key, request, onAnswer) {
         actions.cancel();
       },
     },
-  }, head, params.message ? prose(params.message, { class: "prose ask" }) : null, inner.element,
+  }, head, params.message ? prose(params.message, { class: "prose ask" }) : null, page?.element, inner.element,
   el("div", { class: "actions" }, el("button", { type: "submit", class: "primary" }, actions.label), actions.others,
-    actions.cancel ? el("span", { class: "hint keys" }, "Enter sends, Esc cancels") : null), decided);
-  return { key, element: form, focus: () => (inner.focus ?? (() => form.querySelector("button").focus()))() };
+    actions.cancel ? el("span", { class: "hint keys" }, `${inner.element.querySelector("textarea") ? "Enter, or Ctrl+Enter in a large field, sends" : "Enter sends"}, Esc cancels`) : null), decided);
+  page?.answered.then(
+    (answer) => form.classList.contains("answered") || send(answer, `The page answered: ${answer.action}.`),
+    (error) => form.classList.contains("answered") || page.element.replaceChildren(el("p", { class: "hint" }, error.message)));
+  const focus = () => (inner.focus ?? (() => form.querySelector("button").focus()))();
+  return { key, element: form, focus: () => (misfits.length && inner.show?.(misfits)) || focus() };
 }
 
 function kindOf(request) {
@@ -74,7 +93,7 @@ function elicitationActions(send, { label, submit, no = "Decline" }) {
 
 const form = {
   title: "Form",
-  show: (params) => formFor(params.requestedSchema ?? { type: "object", properties: {} }, { label: "Answer" }),
+  show: (params, given) => formFor(params.requestedSchema ?? { type: "object", properties: {} }, { label: "Answer", given }),
   actions: (inner, send) => elicitationActions(send, {
     label: "Accept",
     submit() {

@@ -11,8 +11,9 @@ const FASTEST = 200;
 const MOST_FAILURES = 5;
 
 export class TaskView {
-  /** @param mayTakeFocus says whether a question may; onEnd gets what the task came to. */
-  constructor(client, dialect, user, task, mayTakeFocus, onEnd) {
+  /** @param mayTakeFocus says whether a question may; `drawForm` draws one by its page; `onEnd` gets what the task came to. */
+  constructor(client, dialect, user, task, mayTakeFocus, drawForm, onEnd) {
+    this.drawForm = drawForm;
     this.mayTakeFocus = mayTakeFocus;
     this.client = client;
     this.dialect = dialect;
@@ -21,6 +22,8 @@ export class TaskView {
     this.onEnd = onEnd;
     this.ended = false;
     this.asked = "";
+    /** Is told when the task has changed. */
+    this.onChange = () => {};
     /** The keys that were answered: what comes late does not ask them again. */
     this.answered = new Set();
     this.pause = task.pollIntervalMs ?? task.pollInterval ?? 1000;
@@ -52,7 +55,8 @@ export class TaskView {
       if (this.ended) return;
       if (exchange.problem || exchange.error) {
         failures += 1;
-        this.message.textContent = exchange.problem || exchange.error.message;
+        if (exchange.lost) await this.waitForServer();
+        else this.message.textContent = exchange.problem || exchange.error.message;
         if (exchange.error) failures = MOST_FAILURES;
       } else {
         failures = 0;
@@ -61,6 +65,14 @@ export class TaskView {
       if (!this.ended) await this.wait(Math.max(FASTEST, this.pause));
     }
     if (!this.ended) this.end({ kind: "problem" });
+  }
+
+  /** A task outlives its server's process where the store does: go on when the server is there again. */
+  async waitForServer() {
+    this.message.textContent = "The page waits for the server.";
+    await this.client.back;
+    this.message.textContent = "";
+    if (this.dialect.listen && !this.ended) this.listen();
   }
 
   /** Listen to the task's notifications: each shows the task as it is then, and makes the next look unnecessary. */
@@ -114,6 +126,7 @@ export class TaskView {
     if (ENDED.has(task.status)) await this.finish(task);
     else if (task.status === "input_required") await this.ask(task);
     else if (this.asked) this.clear();
+    this.onChange();
   }
 
   note(task, exchange, note) {
@@ -146,7 +159,7 @@ export class TaskView {
     const keys = open.map(([key]) => key).sort().join("\n");
     if (this.ended || !keys || keys === this.asked) return;
     this.asked = keys;
-    const questions = questionsView(Object.fromEntries(open), (answers) => this.answer(answers));
+    const questions = questionsView(Object.fromEntries(open), (answers) => this.answer(answers), this.drawForm, this.before);
     this.place.replaceChildren(el("p", { class: "says" }, "The task asks. It waits in the store, and uses no worker and no memory meanwhile."), questions.element);
     if (this.mayTakeFocus()) questions.focus();
   }
@@ -158,6 +171,7 @@ export class TaskView {
 
   async answer(answers) {
     const { asked } = this;
+    this.before = answers;
     for (const key of Object.keys(answers)) this.answered.add(key);
     const exchange = await this.request(this.dialect.answerTask(this.id, answers));
     this.sent.replaceChildren(el("p", { class: "hint" }, "The answer to the task:"), facts(exchange), wireView(exchange));

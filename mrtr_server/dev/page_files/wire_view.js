@@ -10,7 +10,7 @@ export function wireView(exchange, { open = true } = {}) {
   const sent = Object.entries(exchange.headers).filter(([name]) => !ALWAYS_SENT.has(name));
   const parts = [
     el("details", { open }, el("summary", {}, "Request ", el("code", {}, exchange.method)), headersView(sent), jsonView(exchange.body, "Request"),
-      copyButton("Copy as curl", "Copy this request as a curl command", () => curlOf(exchange, exchange.endpoint), { title: "For a POSIX shell. A bearer token is left to $TOKEN." })),
+      copyButton("Copy as curl", "Copy as curl: this request", () => curlOf(exchange, exchange.endpoint), { title: "For a POSIX shell. A bearer token is left to $TOKEN." })),
   ];
   if (exchange.notes.length) {
     parts.push(el("details", {}, el("summary", {}, `Notifications (${exchange.notes.length})`), exchange.notes.map((note) => jsonView(note, "Notification"))));
@@ -65,7 +65,7 @@ export function journalView(opened, title = "Journal in the state") {
     ["Answered", values(held.answers)],
     ["Steps", values(held["results of steps"])],
     ["Redeemed", held["redeemed once"] ? "once in the fleet" : "as often as it is sent"],
-    ["Belongs to", held.principal === undefined ? null : held.principal ? "one user" : "nobody in particular"],
+    ["Valid for", held.principal === undefined ? null : held.principal ? "the user who called" : "anyone who has it, since the caller named no user"],
     ["Expires", held.principal === undefined ? null : held.expires],
   ].filter(([, value]) => value !== null);
   const table = el("table", {}, el("tbody", {}, rows.map(([name, value]) => el("tr", {}, el("th", { scope: "row" }, name), el("td", {}, value)))));

@@ -13,10 +13,7 @@ from .urls import kind_of, name_of, path_of
 def open_database(
     url: str, clock: Callable[[], float] = time.time, environment: Mapping[str, str] = os.environ
 ) -> Database:
-    """Return the database of a URL, which connects when it is first used. A path is from the working directory.
-
-    Raises `SetupError`, which never repeats the URL.
-    """
+    """Return the database of a URL, which connects when it is first used. Raises `SetupError` without the URL."""
     kind, rest = kind_of(url.strip())
     if kind == "sqlite":
         return SQLiteDatabase(path_of(rest), clock)

@@ -24,11 +24,8 @@ async def _opened(url: str) -> AsyncIterator[Database]:
 
 
 async def upgrade(url: str) -> str:
-    """Upgrade a database, or make the tables if there are none, while no other process does either.
-
-    Returns what was done, in words. Where it raises `StoreUnavailable`, the tables are as they were, or complete but
-    for an index.
-    """
+    """Upgrade a database, or make its tables, while no other process does; return in words what was done."""
+    # Where this raises `StoreUnavailable`, the tables are as they were, or complete but for an index.
     async with _opened(url) as database:
         found = await database.upgrade()
     if found is None:
@@ -41,10 +38,9 @@ async def upgrade(url: str) -> str:
 
 
 async def script(url: str) -> str:
-    """Return what `upgrade` would run, for those who run it by hand; nothing where it is done. It changes nothing.
-
-    One transaction changes the tables. What follows it makes indexes while others write, each outside of a transaction.
-    """
+    """Return the statements of `upgrade`, for those who run them by hand; nothing where it is done."""
+    # One transaction changes the tables. The statements after it make indexes while others write, outside of
+    # transactions.
     async with _opened(url) as database:
         found = await database.found_version()
         steps = database.steps_from(found)
@@ -62,10 +58,7 @@ async def review(url: str, processes: int = 1) -> list[Advice]:
 
 
 async def new_epoch(url: str) -> str:
-    """Begin another epoch of a database: what states and tasks name of the one before does not count any more.
-
-    Returns what was done, in words.
-    """
+    """Begin another epoch, so that states and tasks of the one before do not count; return in words what was done."""
     async with _opened(url) as database:
         epoch = await database.begin_epoch()
     return (
@@ -77,18 +70,14 @@ async def new_epoch(url: str) -> str:
 # Seal what a database holds under the first key of the ring, so that the others can be dropped
 
 
-BATCH = 50
-"""How many rows are read at once."""
-
-PASSES = 5
-"""How often all rows are looked at, at most: servers write rows meanwhile."""
+BATCH = 50  # rows that are read at once
+PASSES = 5  # looks at all rows, at most: servers write rows meanwhile
 
 
 class _Table(NamedTuple):
     """A table with sealed columns, each row for one of the purposes.
 
-    One statement finds rows after a key: each the key and these columns. The other one changes these columns of a row
-    where they are as they were found.
+    `find` reads rows after a key: each the key and these columns. `change` changes a row whose columns are as found.
     """
 
     name: str
@@ -117,7 +106,8 @@ TABLES = (
 class Resealed:
     """What was done to a table, of the rows that have not expired.
 
-    Some are left under another key, since servers still seal under it; some do not open under the ring, by the reason.
+    `left` are under another key, since servers still seal under it; `unopened` do not open under the ring, by the
+    reason.
     """
 
     table: str
@@ -135,8 +125,8 @@ class Resealed:
 async def reseal(url: str, ring: keys.KeyRing) -> list[Resealed]:
     """Seal every row of a database under the first key of a ring, while servers work with it.
 
-    A row that is changed meanwhile is not overwritten, but looked at again. It may be ended at any time and run again:
-    rows that are sealed under the first key stay as they are. Raises `SetupError` where there are no tables.
+    A row that is changed meanwhile is not overwritten, but looked at again. The command may be ended and run again:
+    rows under the first key stay as they are. Raises `SetupError` where there are no tables.
     """
     async with _opened(url) as database:
         if await database.found_version() is None:
@@ -161,7 +151,6 @@ async def _reseal_table(database: Database, table: _Table, codecs: Sequence[Plac
 
 
 async def _pass(database: Database, table: _Table, codecs: Sequence[PlaceCodec]) -> Resealed:
-    """Look at all rows once, and reseal what is under another key."""
     done, after = Resealed(table.name), ""
     while rows := await database.rows(table.find, after=after, most=BATCH):
         after = rows[-1][0]
@@ -191,7 +180,7 @@ async def _reseal_row(
 
 
 def _reseal_value(codecs: Sequence[PlaceCodec], value: bytes) -> str | None:
-    """Seal a value for what it is sealed for now; see `PlaceCodec.reseal`."""
+    """Seal a value for the purpose that it has now; see `PlaceCodec.reseal`."""
     refusals = []
     for codec in codecs:
         try:

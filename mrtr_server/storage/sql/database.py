@@ -1,7 +1,6 @@
 """What is the same of every database: its statements, its tables and their version, its clock, its errors in words."""
 
 import asyncio
-import logging
 import math
 import re
 import time
@@ -13,29 +12,22 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from ...errors import ClocksApart, StoreUnavailable, WrongVersion
+from ...logs import logger
 from ...logs.failures import report_failure
 from ..health import note_wait
 
-logger = logging.getLogger("mrtr_server")
-
-TIMEOUT = 10.0
-"""How long one operation may take in all, in seconds."""
+TIMEOUT = 10.0  # seconds of one operation in all
 
 SHORTEST_TIMEOUTS: dict[str, float] = {"heartbeat": 0.5, "record": 5.0}
-"""How long each may take at least, in seconds: an outcome may be large, and the lease is renewed meanwhile."""
+"""In seconds, at least: an outcome may be large, and the lease is renewed meanwhile."""
 
-CONNECT_TIMEOUT = 5.0
-"""How long connecting, or waiting for another process's write to a SQLite file, may take, in seconds."""
-
-EPOCH_AGE = 30.0
-"""How long an epoch is taken for the present one before it is looked up again, in seconds."""
-
-EPOCH_WITHIN = 1.0
-"""How long a request waits for that look, in seconds: the known epoch is nearly always right."""
+CONNECT_TIMEOUT = 5.0  # seconds, also of waiting for another process's write to a SQLite file
+EPOCH_AGE = 30.0  # an epoch is looked up again after so many seconds
+EPOCH_WITHIN = 1.0  # a request waits for that look so many seconds: the known epoch is nearly always right
 
 Way = Literal["client", "record", "heartbeat"]
-"""How a statement comes to the database. A heartbeat, by which the holder of a lease keeps it or learns whether it has,
-never waits behind clients; the record of what it has done waits behind one other at most."""
+"""How a statement comes to the database. A heartbeat, by which a holder keeps its lease, never waits behind clients;
+the record of its work waits behind one other at most."""
 
 WAYS: dict[str, Way] = {
     "renew_grant": "heartbeat",
@@ -47,8 +39,7 @@ WAYS: dict[str, Way] = {
 }
 """The ways of statements that are not a client's."""
 
-DIRECT = "MRTR_DATABASE_DIRECT_URL"
-"""Names the URL that leads past a pooler, where `MRTR_DATABASE_URL` leads to one."""
+DIRECT = "MRTR_DATABASE_DIRECT_URL"  # names the URL that leads past a pooler, where `MRTR_DATABASE_URL` leads to one
 
 READ_ONLY_HINT = (
     "it is a standby, was a primary before, or is kept from writing. Name all servers in the URL "
@@ -81,18 +72,17 @@ MEANT = {
     "cannot process message": ENDED,
     "cannot perform operation: connection is closed": ENDED,
 }
-"""What a driver means that met the last word of a server, by words of its text."""
+"""The meaning of a driver's words, where it met the last word of a server."""
 
 _INDEX = re.compile(r"^CREATE INDEX CONCURRENTLY (\w+)")
 
 _DROPPED = re.compile(r"^DROP INDEX (\w+)")
 
 Advice = tuple[Literal["warning", "advice"], str]
-"""How bad something is, and what it is and what to do."""
 
 
 class Version(NamedTuple):
-    """The version of the tables, and the oldest version whose releases work with them; empty where they do not say."""
+    """The version of the tables, and the oldest one whose releases work with them; empty where they do not say."""
 
     number: str
     compatible_from: str = ""
@@ -105,12 +95,10 @@ class Database(ABC):
     been away. Every statement is a transaction of its own. Its name for operators has no password and no options.
     """
 
-    clocks: "ClockComparison | None" = None
-    """Compares its clock with this machine's, where it has one of its own."""
+    clocks: "ClockComparison | None" = None  # where it has a clock of its own
     longest_wait = 0.0
 
-    notifies = False
-    """Whether processes that wait hear of changes at once; otherwise they look, several times a second."""
+    notifies = False  # whether waiting processes hear of changes at once; otherwise they look, several times a second
 
     def __init__(self, kind: str, name: str) -> None:
         self.name = name
@@ -119,7 +107,6 @@ class Database(ABC):
         self._reading: set[asyncio.Task[None]] = set()
         self.statements = read_statements(kind)
         self.ways = {self.statements[name]: way for name, way in WAYS.items() if name in self.statements}
-        """How statements come to it that are no client's."""
         self.migrations = read_migrations(kind)
 
     @property
@@ -132,7 +119,7 @@ class Database(ABC):
         self._quarter_of_lease = min(self._quarter_of_lease, lease / 4)
 
     def timeout_of(self, way: Way) -> float:
-        """Return how long what the holder of a lease asks may take, in seconds: it is asked again, in time."""
+        """Return the seconds that a holder's request may take: it is asked again, in time."""
         return max(self._quarter_of_lease, SHORTEST_TIMEOUTS[way])
 
     @property
@@ -140,14 +127,13 @@ class Database(ABC):
         """The version of the tables that this release works with."""
         return next(reversed(self.migrations))
 
-    @abstractmethod
     async def rows(self, statement: str, **given: Any) -> Sequence[Any]:
-        """Run one statement by its name, and return its rows.
+        """Run one statement by its name, and return its rows. Raises `StoreUnavailable`.
 
-        When the connection turns out to be dead it is run again, once, on a new one: so it must come to the same if it
-        has been run already. Where it raises `StoreUnavailable`, nothing has changed; unless no answer came in time,
-        when nobody knows.
+        On a dead connection it is run again, once, on a new one: so it must come to the same if it has been run
+        already. Where this raises, nothing has changed; unless no answer came in time, when nobody knows.
         """
+        return await self.execute(self.statements[statement], given)
 
     async def find(self, statement: str, **given: Any) -> Sequence[Any]:
         """Run a query that finds what it reads by a key; as `rows`, and faster where that is possible."""
@@ -155,11 +141,8 @@ class Database(ABC):
 
     @abstractmethod
     async def execute(self, sql: str, given: Mapping[str, Any]) -> Sequence[Any]:
-        """Run a statement as it is written, and return its rows. Raises as `rows` does.
-
-        It has named parameters such as `:state`; `:now` is the time. It is one of few, since each is kept. A list is
-        looked through as the statements do it.
-        """
+        """Run a statement with named parameters such as `:state`, and `:now` for the time. Raises as `rows`."""
+        # It is one of few, since each is kept. A list is looked through as the statements do it.
 
     @abstractmethod
     async def check(self) -> None:
@@ -169,34 +152,27 @@ class Database(ABC):
         """Compare its clock with this machine's, where it has one of its own. Raises as `rows` does."""
 
     def take_longest_wait(self) -> float:
-        """Return how long something waited for a free connection since this was called last, at most, in seconds."""
+        """Return the longest wait for a free connection since the last call, in seconds."""
         longest, self.longest_wait = self.longest_wait, 0.0
         return longest
 
     async def check_clock(self) -> None:  # noqa: B027  not every database has one
-        """Check that its clock is near enough to this machine's for single use.
-
-        Raises `ClocksApart`, which is in the log already; otherwise as `rows` does.
-        """
+        """Check its clock for single use. Raises `ClocksApart`, which is in the log already; otherwise as `rows`."""
 
     @abstractmethod
     def time(self) -> float:
         """Return the time by the clock that its statements use, in seconds since the epoch, as far as it is known."""
 
     async def upgrade(self) -> Version | None:
-        """Upgrade older tables to the present version, or make them; return the version that was found, if any.
-
-        The tables change in one transaction. What `missing_indexes` returns is made after it, while others write. Where
-        it raises `StoreUnavailable`, the tables are as they were, or complete but for an index.
-        """
+        """Upgrade older tables to the present version, or make them; return the version that was found, if any."""
+        # The tables change in one transaction; `missing_indexes` are made after it, while others write. Where this
+        # raises `StoreUnavailable`, the tables are as they were, or complete but for an index.
         return await self._change(self.steps_from)
 
     @abstractmethod
     async def _change(self, steps: Callable[[Version | None], Sequence[str]]) -> Version | None:
-        """Run the statements for the version that is found, in one transaction, while no other process does so.
-
-        Returns that version; None if there were no tables.
-        """
+        """Run the steps for the version that is found (None: no tables), in one transaction; return that version."""
+        # No other process does so meanwhile.
 
     @abstractmethod
     async def found_version(self) -> Version | None:
@@ -213,10 +189,8 @@ class Database(ABC):
     # The epoch
 
     async def epoch(self) -> str:
-        """Return what names this life of the database, as it was a moment ago, or when it could last be read.
-
-        Raises `StoreUnavailable` where it has never been read here, and can't be.
-        """
+        """Return the name of this life of the database, as it was a moment ago, or when it could last be read."""
+        # Raises `StoreUnavailable` where it has never been read here, and can't be.
         if not self._epoch:
             return await self.read_epoch()
         if time.monotonic() >= self._epoch_read + EPOCH_AGE:
@@ -234,7 +208,7 @@ class Database(ABC):
             await self.read_epoch()
 
     async def read_epoch(self) -> str:
-        """Return what names this life of the database now. Raises as `rows` does."""
+        """Return the name of this life of the database now. Raises as `rows` does."""
         ((epoch,),) = await self.find("find_epoch")
         return self._note_epoch(epoch)
 
@@ -243,10 +217,8 @@ class Database(ABC):
         return epoch
 
     async def begin_epoch(self) -> str:
-        """Begin another life of the database, and return its name: what names the one before does not count any more.
-
-        Where it raises `StoreUnavailable`, nothing was done; there may be no tables.
-        """
+        """Begin another life of the database, and return its name: names of the one before do not count any more."""
+        # Where this raises `StoreUnavailable`, nothing was done; there may be no tables.
 
         def steps(found: Version | None) -> list[str]:
             if found is None:
@@ -266,10 +238,7 @@ class Database(ABC):
         """End the connections of this event loop, when what is under way has ended."""
 
     def unavailable(self, error: Exception) -> StoreUnavailable:
-        """Return what is wrong in an operator's words, with what to do about it where that is known.
-
-        No values are repeated.
-        """
+        """Return what is wrong in an operator's words, with a remedy where one is known, and without values."""
         if isinstance(error, StoreUnavailable):
             return error
         if isinstance(error, TimeoutError):
@@ -285,10 +254,8 @@ class Database(ABC):
         return StoreUnavailable(f"{self.name}: {said}; {hint}" if hint else f"{self.name}: {said}")
 
     def steps_from(self, found: Version | None) -> list[str]:
-        """Return the statements that upgrade tables of a version; none where this release works with them.
-
-        Raises `WrongVersion` where there are no migrations from that version.
-        """
+        """Return the statements that upgrade tables of a version; none where this release works with them."""
+        # Raises `WrongVersion` where there are no migrations from that version.
         if found is None:
             first = (self.statements["make_version_table"], self.statements["make_version"])
             made = (each for version in self.migrations.values() for each in version)
@@ -342,18 +309,12 @@ class Database(ABC):
 # How far the clock of a database is from that of this machine
 
 
-TOLD_SECONDS = 5.0
-"""How far apart they may be before the log says so, in seconds."""
+TOLD_SECONDS = 5.0  # if clocks are further apart, the log says so
+MOST_SECONDS = 30.0  # if clocks are further apart, single use is refused
+# A record outlasts its state by a minute. So two replicas may be half of that apart from their database, each in its
+# own direction.
 
-MOST_SECONDS = 30.0
-"""How far apart they may be before single use is refused, in seconds.
-
-A record outlasts its state by a minute. So two replicas may be half of that apart from their database, each in its own
-direction.
-"""
-
-COMPARE_AGAIN = 5.0
-"""How long a comparison counts that refuses something, in seconds."""
+COMPARE_AGAIN = 5.0  # so many seconds, a comparison counts that refuses something
 
 _Verdict = Literal["agree", "apart", "too far"]
 
@@ -361,21 +322,18 @@ _Verdict = Literal["agree", "apart", "too far"]
 class ClockComparison:
     """Compares a database's clock with that of this machine, and logs when they are apart."""
 
-    _error: ClocksApart
-    """What is raised while they are too far apart."""
-    _compared: float
-    """When they were last compared, by the monotonic clock."""
+    _error: ClocksApart  # raised while they are too far apart
+    _compared: float  # by the monotonic clock
 
     def __init__(self, name: str, clock: Callable[[], float] = time.time) -> None:
         self.clock = clock
         self._name = name
         self._ahead_of_monotonic: float | None = None
         self._verdict: _Verdict = "agree"
-        self.apart = 0.0
-        """How far they are apart, at least, in seconds."""
+        self.apart = 0.0  # how far they are apart at least, in seconds
 
     def note(self, theirs: float, before: float, took: float) -> None:
-        """Record a reading of the database's clock, the time of this machine before it, and how long it took."""
+        """Note a reading of the database's clock, the time of this machine before it, and how long it took."""
         self._compared = time.monotonic()
         self._ahead_of_monotonic = theirs - (self._compared - took / 2)
         ahead = theirs - (before + took / 2)
@@ -448,10 +406,7 @@ def read_migrations(database: str) -> dict[str, list[str]]:
 
 
 def number_parameters(statement: str, clock: str) -> tuple[str, tuple[str, ...]]:
-    """Return a statement with numbered parameters, and their names in that order.
-
-    The expression `clock` stands for `:now`, which is no parameter then.
-    """
+    """Return a statement with numbered parameters, and their names in that order; `clock` stands for `:now`."""
     names: list[str] = []
 
     def number(found: re.Match[str]) -> str:

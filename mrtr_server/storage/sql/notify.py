@@ -1,11 +1,7 @@
-"""Changes reach the other processes that share a database as short notices: by LISTEN and NOTIFY, or by a polled table.
-
-PostgreSQL has both: behind a pooler nobody can listen.
-"""
+"""Short notices of changes to other processes of a database: by LISTEN and NOTIFY, or a table, as behind a pooler."""
 
 import asyncio
 import json
-import logging
 import random
 import threading
 import time
@@ -15,55 +11,33 @@ from itertools import islice
 from secrets import token_hex
 from typing import Any
 
+from ...logs import logger
 from ...protocol.messages import Change, Subscription
 from ..pubsub import InProcessFanout, Listener, topic_of
 from .database import Database, number_parameters
 
-logger = logging.getLogger("mrtr_server")
-
 CHANNEL = "mrtr_notices"
 
-BATCH = 256
-"""How many notices are sent at once."""
+BATCH = 256  # notices that are sent at once
 
 MAX_WAITING_NOTICES = 10_000
-"""How many notices wait while the database is unavailable. Beyond that the oldest are dropped."""
+"""While the database is unavailable. Beyond that the oldest are dropped."""
 
 LONGEST = 7_500
 """Bytes of a notice. PostgreSQL takes 8,000."""
 
-POLL = 0.2
-"""How often the table is polled, in seconds."""
-
-GATHER = 0.05
-"""How long to wait for more notices before they are written there, in seconds: each write waits for the disk."""
-
-HURRIED_POLL = 0.02
-"""The polling interval of a SQLite file while a call is open that waits for a person, in seconds."""
-
-HURRIED_GATHER = 0.002
-"""How long to wait for more before what somebody waits for is written, in seconds."""
-
-GATHER_NOTIFY = 0.01
-"""How long to wait for more before they are sent to PostgreSQL, in seconds."""
-
-KEEP = 600.0
-"""How long a notice stays in the table, for processes that were suspended, in seconds."""
-
-RETRY = 1.0
-"""How long to wait before connecting again, in seconds, about."""
-
-PULSE = 15.0
-"""How often a silent connection is tested, in seconds: one that a firewall has dropped says nothing."""
-
-SWEEP_INTERVAL = 30.0
-"""How often a process removes expired notices, in seconds."""
-
-SWEEP_BATCH = 1_000
-"""How many of them are removed at once."""
+POLL = 0.2  # seconds between looks at the table
+GATHER = 0.05  # seconds to wait for more notices before a write to the table, which waits for the disk
+HURRIED_POLL = 0.02  # the polling interval of a SQLite file while a call is open that waits for a person, in seconds
+HURRIED_GATHER = 0.002  # seconds to wait for more before an urgent notice is written
+GATHER_NOTIFY = 0.01  # seconds to wait for more before they are sent to PostgreSQL
+KEEP = 600.0  # seconds that a notice stays in the table, for processes that were suspended
+RETRY = 1.0  # seconds before connecting again, about
+PULSE = 15.0  # a silent connection is tested after so many seconds: one that a firewall has dropped says nothing
+SWEEP_INTERVAL = 30.0  # seconds between removals of expired notices
+SWEEP_BATCH = 1_000  # notices that are removed at once
 
 OnNotice = Callable[[Sequence[str]], None]
-"""Takes notices of other processes."""
 
 
 class Notices:
@@ -75,12 +49,9 @@ class Notices:
 
     def __init__(self, database: Database) -> None:
         self.database = database
-        self.writer = token_hex(8)
-        """Names this process, which ignores its own notices."""
-        self.hurried = 0
-        """How many listeners wait for what a person does."""
-        self.urgent = False
-        """Whether something waits to be sent that somebody waits for."""
+        self.writer = token_hex(8)  # names this process, which ignores its own notices
+        self.hurried = 0  # listeners that wait for what a person does
+        self.urgent = False  # whether somebody waits for a notice that is not yet sent
         self._subscribers: list[tuple[OnNotice, Callable[[], None]]] = []
         self._outbox: dict[str, None] = {}
         self._guard = threading.Lock()
@@ -97,10 +68,7 @@ class Notices:
         return self._carrier is not None and self._carrier.is_away
 
     def subscribe(self, on_notice: OnNotice, on_gap: Callable[[], None]) -> None:
-        """Call functions for the notices of other processes, and for gaps in them, in the thread of this object.
-
-        There is a gap where some may have been missed, because there was no connection.
-        """
+        """Call functions, in this object's thread, for notices of other processes, and for gaps in them."""
         self._subscribers.append((on_notice, on_gap))
 
     def hurry(self, by: int) -> None:
@@ -109,10 +77,7 @@ class Notices:
             self.hurried += by
 
     def publish(self, notice: str, *, urgent: bool = False) -> None:
-        """Send a notice of `LONGEST` bytes at most to all other processes. Never waits.
-
-        Equal ones that wait are sent as one.
-        """
+        """Send a notice of `LONGEST` bytes at most to all other processes, equal ones as one. Never waits."""
         with self._guard:
             self.urgent = self.urgent or urgent
             self._outbox.pop(notice, None)
@@ -131,7 +96,7 @@ class Notices:
         self._carrier.wake()
 
     def close(self) -> None:
-        """End the thread and its connection, once what was published is sent. They start again when they are needed."""
+        """End the thread and its connection, once all is sent. They start again when they are needed."""
         with self._guard:
             carrier, self._carrier = self._carrier, None
         if carrier is not None:
@@ -181,13 +146,11 @@ class _Carrier(threading.Thread):
         self._seen: int | None = None
 
     def wake(self) -> None:
-        """Make it look at once whether there is something to do."""
         if self._loop is not None:  # if it has none yet, it looks anyway
             with suppress(RuntimeError):  # it has ended
                 self._loop.call_soon_threadsafe(self._woken.set)
 
     def end(self) -> None:
-        """End the thread, and wait for its end."""
         self._ending = True
         self.wake()
         if self.is_alive():
@@ -221,7 +184,7 @@ class _Carrier(threading.Thread):
             logger.warning("Changes reach other replicas again")
 
     async def _rest(self, seconds: float | None) -> None:
-        """Wait until there is something to do, for so long at most."""
+        """Wait for something to do, for so long at most."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._woken.wait()
@@ -287,11 +250,9 @@ class _Carrier(threading.Thread):
             await self._database.close()
 
     async def _sweep(self) -> bool:
-        """Remove notices that everybody has read, now and then; return False where there may be more of them.
-
-        Readers do it as well, so that it is done when nobody publishes any more. A batch is larger than what is sent at
-        once, so more is removed than comes.
-        """
+        """Remove notices that everybody has read, now and then; return False where there may be more."""
+        # Readers do so, too, for the time when nobody publishes any more. A batch is larger than what is sent at once,
+        # so more is removed than comes.
         now = time.time()
         if now < self._swept + SWEEP_INTERVAL:
             return True
@@ -309,7 +270,7 @@ class _Carrier(threading.Thread):
             raise
 
     async def _look(self) -> bool:
-        """Dispatch what the others have written, and return whether that was all."""
+        """Dispatch the notices of the others, and return whether that was all."""
         if self._seen is None:
             began = self._database.time() - (time.monotonic() - self._began)
             before = await self._database.rows("last_notice_before", before=began)
@@ -328,23 +289,18 @@ class _Carrier(threading.Thread):
 # Changes on one replica reach the listeners on all of them
 
 
-CHANGED = "changed "
-"""How a notice of a change begins."""
-
-CARRIED = "carried "
-"""How a notice of a change begins that carries something; earlier releases do not know it."""
+CHANGED = "changed "  # begins a notice of a change
+CARRIED = "carried "  # begins a notice of a change that carries something; earlier releases do not know it
 
 URGENT = frozenset({"answer", "cancelled", "page"})
-"""The kinds of changes that somebody waits for: a call that is open, or held."""
+"""Somebody waits for changes of these kinds: a call that is open, or held."""
 
 
 class SQLFanout(InProcessFanout):
-    """The fan-out of a fleet.
+    """The fan-out of a fleet: listeners here are notified at once, those elsewhere within a fraction of a second."""
 
-    The listeners of this process are notified at once, those of others within a fraction of a second. When the
-    connection was lost, and changes with it, listeners are notified of all that they want: one look too many does no
-    harm.
-    """
+    # When the connection was lost, and changes with it, listeners are notified of all that they want: one look too many
+    # does no harm.
 
     def __init__(self, notices: Notices) -> None:
         super().__init__()
@@ -376,14 +332,11 @@ class SQLFanout(InProcessFanout):
             return
         for notice in notices:
             if notice.startswith(CHANGED):
-                self._publish_here(notice.removeprefix(CHANGED))
+                kind, uri, digest = json.loads(notice.removeprefix(CHANGED))
+                self._publish_topic((kind, digest) if digest else topic_of(Change(kind, uri)))
             elif notice.startswith(CARRIED):
                 kind, uri, note = json.loads(notice.removeprefix(CARRIED))
                 super().publish(Change(kind, uri, note=note))
-
-    def _publish_here(self, written: str) -> None:
-        kind, uri, digest = json.loads(written)
-        self._publish_topic((kind, digest) if digest else topic_of(Change(kind, uri)))
 
     def _on_gap(self) -> None:
         self._updated_all = time.time()
@@ -392,7 +345,7 @@ class SQLFanout(InProcessFanout):
 
 
 def _hurries(kinds: Set[str]) -> bool:
-    """Return whether a listener waits for what a person does; the stream of a session, which stays, is in no hurry."""
+    """Return whether a listener waits for what a person does; the stream of a session, which stays, does not."""
     return not URGENT.isdisjoint(kinds) and "session" not in kinds
 
 

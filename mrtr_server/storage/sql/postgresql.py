@@ -1,7 +1,6 @@
 """A PostgreSQL database by its URL: a pool of connections for each event loop, and one for who holds a lease."""
 
 import asyncio
-import logging
 import socket
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
@@ -13,21 +12,11 @@ from typing import Any, TypeVar
 
 from ...concurrency.running import PerLoop
 from ...concurrency.threads import in_own_thread
-from ...errors import StoreUnavailable
-from ...extras import lacking
+from ...errors import StoreUnavailable, lacking
+from ...logs import logger
 from ..health import note_wait, time_left
-from .database import (
-    CONNECT_TIMEOUT,
-    DIRECT,
-    READ_ONLY_HINT,
-    TIMEOUT,
-    Advice,
-    ClockComparison,
-    Database,
-    Version,
-    Way,
-    number_parameters,
-)
+from . import database
+from .database import CONNECT_TIMEOUT, TIMEOUT, Version, Way, number_parameters
 from .urls import Server, may_read_only, names_in, servers_in
 
 try:
@@ -35,66 +24,42 @@ try:
 except ImportError as error:
     raise lacking("postgresql://", "postgres", error) from error
 
-logger = logging.getLogger("mrtr_server")
 
-CONNECTIONS = 5
-"""Connections that a process keeps for what clients do, at most."""
-
-OF_PROCESS = CONNECTIONS + 2
-"""All connections of a process, with one for leases and one that listens."""
-IDLE_LIFE = 5 * 60.0
-"""After how many seconds without use a connection is closed: firewalls drop old ones without a word."""
-STATEMENTS = 100
-"""How many statements a connection keeps prepared."""
-CANCEL_WITHIN = 0.5
-"""How long a server may take to end a statement that nobody waits for, in seconds; then its connection is closed."""
-STUCK = 0.1
-"""How long no connection must have become free where all are taken before records go beside them, in seconds."""
-CLOSE_WITHIN = 1.0
-"""How long the server may take to say goodbye, in seconds."""
-
-FATAL = ("FATAL", "PANIC")
-"""What the server's last words on a connection are."""
-READ_ONLY = "25006"
-"""The SQLSTATE of a statement that would write where nothing can be written."""
-
-UNHURRIED = 24 * 3600.0
-"""How long a statement may take that upgrades tables or makes an index, in seconds."""
-LOCK_WITHIN = 3_000
-"""How long an upgrade waits for a table that a transaction of others holds, in milliseconds."""
-LOOK_AGAIN = 0.5
-"""How often to look whether another process has made the indexes, in seconds."""
-
-CLOCK = "CAST(extract(epoch FROM now()) AS double precision)"
-"""The database's own clock, in seconds since the epoch."""
+CONNECTIONS = 5  # connections of a process for what clients do, at most
+OF_PROCESS = CONNECTIONS + 2  # all connections of a process, with one for leases and one that listens
+IDLE_LIFE = 5 * 60.0  # seconds without use until a connection is closed: firewalls drop old ones without a word
+STATEMENTS = 100  # statements that a connection keeps prepared
+CANCEL_WITHIN = 0.5  # seconds that a server has to end a statement that nobody waits for; then its connection is closed
+STUCK = 0.1  # if all connections were taken for so many seconds, records go beside them
+CLOSE_WITHIN = 1.0  # seconds that the server has to say goodbye
+FATAL = ("FATAL", "PANIC")  # the severities of a server's last words on a connection
+READ_ONLY = "25006"  # the SQLSTATE of a statement that would write where nothing can be written
+UNHURRIED = 24 * 3600.0  # seconds for a statement that upgrades tables or makes an index
+LOCK_WITHIN = 3_000  # milliseconds that an upgrade waits for a table that a transaction of others holds
+LOOK_AGAIN = 0.5  # seconds until the next look whether another process has made the indexes
+CLOCK = "CAST(extract(epoch FROM now()) AS double precision)"  # the database's own clock, in seconds since the epoch
 
 _LOSES = "may lose what was committed last, and what was redeemed in it could be redeemed again"
 
 _UNTOLD = (asyncpg.InsufficientPrivilegeError, asyncpg.UndefinedFunctionError, asyncpg.FeatureNotSupportedError)
-"""What asking for the timeline comes to in a service that has none, or does not tell everybody."""
+"""Errors of asking for the timeline in a service that has none, or hides it."""
 
 T = TypeVar("T")
 
 
 @dataclass(slots=True, eq=False)
 class _Connected:
-    """What one event loop has of the database."""
-
-    pool: Any
-    """For what clients do."""
-    lane: Any
-    """One connection, for who holds a lease: it never waits behind clients."""
+    pool: Any  # for clients
+    lane: Any  # one connection, for who holds a lease: it never waits behind clients
     life: AsyncGenerator[None, None] | None = None
     """Ends the connections when it is closed. An event loop closes every generator before it ends itself."""
     preparing: asyncio.Lock = field(default_factory=asyncio.Lock)
     prepared: bool = False
-    recording: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Held by the one record that may go by the lane."""
+    recording: asyncio.Lock = field(default_factory=asyncio.Lock)  # held by the one record that may go by the lane
     endings: set["asyncio.Task[None]"] = field(default_factory=set)
-    """What gives connections back on which a statement was cancelled."""
+    """Tasks that give connections back on which a statement was cancelled."""
     busy: int = 0
-    moved: float = 0.0
-    """When something of a client's was last done, by the monotonic clock."""
+    moved: float = 0.0  # the last action for a client, by the monotonic clock
     idle: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
@@ -104,40 +69,32 @@ class _Connected:
 
 
 _CONNECTED = PerLoop[set[_Connected]]()
-"""What is connected, of all databases. An event loop knows its generators weakly: the garbage collector ends one that
+"""The connections of all databases. An event loop knows its generators weakly: the garbage collector ends one that
 nobody else knows, and a loop that is about to end does not wait for that."""
 
 
-class PostgreSQLDatabase(Database):
+class PostgreSQLDatabase(database.Database):
     """A PostgreSQL database, for a fleet; see `Database`.
 
-    `direct` is the URL that leads past a pooler, such as PgBouncer: LISTEN needs a connection of its own. Where it is
-    given, no statement is kept prepared on a connection. A pooler that nobody has named is noticed. `clock` is that of
-    this machine, which the database's is compared with.
+    `direct` is the URL that leads past a pooler, such as PgBouncer: LISTEN needs a connection of its own. With it, no
+    statement is kept prepared on a connection. A pooler without it is noticed. `clock` is that of this machine.
     """
 
     notifies = True
 
     def __init__(self, url: str, name: str, direct: str | None = None, clock: Callable[[], float] = time.time) -> None:
         super().__init__("postgresql", name)
-        self.clocks: ClockComparison = ClockComparison(name, clock)
+        self.clocks: database.ClockComparison = database.ClockComparison(name, clock)
         self._url = url
         self._direct = direct
         self._is_pooled = direct is not None
-        """Whether statements may come to another server each time, so that none is kept prepared."""
-        self._advice = ""
-        """What is to be said of a pooler; empty where none was noticed that nobody has named."""
+        """Statements may come to another server each time, so none is kept prepared."""
+        self._advice = ""  # about a pooler that nobody has named; empty if none was noticed
         self._has_timelines = True
         self._numbered: dict[str, tuple[str, tuple[str, ...]]] = {}
         self._connected = PerLoop[_Connected]()
-        self._servers: dict[str, list[Server]] = {}
-        """Several servers of a URL, first the one that was written last."""
-        self._beside: dict[Any, asyncio.AbstractEventLoop] = {}
-        """The connections beside the pools, each with its event loop."""
-
-    async def rows(self, statement: str, **given: Any) -> Sequence[Any]:
-        """Run one statement, and return its rows; see `Database.rows`."""
-        return await self.execute(self.statements[statement], given)
+        self._servers: dict[str, list[Server]] = {}  # by URL, first the one that was written last
+        self._beside: dict[Any, asyncio.AbstractEventLoop] = {}  # event loops of the connections beside the pools
 
     async def execute(self, sql: str, given: Mapping[str, Any]) -> Sequence[Any]:
         """Run a statement as it is written, and return its rows; see `Database.execute`."""
@@ -147,11 +104,8 @@ class PostgreSQLDatabase(Database):
         return await self.run(lambda connection: connection.fetch(numbered, *values), self.ways.get(sql, "client"))
 
     async def run(self, work: Callable[[Any], Awaitable[T]], way: Way = "client") -> T:
-        """Run work on a connection of asyncpg's. Raises `StoreUnavailable` with a message for the operator.
-
-        When the connection turns out to be dead, or can't write any more, it is done again, once, on a new one.
-        Heartbeats have a connection of their own, which a record may use where no other is free.
-        """
+        """Run work on a connection of asyncpg's; if it is dead or can't write, once more. Raises `StoreUnavailable`."""
+        # Heartbeats have a connection of their own, which a record may use where no other is free.
         connected = self._connected.get() or await self._connect()
         began = time.monotonic()
         connected.busy += 1
@@ -214,11 +168,9 @@ class PostgreSQLDatabase(Database):
         return True
 
     async def _leave_server(self, connected: _Connected) -> None:
-        """Use no connection of this event loop again, and none that listens: each may be one to that server.
-
-        It was the primary once, or is no longer what the name in the URL stands for. The next connection finds the
-        right one, or says why not.
-        """
+        """Use no connection of this event loop again, and none that listens: each may be one to that server."""
+        # The server was the primary once, or has lost its name in the URL. The next connection finds the right one, or
+        # says why not.
         await connected.pool.expire_connections()
         await connected.lane.expire_connections()
         for connection, loop in list(self._beside.items()):
@@ -227,14 +179,10 @@ class PostgreSQLDatabase(Database):
 
     async def check(self) -> None:
         """Connect, make the tables if they are not there, and check their version; see `Database.check`."""
-
-        async def nothing(_connection: object) -> None:
-            pass
-
-        await self.run(nothing)
+        await self.run(_nothing)
 
     async def compare_clocks(self) -> None:
-        """Compare its clock with this machine's, as is done for each new connection; see `Database.compare_clocks`."""
+        """Compare its clock with this machine's, as for each new connection; see `Database.compare_clocks`."""
         await self.run(self._read_clock)
 
     async def check_clock(self) -> None:
@@ -248,7 +196,6 @@ class PostgreSQLDatabase(Database):
         return self.clocks.time()
 
     async def _begin(self, connection: Any) -> None:
-        """Look at what may have changed since there was a connection before."""
         await self._read_clock(connection)
         connected = self._connected.get()
         if connected is not None and connected.prepared:  # so there are tables
@@ -274,7 +221,6 @@ class PostgreSQLDatabase(Database):
         return await self._alone(lambda connection: self._run_steps(connection, steps))
 
     async def _make_indexes(self, connection: Any) -> None:
-        """Make the indexes that are not there, while others write."""
         # Another process that makes them would wait for this one, if this one waited within a statement.
         lock = self.statements["try_to_lock_indexes"]  # for the session, which a pooler would give to others with it
         while connection in self._beside and not await connection.fetchval(lock):  # noqa: ASYNC110  it is elsewhere
@@ -294,9 +240,9 @@ class PostgreSQLDatabase(Database):
         drop = self.statements["drop_index"]
         return [step for name, make in missing.items() for step in (drop.format(index=name), make)]
 
-    async def review(self, processes: int = 1) -> list[Advice]:
+    async def review(self, processes: int = 1) -> list[database.Advice]:
         """Return what an operator should know before servers use it; see `Database.review`."""
-        found: list[Advice] = [("warning", self._advice)] if self._advice else []
+        found: list[database.Advice] = [("warning", self._advice)] if self._advice else []
         tables = await self.found_version()
         if tables is not None and tables.number in self.migrations and await self.missing_indexes():
             found.append(("warning", "an index is missing, or unfinished: run `mrtr-server db upgrade` again"))
@@ -367,19 +313,17 @@ class PostgreSQLDatabase(Database):
     def _pool(self, size: int) -> Any:
         return asyncpg.create_pool(
             self._url,
+            connection_class=_Connection,
             min_size=0,
             max_size=size,
             max_inactive_connection_lifetime=IDLE_LIFE,
-            reset=_nothing_to_reset,
+            reset=_nothing,  # nothing here changes the settings of a connection, and asking takes a round trip
             connect=self._open,
         )
 
     async def _open(self, url: str, *, is_to_listen: bool = False, **options: Any) -> Any:
-        """Connect to the first of the servers in a URL that can be written.
-
-        Returns None for a connection that is to listen, and is of no use because a pooler answers. Raises
-        `StoreUnavailable`.
-        """
+        """Connect to the first writable server of a URL. Raises `StoreUnavailable`."""
+        # Returns None for a connection that is to listen, where a pooler answers.
         servers = self._servers.setdefault(url, servers_in(url))
         if len(servers) < 2:
             return await self._open_at(url, is_to_listen=is_to_listen, **options)
@@ -397,14 +341,14 @@ class PostgreSQLDatabase(Database):
         raise StoreUnavailable(f"{self.name}: none of its servers can be used ({'; '.join(failed)})")
 
     async def _open_at(self, url: str, *, is_to_listen: bool, **options: Any) -> Any:
-        """Connect, and look at what answers: a pooler, or a server that can't be written; see `_open`."""
+        """Connect, and find out whether a pooler answers, or a server that can't be written; see `_open`."""
         while True:
             prepares = is_to_listen or not self._is_pooled
             connection = await _connect(url, statement_cache_size=STATEMENTS if prepares else 0, **options)
             try:
                 if prepares and not await self._finds(connection, "answers_itself", pid=connection.get_server_pid()):
                     connection.terminate()
-                    self._note_pooler(DIRECT if is_to_listen and self._direct else "")
+                    self._note_pooler(database.DIRECT if is_to_listen and self._direct else "")
                     if is_to_listen:
                         return None
                     continue
@@ -412,7 +356,7 @@ class PostgreSQLDatabase(Database):
                     if not is_to_listen:
                         await self._begin(connection)
                     return connection
-                hint = "" if "host" in options else f"; {READ_ONLY_HINT}"
+                hint = "" if "host" in options else f"; {database.READ_ONLY_HINT}"
                 raise StoreUnavailable(f"{self.name}: the server can't be written{hint}")
             except BaseException:
                 connection.terminate()
@@ -430,7 +374,7 @@ class PostgreSQLDatabase(Database):
             what = f"{variable} leads to a pooler, too" if variable else "a pooler answers in its place"
             self._advice = (
                 f"{what}, such as PgBouncer. So processes look for each other's changes instead of hearing of them, "
-                f"and no statement is kept prepared. Set {DIRECT} to the address of the database itself"
+                f"and no statement is kept prepared. Set {database.DIRECT} to the address of the database itself"
             )
             logger.warning("%s: %s", self.name, self._advice)
 
@@ -450,7 +394,6 @@ class PostgreSQLDatabase(Database):
                     await asyncio.gather(*(pool.close() for pool in pools))
 
     async def _prepare(self, connected: _Connected) -> None:
-        """Make the tables if they are not there, and check that they are of the right version."""
         async with connected.preparing:
             if connected.prepared:
                 return
@@ -470,7 +413,6 @@ class PostgreSQLDatabase(Database):
         return None if found is None else Version(*found)
 
     async def _run_steps(self, connection: Any, steps: Callable[[Version | None], Sequence[str]]) -> Version | None:
-        """Run the steps that upgrade the version that is found, and return the found version."""
         found = await self._find_version(connection)
         if not steps(found):
             return found
@@ -485,12 +427,11 @@ class PostgreSQLDatabase(Database):
     # Where its writes go
 
     async def _look_where(self, connection: Any) -> None:
-        """Read which life of the database a new connection leads to."""
         self._note_epoch(await connection.fetchval(self.statements["find_epoch"]))
         await self._note_timeline(connection)
 
     async def _note_timeline(self, connection: Any) -> None:
-        """Log that the database's writes continue elsewhere than they were last seen to go: once in the fleet."""
+        """Log, once in the fleet, that the database's writes continue elsewhere than before."""
         if not self._has_timelines:
             return
         try:
@@ -528,8 +469,18 @@ async def _connect(url: str, **options: Any) -> Any:
     return await asyncpg.connect(url, **given)
 
 
+class _Connection(asyncpg.Connection):  # type: ignore[misc]
+    """A connection of a pool, which asyncpg closes in tasks of its own that nobody awaits: an error would be lost."""
+
+    __slots__ = ()
+
+    async def close(self, *, timeout: float | None = None) -> None:  # noqa: ASYNC109  as in asyncpg
+        with suppress(OSError):  # its server is gone, and the connection with it
+            await super().close(timeout=timeout)
+
+
 async def _give_back(pool: Any, connection: Any) -> None:
-    """Return a connection to its pool when its server has ended the statement that was cancelled; or close it."""
+    """Return a connection to its pool when its server has ended the cancelled statement; or close it."""
     with suppress(Exception):
         await pool.release(connection, timeout=CANCEL_WITHIN)
 
@@ -541,5 +492,5 @@ def _is_dead(connection: Any) -> bool:
         return True
 
 
-async def _nothing_to_reset(_connection: object) -> None:
-    """Leave a connection as it is: nothing that runs here changes its settings, and asking takes a round trip."""
+async def _nothing(_connection: object) -> None:
+    pass

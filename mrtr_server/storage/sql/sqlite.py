@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import logging
 import os
 import sqlite3
 import stat
@@ -17,16 +16,14 @@ from typing_extensions import override
 from ...concurrency.running import PerLoop
 from ...concurrency.threads import in_own_thread
 from ...errors import SetupError, StoreUnavailable
+from ...logs import logger
 from ..health import note_wait, time_left
 from .database import CONNECT_TIMEOUT, TIMEOUT, Database, Version
 from .sqlite_file import SQLiteFile
 
-logger = logging.getLogger("mrtr_server")
-
 T = TypeVar("T")
 
-OLDEST = (3, 35)
-"""The first version of SQLite that has RETURNING."""
+OLDEST = (3, 35)  # the first with RETURNING
 
 
 class SQLiteDatabase(Database):
@@ -55,10 +52,6 @@ class SQLiteDatabase(Database):
         """Whether there is no file, in a folder that is there: nobody has made it yet, or its name is mistyped."""
         path = Path(self._path)
         return path.parent.is_dir() and not path.exists()
-
-    async def rows(self, statement: str, **given: Any) -> Sequence[Any]:
-        """Run one statement, and return its rows; see `Database.rows`."""
-        return await self.execute(self.statements[statement], given)
 
     async def find(self, statement: str, **given: Any) -> Sequence[Any]:
         """Look a row up by its key, on the spot where nobody has to be waited for; see `Database.find`."""
@@ -162,7 +155,6 @@ class SQLiteDatabase(Database):
         return None if found is None else Version(*found)
 
     def _run_steps(self, steps: Callable[[Version | None], Sequence[str]]) -> Version | None:
-        """Run the steps that upgrade the version that is found, and return the found version."""
         try:
             return self._try_to_upgrade(steps)
         except sqlite3.OperationalError as error:
@@ -213,7 +205,7 @@ def _keep_a_log(connection: sqlite3.Connection) -> None:
 
 
 COMPANIONS = ("", "-wal", "-shm", "-journal")
-"""What SQLite appends to the name of a file for the files that it keeps beside it, with the same mode."""
+"""Appended to the name of a file, for those that SQLite keeps beside it with the same mode."""
 
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
@@ -225,7 +217,7 @@ def make_private(path: str) -> None:
 
 
 def _open_to_others(path: str) -> list[str]:
-    """Return what of a file and its companions others than the owner may read or write, each with its mode."""
+    """Return the files that others than the owner may read or write, each with its mode."""
     if os.name != "posix":
         return []
     found = []

@@ -1,11 +1,8 @@
-"""A SQLite file by two threads: what is written at once shares a transaction, and no reader waits for that.
+"""A SQLite file by two threads: writes share a transaction, and no reader waits for them.
 
-What is found by its key is read on the spot: that takes less time than to wake a thread, which then has to wait for the
-interpreter, and so does its caller after it.
-
-Most of what a write takes is waiting for the disk, and there can be one at a time: so it is done once for all that have
-come meanwhile. A transaction begins and ends within the thread, so that an event loop that is busy with something else
-never holds up the other processes of the file.
+A lookup by key runs on the spot: that takes less time than to wake a thread, which then has to wait for the
+interpreter. Most of the time of a write is waiting for the disk, for one at a time: so all that have come meanwhile
+share one. A transaction begins and ends within the thread, so that a busy event loop never holds up other processes.
 """
 
 import asyncio
@@ -19,18 +16,15 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-STATEMENTS_IN_TRANSACTION = 64
-"""How many statements share a transaction, at most."""
+STATEMENTS_IN_TRANSACTION = 64  # statements that share a transaction, at most
 IDLE = 5.0
-"""After how many seconds without work a thread closes its connection, and ends. The next call starts a new one."""
+"""Seconds without work until a thread closes its connection, and ends. The next call starts a new one."""
 
 Rows = list[tuple[Any, ...]]
 
 
 @dataclass(slots=True, eq=False)
 class _Job:
-    """A statement, and who waits for its rows."""
-
     sql: str
     given: Mapping[str, Any]
     loop: asyncio.AbstractEventLoop
@@ -51,15 +45,14 @@ class _Jobs:
         self.tokens.put(True)
 
     def next(self) -> _Job:
-        """Return the next job, for a token that was taken."""
         return self.urgent.popleft() if self.urgent else self.others.popleft()
 
 
 class SQLiteFile:
     """Runs single statements on a file whose tables are there, and on no other that comes in its place.
 
-    Any number of event loops may use it. It opens the file when it is used, and closes it when it is not for a while. A
-    statement waits for another process's write for `busy_timeout` seconds.
+    Any number of event loops may use it. It opens and closes the file with its use. A statement waits for another
+    process's write for `busy_timeout` seconds.
     """
 
     def __init__(self, path: str, busy_timeout: float) -> None:
@@ -68,11 +61,8 @@ class SQLiteFile:
         self._inline = _InlineReader(path)
 
     async def run(self, sql: str, given: Mapping[str, Any], *, is_urgent: bool = False) -> Rows:
-        """Run a statement, and return its rows. Its changes are on the disk then.
-
-        Where it raises, it has changed nothing. One that begins with SELECT only reads. An urgent one goes before all
-        that wait and are not.
-        """
+        """Run a statement, with SELECT one that only reads, and return its rows; its changes are on the disk then."""
+        # Where this raises, nothing has changed. An urgent statement goes before all others that wait.
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Rows] = loop.create_future()
         worker = self._reader if sql.startswith("SELECT") else self._writer
@@ -97,8 +87,6 @@ class SQLiteFile:
 
 
 class _Worker:
-    """A thread that runs jobs in their order, while there are any."""
-
     def __init__(self, path: str, busy_timeout: float, close_all: Callable[[], object], *, writes: bool) -> None:
         self._path = path
         self._file = _identity(path)
@@ -123,7 +111,7 @@ class _Worker:
             thread.join()
 
     def end(self) -> threading.Thread | None:
-        """Let the thread end when its earlier jobs are done, and close its connection; return it."""
+        """Send the thread its end, which comes after its earlier jobs and closes its connection; return the thread."""
         with self._guard:
             thread, self._thread = self._thread, None  # what comes from now on is for the next one
             self._jobs.tokens.put(False)
@@ -231,7 +219,6 @@ class _InlineReader:
         self.close()  # where nobody closed the store; Python 3.13 would warn of that
 
     def close(self) -> None:
-        """Close the connection, if there is one. It is opened again when it is needed."""
         with self._guard:
             if self._connection is not None and self._process == os.getpid():
                 self._connection.close()
@@ -256,7 +243,6 @@ def _outcome(connection: sqlite3.Connection, job: _Job) -> Rows | Exception:
 
 
 def _is_read_only(outcome: Rows | Exception) -> bool:
-    """Return whether an outcome is the error that the file can't be written."""
     code = getattr(outcome, "sqlite_errorcode", 0)  # an extended one, whose first byte is the error
     return isinstance(outcome, sqlite3.Error) and code & 0xFF == sqlite3.SQLITE_READONLY
 

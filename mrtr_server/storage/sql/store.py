@@ -17,14 +17,10 @@ from . import open_database
 from .notify import SQLFanout
 from .tasks import FULL_AND_THEN_NOT, LOOKS, SQLTasks, budget
 
-SWEEP_INTERVAL = 30.0
-"""How often a process removes what has expired, in seconds."""
-LOCKED_PAUSE = 0.05
-"""How long to wait before a row is looked at again that something else has locked, in seconds."""
-FLEET_ROOM = 10
-"""How many times the defaults of what is stored a database server keeps."""
-SWEEP_BATCH = 1_000
-"""How much of it is removed at once; when there is more, the next call continues."""
+SWEEP_INTERVAL = 30.0  # seconds between removals of expired rows
+LOCKED_PAUSE = 0.05  # seconds until the next look at a row that something else has locked
+FLEET_ROOM = 10  # a database server keeps so many times the defaults
+SWEEP_BATCH = 1_000  # rows that are removed at once; when there are more, the next call continues
 
 
 class SQLStore(SQLTasks):
@@ -116,23 +112,20 @@ class SQLStore(SQLTasks):
 
     @override
     async def put(self, key: str, value: bytes, *, keep: float, quota: Quota = ANY) -> bool:
-        await self._sweep()
-        given = {"key": key, "value": value, "writer": token_hex(16), "keep": keep, **budget(quota, quota.states)}
-        for _ in range(LOOKS):
-            if await self._changed("put_value", **given):
-                return True
-            if await self.get(key) is not None:
-                return False
-            quota.check_state(await self._usage(quota), ENDLESS)  # or there is room by now
-        raise StoreUnavailable(FULL_AND_THEN_NOT)
+        return await self._put("put_value", key, value, keep, quota)
 
     @override
     async def replace(self, key: str, value: bytes, *, keep: float, quota: Quota = ANY) -> None:
+        await self._put("replace_value", key, value, keep, quota)
+
+    async def _put(self, statement: str, key: str, value: bytes, keep: float, quota: Quota) -> bool:
         await self._sweep()
         given = {"key": key, "value": value, "writer": token_hex(16), "keep": keep, **budget(quota, quota.states)}
         for _ in range(LOOKS):
-            if await self._changed("replace_value", **given):
-                return
+            if await self._changed(statement, **given):
+                return True
+            if statement == "put_value" and await self.get(key) is not None:
+                return False
             quota.check_state(await self._usage(quota), ENDLESS)  # or there is room by now
         raise StoreUnavailable(FULL_AND_THEN_NOT)
 
@@ -164,7 +157,7 @@ class SQLStore(SQLTasks):
         await self.database.close()
 
     async def _renew_grants(self, grants: list[tuple[str, str, float]]) -> dict[tuple[str, str, float], bool]:
-        """Renew grants, by state, token and lease; return whether each was renewed, but for grants of others."""
+        """Renew grants; return whether each was renewed, but for grants of others."""
         states, tokens, leases = zip(*grants, strict=True)
         given = {"states": list(states), "tokens": list(tokens), "leases": list(leases)}
         found = {(state, token): new for state, token, new in await self.database.rows("renew_grants", **given)}
@@ -187,7 +180,6 @@ class SQLStore(SQLTasks):
 def _verdict(
     found_answers: str, found_token: str, attempt: int, outcome: bytes | None, *, answers: str, token: str
 ) -> Redemption:
-    """Return what a record means for a delivery that was not granted."""
     if found_token == token:  # it was, and the reply was lost with its connection
         return Redemption("granted", token, attempt=attempt)
     if found_answers != answers:

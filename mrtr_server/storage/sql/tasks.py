@@ -20,25 +20,16 @@ from ..rows import FREE, MOST_COUNTED, Places, TaskRow, Vitals, Waiting
 from .database import Database
 from .notify import Notices
 
-POLL = 0.25
-"""How often a process that waits looks for tasks of other processes, in seconds."""
-QUIET = 5.0
-"""Polling interval where notifications arrive, in seconds: a lease that ends notifies nobody."""
-WORK = "work"
-"""The notice that there may be something to claim."""
-
-QUEUES = 256
-"""How many queues one claim looks at; there is one for each tool and caller that has tasks waiting."""
-BLOCK = 4096
-"""Bytes that are counted as one."""
-ALL = "*"
-"""The caller that stands for all of them."""
-LOOKS = 3
-"""How often to try what was refused for a reason that was gone at the next look."""
+POLL = 0.25  # seconds between looks of a process that waits for tasks of other processes
+QUIET = 5.0  # the same where notifications arrive: a lease that ends notifies nobody
+WORK = "work"  # the notice that there may be something to claim
+QUEUES = 256  # queues that one claim looks at; there is one for each tool and caller that has tasks waiting
+BLOCK = 4096  # bytes that are counted as one
+ALL = "*"  # the caller that stands for all of them
+LOOKS = 3  # attempts at what was refused for a reason that was gone at the next look
 FULL_AND_THEN_NOT = f"The store was full in {LOOKS} attempts, but had room when it was checked in between"
 
-FREEING = frozenset({"status", "lease", "leased_until"})
-"""The fields whose change may leave a task to be claimed."""
+FREEING = frozenset({"status", "lease", "leased_until"})  # fields whose change may leave a task to be claimed
 
 
 class SQLTasks(TaskStore):
@@ -72,7 +63,6 @@ class SQLTasks(TaskStore):
         raise StoreUnavailable(FULL_AND_THEN_NOT)
 
     async def _usage(self, quota: Quota) -> UsageByCaller:
-        """Return what is stored, in all and of a caller."""
         usage = UsageByCaller()
         for caller, tasks, states, blocks in await self.database.rows("find_usage", caller=quota.caller):
             found = Usage(int(tasks), int(states), int(blocks) * BLOCK)
@@ -266,7 +256,7 @@ class SQLTasks(TaskStore):
 
     @abstractmethod
     async def _sweep(self) -> None:
-        """Remove some of what has expired, now and then; the store does, from all of its tables."""
+        """Remove some of what has expired, from all tables of the store, now and then."""
 
     def _on_gap(self) -> None:
         self._has_missed = True
@@ -285,7 +275,7 @@ def budget(quota: Quota, most: int) -> dict[str, Any]:
 
 
 def _may_be_id(id: str) -> bool:
-    """Return False for what is no task's id, and what a database could not even compare with one."""
+    """Return whether a text may be a task's id; a database could not even compare some others with one."""
     return id.isascii() and id.isprintable()
 
 

@@ -7,7 +7,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from ...errors import SetupError
 
 DRIVERS = {"sqlite": ("", "aiosqlite"), "postgresql": ("", "asyncpg")}
-"""What a URL may name as its driver: nothing, or what other tools need to see there."""
+"""A URL may name them: nothing, or what other tools need to see there."""
 
 
 def kind_of(url: str) -> tuple[str, str]:
@@ -113,5 +113,4 @@ def _addresses(url: str) -> list[str]:
 
 
 def _option(url: str, name: str) -> str:
-    """Return an option of a URL, which may be given several times; empty where it is not."""
     return ",".join(parse_qs(urlsplit(url).query).get(name, ()))

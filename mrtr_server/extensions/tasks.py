@@ -1,6 +1,6 @@
-"""`tasks/get`, `tasks/list`, `tasks/result`, `tasks/update`, `tasks/answer`, `tasks/respond` and `tasks/cancel`."""
+"""Tasks: flows that go on in the background, for clients that ask for them by their ids."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from pydantic_core import from_json, to_json
@@ -8,20 +8,51 @@ from pydantic_core import from_json, to_json
 from ..crypto.place_codec import Cursors
 from ..errors import InvalidParams, InvalidRequestState, MissingCapability, ProtocolError, StoreUnavailable
 from ..live.answers import read_answer
-from ..protocol.messages import JSON, NEEDS_TASKS, Acknowledged, Call, Outcome, Outlet, TaskPage, TaskStatusResult
+from ..methods.failures import ErrorReporter
+from ..protocol.messages import (
+    JSON,
+    NEEDS_TASKS,
+    TASKS,
+    Acknowledged,
+    Call,
+    Outcome,
+    Outlet,
+    TaskPage,
+    TaskStatusResult,
+)
 from ..tasks.sealing import Questions
 from ..tasks.task_service import TaskCursor, Tasks, owner_of
-from .failures import ErrorReporter
+from .extension import Extension
 
 
-class TaskRequests:
-    """Serves what clients ask about their tasks (the extension Tasks)."""
+class TaskExtension(Extension):
+    """The extension Tasks: serves what clients ask about their tasks.
 
-    def __init__(self, tasks: Tasks, errors: ErrorReporter, cursors: Cursors, page_size: int) -> None:
+    `has_tasks`: returns whether calls of any tool become tasks.
+    """
+
+    id = TASKS
+    needs_client = True
+
+    def __init__(
+        self, has_tasks: Callable[[], bool], tasks: Tasks, errors: ErrorReporter, cursors: Cursors, page_size: int
+    ) -> None:
+        self.methods = {"tasks/get": self.get, "tasks/update": self.update, "tasks/cancel": self.cancel}
+        self.others = {
+            "tasks/list": self.list,
+            "tasks/result": self.result,
+            "tasks/answer": self.answer,
+            "tasks/respond": self.respond,
+        }
+        self._has_tasks = has_tasks
         self._tasks = tasks
         self._errors = errors
         self._cursors = cursors
         self._page_size = page_size
+
+    def settings(self) -> JSON | None:
+        """Return what the server declares (Tasks, Extension Identifier)."""
+        return {} if self._has_tasks() else None
 
     async def get(self, call: Call, outlet: Outlet) -> Outcome:
         """Serve `tasks/get` (Tasks, Task Polling): with an answer, as it is a moment later. Raises `RequestError`."""
@@ -50,10 +81,7 @@ class TaskRequests:
         return created, id
 
     async def result(self, call: Call, outlet: Outlet) -> Outcome:
-        """Serve `tasks/result` (Multi Round-Trip Requests, Persistent Workflow): wait for a question or the end.
-
-        Raises `RequestError` if there is no such task, or it failed.
-        """
+        """Serve `tasks/result` (Multi Round-Trip Requests, Persistent Workflow): wait for a question or the end."""
         with self._checked(call):
             return await self._tasks.wait_for_result(call, outlet)
 
@@ -64,19 +92,13 @@ class TaskRequests:
             return Acknowledged(call.target)
 
     async def answer(self, call: Call, outlet: Outlet) -> Outcome:
-        """Serve `tasks/answer` (Multi Round-Trip Requests, Persistent Workflow): answers by the questions' names.
-
-        Raises `RequestError` if there is no such task.
-        """
+        """Serve `tasks/answer` (Multi Round-Trip Requests, Persistent Workflow): answers by the questions' names."""
         with self._checked(call):
             await self._tasks.answer(call, _answers(call), Questions.by_name)
             return Acknowledged(call.target)
 
     async def respond(self, call: Call, outlet: Outlet) -> Outcome:
-        """Serve `tasks/respond` (Multi Round-Trip Requests, Persistent Workflow): a response to one question.
-
-        Raises `RequestError` if there is no such task, or it is not clear which of its questions is answered.
-        """
+        """Serve `tasks/respond` (Multi Round-Trip Requests, Persistent Workflow): a response to one question."""
         with self._checked(call):
             try:
                 await self._tasks.answer(call, _answers(call), _read_response)

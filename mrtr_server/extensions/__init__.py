@@ -1,0 +1,1 @@
+"""Extensions of the protocol: a module has all that is of one."""

@@ -1,0 +1,1 @@
+"""Extensions of the protocol, with the real programs of the other side."""
