@@ -52,6 +52,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: folder_of(item) not in PROCESSES)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add what `scripts/test` gives, so that no process reads files that have nothing for it."""
+    parser.addoption("--files-by-mark", metavar="DIRECTORY", type=Path, help="write which files have tests of each mark")
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Write which files have tests of each mark: a file for each."""
+    directory: Path | None = session.config.getoption("--files-by-mark")
+    if directory is not None:
+        for mark in "processes", "drawn", "alone":
+            files = {item.path: None for item in session.items if item.get_closest_marker(mark)}
+            (directory / mark).write_text("".join(f"{path.relative_to(session.config.rootpath)}\n" for path in files))
+
+
 def folder_of(item: pytest.Item) -> str:
     """Return the folder of a test within this one."""
     return item.path.relative_to(Path(__file__).parent).parts[0]
