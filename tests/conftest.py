@@ -1,5 +1,6 @@
 """Fixtures that all tests share. What they hand out is in the package `support`."""
 
+import gc
 import logging
 import os
 from collections.abc import Callable, Iterator
@@ -54,11 +55,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add what `scripts/test` gives, so that no process reads files that have nothing for it."""
-    parser.addoption("--files-by-mark", metavar="DIRECTORY", type=Path, help="write which files have tests of each mark")
+    parser.addoption(
+        "--files-by-mark", metavar="DIRECTORY", type=Path, help="write which files have tests of each mark"
+    )
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Write which files have tests of each mark: a file for each."""
+    gc.freeze()  # or the garbage collector walks through thousands of tests each time
     directory: Path | None = session.config.getoption("--files-by-mark")
     if directory is not None:
         for mark in "processes", "drawn", "alone":

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -353,21 +354,23 @@ def test_siblings_never_import_each_other(module: Path) -> None:
 
 def strays(pattern: str) -> list[str]:
     """Find what matches in the package's code, outside the dialects; words in docstrings and comments don't count."""
+    return [f"{place}: {text}" for place, text in constants() if re.search(pattern, text)]
+
+
+@cache
+def constants() -> list[tuple[str, str]]:
+    """Return the place and the text of each constant outside the dialects, but for documentation."""
     found = []
     for path in sorted(PACKAGE.rglob("*.py")):
         if path in MODULES:
             continue
-        tree = ast.parse(path.read_text())
-        documentation = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-        for node in ast.walk(tree):
+        nodes = list(ast.walk(ast.parse(path.read_text())))
+        documentation = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+        for node in nodes:
             if isinstance(node, ast.UnaryOp) and isinstance(node.operand, ast.Constant):
-                text = f"-{node.operand.value!r}"
+                found.append((f"{path.name}:{node.lineno}", f"-{node.operand.value!r}"))
             elif isinstance(node, ast.Constant) and id(node) not in documentation:
-                text = str(node.value)
-            else:
-                continue
-            if re.search(pattern, text):
-                found.append(f"{path.name}:{node.lineno}: {text}")
+                found.append((f"{path.name}:{node.lineno}", str(node.value)))
     return found
 
 

@@ -20,17 +20,19 @@ def tree(levels: int) -> dict[str, Any]:
     return {"left": tree(levels - 1), "right": tree(levels - 1), "row": {}} if levels else {"row": {}}
 
 
-ATTACKS: dict[str, Any] = {
-    "rows": [{}] * 45_000,
-    "either": [{}] * 45_000,
-    "table": {str(each): {} for each in range(45_000)},
-    "tree": tree(13),
-    "closed": {f"k{each}": 1 for each in range(90_000)},
-    "text": json.dumps([{}] * 700_000),
-    "numbers": [each * P for each in range(90_000)],
-    "users": {str(UUID(int=each * P)): 1 for each in range(60_000)},
-    "sums": [str(each * P) for each in range(90_000)],
-}
+def attacks() -> dict[str, Any]:
+    """Return a value for each tool."""
+    return {
+        "rows": [{}] * 45_000,
+        "either": [{}] * 45_000,
+        "table": {str(each): {} for each in range(45_000)},
+        "tree": tree(13),
+        "closed": {f"k{each}": 1 for each in range(90_000)},
+        "text": json.dumps([{}] * 700_000),
+        "numbers": [each * P for each in range(90_000)],
+        "users": {str(UUID(int=each * P)): 1 for each in range(60_000)},
+        "sums": [str(each * P) for each in range(90_000)],
+    }
 
 
 def memory_of(process: int) -> float:
@@ -61,9 +63,10 @@ def test_no_value_costs_more_than_its_size_allows(tmp_path: Path) -> None:
             connection.request("POST", "/mcp", json.dumps(body), {"Content-Type": "application/json"})
             return json.loads(connection.getresponse().read())["result"]
 
-        for tool in ATTACKS:
+        values = attacks()
+        for tool in values:
             call(tool, None)  # what is made once is there
-        for tool, it in ATTACKS.items():
+        for tool, it in values.items():
             pid = server.process.pid
             memory, seconds = memory_of(pid), seconds_of(pid)
             result = call(tool, it)
