@@ -381,7 +381,7 @@ def test_what_is_accepted_takes_a_time_that_grows_with_the_value(annotation: Any
     value, began = nested(build, leaf, depth), time.process_time()
     with pytest.raises(ArgumentsMisfit):
         arguments.validate({"it": value})
-    assert time.process_time() - began < 1
+    assert time.process_time() - began < 5, "it would be minutes, if each level took twice as long"
 
 
 def registered() -> Iterator[tuple[str, Callable[[MRTRServer], object]]]:

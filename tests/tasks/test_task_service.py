@@ -811,11 +811,11 @@ class TestCancellation:
         self, client: AsyncClient, server: MRTRServer, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(worker, "HEARTBEAT_INTERVAL", 0.05)
-        limited = replica(server, limits=short_lease(0.3))
+        limited = replica(server, limits=short_lease(1.0))
         flow = await started(AsyncClient(limited, tasks=True, log_level=None), "patient", name="slow")
         await began("slow")
         await flow.cancel()
-        await asyncio.sleep(0.6)  # longer than the lease
+        await asyncio.sleep(1.5)  # longer than the lease
         assert "may still be running" in (await flow.look()).task.message
         let("slow")
         await until_nothing_runs(flow)
