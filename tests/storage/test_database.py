@@ -436,14 +436,14 @@ class TestEventLoops:
         database = PostgreSQLDatabase(postgresql.url(await postgresql.new_database()), "name")
         await database.check()
         (before,) = database._connected.values()
-        assert await database.upgrade() == await database.found_version() == (database.version, "")
+        assert await database.upgrade() == await database.found_version() == (database.version, "5")
         assert list(database._connected.values()) == [before]
         await database.close()
 
 
 class TestSchema:
     async def change_version(self, store: SQLStore, to: str) -> None:
-        await store.database.execute(f"UPDATE mrtr_schema SET version_num = '{to}'", {})  # noqa: S608
+        await store.database.execute(f"UPDATE mrtr_schema SET version_num = '{to}', compatible_from = '{to}'", {})  # noqa: S608
         await store.close()  # it is looked at when a connection is made
 
     async def test_another_version_is_refused_until_it_is_the_right_one(self, store: SQLStore, url: str) -> None:
@@ -467,7 +467,7 @@ class TestSchema:
             str([tuple(row) for row in await store.database.execute("SELECT version_num FROM mrtr_schema", {})])
             for store in stores
         }
-        assert versions == "[('5',)]"
+        assert versions == "[('6',)]"
         assert len({await store.epoch() for store in stores}) == 1
         for store in stores:
             await store.close()
@@ -556,12 +556,12 @@ class TestSQLiteTrouble:
         def upgrade(steps: object) -> Version:
             if errors:
                 raise sqlite3.OperationalError(errors.pop(0))
-            return Version("5")
+            return Version("6")
 
         monkeypatch.setattr(time, "sleep", naps.append)
         monkeypatch.setattr(database, "_try_to_upgrade", upgrade)
         errors[:] = ["disk I/O error"]
-        assert database._run_steps(database.steps_from) == Version("5")
+        assert database._run_steps(database.steps_from) == Version("6")
         assert naps == [0.1]
         errors[:] = ["disk I/O error"] * 2
         with pytest.raises(sqlite3.OperationalError, match="disk I/O error"):
@@ -747,7 +747,7 @@ class TestADirectURL:
             return prepared
 
         assert await store.database.run(look) == 0
-        assert await store.database.upgrade() == await store.database.found_version() == (store.database.version, "")
+        assert await store.database.upgrade() == await store.database.found_version() == (store.database.version, "5")
 
     async def test_is_that_of_the_connection_that_listens(self, store: SQLStore) -> None:
         connection = await store.database.connect_alone()

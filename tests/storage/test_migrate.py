@@ -28,7 +28,7 @@ from ..support.serving import KEYS, TIMEOUT, in_process
 
 pytestmark = pytest.mark.anyio
 
-NEWEST = "5"
+NEWEST = "6"
 
 
 async def on(url: str, *statements: str) -> Any:
@@ -88,7 +88,7 @@ async def works(url: str) -> bool:
 class TestVersions:
     def test_each_has_a_migration_that_leads_to_it(self) -> None:
         for kind in ("sqlite", "postgresql"):
-            assert list(read_migrations(kind)) == ["1", "2", "3", "4", "5"]
+            assert list(read_migrations(kind)) == ["1", "2", "3", "4", "5", "6"]
 
     async def test_word_for_word_on_sqlite(self, tmp_path: Path) -> None:
         made, upgraded = tmp_path / "made.db", tmp_path / "upgraded.db"
@@ -138,7 +138,7 @@ class TestFirstUse:
 
     async def test_a_newer_one_is_refused_with_the_way_out(self, url: str) -> None:
         assert await works(url)
-        await on(url, "UPDATE mrtr_schema SET version_num = '99'")
+        await on(url, "UPDATE mrtr_schema SET version_num = '99', compatible_from = '99'")
         assert "tables are of version 99" in await refusal(url)
         assert "install the release that made them" in await refusal(url)
         assert "upgrade" not in await refusal(url)
@@ -232,7 +232,7 @@ class TestUpgrade:
 
     async def test_of_a_newer_one_is_refused(self, url: str) -> None:
         await upgrade(url)
-        await on(url, "UPDATE mrtr_schema SET version_num = '99'")
+        await on(url, "UPDATE mrtr_schema SET version_num = '99', compatible_from = '99'")
         with pytest.raises(WrongVersion, match="version 99"):
             await upgrade(url)
         assert await version(url) == "99"
@@ -301,7 +301,7 @@ class TestLaterTables:
     LATER = (
         "ALTER TABLE mrtr_tasks ADD COLUMN later TEXT NOT NULL DEFAULT 'x'",
         "CREATE TABLE mrtr_later (id TEXT)",
-        "UPDATE mrtr_schema SET version_num = '12', compatible_from = '5'",
+        "UPDATE mrtr_schema SET version_num = '12', compatible_from = '6'",
     )
 
     async def test_work_where_they_say_that_this_release_is_new_enough(self, url: str) -> None:
@@ -321,11 +321,11 @@ class TestLaterTables:
         assert await found_in(url) == before
         assert await version(url) == "12"
 
-    @pytest.mark.parametrize("oldest", ["6", "", "x"])
+    @pytest.mark.parametrize("oldest", ["7", "", "x"])
     async def test_are_refused_where_they_do_not(self, url: str, oldest: str) -> None:
         await upgrade(url)
         await on(url, *self.LATER, f"UPDATE mrtr_schema SET compatible_from = '{oldest}'")  # noqa: S608
-        assert "tables are of version 12, and this release of mrtr_server works with version 5, and with later" in (
+        assert "tables are of version 12, and this release of mrtr_server works with version 6, and with later" in (
             await refusal(url)
         )
 
@@ -464,7 +464,7 @@ class TestIndexes:
         transaction, _, after = script.partition("COMMIT;\n")
         assert "CONCURRENTLY" not in transaction
         assert after.count("CREATE INDEX CONCURRENTLY") == after.count("DROP INDEX CONCURRENTLY IF EXISTS") == 3
-        assert (await upgrade(url)).endswith("to version 5")
+        assert (await upgrade(url)).endswith("to version 6")
         assert await self.indexes(url) == dict.fromkeys(INDEXES, True)
 
     async def test_an_upgrade_waits_for_no_transaction_that_holds_a_table_for_ever(self, url: str) -> None:
@@ -474,7 +474,7 @@ class TestIndexes:
             with pytest.raises(StoreUnavailable, match=r"lock timeout; another session.* holds a table"):
                 await upgrade(url)
         assert await version(url) == "1"
-        assert (await upgrade(url)).endswith("to version 5")
+        assert (await upgrade(url)).endswith("to version 6")
 
     async def is_waiting(self, url: str, query: str) -> int:
         """Wait until a statement waits for a lock; return the process that runs it."""

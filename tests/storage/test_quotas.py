@@ -249,6 +249,35 @@ class TestStates:
         assert all(isinstance(each, OverShare) for each in came if each != "granted")
 
 
+class TestConnections:
+    """What is stored is counted in the transaction that stores it."""
+
+    async def test_wait_for_no_other_one_that_has_not_committed_yet(self, postgresql: PostgreSQL) -> None:
+        store = SQLStore(postgresql.url(name := await postgresql.new_database()))
+        await store.check()
+        async with postgresql.connection(name) as other, other.transaction():
+            await other.execute(
+                "INSERT INTO mrtr_redemptions (state, answers, token, attempt, leased_until, expires) "
+                "VALUES ('another-0', 'answers', 'token', 1, 1, 9e9)"
+            )
+            granted = await asyncio.wait_for(store.redeem("state-0", "answers", lease=60, keep=600), TIMEOUT / 4)
+            assert granted.verdict == "granted"
+            assert (await store.measure([])).usage.states == 1
+        assert (await store.measure([])).usage.states == 2
+        await store.close()
+
+    async def test_count_right_though_one_stores_and_another_one_removes(self, bench: QuotaBench) -> None:
+        for state in "abc":
+            granted = await bench.store.redeem(state, "answers", lease=60, keep=600, quota=Quota(ANN))
+            if state != "c":
+                await bench.another.release(state, granted.token)
+        for store in (bench.store, bench.another):
+            assert (await store.measure([])).usage.states == 1
+        assert await bench.redeem(Quota(ANN, states=2)) == "granted"
+        with pytest.raises(OverShare):
+            await bench.redeem(Quota(ANN, states=2))
+
+
 class TestClaims:
     async def test_give_the_next_place_to_the_caller_that_has_the_fewest(self, bench: QuotaBench) -> None:
         now = time.time()

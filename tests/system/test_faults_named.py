@@ -267,7 +267,7 @@ class TestTheDatabase:
         assert server.pay().text == "paid"
         server.process.stop()
         with closing(sqlite3.connect(tmp_path / "shop.db")) as database, database:
-            database.execute("UPDATE mrtr_schema SET version_num = '99'")
+            database.execute("UPDATE mrtr_schema SET version_num = '99', compatible_from = '99'")
         given = {"MRTR_KEYS": KEYS, "MRTR_DATABASE_URL": f"sqlite:///{tmp_path}/shop.db"}
         with started(TARGET, log=tmp_path / "refused", environment=given) as refused:
             assert refused.wait() != 0
