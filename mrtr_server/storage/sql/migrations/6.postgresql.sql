@@ -1,7 +1,8 @@
--- What all together have stored is counted in a row of each of many connections, and no longer in one of 16: those were
--- locked until the commit of each transaction that stores something, so all replicas together did at most 16 at a time. Who
--- removes a row may have another connection than who stored it, so a single row may be negative; their sum is exact. A
--- caller's own rows stay as they were, since each must go back to 0.
+-- A row of what all together have stored is locked until the commit of whoever changed it. There were 16, one for the last
+-- digit of each state or task, so all replicas together committed at most 16 such transactions at a time. Now each connection
+-- uses one of 256. Who removes a row may have another connection than who stored it, so a single row may be negative; their
+-- sum is exact. The rows of a caller stay as they were, since each of them must go back to 0. Of both functions, which are
+-- those of version 3 otherwise, the last statement is new.
 
 -- Count rows that have come or gone. The argument is 1 for tasks, and 0 for states and reports. Everybody takes the locks in
 -- the same order: those of callers in their order, and then the one of all.
