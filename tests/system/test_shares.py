@@ -7,6 +7,7 @@ import time
 import tracemalloc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from statistics import median
 from typing import Any
 
 import pytest
@@ -259,7 +260,7 @@ async def test_a_thousand_tasks_are_looked_up_in_one_statement(tmp_path: Any, mo
 async def test_an_idle_listener_adds_nothing_to_the_cost_of_a_task() -> None:
     async def cost(site: SharedSite) -> float:
         times = []
-        for _ in range(150):
+        for _ in range(50):
             start = time.process_time()
             await site.as_("bob").call("work")
             times.append(time.process_time() - start)
@@ -267,9 +268,12 @@ async def test_an_idle_listener_adds_nothing_to_the_cost_of_a_task() -> None:
 
     async with running(SharedSite(listeners=1000)) as site:
         await cost(site)
-        without = await cost(site)
-        fanout = site.app._parts.fanout
-        idle = [fanout.subscribe(frozenset({Change("task", f"{number}"), Change("tools")})) for number in range(5000)]
-        assert await cost(site) < 1.25 * without
-        for each in idle:
-            each.close()
+        fanout, quotients = site.app._parts.fanout, []
+        wanted = [frozenset({Change("task", f"{number}"), Change("tools")}) for number in range(5000)]
+        for _ in range(7):  # in pairs: from one second to the next, a machine's speed may change by more than the bound
+            without = await cost(site)
+            idle = list(map(fanout.subscribe, wanted))
+            quotients.append(await cost(site) / without)
+            for each in idle:
+                each.close()
+        assert median(quotients) < 1.25
