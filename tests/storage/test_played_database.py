@@ -1,80 +1,27 @@
 """A store whose database is played, in simulated time: when it is asked, what wakes who waits, and what is refused."""
 
 import asyncio
-import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from types import SimpleNamespace
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
 
 from mrtr_server import Redemption, SQLStore, StoreUnavailable
 from mrtr_server.errors import ClocksApart
-from mrtr_server.storage.sql.tasks import POLL, QUIET, WORK
+from mrtr_server.storage.sql.tasks import POLL, QUIET
+from mrtr_server.storage.sql.waking import WORK
 
 from ..support.databases import TOOLS, task_row
+from ..support.played import Played
 from ..support.virtual_time import VirtualTime
 
 pytestmark = pytest.mark.anyio
-
-LONG = 600.0
-"""How long who waits for tasks would wait without a word, in seconds."""
 
 
 @pytest.fixture
 def anyio_backend(virtual_time: VirtualTime) -> Any:
     """Nothing here waits for anything but time."""
     return virtual_time.backend
-
-
-class Played:
-    """A store of which nothing reaches a database.
-
-    Args:
-        patch: puts this into the place of the database.
-        url: which kind of database it would be.
-    """
-
-    def __init__(self, patch: pytest.MonkeyPatch, url: str = "postgresql://host/name") -> None:
-        self.store = SQLStore(url)
-        self.asked: list[tuple[float, str]] = []
-        self.returned: dict[str, list[Any]] = {}
-        """The rows of statements that have any."""
-        self.starts = 0
-        self.compared: list[float] = []
-        """When its clock was compared with that of this machine."""
-        patch.setattr(self.store.database, "rows", self._rows)
-        patch.setattr(self.store.database, "execute", self._execute)
-        patch.setattr(self.store.database, "compare_clocks", self._compare_clocks)
-        patch.setattr(self.store.notices, "start", self._start)
-        self.began = time.monotonic()
-
-    @property
-    def passed(self) -> float:
-        """How much time has passed, in seconds."""
-        return time.monotonic() - self.began
-
-    def connect(self) -> None:
-        """Let notices arrive at once."""
-        carrier: Any = SimpleNamespace(connected=True)
-        self.store.notices._carrier = carrier
-
-    async def wait(self, seconds: float = LONG) -> None:
-        """Wait for tasks."""
-        await self.store.wait_for_tasks(seconds, tools=TOOLS)
-
-    async def _rows(self, statement: str, **given: Any) -> Sequence[Any]:
-        self.asked.append((self.passed, statement))
-        return self.returned.get(statement, [])
-
-    async def _execute(self, sql: str, given: Mapping[str, Any]) -> Sequence[Any]:
-        return [(given["leased_until"],)]
-
-    async def _compare_clocks(self) -> None:
-        self.compared.append(self.passed)
-
-    def _start(self) -> None:
-        self.starts += 1
 
 
 @pytest.fixture
@@ -87,7 +34,7 @@ class TestWhoWaitsForTasks:
         played.connect()
         waiting = asyncio.create_task(played.wait())
         await asyncio.sleep(1)
-        assert played.starts == 1, "who waits hears of others from now on"
+        assert played.starts, "who waits hears of others from now on"
         played.store.notices.dispatch(["another"])
         await asyncio.sleep(1)
         assert not waiting.done()
@@ -159,6 +106,7 @@ async def test_a_change_that_leaves_a_task_to_be_claimed_tells_all_who_wait(
     played.connect()
     waiting = asyncio.create_task(played.wait(1))
     await asyncio.sleep(0)
+    played.store.notices.drain()  # that it waits
     assert await played.store.change_task(task_row(), **changes)
     assert played.store.notices.drain() == ([WORK] if tells else [])
     await waiting
@@ -184,6 +132,7 @@ async def test_a_task_that_comes_tells_all_who_wait_unless_it_is_leased(
     played.returned = {"add_task": [(1,)]}
     waiting = asyncio.create_task(played.wait(1))
     await asyncio.sleep(0)
+    played.store.notices.drain()  # that it waits
     assert await played.store.add_task(task_row(lease=lease), seconds=5)
     assert played.store.notices.drain() == ([WORK] if notifies and not lease else [])
     await waiting

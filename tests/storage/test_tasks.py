@@ -724,7 +724,7 @@ class TestSQLiteTasks(SQLContract):
         monkeypatch.setattr(bench.store.database, "rows", counted)
         waiting = asyncio.create_task(bench.store.wait_for_tasks(LONG, tools=TOOLS))
         await asyncio.sleep(0)
-        bench.store._wakes.set()
+        bench.store.wakes.here.set()
         await asyncio.wait_for(waiting, TIMEOUT)
         assert asked == []
 

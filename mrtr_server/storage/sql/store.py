@@ -153,6 +153,7 @@ class SQLStore(SQLTasks):
 
     async def close(self) -> None:
         """End this event loop's connections. The store may be used again afterwards."""
+        self.wakes.withdraw()
         await in_own_thread(self.notices.close)
         await self.database.close()
 

@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from ...concurrency.batching import BatchLoader
 from ...concurrency.running import running_loop
-from ...concurrency.waiting import Wakes, wait_until
+from ...concurrency.waiting import wait_until
 from ...errors import StoreUnavailable
 from ...well_formed import well_formed
 from ..base import TaskStore
@@ -19,10 +19,10 @@ from ..quotas import ANY, ENDLESS, Quota, Usage, UsageByCaller
 from ..rows import FREE, MOST_COUNTED, Places, TaskRow, Vitals, Waiting
 from .database import Database
 from .notify import Notices
+from .waking import TaskWakes
 
 POLL = 0.25  # seconds between looks of a process that waits for tasks of other processes
 QUIET = 5.0  # the same where notifications arrive: a lease that ends notifies nobody
-WORK = "work"  # the notice that there may be something to claim
 QUEUES = 256  # queues that one claim looks at; there is one for each tool and caller that has tasks waiting
 BLOCK = 4096  # bytes that are counted as one
 ALL = "*"  # the caller that stands for all of them
@@ -40,10 +40,8 @@ class SQLTasks(TaskStore):
         self._changes: dict[tuple[frozenset[str], bool], str] = {}
         self._finding = BatchLoader(self._find_tasks, begin_request)
         self._leases = BatchLoader(self._find_leases)
-        self._wakes = Wakes()
         self.notices = Notices(database)
-        self.notices.subscribe(self._on_notice, self._on_gap)
-        self._has_missed = False
+        self.wakes = TaskWakes(self.notices)
 
     @override
     async def add_task(self, row: TaskRow, *, seconds: float = 0.0, quota: Quota = ANY) -> bool:
@@ -53,7 +51,7 @@ class SQLTasks(TaskStore):
         for _ in range(LOOKS):
             if await self.database.rows("add_task", **given):
                 if not row.lease:
-                    self._wake()
+                    self.wakes.wake(row.name)
                 return True
             if await self.find_task(row.id) is not None:
                 return False
@@ -151,7 +149,7 @@ class SQLTasks(TaskStore):
             return None
         changed = changed._replace(leased_until=found[0][0])  # the version stays while a lease is renewed
         if changed.status == "working" and seconds is None and not FREEING.isdisjoint(changes):
-            self._wake()
+            self.wakes.wake(row.name)
         return changed
 
     @override
@@ -166,27 +164,27 @@ class SQLTasks(TaskStore):
         lapsed: bool = True,
         places: Places = FREE,
     ) -> list[TaskRow]:
-        self._wakes.clear()
         self.database.grants(seconds)
-        found = await self.database.rows(
-            "claim_tasks",
-            lease=lease,
-            seconds=seconds,
-            most=most,
-            tools=list(tools),
-            without=list(without),
-            lapsed_by=self._lapsed_by(lapsed),
-            callers=list(places.held),
-            held=list(places.held.values()),
-            share=places.share,
-            spare=places.spare,
-            start=token_hex(16),
-            queues=QUEUES,
-            writer=token_hex(8),
-        )
-        if found and len(found) == most:  # there may be more
-            self._wakes.set()
-        return sorted((TaskRow(*each) for each in found), key=lambda row: row.updated)
+        with self.wakes.claiming():
+            found = await self.database.rows(
+                "claim_tasks",
+                lease=lease,
+                seconds=seconds,
+                most=most,
+                tools=list(tools),
+                without=list(without),
+                lapsed_by=self._lapsed_by(lapsed),
+                callers=list(places.held),
+                held=list(places.held.values()),
+                share=places.share,
+                spare=places.spare,
+                start=token_hex(16),
+                queues=QUEUES,
+                writer=token_hex(8),
+            )
+        rows = sorted((TaskRow(*each) for each in found), key=lambda row: row.updated)
+        self.wakes.claimed(rows[-1].name if rows else "", all_=not rows or len(rows) < most)
+        return rows
 
     @override
     async def renew_tasks(self, lease: str, ids: list[str], *, seconds: float) -> set[str]:
@@ -213,15 +211,16 @@ class SQLTasks(TaskStore):
             self.notices.start()
 
         async def look(heard: Sequence[bool] | None) -> bool | None:
-            if heard and not self._has_missed:
+            if heard and not self.wakes.take_missed():
                 return True
-            self._has_missed = False
-            self._wakes.clear()
+            self.wakes.here.clear()
             given = {"tools": list(tools), "without": list(without), "lapsed_by": self._lapsed_by(lapsed)}
             return bool(await self.database.rows("any_free_task", **given)) or None
 
         pauses = (QUIET if is_told and self.notices.connected else POLL for _ in repeat(0))
-        await wait_until(look, self._wakes, deadline=running_loop().time() + seconds, pauses=pauses, at_once=False)
+        ends = running_loop().time() + seconds
+        with self.wakes.waiting(tools):
+            await wait_until(look, self.wakes.here, deadline=ends, pauses=pauses, at_once=False)
 
     def _lapsed_by(self, lapsed: bool) -> float:
         """Return until when leases have ended that are taken over now; no lease ends at 0."""
@@ -233,15 +232,6 @@ class SQLTasks(TaskStore):
 
     async def _find_leases(self, ids: list[str]) -> dict[str, str]:
         return dict(await self.database.rows("find_leases", ids=ids))
-
-    def _wake(self) -> None:
-        self._wakes.set()
-        if self.database.notifies:
-            self.notices.publish(WORK)
-
-    def _on_notice(self, notices: Sequence[str]) -> None:
-        if WORK in notices:
-            self._wakes.set()
 
     def _change_statement(self, fields: frozenset[str], *, leases: bool) -> str:
         """Return the statement that changes these fields of a task, if it still has a version."""
@@ -257,10 +247,6 @@ class SQLTasks(TaskStore):
     @abstractmethod
     async def _sweep(self) -> None:
         """Remove some of what has expired, from all tables of the store, now and then."""
-
-    def _on_gap(self) -> None:
-        self._has_missed = True
-        self._wakes.set()
 
 
 def budget(quota: Quota, most: int) -> dict[str, Any]:
