@@ -1,9 +1,11 @@
 """`mrtr-server keygen`, `db`, `open` and `tasks`: keys, and what servers seal and store."""
 
 import asyncio
+import math
 import secrets
 import sys
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TypeVar, get_args
 
 import click
@@ -125,6 +127,8 @@ def open_state(token: str, values: bool) -> None:
 
 T = TypeVar("T")
 
+_TIMES = ["%Y-%m-%dT%H:%M:%S%z", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d"]
+
 _takes_task = click.argument("task", metavar="TASK")
 
 
@@ -140,11 +144,20 @@ def tasks() -> None:
 @_takes_database
 @click.option("--status", type=click.Choice(get_args(TaskStatus)), help="Only tasks of this status.")
 @click.option("--tool", default="", metavar="NAME", help="Only tasks of this tool.")
+@click.option(
+    "--before",
+    type=click.DateTime(_TIMES),
+    metavar="TIME",
+    help="Only tasks that changed before, as the list has times.",
+)
 @click.option("--limit", default=50, type=click.IntRange(1), show_default=True, help="How many to print at most.")
 @click.option("--json", "as_json", is_flag=True, help="Print a line of JSON for each.")
-def list_tasks(database: str, status: str | None, tool: str, limit: int, as_json: bool) -> None:
+def list_tasks(
+    database: str, status: str | None, tool: str, before: datetime | None, limit: int, as_json: bool
+) -> None:
     """List tasks, the last changed first. Their contents stay sealed."""
-    rows = _run(database, lambda store: store.list_tasks(status=status or "", tool=tool, most=limit))
+    until = math.inf if before is None else before.replace(tzinfo=before.tzinfo or UTC).timestamp()
+    rows = _run(database, lambda store: store.list_tasks(status=status or "", tool=tool, before=until, most=limit))
     for row in rows:
         described = _describe(row)
         if as_json:
@@ -153,7 +166,8 @@ def list_tasks(database: str, status: str | None, tool: str, limit: int, as_json
             about = plain(f"{row.name}  {row.message}")
             click.echo(f"{row.id}  {row.status:14}  {described['updated']}  {about}".rstrip())
     if len(rows) == limit:
-        click.echo(f"There may be more than {limit}: raise --limit", err=True)
+        next_ = utc_time(rows[-1].updated + 1)  # the list has whole seconds, and others may have changed in this one
+        click.echo(f"There may be more than {limit}: raise --limit, or add --before {next_}", err=True)
 
 
 @tasks.command()

@@ -79,7 +79,11 @@ def test_tasks_are_listed_by_status_and_tool_those_first_that_changed_last(opera
     ]
     assert [row["id"] for row in operator.listed("--tool", "approve")] == [asking]
     assert [row["id"] for row in operator.listed("--status", "completed")] == [done]
-    assert operator.printed("list", "--limit", "1").splitlines()[0].split()[:2] == [done, "completed"]
+    first = operator.run("list", "--limit", "1")
+    assert first.stdout.splitlines()[0].split()[:2] == [done, "completed"]
+    *_, before = first.stderr.split()
+    assert done in [row["id"] for row in operator.listed("--before", before)], "its second is in the next page, too"
+    assert operator.listed("--before", "2020-01-01") == []
 
 
 def test_a_task_is_shown_by_its_id_or_by_what_the_log_calls_it_and_its_arguments_only_when_asked_for(

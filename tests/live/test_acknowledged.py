@@ -136,7 +136,9 @@ class TestResources:
             assert list(threads.map(subscribe, uris)) == [200] * len(uris)
             for uri in uris:
                 update(0, two, uri)
-            assert {next_update(stream) for _ in uris} == set(uris)
+            lost = set(uris)
+            while lost:  # one that came just while the stream began to listen to another may be reported twice
+                lost.discard(next_update(stream))
 
 
 def test_a_level_counts_for_a_call_that_is_open(two: Handshake, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -162,21 +162,36 @@ FROM (
 WHERE coalesce(before, 0) < :most_bytes
 ORDER BY id COLLATE "C";
 
+-- name: task_names
+-- The tools that have tasks: one look in the index for each. Its first column is an expression, so that no claim chooses it.
+WITH RECURSIVE names (name) AS (
+    SELECT min(name || '') FROM mrtr_tasks
+    UNION ALL
+    SELECT (SELECT min(name || '') FROM mrtr_tasks WHERE name || '' > names.name) FROM names WHERE name IS NOT NULL
+)
+SELECT name FROM names WHERE name IS NOT NULL;
+
 -- name: list_tasks
--- For operators: without what is sealed. It looks at all of them.
+-- For operators: of one tool and one status, without what is sealed.
 SELECT
     id, owner, name, status, message, created, updated, ttl, poll, deadline, expires, ''::bytea, ''::bytea, ''::bytea, ''::bytea,
     version, lease, leased_until, attempts, caller
 FROM mrtr_tasks
-WHERE (:status::text = '' OR status = :status::text) AND (:tool::text = '' OR name = :tool::text) AND expires + 0 > :now
-ORDER BY updated DESC, id
+WHERE name || '' = :tool AND status = :status AND updated < :before AND expires + 0 > :now
+ORDER BY updated DESC
 LIMIT :most;
 
 -- name: find_referenced_tasks
--- By the first digits of their ids, as the log has them.
+-- By the first digits of their ids, as the log has them. In the order of the database, which may not heed hyphens, those with
+-- the same first digits stand together: before `z`, and where Danes or Norwegians sort, before many an `a`, two of which are Å.
 SELECT id FROM mrtr_tasks
-WHERE (id LIKE :reference::text || '%' OR id LIKE 'task-' || :reference::text || '%') AND expires + 0 > :now
-ORDER BY id
+WHERE id >= :reference::text AND id < greatest(:reference::text || 'z', :reference::text || repeat('a', 100))
+    AND starts_with(id, :reference::text) AND expires + 0 > :now
+UNION ALL
+SELECT id FROM mrtr_tasks
+WHERE id >= 'task-' || :reference::text
+    AND id < greatest('task-' || :reference::text || 'z', 'task-' || :reference::text || repeat('a', 100))
+    AND starts_with(id, 'task-' || :reference::text) AND expires + 0 > :now
 LIMIT 2;
 
 -- name: list_owned_tasks

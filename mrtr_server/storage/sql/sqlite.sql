@@ -142,21 +142,30 @@ FROM (
 WHERE coalesce(before, 0) < :most_bytes
 ORDER BY id;
 
+-- name: task_names
+-- The tools that have tasks: one look in the index for each. Its first column is an expression, so that no claim chooses it.
+WITH RECURSIVE names (name) AS (
+    SELECT min(name || '') FROM mrtr_tasks
+    UNION ALL
+    SELECT (SELECT min(name || '') FROM mrtr_tasks WHERE name || '' > names.name) FROM names WHERE name IS NOT NULL
+)
+SELECT name FROM names WHERE name IS NOT NULL;
+
 -- name: list_tasks
--- For operators: without what is sealed. It looks at all of them.
+-- For operators: of one tool and one status, without what is sealed.
 SELECT
     id, owner, name, status, message, created, updated, ttl, poll, deadline, expires, x'', x'', x'', x'',
     version, lease, leased_until, attempts, caller
 FROM mrtr_tasks
-WHERE (:status = '' OR status = :status) AND (:tool = '' OR name = :tool) AND expires + 0 > :now
-ORDER BY updated DESC, id
+WHERE name || '' = :tool AND status = :status AND updated < :before AND expires + 0 > :now
+ORDER BY updated DESC
 LIMIT :most;
 
 -- name: find_referenced_tasks
--- By the first digits of their ids, as the log has them.
-SELECT id FROM mrtr_tasks
-WHERE (id LIKE :reference || '%' OR id LIKE 'task-' || :reference || '%') AND expires + 0 > :now
-ORDER BY id
+-- By the first digits of their ids, as the log has them: `z` comes after all that they are written in.
+SELECT id FROM mrtr_tasks WHERE id >= :reference AND id < :reference || 'z' AND expires + 0 > :now
+UNION ALL
+SELECT id FROM mrtr_tasks WHERE id >= 'task-' || :reference AND id < 'task-' || :reference || 'z' AND expires + 0 > :now
 LIMIT 2;
 
 -- name: list_owned_tasks

@@ -1,10 +1,11 @@
 """Tasks in a database's table: every method is one statement, and one round trip."""
 
+import math
 from abc import abstractmethod
 from collections.abc import Sequence
-from itertools import repeat
+from itertools import product, repeat
 from secrets import token_hex
-from typing import Any
+from typing import Any, get_args
 
 from typing_extensions import override
 
@@ -12,6 +13,7 @@ from ...concurrency.batching import BatchLoader
 from ...concurrency.running import running_loop
 from ...concurrency.waiting import wait_until
 from ...errors import StoreUnavailable
+from ...protocol.messages import TaskStatus
 from ...well_formed import well_formed
 from ..base import TaskStore
 from ..health import begin_request, has_waited
@@ -97,12 +99,15 @@ class SQLTasks(TaskStore):
         found = await self.database.rows("look_at_tasks", ids=asked, most_bytes=most_bytes)
         return [TaskRow(*each) for each in found]
 
-    async def list_tasks(self, *, status: str = "", tool: str = "", most: int) -> list[TaskRow]:
+    async def list_tasks(
+        self, *, status: str = "", tool: str = "", before: float = math.inf, most: int
+    ) -> list[TaskRow]:
         """Return tasks for an operator, without what is sealed, those first that changed last.
 
         Args:
             status: of this status alone, as the row has it; empty for all.
             tool: of this tool alone; empty for all.
+            before: only tasks that changed before, in seconds since the epoch.
             most: how many to return.
 
         Returns:
@@ -111,7 +116,12 @@ class SQLTasks(TaskStore):
         Raises:
             StoreUnavailable: they can't be read.
         """
-        return [TaskRow(*each) for each in await self.database.rows("list_tasks", status=status, tool=tool, most=most)]
+        tools = [tool] if tool else [name for (name,) in await self.database.rows("task_names")]
+        found: list[TaskRow] = []
+        for name, each in product(tools, [status] if status else get_args(TaskStatus)):
+            rows = await self.database.rows("list_tasks", tool=name, status=each, before=before, most=most)
+            found += [TaskRow(*row) for row in rows]
+        return sorted(found, key=lambda row: (-row.updated, row.id))[:most]
 
     async def ids_of_reference(self, reference: str) -> list[str]:
         """Return the ids of tasks that the log calls by a reference.

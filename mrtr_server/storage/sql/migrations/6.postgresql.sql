@@ -42,4 +42,7 @@ CREATE OR REPLACE FUNCTION mrtr_recount() RETURNS trigger LANGUAGE plpgsql AS $$
     ON CONFLICT (caller, shard) DO UPDATE SET blocks = u.blocks + excluded.blocks;
     RETURN NULL; END $$;
 
+-- Operators list tasks by tool and status, the last changed first.
+CREATE INDEX CONCURRENTLY ix_mrtr_tasks_listed ON mrtr_tasks ((name || ''), status, updated);
+
 UPDATE mrtr_schema SET compatible_from = '5';
