@@ -1,7 +1,6 @@
 """Servers and workers of `tasks_app`, each a process of its own, and a client of their tasks."""
 
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -12,6 +11,7 @@ from mrtr_server import testing
 from mrtr_server.storage.sql.sqlite import make_private
 from mrtr_server.testing import Answer, Flow, Reply
 
+from .forking import start
 from .serving import KEYS, ROOT, TIMEOUT, Process, end, in_process, lines_of, wait_until
 
 ATTEMPTS = 3
@@ -99,13 +99,11 @@ class Fleet:
 
     def work(self, target: str = "tests.support.tasks_app:app", *arguments: str, **environment: str) -> Process:
         """Start the command `mrtr-server worker`; return its process at once."""
-        command = [str(Path(sys.executable).with_name("mrtr-server")), "worker", target, *arguments]
         variables = {name: value for name, value in os.environ.items() if name != "MRTR_KEYS"}
         log = self._log()
         with log.open("wb") as output:
-            process = subprocess.Popen(
-                command, cwd=ROOT, env=variables | self.environment | environment, stdout=output, stderr=output
-            )
+            how: Any = {"folder": ROOT, "environment": variables | self.environment | environment, "output": output}
+            process = start("mrtr_server", "worker", target, *arguments, python=sys.executable, **how)
         self._stack.callback(end, process)
         return Process(process, log)
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from mrtr_server.testing import Client, Reply, yes
 
+from .forking import Started, start
 from .models import Login
 from .serving import ROOT, TIMEOUT, is_ready, wait_until, without_settings
 
@@ -41,24 +42,24 @@ class Replica:
     port: int
     log: Path
     listening: socket.socket | None = None
-    process: "subprocess.Popen[bytes] | None" = None
+    process: Started | None = None
 
     def start(self, *options: str, **environment: str) -> None:
         """Start it, and wait for nothing."""
-        command = [str(Path(sys.executable).with_name("mrtr-server")), "run", APP, "--port", str(self.port), *options]
-        inherited: tuple[int, ...] = ()
-        if self.listening is not None:
-            inherited = (self.listening.fileno(),)
-            command = [sys.executable, "-c", PASS_ON, str(inherited[0]), *command]
+        arguments = ["run", APP, "--port", str(self.port), *options]
+        given = without_settings(MRTR_SHUTDOWN_SECONDS="60", MRTR_SHUTDOWN_LAME_DUCK=LAME_DUCK) | environment
         with self.log.open("ab") as output:
-            self.process = subprocess.Popen(
-                command,
-                cwd=ROOT,
-                env=without_settings(MRTR_SHUTDOWN_SECONDS="60", MRTR_SHUTDOWN_LAME_DUCK=LAME_DUCK) | environment,
-                stdout=output,
-                stderr=output,
-                pass_fds=inherited,
-            )
+            if self.listening is None:
+                how: Any = {"folder": ROOT, "environment": given, "output": output, "python": sys.executable}
+                self.process = start("mrtr_server", *arguments, **how)
+            else:
+                inherited = self.listening.fileno()
+                command = [str(Path(sys.executable).with_name("mrtr-server")), *arguments]
+                command = [sys.executable, "-c", PASS_ON, str(inherited), *command]
+                fds = (inherited,)
+                self.process = subprocess.Popen(
+                    command, cwd=ROOT, env=given, stdout=output, stderr=output, pass_fds=fds
+                )
 
     def wait_ready(self) -> None:
         """Wait until it takes calls: this process, and not the one before it at the same socket."""
@@ -77,7 +78,7 @@ class Replica:
         """Signal it to end, and wait; return its exit code."""
         return self.end(self.process)
 
-    def end(self, process: "subprocess.Popen[bytes] | None") -> int:
+    def end(self, process: Started | None) -> int:
         """Signal a process of this replica to end, and wait."""
         assert process is not None
         process.send_signal(signal.SIGTERM)

@@ -21,6 +21,8 @@ import httpx
 import uvicorn
 from starlette.types import ASGIApp
 
+from .forking import Started, start
+
 ROOT = Path(__file__).parents[2]
 TIMEOUT = 60.0
 """How long anything may take before a test takes it for hung, in seconds. No rule: a busy machine keeps it."""
@@ -165,7 +167,7 @@ class Process:
         port: where it listens; 0 if it did not come that far.
     """
 
-    process: "subprocess.Popen[bytes]"
+    process: Started
     log: Path
     port: int = 0
 
@@ -204,19 +206,17 @@ def started(
         folder: where it runs, and looks for modules first.
     """
     variables = {name: value for name, value in os.environ.items() if name != "MRTR_KEYS"}
-    command = [str(python), "-m", "uvicorn", target, "--port", "0", "--ws", "none"]
-    command += ["--timeout-keep-alive", str(KEEP_ALIVE), *arguments]
+    given = (target, "--port", "0", "--ws", "none", "--timeout-keep-alive", str(KEEP_ALIVE), *arguments)
     with log.open("wb") as output:
-        process = subprocess.Popen(
-            command, cwd=folder, env={**variables, **(environment or {})}, stdout=output, stderr=output
-        )
+        how: Any = {"folder": folder, "environment": {**variables, **(environment or {})}, "output": output}
+        process = start("uvicorn", *given, python=str(python), **how)
     try:
         yield Process(process, log)
     finally:
         end(process)
 
 
-def end(process: "subprocess.Popen[bytes]") -> None:
+def end(process: Started) -> None:
     """Stop a process as an orchestrator does: kill it only if it does not end in time."""
     if process.poll() is None:
         process.send_signal(signal.SIGTERM)
