@@ -87,6 +87,13 @@ GROUPS = [
         "Unexpected EVERYTHING App PageView",
         "mrtr_server.testing",
     ),
+    Group(
+        "testing-stores",
+        "Testing stores",
+        "What every store promises, as tests: [a store of your own](../database.md#does-it-keep-its-promises).",
+        "StoreContract TaskStoreContract",
+        "mrtr_server.testing.store",
+    ),
 ]
 
 

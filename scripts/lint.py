@@ -25,6 +25,7 @@ from lint_sources import Package
 
 import mrtr_server.client
 import mrtr_server.testing
+import mrtr_server.testing.store
 from mrtr_server.methods.dispatcher import Dispatcher
 
 ROOT = Path(__file__).parent.parent
@@ -34,7 +35,7 @@ def main() -> int:
     """Print what is wrong; return 1 if there is anything."""
     package = Package(Path(mrtr_server.__file__).parent)
     layers = layers_of((ROOT / "docs" / "architecture.md").read_text())
-    surface = (mrtr_server, mrtr_server.client, mrtr_server.testing)
+    surface = (mrtr_server, mrtr_server.client, mrtr_server.testing, mrtr_server.testing.store)
     findings = chain(
         check_names(package),
         check_layers(package, layers),

@@ -25,6 +25,9 @@ UNITS = {
 }
 """What the description of a number must name, by the parameter's name."""
 
+NAMED = ("_", "test_")
+"""How names begin of methods that need no docstring: the name of a contract's test is its rule."""
+
 Documented = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -112,7 +115,7 @@ def _of_name(name: str, value: Any) -> Iterator[str]:
         yield f"{name} has no docstring of its own"
     if inspect.isclass(value):
         for member, _ in inspect.getmembers_static(value, _is_code):
-            if not (member.startswith("_") or inspect.getdoc(getattr(value, member))):
+            if not (member.startswith(NAMED) or inspect.getdoc(getattr(value, member))):
                 yield f"{name}.{member} has no docstring"
 
 
@@ -145,7 +148,8 @@ def _is_made_by_us(value: type) -> bool:
 def _methods(name: str, value: type) -> Iterator[tuple[str, Callable[..., Any]]]:
     for method, function in inspect.getmembers(value, inspect.isroutine):
         ours = (getattr(function, "__module__", None) or "").startswith("mrtr_server")
-        if ours and not method.startswith("_") and callable(function):  # for Python 3.13 a cached property is a routine
+        # For Python 3.13 a cached property is a routine.
+        if ours and not method.startswith(NAMED) and callable(function):
             yield f"{name}.{method}", function
 
 

@@ -10,6 +10,7 @@
 It works with any test runner, in process or over HTTP, and needs nothing that the package itself does not.
 """
 
+import sys as _sys
 import typing as _typing
 
 from ..renamed import renamed_in
@@ -70,6 +71,9 @@ __all__ = [
     "slowly",
     "yes",
 ]
+
+if _pytest := _sys.modules.get("pytest"):  # so that a failed promise shows the values; nothing here needs pytest
+    _pytest.register_assert_rewrite(f"{__name__}.contract", f"{__name__}.store", f"{__name__}.task_store")
 
 if not _typing.TYPE_CHECKING:
     __getattr__ = renamed_in(__name__, globals())

@@ -84,9 +84,7 @@ def test_every_python_block_runs(code: str, ran: dict[str, str]) -> None:
     assert code not in ran, ran[code]
 
 
-TESTS = [
-    block for block in PYTHON if "\ndef test_" in str(block.values[0]) or "\nasync def test_" in str(block.values[0])
-]
+TESTS = [block for block in PYTHON if re.search(r"^(async )?def test_|^class Test", str(block.values[0]), re.MULTILINE)]
 
 
 @pytest.mark.parametrize("code", TESTS)

@@ -90,7 +90,9 @@ def page(browser: Browser, address: str, request: pytest.FixtureRequest) -> Iter
     assert errors == []
 
 
-@pytest.mark.parametrize("package", ["mrtr_server", "mrtr_server.client", "mrtr_server.testing"])
+@pytest.mark.parametrize(
+    "package", ["mrtr_server", "mrtr_server.client", "mrtr_server.testing", "mrtr_server.testing.store"]
+)
 def test_every_public_name_is_in_the_reference_once(package: str) -> None:
     listed = [name for group in GROUPS if group.package == package for name in group.names.split()]
     public = import_module(package).__all__

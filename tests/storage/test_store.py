@@ -8,7 +8,7 @@ import sqlite3
 import time
 import tracemalloc
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Coroutine
 from pathlib import Path
 from secrets import token_hex
 from tempfile import TemporaryDirectory
@@ -24,8 +24,10 @@ from mrtr_server.errors import ClocksApart
 from mrtr_server.storage.health import Outage
 from mrtr_server.storage.sql import database
 from mrtr_server.storage.sql import store as module
+from mrtr_server.storage.sql.administration import new_epoch
 from mrtr_server.storage.watched import WatchedStore
 from mrtr_server.testing import Clock
+from mrtr_server.testing.store import StoreContract
 
 from ..support.databases import KEEP, LEASE, PostgreSQL, explained, process
 from ..support.serving import TIMEOUT
@@ -52,209 +54,25 @@ def state() -> str:
     return token_hex(16)
 
 
-class StoreContract:
-    async def test_the_first_delivery_is_granted(self, bench: StoreBench, state: str) -> None:
-        granted = await bench.redeem(state)
-        assert (granted.verdict, granted.attempt, granted.outcome) == ("granted", 1, b"")
-        assert granted.token
+class OwnContract(StoreContract):
+    """The contract, and what ours promise besides."""
 
-    async def test_no_two_grants_share_a_token(self, bench: StoreBench) -> None:
-        grants = [await bench.redeem(token_hex(16)) for _ in range(50)]
-        assert len({grant.token for grant in grants}) == 50
+    second = 10.0  # no test waits for one, and no busy machine is late
 
-    async def test_a_duplicate_hears_that_it_runs(self, bench: StoreBench, state: str) -> None:
-        await bench.redeem(state)
-        assert await bench.redeem(state) == Redemption("running")
+    async def rows(self) -> int:
+        """Count what is kept, whether expired or not."""
+        raise NotImplementedError  # each store has its own
 
-    async def test_of_fifty_at_once_exactly_one_is_granted(self, bench: StoreBench, state: str) -> None:
-        verdicts = Counter(each.verdict for each in await asyncio.gather(*(bench.redeem(state) for _ in range(50))))
-        assert verdicts == {"granted": 1, "running": 49}
+    async def clear(self) -> None:
+        """Remove what other tests have left, where they use the same tables."""
 
-    async def test_a_later_duplicate_gets_the_recorded_outcome(self, bench: StoreBench, state: str) -> None:
-        granted = await bench.redeem(state)
-        assert await bench.store.record(state, granted.token, b"\x00done\xff")
-        assert await bench.redeem(state) == Redemption("recorded", outcome=b"\x00done\xff")
-
-    async def test_it_gets_it_on_another_replica_too(self, bench: StoreBench, state: str) -> None:
-        granted = await bench.redeem(state)
-        assert (await bench.another.redeem(state, "answers", lease=LEASE, keep=KEEP)).verdict == "running"
-        assert await bench.another.record(state, granted.token, b"done")
-        assert await bench.redeem(state) == Redemption("recorded", outcome=b"done")
-
-    async def test_an_outcome_may_be_empty_or_large(self, bench: StoreBench) -> None:
-        for outcome in (b"", bytes(range(256)) * 16_384):
-            state = token_hex(16)
-            granted = await bench.redeem(state)
-            assert await bench.store.record(state, granted.token, outcome)
-            assert await bench.redeem(state) == Redemption("recorded", outcome=outcome)
-
-    async def test_other_answers_find_it_spent(self, bench: StoreBench, state: str) -> None:
-        granted = await bench.redeem(state)
-        assert await bench.redeem(state, "others") == Redemption("spent")
-        await bench.store.record(state, granted.token, b"done")
-        assert await bench.redeem(state, "others") == Redemption("spent")
-
-    async def test_other_answers_find_it_spent_even_when_the_lease_has_ended(
-        self, bench: StoreBench, state: str
-    ) -> None:
-        await bench.redeem(state, lease=5)
-        await bench.pass_time(6)
-        assert await bench.redeem(state, "others") == Redemption("spent")
-        assert (await bench.redeem(state)).verdict == "granted"
-
-    async def test_a_lapsed_lease_is_taken_over_once(self, bench: StoreBench, state: str) -> None:
-        first = await bench.redeem(state, lease=5)
-        await bench.pass_time(6)
-        deliveries = await asyncio.gather(*(bench.redeem(state) for _ in range(20)))
-        (second,) = (each for each in deliveries if each.verdict == "granted")
-        assert (second.attempt, Counter(each.verdict for each in deliveries)["running"]) == (2, 19)
-        assert second.token != first.token
-
-    async def test_a_lapsed_lease_can_be_left_to_its_holder(self, bench: StoreBench, state: str) -> None:
-        def deliver(answers: str = "answers") -> Awaitable[Redemption]:
-            return bench.another.redeem(state, answers, lease=LEASE, keep=KEEP, lapsed=False)
-
-        first = await bench.redeem(state, lease=5, keep=20)
-        await bench.pass_time(6)
-        assert await deliver() == Redemption("running")
-        assert await deliver("others") == Redemption("spent")
-        assert await bench.store.record(state, first.token, b"done")
-        assert await deliver() == Redemption("recorded", outcome=b"done")
-        await bench.pass_time(20)
-        assert (await deliver()).attempt == 1, "what has expired is absent"
-
-    async def test_attempts_are_counted(self, bench: StoreBench, state: str) -> None:
-        for attempt in range(1, 5):
-            assert (await bench.redeem(state, lease=5)).attempt == attempt
-            await bench.pass_time(6)
-
-    async def test_after_a_takeover_the_late_original_can_do_nothing(self, bench: StoreBench, state: str) -> None:
-        first = await bench.redeem(state, lease=5)
-        await bench.pass_time(6)
-        second = await bench.redeem(state)
-        assert not await bench.store.record(state, first.token, b"late")
-        assert not await bench.store.renew(state, first.token, lease=LEASE)
-        await bench.store.release(state, first.token)
-        assert (await bench.redeem(state)).verdict == "running"
-        assert await bench.store.record(state, second.token, b"done")
-        assert not await bench.store.record(state, first.token, b"late")
-        assert await bench.redeem(state) == Redemption("recorded", outcome=b"done")
-
-    async def test_a_renewed_lease_holds_from_now(self, bench: StoreBench, state: str) -> None:
-        granted = await bench.redeem(state, lease=5)
-        for _ in range(3):
-            await bench.pass_time(4)
-            assert await bench.store.renew(state, granted.token, lease=5)
-        await bench.pass_time(4)
-        assert (await bench.redeem(state)).verdict == "running"
-        await bench.pass_time(2)
-        assert (await bench.redeem(state)).attempt == 2
-
-    async def test_a_lapsed_lease_is_its_own_until_it_is_taken(self, bench: StoreBench, state: str) -> None:
-        granted = await bench.redeem(state, lease=5)
-        await bench.pass_time(6)
-        assert await bench.store.renew(state, granted.token, lease=5)
-        assert (await bench.redeem(state)).verdict == "running"
-        await bench.pass_time(6)
-        assert await bench.store.record(state, granted.token, b"done")
-        assert (await bench.redeem(state)).outcome == b"done"
-
-    async def test_the_first_outcome_stays(self, bench: StoreBench, state: str) -> None:
-        granted = await bench.redeem(state)
-        assert await bench.store.record(state, granted.token, b"first")
-        assert await bench.store.record(state, granted.token, b"first")
-        assert not await bench.store.record(state, granted.token, b"second")
-        assert not await bench.store.renew(state, granted.token, lease=LEASE)
-        await bench.store.release(state, granted.token)
-        assert await bench.redeem(state) == Redemption("recorded", outcome=b"first")
-
-    async def test_a_recorded_outcome_outlasts_the_lease(self, bench: StoreBench, state: str) -> None:
-        granted = await bench.redeem(state, lease=5)
-        await bench.store.record(state, granted.token, b"done")
-        await bench.pass_time(KEEP - 1)
-        assert await bench.redeem(state) == Redemption("recorded", outcome=b"done")
-
-    async def test_a_released_state_is_as_if_never_delivered(self, bench: StoreBench, state: str) -> None:
-        granted = await bench.redeem(state)
-        await bench.store.release(state, granted.token)
-        assert not await bench.store.record(state, granted.token, b"late")
-        again = await bench.redeem(state, "others")
-        assert (again.verdict, again.attempt) == ("granted", 1)
-        assert again.token != granted.token
-
-    async def test_what_nobody_was_granted_can_be_neither_recorded_nor_renewed(
-        self, bench: StoreBench, state: str
-    ) -> None:
-        assert not await bench.store.record(state, "token", b"done")
-        assert not await bench.store.renew(state, "token", lease=LEASE)
-        await bench.store.release(state, "token")
-        assert (await bench.redeem(state)).verdict == "granted"
-
-    async def test_a_record_is_kept_from_the_first_delivery_on(self, bench: StoreBench, state: str) -> None:
-        await bench.redeem(state, lease=5, keep=20)
-        await bench.pass_time(10)
-        second = await bench.redeem(state, lease=5, keep=20)
-        assert await bench.store.record(state, second.token, b"done")
-        await bench.pass_time(9)
-        assert (await bench.redeem(state)).verdict == "recorded"
-        await bench.pass_time(2)
-        assert (await bench.redeem(state, "others")).attempt == 1
-
-    async def test_an_expired_record_counts_as_absent(self, bench: StoreBench, state: str) -> None:
-        granted = await bench.redeem(state, lease=100, keep=20)
-        await bench.pass_time(21)
-        assert not await bench.store.renew(state, granted.token, lease=5)
-        assert not await bench.store.record(state, granted.token, b"late")
-        await bench.store.release(state, granted.token)
-        again = await bench.redeem(state, "others")
-        assert (again.verdict, again.attempt) == ("granted", 1)
-        await bench.store.record(state, again.token, b"done")
-        await bench.pass_time(KEEP + 1)
-        assert (await bench.redeem(state)).verdict == "granted"
-        assert await bench.redeem(state) == Redemption("running")  # nothing of the earlier outcome is left
-
-    async def test_a_value_is_kept_once(self, bench: StoreBench, state: str) -> None:
-        assert await bench.store.get(state) is None
-        assert await bench.store.put(state, b"\x00first", keep=KEEP)
-        assert not await bench.store.put(state, b"second", keep=KEEP)
-        assert not await bench.another.put(state, b"\x00first", keep=KEEP)
-        assert await bench.another.get(state) == b"\x00first"
-
-    async def test_of_fifty_writers_at_once_one_wins(self, bench: StoreBench, state: str) -> None:
-        kept = await asyncio.gather(*(bench.store.put(state, b"%d" % number, keep=KEEP) for number in range(50)))
-        assert kept.count(True) == 1
-        assert await bench.store.get(state) == b"%d" % kept.index(True)
-
-    async def test_an_expired_value_counts_as_absent(self, bench: StoreBench, state: str) -> None:
-        await bench.store.put(state, b"first", keep=20)
-        await bench.pass_time(19)
-        assert await bench.store.get(state) == b"first"
-        await bench.pass_time(2)
-        assert await bench.store.get(state) is None
-        assert await bench.store.put(state, b"second", keep=20)
-        assert await bench.store.get(state) == b"second"
-
-    async def test_a_value_may_be_replaced(self, bench: StoreBench, state: str) -> None:
-        for value in (b"first", b"\x00second", b""):
-            await bench.store.replace(state, value, keep=20)
-            assert await bench.another.get(state) == value
-        await bench.pass_time(15)
-        await bench.another.replace(state, b"longer", keep=20)
-        await bench.pass_time(15)
-        assert await bench.store.get(state) == b"longer"
-        await bench.pass_time(6)
-        assert await bench.store.get(state) is None
-
-    async def test_an_empty_value_is_one(self, bench: StoreBench, state: str) -> None:
-        assert await bench.store.put(state, b"", keep=KEEP)
-        assert await bench.store.get(state) == b""
-        assert not await bench.store.put(state, b"", keep=KEEP)
-
-    async def test_states_and_values_are_two_things(self, bench: StoreBench, state: str) -> None:
-        await bench.store.put(state, b"value", keep=KEEP)
-        granted = await bench.redeem(state)
-        await bench.store.record(state, granted.token, b"outcome")
-        assert await bench.store.get(state) == b"value"
+    @pytest.fixture
+    async def bench(self) -> AsyncIterator[StoreBench]:
+        store, another = await self.new_store(), await self.new_store()
+        await self.clear()
+        yield StoreBench(store, another, self.pass_time, self.rows)
+        await store.close()
+        await another.close()
 
     async def test_what_has_expired_is_removed(self, bench: StoreBench, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "SWEEP_INTERVAL", 0.0)
@@ -271,24 +89,6 @@ class StoreContract:
         await bench.store.put(token_hex(16), b"value", keep=KEEP)
         assert await bench.rows() == before + 2
 
-    async def test_a_delivery_that_is_cancelled_takes_nothing_with_it(self, bench: StoreBench) -> None:
-        states = [token_hex(16) for _ in range(30)]
-        tasks = [asyncio.create_task(bench.redeem(state, lease=5)) for state in states]
-        for number, task in enumerate(tasks):
-            if number % 3 == 0:
-                await asyncio.sleep(0)
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        await bench.pass_time(6)
-        assert {(await bench.redeem(state)).verdict for state in states} == {"granted"}
-
-    async def test_it_can_be_used_after_it_was_closed(self, bench: StoreBench, state: str) -> None:
-        granted = await bench.redeem(state)
-        await bench.store.close()
-        await bench.store.close()
-        assert await bench.store.record(state, granted.token, b"done")
-        assert await bench.redeem(state) == Redemption("recorded", outcome=b"done")
-
     async def test_closing_waits_for_what_is_under_way(self, bench: StoreBench) -> None:
         tasks = [asyncio.create_task(bench.redeem(token_hex(16))) for _ in range(20)]
         await asyncio.sleep(0)
@@ -296,19 +96,19 @@ class StoreContract:
         assert {grant.verdict for grant in await asyncio.gather(*tasks)} == {"granted"}
 
 
-class TestInProcessStore(StoreContract):
-    @pytest.fixture
-    def bench(self) -> StoreBench:
-        clock = Clock()
-        store = InProcessStore(clock)
+class TestInProcessStore(OwnContract):
+    def setup_method(self) -> None:
+        self.clock = Clock()
+        self.only = InProcessStore(self.clock)
 
-        async def pass_time(seconds: float) -> None:
-            clock.now += seconds
+    async def new_store(self) -> Store:
+        return self.only
 
-        async def rows() -> int:
-            return len(store._redeemed._items) + len(store._values._items)
+    async def pass_time(self, seconds: float) -> None:
+        self.clock.advance(seconds)
 
-        return StoreBench(store, store, pass_time, rows)
+    async def rows(self) -> int:
+        return len(self.only._redeemed._items) + len(self.only._values._items)
 
     def test_it_is_not_shared(self) -> None:
         assert InProcessStore.shared is False
@@ -413,11 +213,11 @@ class TestInProcessStore(StoreContract):
         assert verdicts == {"granted": 2_000, "running": 6_000}
 
 
-class SQLContract(StoreContract):
-    clock: Callable[[], float] = staticmethod(time.time)
+class SQLContract(OwnContract):
+    url: str
 
-    def url_of(self, store: SQLStore) -> str:
-        raise NotImplementedError  # each database has its own
+    async def begin_epoch(self) -> None:
+        await new_epoch(self.url)
 
     async def test_it_is_shared(self, bench: StoreBench) -> None:
         assert bench.store.shared is True
@@ -438,8 +238,7 @@ class SQLContract(StoreContract):
         self, bench: StoreBench, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(module, "SWEEP_BATCH", 5)
-        assert isinstance(bench.store, SQLStore)
-        sweeping = SQLStore(self.url_of(bench.store), clock=self.clock)
+        sweeping = await self.new_store()
         await bench.pass_time(10 * KEEP)
         await bench.redeem(token_hex(16))
         await asyncio.gather(*(bench.redeem(token_hex(16), keep=10) for _ in range(12)))
@@ -504,36 +303,29 @@ class SQLContract(StoreContract):
 
 
 class TestSQLiteStore(SQLContract):
-    def url_of(self, store: SQLStore) -> str:
-        return store.database.name
+    @pytest.fixture(autouse=True)
+    def file(self, tmp_path: Path) -> None:
+        self.url, self.clock = f"sqlite:///{tmp_path}/store.db", Clock()
 
     @pytest.fixture
     def empty(self, tmp_path: Path) -> str:
         return f"sqlite:///{tmp_path}/empty.db"
 
-    @pytest.fixture
-    async def bench(self, tmp_path: Path) -> AsyncIterator[StoreBench]:
-        self.clock = clock = Clock()
-        file = tmp_path / "store.db"
-        store, another = (SQLStore(f"sqlite:///{file}", clock=clock) for _ in range(2))
+    async def new_store(self) -> Store:
+        return SQLStore(self.url, clock=self.clock)
 
-        async def pass_time(seconds: float) -> None:
-            clock.now += seconds
+    async def pass_time(self, seconds: float) -> None:
+        self.clock.advance(seconds)
 
-        async def rows() -> int:
-            connection = sqlite3.connect(file)
-            (count,) = connection.execute(f"SELECT {ROWS}").fetchone()
-            connection.close()
-            return int(count)
-
-        yield StoreBench(store, another, pass_time, rows)
-        await store.close()
-        await another.close()
+    async def rows(self) -> int:
+        connection = sqlite3.connect(self.url.removeprefix("sqlite:///"))
+        (count,) = connection.execute(f"SELECT {ROWS}").fetchone()
+        connection.close()
+        return int(count)
 
     async def test_a_process_that_is_killed_while_it_writes_leaves_nothing_behind(self, bench: StoreBench) -> None:
-        assert isinstance(bench.store, SQLStore)
         await bench.redeem("before")
-        worker = process("linger", self.url_of(bench.store), "half-written")
+        worker = process("linger", self.url, "half-written")
         assert worker.stdout is not None
         assert worker.stdout.readline() == "writing\n"
         worker.kill()
@@ -551,33 +343,30 @@ class TestSQLiteStore(SQLContract):
 
 
 class TestPostgreSQLStore(SQLContract):
-    def url_of(self, store: SQLStore) -> str:
-        return self.url
+    @pytest.fixture(autouse=True)
+    def database(self, postgresql: PostgreSQL) -> None:
+        self.server, self.url = postgresql, postgresql.url()
 
     @pytest.fixture
     async def empty(self, postgresql: PostgreSQL) -> str:
         return postgresql.url(await postgresql.new_database())
 
-    @pytest.fixture
-    async def bench(self, postgresql: PostgreSQL) -> AsyncIterator[StoreBench]:
-        self.url = postgresql.url()
-        store, another = SQLStore(self.url), SQLStore(self.url)
+    async def new_store(self) -> Store:
+        store = SQLStore(self.url)
         await store.check()
-        await postgresql.fetch("TRUNCATE mrtr_redemptions, mrtr_kept")
+        return store
 
-        async def pass_time(seconds: float) -> None:
-            # It is the database's own clock that counts: what is in it grows older instead.
-            await store.get("any")  # so that there are tables
-            earlier = f"expires = expires - {seconds}"
-            await postgresql.fetch(f"UPDATE mrtr_redemptions SET leased_until = leased_until - {seconds}, {earlier}")  # noqa: S608
-            await postgresql.fetch(f"UPDATE mrtr_kept SET {earlier}")  # noqa: S608
+    async def pass_time(self, seconds: float) -> None:
+        # It is the database's own clock that counts: what is in it grows older instead.
+        earlier = f"expires = expires - {seconds}"
+        await self.server.fetch(f"UPDATE mrtr_redemptions SET leased_until = leased_until - {seconds}, {earlier}")  # noqa: S608
+        await self.server.fetch(f"UPDATE mrtr_kept SET {earlier}")  # noqa: S608
 
-        async def rows() -> int:
-            return int(await postgresql.fetch(f"SELECT {ROWS}"))
+    async def rows(self) -> int:
+        return int(await self.server.fetch(f"SELECT {ROWS}"))
 
-        yield StoreBench(store, another, pass_time, rows)
-        await store.close()
-        await another.close()
+    async def clear(self) -> None:
+        await self.server.fetch("TRUNCATE mrtr_redemptions, mrtr_kept")
 
     async def test_its_own_clock_counts_and_not_the_replicas(self, postgresql: PostgreSQL, state: str) -> None:
         behind = SQLStore(postgresql.url(), clock=lambda: time.time() - 20)
