@@ -1,6 +1,7 @@
 """Each fault has a line in the log that says what, where and what to do: once, and not once a request.
 
-Every fault is a real one. How often a line came is counted after several requests that met the fault.
+Every fault is a real one. How often a line came is counted after several requests that met the fault. Faults for which
+`examples/deploy/rules.yaml` has an alert make it fire, by what the server shows to Prometheus.
 """
 
 import re
@@ -18,11 +19,13 @@ from typing import Any
 
 import anyio
 import asyncpg  # type: ignore[import-untyped]
+import httpx
 import pytest
 
 from mrtr_server.storage.sql.administration import new_epoch
 from mrtr_server.testing import Client, Reply
 
+from ..support.alerts import assert_fires
 from ..support.databases import PostgreSQL, freeze
 from ..support.fleet import fleet
 from ..support.pgbouncer import running_pgbouncer
@@ -31,6 +34,7 @@ from ..support.wire import JSON
 
 OTHER_KEY = "11" * 32
 TARGET = "tests.support.faulty_app:app"
+SHOWN = {"MRTR_METRICS_PATH": "/metrics"}
 TIMES = 4
 """How many requests meet a fault, at least."""
 
@@ -68,6 +72,11 @@ class Server:
         """Ask for a confirmation and give it, for which the store is needed."""
         return self.answer(self.send("pay"), "pay")
 
+    @property
+    def metrics(self) -> str:
+        """What it shows to Prometheus."""
+        return httpx.get(f"http://127.0.0.1:{self.process.port}/metrics", timeout=TIMEOUT, trust_env=False).text
+
     def line(self, part: str) -> str:
         """Wait for a line that has these words, and return it; fail if there are several, or none in time."""
 
@@ -84,7 +93,7 @@ def starting(stack: ExitStack, folder: Path) -> Start:
     numbers = count()
 
     def start(**environment: str) -> Server:
-        log, given = folder / f"log-{next(numbers)}", {"MRTR_KEYS": KEYS, **environment}
+        log, given = folder / f"log-{next(numbers)}", {"MRTR_KEYS": KEYS, **SHOWN, **environment}
         server = stack.enter_context(in_process(TARGET, "--no-access-log", log=log, environment=given))
         assert server.port, server.text
         return Server(server)
@@ -109,10 +118,12 @@ class TestTheDatabase:
     def test_is_away(self, start: Start, postgresql: PostgreSQL, url: str) -> None:
         server = start(MRTR_DATABASE_URL=url)
         assert server.pay().text == "paid"
+        before = server.metrics
         postgresql.stop()
         try:
             replies = [server.pay() for _ in range(TIMES)]
             assert {reply.status for reply in replies} == {503}
+            during = server.metrics
             assert server.send("add", {"a": 1}).text == "2", "what needs no store is served"
         finally:
             postgresql.start()
@@ -123,6 +134,7 @@ class TestTheDatabase:
         assert "refused until it is back" in line
         wait_until(lambda: server.pay().status == 200, "the database")
         assert reference in server.line("the store is back")
+        assert_fires("MRTRStoreAway", during, before)
 
     def test_does_not_answer(self, start: Start, postgresql: PostgreSQL, url: str) -> None:
         server = start(MRTR_DATABASE_URL=url)
@@ -134,6 +146,7 @@ class TestTheDatabase:
     def test_is_slow(self, start: Start, postgresql: PostgreSQL, url: str) -> None:
         server = start(MRTR_DATABASE_URL=url)
         assert server.pay().text == "paid"
+        before = server.metrics
 
         is_locked = threading.Event()
 
@@ -158,6 +171,7 @@ class TestTheDatabase:
             r"shop: the store is slow: it took \d\.\d s for 'redeem'\. .* Look at its load, its locks", line
         )
         assert "can't be used" not in server.process.text
+        assert_fires("MRTRStoreSlow", server.metrics, before)
 
     def test_has_no_connection_left(self, start: Start, postgresql: PostgreSQL) -> None:
         name = anyio.run(postgresql.new_database)
@@ -232,6 +246,7 @@ class TestTheDatabase:
         line = server.line("are used of")
         assert "of 10 are used of stored_states" in line
         assert "Raise Limits(stored_states=...)" in line
+        assert_fires("MRTRLimitNearlyUsed", server.metrics)
 
     def test_has_another_clock(self, start: Start, url: str) -> None:
         server = start(MRTR_DATABASE_URL=url, CLOCK_AHEAD="60")
@@ -242,6 +257,7 @@ class TestTheDatabase:
         assert 30 < float(found[1]) <= 60
         assert "confirmations and single-use rounds are refused" in line
         assert "Set both clocks by NTP" in line
+        assert_fires("MRTRClocksApart", server.metrics)
 
     def test_has_lost_writes(self, start: Start, postgresql: PostgreSQL) -> None:
         name = anyio.run(postgresql.new_database)
@@ -287,7 +303,8 @@ class TestAWorker:
                 killed = processes.worker()
                 processes.wait_for("part", 2)  # it took the task over
                 killed.process.kill()
-                last = processes.worker()
+                processes.environment |= SHOWN
+                last, _ = processes.serve()
                 processes.wait_for("part", 3)
             assert client.text(task).split() == [str(last.process.pid)] * 2
             frozen.process.send_signal(signal.SIGCONT)
@@ -299,6 +316,7 @@ class TestAWorker:
             assert "others may have taken its tasks" in zombie.line("This process did not run for")
             assert f"may have started its tasks again ({task[:8]})" in zombie.line("stood still")
             assert task not in frozen.text + killed.text + last.text, "the id may be all that protects the task"
+            assert_fires("MRTRWorkTakenOver", Server(last).metrics)
 
     def test_lacks_a_key(self, tmp_path: Path) -> None:
         with fleet(tmp_path, lease=LEASE) as processes:
@@ -310,6 +328,16 @@ class TestAWorker:
             assert {client.text(task) for task in tasks} == {str(right.process.pid)}, "others run them"
             line = Server(wrong).line("Tasks can't be run here")
             assert "sealed under a key that is not in the ring. Give every replica all keys of the ring" in line
+
+    def test_is_missing(self, tmp_path: Path) -> None:
+        with fleet(tmp_path) as processes:
+            _, client = processes.serve(run_tasks=False)
+            client.start("work", parts=1)
+            with closing(sqlite3.connect(tmp_path / "tasks.db")) as database, database:
+                database.execute("UPDATE mrtr_tasks SET updated = updated - 90")  # it has waited for so long
+            processes.environment |= SHOWN
+            other, _ = processes.serve(run_tasks=False)
+            assert_fires("MRTRTasksWait", Server(other).metrics)
 
 
 @pytest.fixture(scope="module")
@@ -329,6 +357,7 @@ class TestAReplica:
         assert "'order'" in line
         assert "sealed under a key that is not in the ring. Give every replica all keys of the ring" in line
         assert asked.state not in second.process.text
+        assert_fires("MRTRKeyMissing", second.metrics)
 
     def test_is_of_a_version_that_takes_other_arguments(self, replicas: tuple[Server, Server, Server]) -> None:
         old, new, _ = replicas
@@ -338,6 +367,7 @@ class TestAReplica:
         assert "'order'" in line
         assert "let it take the former arguments, too" in line
         assert "secret tea" not in new.process.text
+        assert_fires("MRTRToolFails", new.metrics)
 
     def test_is_of_a_version_without_the_tool(self, replicas: tuple[Server, Server, Server]) -> None:
         old, new, _ = replicas
@@ -347,12 +377,14 @@ class TestAReplica:
 
     def test_has_a_loop_that_is_blocked(self, replicas: tuple[Server, Server, Server]) -> None:
         server, _, _ = replicas
+        before = server.metrics
         with ThreadPoolExecutor(TIMES) as threads:
             blocked = [threads.submit(server.send, "block", {"seconds": 3.0}) for _ in range(2)]
             assert [each.result().text for each in blocked] == ["over", "over"]
         line = server.line("The event loop has stood still")
         assert re.search(r'for \d+ s, at File "\S+faulty_app\.py", line \d+, in block', line)
         assert "Write what blocks as a plain `def`" in line
+        assert_fires("MRTREventLoopBlocked", server.metrics, before)
 
     def test_was_suspended(self, replicas: tuple[Server, Server, Server]) -> None:
         _, _, server = replicas
@@ -368,3 +400,4 @@ class TestAReplica:
         turned_away = [reply for reply in replies if reply.status == 503 or "requestState" in reply.message["result"]]
         assert len(turned_away) >= TIMES
         assert "Limits(max_concurrency=...)" in server.line("Overloaded: ")
+        assert_fires("MRTROverloaded", server.metrics)
