@@ -61,12 +61,13 @@ install_quickly() {
         "$1/bin/uv" pip install --quiet --python "$1/bin/python" --compile-bytecode --require-hashes --requirement "$2" 2>/dev/null
 }
 
-# install_programs: install the web server, the pooler, Prometheus and the browser that the tests run, from the packages of Debian or
+# install_programs: install the proxies, the pooler, Prometheus and the browser that the tests run, from the packages of Debian or
 # Ubuntu, where this may be done.
 install_programs() {
     missing=""
     browser=""
     [ -x /usr/sbin/nginx ] || command -v nginx >/dev/null || missing="nginx-light"
+    [ -x /usr/sbin/haproxy ] || command -v haproxy >/dev/null || missing="$missing haproxy"
     [ -x /usr/sbin/pgbouncer ] || command -v pgbouncer >/dev/null || missing="$missing pgbouncer"
     command -v promtool >/dev/null || missing="$missing prometheus"
     # It draws as the whole browser does, for half of the work.

@@ -25,6 +25,8 @@ from ..support.wire import ACCEPT, JSON, mirrored, modern
 FOLDER = Path(__file__).parents[2] / "examples" / "deploy"
 KUBERNETES = "1.34"
 
+HAPROXY = (FOLDER / "haproxy.cfg").read_text()
+
 KNOWN = {each.name for each in variables()} | ELSEWHERE.keys() | {"MRTR_APP"}
 
 
@@ -71,6 +73,21 @@ class TestCompose:
     def test_no_client_chooses_the_address_that_the_servers_see(self) -> None:
         headers = re.findall(r"proxy_set_header X-Forwarded-For (\S+);", (FOLDER / "nginx.conf").read_text())
         assert headers == ["$remote_addr"]
+        assert "http-request set-header X-Forwarded-For %[src] " in HAPROXY
+
+    def test_haproxy_does_what_nginx_does(self) -> None:
+        nginx = (FOLDER / "nginx.conf").read_text()
+        assert re.findall(r" (tools-\d:8000)\n", HAPROXY) == re.findall(r" (tools-\d:8000) ", nginx)
+        (silence,) = re.findall(r"proxy_read_timeout (\w+);", nginx)
+        assert f"timeout server {silence} " in HAPROXY
+        (largest,) = re.findall(r"client_max_body_size (\d+)m;", nginx)
+        assert f"gt {int(largest) * 1024**2} " in HAPROXY
+
+    def test_haproxy_leaves_a_replica_out_before_it_stops_accepting(self) -> None:
+        lame_duck = float(self.compose["services"]["tools-1"]["environment"]["MRTR_SHUTDOWN_LAME_DUCK"])
+        checked = re.search(r"check inter (\d+)ms fall (\d+) ", HAPROXY)
+        assert checked is not None
+        assert int(checked[1]) / 1000 * (int(checked[2]) + 1) <= lame_duck / 2
 
     def test_no_secret_is_in_it(self) -> None:
         assert "MRTR_KEYS: ${MRTR_KEYS:?" in (FOLDER / "compose.yaml").read_text()

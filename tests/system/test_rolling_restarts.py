@@ -1,6 +1,8 @@
-"""Replicas behind nginx are restarted, upgraded and given new keys while clients call them: nothing is lost."""
+"""Replicas behind a proxy are restarted, upgraded and given new keys while clients call them: nothing is lost."""
 
 import json
+import re
+import socket
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -12,12 +14,15 @@ import pytest
 
 from mrtr_server.testing import Client
 
+from ..support.haproxy import HAProxy, running_haproxy
 from ..support.nginx import Nginx, find_nginx, running_nginx
 from ..support.rolling import FLOW_TEXT, LAME_DUCK, Load, Replica, keys_of, listening_socket, running_replicas
 from ..support.serving import TIMEOUT, free_ports, wait_until
 from ..support.wire import ACCEPT, mirrored, modern
+from ..transport.test_endpoint import raw_request
 
 OLD, NEW = "01" * 32, "02" * 32
+SHOWN = {"MRTR_METRICS_PATH": "/metrics"}
 
 
 @pytest.fixture(scope="module")
@@ -29,8 +34,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def replicas(directory: Path) -> Iterator[list[Replica]]:
     """Three replicas, each with a socket of its own."""
-    find_nginx()
-    with running_replicas(directory, free_ports(3), (), keys_of(OLD)) as replicas:
+    with running_replicas(directory, free_ports(3), (), {**keys_of(OLD), **SHOWN}) as replicas:
         yield replicas
 
 
@@ -41,29 +45,66 @@ def nginx(directory: Path, replicas: list[Replica]) -> Iterator[Nginx]:
         yield nginx
 
 
-def test_rounds_of_a_flow_go_to_every_replica_in_turn(nginx: Nginx) -> None:
-    before = len(nginx.replies)
-    client = Client(nginx.url)
+@pytest.fixture(scope="module")
+def haproxy(directory: Path, replicas: list[Replica]) -> Iterator[HAProxy]:
+    """HAProxy in front of them, with the configuration of the example."""
+    with running_haproxy(directory, [replica.port for replica in replicas]) as haproxy:
+        yield haproxy
+
+
+@pytest.fixture(params=["nginx", "haproxy"])
+def proxy(request: pytest.FixtureRequest) -> Nginx | HAProxy:
+    """Each of them."""
+    running: Nginx | HAProxy = request.getfixturevalue(request.param)
+    return running
+
+
+def test_rounds_of_a_flow_go_to_every_replica_in_turn(proxy: Nginx | HAProxy) -> None:
+    before = len(proxy.replies)
+    client = Client(proxy.url)
     for _ in range(6):
         client.call("look", {"item": "tea"})
-    wait_until(lambda: len(nginx.replies) >= before + 6, "the log of nginx")
-    asked = Counter(each.rpartition(" ")[2] for _, each in nginx.replies[before:])
+    wait_until(lambda: len(proxy.replies) >= before + 6, "the log of the proxy")
+    asked = Counter(each.rpartition(" ")[2] for _, each in proxy.replies[before:])
     assert len(asked) == 3, asked
 
 
-def test_events_of_a_stream_pass_as_they_come(nginx: Nginx) -> None:
+def test_events_of_a_stream_pass_as_they_come(proxy: Nginx | HAProxy) -> None:
     """Without a setting of nginx: the server asks for it with `X-Accel-Buffering`."""
     message = modern("tools/call", {"name": "count", "arguments": {"to": 15}})
     message["params"]["_meta"]["progressToken"] = "p"
     headers = {"Content-Type": "application/json", "Accept": ACCEPT, **mirrored(message)}
     with (
         httpx.Client(trust_env=False, timeout=TIMEOUT) as client,
-        client.stream("POST", nginx.url, content=json.dumps(message), headers=headers) as response,
+        client.stream("POST", proxy.url, content=json.dumps(message), headers=headers) as response,
     ):
         came = [(time.monotonic(), line) for line in response.iter_lines() if line.startswith("data:")]
     assert "counted" in came[-1][1]
     assert len(came) >= 4
     assert came[-1][0] - came[0][0] > 0.3, "the first event came with the last"
+
+
+def test_a_client_that_leaves_ends_its_call(proxy: Nginx | HAProxy, replicas: list[Replica]) -> None:
+    call = modern("tools/call", {"name": "count", "arguments": {"to": 1000}})  # for 200 seconds, in silence
+    with closing(socket.create_connection(("127.0.0.1", proxy.port), TIMEOUT)) as connection:
+        connection.sendall(raw_request(call))
+        wait_until(lambda: in_flight(replicas) == 1, "the call")
+    wait_until(lambda: in_flight(replicas) == 0, "the replica to notice")
+
+
+def test_a_body_that_is_too_large_comes_to_no_replica(proxy: Nginx | HAProxy) -> None:
+    before = len(proxy.replies)
+    with closing(socket.create_connection(("127.0.0.1", proxy.port), TIMEOUT)) as connection:
+        connection.sendall(b"POST /mcp HTTP/1.1\r\nHost: x\r\nContent-Length: 4194305\r\n\r\n")
+        assert connection.recv(1024).startswith(b"HTTP/1.1 413 ")
+    wait_until(lambda: len(proxy.replies) > before, "the log of the proxy")
+    assert proxy.replies[-1] in (["413", "- -"], ["413", "<NOSRV>"])
+
+
+def in_flight(replicas: list[Replica]) -> float:
+    """Return how many requests the replicas serve, by their metrics."""
+    shown = "\n".join(httpx.get(f"http://127.0.0.1:{each.port}/metrics", trust_env=False).text for each in replicas)
+    return sum(map(float, re.findall(r"^mrtr_server_requests_in_flight (\S+)$", shown, re.MULTILINE)))
 
 
 @pytest.mark.alone
@@ -72,20 +113,35 @@ def test_a_rolling_restart_loses_no_request(nginx: Nginx, replicas: list[Replica
     assert "non_idempotent" not in (nginx.directory / "tools.conf").read_text()
     assert f'MRTR_SHUTDOWN_LAME_DUCK: "{LAME_DUCK}"' in example("compose.yaml")
     before = len(nginx.replies)
-    load = Load(nginx.url)
-    with load.running():
-        load.flows_after(10)
-        for replica in replicas:
-            replica.stop()
-            replica.start(**keys_of(OLD))
-            replica.wait_ready()
-            load.flows_after(10)
-    assert load.lost == []
-    assert set(load.done) == {FLOW_TEXT}
+    restart_each(replicas, nginx.url)
     replies = nginx.replies[before:]
     assert {status for status, _ in replies} == {"200"}
     tried = Counter(len(addresses.split(", ")) > 1 for _, addresses in replies)
     assert tried[True], "no request met a replica that was away, so the test shows nothing"
+
+
+@pytest.mark.alone
+def test_a_rolling_restart_behind_haproxy_loses_no_request(haproxy: HAProxy, replicas: list[Replica]) -> None:
+    """It notices that a replica leaves by `/ready`, before the replica stops accepting."""
+    before = len(haproxy.replies)
+    restart_each(replicas, haproxy.url)
+    assert {status for status, _ in haproxy.replies[before:]} == {"200"}
+    text = haproxy.log.read_text()
+    assert [name for name in ("tools-1", "tools-2", "tools-3") if f"Server tools/{name} is DOWN" not in text] == []
+
+
+def restart_each(replicas: list[Replica], url: str) -> None:
+    """Restart one replica after the other while clients walk flows, and check that all of these end well."""
+    load = Load(url)
+    with load.running():
+        load.flows_after(10)
+        for replica in replicas:
+            replica.stop()
+            replica.start(**keys_of(OLD), **SHOWN)
+            replica.wait_ready()
+            load.flows_after(10)
+    assert load.lost == []
+    assert set(load.done) == {FLOW_TEXT}
 
 
 def example(name: str) -> str:
