@@ -1,5 +1,6 @@
 """The figures of the README and of the pages are those that were measured, and their claims are no better."""
 
+import math
 import re
 from pathlib import Path
 
@@ -54,3 +55,19 @@ def test_the_ratios_of_the_text_are_those_of_the_tables() -> None:
     (now, before), (flows_now, flows_before) = CALLS, FLOWS
     assert f"have {now:.1f} times the plain calls and {flows_now:.1f} times the flows" in SAYS
     assert f"had {before:.1f} and {flows_before:.1f} times as many" in SAYS
+
+
+def test_what_a_rate_needs_is_what_the_measured_rows_say() -> None:
+    """With processors that are half busy, and 16 of them in a database."""
+    page = (ROOT / "docs" / "capacity.md").read_text()
+    rows = [[cell.strip() for cell in row.split("|")[1:-1]] for row in page.splitlines() if row.startswith("| a")]
+    measured = [row for row in rows if re.fullmatch(r"measured, [\d,]+ times", row[-1])]
+    computed = {row[0]: row[1:-1] for row in rows if row[-1] == "computed"}
+    assert [row[0] for row in measured] == list(computed)
+    for thing, *cells in measured:
+        servers, database, statements = (int(cell.replace(",", "")) / 1e6 for cell in cells[:3])
+        for rate, need in zip((100, 1_000, 10_000), computed[thing], strict=True):
+            assert need.split(" ")[0] == f"{math.ceil(rate * servers / 0.5):,}", thing
+            if statements:
+                processors = rate * database / 0.5
+                assert need.partition(" + ")[2] == f"{math.ceil(processors / 16)} ({processors:,.1f})", thing
