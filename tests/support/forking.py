@@ -27,6 +27,8 @@ ROOT = Path(__file__).parents[2]
 _IMPORTED = ("uvicorn.main", "uvicorn.lifespan.on", "uvicorn.protocols.http.httptools_impl", "uvicorn.loops.uvloop")
 _OURS = ("mrtr_server", "mrtr_server.testing", "mrtr_server.storage.sql.store", "mrtr_server.storage.sql.postgresql")
 
+_READ_AT_START = ("PYTHON", "COVERAGE", "CLOCK_AHEAD")  # the last one moves the clock before anything is imported
+
 TIMEOUT = 60.0  # seconds until the process that forks has ended
 _MOST = 1_000_000  # bytes of a request: an environment, and arguments
 
@@ -55,7 +57,7 @@ def start(
 ) -> Started:
     """Run `python -m module arguments`; return its process at once."""
     is_like_ours = python == sys.executable and folder == ROOT and "--workers" not in arguments
-    read_at_start = {name: value for name, value in environment.items() if name.startswith(("PYTHON", "COVERAGE"))}
+    read_at_start = {name: value for name, value in environment.items() if name.startswith(_READ_AT_START)}
     same = all(os.environ.get(name) == value for name, value in read_at_start.items())
     if not (is_like_ours and same and hasattr(os, "fork")) or "COVERAGE_PROCESS_START" in os.environ:
         command = [python, "-m", module, *arguments]
