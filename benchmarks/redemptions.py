@@ -38,6 +38,7 @@ GIVEN = {
     "lease": "60.0",
     "keep": "3600.0",
     "lapsed": "true",
+    "begun": "'infinity'::float8",
     "epoch": "''",
     "most": "1000000000",
     "most_blocks": "1000000000",

@@ -326,7 +326,12 @@ class StateFault(StrEnum):
     KEY_UNKNOWN = "state_key_unknown"
     REDEEMED = "state_redeemed"
     OTHER_EPOCH = "state_of_other_epoch"
+    FORGOTTEN = "state_of_forgotten"
     FROM_THE_FUTURE = "state_from_the_future"
+
+
+FORGOTTEN = "its caller was forgotten by `mrtr-server forget` after its flow began"
+"""Why a state, or a task, of such a flow is refused."""
 
 
 class InvalidRequestState(InvalidParams):

@@ -12,7 +12,7 @@ from .dev import dev, new
 from .inspecting import inspect, publish, skill
 from .installing import install, uninstall
 from .run import run, stdio, worker
-from .stored import db, keygen, open_state, tasks
+from .stored import db, forget, keygen, open_state, tasks
 
 
 class Commands(click.Group):
@@ -32,5 +32,5 @@ def main() -> None:
 
 
 _COMMANDS = (new, dev, run, stdio, install, uninstall, worker, check, inspect, skill, publish)
-for command in (*_COMMANDS, keygen, db, tasks, open_state, call, list_all, read, get_prompt, logout):
+for command in (*_COMMANDS, keygen, db, tasks, forget, open_state, call, list_all, read, get_prompt, logout):
     main.add_command(command)

@@ -1,4 +1,4 @@
-"""`mrtr-server keygen`, `db`, `open` and `tasks`: keys, and what servers seal and store."""
+"""`mrtr-server keygen`, `db`, `open`, `tasks` and `forget`: keys, and what servers seal and store."""
 
 import asyncio
 import math
@@ -123,6 +123,43 @@ def open_state(token: str, values: bool) -> None:
     except InvalidRequestState as error:
         raise click.ClickException(f"This state does not open: {error.reason}") from None
     click.echo(plain_json(to_json(held, indent=2).decode()))
+
+
+@click.command()
+@_takes_database
+@click.argument("principal")
+@click.option("--issuer", default="", metavar="URL", help="Who identifies PRINCIPAL, as in `iss` of the tokens.")
+@click.option(
+    "--client", "clients", multiple=True, metavar="ID", help="Also find tasks under a removed key, of this one."
+)
+@click.option(
+    "--days",
+    default=7.0,
+    type=click.FloatRange(0, min_open=True),
+    show_default=True,
+    help="How long states of before are refused: no shorter than a flow may last, which is a day by default.",
+)
+def forget(database: str, principal: str, issuer: str, clients: tuple[str, ...], days: float) -> None:
+    """Delete what is stored of a person, and end their calls.
+
+    PRINCIPAL is the subject, as `ctx.principal.subject` has it; `-` reads it from standard input, which keeps it out of
+    the shell's history. Tasks, outcomes, reports and open calls of all the person's applications are deleted. Calls and
+    tasks that began before do not continue, at any replica. MRTR_KEYS must be that of the servers.
+
+    Servers continue meanwhile. It may be ended at any time, and run again: run it once more after a minute, since a
+    server may have stored something while it began.
+    """
+    from ..storage.sql.administration import forget as forget_rows
+
+    subject = sys.stdin.read().strip() if principal == "-" else principal
+    if not subject:
+        raise click.UsageError("PRINCIPAL is empty")
+    person, seconds = (issuer, subject), days * 24 * 3600
+    found = asyncio.run(forget_rows(database.strip(), _ring_of_servers(), person, clients, keep=seconds))
+    for table, rows in found.items():
+        click.echo(f"{table}: {rows} rows")
+    if not any(found.values()):
+        click.echo("There was nothing. Where callers have tokens of an issuer, name it with --issuer", err=True)
 
 
 T = TypeVar("T")

@@ -49,6 +49,7 @@ from ..protocol.messages import JSON, Change
 from ..protocol.served_dialects import ServedDialects
 from ..registration.offering import Opening
 from ..registration.registry import Registry
+from ..storage.forgotten import Forgotten
 from ..storage.health import VitalsWatch, written
 from ..storage.quotas import Quotas
 from ..tally import Tally
@@ -124,6 +125,7 @@ class ServerParts:
             audience=audience,
             require_shared_store=shared.require_shared_store,
             unanswered=UnansweredAsks(limits, rates, clock),
+            forgotten=Forgotten(store, ring),
             clock=clock,
             keeps_plain=settings.codec is None,  # another codec may keep what our keys do not
         )

@@ -61,6 +61,15 @@ class RoundService:
         """
         if round_.call.state is None:
             return self._deliver_first(round_, run) if self.rates.is_on else run(round_)
+        if round_.call.principal is not None and self.states.forgotten.is_due:
+            return self._look_and_continue(round_, run)
+        return self._continue(round_, run)
+
+    async def _look_and_continue(self, round_: RoundContext, run: Run) -> Outcome:
+        await self.states.forgotten.look()
+        return await self._continue(round_, run)
+
+    def _continue(self, round_: RoundContext, run: Run) -> Awaitable[Outcome]:
         journal = self.states.unseal(round_)  # what does not open is not redeemed
         if round_.handler.single_use or journal.single_use:
             run = partial(self._redeem, run)
@@ -85,7 +94,8 @@ class RoundService:
             round_.lease = lease
             return run(round_)
 
-        return self.redeemer.once(round_.call, journal.expires, run_leased, epoch=journal.epoch)
+        call, begun = round_.call, journal.started
+        return self.redeemer.once(call, journal.expires, run_leased, epoch=journal.epoch, begun=begun)
 
     @calls_author
     async def run(self, round_: RoundContext) -> CallEnd:

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
@@ -14,7 +15,7 @@ from ..concurrency.shutdown import ShutdownDeadline
 from ..concurrency.waiting import wait_until
 from ..crypto.digests import canonical, digest_twice
 from ..crypto.place_codec import RowCodec
-from ..errors import Busy, InternalFault, InvalidRequestState, RequestError, StateFault, StoreUnavailable
+from ..errors import FORGOTTEN, Busy, InternalFault, InvalidRequestState, RequestError, StateFault, StoreUnavailable
 from ..logs.failures import report_failure
 from ..logs.refusals import RefusalLog
 from ..protocol.messages import Call, Outcome
@@ -68,6 +69,8 @@ class _Delivery:
     run: Run
     epoch: str = ""
     """The epoch of the store that the state names; empty where it names none."""
+    begun: float = math.inf
+    """When its flow began, in seconds since the epoch; infinity where that is not known."""
     client_left: bool = False
     result: RoundResult | None = None
     sealed: bytes = b""
@@ -140,6 +143,7 @@ class Redeemer:
         answers: bytes | None = None,
         *,
         epoch: str = "",
+        begun: float = math.inf,
     ) -> Outcome:
         """Run a delivery, or return the outcome of an earlier one.
 
@@ -148,7 +152,8 @@ class Redeemer:
         if need be by running again, for `REDEEMED_FOR`.
 
         Raises `RequestError`: what `run` raised, now or earlier; or the state was redeemed with other answers, or names
-        another epoch, or the store can't say whether it was redeemed, or remembers as many as it may.
+        another epoch, or its caller was forgotten since its flow had `begun`, or the store can't say whether it was
+        redeemed, or remembers as many as it may.
 
         `call`: its state has been opened.
         `run`: is called at most once.
@@ -159,7 +164,7 @@ class Redeemer:
         # The state salts the digest of the answers: a reader of the store can't try out a yes and a no.
         given = canonical(dict(call.answers or {})) if answers is None else answers
         is_late = expires <= self.clock()
-        delivery = _Delivery(call, *digest_twice(state, b" " + given), expires, is_late, run, epoch)
+        delivery = _Delivery(call, *digest_twice(state, b" " + given), expires, is_late, run, epoch, begun)
         if self.outlives:
             result = await self._wait_for(delivery)
         else:  # as part of its request
@@ -281,6 +286,8 @@ class Redeemer:
             return self._refused(delivery, "redeemed already, with other answers")
         if redemption.verdict == "other_epoch":
             return delivery.result or self._refused(delivery, OTHER_EPOCH, StateFault.OTHER_EPOCH)
+        if redemption.verdict == "forgotten":
+            return delivery.result or self._refused(delivery, FORGOTTEN, StateFault.FORGOTTEN)
         if delivery.client_left and delivery.result is None:  # nothing has begun
             await self._release(delivery, redemption)
             return InvalidRequestState("its client left")
@@ -300,7 +307,7 @@ class Redeemer:
             lease=self.lease,
             keep=keep,
             lapsed=lapsed,
-            quota=self.quotas.of(delivery.call.principal),
+            quota=self.quotas.of(delivery.call.principal, delivery.begun),
             epoch=delivery.epoch,
         )
 

@@ -10,10 +10,11 @@ from pydantic_core import from_json
 
 from ..crypto.codec import Codec, SealedCodec
 from ..crypto.keys import KeyRing
-from ..errors import InvalidRequestState, OverBudget, RateLimited
+from ..errors import FORGOTTEN, InvalidRequestState, OverBudget, RateLimited, StateFault
 from ..limits import Limits
 from ..logs.refusals import RefusalLog
 from ..protocol.messages import JSON, Call, HandedOver, NeedsInput, Outlet, Question, kind_of
+from ..storage.forgotten import Forgotten
 from ..storage.rows import Lease
 from .endings import YieldReason
 from .handler import Handler
@@ -119,6 +120,7 @@ class States:
     audience: str
     require_shared_store: Callable[[str], None]
     unanswered: UnansweredAsks
+    forgotten: Forgotten
     clock: Callable[[], float] = time.time
     keeps_plain: bool = False
 
@@ -156,6 +158,8 @@ class States:
                 raise InvalidRequestState("too large")
             payload = state.encode() if call.stays_open and self.keeps_plain else self.codec.unseal(state)
             journal = Journal.load(payload, bound_to, self.clock(), call.grace, single_use=handler.single_use)
+            if self.forgotten.ends(call.principal, journal.started):
+                raise InvalidRequestState(FORGOTTEN, StateFault.FORGOTTEN)
         except InvalidRequestState as refused:
             self._refusals.note("%s %r: refused a requestState: %s", call.method, handler.name, refused.reason)
             raise

@@ -2,7 +2,7 @@
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from typing_extensions import override
@@ -60,6 +60,20 @@ class Store(ABC):
             StoreUnavailable: it is not known.
         """
         return ""
+
+    async def forgotten(self) -> Mapping[str, float]:
+        """Return who was forgotten, so that no flow of theirs from before continues. By default nobody was.
+
+        It is called twice a minute at most. A store that forgets compares `Quota.begun` with it, too: in `redeem`,
+        whose verdict is `"forgotten"` then, and in `add_task`, which raises `InvalidRequestState`.
+
+        Returns:
+            When each was, in seconds since the epoch, by the keyed digest in a `Quota`.
+
+        Raises:
+            StoreUnavailable: it is not known.
+        """
+        return {}
 
     # Redeemed states
 

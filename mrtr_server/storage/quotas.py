@@ -1,6 +1,7 @@
 """How much one caller may keep in a store, and how much all callers together."""
 
 import hmac
+import math
 from dataclasses import dataclass
 from threading import Lock
 from typing import NamedTuple
@@ -37,6 +38,9 @@ class Quota(NamedTuple):
     states: int = UNLIMITED
     bytes: int = UNLIMITED
     share: float = 1.0  # of each, for one authenticated caller
+    begun: float = math.inf
+    """When the flow began for which it is stored, in seconds since the epoch: nothing is, if its caller was forgotten
+    since. Infinity where no flow is known."""
 
     def share_of(self, total: int) -> int:
         """Return how much of a total this caller may use."""
@@ -103,25 +107,44 @@ ENDLESS = Usage(UNLIMITED, UNLIMITED, UNLIMITED)
 ANY = Quota()  # no limits
 
 
+class Callers:
+    """The keyed digests of callers, so that nobody who reads the store can tell who they are."""
+
+    def __init__(self, ring: KeyRing) -> None:
+        self._keys = [key for _, key in ring.derive("caller")]
+
+    def of(self, person: tuple[str, str]) -> str:
+        """Return the digest under which a person's rows are stored."""
+        return _digest(self._keys[0], person)
+
+    def all_of(self, person: tuple[str, str]) -> list[str]:
+        """Return the digests of a person by each key: another one may have been the first before."""
+        return [_digest(key, person) for key in self._keys]
+
+
+def _digest(key: bytes, person: tuple[str, str]) -> str:
+    return hmac.digest(key, canonical(list(person)), "sha256")[:16].hex()
+
+
 class Quotas:
-    """The quota of each caller, by a keyed digest, so that nobody who reads the store can tell who the callers are."""
+    """The quota of each caller, by a keyed digest."""
 
     def __init__(self, ring: KeyRing, limits: Limits) -> None:
-        self._key = ring.derive("caller")[0][1]
+        self._callers = Callers(ring)
         self._limits = limits
         self._nobody = self._quota(NOBODY)
 
-    def of(self, principal: Principal | None) -> Quota:
-        """Return what a caller may store, whatever application acts for them."""
+    def of(self, principal: Principal | None, begun: float = math.inf) -> Quota:
+        """Return what a caller may store, whatever application acts for them; of a flow, if `begun` says when."""
         if principal is None:
             return self._nobody
-        person = canonical(list(principal.person))
-        return self._quota(hmac.digest(self._key, person, "sha256")[:16].hex())
+        return self._quota(self._callers.of(principal.person), begun)
 
     def of_caller(self, caller: str) -> Quota:
         """Return what a caller may store, by the keyed digest in a `Quota`; empty for nobody."""
         return self._quota(caller) if caller else self._nobody
 
-    def _quota(self, caller: str) -> Quota:
+    def _quota(self, caller: str, begun: float = math.inf) -> Quota:
         limits = self._limits
-        return Quota(caller, limits.stored_tasks, limits.stored_states, limits.stored_bytes, limits.caller_share)
+        totals = limits.stored_tasks, limits.stored_states, limits.stored_bytes
+        return Quota(caller, *totals, limits.caller_share, begun)

@@ -158,13 +158,13 @@ class Redemption:
     Args:
         verdict: `"granted"`: this delivery runs, and no other may until its lease ends. `"running"`: another delivery
             runs now. `"recorded"`: it has been run; `outcome` has its outcome. `"spent"`: it was redeemed with
-            other answers.
+            other answers. `"other_epoch"`: it names another epoch. `"forgotten"`: its caller was forgotten.
         token: of a granted one: names the lease. No two grants share one.
         outcome: of a recorded one.
         attempt: of a granted one: 1, or more where earlier deliveries lost their lease without an outcome.
     """
 
-    verdict: Literal["granted", "running", "recorded", "spent", "other_epoch"]
+    verdict: Literal["granted", "running", "recorded", "spent", "other_epoch", "forgotten"]
     token: str = ""
     outcome: bytes = b""
     attempt: int = 1

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextvars import Context
 from functools import wraps
 from secrets import token_hex
@@ -109,6 +109,10 @@ class WatchedStore(Store):
     @override
     async def epoch(self) -> str:
         return await self._store.epoch()  # which is remembered, so it says nothing of an outage
+
+    @override
+    async def forgotten(self) -> Mapping[str, float]:
+        return await self._store.forgotten()  # which is asked too seldom to say anything of an outage
 
     def _note_redeemed(self, found: Redemption, *_: object, **__: object) -> None:
         if found.attempt > 1:

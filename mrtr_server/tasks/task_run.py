@@ -334,7 +334,7 @@ class TaskRun:
 
     def _why_lost(self, row: TaskRow | None) -> str:
         if row is None:
-            return "the task has expired"
+            return "the task has expired, or its caller was forgotten"
         if row.status in ENDED:
             return _CANCELLED if row.status == "cancelled" else f"the task was {row.status} meanwhile"
         return (

@@ -83,7 +83,7 @@ class Tasks:
         epoch = journal.epoch or await self.store.epoch()
         names = self._sealed.ids_of(journal.flow, epoch) if once else [in_epoch(epoch, secrets.token_hex(ID_BYTES))]
         ids = [(FIRST_ASK if offer.first_ask else "") + name for name in names]
-        binding, quota = RowBinding(ids[0], owner_of(call)), self._records.quotas.of(call.principal)
+        binding, quota = RowBinding(ids[0], owner_of(call)), self._records.quotas.of(call.principal, journal.started)
         most = self._limits.task_seconds if terms.ttl is None else terms.ttl
         ttl = most if offer.ttl is None else min(offer.ttl, most)
         row = TaskRow(
@@ -118,13 +118,20 @@ class Tasks:
     async def _add(self, row: TaskRow, quota: Quota) -> TaskRow:
         with self._reserve(row) as reservation:
             if reservation is None:
-                is_new = await self.store.add_task(row, quota=quota)
+                is_new = await self._try_to_add(row, 0.0, quota)
             else:
                 row = row._replace(lease=reservation.lease, attempts=1)
-                is_new = await self.store.add_task(row, seconds=reservation.seconds, quota=quota)
+                is_new = await self._try_to_add(row, reservation.seconds, quota)
                 if is_new:
                     reservation.run(row)
         return row if is_new else await self.store.find_task(row.id) or row
+
+    async def _try_to_add(self, row: TaskRow, seconds: float, quota: Quota) -> bool:
+        try:
+            return await self.store.add_task(row, seconds=seconds, quota=quota)
+        except InvalidRequestState as refused:
+            self._refusals.note("%r: no task was begun: %s", row.name, refused.reason)
+            raise
 
     async def _settled(self, row: TaskRow, *, in_list: bool) -> TaskRow:
         async def find() -> TaskRow:

@@ -6,13 +6,14 @@ from typing import Any, cast
 import pytest
 from pydantic_core import from_json
 
-from mrtr_server import Confirm, Elicit, KeyRing, Limits, MRTRServer, SealedCodec
+from mrtr_server import Confirm, Elicit, InProcessStore, KeyRing, Limits, MRTRServer, SealedCodec
 from mrtr_server.errors import InvalidRequestState, OverBudget, RateLimited
 from mrtr_server.flow.endings import YieldReason
 from mrtr_server.flow.handler import Handler
 from mrtr_server.flow.rate_limiter import RateLimiter
 from mrtr_server.flow.states import RoundContext, States, UnansweredAsks
 from mrtr_server.protocol.messages import Call, Question
+from mrtr_server.storage.forgotten import Forgotten
 
 from ..support.methods import Notes
 from ..support.models import Login
@@ -52,6 +53,7 @@ class Desk:
             audience="desk",
             require_shared_store=self.warned.append,
             unanswered=UnansweredAsks(self.limits, rates, lambda: self.now),
+            forgotten=Forgotten(InProcessStore(), KeyRing.generate()),
             clock=lambda: self.now,
             keeps_plain=keeps_plain,
         )

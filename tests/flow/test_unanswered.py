@@ -271,7 +271,13 @@ def test_only_what_came_without_a_state_has_answered_all_when_it_ends() -> None:
         counter.ask(call)
         nothing: Any = None
         kept = states.States(
-            nothing, Limits(), audience="it", require_shared_store=nothing, unanswered=counter.asks, clock=nothing
+            nothing,
+            Limits(),
+            audience="it",
+            require_shared_store=nothing,
+            unanswered=counter.asks,
+            forgotten=nothing,
+            clock=nothing,
         )
         ended = call_of(session="one", state=state, answers=answers)
         kept.end(states.RoundContext(nothing, ended, nothing, {}, binding=["it"]))

@@ -270,8 +270,8 @@ class TestABacklog:
 
 
 def test_what_may_be_stored_is_counted_in_blocks_and_the_last_one_may_be_begun() -> None:
-    quota = Quota(ANN, bytes=10 * BLOCK, share=0.5)
-    given = {"caller": ANN, "most": 30, "share": 15, "most_blocks": 11, "share_blocks": 6}
+    quota = Quota(ANN, bytes=10 * BLOCK, share=0.5, begun=7.0)
+    given = {"caller": ANN, "begun": 7.0, "most": 30, "share": 15, "most_blocks": 11, "share_blocks": 6}
     assert budget(quota, 30) == given
 
 

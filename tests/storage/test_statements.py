@@ -35,7 +35,13 @@ def test_they_differ_in_lists_and_in_locks_only() -> None:
         "look_at_tasks",  # the same, and how bytes are written
         *("list_tasks", "find_referenced_tasks"),  # how bytes are written, and the types of parameters
         "list_owned_tasks",  # how bytes are written
-        *("sweep_redemptions", "sweep_values", "sweep_tasks", "sweep_notices"),  # FOR UPDATE SKIP LOCKED
+        *(
+            "sweep_redemptions",
+            "sweep_values",
+            "sweep_tasks",
+            "sweep_notices",
+            "sweep_forgotten",
+        ),  # FOR UPDATE SKIP LOCKED
         *("new_epoch", "interrupt_tasks"),  # chance, the time, and FOR UPDATE
         "measure",  # LATERAL
         "write_notices",  # one after the other, and for those who listen as well

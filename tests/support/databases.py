@@ -264,25 +264,10 @@ async def _linger(url: str, state: str) -> None:
 
 async def explained(database: Database, statement: str) -> str:
     """Return how a database would run a statement, in its own words."""
-    given: dict[str, Any] = {
-        "before": 5.0,
-        "seconds": 5.0,
-        "most": 5,
-        "ids": ["id"],
-        "tools": ["tool"],
-        "without": ["id"],
-        "most_bytes": 5,
-    }
-    given |= {
-        "created": 5.0,
-        "before": 5.0,
-        "callers": ["caller"],
-        "held": [1],
-        "share": 5,
-        "spare": 5,
-        "queues": 5,
-        "lapsed_by": 5.0,
-    }
+    lists = {"ids": ["id"], "tools": ["tool"], "without": ["id"], "callers": ["caller"], "held": [1]}
+    whole = dict.fromkeys(("most", "most_bytes", "share", "spare", "queues"), 5)
+    times = dict.fromkeys(("seconds", "created", "before", "begun", "lapsed_by"), 5.0)
+    given: dict[str, Any] = lists | whole | times
     sql, names = number_parameters(database.statements[statement], CLOCK)
     if isinstance(database, SQLiteDatabase):
         values = {name: given.get(name, "text") for name in names}

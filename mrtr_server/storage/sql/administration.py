@@ -1,8 +1,8 @@
-"""What an operator does to a database: upgrade its tables, check it, begin another epoch, and seal its rows anew."""
+"""What an operator does to a database: upgrade its tables, check it, seal its rows anew, and forget what is in it."""
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -10,8 +10,11 @@ from typing import NamedTuple
 from ...crypto import keys
 from ...crypto.place_codec import PlaceCodec
 from ...errors import InvalidRequestState, SetupError
+from ...protocol.callers import Principal
+from ...protocol.sessions import owner_of
+from ..quotas import Callers
 from . import open_database
-from .database import Advice, Database
+from .database import MOST_SECONDS, Advice, Database
 
 
 @asynccontextmanager
@@ -188,6 +191,66 @@ def _reseal_value(codecs: Sequence[PlaceCodec], value: bytes) -> str | None:
         except InvalidRequestState as refused:
             refusals.append(refused)
     raise refusals[0]
+
+
+# Forget a person: end what began before, and remove the person's rows
+
+
+LOOKED_AT = 1_000  # rows that are looked at with one statement
+
+
+class _Owned(NamedTuple):
+    """A table whose rows have an owner: `find` reads keys after a key, each with its owners; `forget` takes a row."""
+
+    name: str
+    find: str
+    forget: str
+
+
+OWNED = (
+    _Owned("mrtr_tasks", "callers_of_tasks", "forget_task"),
+    _Owned("mrtr_kept", "callers_of_values", "forget_value"),
+    _Owned("mrtr_redemptions", "callers_of_redemptions", "forget_redemption"),
+)
+
+
+async def forget(
+    url: str, ring: keys.KeyRing, person: tuple[str, str], clients: Iterable[str] = (), *, keep: float
+) -> Mapping[str, int]:
+    """Remove what is stored of a person, an issuer and a subject, and end their flows of before.
+
+    Return how many rows of each table there were. The command may be ended and run again. `clients`: the applications
+    whose tasks are found without a key. `keep`: for how many seconds states of before are refused. Raises `SetupError`
+    where there are no tables.
+    """
+    async with _opened(url) as database:
+        if await database.found_version() is None:
+            raise SetupError(
+                f"{database.name}: there are no tables, so nobody to forget; check the URL of the database"
+            )
+        callers = Callers(ring).all_of(person)
+        issuer, subject = person
+        owners = {*callers, *(owner_of(Principal(subject, issuer, client)) for client in ("", *clients))}
+        # At first, so that none of the rows can come again. The clocks of replicas may be that much ahead.
+        margin = 0.0 if database.clocks is None else MOST_SECONDS
+        for caller in callers:
+            await database.rows("note_forgotten", caller=caller, margin=margin, keep=keep + margin)
+        forgotten = {table.name: await _forget_in(database, table, owners) for table in OWNED}
+        for caller in callers:
+            await database.rows("forget_usage", caller=caller)
+        return forgotten
+
+
+async def _forget_in(database: Database, table: _Owned, owners: set[str]) -> int:
+    forgotten, after = 0, ""
+    while rows := await database.rows(table.find, after=after, most=LOOKED_AT):
+        after = rows[-1][0]
+        theirs = [key for key, *named in rows if not owners.isdisjoint(named)]
+        for begin in range(0, len(theirs), BATCH):
+            batch = theirs[begin : begin + BATCH]
+            gone = await asyncio.gather(*(database.rows(table.forget, key=key) for key in batch))
+            forgotten += sum(map(len, gone))
+    return forgotten
 
 
 def _bytes(value: object) -> bytes:

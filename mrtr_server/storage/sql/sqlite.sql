@@ -6,10 +6,11 @@
 
 -- name: grant
 -- A state that is there already is not counted again. One that names another epoch may have been redeemed in what was lost,
--- or in another store.
+-- or in another store. One of a flow that began before its caller was forgotten ends with that.
 INSERT INTO mrtr_redemptions (state, answers, token, attempt, leased_until, expires, caller)
 SELECT :state, :answers, :token, 1, :now + :lease, :now + :keep, :caller
 WHERE (:epoch = '' OR :epoch = (SELECT epoch FROM mrtr_schema))
+    AND NOT EXISTS (SELECT 1 FROM mrtr_forgotten WHERE caller = :caller AND moment >= :begun AND expires > :now)
     AND (
         EXISTS (SELECT 1 FROM mrtr_redemptions WHERE state = :state)
         OR (
@@ -39,7 +40,11 @@ WHERE mrtr_redemptions.expires <= :now
 RETURNING attempt;
 
 -- name: find_redemption
-SELECT answers, token, attempt, outcome, (SELECT epoch FROM mrtr_schema) FROM mrtr_redemptions WHERE state = :state AND expires > :now;
+SELECT
+    answers, token, attempt, outcome, (SELECT epoch FROM mrtr_schema),
+    EXISTS (SELECT 1 FROM mrtr_forgotten WHERE caller = :caller AND moment >= :begun AND expires > :now)
+FROM mrtr_redemptions
+WHERE state = :state AND expires > :now;
 
 -- name: renew_grant
 UPDATE mrtr_redemptions SET leased_until = :now + :lease
@@ -108,6 +113,7 @@ SELECT
     :id, :owner, :name, :status, :message, :created, :updated, :ttl, :poll, :deadline, :expires, :call, :journal,
     :questions, :outcome, :version, :lease, CASE WHEN :lease = '' THEN :leased_until ELSE :now + :seconds END, :attempts, :caller, :writer
 WHERE (:epoch = '' OR :epoch = (SELECT epoch FROM mrtr_schema))
+    AND NOT EXISTS (SELECT 1 FROM mrtr_forgotten WHERE caller = :caller AND moment >= :begun AND expires > :now)
     AND (
         SELECT coalesce(sum(tasks), 0) < :most AND coalesce(sum(blocks), 0) < :most_blocks
         FROM mrtr_usage WHERE caller = '*'
@@ -385,6 +391,11 @@ DELETE FROM mrtr_changes
 WHERE number IN (SELECT number FROM mrtr_changes WHERE expires <= :now ORDER BY expires LIMIT :most)
 RETURNING number;
 
+-- name: sweep_forgotten
+DELETE FROM mrtr_forgotten
+WHERE caller IN (SELECT caller FROM mrtr_forgotten WHERE expires <= :now ORDER BY expires LIMIT :most)
+RETURNING caller;
+
 -- Sealing anew: what is sealed, after a key; and each row, unless it was changed since it was read
 
 -- name: sealed_redemptions
@@ -420,6 +431,38 @@ WHERE id = :key
     AND questions = :questions_before
     AND outcome = :outcome_before
 RETURNING id;
+
+-- Forgetting a person: first that, then the person's rows. All rows are looked at, after a key: no index is worth a write of
+-- each redemption.
+
+-- name: note_forgotten
+INSERT INTO mrtr_forgotten (caller, moment, expires) VALUES (:caller, :now + :margin, :now + :keep)
+ON CONFLICT (caller) DO UPDATE SET moment = excluded.moment, expires = excluded.expires;
+
+-- name: find_forgotten
+SELECT caller, moment FROM mrtr_forgotten WHERE expires > :now;
+
+-- name: callers_of_tasks
+SELECT id, caller, owner FROM mrtr_tasks WHERE id > :after ORDER BY id LIMIT :most;
+
+-- name: forget_task
+DELETE FROM mrtr_tasks WHERE id = :key RETURNING id;
+
+-- name: callers_of_values
+SELECT "key", caller FROM mrtr_kept WHERE "key" > :after ORDER BY "key" LIMIT :most;
+
+-- name: forget_value
+DELETE FROM mrtr_kept WHERE "key" = :key RETURNING "key";
+
+-- name: callers_of_redemptions
+SELECT state, caller FROM mrtr_redemptions WHERE state > :after ORDER BY state LIMIT :most;
+
+-- name: forget_redemption
+-- The digest of the state stays until that expires, or it could be redeemed again. No answers have an empty digest.
+UPDATE mrtr_redemptions SET answers = '', token = '', outcome = NULL, caller = '' WHERE state = :key RETURNING state;
+
+-- name: forget_usage
+DELETE FROM mrtr_usage WHERE caller = :caller AND tasks = 0 AND states = 0 AND blocks = 0;
 
 -- The epoch
 

@@ -79,13 +79,16 @@ class SQLStore(SQLTasks):
             granted = await self.database.rows("grant", **given)
             if granted:
                 return Redemption("granted", token, attempt=granted[0][0])
-            found = await self.database.find("find_redemption", state=state)
+            found = await self.database.find("find_redemption", state=state, caller=quota.caller, begun=quota.begun)
             if found:
-                *record, present = found[0]
+                *record, present, is_forgotten = found[0]
                 verdict = _verdict(*record, answers=answers, token=token)
-                # Its outcome is known, whatever else is lost.
-                is_lost = verdict.verdict == "running" and epoch not in ("", present)
-                return Redemption("other_epoch") if is_lost else verdict
+                if verdict.verdict != "running":  # its outcome is known, whatever else is lost
+                    return verdict
+                is_lost = epoch not in ("", present)
+                return Redemption("forgotten" if is_forgotten else "other_epoch" if is_lost else "running")
+            if await self._is_forgotten(quota):
+                return Redemption("forgotten")
             if epoch and epoch != await self.database.read_epoch():
                 return Redemption("other_epoch")
             quota.check_state(await self._usage(quota), ENDLESS)
@@ -184,5 +187,5 @@ def _verdict(
     if found_token == token:  # it was, and the reply was lost with its connection
         return Redemption("granted", token, attempt=attempt)
     if found_answers != answers:
-        return Redemption("spent")
+        return Redemption("spent" if found_answers else "forgotten")  # whose row has no digest of answers any more
     return Redemption("running") if outcome is None else Redemption("recorded", outcome=outcome)

@@ -2,7 +2,7 @@
 
 import math
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import product, repeat
 from secrets import token_hex
 from typing import Any, get_args
@@ -12,7 +12,7 @@ from typing_extensions import override
 from ...concurrency.batching import BatchLoader
 from ...concurrency.running import running_loop
 from ...concurrency.waiting import wait_until
-from ...errors import StoreUnavailable
+from ...errors import FORGOTTEN, InvalidRequestState, StateFault, StoreUnavailable
 from ...protocol.messages import TaskStatus
 from ...well_formed import well_formed
 from ..base import TaskStore
@@ -59,8 +59,18 @@ class SQLTasks(TaskStore):
                 return False
             if row.epoch and row.epoch != await self.database.read_epoch():
                 raise StoreUnavailable(f"{self.database.name}: another epoch has begun while a task was begun")
+            if await self._is_forgotten(quota):
+                raise InvalidRequestState(FORGOTTEN, StateFault.FORGOTTEN)
             quota.check_task(await self._usage(quota), ENDLESS)  # or there is room by now
         raise StoreUnavailable(FULL_AND_THEN_NOT)
+
+    @override
+    async def forgotten(self) -> Mapping[str, float]:
+        return dict(await self.database.rows("find_forgotten"))
+
+    async def _is_forgotten(self, quota: Quota) -> bool:
+        known = quota.begun < math.inf
+        return known and quota.begun <= (await self.forgotten()).get(quota.caller, -math.inf)
 
     async def _usage(self, quota: Quota) -> UsageByCaller:
         usage = UsageByCaller()
@@ -263,6 +273,7 @@ def budget(quota: Quota, most: int) -> dict[str, Any]:
     """Return the parameters of a statement that stores something new while there is room for `most` of its kind."""
     return {
         "caller": quota.caller,
+        "begun": quota.begun,
         "most": most,
         "share": quota.share_of(most),
         "most_blocks": quota.bytes // BLOCK + 1,

@@ -45,4 +45,13 @@ CREATE OR REPLACE FUNCTION mrtr_recount() RETURNS trigger LANGUAGE plpgsql AS $$
 -- Operators list tasks by tool and status, the last changed first.
 CREATE INDEX CONCURRENTLY ix_mrtr_tasks_listed ON mrtr_tasks ((name || ''), status, updated);
 
+-- Who was forgotten by `mrtr-server forget`, by keyed digest: what began before that moment counts no more. A row is kept for
+-- as long as a flow may last.
+CREATE TABLE mrtr_forgotten (
+    caller TEXT NOT NULL,
+    moment DOUBLE PRECISION NOT NULL,
+    expires DOUBLE PRECISION NOT NULL,
+    PRIMARY KEY (caller)
+);
+
 UPDATE mrtr_schema SET compatible_from = '5';
