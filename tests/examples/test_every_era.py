@@ -82,6 +82,7 @@ def tool(name: str, answers: Mapping[str, Answerable] | None = None, **arguments
 
 SCENARIOS: dict[str, list[Scenario]] = {
     "approvals": [tool("decide", {"confirm": yes}, number=2, approve=True), tool("expenses")],
+    "audit": [tool("pay", {"confirm": yes}, to="Bo", euros=25), tool("pay", to="Bo", euros=5000)],
     "chart": [tool("visitors", museum="ships", days=3)],
     "conformance": [
         *(
@@ -141,7 +142,7 @@ class Permitted(AuthenticationBackend):
         return AuthCredentials(["notes:read", "notes:write"]), SimpleUser("alice")
 
 
-SETTINGS: dict[str, dict[str, Any]] = {"resource_server": {"auth": Permitted()}}
+SETTINGS: dict[str, dict[str, Any]] = {name: {"auth": Permitted()} for name in ("audit", "resource_server")}
 
 
 EXPENSES, TAKEN = dict(approvals.EXPENSES), {flight: dict(taken) for flight, taken in seats.TAKEN.items()}
