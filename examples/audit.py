@@ -34,6 +34,7 @@ import logging
 import os
 from datetime import UTC, datetime
 from logging.handlers import WatchedFileHandler
+from typing import cast
 
 from mrtr_server import BearerTokens, Caller, CallInfo, CallNext, Context, MRTRServer, ToolError
 
@@ -59,7 +60,7 @@ def named(caller: Caller) -> str | None:
 
 def action(answer: object) -> str:
     """Return whether an answer is a yes or a no, and nothing else of it."""
-    said = answer.get("action") if isinstance(answer, dict) else None
+    said: object = cast("dict[str, object]", answer).get("action") if isinstance(answer, dict) else None
     return str(said) if said in ("accept", "decline", "cancel") else "answered"
 
 
