@@ -130,21 +130,25 @@ def open_state(token: str, values: bool) -> None:
 @click.argument("principal")
 @click.option("--issuer", default="", metavar="URL", help="Who identifies PRINCIPAL, as in `iss` of the tokens.")
 @click.option(
-    "--client", "clients", multiple=True, metavar="ID", help="Also find tasks under a removed key, of this one."
+    "--client",
+    "clients",
+    multiple=True,
+    metavar="ID",
+    help="An application of PRINCIPAL: finds its tasks even if they are counted under a key that was removed.",
 )
 @click.option(
     "--days",
     default=7.0,
     type=click.FloatRange(0, min_open=True),
     show_default=True,
-    help="How long states of before are refused: no shorter than a flow may last, which is a day by default.",
+    help="How long earlier states are refused: at least as long as a flow may last, which is a day by default.",
 )
 def forget(database: str, principal: str, issuer: str, clients: tuple[str, ...], days: float) -> None:
     """Delete what is stored of a person, and end their calls.
 
     PRINCIPAL is the subject, as `ctx.principal.subject` has it; `-` reads it from standard input, which keeps it out of
     the shell's history. Tasks, outcomes, reports and open calls of all the person's applications are deleted. Calls and
-    tasks that began before do not continue, at any replica. MRTR_KEYS must be that of the servers.
+    tasks that began before do not continue, at any replica. MRTR_KEYS must be those of the servers.
 
     Servers continue meanwhile. It may be ended at any time, and run again: run it once more after a minute, since a
     server may have stored something while it began.

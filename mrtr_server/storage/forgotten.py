@@ -1,20 +1,16 @@
 """Who was forgotten, as a process knows it: no flow of theirs from before continues."""
 
-import asyncio
 import math
 import time
 from collections.abc import Mapping
-from contextlib import suppress
-from contextvars import Context
 
 from ..crypto.keys import KeyRing
-from ..errors import StoreUnavailable
 from ..protocol.callers import Principal
 from .base import Store
+from .health import ReadBeside
 from .quotas import Callers
 
 AGE = 30.0  # the store is asked again after so many seconds
-WITHIN = 1.0  # a request waits for that so many seconds: what is known is nearly always right
 
 
 class Forgotten:
@@ -24,7 +20,7 @@ class Forgotten:
         self._store = store
         self._callers = Callers(ring)
         self._moments: Mapping[str, float] = {}
-        self._reading: set[asyncio.Task[None]] = set()
+        self._reader = ReadBeside(self._read)
         self._look_at = -math.inf if store.shared else math.inf  # by the monotonic clock; nobody else writes to our own
 
     @property
@@ -35,14 +31,10 @@ class Forgotten:
     async def look(self) -> None:
         """Ask the store. While it does not answer, what was known counts."""
         self._look_at = time.monotonic() + AGE  # whatever comes of it: an outage is not to hold each request
-        reading = asyncio.create_task(self._read(), context=Context())  # which is no request's alone
-        self._reading.add(reading)
-        reading.add_done_callback(self._reading.discard)
-        await asyncio.wait((reading,), timeout=WITHIN)
+        await self._reader.again()
 
     async def _read(self) -> None:
-        with suppress(StoreUnavailable):  # of which others tell
-            self._moments = await self._store.forgotten()
+        self._moments = await self._store.forgotten()
 
     def ends(self, principal: Principal | None, begun: float) -> bool:
         """Return whether a flow has ended, since its caller was forgotten after it began."""

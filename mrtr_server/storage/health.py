@@ -3,7 +3,8 @@
 import asyncio
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from contextvars import Context, ContextVar
 from typing import Protocol
 
@@ -383,3 +384,27 @@ def note_wait(began: float) -> None:
     now = time.monotonic()
     if now - began > NOTICEABLE and (patience := _current.get()) is not None:
         patience.add(began, now)
+
+
+READ_WITHIN = 1.0  # a request waits for such a look so many seconds: what is known is nearly always right
+
+
+class ReadBeside:
+    """Reads something of a store again, beside the request that finds it old. Until then, what was known counts."""
+
+    def __init__(self, read: Callable[[], Awaitable[object]]) -> None:
+        self._read = read
+        self._under_way: set[asyncio.Task[None]] = set()
+
+    async def again(self) -> None:
+        """Read, and wait for that a moment."""
+        began = time.monotonic()
+        reading = asyncio.create_task(self._try(), context=Context())  # which is no request's alone
+        self._under_way.add(reading)
+        reading.add_done_callback(self._under_way.discard)
+        await asyncio.wait((reading,), timeout=READ_WITHIN)
+        note_wait(began)
+
+    async def _try(self) -> None:
+        with suppress(StoreUnavailable):  # of which others tell
+            await self._read()

@@ -31,7 +31,7 @@ from mrtr_server.testing.store import StoreContract
 
 from ..support.databases import KEEP, LEASE, PostgreSQL, explained, process
 from ..support.serving import TIMEOUT
-from ..support.stores import Stores
+from ..support.stores import InOneProcess, Stores
 
 ROWS = "(SELECT count(*) FROM mrtr_redemptions) + (SELECT count(*) FROM mrtr_kept)"
 
@@ -96,17 +96,7 @@ class OwnContract(StoreContract):
         assert {grant.verdict for grant in await asyncio.gather(*tasks)} == {"granted"}
 
 
-class TestInProcessStore(OwnContract):
-    def setup_method(self) -> None:
-        self.clock = Clock()
-        self.only = InProcessStore(self.clock)
-
-    async def new_store(self) -> Store:
-        return self.only
-
-    async def pass_time(self, seconds: float) -> None:
-        self.clock.advance(seconds)
-
+class TestInProcessStore(InOneProcess, OwnContract):
     async def rows(self) -> int:
         return len(self.only._redeemed._items) + len(self.only._values._items)
 

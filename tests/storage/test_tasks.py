@@ -27,7 +27,7 @@ from mrtr_server.testing.store import TaskStoreContract
 
 from ..support.databases import TOOLS, PostgreSQL, explained, process, task_row
 from ..support.serving import TIMEOUT
-from ..support.stores import Stores
+from ..support.stores import InOneProcess, Stores
 
 pytestmark = pytest.mark.anyio
 T = TypeVar("T")
@@ -153,17 +153,7 @@ class OwnContract(TaskStoreContract):
         await waiting
 
 
-class TestInProcessTasks(OwnContract):
-    def setup_method(self) -> None:
-        self.clock = Clock()
-        self.only = InProcessStore(self.clock)
-
-    async def new_store(self) -> Store:
-        return self.only
-
-    async def pass_time(self, seconds: float) -> None:
-        self.clock.advance(seconds)
-
+class TestInProcessTasks(InOneProcess, OwnContract):
     async def rows(self) -> int:
         return len(self.only._tasks)
 

@@ -1,16 +1,14 @@
 """The alerts of `examples/deploy`, evaluated by Prometheus's own `promtool` over what real servers have shown."""
 
 import json
-import os
-import shutil
 import subprocess
 import tempfile
 from pathlib import Path
 
-import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
+from .programs import find_program
 from .serving import ROOT, TIMEOUT
 
 RULES = ROOT / "examples" / "deploy" / "rules.yaml"
@@ -23,13 +21,7 @@ Series = dict[str, tuple[float, bool]]
 
 def find_promtool() -> str:
     """Return the program; skip the test where there is none, and fail where there must be."""
-    found = shutil.which("promtool")
-    if found is None:
-        missing = "promtool is not installed, so nobody knows whether an alert fires: apt install prometheus"
-        if os.environ.get("CI"):
-            pytest.fail(missing)
-        pytest.skip(missing)
-    return found
+    return find_program("promtool", "an alert fires", "prometheus")
 
 
 def assert_fires(alert: str, during: str, before: str = "") -> None:

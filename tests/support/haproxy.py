@@ -1,17 +1,13 @@
 """HAProxy with the configuration of `examples/deploy`, in front of replicas on this machine."""
 
-import os
 import re
-import shutil
-import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import pytest
-
-from .serving import ROOT, TIMEOUT, free_ports, listens, wait_until
+from .programs import find_program, running_program
+from .serving import ROOT, free_ports
 
 CONFIGURATION = ROOT / "examples" / "deploy" / "haproxy.cfg"
 
@@ -44,13 +40,7 @@ class HAProxy:
 
 def find_haproxy() -> str:
     """Return the program; skip the test where there is none, and fail where there must be."""
-    found = shutil.which("haproxy", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
-    if found is None:
-        missing = "haproxy is not installed, so nobody knows whether its configuration works: apt install haproxy"
-        if os.environ.get("CI"):
-            pytest.fail(missing)
-        pytest.skip(missing)
-    return found
+    return find_program("haproxy", "its configuration works")
 
 
 @contextmanager
@@ -68,16 +58,5 @@ def running_haproxy(directory: Path, replicas: Sequence[int]) -> Iterator[HAProx
         text = text.replace(f" {name}\n", f" 127.0.0.1:{replica}\n")
     file, log = directory / "haproxy.cfg", directory / "haproxy.log"
     file.write_text(text)
-    with log.open("wb") as output:
-        process = subprocess.Popen([program, "-f", str(file)], stdout=output, stderr=output)
-    try:
-
-        def listening() -> bool:
-            assert process.poll() is None, log.read_text()
-            return listens(port)
-
-        wait_until(listening, "haproxy to listen")
+    with running_program([program, "-f", str(file)], port, log, log):
         yield HAProxy(port, log)
-    finally:
-        process.terminate()
-        process.wait(TIMEOUT)

@@ -2,16 +2,13 @@
 
 import os
 import re
-import shutil
-import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import pytest
-
-from .serving import ROOT, TIMEOUT, free_ports, listens, wait_until
+from .programs import find_program, running_program
+from .serving import ROOT, free_ports
 
 CONFIGURATION = ROOT / "examples" / "deploy" / "nginx.conf"
 
@@ -60,13 +57,7 @@ class Nginx:
 
 def find_nginx() -> str:
     """Return the program; skip the test where there is none, and fail where there must be."""
-    found = shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
-    if found is None:
-        missing = "nginx is not installed, so nobody knows whether a rolling restart loses a request: apt install nginx"
-        if os.environ.get("CI"):
-            pytest.fail(missing)
-        pytest.skip(missing)
-    return found
+    return find_program("nginx", "a rolling restart loses a request")
 
 
 def configuration(port: int, replicas: Sequence[int]) -> str:
@@ -93,20 +84,7 @@ def running_nginx(directory: Path, replicas: Sequence[int]) -> Iterator[Nginx]:
     (directory / "tools.conf").write_text(configuration(port, replicas))
     main = directory / "nginx.conf"
     main.write_text(MAIN.format(directory=directory, user="user root;" if os.geteuid() == 0 else ""))
-    with (directory / "output.log").open("wb") as output:
-        process = subprocess.Popen(
-            [program, "-p", str(directory), "-e", str(directory / "error.log"), "-c", str(main)],
-            stdout=output,
-            stderr=output,
-        )
-    try:
-
-        def listening() -> bool:
-            assert process.poll() is None, (directory / "error.log").read_text()
-            return listens(port)
-
-        wait_until(listening, "nginx to listen")
+    error_log = directory / "error.log"
+    command = [program, "-p", str(directory), "-e", str(error_log), "-c", str(main)]
+    with running_program(command, port, directory / "output.log", error_log):
         yield Nginx(port, directory)
-    finally:
-        process.terminate()
-        process.wait(TIMEOUT)

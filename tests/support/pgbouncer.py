@@ -2,7 +2,6 @@
 
 import os
 import pwd
-import shutil
 import signal
 import subprocess
 import tempfile
@@ -11,9 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
-import pytest
-
-from .serving import TIMEOUT, free_ports, listens, wait_until
+from .programs import find_program, running_program
+from .serving import free_ports
 
 CONFIGURATION = """
 [databases]
@@ -63,13 +61,7 @@ class PgBouncer:
 
 def find_pgbouncer() -> str:
     """Return the program; skip the test where there is none, and fail where there must be."""
-    found = shutil.which("pgbouncer", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
-    if found is None:
-        missing = "pgbouncer is not installed, so nobody knows whether a pooler is noticed: apt install pgbouncer"
-        if os.environ.get("CI"):
-            pytest.fail(missing)
-        pytest.skip(missing)
-    return found
+    return find_program("pgbouncer", "a pooler is noticed")
 
 
 @contextmanager
@@ -93,15 +85,6 @@ def running_pgbouncer(direct: str, mode: str, size: int = 4) -> Iterator[PgBounc
         configuration.write_text(
             CONFIGURATION.format(directory=directory, user=user, port=port, mode=mode, size=size, log=log)
         )
-        process = subprocess.Popen([program, "-q", str(configuration)])
-        try:
-
-            def listening() -> bool:
-                assert process.poll() is None, log.read_text()
-                return listens(port)
-
-            wait_until(listening, "pgbouncer to listen")
+        command = [program, "-q", str(configuration)]
+        with running_program(command, port, place / "output", log) as process:
             yield PgBouncer(port, process)
-        finally:
-            process.terminate()
-            process.wait(TIMEOUT)

@@ -53,13 +53,16 @@ class Replica:
                 how: Any = {"folder": ROOT, "environment": given, "output": output, "python": sys.executable}
                 self.process = start("mrtr_server", *arguments, **how)
             else:
-                inherited = self.listening.fileno()
-                command = [str(Path(sys.executable).with_name("mrtr-server")), *arguments]
-                command = [sys.executable, "-c", PASS_ON, str(inherited), *command]
-                fds = (inherited,)
-                self.process = subprocess.Popen(
-                    command, cwd=ROOT, env=given, stdout=output, stderr=output, pass_fds=fds
-                )
+                number = self.listening.fileno()
+                command = [
+                    sys.executable,
+                    "-c",
+                    PASS_ON,
+                    str(number),
+                    str(Path(sys.executable).with_name("mrtr-server")),
+                ]
+                passing: Any = {"stdout": output, "stderr": output, "pass_fds": (number,)}
+                self.process = subprocess.Popen([*command, *arguments], cwd=ROOT, env=given, **passing)
 
     def wait_ready(self) -> None:
         """Wait until it takes calls: this process, and not the one before it at the same socket."""

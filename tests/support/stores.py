@@ -6,7 +6,8 @@ from typing import Generic, TypeVar
 
 from typing_extensions import override
 
-from mrtr_server import Fanout, InProcessStore
+from mrtr_server import Fanout, InProcessStore, Store
+from mrtr_server.testing import Clock
 
 S = TypeVar("S")
 
@@ -26,6 +27,23 @@ class Stores(Generic[S]):
     another: S
     pass_time: Callable[[float], Awaitable[None]]
     rows: Callable[[], Awaitable[int]]
+
+
+class InOneProcess:
+    """Gives the tests of a contract the store of a process, and moves its clock."""
+
+    def setup_method(self) -> None:
+        """Make the store of one test."""
+        self.clock = Clock()
+        self.only = InProcessStore(self.clock)
+
+    async def new_store(self) -> Store:
+        """Return the store: there can be no other."""
+        return self.only
+
+    async def pass_time(self, seconds: float) -> None:
+        """Move its clock."""
+        self.clock.advance(seconds)
 
 
 def carrying(fanout: Fanout) -> InProcessStore:

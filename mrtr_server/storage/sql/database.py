@@ -1,20 +1,17 @@
 """What is the same of every database: its statements, its tables and their version, its clock, its errors in words."""
 
-import asyncio
 import math
 import re
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from contextvars import Context
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from ...errors import ClocksApart, StoreUnavailable, WrongVersion
 from ...logs import logger
 from ...logs.failures import report_failure
-from ..health import note_wait
+from ..health import ReadBeside
 
 TIMEOUT = 10.0  # seconds of one operation in all
 
@@ -23,7 +20,6 @@ SHORTEST_TIMEOUTS: dict[str, float] = {"heartbeat": 0.5, "record": 5.0}
 
 CONNECT_TIMEOUT = 5.0  # seconds, also of waiting for another process's write to a SQLite file
 EPOCH_AGE = 30.0  # an epoch is looked up again after so many seconds
-EPOCH_WITHIN = 1.0  # a request waits for that look so many seconds: the known epoch is nearly always right
 
 Way = Literal["client", "record", "heartbeat"]
 """How a statement comes to the database. A heartbeat, by which a holder keeps its lease, never waits behind clients;
@@ -104,7 +100,7 @@ class Database(ABC):
         self.name = name
         self._quarter_of_lease = TIMEOUT
         self._epoch, self._epoch_read = "", -math.inf
-        self._reading: set[asyncio.Task[None]] = set()
+        self._epoch_reader = ReadBeside(self.read_epoch)
         self.statements = read_statements(kind)
         self.ways = {self.statements[name]: way for name, way in WAYS.items() if name in self.statements}
         self.migrations = read_migrations(kind)
@@ -195,17 +191,8 @@ class Database(ABC):
             return await self.read_epoch()
         if time.monotonic() >= self._epoch_read + EPOCH_AGE:
             self._epoch_read = time.monotonic()  # whatever comes of it: an outage is not to hold each request
-            began = time.monotonic()
-            reading = asyncio.create_task(self._read_again(), context=Context())  # which is no request's alone
-            self._reading.add(reading)
-            reading.add_done_callback(self._reading.discard)
-            await asyncio.wait((reading,), timeout=EPOCH_WITHIN)
-            note_wait(began)
+            await self._epoch_reader.again()
         return self._epoch
-
-    async def _read_again(self) -> None:
-        with suppress(StoreUnavailable):  # of which others tell
-            await self.read_epoch()
 
     async def read_epoch(self) -> str:
         """Return the name of this life of the database now. Raises as `rows` does."""

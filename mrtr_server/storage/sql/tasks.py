@@ -231,7 +231,8 @@ class SQLTasks(TaskStore):
             self.notices.start()
 
         async def look(heard: Sequence[bool] | None) -> bool | None:
-            if heard and not self.wakes.take_missed():
+            has_missed = self.wakes.take_missed()
+            if heard and not has_missed:
                 return True
             self.wakes.here.clear()
             given = {"tools": list(tools), "without": list(without), "lapsed_by": self._lapsed_by(lapsed)}
