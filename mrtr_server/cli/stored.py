@@ -5,7 +5,7 @@ import math
 import secrets
 import sys
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, TypeVar, get_args
 
 import click
@@ -168,7 +168,7 @@ def forget(database: str, principal: str, issuer: str, clients: tuple[str, ...],
 
 T = TypeVar("T")
 
-_TIMES = ["%Y-%m-%dT%H:%M:%S%z", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d"]
+_TIMES = ["%Y-%m-%dT%H:%M:%S%z", "%Y-%m-%dT%H:%M:%S.%f%z", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d"]
 
 _takes_task = click.argument("task", metavar="TASK")
 
@@ -207,7 +207,9 @@ def list_tasks(
             about = plain(f"{row.name}  {row.message}")
             click.echo(f"{row.id}  {row.status:14}  {described['updated']}  {about}".rstrip())
     if len(rows) == limit:
-        next_ = utc_time(rows[-1].updated + 1)  # the list has whole seconds, and others may have changed in this one
+        last = datetime.fromtimestamp(rows[-1].updated, UTC)
+        # Not that moment itself: a microsecond is coarser than what is stored, so none may be left out.
+        next_ = (last + timedelta(microseconds=1)).isoformat(timespec="microseconds")
         click.echo(f"There may be more than {limit}: raise --limit, or add --before {next_}", err=True)
 
 

@@ -82,7 +82,7 @@ def test_tasks_are_listed_by_status_and_tool_those_first_that_changed_last(opera
     first = operator.run("list", "--limit", "1")
     assert first.stdout.splitlines()[0].split()[:2] == [done, "completed"]
     *_, before = first.stderr.split()
-    assert done in [row["id"] for row in operator.listed("--before", before)], "its second is in the next page, too"
+    assert done in [row["id"] for row in operator.listed("--before", before)], "its moment is in the next page, too"
     assert operator.listed("--before", "2020-01-01") == []
 
 
