@@ -39,18 +39,21 @@ settings.load_profile("unhurried")
 # Folders of tests that start processes, and what marks a test that needs a database server.
 PROCESSES = ("docs", "examples", "system")
 
+# Files beside the folders that take a minute or more.
+LONG = ("test_environments.py", "test_mutants.py", "test_wheel.py")
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests that start processes or database servers: `scripts/test` runs them on one Python alone.
 
-    Whole folders of them go first: a file that takes long, and is the last to begin, would be waited for alone.
+    Whole folders of them, and long files, go first: a long file that is the last to begin would be waited for alone.
     """
     for item in items:
         if folder_of(item) in PROCESSES or needs_server(item):
             item.add_marker(pytest.mark.processes)
         if "browser_of_hosts" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.drawn)
-    items.sort(key=lambda item: folder_of(item) not in PROCESSES)
+    items.sort(key=lambda item: folder_of(item) not in (*PROCESSES, *LONG))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -71,7 +74,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 def folder_of(item: pytest.Item) -> str:
-    """Return the folder of a test within this one."""
+    """Return the folder of a test within this one; its file, where it is in none."""
     return item.path.relative_to(Path(__file__).parent).parts[0]
 
 
