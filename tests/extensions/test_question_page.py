@@ -450,7 +450,10 @@ class TestHosts:
         page = host.show("cancel")
         press(page, "Yes")
         expect(page.get_by_role("status")).to_have_text("Write any message to go on.")
-        assert len(host.seen["contexts"]) == 2 - len(lacks)
+        if "updateModelContext" in lacks:
+            assert host.seen["contexts"] == []
+        else:
+            assert len(host.until("contexts")) == 1
 
     def test_a_tool_that_does_not_ask_gets_no_room(self, open_host: Open) -> None:
         host = open_host()
