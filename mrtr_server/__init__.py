@@ -11,9 +11,11 @@ from .crypto.signing import SignedCodec
 from .deployment.settings import Apps, Lists, Metrics, ServerInfo, Shutdown
 from .errors import (
     FlowContinues,
+    Full,
     InsufficientScope,
     MRTRError,
     NotFound,
+    OverShare,
     ProtocolError,
     Refusal,
     SetupError,
@@ -55,7 +57,8 @@ from .server import MRTRServer
 from .storage.base import Store, TaskStore
 from .storage.memory import InProcessStore
 from .storage.pubsub import Fanout
-from .storage.rows import Redemption, TaskRow
+from .storage.quotas import Quota
+from .storage.rows import Places, Redemption, TaskRow
 from .telemetry.choice import OpenTelemetry
 
 __all__ = [
@@ -84,6 +87,7 @@ __all__ = [
     "Failure",
     "Fanout",
     "FlowContinues",
+    "Full",
     "Header",
     "Icon",
     "IdempotencyKey",
@@ -105,9 +109,12 @@ __all__ = [
     "Metrics",
     "NotFound",
     "OpenTelemetry",
+    "OverShare",
+    "Places",
     "Principal",
     "PromptResult",
     "ProtocolError",
+    "Quota",
     "RateLimits",
     "Redemption",
     "Refusal",

@@ -44,7 +44,7 @@
     │       ├── Busy                draining or overloaded, and the client can't continue elsewhere
     │       │   ├── RateLimited     a caller or an address has sent more in a time than it may
     │       │   ├── Full            all callers together have used up a limit of the server
-    │       │   │   └── OverShare   one caller has used up its share of a limit; others have not
+    │       │   │   └── OverShare   one caller, or one tenant, has used up its share of a limit; others have not
     │       │   └── Unavailable     the shared store is unavailable
     │       │       └── NotExecuted  since before anything was done, so the same request may be sent again
     │       ├── CutOff              the server had to end before the request did
@@ -575,7 +575,12 @@ class RateLimited(Busy):
 
 
 class Full(Busy):
-    """All callers together have used up a limit of the server, so nothing was done. `limit` is a name in `Limits`."""
+    """All callers together have used up a limit of the server, so nothing was done.
+
+    Args:
+        limit: its name in `Limits`: `"stored_tasks"`, `"stored_states"` or `"stored_bytes"` in a store.
+        value: how much of it there is in all, in its unit.
+    """
 
     retry_after = 30.0  # what is stored goes when it expires
     limit = ""
@@ -599,14 +604,35 @@ class Full(Busy):
         super().__init__(1.0 if limit in self._FREE_SOON else None, message, {"limit": limit, "value": value})
         self.limit = limit
 
+    @property
+    def used_up_by(self) -> str:
+        """Who has used the limit up, for the log."""
+        return "all callers together have used up all"
+
 
 class OverShare(Full):
-    """One caller has used up its share of a limit, so nothing was done for it; others are served."""
+    """One caller, or all of one tenant, have used up a share of a limit, so nothing was done; others are served.
+
+    Args:
+        limit: its name in `Limits`.
+        value: how much of it the share is, in its unit.
+        tenant: of whom the share is, by the keyed digest in a `Quota`, for the log alone; empty if of the caller.
+    """
+
+    tenant = ""
 
     _SAYS = (
         "You have used up your share: {value} {what} for you, as many as one caller may have. Nothing was done; send "
         "the request again when there are fewer"
     )
+
+    def __init__(self, limit: str, value: int, tenant: str = "") -> None:
+        super().__init__(limit, value)
+        self.tenant = tenant
+
+    @property
+    def used_up_by(self) -> str:
+        return f"the tenant {self.tenant} has used up its share" if self.tenant else "a caller has used up its share"
 
 
 class Unavailable(Busy):

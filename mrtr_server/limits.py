@@ -104,6 +104,8 @@ class Limits(Group):
         caller_share: which part of `stored_tasks`, `stored_states`, `stored_bytes`, `listeners`, `task_waits`,
             `held_streams` and `held_bytes` one authenticated caller may use, above 0 and at most 1; and which part of
             `tasks` is kept for callers that use less than it. Callers without authentication may use all.
+        tenant_share: which part of `stored_tasks`, `stored_states` and `stored_bytes` all callers of one tenant may use
+            together, above 0 and at most 1; see `Principal`. Such a caller may use `caller_share` of that part.
         max_concurrency: how many calls of tools, prompts and resources run at once in a process; the others wait their
             turn. None for any number.
         max_queue: how many calls wait at most, for `max_concurrency`. A call above that is handed to another replica;
@@ -118,7 +120,7 @@ class Limits(Group):
 
     Raises:
         SetupError: a limit is no number, not positive or over 10**15, `json_depth` is over what the parser accepts,
-            `lease_seconds` is below 3, `caller_share` is over 1, or there is a queue without `max_concurrency`.
+            `lease_seconds` is below 3, a share is over 1, or there is a queue without `max_concurrency`.
     """
 
     _SHORTEST_LEASE = 3.0
@@ -153,6 +155,7 @@ class Limits(Group):
     stored_bytes: int = 4 * 1024 * 1024 * 1024
     listeners: int = 1000
     caller_share: float = 0.1
+    tenant_share: float = 0.5
     max_concurrency: int | None = None
     max_queue: int | None = None
     queue_seconds: float | None = None
@@ -169,8 +172,9 @@ class Limits(Group):
                 "process that is busy for a moment, or whose database is slow, loses its leases, and others run its "
                 "tasks and rounds again. For tests, there is short_lease() in mrtr_server.testing"
             )
-        if self.caller_share > 1:
-            raise SetupError("Limits(caller_share=...) can be 1 at most: the whole")
+        for name in ("caller_share", "tenant_share"):
+            if getattr(self, name) > 1:
+                raise SetupError(f"Limits({name}=...) can be 1 at most: the whole")
         for name in ("max_queue", "queue_seconds"):
             if self.max_concurrency is None and getattr(self, name) is not None:
                 raise SetupError(f"Limits({name}=...) needs max_concurrency=...: without it, no call ever waits")

@@ -66,7 +66,8 @@ GROUPS = [
         "storage",
         "State and storage",
         "What seals states, and where the things are kept that replicas share.",
-        "KeyRing Codec SealedCodec SignedCodec Store TaskStore InProcessStore SQLStore Redemption TaskRow Fanout",
+        "KeyRing Codec SealedCodec SignedCodec Store TaskStore InProcessStore SQLStore Redemption TaskRow Quota Places "
+        "Full OverShare Fanout",
     ),
     Group(
         "client",

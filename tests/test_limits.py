@@ -40,6 +40,7 @@ def test_the_defaults_are_those_of_the_design() -> None:
         "stored_bytes": 4 * 1024 * 1024 * 1024,
         "listeners": 1000,
         "caller_share": 0.1,
+        "tenant_share": 0.5,
         "open_requests": 1000,
         "max_concurrency": None,
         "max_queue": None,
@@ -124,3 +125,12 @@ class TestALease:
         assert limits.given == {"lease_seconds", "rounds"}
         with pytest.raises(SetupError, match="must be positive"):
             short_lease(0)
+
+
+@pytest.mark.parametrize("name", ["caller_share", "tenant_share"])
+def test_a_share_is_the_whole_at_most(name: str) -> None:
+    whole: dict[str, Any] = {name: 1}
+    assert getattr(Limits(**whole), name) == 1
+    more: dict[str, Any] = {name: 1.1}
+    with pytest.raises(SetupError, match=rf"Limits\({name}=...\) can be 1 at most"):
+        Limits(**more)

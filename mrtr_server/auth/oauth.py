@@ -34,6 +34,8 @@ class JWTAuth(TokenBackend):
         bind_client: whether a state, a task or a session belongs to the client, too, and not just to the user. With
             False, a user can continue with it in another client, or in one that has registered again.
         implied_scopes: for a scope, those that it includes, such as `{"files:write": ["files:read"]}`.
+        tenant_claim: the claim that names the company or team of a user, such as `"org_id"`: all users of one together
+            have a share of what is stored, see `Limits(tenant_share=...)`. A user whose token lacks it has no tenant.
         jwks_uri: where the issuer's keys are, for an issuer without metadata.
 
     Raises:
@@ -49,6 +51,7 @@ class JWTAuth(TokenBackend):
         algorithms: Sequence[str] | None = None,
         bind_client: bool = True,
         implied_scopes: Mapping[str, Iterable[str]] | None = None,
+        tenant_claim: str = "",
         jwks_uri: str | None = None,
     ) -> None:
         # Here, so that httpx and PyJWT are loaded only where they are used.
@@ -56,7 +59,9 @@ class JWTAuth(TokenBackend):
         from .fetching import check_issuer, is_safe
 
         check_issuer(issuer)
-        super().__init__(issuer, audience, client_ids, implied_scopes or {}, bind_client=bind_client)
+        super().__init__(
+            issuer, audience, client_ids, implied_scopes or {}, bind_client=bind_client, tenant_claim=tenant_claim
+        )
         if jwks_uri is not None and not is_safe(jwks_uri):
             raise SetupError(f"jwks_uri={jwks_uri!r} must be an https address")
         self._algorithms = tuple(jwt_keys.ALGORITHMS if algorithms is None else algorithms)
@@ -109,7 +114,7 @@ class IntrospectionAuth(TokenBackend):
         issuer: the authorization server, exactly as its metadata names it.
         client_id: what this server is called by the issuer, which lets no stranger ask.
         client_secret: proves that.
-        audience, client_ids, bind_client, implied_scopes: as for `JWTAuth`.
+        audience, client_ids, bind_client, implied_scopes, tenant_claim: as for `JWTAuth`.
         endpoint: where to ask, for an issuer without metadata.
         cache_seconds: how long a token that was revoked may still be accepted, in seconds.
 
@@ -127,6 +132,7 @@ class IntrospectionAuth(TokenBackend):
         client_ids: Iterable[str] = (),
         bind_client: bool = True,
         implied_scopes: Mapping[str, Iterable[str]] | None = None,
+        tenant_claim: str = "",
         endpoint: str | None = None,
         cache_seconds: float = 60.0,
     ) -> None:
@@ -134,7 +140,9 @@ class IntrospectionAuth(TokenBackend):
         from . import fetching
 
         fetching.check_issuer(issuer)
-        super().__init__(issuer, audience, client_ids, implied_scopes or {}, bind_client=bind_client)
+        super().__init__(
+            issuer, audience, client_ids, implied_scopes or {}, bind_client=bind_client, tenant_claim=tenant_claim
+        )
         if endpoint is not None and not fetching.is_safe(endpoint):
             raise SetupError(f"endpoint={endpoint!r} must be an https address")
         if not client_id or not client_secret:

@@ -54,12 +54,14 @@ class IssuedUser(TokenUser):
     Their states, tasks and limits are bound to the client, too, if one is named.
     """
 
-    def __init__(self, claims: Mapping[str, Any], client_id: str) -> None:
+    def __init__(self, claims: Mapping[str, Any], client_id: str, tenant: str = "") -> None:
         super().__init__(str(claims["sub"]))
         self.issuer = str(claims["iss"])
         """Who vouches for the user."""
         self.client_id = client_id
         """The client that acts for the user; empty with `bind_client=False`."""
+        self.tenant = tenant
+        """The company or team that the user belongs to, by the claim `tenant_claim=`; empty for none."""
         self.expires_at = expires_at(claims) if claims.get("exp") is not None else None
         """When a subscription of the user ends, in seconds since the epoch; None for never."""
         self.claims = MappingProxyType(dict(claims))
@@ -87,6 +89,7 @@ class TokenBackend(AuthenticationBackend):
         implied_scopes: Mapping[str, Iterable[str]],
         *,
         bind_client: bool,
+        tenant_claim: str,
     ) -> None:
         self.issuer = issuer
         self.audience = (audience,) if isinstance(audience, str) else tuple(audience)
@@ -108,6 +111,7 @@ class TokenBackend(AuthenticationBackend):
             for scope, more in implied_scopes.items()
         }
         self._bind_client = bind_client
+        self._tenant_claim = tenant_claim
         self._known: VerifiedTokens[Found] = VerifiedTokens(MOST_KNOWN)
         self._clock: Callable[[], float] = time.time
 
@@ -156,8 +160,17 @@ class TokenBackend(AuthenticationBackend):
             raise AuthenticationError("the token is for another audience than audience=")
         if not self.audience and claims.get("aud"):
             raise AuthenticationError("the token is meant for an audience, and audience= is not set")
-        user = IssuedUser(claims, client if self._bind_client else "")
+        user = IssuedUser(claims, client if self._bind_client else "", self._tenant(claims))
         return AuthCredentials(self._scopes(claims)), user
+
+    def _tenant(self, claims: Mapping[str, Any]) -> str:
+        named = claims.get(self._tenant_claim) if self._tenant_claim else None
+        if named is None:
+            return ""
+        if isinstance(named, bool) or not isinstance(named, str | int):
+            # Such as a list of teams: to choose one of them would let a user leave a share that is used up.
+            raise AuthenticationError(f"the token's {self._tenant_claim!r} of tenant_claim= is no text and no number")
+        return str(named)
 
     def _scopes(self, claims: Mapping[str, Any]) -> list[str]:
         scopes: dict[str, None] = {}

@@ -19,11 +19,15 @@ class Principal:
         subject: identifies the caller, as the issuer does; never a display name.
         issuer: who identifies the caller; empty where there is one issuer only.
         client_id: the application that acts for the subject; empty where it is not known.
+        tenant: the company or team that the subject belongs to, as the issuer names it; empty for none. All callers of
+            one have a share of what is stored (`Limits(tenant_share=...)`). It does not count when two principals are
+            compared, since whoever moves to another tenant stays the same caller.
     """
 
     subject: str
     issuer: str = ""
     client_id: str = ""
+    tenant: str = field(default="", compare=False)
 
     @property
     def person(self) -> tuple[str, str]:
@@ -179,7 +183,7 @@ def principal_of(user: Any) -> Principal | None:
         ) from None
     if identity is None or identity == "":
         return None
-    return Principal(str(identity), str(getattr(user, "issuer", "") or ""), str(getattr(user, "client_id", "") or ""))
+    return Principal(str(identity), *(str(getattr(user, name, "") or "") for name in ("issuer", "client_id", "tenant")))
 
 
 def scopes_of(credentials: Any) -> frozenset[str]:

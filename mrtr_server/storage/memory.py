@@ -27,8 +27,8 @@ class _ExpiringDict(Generic[T]):
         self._room = Usage(UNLIMITED, most, most_bytes)
         self._usage = usage
         self._bytes = 0
-        self._items: dict[str, tuple[T, float, str, int]] = {}
-        """Each with its expiry, its caller, if that is an authenticated one, and its size in bytes."""
+        self._items: dict[str, tuple[T, float, str, str, int]] = {}
+        """Each with its expiry, its caller, if that is an authenticated one, its tenant, and its size in bytes."""
         self._expiring: list[tuple[float, str]] = []
         """A heap. Entries of removed items stay in it for a while."""
 
@@ -43,12 +43,12 @@ class _ExpiringDict(Generic[T]):
         if key in items:  # what is replaced has its room
             self.remove(key)
         else:
-            quota.check_state(self._usage, self._room)
+            self._usage.check_state(quota, self._room)
             if len(items) >= self._most or self._bytes >= self._most_bytes:
                 raise self._full()
-        items[key] = item, expires, quota.caller, size
+        items[key] = item, expires, quota.caller, quota.tenant, size
         self._bytes += size
-        self._usage.add(quota.caller, 0, 1, size)
+        self._usage.add(quota.caller, 0, 1, size, quota.tenant)
         heapq.heappush(expiring, (expires, key))
         if len(expiring) > 2 * len(items) + 100:
             self._expiring = [(each[1], key) for key, each in items.items()]
@@ -62,16 +62,16 @@ class _ExpiringDict(Generic[T]):
         )
 
     def grow(self, key: str, more: int) -> None:
-        item, expires, caller, size = self._items[key]
-        self._items[key] = item, expires, caller, size + more
+        item, expires, caller, tenant, size = self._items[key]
+        self._items[key] = item, expires, caller, tenant, size + more
         self._bytes += more
-        self._usage.add(caller, 0, 0, more)
+        self._usage.add(caller, 0, 0, more, tenant)
 
     def remove(self, key: str) -> None:
         if (removed := self._items.pop(key, None)) is not None:
-            _, _, caller, size = removed
+            _, _, caller, tenant, size = removed
             self._bytes -= size
-            self._usage.add(caller, 0, -1, -size)
+            self._usage.add(caller, 0, -1, -size, tenant)
 
     def _drop(self, entry: tuple[float, str]) -> None:
         expires, key = entry

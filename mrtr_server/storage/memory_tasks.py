@@ -29,6 +29,7 @@ class InProcessTasks(TaskStore):
         self._usage = usage
         self._bytes = 0
         self._tasks: dict[str, TaskRow] = {}
+        self._tenants: dict[str, str] = {}  # by id, of those that have one
         self._owned: dict[str, set[str]] = {}  # ids by owner
         self._waiting = TaskQueues(self._tasks)
         self._leased: set[str] = set()
@@ -46,7 +47,7 @@ class InProcessTasks(TaskStore):
             self._forget(now)
             if row.id in self._tasks:
                 return False
-            quota.check_task(self._usage, self._room)
+            self._usage.check_task(quota, self._room)
             if self._bytes + _size(row) > self._most_bytes:
                 raise StoreUnavailable(
                     f"The in-process store is full: its tasks hold {self._bytes} bytes; give it a larger most_bytes, "
@@ -54,7 +55,9 @@ class InProcessTasks(TaskStore):
                 )
             heapq.heappush(self._expiring, (row.expires, row.id))
             heapq.heappush(self._deadlines, (row.deadline, row.id))
-            self._usage.add(row.caller, 1, 0, 0)
+            self._usage.add(row.caller, 1, 0, 0, quota.tenant)
+            if quota.tenant:
+                self._tenants[row.id] = quota.tenant
             self._put(row._replace(leased_until=now + seconds) if row.lease else row)
         if not row.lease:
             self._wakes.set()
@@ -189,7 +192,7 @@ class InProcessTasks(TaskStore):
         more = _size(row) - (0 if present is None else _size(present))
         if more:
             self._bytes += more
-            self._usage.add(row.caller, 0, 0, more)
+            self._usage.add(row.caller, 0, 0, more, self._tenants.get(row.id, NOBODY))
         if present is None or present.owner != row.owner:
             self._disown(present)
             if row.owner:
@@ -216,7 +219,7 @@ class InProcessTasks(TaskStore):
             expired = self._tasks.pop(id, None)
             if expired is not None:
                 self._bytes -= _size(expired)
-                self._usage.add(expired.caller, -1, 0, -_size(expired))
+                self._usage.add(expired.caller, -1, 0, -_size(expired), self._tenants.pop(id, NOBODY))
                 self._disown(expired)
             self._leased.discard(id)
 

@@ -88,14 +88,27 @@ def epoch_of(id: str) -> str:
 
 
 class Places(NamedTuple):
-    """How the places of a worker are divided among callers. Nobody's tasks have no share."""
+    """How the places of a worker are divided among callers. Nobody's tasks have no share.
 
-    held: Mapping[str, int]  # tasks that run, by caller
-    share: int  # of one caller
-    spare: int  # more places for callers that have their share; the others are kept for those that have not
+    Args:
+        held: how many tasks run here, by caller.
+        share: how many places one caller has a right to.
+        spare: how many more places callers may have that have their share; the others are kept for those that have not.
+    """
+
+    held: Mapping[str, int]
+    share: int
+    spare: int
 
     def has_share(self, caller: str) -> bool:
-        """Whether a caller runs as many tasks as it may while others wait."""
+        """Return whether a caller runs as many tasks as it may while others wait.
+
+        Args:
+            caller: of the tasks.
+
+        Returns:
+            True if so; False for nobody.
+        """
         return caller != "" and self.held.get(caller, 0) >= self.share
 
 

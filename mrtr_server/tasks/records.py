@@ -23,7 +23,7 @@ from ..protocol import messages
 from ..protocol.messages import JSON, Call
 from ..storage.base import Store
 from ..storage.pubsub import Fanout, InProcessFanout
-from ..storage.quotas import Quotas
+from ..storage.quotas import Quota, Quotas
 from ..storage.rows import TaskRow
 from ..tally import ABANDONED_TASKS, Tally
 from ..well_formed import write_json
@@ -45,21 +45,19 @@ CANCELLED: Mapping[str, Any] = {"status": "cancelled", "message": "", **NOTHING_
 class TaskPieces:
     """Keeps pieces of the results of tasks, and finds them."""
 
-    def __init__(self, store: Store, ring: KeyRing, fanout: Fanout, quotas: Quotas, clock: Callable[[], float]) -> None:
+    def __init__(self, store: Store, ring: KeyRing, fanout: Fanout, clock: Callable[[], float]) -> None:
         self._store = store
         self._codec = row_codec(ring, TASK_PIECES, in_memory=store.in_memory)
         self._fanout = fanout
-        self._quotas = quotas
         self._now = clock
 
-    async def keep(self, row: TaskRow, pieces: list[messages.Piece]) -> int:
+    async def keep(self, row: TaskRow, pieces: list[messages.Piece], quota: Quota) -> int:
         """Keep pieces, unless a former worker has; return how many there are now. Raises `StoreUnavailable`, `Full`."""
         # Counted from the first of these pieces on.
         first = pieces[0].index
         written = write_json([[piece.block, piece.content] for piece in pieces], inf_nan_mode="null")
         sealed = self._codec.seal(_place(row.id, row.owner, first), written).encode()
         seconds = max(row.created + row.ttl - self._now(), _SHORTEST_KEEP)
-        quota = self._quotas.of_caller(row.caller)
         is_new = await self._store.put(_key(row.id, first), sealed, keep=seconds, quota=quota)
         if is_new:
             self._fanout.publish(messages.Change("piece", row.id))
@@ -81,9 +79,10 @@ class TaskPieces:
 class PieceWriter:
     """Keeps the pieces that a round of a task yields, a few times a second."""
 
-    def __init__(self, pieces: TaskPieces, row: TaskRow, is_over: Callable[[], bool]) -> None:
+    def __init__(self, pieces: TaskPieces, row: TaskRow, quota: Quota, is_over: Callable[[], bool]) -> None:
         self._pieces = pieces
         self._row = row
+        self._quota = quota
         self._is_over = is_over
         self._waiting: list[messages.Piece] = []
         self._size = 0
@@ -117,7 +116,7 @@ class PieceWriter:
                 return
             try:
                 while waiting := [piece for piece in waiting if piece.index >= self._kept]:
-                    self._kept = waiting[0].index + await self._pieces.keep(self._row, waiting)
+                    self._kept = waiting[0].index + await self._pieces.keep(self._row, waiting, self._quota)
             except (StoreUnavailable, Full) as error:
                 self._has_given_up = True
                 logger.warning(
@@ -183,7 +182,7 @@ class TaskRecords:
         self.now = clock
         self.sealed = SealedTasks(ring, limits, audience)
         self.quotas = Quotas(ring, limits)
-        self.pieces = TaskPieces(store, ring, fanout, self.quotas, clock)
+        self.pieces = TaskPieces(store, ring, fanout, clock)
         self._fanout = fanout
 
     async def expire(self, row: TaskRow) -> TaskRow:

@@ -96,7 +96,7 @@ class RoundExecutor:
         within = self._tools.answer_within(row.name)
         call = records.sealed.unseal_call(row)
         journal = records.sealed.unseal_journal(row, records.now())
-        run.begin(journal, row.ttl if within is None else within)
+        run.begin(journal, row.ttl if within is None else within, call.principal)
         if row.attempts > 1:
             records.tally.add(TAKEOVERS, "task")
             logger.warning(

@@ -163,6 +163,8 @@ def _dump_call(call: Call, audience: str) -> bytes:
         "root": call.root,
         "audience": audience,
     }
+    if who is not None and who.tenant:
+        about["tenant"] = who.tenant  # beside the principal, of which older releases expect three parts
     if call.task is not None and call.task.at_once and call.progress_token is not None:
         about["progress"] = call.progress_token  # it stays valid (Tasks, Task Progress Notifications)
     if len(write_json(about)) > LARGEST_META:
@@ -180,7 +182,7 @@ def _load_call(fields: JSON) -> Call:
         target=fields["target"],
         arguments=fields["arguments"],
         client=ClientInfo(*fields["client"]),
-        principal=None if who is None else Principal(*who),
+        principal=None if who is None else Principal(*(*who, fields.get("tenant", ""))),
         user=load_user(user),
         scopes=frozenset(fields.get("scopes", ())),
         headers={b"host": fields["host"].encode("latin-1")},

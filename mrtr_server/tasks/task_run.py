@@ -11,6 +11,7 @@ from typing import Any
 from ..errors import InvalidRequestState, StoreUnavailable
 from ..flow.journal import Journal
 from ..logs import logger
+from ..protocol.callers import Principal
 from ..protocol.messages import NOTHING, Note, Piece, Progress, Question, YieldReason, action_of, kind_of
 from ..storage.rows import ENDED, Lease, TaskRow
 from ..tally import ANSWERS, DROPPED
@@ -63,6 +64,7 @@ class TaskRun:
         """The questions when the change that asks them is made: the digest of each, by name."""
         self._on_answers: Callable[[], None] = _nothing
         self._answer_within: float  # as of `begin`
+        self._principal: Principal | None  # likewise
         self.task: asyncio.Task[None] | None = None
 
     def start(self, running: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
@@ -70,9 +72,9 @@ class TaskRun:
         self.task = asyncio.create_task(running, context=Context())  # it may begin within a request
         return self.task
 
-    def begin(self, journal: Journal, answer_within: float) -> None:
+    def begin(self, journal: Journal, answer_within: float, principal: Principal | None) -> None:
         """Note that the handler begins. Raises `InvalidRequestState`."""
-        self._journal, self._answer_within = journal, answer_within
+        self._journal, self._answer_within, self._principal = journal, answer_within, principal
         journal.task_ends = self.row.deadline
         self.take_answers(self.row)
         self._begun = True
@@ -110,7 +112,8 @@ class TaskRun:
         # From any thread, but for pieces.
         if isinstance(note, Piece):
             if self._pieces is None:
-                self._pieces = PieceWriter(self._records.pieces, self.row, lambda: self.over or self.lost)
+                quota = self._records.quotas.of(self._principal)
+                self._pieces = PieceWriter(self._records.pieces, self.row, quota, lambda: self.over or self.lost)
             return self._pieces.add(note)
         if isinstance(note, Progress):
             self._progress = note

@@ -4,6 +4,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
+from secrets import token_hex
 from typing import TypeVar
 from unittest import SkipTest
 
@@ -27,6 +28,10 @@ class Contract(ABC):
     enforces_quotas: bool = True
     """Whether the store refuses what is beyond a `quota`, and claims tasks by their callers. With False, the tests of
     that are skipped."""
+
+    enforces_tenants: bool = True
+    """Whether it refuses what is beyond the share of a `tenant` as well. A server that names no tenants needs no store
+    that does."""
 
     largest: int = 4 * 2**20
     """How large an outcome or a value may be, in bytes: the tests keep one of that size. A store that keeps less can't
@@ -65,6 +70,11 @@ class Contract(ABC):
     def _need_quotas(self) -> None:
         if not self.enforces_quotas:
             raise SkipTest(f"{type(self).__name__} enforces no quotas")
+
+    def _need_tenants(self) -> None:
+        self._need_quotas()
+        if not self.enforces_tenants:
+            raise SkipTest(f"{type(self).__name__} enforces no shares of tenants")
 
 
 def promise(test: Callable[[C, Store, Store], Awaitable[None]]) -> Callable[[C], None]:
@@ -105,3 +115,8 @@ async def refusal_of(work: Awaitable[object]) -> Full | None:
 def three_of(caller: str) -> Quota:
     """Return a quota of which a caller's share is three of each."""
     return Quota(caller, tasks=2**16, states=2**16, share=3 / 2**16)
+
+
+def three_of_tenant(tenant: str) -> Quota:
+    """Return a quota of another caller of a tenant, whose share is three of each."""
+    return Quota(token_hex(16), tasks=2**16, states=2**16, tenant=tenant, tenant_share=3 / 2**16)

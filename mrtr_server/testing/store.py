@@ -21,7 +21,7 @@ from ..errors import Full, OverShare
 from ..storage.base import Store
 from ..storage.quotas import ANY, Quota
 from ..storage.rows import Redemption
-from .contract import KEEP, LEASE, Contract, promise, refusal_of, three_of
+from .contract import KEEP, LEASE, Contract, promise, refusal_of, three_of, three_of_tenant
 from .task_store import TaskStoreContract
 
 __all__ = ["StoreContract", "TaskStoreContract"]
@@ -406,6 +406,29 @@ class StoreContract(Contract):
             assert isinstance(refused, OverShare), "a fourth value was kept"
         for other in (three_of(token_hex(16)), quota._replace(caller="")):
             assert (await self._redeem(store, token_hex(16), quota=other)).verdict == "granted"
+
+    @promise
+    async def test_the_callers_of_a_tenant_are_refused_beyond_its_share_and_others_are_not(
+        self, store: Store, another: Store
+    ) -> None:
+        self._need_tenants()
+        tenant, first = token_hex(16), token_hex(16)
+        granted = await self._redeem(store, first, quota=three_of_tenant(tenant))
+        assert (await self._redeem(another, token_hex(16), quota=three_of_tenant(tenant))).verdict == "granted"
+        assert await store.put(token_hex(16), b"value", keep=KEEP, quota=three_of_tenant(tenant))
+        for each in (store, another):
+            quota = three_of_tenant(tenant)
+            for refusal in (
+                await refusal_of(self._redeem(each, token_hex(16), quota=quota)),
+                await refusal_of(each.put(token_hex(16), b"value", keep=KEEP, quota=quota)),
+            ):
+                assert isinstance(refusal, OverShare), "a fourth was kept"
+                assert (refusal.data, refusal.tenant) == ({"limit": "stored_states", "value": 3}, tenant)
+            for other in (three_of_tenant(token_hex(16)), quota._replace(tenant="")):
+                assert (await self._redeem(each, token_hex(16), quota=other)).verdict == "granted"
+        assert (await self._redeem(another, first, quota=three_of_tenant(tenant))).verdict == "running"
+        await another.release(first, granted.token)
+        assert (await self._redeem(store, token_hex(16), quota=three_of_tenant(tenant))).verdict == "granted"
 
     @promise
     async def test_everybody_is_refused_beyond_the_total(self, store: Store, another: Store) -> None:

@@ -13,7 +13,7 @@ from ..errors import Full, OverShare
 from ..storage.base import Store
 from ..storage.quotas import Quota
 from ..storage.rows import FREE, Places, TaskRow
-from .contract import KEEP, LEASE, Contract, promise, refusal_of, three_of
+from .contract import KEEP, LEASE, Contract, promise, refusal_of, three_of, three_of_tenant
 
 LONG = 600.0  # how long who waits for tasks would wait without a word, in seconds
 PATIENCE = 60.0  # how late a word may come, in seconds: it is for a busy machine
@@ -496,6 +496,24 @@ class TaskStoreContract(Contract):
         assert await another.add_task(rows[0], quota=three_of(caller)) is False, "what is there is no new one"
         assert await store.add_task(self._row(caller=other), quota=three_of(other))
         assert await store.add_task(self._row(), quota=three_of(""))
+
+    @promise
+    async def test_the_callers_of_a_tenant_are_refused_beyond_its_share_of_tasks_and_others_are_not(
+        self, store: Store, another: Store
+    ) -> None:
+        self._need_tenants()
+        tenant = token_hex(16)
+        quotas = [three_of_tenant(each) for each in (*[tenant] * 4, token_hex(16))]
+        rows = [self._row(caller=quota.caller) for quota in quotas]
+        for row, quota in zip(rows[:3], quotas[:3], strict=True):
+            assert await store.add_task(row, quota=quota)
+        for each in (store, another):
+            refused = await refusal_of(each.add_task(rows[3], quota=quotas[3]))
+            assert isinstance(refused, OverShare), "a fourth task was kept"
+            assert (refused.data, refused.tenant) == ({"limit": "stored_tasks", "value": 3}, tenant)
+            assert await each.find_task(rows[3].id) is None
+        assert await another.add_task(rows[4], quota=quotas[4])
+        assert await store.add_task(rows[3], quota=quotas[3]._replace(tenant=""))
 
     @promise
     async def test_everybody_is_refused_beyond_the_total_of_tasks(self, store: Store, another: Store) -> None:

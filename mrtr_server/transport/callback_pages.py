@@ -88,11 +88,10 @@ class CallbackPages:
         except errors.PayloadTooLarge:
             return _page(413, "That did not work", "What was sent is too large.")
         except errors.Full as error:
-            one = isinstance(error, errors.OverShare)
-            whose = "a caller has used up its share" if one else "all callers together have used up all"
-            message = f"Callback %r: could not report, since {whose} of Limits(%s=...)"
-            self._refusals.note(message, callback.name, error.limit)
-            page = _page(429 if one else 503, "That did not work", "Too much is waiting. Please try again later.")
+            message = "Callback %r: could not report, since %s of Limits(%s=...)"
+            self._refusals.note(message, callback.name, error.used_up_by, error.limit)
+            status = 429 if isinstance(error, errors.OverShare) else 503
+            page = _page(status, "That did not work", "Too much is waiting. Please try again later.")
             page.headers["Retry-After"] = f"{error.retry_after:g}"
             return page
         except errors.StoreUnavailable as error:

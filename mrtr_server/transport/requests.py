@@ -98,9 +98,7 @@ def note_refusal(refusals: RefusalLog, call: Call | None, error: errors.RequestE
         client = call.client if call is not None else ClientInfo()
         refusals.note_lacking(what, client.name, error, has_declared=client is not NO_SESSION.client)
     elif isinstance(error, errors.Full):
-        one = isinstance(error, errors.OverShare)
-        whose = "a caller has used up its share" if one else "all callers together have used up all"
-        refusals.note("%s was refused: %s of Limits(%s=...)", named(call), whose, error.limit)
+        refusals.note("%s was refused: %s of Limits(%s=...)", named(call), error.used_up_by, error.limit)
     elif isinstance(error, errors.RateLimited):
         refusals.note("%s was refused: its rate limit is used up: %s, %s", named(call), error.limit, error.rate)
 

@@ -23,7 +23,7 @@ from starlette.middleware import Middleware
 from starlette.middleware.authentication import AuthenticationMiddleware
 from starlette.routing import Mount
 
-from mrtr_server import IntrospectionAuth, JWTAuth, MRTRServer, SetupError
+from mrtr_server import Context, IntrospectionAuth, JWTAuth, MRTRServer, SetupError
 from mrtr_server.auth import fetching, jwt_keys
 from mrtr_server.auth.fetching import metadata_urls
 from mrtr_server.auth.jwt_keys import read_keys
@@ -75,6 +75,38 @@ class TestATokenThatHolds:
         self, app: MRTRServer, issuer: Tenant, claims: JSON, client: str
     ) -> None:
         assert json.loads((await send(app, issuer.mint(AUDIENCE, claims=claims))).text)[2] == client
+
+    @pytest.mark.parametrize("opaque", [False, True], ids=["jwt", "opaque"])
+    @pytest.mark.parametrize(
+        ("claims", "tenant"),
+        [({"org": "acme"}, "acme"), ({"org": 7}, "7"), ({"org": None}, ""), ({"other": "acme"}, "")],
+    )
+    async def test_names_the_tenant_of_its_user_in_the_claim_that_the_server_names(
+        self, issuer: Tenant, claims: JSON, tenant: str, opaque: bool
+    ) -> None:
+        given: Any = {"audience": AUDIENCE, "tenant_claim": "org"}
+        client: Any = dict(zip(("client_id", "client_secret"), RESOURCE_SERVER, strict=True))
+        app = MRTRServer(
+            "tenants",
+            keys=[bytes(32)],
+            auth=IntrospectionAuth(issuer.url, **client, **given) if opaque else JWTAuth(issuer.url, **given),
+        )
+
+        @app.tool
+        def who(ctx: Context) -> str:
+            assert ctx.principal is not None
+            return json.dumps([ctx.principal.subject, ctx.principal.tenant, ctx.user.tenant])
+
+        reply = await send(app, issuer.mint(AUDIENCE, opaque=opaque, claims=claims))
+        assert json.loads(reply.text) == ["alice", tenant, tenant]
+
+    @pytest.mark.parametrize("named", [["acme", "other"], {"acme": {}}, True, 1.5])
+    async def test_is_refused_if_its_tenant_can_not_be_one(
+        self, issuer: Tenant, caplog: pytest.LogCaptureFixture, named: Any
+    ) -> None:
+        app = make(JWTAuth(issuer.url, audience=AUDIENCE, tenant_claim="org"))
+        assert (await send(app, issuer.mint(AUDIENCE, claims={"org": named}))).status == 401
+        assert "the token's 'org' of tenant_claim= is no text and no number" in caplog.text
 
     async def test_stands_for_the_user_alone_without_bind_client(self, issuer: Tenant) -> None:
         app = make(JWTAuth(issuer.url, audience=AUDIENCE, bind_client=False))

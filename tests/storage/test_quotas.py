@@ -25,7 +25,7 @@ from ..support.serving import TIMEOUT
 
 pytestmark = pytest.mark.anyio
 
-ANN, BOB = (character * 32 for character in "ab")
+ANN, BOB, ACME = (character * 32 for character in "abc")
 MANY = 50_000
 """Tasks that one caller leaves; a walk through them takes far longer than what is allowed."""
 
@@ -195,6 +195,86 @@ class TestConnections:
             await bench.redeem(Quota(ANN, states=2))
 
 
+class TestTenants:
+    """What all callers of a tenant have stored is counted as that of a caller is."""
+
+    @staticmethod
+    def quota(**totals: int) -> Quota:
+        """Return the quota of another caller of the tenant, which may have a tenth."""
+        return Quota(token_hex(16), **totals, tenant=ACME, tenant_share=0.1)
+
+    @staticmethod
+    async def rows(store: TaskStore) -> list[tuple[Any, ...]]:
+        """Return how much is counted for the tenant, in all its rows."""
+        counted = (
+            "SELECT sum(tasks), sum(states), sum(blocks) FROM mrtr_usage WHERE caller = :tenant HAVING count(*) > 0"
+        )
+        assert isinstance(store, SQLStore)
+        return [tuple(map(int, row)) for row in await store.database.execute(counted, {"tenant": ACME})]
+
+    async def test_are_refused_by_what_they_hold_until_it_shrinks_or_goes(
+        self, bench: QuotaBench, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        row = await bench.add(self.quota(bytes=1_000_000), call=bytes(60_000), expires=time.time() + 10)
+        granted = await bench.another.redeem("state", "answers", lease=60, keep=60, quota=self.quota(bytes=1_000_000))
+        assert await bench.store.record("state", granted.token, bytes(60_000))
+        with pytest.raises(OverShare) as refusal:
+            await bench.add(self.quota(bytes=1_000_000))
+        assert (refusal.value.tenant, refusal.value.data) == (ACME, {"limit": "stored_bytes", "value": 100_000})
+        changed = await bench.another.change_task(row, status="completed", call=b"")
+        assert changed
+        await bench.add(self.quota(bytes=1_000_000), call=bytes(60_000))
+        with pytest.raises(OverShare):
+            await bench.redeem(self.quota(bytes=1_000_000))
+        with pytest.raises(OverShare):
+            await bench.add(self.quota(tasks=20))
+        await bench.pass_time(11)
+        monkeypatch.setattr(module, "SWEEP_INTERVAL", 0.0)
+        await bench.add(self.quota(tasks=20))
+
+    async def test_leave_no_rows_behind_whatever_comes_and_goes_over_many_connections(self, bench: QuotaBench) -> None:
+        if not isinstance(bench.store, SQLStore):
+            pytest.skip("there are no tables")
+        for _ in range(2):
+            kept = [token_hex(16) for _ in range(40)]
+            both = (bench.store, bench.another)
+            quota = self.quota()
+            await asyncio.gather(
+                *(both[place % 2].put(key, b"value", keep=60, quota=quota) for place, key in enumerate(kept))
+            )
+            await asyncio.gather(*(bench.add(self.quota()) for _ in range(5)))
+            for key in kept[:20]:
+                await bench.store.replace(key, bytes(10_000), keep=60, quota=quota._replace(tenant="", caller=BOB))
+            assert await self.rows(bench.store) == [(5, 20, 0)]
+            await asyncio.gather(
+                *(
+                    bench.store.database.execute(f"DELETE FROM {table} WHERE tenant = :tenant", {"tenant": ACME})  # noqa: S608
+                    for table in ("mrtr_kept", "mrtr_tasks")
+                )
+            )
+            await bench.add(self.quota())
+            assert await self.rows(bench.store) == [(1, 0, 0)], "of those that went at once, too"
+            await bench.store.database.execute("DELETE FROM mrtr_tasks", {})
+            assert await self.rows(bench.store) == []
+
+    async def test_do_not_wait_for_a_transaction_of_theirs_that_has_not_committed_yet(
+        self, postgresql: PostgreSQL
+    ) -> None:
+        store = SQLStore(postgresql.url(name := await postgresql.new_database()))
+        await store.check()
+        async with postgresql.connection(name) as other, other.transaction():
+            await other.execute(
+                "INSERT INTO mrtr_redemptions (state, answers, token, attempt, leased_until, expires, tenant) "
+                "VALUES ('another-0', 'answers', 'token', 1, 1, 9e9, $1)",
+                ACME,
+            )
+            granting = store.redeem("state-0", "answers", lease=60, keep=600, quota=self.quota())
+            assert (await asyncio.wait_for(granting, TIMEOUT / 4)).verdict == "granted"
+            assert await self.rows(store) == [(0, 1, 0)]
+        assert await self.rows(store) == [(0, 2, 0)]
+        await store.close()
+
+
 class TestClaims:
     async def test_find_the_tasks_of_many_callers_and_tools(self, bench: QuotaBench) -> None:
         tools = [f"tool {number}" for number in range(4)]
@@ -272,7 +352,10 @@ class TestABacklog:
 def test_what_may_be_stored_is_counted_in_blocks_and_the_last_one_may_be_begun() -> None:
     quota = Quota(ANN, bytes=10 * BLOCK, share=0.5, begun=7.0)
     given = {"caller": ANN, "begun": 7.0, "most": 30, "share": 15, "most_blocks": 11, "share_blocks": 6}
-    assert budget(quota, 30) == given
+    nobody = {"tenant": "", "tenant_share": 30, "tenant_blocks": 11}
+    assert budget(quota, 30) == given | nobody
+    acme = {"tenant": ACME, "tenant_share": 7, "tenant_blocks": 3}
+    assert budget(quota._replace(tenant=ACME, tenant_share=0.25), 30) == given | acme
 
 
 class TestQuotas:

@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import json
+import re
 import time
 import tracemalloc
 from collections.abc import AsyncIterator
@@ -99,6 +100,19 @@ async def test_tasks_of_one_caller_are_no_more_than_its_share(caplog: pytest.Log
         assert [reply.status for reply in replies] == [200] * 10 + [429] * 5
         assert "a caller has used up its share of Limits(stored_tasks=...)" in caplog.text
         await site.serves("bob")
+
+
+async def test_tasks_of_one_tenant_are_no_more_than_its_share(caplog: pytest.LogCaptureFixture) -> None:
+    async with running(SharedSite(stored_tasks=8, tenant_share=0.5, caller_share=0.25)) as site:
+        replies = [await site.as_(f"{name}@acme").flow("work").start() for name in ("ann", "ann", "bob", "cat", "dan")]
+        assert [reply.status for reply in replies] == [200, 429, 200, 200, 200], "a quarter of a half of 8 for each"
+        reply = await site.as_("eve@acme").flow("work").start()
+        assert reply.error.data == {"limit": "stored_tasks", "value": 4}
+        assert reply.error.message.startswith("You have used up your share")
+        assert re.search(r"the tenant [0-9a-f]{32} has used up its share of Limits\(stored_tasks=...\)", caplog.text)
+        assert "acme" not in caplog.text + reply.body.decode()
+        for name in ("ann@other", "ann"):
+            await site.serves(name)
 
 
 async def test_where_all_is_used_up_everybody_is_told_and_the_log_names_the_limit(

@@ -17,6 +17,7 @@ from mrtr_server import (
     KeyRing,
     Limits,
     MRTRServer,
+    Principal,
     StoreUnavailable,
     Task,
     TaskRow,
@@ -32,6 +33,7 @@ from mrtr_server.testing import AsyncClient, replica, sampled
 from ..support.direct import Exchange, scope_of
 from ..support.flows import pieces_of
 from ..support.serving import TIMEOUT
+from ..support.users import Bearer
 from ..support.virtual_time import VirtualTime
 from ..support.wire import ACCEPT, JSON, PREFIX, Reply, request
 
@@ -292,14 +294,14 @@ class Failing(InProcessStore):
 
     def __init__(self) -> None:
         super().__init__()
-        self.kept_for: list[tuple[float, str]] = []
+        self.kept_for: list[tuple[float, Quota]] = []
         """How many seconds each value was to be kept, and for whom."""
 
     @override
     async def put(self, key: str, value: bytes, *, keep: float, quota: Quota = ANY) -> bool:
         if self.error is not None:
             raise self.error
-        self.kept_for.append((keep, quota.caller))
+        self.kept_for.append((keep, quota))
         return await super().put(key, value, keep=keep, quota=quota)
 
 
@@ -318,7 +320,7 @@ class TestWhatIsKept:
         self.row = TaskRow(**{**fields, "id": "t", "owner": "o", "name": "story", "created": 0.0, "ttl": 60.0})
 
     def writer(self) -> PieceWriter:
-        return PieceWriter(self.pieces, self.row, lambda: False)
+        return PieceWriter(self.pieces, self.row, Quota(), lambda: False)
 
     async def read(self) -> list[str]:
         kept = KeepingOutlet()
@@ -350,8 +352,8 @@ class TestWhatIsKept:
             second.add(self.piece(index, f"{index} again"))
             await second.flush()
         assert await self.read() == ["0", "1", "2", "3", "4 again"]
-        assert await self.pieces.keep(self.row, [self.piece(1)]) == 3, "those that the first one kept together"
-        assert await self.pieces.keep(self.row, [self.piece(5), self.piece(6)]) == 2
+        assert await self.pieces.keep(self.row, [self.piece(1)], Quota()) == 3, "those that the first one kept together"
+        assert await self.pieces.keep(self.row, [self.piece(5), self.piece(6)], Quota()) == 2
 
     @pytest.mark.parametrize("error", [StoreUnavailable("away"), Full("stored_bytes", 1)])
     async def test_ends_where_the_store_takes_no_more(self, error: Exception, caplog: pytest.LogCaptureFixture) -> None:
@@ -426,12 +428,20 @@ class TestWhatIsKept:
         await alone._parts.worker.close()
 
     @pytest.mark.parametrize(("ttl", "seconds"), [(600.0, 400.0), (200.0, 60.0)])
-    async def test_is_its_caller_s_and_stays_as_long_as_the_task_a_minute_at_least(
-        self, ttl: float, seconds: float
-    ) -> None:
+    async def test_stays_as_long_as_the_task_a_minute_at_least(self, ttl: float, seconds: float) -> None:
         pieces = TaskRecords(self.store, KeyRing([bytes(32)]), InProcessFanout(), Limits(), clock=lambda: 200.0).pieces
-        await pieces.keep(self.row._replace(caller="ann", ttl=ttl), [self.piece(0)])
-        assert self.store.kept_for == [(seconds, "ann")]
+        await pieces.keep(self.row._replace(ttl=ttl), [self.piece(0)], Quota())
+        assert self.store.kept_for == [(seconds, Quota())]
+
+    async def test_is_its_caller_s_and_its_tenant_s(self) -> None:
+        mine = replica(app, store=self.store, auth=Bearer())
+        flow = AsyncClient(mine, token="ann@acme", tasks=True).flow("recorded")
+        gate("a").set()
+        await flow.start()
+        assert (await flow.wait()).text == "one, two, three"
+        quotas = {quota for _, quota in self.store.kept_for}
+        assert quotas == {mine._parts.tasks._records.quotas.of(Principal("ann@acme", tenant="acme"))}
+        await mine._parts.worker.close()
 
     async def test_does_not_grow_while_it_waits(self) -> None:
         writer, size = self.writer(), 100 * 1024
@@ -442,7 +452,7 @@ class TestWhatIsKept:
         assert len(await self.read()) == 20
 
     async def test_ends_with_the_run_and_nothing_is_left_to_do(self) -> None:
-        writer = PieceWriter(self.pieces, self.row, lambda: True)
+        writer = PieceWriter(self.pieces, self.row, Quota(), lambda: True)
         assert writer.add(self.piece(0)) is NOTHING
         assert (writer._waiting, writer._keeping) == ([], None)
 
@@ -450,23 +460,23 @@ class TestWhatIsKept:
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Who yields goes on after its own pieces, and does not try these again and again."""
-        await self.pieces.keep(self.row, [self.piece(0)])
+        await self.pieces.keep(self.row, [self.piece(0)], Quota())
 
         async def nothing(key: str) -> None:
             """Find nothing: it expires just now."""
 
         monkeypatch.setattr(self.store, "get", nothing)
-        assert await self.pieces.keep(self.row, [self.piece(0), self.piece(1)]) == 2
+        assert await self.pieces.keep(self.row, [self.piece(0), self.piece(1)], Quota()) == 2
 
     async def test_is_json_whatever_its_tool_yields(self) -> None:
-        await self.pieces.keep(self.row, [Piece(0, 0, 0, {"type": "number", "number": float("nan")})])
+        await self.pieces.keep(self.row, [Piece(0, 0, 0, {"type": "number", "number": float("nan")})], Quota())
         assert await self.pieces.find("t", "o", 0) == [(0, {"type": "number", "number": None})]
 
     async def test_is_told_at_once_to_who_waits_for_it(self) -> None:
         fanout = InProcessFanout()
         pieces = TaskRecords(self.store, KeyRing([bytes(32)]), fanout, Limits()).pieces
         listening = fanout.subscribe(frozenset({Change("piece", "t")}))
-        await pieces.keep(self.row, [self.piece(0)])
+        await pieces.keep(self.row, [self.piece(0)], Quota())
         async with asyncio.timeout(TIMEOUT):
             assert await listening.next() == [Change("piece", "t")]
         listening.close()

@@ -1,6 +1,7 @@
 """Keys of tasks: they are rotated while tasks are parked, and who lacks one leaves its tasks to others."""
 
 import asyncio
+import json
 import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -161,6 +162,14 @@ class TestARequestThatIsKept:
             task=None,
             request_id=0,
         )
+
+    def test_has_the_tenant_of_its_caller_where_older_releases_look_for_nothing(self) -> None:
+        kept = self.kept(replace(self.CALL, principal=Principal("ann", "issuer", "app", "acme")))
+        assert kept.principal is not None
+        assert kept.principal.tenant == "acme"
+        read = json.loads(_dump_call(replace(self.CALL, principal=kept.principal), ""))
+        assert (read["principal"], read["tenant"]) == (["ann", "issuer", "app"], "acme")
+        assert "tenant" not in json.loads(_dump_call(self.CALL, ""))
 
     @pytest.mark.parametrize(
         "fields",

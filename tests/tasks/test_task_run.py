@@ -73,7 +73,7 @@ class TaskRunBench:
         row = await self.claim(worker)
         run = TaskRun(self.records, row, Lease(LEASE, 0.0))
         if begins:
-            run.begin(self.records.sealed.unseal_journal(row, self.records.now()), 3600.0)
+            run.begin(self.records.sealed.unseal_journal(row, self.records.now()), 3600.0, None)
         return run
 
     async def recorded(self, run: TaskRun) -> set[str]:
@@ -147,7 +147,7 @@ class TestWhatARunRecords:
         await (await bench.run("dead")).publish({"login": login})
         run = await bench.run("worker", begins=False)
         assert not run.has_asked, "its handler has yet to begin"
-        run.begin(bench.records.sealed.unseal_journal(run.row, bench.records.now()), 3600.0)
+        run.begin(bench.records.sealed.unseal_journal(run.row, bench.records.now()), 3600.0, None)
         await do(run, "one")
         assert run.has_asked
         await answered(bench, run, "login", TestWhatIsAskedBesideWork.ANSWER)

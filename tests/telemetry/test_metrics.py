@@ -248,7 +248,7 @@ class TestTasks:
         late = TaskRun(
             TaskRecords(store, parts.shared.ring, parts.fanout, Limits(), tally=parts.tally), row, Lease(9, 0)
         )
-        late.begin(Journal(row.created), 3600.0)
+        late.begin(Journal(row.created), 3600.0, None)
         await asyncio.sleep(0.02)  # its lease
         parts.worker.start()
         while not observed.named("task deploy"):  # noqa: ASYNC110  there is no event for it

@@ -190,6 +190,8 @@ class TestStates:
 class Claims(BaseUser):
     """A user as a JWT names them."""
 
+    tenant = ""
+
     def __init__(self, subject: str, issuer: str, client_id: str) -> None:
         self._subject, self.issuer, self.client_id = subject, issuer, client_id
 
@@ -298,6 +300,13 @@ class TestPrincipals:
     def test_come_from_the_identity(self) -> None:
         assert principal_of(TokenUser("alice")) == Principal("alice")
         assert principal_of(Claims("s", "i", "c")) == Principal("s", "i", "c")
+
+    def test_have_the_tenant_of_a_user_who_has_one_and_stay_who_they_are(self) -> None:
+        user = Claims("s", "i", "c")
+        user.tenant = "acme"
+        principal = principal_of(user)
+        assert principal is not None
+        assert (principal.tenant, principal) == ("acme", Principal("s", "i", "c"))
 
     @pytest.mark.parametrize(
         "user", [None, UnauthenticatedUser(), TokenUser(""), object()], ids=lambda user: type(user).__name__

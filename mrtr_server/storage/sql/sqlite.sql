@@ -7,8 +7,8 @@
 -- name: grant
 -- A state that is there already is not counted again. One that names another epoch may have been redeemed in what was lost,
 -- or in another store. One of a flow that began before its caller was forgotten ends with that.
-INSERT INTO mrtr_redemptions (state, answers, token, attempt, leased_until, expires, caller)
-SELECT :state, :answers, :token, 1, :now + :lease, :now + :keep, :caller
+INSERT INTO mrtr_redemptions (state, answers, token, attempt, leased_until, expires, caller, tenant)
+SELECT :state, :answers, :token, 1, :now + :lease, :now + :keep, :caller, :tenant
 WHERE (:epoch = '' OR :epoch = (SELECT epoch FROM mrtr_schema))
     AND NOT EXISTS (SELECT 1 FROM mrtr_forgotten WHERE caller = :caller AND moment >= :begun AND expires > :now)
     AND (
@@ -21,6 +21,10 @@ WHERE (:epoch = '' OR :epoch = (SELECT epoch FROM mrtr_schema))
             SELECT coalesce(sum(states), 0) < :share AND coalesce(sum(blocks), 0) < :share_blocks
             FROM mrtr_usage WHERE caller = :caller
         )
+        AND (
+            SELECT coalesce(sum(states), 0) < :tenant_share AND coalesce(sum(blocks), 0) < :tenant_blocks
+            FROM mrtr_usage WHERE caller = :tenant
+        )
     )
 ON CONFLICT (state) DO UPDATE SET
     answers = excluded.answers,
@@ -29,7 +33,8 @@ ON CONFLICT (state) DO UPDATE SET
     leased_until = excluded.leased_until,
     expires = CASE WHEN mrtr_redemptions.expires <= :now THEN excluded.expires ELSE mrtr_redemptions.expires END,
     outcome = NULL,
-    caller = excluded.caller
+    caller = excluded.caller,
+    tenant = excluded.tenant
 WHERE mrtr_redemptions.expires <= :now
     OR (
         mrtr_redemptions.outcome IS NULL
@@ -65,8 +70,8 @@ RETURNING state;
 
 -- name: put_value
 -- The same writer comes twice where the first reply was lost with its connection.
-INSERT INTO mrtr_kept ("key", value, writer, expires, caller)
-SELECT :key, :value, :writer, :now + :keep, :caller
+INSERT INTO mrtr_kept ("key", value, writer, expires, caller, tenant)
+SELECT :key, :value, :writer, :now + :keep, :caller, :tenant
 WHERE EXISTS (SELECT 1 FROM mrtr_kept WHERE "key" = :key)
     OR (
         SELECT coalesce(sum(states), 0) < :most AND coalesce(sum(blocks), 0) < :most_blocks
@@ -76,14 +81,19 @@ WHERE EXISTS (SELECT 1 FROM mrtr_kept WHERE "key" = :key)
         SELECT coalesce(sum(states), 0) < :share AND coalesce(sum(blocks), 0) < :share_blocks
         FROM mrtr_usage WHERE caller = :caller
     )
+    AND (
+        SELECT coalesce(sum(states), 0) < :tenant_share AND coalesce(sum(blocks), 0) < :tenant_blocks
+        FROM mrtr_usage WHERE caller = :tenant
+    )
 ON CONFLICT ("key") DO UPDATE
-SET value = excluded.value, writer = excluded.writer, expires = excluded.expires, caller = excluded.caller
+SET value = excluded.value, writer = excluded.writer, expires = excluded.expires, caller = excluded.caller,
+    tenant = excluded.tenant
 WHERE mrtr_kept.expires <= :now OR mrtr_kept.writer = excluded.writer
 RETURNING "key";
 
 -- name: replace_value
-INSERT INTO mrtr_kept ("key", value, writer, expires, caller)
-SELECT :key, :value, :writer, :now + :keep, :caller
+INSERT INTO mrtr_kept ("key", value, writer, expires, caller, tenant)
+SELECT :key, :value, :writer, :now + :keep, :caller, :tenant
 WHERE EXISTS (SELECT 1 FROM mrtr_kept WHERE "key" = :key)
     OR (
         SELECT coalesce(sum(states), 0) < :most AND coalesce(sum(blocks), 0) < :most_blocks
@@ -93,8 +103,13 @@ WHERE EXISTS (SELECT 1 FROM mrtr_kept WHERE "key" = :key)
         SELECT coalesce(sum(states), 0) < :share AND coalesce(sum(blocks), 0) < :share_blocks
         FROM mrtr_usage WHERE caller = :caller
     )
+    AND (
+        SELECT coalesce(sum(states), 0) < :tenant_share AND coalesce(sum(blocks), 0) < :tenant_blocks
+        FROM mrtr_usage WHERE caller = :tenant
+    )
 ON CONFLICT ("key") DO UPDATE
-SET value = excluded.value, writer = excluded.writer, expires = excluded.expires, caller = excluded.caller
+SET value = excluded.value, writer = excluded.writer, expires = excluded.expires, caller = excluded.caller,
+    tenant = excluded.tenant
 RETURNING "key";
 
 -- name: get_value
@@ -107,11 +122,11 @@ SELECT value FROM mrtr_kept WHERE "key" = :key AND expires > :now;
 -- that the id names.
 INSERT INTO mrtr_tasks (
     id, owner, name, status, message, created, updated, ttl, poll, deadline, expires, call, journal, questions, outcome,
-    version, lease, leased_until, attempts, caller, writer
+    version, lease, leased_until, attempts, caller, tenant, writer
 )
 SELECT
     :id, :owner, :name, :status, :message, :created, :updated, :ttl, :poll, :deadline, :expires, :call, :journal,
-    :questions, :outcome, :version, :lease, CASE WHEN :lease = '' THEN :leased_until ELSE :now + :seconds END, :attempts, :caller, :writer
+    :questions, :outcome, :version, :lease, CASE WHEN :lease = '' THEN :leased_until ELSE :now + :seconds END, :attempts, :caller, :tenant, :writer
 WHERE (:epoch = '' OR :epoch = (SELECT epoch FROM mrtr_schema))
     AND NOT EXISTS (SELECT 1 FROM mrtr_forgotten WHERE caller = :caller AND moment >= :begun AND expires > :now)
     AND (
@@ -121,6 +136,10 @@ WHERE (:epoch = '' OR :epoch = (SELECT epoch FROM mrtr_schema))
     AND (
         SELECT coalesce(sum(tasks), 0) < :share AND coalesce(sum(blocks), 0) < :share_blocks
         FROM mrtr_usage WHERE caller = :caller
+    )
+    AND (
+        SELECT coalesce(sum(tasks), 0) < :tenant_share AND coalesce(sum(blocks), 0) < :tenant_blocks
+        FROM mrtr_usage WHERE caller = :tenant
     )
 ON CONFLICT (id) DO NOTHING
 RETURNING id;
@@ -322,7 +341,7 @@ LIMIT :most;
 -- How much is stored
 
 -- name: find_usage
-SELECT caller, sum(tasks), sum(states), sum(blocks) FROM mrtr_usage WHERE caller IN ('*', :caller) GROUP BY caller;
+SELECT caller, sum(tasks), sum(states), sum(blocks) FROM mrtr_usage WHERE caller IN ('*', :caller, :tenant) GROUP BY caller;
 
 -- name: measure
 -- First what is stored in all; then of each tool how many tasks wait, at most so many, and how long the oldest one has

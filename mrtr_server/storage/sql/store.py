@@ -91,7 +91,7 @@ class SQLStore(SQLTasks):
                 return Redemption("forgotten")
             if epoch and epoch != await self.database.read_epoch():
                 return Redemption("other_epoch")
-            quota.check_state(await self._usage(quota), ENDLESS)
+            (await self._usage(quota)).check_state(quota, ENDLESS)
         return Redemption("running")  # by others, who take it and give it back faster than one can look
 
     @override
@@ -129,7 +129,7 @@ class SQLStore(SQLTasks):
                 return True
             if statement == "put_value" and await self.get(key) is not None:
                 return False
-            quota.check_state(await self._usage(quota), ENDLESS)  # or there is room by now
+            (await self._usage(quota)).check_state(quota, ENDLESS)  # or there is room by now
         raise StoreUnavailable(FULL_AND_THEN_NOT)
 
     @override

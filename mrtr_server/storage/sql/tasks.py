@@ -61,7 +61,7 @@ class SQLTasks(TaskStore):
                 raise StoreUnavailable(f"{self.database.name}: another epoch has begun while a task was begun")
             if await self._is_forgotten(quota):
                 raise InvalidRequestState(FORGOTTEN, StateFault.FORGOTTEN)
-            quota.check_task(await self._usage(quota), ENDLESS)  # or there is room by now
+            (await self._usage(quota)).check_task(quota, ENDLESS)  # or there is room by now
         raise StoreUnavailable(FULL_AND_THEN_NOT)
 
     @override
@@ -74,12 +74,13 @@ class SQLTasks(TaskStore):
 
     async def _usage(self, quota: Quota) -> UsageByCaller:
         usage = UsageByCaller()
-        for caller, tasks, states, blocks in await self.database.rows("find_usage", caller=quota.caller):
+        asked = {"caller": quota.caller, "tenant": quota.tenant}
+        for whose, tasks, states, blocks in await self.database.rows("find_usage", **asked):
             found = Usage(int(tasks), int(states), int(blocks) * BLOCK)
-            if caller == ALL:
+            if whose == ALL:
                 usage.all = found
             else:
-                usage.set(caller, found)
+                usage.set(whose, found)
         return usage
 
     @override
@@ -279,6 +280,9 @@ def budget(quota: Quota, most: int) -> dict[str, Any]:
         "share": quota.share_of(most),
         "most_blocks": quota.bytes // BLOCK + 1,
         "share_blocks": quota.share_of(quota.bytes) // BLOCK + 1,
+        "tenant": quota.tenant,
+        "tenant_share": quota.tenant_share_of(most),
+        "tenant_blocks": quota.tenant_share_of(quota.bytes) // BLOCK + 1,
     }
 
 

@@ -54,4 +54,73 @@ CREATE TABLE mrtr_forgotten (
     PRIMARY KEY (caller)
 );
 
+-- The tenant that each row counts for, by keyed digest, as its caller is named beside it; empty for none. What a tenant has
+-- stored is in `mrtr_usage`, too: a digest is either that of a caller or that of a tenant. Rows without one cost nothing here.
+-- As with the rows of all, each connection has one of 256, so that many callers of one tenant seldom wait for each other.
+ALTER TABLE mrtr_redemptions ADD COLUMN tenant TEXT NOT NULL DEFAULT '';
+ALTER TABLE mrtr_kept ADD COLUMN tenant TEXT NOT NULL DEFAULT '';
+ALTER TABLE mrtr_tasks ADD COLUMN tenant TEXT NOT NULL DEFAULT '';
+
+-- Count a row that has come, or whose size or tenant has changed. The argument is as above.
+CREATE FUNCTION mrtr_count_of_tenant() RETURNS trigger LANGUAGE plpgsql AS $$ DECLARE
+    is_task BIGINT := TG_ARGV[0];
+    BEGIN
+    INSERT INTO mrtr_usage AS u (caller, shard, tasks, states, blocks)
+    SELECT tenant, pg_backend_pid() % 256, sum(rows) * is_task, sum(rows) * (1 - is_task), sum(more)
+    FROM (VALUES (OLD.tenant, -1, -OLD.blocks), (NEW.tenant, 1, NEW.blocks)) AS counted (tenant, rows, more)
+    WHERE tenant <> '' GROUP BY tenant ORDER BY tenant
+    ON CONFLICT (caller, shard) DO UPDATE
+    SET tasks = u.tasks + excluded.tasks, states = u.states + excluded.states, blocks = u.blocks + excluded.blocks;
+    RETURN NULL; END $$;
+
+-- Count rows that have gone. A tenant that has nothing stored any more loses its rows, of which some are negative: those that
+-- nobody else holds, if their sum is 0 as well. So the sum of all is exact, whatever is removed.
+CREATE FUNCTION mrtr_count_off_tenants() RETURNS trigger LANGUAGE plpgsql AS $$ DECLARE
+    is_task BIGINT := TG_ARGV[0];
+    BEGIN
+    IF NOT EXISTS (SELECT 1 FROM counted WHERE tenant <> '') THEN
+        RETURN NULL;
+    END IF;
+    INSERT INTO mrtr_usage AS u (caller, shard, tasks, states, blocks)
+    SELECT tenant, pg_backend_pid() % 256, -is_task * count(*), -(1 - is_task) * count(*), -sum(blocks)
+    FROM counted WHERE tenant <> '' GROUP BY tenant ORDER BY tenant
+    ON CONFLICT (caller, shard) DO UPDATE
+    SET tasks = u.tasks + excluded.tasks, states = u.states + excluded.states, blocks = u.blocks + excluded.blocks;
+    WITH held AS MATERIALIZED (
+        SELECT caller, shard, tasks, states, blocks FROM mrtr_usage
+        WHERE caller IN (
+            SELECT caller FROM mrtr_usage WHERE caller IN (SELECT tenant FROM counted WHERE tenant <> '')
+            GROUP BY caller HAVING sum(tasks) = 0 AND sum(states) = 0 AND sum(blocks) = 0
+        )
+        FOR UPDATE SKIP LOCKED
+    )
+    DELETE FROM mrtr_usage
+    WHERE (caller, shard) IN (SELECT caller, shard FROM held) AND caller IN (
+        SELECT caller FROM held GROUP BY caller HAVING sum(tasks) = 0 AND sum(states) = 0 AND sum(blocks) = 0
+    );
+    RETURN NULL; END $$;
+
+-- Triggers run in the order of their names, and those of rows before those of statements. So everybody takes the locks in the
+-- same order: those of tenants, of callers, and of all.
+CREATE TRIGGER mrtr_tasks_by_tenant_added AFTER INSERT ON mrtr_tasks FOR EACH ROW
+    WHEN (NEW.tenant <> '') EXECUTE FUNCTION mrtr_count_of_tenant(1);
+CREATE TRIGGER mrtr_tasks_by_tenant_changed AFTER UPDATE OF tenant, blocks ON mrtr_tasks FOR EACH ROW
+    WHEN (OLD.tenant <> NEW.tenant OR NEW.tenant <> '' AND OLD.blocks <> NEW.blocks) EXECUTE FUNCTION mrtr_count_of_tenant(1);
+CREATE TRIGGER mrtr_tasks_by_tenant_removed AFTER DELETE ON mrtr_tasks REFERENCING OLD TABLE AS counted
+    FOR EACH STATEMENT EXECUTE FUNCTION mrtr_count_off_tenants(1);
+
+CREATE TRIGGER mrtr_redemptions_by_tenant_added AFTER INSERT ON mrtr_redemptions FOR EACH ROW
+    WHEN (NEW.tenant <> '') EXECUTE FUNCTION mrtr_count_of_tenant(0);
+CREATE TRIGGER mrtr_redemptions_by_tenant_changed AFTER UPDATE OF tenant, blocks ON mrtr_redemptions FOR EACH ROW
+    WHEN (OLD.tenant <> NEW.tenant OR NEW.tenant <> '' AND OLD.blocks <> NEW.blocks) EXECUTE FUNCTION mrtr_count_of_tenant(0);
+CREATE TRIGGER mrtr_redemptions_by_tenant_removed AFTER DELETE ON mrtr_redemptions REFERENCING OLD TABLE AS counted
+    FOR EACH STATEMENT EXECUTE FUNCTION mrtr_count_off_tenants(0);
+
+CREATE TRIGGER mrtr_kept_by_tenant_added AFTER INSERT ON mrtr_kept FOR EACH ROW
+    WHEN (NEW.tenant <> '') EXECUTE FUNCTION mrtr_count_of_tenant(0);
+CREATE TRIGGER mrtr_kept_by_tenant_changed AFTER UPDATE OF tenant, blocks ON mrtr_kept FOR EACH ROW
+    WHEN (OLD.tenant <> NEW.tenant OR NEW.tenant <> '' AND OLD.blocks <> NEW.blocks) EXECUTE FUNCTION mrtr_count_of_tenant(0);
+CREATE TRIGGER mrtr_kept_by_tenant_removed AFTER DELETE ON mrtr_kept REFERENCING OLD TABLE AS counted
+    FOR EACH STATEMENT EXECUTE FUNCTION mrtr_count_off_tenants(0);
+
 UPDATE mrtr_schema SET compatible_from = '5';

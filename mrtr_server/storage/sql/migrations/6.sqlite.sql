@@ -1,4 +1,4 @@
--- PostgreSQL counts what is stored in more rows from here on. A file has one writer at a time, so nothing changes in it.
+-- PostgreSQL counts what all together have stored in more rows from here on. A file has one writer at a time, so here that stays.
 
 -- Operators list tasks by tool and status, the last changed first.
 CREATE INDEX ix_mrtr_tasks_listed ON mrtr_tasks ((name || ''), status, updated);
@@ -11,5 +11,44 @@ CREATE TABLE mrtr_forgotten (
     expires DOUBLE NOT NULL,
     PRIMARY KEY (caller)
 );
+
+-- The tenant that each row counts for, by keyed digest, as its caller is named beside it; empty for none. What a tenant has
+-- stored is in `mrtr_usage`, too: a digest is either that of a caller or that of a tenant. Rows without one cost nothing here.
+ALTER TABLE mrtr_redemptions ADD COLUMN tenant TEXT NOT NULL DEFAULT '';
+ALTER TABLE mrtr_kept ADD COLUMN tenant TEXT NOT NULL DEFAULT '';
+ALTER TABLE mrtr_tasks ADD COLUMN tenant TEXT NOT NULL DEFAULT '';
+
+-- To insert into this view is to count what has come for a tenant, or with negative numbers what has gone.
+CREATE VIEW mrtr_counted_of_tenants AS SELECT caller AS tenant, tasks, states, blocks FROM mrtr_usage;
+CREATE TRIGGER mrtr_count_of_tenant INSTEAD OF INSERT ON mrtr_counted_of_tenants WHEN NEW.tenant <> '' BEGIN
+    INSERT INTO mrtr_usage (caller, shard, tasks, states, blocks)
+    VALUES (NEW.tenant, 0, NEW.tasks, NEW.states, NEW.blocks)
+    ON CONFLICT (caller, shard) DO UPDATE
+    SET tasks = tasks + NEW.tasks, states = states + NEW.states, blocks = blocks + NEW.blocks;
+    DELETE FROM mrtr_usage WHERE caller = NEW.tenant AND tasks = 0 AND states = 0 AND blocks = 0; END;
+
+CREATE TRIGGER mrtr_tasks_by_tenant_added AFTER INSERT ON mrtr_tasks WHEN NEW.tenant <> '' BEGIN
+    INSERT INTO mrtr_counted_of_tenants VALUES (NEW.tenant, 1, 0, NEW.blocks); END;
+CREATE TRIGGER mrtr_tasks_by_tenant_changed AFTER UPDATE OF tenant, call, journal, questions, outcome ON mrtr_tasks
+    WHEN OLD.tenant <> NEW.tenant OR NEW.tenant <> '' AND OLD.blocks <> NEW.blocks BEGIN
+    INSERT INTO mrtr_counted_of_tenants VALUES (OLD.tenant, -1, 0, -OLD.blocks), (NEW.tenant, 1, 0, NEW.blocks); END;
+CREATE TRIGGER mrtr_tasks_by_tenant_removed AFTER DELETE ON mrtr_tasks WHEN OLD.tenant <> '' BEGIN
+    INSERT INTO mrtr_counted_of_tenants VALUES (OLD.tenant, -1, 0, -OLD.blocks); END;
+
+CREATE TRIGGER mrtr_redemptions_by_tenant_added AFTER INSERT ON mrtr_redemptions WHEN NEW.tenant <> '' BEGIN
+    INSERT INTO mrtr_counted_of_tenants VALUES (NEW.tenant, 0, 1, NEW.blocks); END;
+CREATE TRIGGER mrtr_redemptions_by_tenant_changed AFTER UPDATE OF tenant, outcome ON mrtr_redemptions
+    WHEN OLD.tenant <> NEW.tenant OR NEW.tenant <> '' AND OLD.blocks <> NEW.blocks BEGIN
+    INSERT INTO mrtr_counted_of_tenants VALUES (OLD.tenant, 0, -1, -OLD.blocks), (NEW.tenant, 0, 1, NEW.blocks); END;
+CREATE TRIGGER mrtr_redemptions_by_tenant_removed AFTER DELETE ON mrtr_redemptions WHEN OLD.tenant <> '' BEGIN
+    INSERT INTO mrtr_counted_of_tenants VALUES (OLD.tenant, 0, -1, -OLD.blocks); END;
+
+CREATE TRIGGER mrtr_kept_by_tenant_added AFTER INSERT ON mrtr_kept WHEN NEW.tenant <> '' BEGIN
+    INSERT INTO mrtr_counted_of_tenants VALUES (NEW.tenant, 0, 1, NEW.blocks); END;
+CREATE TRIGGER mrtr_kept_by_tenant_changed AFTER UPDATE OF tenant, value ON mrtr_kept
+    WHEN OLD.tenant <> NEW.tenant OR NEW.tenant <> '' AND OLD.blocks <> NEW.blocks BEGIN
+    INSERT INTO mrtr_counted_of_tenants VALUES (OLD.tenant, 0, -1, -OLD.blocks), (NEW.tenant, 0, 1, NEW.blocks); END;
+CREATE TRIGGER mrtr_kept_by_tenant_removed AFTER DELETE ON mrtr_kept WHEN OLD.tenant <> '' BEGIN
+    INSERT INTO mrtr_counted_of_tenants VALUES (OLD.tenant, 0, -1, -OLD.blocks); END;
 
 UPDATE mrtr_schema SET compatible_from = '5';
