@@ -98,7 +98,7 @@ ONLY_IMPORTERS = {
         "testing.transports",
     },
     "uvicorn": {
-        *(f"uvicorn_http.{each}" for each in ("one_write", "whole_responses", "heads")),
+        *(f"uvicorn_http.{each}" for each in ("accepting", "one_write", "whole_responses", "heads")),
         "cli.web_servers",
         "cli.dev_server",
     },

@@ -21,7 +21,7 @@ logger = logging.getLogger("mrtr_server")
 
 MOST_CONNECTIONS = 16_384
 
-OTHER_FILES = 64  # that a process has open besides its connections: a database, logs, those of tools
+OTHER_FILES = 64  # that a process has open besides its connections: listening sockets, a database, logs, those of tools
 
 WORKER_START_SECONDS = 60  # without an answer to its supervisor, as while it starts on a busy machine
 
@@ -88,6 +88,7 @@ def inherited_socket(environment: Mapping[str, str] = os.environ) -> socket.sock
 def serve_with_uvicorn(serving: Serving, listening: socket.socket | None) -> None:
     import uvicorn
 
+    from ..uvicorn_http.accepting import Server
     from ..uvicorn_http.bounded_protocol import BoundedProtocol
 
     config = uvicorn.Config(
@@ -111,7 +112,7 @@ def serve_with_uvicorn(serving: Serving, listening: socket.socket | None) -> Non
         **_if_taken(uvicorn.Config, timeout_worker_healthcheck=WORKER_START_SECONDS),
     )
     _note_protocol(BoundedProtocol)
-    server = uvicorn.Server(config)
+    server = Server(config)
     sockets = None if listening is None else [listening]
     if config.should_reload or serving.workers > 1:
         from uvicorn.supervisors import ChangeReload

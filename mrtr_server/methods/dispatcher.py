@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Mapping, Sequence
 from ..errors import InvalidRequestState, UnknownMethod
 from ..flow.rate_limiter import RateLimiter
 from ..logs.refusals import RefusalLog
-from ..protocol.messages import STATE_METHODS, Call, Outcome, Outlet
+from ..protocol.messages import LISTEN, STATE_METHODS, Call, Outcome, Outlet
 from .discovery import Discoverer, ListRequests
 from .middleware import Method, Middleware, compose, count
 from .prompts_and_resources import Completions, PromptsAndResources
@@ -42,7 +42,7 @@ class Dispatcher:
             "resources/templates/list": lists.resource_templates,
             "completion/complete": completions.complete,
             "server/discover": discoverer.discover,
-            "subscriptions/listen": subscriptions.listen,
+            LISTEN: subscriptions.listen,
             "initialize": discoverer.discover,
             "ping": sessions.ping,
             "logging/setLevel": sessions.set_level,

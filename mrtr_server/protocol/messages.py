@@ -23,6 +23,7 @@ ASKING_METHODS = frozenset({"tools/call", "prompts/get", "resources/read"})
 """Requests that may ask; all others are answered in one round (Multi Round-Trip Requests, Supported Requests)."""
 
 TASK_RESULT = "tasks/result"  # a request that stays open in the handshake era while the task asks
+LISTEN = "subscriptions/listen"  # a request whose response is a stream of changes
 OPEN_METHODS = ASKING_METHODS | {TASK_RESULT}  # requests that stay open in the handshake era
 STATE_METHODS = ASKING_METHODS | {TASK_RESULT, "tasks/answer"}  # requests that may carry a state
 

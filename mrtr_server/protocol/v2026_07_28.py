@@ -20,7 +20,7 @@ _SERVER = _PREFIX + "serverInfo"
 _SUBSCRIPTION = _PREFIX + "subscriptionId"
 _NOBODY: JSON = {}
 _OFFER = messages.TaskOffer()
-_METHODS = dialect.METHODS | {"server/discover", "subscriptions/listen"}
+_METHODS = dialect.METHODS | {"server/discover", messages.LISTEN}
 
 
 class ModernDialect(dialect.Dialect):

@@ -23,6 +23,7 @@ from ..protocol.dialect import Dialect
 from ..protocol.messages import NOTHING, Call, Change, Listening, Note, Piece, Progress
 from ..storage.health import end_request
 from .event_stream import COMMENT, SLICE, EventStream
+from .openings import Opening
 from .web_server import find_shortcuts
 
 logger = logging.getLogger("mrtr_server")
@@ -79,6 +80,7 @@ class Connection:
     listens = False  # whether the client listens to changes, until either side ends that
     beside: "_Calls"  # the calls of its event loop, while it is one of them
     portion: Portion | None = None  # what counts the bytes of the request; None where it is small
+    opening: Opening | None = None  # the turn in which its stream opens; None where it needs none
     # Returns a copy of the ASGI scope, where other requests have the same one.
     own_scope: Callable[[], Scope] | None = None
     is_unread = False  # whether the body was refused, so that the rest of it may be unread
@@ -150,6 +152,8 @@ class Connection:
         return self._stream
 
     def _start(self) -> None:
+        if self.opening is not None:
+            self.opening.end()
         if self._admission.draining:
             self.close_after(self.shared_scope)
 

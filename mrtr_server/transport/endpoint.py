@@ -29,7 +29,7 @@ from ..methods.dispatcher import Dispatcher
 from ..protocol.callers import ClientInfo, person_of
 from ..protocol.dialect import Dialect, Reply
 from ..protocol.envelope import VERSION_HEADER, Envelope, read_envelope
-from ..protocol.messages import NOTHING, Call, Listening
+from ..protocol.messages import LISTEN, NOTHING, Call, Listening
 from ..protocol.served_dialects import ServedDialects
 from ..protocol.trace import HEARD
 from .authentication import Challenges
@@ -37,6 +37,7 @@ from .connection import JSON_TYPE, NO_HEADERS, Connection, Headers, Watch
 from .gate import HeaderChecks, drain_body, join_repeated, refuse_repeated
 from .handshake_endpoint import HandshakeEndpoint
 from .live_connection import LiveConnection
+from .openings import Openings
 from .requests import InFlight, named, note_refusal
 
 logger = logging.getLogger("mrtr_server")
@@ -79,6 +80,7 @@ class Endpoint:
                 dialects.handshake, dispatcher, calls, live, limits, admission, self._watch, refusals
             )
         self._in_flight = InFlight(admission.shutdown)
+        self._openings = Openings()
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         listed, repeated, method = scope["headers"], "", scope["method"]
@@ -129,6 +131,8 @@ class Endpoint:
             self._in_flight.leave(request)
             if connection.portion is not None:
                 connection.portion.end()
+            if connection.opening is not None:
+                connection.opening.end()
 
     async def _read(self, connection: Connection) -> bytes | None:
         limit = self._limits.body_bytes
@@ -180,6 +184,7 @@ class Endpoint:
             call = dialect.load_call(envelope, connection.sender)
             call.trace.heard = connection.shared_scope.get(HEARD)
             del envelope
+            connection.opening = await self._openings.turn() if call.method == LISTEN else None
             self._watch.enter(connection)
             try:
                 outcome = await self._dispatch(call, connection)
@@ -258,7 +263,11 @@ class Endpoint:
         handshake = self._handshake
         assert handshake is not None  # noqa: S101  who calls this has checked that
         try:
-            await (handshake.get(connection) if method == "GET" else handshake.delete(connection))
+            if method == "GET":
+                connection.opening = await self._openings.turn()
+                await handshake.get(connection)
+            else:
+                await handshake.delete(connection)
         except RequestError as error:
             note_refusal(self._refusals, None, error)
             await connection.finish(*handshake.dialect.refuse(error))

@@ -100,7 +100,13 @@ class EventStream:
         if self._more is not None:
             self._more.set()
         elif self._starting is None and not is_flushed:
-            self._starting = asyncio.get_running_loop().call_soon(self._start)
+            self._starting = asyncio.get_running_loop().call_soon(self._write_frames)
+
+    def _write_frames(self) -> None:
+        """Write what waits: at once where that can be, since a stream that is quiet otherwise needs no task for it."""
+        self._starting = None
+        if not (self._is_flushing or self._write_at_once()):
+            self._start()
 
     def _add(self, key: object, data: bytes) -> Awaitable[None]:
         self._backlog.pop(key, None)

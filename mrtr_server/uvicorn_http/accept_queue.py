@@ -7,6 +7,7 @@ when the socket closes. A proxy that has sent a request over one of them can't s
 import asyncio
 import os
 import socket
+from collections.abc import Callable
 from typing import Any
 
 FIRST_REQUEST_SECONDS = 0.5  # for a connection to send its first request, before uvicorn closes it
@@ -17,10 +18,9 @@ async def close_listeners(server: Any) -> None:
 
     What is left is the moment between the last accepted connection and the system call that closes the socket.
     """
-    servers = getattr(server, "servers", None)
-    known = (getattr(server, "server_state", None), getattr(server, "lifespan", None), getattr(server, "config", None))
-    if not servers or None in known:
+    if not is_known(server):
         return
+    servers = server.servers
     listening = [socket.socket(fileno=os.dup(each.fileno())) for one in servers for each in one.sockets or ()]
     for one in servers:
         one.close()
@@ -31,6 +31,10 @@ async def close_listeners(server: Any) -> None:
         for connection in _take(each):
             await _serve(server, connection)
     await _first_requests(server)
+
+
+def is_known(server: Any) -> bool:
+    return all(getattr(server, name, None) for name in ("servers", "server_state", "lifespan", "config"))
 
 
 def _take(listening: socket.socket) -> list[socket.socket]:
@@ -45,15 +49,14 @@ def _take(listening: socket.socket) -> list[socket.socket]:
 
 
 async def _serve(server: Any, connection: socket.socket) -> None:
-    config, loop = server.config, asyncio.get_running_loop()
     connection.setblocking(False)
-    await loop.connect_accepted_socket(
-        lambda: config.http_protocol_class(
-            config=config, server_state=server.server_state, app_state=server.lifespan.state, _loop=loop
-        ),
-        connection,
-        ssl=config.ssl,
-    )
+    loop = asyncio.get_running_loop()
+    await loop.connect_accepted_socket(protocols_of(server, loop), connection, ssl=server.config.ssl)
+
+
+def protocols_of(server: Any, loop: asyncio.AbstractEventLoop) -> Callable[[], Any]:
+    config, state, lifespan = server.config, server.server_state, server.lifespan
+    return lambda: config.http_protocol_class(config=config, server_state=state, app_state=lifespan.state, _loop=loop)
 
 
 async def _first_requests(server: Any) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import threading
+import time
 from typing import Any, Literal
 
 import pytest
@@ -545,6 +546,19 @@ class TestNotes:
             timer.join()
         assert stream.comments >= 2
 
+    def test_a_quiet_stream_is_kept_open_by_no_task_of_its_own(
+        self, connect: Connect, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("mrtr_server.transport.connection.KEEP_ALIVE", 0.05)
+        client = connect(register=register_counting)
+        with client.calling("waits") as stream:
+            asked = stream.ask()
+            time.sleep(0.3)
+            assert client.call("writing").text == "0"
+            client.accept(asked, name="octocat")
+            stream.end()
+        assert stream.comments >= 2
+
     def test_progress_grows_where_the_client_wants_some(
         self, connect: Connect, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -557,6 +571,20 @@ class TestNotes:
             assert 0 < seen[-1] < 1
             client.accept(asked, name="octocat")
             assert text_of(stream.end()) == "Hello, octocat!"
+
+
+def register_counting(app: MRTRServer) -> MRTRServer:
+    """Register a tool that asks, and one that counts the tasks that write streams."""
+
+    @app.tool
+    async def waits(ctx: Context) -> str:
+        return (await ctx.elicit("Who are you?", Login)).name
+
+    @app.tool
+    async def writing() -> int:
+        return sum("EventStream." in repr(each.get_coro()) for each in asyncio.all_tasks())
+
+    return app
 
 
 def register_narrating(app: MRTRServer) -> MRTRServer:

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
+from mrtr_server.protocol.messages import Change
 from mrtr_server.storage.sql import notify as module
 from mrtr_server.storage.sql.database import Database, Version
-from mrtr_server.storage.sql.notify import Notices
+from mrtr_server.storage.sql.notify import Notices, SQLFanout
 
 from ..support.virtual_time import VirtualTime
 
@@ -282,6 +283,12 @@ class TestTheThread:
         made[0].connected = True
         assert notices.connected
 
+    async def test_is_not_woken_by_listeners_but_for_the_first_who_waits_for_a_person(self, made: list[Thread]) -> None:
+        fanout = SQLFanout(Notices(Table()))
+        for kind in ("resource", "answer", "answer", "resource"):
+            fanout.subscribe(frozenset({Change(kind, "a")}))
+        assert [each.done for each in made] == [["start", "wake"]]
+
     def test_starts_anew_where_it_does_not_live_as_in_a_process_that_was_forked(self, made: list[Thread]) -> None:
         notices = Notices(Table())
         notices.publish("a")
@@ -456,6 +463,25 @@ class TestAConnection:
             await asyncio.sleep(1)
         ((_, _, sent),) = connection.executed
         assert sent == [f"{notices.writer}a", f"{notices.writer}b"]
+
+    @pytest.mark.parametrize(("others", "space"), [(0, module.GATHER_NOTIFY), (40, 0.04), (200, module.LONGEST_SPACE)])
+    async def test_is_used_the_less_often_the_more_processes_say_something(self, others: int, space: float) -> None:
+        connection = Connection()
+        notices = Driven(Server(connection))
+        async with notices.carried():
+            for number in range(others):
+                connection.say(f"{number:0{len(notices.writer)}}a")
+            for number in range(100):
+                notices.publish(f"{number}")
+                await asyncio.sleep(0.002)
+            began = time.monotonic()
+            await asyncio.sleep(module.HEARD_WITHIN)
+            notices.publish("first")
+            await asyncio.sleep(2 * module.GATHER_NOTIFY)
+        busy = [at for at, _, _ in connection.executed if at <= began]
+        assert sum(len(sent) for _, _, sent in connection.executed) == 101
+        assert pauses(busy) == pytest.approx([space] * len(busy[1:]), abs=0.0021)
+        assert connection.executed[-1][0] - began - module.HEARD_WITHIN == pytest.approx(module.GATHER_NOTIFY)
 
     async def test_brings_the_notices_of_others_and_its_own_are_known_already(self) -> None:
         connection = Connection()

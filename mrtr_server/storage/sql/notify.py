@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import math
 import random
 import threading
 import time
@@ -31,6 +32,9 @@ GATHER = 0.05  # seconds to wait for more notices before a write to the table, w
 HURRIED_POLL = 0.02  # the polling interval of a SQLite file while a call is open that waits for a person, in seconds
 HURRIED_GATHER = 0.002  # seconds to wait for more before an urgent notice is written
 GATHER_NOTIFY = 0.01  # seconds to wait for more before they are sent to PostgreSQL
+SPACE = 0.001  # seconds from one `NOTIFY` to the next, for each other process that says something: it wakes all of them
+LONGEST_SPACE = 0.1
+HEARD_WITHIN = 30.0  # seconds that a process counts as one that says something
 KEEP = 600.0  # seconds that a notice stays in the table, for processes that were suspended
 RETRY = 1.0  # seconds before connecting again, about
 PULSE = 15.0  # a silent connection is tested after so many seconds: one that a firewall has dropped says nothing
@@ -75,6 +79,9 @@ class Notices:
         """Note how many more listeners wait for what a person does: a SQLite file is polled more often then."""
         with self._guard:
             self.hurried += by
+            is_first = self.hurried == by
+        if is_first:
+            self.start()
 
     def publish(self, notice: str, *, urgent: bool = False) -> None:
         """Send a notice of `LONGEST` bytes at most to all other processes, equal ones as one. Never waits."""
@@ -94,6 +101,13 @@ class Notices:
                 self._carrier.start()
                 return
         self._carrier.wake()
+
+    def listen(self) -> None:
+        """Start the thread, unless it runs: to wake it costs more than all else that a listener needs."""
+        with self._guard:
+            runs = self._carrier is not None and self._carrier.is_alive()
+        if not runs:
+            self.start()
 
     def close(self) -> None:
         """End the thread and its connection, once all is sent. They start again when they are needed."""
@@ -139,6 +153,7 @@ class _Carrier(threading.Thread):
         self._ending = False
         self.is_away = False
         self.connected = False
+        self._heard: dict[str, float] = {}  # when other processes said something by `NOTIFY`, by the monotonic clock
         # Of a table:
         self._began = time.monotonic()
         self._looked = time.time()
@@ -146,7 +161,8 @@ class _Carrier(threading.Thread):
         self._seen: int | None = None
 
     def wake(self) -> None:
-        if self._loop is not None:  # if it has none yet, it looks anyway
+        # One that is woken already looks later than now. If it has no loop yet, it looks anyway.
+        if self._loop is not None and not self._woken.is_set():
             with suppress(RuntimeError):  # it has ended
                 self._loop.call_soon_threadsafe(self._woken.set)
 
@@ -196,19 +212,22 @@ class _Carrier(threading.Thread):
             await connection.add_listener(CHANNEL, self._on_notify)
             self._notices.report_gap()
             self._is_there()
+            sent = -math.inf
             while not connection.is_closed():
                 notices = self._notices.drain()
                 if notices:
                     await self._notify(connection, notices)
+                    sent = time.monotonic()
                 elif self._ending:
                     return
-                else:
-                    before = time.monotonic()
-                    await self._rest(PULSE)
-                    if time.monotonic() - before >= PULSE:
-                        await connection.execute("SELECT 1")
-                    if not self._ending:
-                        await asyncio.sleep(GATHER_NOTIFY)
+                if self._ending or len(notices) == BATCH:  # there may be more
+                    continue
+                before = time.monotonic()
+                await self._rest(PULSE)
+                if time.monotonic() - before >= PULSE:
+                    await connection.execute("SELECT 1")
+                if not self._ending:
+                    await asyncio.sleep(max(GATHER_NOTIFY, sent + self._space() - time.monotonic()))
             raise ConnectionError("the connection was lost")
         finally:
             try:
@@ -226,10 +245,17 @@ class _Carrier(threading.Thread):
             self._notices.requeue(notices)
             raise
 
+    def _space(self) -> float:
+        """Return how long to wait from one `NOTIFY` to the next: the more processes there are, the more it costs."""
+        since = time.monotonic() - HEARD_WITHIN
+        self._heard = {writer: at for writer, at in self._heard.items() if at > since}
+        return min(SPACE * len(self._heard), LONGEST_SPACE)
+
     def _on_notify(self, _connection: Any, _pid: int, _channel: str, said: str) -> None:
-        writer = self._notices.writer
-        if not said.startswith(writer):
-            self._notices.dispatch([said[len(writer) :]])
+        size = len(self._notices.writer)
+        if (writer := said[:size]) != self._notices.writer:
+            self._heard[writer] = time.monotonic()
+            self._notices.dispatch([said[size:]])
 
     async def _carry_by_table(self) -> None:
         hurried = POLL / 2 if self._database.notifies else HURRIED_POLL  # to ask a server is more than to read a file
@@ -318,7 +344,7 @@ class SQLFanout(InProcessFanout):
         if _hurries({change.kind for change in wanted}):
             self._notices.hurry(1)
         if wanted:
-            self._notices.start()
+            self._notices.listen()
         return subscription
 
     def _forget(self, listener: Listener) -> bool:
