@@ -30,6 +30,7 @@ class LiveConnection(OpenCallNotes, Connection):
     _first_id: Callable[[], str] | None = None
     _cancellation: asyncio.Task[None] | None = None
     _resumes = _waiting = _is_settling = False
+    _goes_on = False  # whether its person has answered since the last look whether it takes long
     _level: LogLevel | None = None
     _level_until = math.inf
     _looking: asyncio.Task[None] | None = None
@@ -108,11 +109,9 @@ class LiveConnection(OpenCallNotes, Connection):
 
     def waits(self, waiting: bool) -> None:
         self._waiting = waiting
-        if waiting:
-            if self._cancellation is not None:
-                self._unwatch_cancellation()  # the waiting request is notified
-        elif self._watcher is not None:
-            self._watch_cancellation()
+        self._goes_on = not waiting
+        if waiting and self._cancellation is not None:
+            self._unwatch_cancellation()  # the waiting request is notified
 
     def _take_first_id(self) -> str:
         """Return the id for the event that starts the stream by itself; empty if it has an id."""
@@ -281,7 +280,9 @@ class LiveConnection(OpenCallNotes, Connection):
     def watch(self) -> None:
         """Begin to watch a call that takes long: for its client's disconnect, and for its cancellation elsewhere."""
         self._watch_client()
-        self._watch_cancellation()
+        if not self._goes_on:  # what has just begun to run again is nearly always done before the next look
+            self._watch_cancellation()
+        self._goes_on = False
         if self._ticking is None:
             self._tick_later()
 

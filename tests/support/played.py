@@ -61,5 +61,5 @@ class Played:
     async def _compare_clocks(self) -> None:
         self.compared.append(self.passed)
 
-    def _start(self) -> None:
+    def _start(self, *, wakes: bool = False) -> None:
         self.starts += 1

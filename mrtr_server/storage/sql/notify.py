@@ -79,35 +79,30 @@ class Notices:
         """Note how many more listeners wait for what a person does: a SQLite file is polled more often then."""
         with self._guard:
             self.hurried += by
-            is_first = self.hurried == by
+            is_first = by > 0 and self.hurried == by
         if is_first:
-            self.start()
+            self.start(wakes=True)
 
     def publish(self, notice: str, *, urgent: bool = False) -> None:
         """Send a notice of `LONGEST` bytes at most to all other processes, equal ones as one. Never waits."""
         with self._guard:
             self.urgent = self.urgent or urgent
             self._outbox.pop(notice, None)
+            is_first = not self._outbox  # or the thread has been woken, and takes them all
             if len(self._outbox) >= MAX_WAITING_NOTICES:
                 del self._outbox[next(iter(self._outbox))]
             self._outbox[notice] = None
-        self.start()
+        self.start(wakes=is_first)
 
-    def start(self) -> None:
-        """Start the thread, or wake it if it runs."""
+    def start(self, *, wakes: bool = False) -> None:
+        """Start the thread; if it runs, wake it where it has something to do."""
         with self._guard:
             if self._carrier is None or not self._carrier.is_alive():  # a process that was forked has no threads
                 self._carrier = _Carrier(self)
                 self._carrier.start()
                 return
-        self._carrier.wake()
-
-    def listen(self) -> None:
-        """Start the thread, unless it runs: to wake it costs more than all else that a listener needs."""
-        with self._guard:
-            runs = self._carrier is not None and self._carrier.is_alive()
-        if not runs:
-            self.start()
+        if wakes:
+            self._carrier.wake()
 
     def close(self) -> None:
         """End the thread and its connection, once all is sent. They start again when they are needed."""
@@ -259,6 +254,7 @@ class _Carrier(threading.Thread):
 
     async def _carry_by_table(self) -> None:
         hurried = POLL / 2 if self._database.notifies else HURRIED_POLL  # to ask a server is more than to read a file
+        is_all, looked, clock = False, 0.0, asyncio.get_running_loop().time
         try:
             while True:
                 is_clean = await self._sweep()
@@ -267,13 +263,18 @@ class _Carrier(threading.Thread):
                     await self._write(notices)
                 elif self._ending:
                     return
-                is_all = await self._look()
+                # What was published here is no reason to look.
+                if not (notices and is_all) or clock() >= looked + self._interval(hurried):
+                    is_all, looked = await self._look(), clock()
                 self._is_there()
-                if is_all and is_clean and not self._ending:
-                    await self._rest(hurried if self._notices.hurried else POLL)
+                if is_all and is_clean and len(notices) < BATCH and not self._ending:
+                    await self._rest(max(0.0, looked + self._interval(hurried) - clock()))
                     await asyncio.sleep(HURRIED_GATHER if self._notices.hurried or self._notices.urgent else GATHER)
         finally:
             await self._database.close()
+
+    def _interval(self, hurried: float) -> float:
+        return hurried if self._notices.hurried else POLL
 
     async def _sweep(self) -> bool:
         """Remove notices that everybody has read, now and then; return False where there may be more."""
@@ -344,7 +345,7 @@ class SQLFanout(InProcessFanout):
         if _hurries({change.kind for change in wanted}):
             self._notices.hurry(1)
         if wanted:
-            self._notices.listen()
+            self._notices.start()
         return subscription
 
     def _forget(self, listener: Listener) -> bool:

@@ -16,6 +16,7 @@ from ...errors import StoreUnavailable, lacking
 from ...logs import logger
 from ..health import note_wait, time_left
 from . import database
+from .connections import Connections
 from .database import CONNECT_TIMEOUT, TIMEOUT, Version, Way, number_parameters
 from .urls import Server, may_read_only, names_in, servers_in
 
@@ -49,8 +50,8 @@ T = TypeVar("T")
 
 @dataclass(slots=True, eq=False)
 class _Connected:
-    pool: Any  # for clients
-    lane: Any  # one connection, for who holds a lease: it never waits behind clients
+    pool: Connections  # for clients
+    lane: Connections  # one connection, for who holds a lease: it never waits behind clients
     life: AsyncGenerator[None, None] | None = None
     """Ends the connections when it is closed. An event loop closes every generator before it ends itself."""
     preparing: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -133,7 +134,7 @@ class PostgreSQLDatabase(database.Database):
             if not connected.busy:
                 connected.idle.set()
 
-    async def _run_on(self, connected: _Connected, pool: Any, work: Callable[[Any], Awaitable[T]]) -> T:
+    async def _run_on(self, connected: _Connected, pool: Connections, work: Callable[[Any], Awaitable[T]]) -> T:
         is_again = False
         while True:
             began, is_late = time.monotonic(), False
@@ -145,7 +146,7 @@ class PostgreSQLDatabase(database.Database):
                 is_late = True
                 raise
             except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError) as error:
-                if not await self._is_of_no_more_use(connected, connection, error) or is_again:
+                if not self._is_of_no_more_use(connected, connection, error) or is_again:
                     raise
                 is_again = True
             finally:
@@ -154,25 +155,25 @@ class PostgreSQLDatabase(database.Database):
                     connected.endings.add(ending)
                     ending.add_done_callback(connected.endings.discard)
                 else:
-                    await pool.release(connection)
+                    pool.release(connection)
 
-    async def _is_of_no_more_use(self, connected: _Connected, connection: Any, error: Exception) -> bool:
+    def _is_of_no_more_use(self, connected: _Connected, connection: Any, error: Exception) -> bool:
         """Return whether a connection has ended; end it if it is about to, or if its server can't write."""
-        if not _is_dead(connection):
+        if not connection.is_closed():
             if getattr(error, "sqlstate", "") == READ_ONLY:
-                await self._leave_server(connected)
+                self._leave_server(connected)
             elif not isinstance(error, asyncpg.InternalClientError) and getattr(error, "severity_en", "") not in FATAL:
                 return False
             connection.terminate()
-        await connected.pool.expire_connections()  # so that the next one is new: all may have ended, as at a restart
+        connected.pool.expire()  # so that the next one is new: all may have ended, as at a restart
         return True
 
-    async def _leave_server(self, connected: _Connected) -> None:
+    def _leave_server(self, connected: _Connected) -> None:
         """Use no connection of this event loop again, and none that listens: each may be one to that server."""
         # The server was the primary once, or has lost its name in the URL. The next connection finds the right one, or
         # says why not.
-        await connected.pool.expire_connections()
-        await connected.lane.expire_connections()
+        connected.pool.expire()
+        connected.lane.expire()
         for connection, loop in list(self._beside.items()):
             with suppress(RuntimeError):  # its loop has ended
                 loop.call_soon_threadsafe(connection.terminate)
@@ -265,8 +266,7 @@ class PostgreSQLDatabase(database.Database):
         """Run work on a connection, whatever the version of the tables."""
         connected = self._connected.get() or await self._connect()
         try:
-            async with connected.pool.acquire() as connection:
-                return await work(connection)
+            return await self._run_on(connected, connected.pool, work)
         except Exception as error:
             raise self.unavailable(error) from error
 
@@ -310,16 +310,9 @@ class PostgreSQLDatabase(database.Database):
         await anext(connected.life)
         return connected
 
-    def _pool(self, size: int) -> Any:
-        return asyncpg.create_pool(
-            self._url,
-            connection_class=_Connection,
-            min_size=0,
-            max_size=size,
-            max_inactive_connection_lifetime=IDLE_LIFE,
-            reset=_nothing,  # nothing here changes the settings of a connection, and asking takes a round trip
-            connect=self._open,
-        )
+    def _pool(self, size: int) -> Connections:
+        # Nothing here changes the settings of a connection, so none is reset between two statements.
+        return Connections(partial(self._open, self._url), size, IDLE_LIFE)
 
     async def _open(self, url: str, *, is_to_listen: bool = False, **options: Any) -> Any:
         """Connect to the first writable server of a URL. Raises `StoreUnavailable`."""
@@ -380,8 +373,6 @@ class PostgreSQLDatabase(database.Database):
 
     async def _life(self, connected: _Connected) -> AsyncGenerator[None, None]:
         pools = (connected.pool, connected.lane)
-        for pool in pools:
-            await pool  # which connects to nothing yet
         try:
             yield
         finally:
@@ -391,7 +382,9 @@ class PostgreSQLDatabase(database.Database):
             await connected.idle.wait()
             with suppress(TimeoutError):  # the others are cut off
                 async with asyncio.timeout(CLOSE_WITHIN):
-                    await asyncio.gather(*(pool.close() for pool in pools))
+                    await asyncio.gather(*connected.endings, *(pool.close() for pool in pools))
+            for pool in pools:
+                pool.cut_off()
 
     async def _prepare(self, connected: _Connected) -> None:
         async with connected.preparing:
@@ -469,27 +462,15 @@ async def _connect(url: str, **options: Any) -> Any:
     return await asyncpg.connect(url, **given)
 
 
-class _Connection(asyncpg.Connection):  # type: ignore[misc]
-    """A connection of a pool, which asyncpg closes in tasks of its own that nobody awaits: an error would be lost."""
-
-    __slots__ = ()
-
-    async def close(self, *, timeout: float | None = None) -> None:  # noqa: ASYNC109  as in asyncpg
-        with suppress(OSError):  # its server is gone, and the connection with it
-            await super().close(timeout=timeout)
-
-
-async def _give_back(pool: Any, connection: Any) -> None:
-    """Return a connection to its pool when its server has ended the cancelled statement; or close it."""
-    with suppress(Exception):
-        await pool.release(connection, timeout=CANCEL_WITHIN)
-
-
-def _is_dead(connection: Any) -> bool:
+async def _give_back(pool: Connections, connection: Any) -> None:
+    """Return a connection when its server has ended the cancelled statement; or close it."""
     try:
-        return bool(connection.is_closed())
-    except asyncpg.InterfaceError:  # the pool has it back already
-        return True
+        async with asyncio.timeout(CANCEL_WITHIN):
+            await connection._protocol._wait_for_cancellation()  # noqa: SLF001  as asyncpg's own pool does
+    except Exception:
+        connection.terminate()
+    finally:
+        pool.release(connection)
 
 
 async def _nothing(_connection: object) -> None:
