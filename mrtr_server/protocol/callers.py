@@ -70,6 +70,10 @@ class Sender(NamedTuple):
     peer: tuple[str, int] | None = None
 
 
+CLIENT_FIELD = "io.modelcontextprotocol/clientInfo"  # the members of `_meta` by which a client describes itself
+CAPABILITIES_FIELD = "io.modelcontextprotocol/clientCapabilities"
+
+
 @dataclass(slots=True)
 class ClientInfo:
     """The client behind a request, as it describes itself. Fine for display, never for a security decision.

@@ -32,8 +32,6 @@ WITH_ARGUMENTS = frozenset({"tools/call", "prompts/get"})  # in other methods, a
 
 
 VERSION_FIELD = "io.modelcontextprotocol/protocolVersion"
-CLIENT_FIELD = "io.modelcontextprotocol/clientInfo"
-CAPABILITIES_FIELD = "io.modelcontextprotocol/clientCapabilities"
 
 RELATED_TASK = "io.modelcontextprotocol/related-task"  # the member of `_meta` that names the task of a message
 

@@ -14,7 +14,7 @@ from ..limits import LONGEST_NAME, check_length
 from . import dialect, messages
 from . import handshake_versions as era
 from .apps import UI, WRAPPED
-from .callers import ClientInfo, Principal, Sender
+from .callers import CAPABILITIES_FIELD, CLIENT_FIELD, ClientInfo, Principal, Sender
 from .envelope import NO_METHOD, SESSION_HEADER, VERSION_HEADER, Envelope, check_headers
 from .messages import JSON, Call
 from .sessions import NO_SESSION, Session, remembered
@@ -145,7 +145,7 @@ class HandshakeDialect(dialect.Dialect):
         offer = self.task_offer
         params = envelope.params
         meta, client = params.get("_meta"), session.client
-        if isinstance(meta, dict) and dialect.CAPABILITIES_FIELD in meta:
+        if isinstance(meta, dict) and CAPABILITIES_FIELD in meta:
             client = _read_declared(meta, self.form, client)
         if method not in _METHODS and (offer is None or method not in era.METHODS):
             self._check_extension(method, client)
@@ -370,8 +370,8 @@ def _read_client(params: Mapping[str, Any]) -> ClientInfo:
 
 def _read_declared(meta: JSON, version: era.HandshakeVersion, client: ClientInfo) -> ClientInfo:
     """Return the client as a request describes it, which counts before its session; as much of it is kept as there."""
-    capabilities, info = meta[dialect.CAPABILITIES_FIELD], meta.get(dialect.CLIENT_FIELD, client.info)
-    for field, value in ((dialect.CAPABILITIES_FIELD, capabilities), (dialect.CLIENT_FIELD, info)):
+    capabilities, info = meta[CAPABILITIES_FIELD], meta.get(CLIENT_FIELD, client.info)
+    for field, value in ((CAPABILITIES_FIELD, capabilities), (CLIENT_FIELD, info)):
         if not isinstance(value, dict):
             raise errors.InvalidParams(f"params._meta.{field} must be an object")
     return remembered(ClientInfo(info, era.known_capabilities(version, capabilities)))

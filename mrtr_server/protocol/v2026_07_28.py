@@ -7,7 +7,7 @@ from pydantic_core import to_json
 
 from ..errors import HeaderMismatch, InvalidParams, InvalidRequest, UnknownMethod, UnsupportedVersion
 from . import dialect, messages
-from .callers import ClientInfo, Sender
+from .callers import CAPABILITIES_FIELD, CLIENT_FIELD, ClientInfo, Sender
 from .envelope import NO_METHOD, VERSION_HEADER, Envelope, check_headers
 from .handshake_versions import HEADERS as HANDSHAKE_HEADERS
 from .messages import JSON, Call
@@ -55,17 +55,17 @@ class ModernDialect(dialect.Dialect):
         if (
             not is_usual
             or headers.get(VERSION_HEADER) != _VERSION_VALUE
-            or type(meta.get(dialect.CAPABILITIES_FIELD)) is not dict
+            or type(meta.get(CAPABILITIES_FIELD)) is not dict
         ):
             meta = self._check_version(method, params, headers, envelope)
-        capabilities = meta[dialect.CAPABILITIES_FIELD]
+        capabilities = meta[CAPABILITIES_FIELD]
         check_headers(envelope, required=envelope.has_headers)
         if method not in _METHODS and method not in self.surface.extensions:
             raise UnknownMethod(method)
-        info = meta.get(dialect.CLIENT_FIELD, _NOBODY)
+        info = meta.get(CLIENT_FIELD, _NOBODY)
         level = meta.get(_LOG_LEVEL)
         if not isinstance(info, dict):
-            raise InvalidParams(f"params._meta.{dialect.CLIENT_FIELD} must be an object")
+            raise InvalidParams(f"params._meta.{CLIENT_FIELD} must be an object")
         if level is not None and level not in messages.LOG_LEVELS:
             raise InvalidParams(f"params._meta.{_LOG_LEVEL} must be one of {', '.join(messages.LOG_LEVELS)}")
         offer = _offer_in(capabilities["extensions"]) if "extensions" in capabilities else None
@@ -108,14 +108,12 @@ class ModernDialect(dialect.Dialect):
             raise HeaderMismatch("Header mismatch: MCP-Protocol-Version is missing")
         meta = params.get("_meta")
         if not isinstance(meta, dict):
-            raise InvalidParams(
-                f"params._meta must be an object with {dialect.VERSION_FIELD} and {dialect.CAPABILITIES_FIELD}"
-            )
+            raise InvalidParams(f"params._meta must be an object with {dialect.VERSION_FIELD} and {CAPABILITIES_FIELD}")
         version = meta.get(dialect.VERSION_FIELD)
         if not isinstance(version, str):
             raise InvalidParams(f"params._meta must have {dialect.VERSION_FIELD}, a string")
-        if not isinstance(meta.get(dialect.CAPABILITIES_FIELD), dict):
-            raise InvalidParams(f"params._meta must have {dialect.CAPABILITIES_FIELD}, an object")
+        if not isinstance(meta.get(CAPABILITIES_FIELD), dict):
+            raise InvalidParams(f"params._meta must have {CAPABILITIES_FIELD}, an object")
         if version == VERSION and header == _VERSION_VALUE:
             return meta
         if header is not None and header.strip(b" \t") != version.encode():

@@ -15,7 +15,7 @@ from ..flow.journal import Journal
 from ..flow.outcome_codec import dump_outcome, load_outcome
 from ..limits import LARGEST_META, Limits
 from ..protocol.ask_kinds import ask_kind
-from ..protocol.callers import ClientInfo, Principal, dump_user, load_user
+from ..protocol.callers import CAPABILITIES_FIELD, CLIENT_FIELD, ClientInfo, Principal, dump_user, load_user
 from ..protocol.messages import FIRST, JSON, UNNAMED, Call, Complete, Progress, Question
 from ..storage.rows import TaskRow, in_epoch
 from ..well_formed import write_json
@@ -149,12 +149,18 @@ def _bound(binding: Bound, column: str) -> bytes:
     return to_json([binding.id, binding.owner, column]) + b"\n"
 
 
+_ABOUT_CLIENT = CLIENT_FIELD, CAPABILITIES_FIELD
+"""The members of `_meta` that say what is known of the client, in that order. A row has that once."""
+
+
 def _dump_call(call: Call, audience: str) -> bytes:
-    who = call.principal
+    who, meta = call.principal, call.params.get("_meta")
+    known = call.client.info, call.client.capabilities
+    told_twice = [n for n, name in enumerate(_ABOUT_CLIENT) if meta and name in meta and meta[name] == known[n]]
     about: JSON = {
         "method": call.method,
         "target": call.target,
-        "meta": call.params.get("_meta"),
+        "meta": meta,
         "client": [call.client.info, call.client.capabilities],
         "principal": None if who is None else [who.subject, who.issuer, who.client_id],
         "user": dump_user(call.user),
@@ -165,6 +171,10 @@ def _dump_call(call: Call, audience: str) -> bytes:
     }
     if who is not None and who.tenant:
         about["tenant"] = who.tenant  # beside the principal, of which older releases expect three parts
+    if meta and told_twice:  # 0.1.0 runs such a task, too; its handler finds them in `ctx.client` alone
+        left_out = {_ABOUT_CLIENT[n] for n in told_twice}
+        about["meta"] = {name: value for name, value in meta.items() if name not in left_out}
+        about["told"] = told_twice
     if call.task is not None and call.task.at_once and call.progress_token is not None:
         about["progress"] = call.progress_token  # it stays valid (Tasks, Task Progress Notifications)
     if len(write_json(about)) > LARGEST_META:
@@ -176,9 +186,12 @@ def _dump_call(call: Call, audience: str) -> bytes:
 def _load_call(fields: JSON) -> Call:
     who = fields["principal"]
     user = fields["user"] if "user" in fields else who and [who[0], "", who[1], who[2], True]  # older releases had none
+    meta = fields["meta"]
+    if told_twice := fields.get("told"):
+        meta |= {_ABOUT_CLIENT[n]: fields["client"][n] for n in told_twice}
     return Call(
         method=fields["method"],
-        params={} if fields["meta"] is None else {"_meta": fields["meta"]},
+        params={} if meta is None else {"_meta": meta},
         target=fields["target"],
         arguments=fields["arguments"],
         client=ClientInfo(*fields["client"]),

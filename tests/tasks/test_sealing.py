@@ -16,6 +16,7 @@ from mrtr_server import ClientInfo, Context, InProcessStore, KeyRing, Limits, MR
 from mrtr_server.errors import InvalidRequestState, OverBudget
 from mrtr_server.flow.journal import Journal, Step
 from mrtr_server.limits import LARGEST_META
+from mrtr_server.protocol.callers import CAPABILITIES_FIELD, CLIENT_FIELD
 from mrtr_server.protocol.messages import Call, Progress, TaskOffer
 from mrtr_server.tasks.sealing import _LONGEST_WAIT, RowBinding, SealedTasks, _dump_call
 from mrtr_server.testing import AsyncClient, yes
@@ -131,6 +132,10 @@ async def test_a_server_of_another_name_runs_no_tasks_of_this_one(
     assert caplog.text.count("Tasks can't be run here: it is of the server 'bank'. Give each server a database") == 1
 
 
+INFO: JSON = {"name": "app", "version": "1"}
+ABLE: JSON = {"elicitation": {"form": {}, "url": {}}, "sampling": {"tools": {}, "context": {}}, "roots": {}}
+
+
 class TestARequestThatIsKept:
     CALL = Call(
         "tools/call",
@@ -183,6 +188,20 @@ class TestARequestThatIsKept:
         call = self.kept(Call("tools/call", {}, target="pay"))
         assert (call.params, call.arguments, call.principal, call.user) == ({}, {}, None, None)
         assert (call.scopes, call.headers, call.root) == (frozenset(), {b"host": b""}, "")
+
+    @pytest.mark.parametrize(
+        ("said", "once"),
+        [({CLIENT_FIELD: INFO, CAPABILITIES_FIELD: ABLE}, True), ({CLIENT_FIELD: INFO, CAPABILITIES_FIELD: {}}, False)],
+        ids=["as-known", "otherwise"],
+    )
+    def test_has_once_what_its_client_says_of_itself(self, said: JSON, once: bool) -> None:
+        call = replace(self.CALL, client=ClientInfo(INFO, ABLE), params={"_meta": {"trace": "x", **said}})
+        assert self.kept(call).params == {"_meta": {"trace": "x", **said}}
+        sizes = [
+            len(SealedTasks(KeyRing([OLD]), Limits()).seal_call(RowBinding("id", "owner"), each))
+            for each in (replace(call, params={"_meta": {"trace": "x"}}), call)
+        ]
+        assert (sizes[1] - sizes[0] < 30) is once
 
     def test_is_read_by_the_server_that_it_came_to_and_by_an_operator(self) -> None:
         for reader in ("https://a.example/mcp", ""):

@@ -2,13 +2,16 @@
 -- digit of each state or task, so all replicas together committed at most 16 such transactions at a time. Now each connection
 -- uses one of 256. Who removes a row may have another connection than who stored it, so a single row may be negative; their
 -- sum is exact. The rows of a caller stay as they were, since each of them must go back to 0. Of both functions, which are
--- those of version 3 otherwise, the last statement is new.
+-- those of version 3 otherwise, the end is new. It looks for the row before it inserts one: ON CONFLICT locks the row first,
+-- which is written to the log as well.
 
 -- Count rows that have come or gone. The argument is 1 for tasks, and 0 for states and reports. Everybody takes the locks in
 -- the same order: those of callers in their order, and then the one of all.
 CREATE OR REPLACE FUNCTION mrtr_count() RETURNS trigger LANGUAGE plpgsql AS $$ DECLARE
     sign BIGINT := CASE TG_OP WHEN 'DELETE' THEN -1 ELSE 1 END;
     is_task BIGINT := TG_ARGV[0];
+    more_rows BIGINT;
+    more_blocks BIGINT;
     BEGIN
     INSERT INTO mrtr_usage AS u (caller, shard, tasks, states, blocks)
     SELECT caller, shard, sign * is_task * count(*), sign * (1 - is_task) * count(*), sign * sum(blocks)
@@ -20,11 +23,19 @@ CREATE OR REPLACE FUNCTION mrtr_count() RETURNS trigger LANGUAGE plpgsql AS $$ D
         WHERE (caller, shard) IN (SELECT caller, shard FROM counted WHERE caller <> '')
             AND tasks = 0 AND states = 0 AND blocks = 0;
     END IF;
-    INSERT INTO mrtr_usage AS u (caller, shard, tasks, states, blocks)
-    SELECT '*', pg_backend_pid() % 256, sign * is_task * count(*), sign * (1 - is_task) * count(*), sign * sum(blocks)
-    FROM counted HAVING count(*) > 0
-    ON CONFLICT (caller, shard) DO UPDATE
-    SET tasks = u.tasks + excluded.tasks, states = u.states + excluded.states, blocks = u.blocks + excluded.blocks;
+    SELECT sign * count(*), sign * sum(counted.blocks) INTO more_rows, more_blocks FROM counted;
+    IF more_rows = 0 THEN
+        RETURN NULL;
+    END IF;
+    UPDATE mrtr_usage AS u
+    SET tasks = u.tasks + is_task * more_rows, states = u.states + (1 - is_task) * more_rows, blocks = u.blocks + more_blocks
+    WHERE caller = '*' AND shard = pg_backend_pid() % 256;
+    IF NOT FOUND THEN
+        INSERT INTO mrtr_usage AS u (caller, shard, tasks, states, blocks)
+        VALUES ('*', pg_backend_pid() % 256, is_task * more_rows, (1 - is_task) * more_rows, more_blocks)
+        ON CONFLICT (caller, shard) DO UPDATE
+        SET tasks = u.tasks + excluded.tasks, states = u.states + excluded.states, blocks = u.blocks + excluded.blocks;
+    END IF;
     RETURN NULL; END $$;
 
 -- Count a row again whose size or caller has changed.
@@ -37,9 +48,12 @@ CREATE OR REPLACE FUNCTION mrtr_recount() RETURNS trigger LANGUAGE plpgsql AS $$
     WHERE caller <> '' GROUP BY caller ORDER BY caller
     ON CONFLICT (caller, shard) DO UPDATE
     SET tasks = u.tasks + excluded.tasks, states = u.states + excluded.states, blocks = u.blocks + excluded.blocks;
-    INSERT INTO mrtr_usage AS u (caller, shard, tasks, states, blocks)
-    VALUES ('*', pg_backend_pid() % 256, 0, 0, NEW.blocks - OLD.blocks)
-    ON CONFLICT (caller, shard) DO UPDATE SET blocks = u.blocks + excluded.blocks;
+    UPDATE mrtr_usage SET blocks = blocks + NEW.blocks - OLD.blocks WHERE caller = '*' AND shard = pg_backend_pid() % 256;
+    IF NOT FOUND THEN
+        INSERT INTO mrtr_usage AS u (caller, shard, tasks, states, blocks)
+        VALUES ('*', pg_backend_pid() % 256, 0, 0, NEW.blocks - OLD.blocks)
+        ON CONFLICT (caller, shard) DO UPDATE SET blocks = u.blocks + excluded.blocks;
+    END IF;
     RETURN NULL; END $$;
 
 -- Operators list tasks by tool and status, the last changed first.
