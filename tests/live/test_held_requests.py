@@ -24,8 +24,8 @@ from ..support.wire import ACCEPT, JSON, Reply, request, text_of
 
 pytestmark = pytest.mark.anyio
 
-SIZE = 1_000_000
-"""Bytes of what a call is sent with, or is answered with."""
+SIZE = 3_000_000
+"""Bytes of what a call is sent with, or is answered with: far more than what a slow machine does meanwhile leaves."""
 
 SMALL = SIZE // 10
 """Bytes that a call may hold while it waits; one that holds nothing of its request has about 25,000."""
