@@ -10,6 +10,7 @@ from .crypto.keys import KeyRing
 from .crypto.signing import SignedCodec
 from .deployment.settings import Apps, Lists, Metrics, ServerInfo, Shutdown
 from .errors import (
+    AlreadyAnswered,
     FlowContinues,
     Full,
     InsufficientScope,
@@ -21,6 +22,7 @@ from .errors import (
     SetupError,
     StoreUnavailable,
     ToolError,
+    Withdrawn,
 )
 from .flow.asks import Confirm, Elicit, Elicited, InputRequired, Inputs, ListRoots, Root, Roots, State
 from .flow.context import Context
@@ -29,6 +31,7 @@ from .flow.rate_limiter import RateLimits
 from .flow.sampling import Sample, Sampled
 from .flow.step_arguments import IdempotencyKey
 from .flow.url_asks import Callback, CallbackLink, ElicitUrl
+from .flow.waits import Person, Ticket, Tickets, Wait
 from .limits import Limits
 from .protocol.apps import AppPage, Ui
 from .protocol.callers import Caller, ClientInfo, Principal
@@ -58,10 +61,11 @@ from .storage.base import Store, TaskStore
 from .storage.memory import InProcessStore
 from .storage.pubsub import Fanout
 from .storage.quotas import Quota
-from .storage.rows import Places, Redemption, TaskRow
+from .storage.rows import Places, Redemption, TaskRow, WaitRow
 from .telemetry.choice import OpenTelemetry
 
 __all__ = [
+    "AlreadyAnswered",
     "Annotations",
     "AppPage",
     "Apps",
@@ -110,6 +114,7 @@ __all__ = [
     "NotFound",
     "OpenTelemetry",
     "OverShare",
+    "Person",
     "Places",
     "Principal",
     "PromptResult",
@@ -137,10 +142,15 @@ __all__ = [
     "TaskRow",
     "TaskStore",
     "TextContent",
+    "Ticket",
+    "Tickets",
     "ToolAnnotations",
     "ToolError",
     "ToolResult",
     "Ui",
+    "Wait",
+    "WaitRow",
+    "Withdrawn",
     "__version__",
     "prompt",
     "resource",

@@ -4,7 +4,9 @@
     ├── MRTRError
     │   ├── SetupError              a mistake of the author or operator, found when the app is built or started
     │   ├── ToolError               raised by a handler: its message is for the model
-    │   │   └── NotFound            raised by the handler of a resource: the URI names nothing
+    │   │   ├── NotFound            raised by the handler of a resource: the URI names nothing
+    │   │   ├── AlreadyAnswered     an answer to a wait that has one
+    │   │   └── Withdrawn           an answer to a wait that has ended without one
     │   ├── FlowError               a flow can't continue because of the handler's code; for the author
     │   ├── ArgumentsMisfit         arguments of a call that do not fit; the model can correct them
     │   ├── NotBegun                a step was not run, since its round ends first
@@ -127,6 +129,22 @@ def cannot_show(what: str, key: str, reason: str, capability: str = "") -> ToolE
 
 class NotFound(ToolError):
     """Raise it in the handler of a resource template for a URI that fits the template and yet names nothing."""
+
+
+class AlreadyAnswered(ToolError):
+    """What somebody waits for was answered already. The first answer counts."""
+
+    def __init__(self) -> None:
+        super().__init__("Somebody has answered this already, so nothing was changed. The first answer counts.")
+
+
+class Withdrawn(ToolError):
+    """What somebody waited for is not wanted any more: the time is over, or what it was about has changed."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "This can't be answered any more, and nothing was changed: its time is over, or it was withdrawn."
+        )
 
 
 class FlowError(MRTRError):

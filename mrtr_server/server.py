@@ -17,9 +17,11 @@ from .errors import SetupError
 from .extensions.questions import check_name
 from .fields import takes_fields, takes_function_or
 from .flow.home import Home
+from .flow.waits import Tickets, Wait, Who
 from .hints import PROMPT_OPTIONS, RESOURCE_OPTIONS, SERVER_ATTRIBUTES, SERVER_OPTIONS, TOOL_OPTIONS, attributes_of
 from .limits import Limits
 from .protocol.apps import AppPage
+from .protocol.callers import Caller, Principal, principal_of
 from .protocol.messages import Change
 from .protocol.outgoing import fault_of_uri
 from .registration.options import (
@@ -54,6 +56,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("mrtr_server")
 
 F = TypeVar("F", bound=Callable[..., Any])
+A = TypeVar("A")
+D = TypeVar("D")
 
 
 class MRTRServer(Composition):
@@ -622,6 +626,83 @@ class MRTRServer(Composition):
 
         return register
 
+    # Waits for somebody else
+
+    def wait(
+        self,
+        name: str,
+        *,
+        about: type[A],
+        answer: type[D],
+        who: Who,
+        four_eyes: bool = True,
+        confirmed: bool = True,
+    ) -> Wait[A, D]:
+        """Declare what flows wait for that somebody else answers, by `ctx.wait_for` and `ctx.answer`.
+
+        It needs a database, or a `store=`: without one, the server does not start.
+
+        Args:
+            name: names it: 1 to 64 of A-Z, a-z, 0-9, `_` and `-`.
+            about: the type of what is to be decided, such as a model. Whoever may answer sees it.
+            answer: the type of the decision.
+            who: who may answer: whoever has all of these scopes, or one `Person`. Nobody may who is not authenticated.
+            four_eyes: whether the person whose flow waits may never answer, by whatever application.
+            confirmed: whether a flow that answers must have asked its person for a confirmation, or sent the person to
+                a page with a callback. With False, a model may answer, and so may `answer` of the application.
+
+        Returns:
+            The wait.
+
+        Raises:
+            SetupError: the name does not fit or is taken, nobody could answer, or a type can't be kept.
+        """
+        made = Wait(name, about, answer, who, four_eyes=four_eyes, confirmed=confirmed)
+        self._parts.registry.add_wait(made)
+        self._parts.registry.call_hooks()  # calls that wait are served in another way
+        return made
+
+    async def answer(self, ticket: str, value: object, *, by: object, scopes: Collection[str] = ()) -> None:
+        """Answer what a flow waits for, from a route or a webhook of the application. The first answer counts.
+
+        It is for waits with `confirmed=False`.
+
+        Args:
+            ticket: names the wait.
+            value: the answer, of the type that the wait says.
+            by: who answers: a `Principal`, or a user of Starlette's, such as `request.user`.
+            scopes: what their credentials permit, such as `request.auth.scopes`.
+
+        Raises:
+            AlreadyAnswered: somebody was faster.
+            Withdrawn: the flow does not wait any more.
+            ToolError: they may not answer this, or it is no ticket.
+            FlowError: the value is of another type, or the wait needs a confirmation.
+            StoreUnavailable: it can't be stored now.
+        """
+        await self._parts.desk.answer(ticket, value, _caller(by, scopes), is_confirmed=False)
+
+    async def tickets(
+        self, wait: Wait[A, D], *, by: object, scopes: Collection[str] = (), cursor: str = "", most: int = 50
+    ) -> Tickets[A, D]:
+        """Return the open waits that somebody may answer, the newest first, page by page.
+
+        Args:
+            wait: what `wait` made.
+            by: who asks; as for `answer`.
+            scopes: what their credentials permit.
+            cursor: where the page begins, as the page before said; empty for the first.
+            most: how many tickets a page has at most.
+
+        Returns:
+            The page.
+
+        Raises:
+            InvalidParams: the cursor is of another list, or of nobody.
+            StoreUnavailable: they can't be read now.
+        """
+        return await self._parts.desk.page(wait, _caller(by, scopes), cursor, most)
+
     @property
     def _ignores_unknown(self) -> bool:
         return self._parts.settings.unknown_arguments == "ignore"
@@ -667,6 +748,10 @@ class MRTRServer(Composition):
     def _notify(self, change: Change) -> None:
         self._parts.fanout.publish(change)
         self._parts.registry.notify_including(change)
+
+
+def _caller(by: object, scopes: Collection[str]) -> Caller:
+    return Caller(by if isinstance(by, Principal) else principal_of(by), by, frozenset(scopes))
 
 
 _CALL = MRTRServer.__call__

@@ -44,8 +44,9 @@ GROUPS = [
     Group(
         "asks",
         "Asks",
-        "What a handler can ask for, and what it gets.",
-        "Elicit Elicited Confirm ElicitUrl Callback CallbackLink Sample Sampled ListRoots Roots Root",
+        "What a handler can ask for, and what it gets; and what it can wait for that somebody else answers.",
+        "Elicit Elicited Confirm ElicitUrl Callback CallbackLink Sample Sampled ListRoots Roots Root "
+        "Wait Person Ticket Tickets",
     ),
     Group(
         "content",
@@ -58,16 +59,16 @@ GROUPS = [
         "errors",
         "Errors",
         "What handlers raise, and what the package raises.",
-        "MRTRError ToolError FlowContinues Refusal ProtocolError NotFound InsufficientScope SetupError "
-        "StoreUnavailable",
+        "MRTRError ToolError FlowContinues Refusal ProtocolError NotFound AlreadyAnswered Withdrawn InsufficientScope "
+        "SetupError StoreUnavailable",
     ),
     Group("authentication", "Authentication", "Who is calling.", "JWTAuth IntrospectionAuth BearerTokens"),
     Group(
         "storage",
         "State and storage",
         "What seals states, and where the things are kept that replicas share.",
-        "KeyRing Codec SealedCodec SignedCodec Store TaskStore InProcessStore SQLStore Redemption TaskRow Quota Places "
-        "Full OverShare Fanout",
+        "KeyRing Codec SealedCodec SignedCodec Store TaskStore InProcessStore SQLStore Redemption TaskRow WaitRow "
+        "Quota Places Full OverShare Fanout",
     ),
     Group(
         "client",

@@ -13,6 +13,7 @@ from .inspecting import inspect, publish, skill
 from .installing import install, uninstall
 from .run import run, stdio, worker
 from .stored import db, forget, keygen, open_state, tasks
+from .waits import waits
 
 
 class Commands(click.Group):
@@ -32,5 +33,5 @@ def main() -> None:
 
 
 _COMMANDS = (new, dev, run, stdio, install, uninstall, worker, check, inspect, skill, publish)
-for command in (*_COMMANDS, keygen, db, tasks, forget, open_state, call, list_all, read, get_prompt, logout):
+for command in (*_COMMANDS, keygen, db, tasks, waits, forget, open_state, call, list_all, read, get_prompt, logout):
     main.add_command(command)

@@ -30,14 +30,14 @@ def keygen() -> None:
     click.echo(secrets.token_hex(KEY_BYTES))
 
 
-def _ring_of_servers() -> KeyRing:
+def ring_of_servers() -> KeyRing:
     ring = KeyRing.from_environment()
     if ring is None:
         raise SetupError(f"{KEYS} is not set; give it the keys of the servers, the new one first")
     return ring
 
 
-_takes_database = click.option(
+takes_database = click.option(
     "--database", envvar=DATABASE, required=True, metavar="URL", show_envvar=True, help="The URL of the database."
 )
 
@@ -48,7 +48,7 @@ def db() -> None:
 
 
 @db.command()
-@_takes_database
+@takes_database
 @click.option("--sql", is_flag=True, help="Print the statements, and change nothing.")
 def upgrade(database: str, sql: bool) -> None:
     """Upgrade the tables to the version of this release; create them if there are none.
@@ -66,7 +66,7 @@ def upgrade(database: str, sql: bool) -> None:
 
 
 @db.command("new-epoch")
-@_takes_database
+@takes_database
 def new_epoch(database: str) -> None:
     """Begin another epoch, after the database was restored from a backup, or a failover has lost writes.
 
@@ -82,7 +82,7 @@ def new_epoch(database: str) -> None:
 
 
 @db.command()
-@_takes_database
+@takes_database
 def reseal(database: str) -> None:
     """Seal every row under the first key of MRTR_KEYS, so that the other keys can be removed.
 
@@ -94,7 +94,7 @@ def reseal(database: str) -> None:
     try:
         from ..storage.sql.administration import reseal as reseal_rows
 
-        tables = asyncio.run(reseal_rows(database.strip(), _ring_of_servers()))
+        tables = asyncio.run(reseal_rows(database.strip(), ring_of_servers()))
     except MRTRError as error:
         raise click.ClickException(f"{error}. The resealed rows stay resealed; run the command again") from error
     for table in tables:
@@ -119,14 +119,14 @@ def open_state(token: str, values: bool) -> None:
     """
     given = sys.stdin.read() if token == "-" else token  # noqa: S105  a dash is no secret
     try:
-        held = inspect_state(given.strip(), _ring_of_servers(), values=values)
+        held = inspect_state(given.strip(), ring_of_servers(), values=values)
     except InvalidRequestState as error:
         raise click.ClickException(f"This state does not open: {error.reason}") from None
     click.echo(plain_json(to_json(held, indent=2).decode()))
 
 
 @click.command()
-@_takes_database
+@takes_database
 @click.argument("principal")
 @click.option("--issuer", default="", metavar="URL", help="Who identifies PRINCIPAL, as in `iss` of the tokens.")
 @click.option(
@@ -159,7 +159,7 @@ def forget(database: str, principal: str, issuer: str, clients: tuple[str, ...],
     if not subject:
         raise click.UsageError("PRINCIPAL is empty")
     person, seconds = (issuer, subject), days * 24 * 3600
-    found = asyncio.run(forget_rows(database.strip(), _ring_of_servers(), person, clients, keep=seconds))
+    found = asyncio.run(forget_rows(database.strip(), ring_of_servers(), person, clients, keep=seconds))
     for table, rows in found.items():
         click.echo(f"{table}: {rows} rows")
     if not any(found.values()):
@@ -168,7 +168,7 @@ def forget(database: str, principal: str, issuer: str, clients: tuple[str, ...],
 
 T = TypeVar("T")
 
-_TIMES = ["%Y-%m-%dT%H:%M:%S%z", "%Y-%m-%dT%H:%M:%S.%f%z", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d"]
+TIMES = ["%Y-%m-%dT%H:%M:%S%z", "%Y-%m-%dT%H:%M:%S.%f%z", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d"]
 
 _takes_task = click.argument("task", metavar="TASK")
 
@@ -182,12 +182,12 @@ def tasks() -> None:
 
 
 @tasks.command("list")
-@_takes_database
+@takes_database
 @click.option("--status", type=click.Choice(get_args(TaskStatus)), help="Only tasks of this status.")
 @click.option("--tool", default="", metavar="NAME", help="Only tasks of this tool.")
 @click.option(
     "--before",
-    type=click.DateTime(_TIMES),
+    type=click.DateTime(TIMES),
     metavar="TIME",
     help="Only tasks that changed before, as the list has times.",
 )
@@ -198,9 +198,9 @@ def list_tasks(
 ) -> None:
     """List tasks, the last changed first. Their contents stay sealed."""
     until = math.inf if before is None else before.replace(tzinfo=before.tzinfo or UTC).timestamp()
-    rows = _run(database, lambda store: store.list_tasks(status=status or "", tool=tool, before=until, most=limit))
+    rows = run_on(database, lambda store: store.list_tasks(status=status or "", tool=tool, before=until, most=limit))
     for row in rows:
-        described = _describe(row)
+        described = describe(row)
         if as_json:
             click.echo(plain_json(to_json(described).decode()))
         else:
@@ -214,7 +214,7 @@ def list_tasks(
 
 
 @tasks.command()
-@_takes_database
+@takes_database
 @_takes_task
 @click.option("--values", is_flag=True, help="Also print its arguments; this needs MRTR_KEYS.")
 def show(database: str, task: str, values: bool) -> None:
@@ -224,30 +224,30 @@ def show(database: str, task: str, values: bool) -> None:
         from ..tasks.administration import TaskAdministration, call_of
 
         row = await TaskAdministration(store).find(task)
-        described = _describe(row)
+        described = describe(row)
         if values:
-            call = call_of(row, _ring_of_servers())
+            call = call_of(row, ring_of_servers())
             described["arguments"] = None if call is None else call.arguments
         return described
 
-    click.echo(plain_json(to_json(_run(database, find), indent=2).decode()))
+    click.echo(plain_json(to_json(run_on(database, find), indent=2).decode()))
 
 
 @tasks.command()
-@_takes_database
+@takes_database
 @_takes_task
 def cancel(database: str, task: str) -> None:
     """Cancel a task, as its client would. No further step of it begins; a step that runs is not interrupted."""
     from ..tasks.administration import TaskAdministration
 
-    row = _run(database, lambda store: TaskAdministration(store).cancel(task))
+    row = run_on(database, lambda store: TaskAdministration(store).cancel(task))
     if row.status != "cancelled":
         raise click.ClickException(f"Task {row.reference} has ended already: {row.status}")
     click.echo(f"Task {row.reference} is cancelled")
 
 
 @tasks.command()
-@_takes_database
+@takes_database
 @_takes_task
 def retry(database: str, task: str) -> None:
     """Start a failed task again from its last recorded step, as a new task; print the id of that.
@@ -257,11 +257,11 @@ def retry(database: str, task: str) -> None:
     """
     from ..tasks.administration import TaskAdministration
 
-    row = _run(database, lambda store: TaskAdministration(store).retry(task, _ring_of_servers()))
+    row = run_on(database, lambda store: TaskAdministration(store).retry(task, ring_of_servers()))
     click.echo(row.id)
 
 
-def _run(database: str, work: "Callable[[SQLStore], Awaitable[T]]") -> T:
+def run_on(database: str, work: "Callable[[SQLStore], Awaitable[T]]") -> T:
     from ..storage.sql.store import SQLStore
 
     async def run() -> T:
@@ -281,7 +281,7 @@ def _run(database: str, work: "Callable[[SQLStore], Awaitable[T]]") -> T:
         raise click.ClickException(f"This task does not open: {error.reason}") from None
 
 
-def _describe(row: TaskRow) -> JSON:
+def describe(row: TaskRow) -> JSON:
     return {
         "id": row.id,
         "reference": row.reference,

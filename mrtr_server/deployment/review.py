@@ -85,6 +85,7 @@ def review(
     found = [
         *(_warning("environment", advice) for advice in unknown_variables().values()),
         *_review_deployment(settings, registry, shared, workers),
+        *_review_waits(registry, shared),
         *_review_dialects(settings, dialects),
         *_review_questions(dialects, registry, shared, workers),
         *_review_access(settings, registry, host),
@@ -145,6 +146,21 @@ def _review_deployment(
         yield _warning(
             "codec", "SignedCodec lets clients read their states, with all answers in them; leave codec= out"
         )
+
+
+def _review_waits(registry: Registry, shared: SharedResources) -> Iterator[Finding]:
+    if why := shared.lacks_store:
+        yield Finding("error", "database", why)
+    for name, wait in registry.waits.items():
+        if not wait.four_eyes:
+            yield _advice(
+                f"wait {name}", "with four_eyes=False, whoever began a flow may answer what it waits for, too"
+            )
+        if not wait.confirmed:
+            yield _advice(
+                f"wait {name}",
+                "with confirmed=False, a model or your own code answers, without a person's confirmation",
+            )
 
 
 def _review_confirmations(registry: Registry, workers: int) -> Iterator[Finding]:

@@ -3,7 +3,7 @@
 import logging
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import zip_longest
 from pathlib import PurePath
 from types import FrameType
@@ -46,6 +46,7 @@ class SharedResources:
         self.has_keys = True  # whether it was given keys; otherwise it has made one of its own
         self._store_failed = False
         self.refusal = ""  # why the server may not start
+        self.waits: Mapping[str, object] = {}  # what flows may wait for that somebody else answers, by name
         self.ring = self._ring(keys)
         given = self._given_store(store)
         self._is_alone = given is None
@@ -58,6 +59,9 @@ class SharedResources:
 
     async def check(self) -> str:
         """Reach for the store at the start; return why the server may not start. An outage is only logged."""
+        if why := self.lacks_store:
+            logger.error("%s: %s", self._name, why)
+            return f"{self._name}: {why}"
         try:
             await self.store.check()
         except WrongVersion as error:
@@ -110,6 +114,24 @@ class SharedResources:
                 tool,
                 KEYS,
             )
+
+    @property
+    def lacks_store(self) -> str:
+        """Why the server may not start with this store; empty where nothing waits for somebody else, or it can."""
+        if not self.waits or self._store_failed:
+            return ""
+        named = f"app.wait({min(self.waits)!r})"
+        if not self.store.keeps_waits:
+            return (
+                f"{named}: the store= can't list waits; implement put_wait, list_waits and remove_wait, and set "
+                "keeps_waits"
+            )
+        if not self.store.shared and (self._is_alone or self._workers > 1):
+            return (
+                f"{named} needs a database, since flows wait for longer than a process lives, and any process may get "
+                f"the answer. Set {DATABASE} or store="
+            )
+        return ""
 
     def keeps(self, what: str) -> None:
         """Note that something is kept in the store, which several workers must share."""

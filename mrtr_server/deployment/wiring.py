@@ -55,6 +55,7 @@ from ..storage.quotas import Quotas
 from ..tally import Tally
 from ..tasks.records import TaskRecords
 from ..tasks.task_service import Tasks
+from ..tasks.waits import WaitDesk
 from ..tasks.worker import Worker
 from ..transport.authentication import Authentication, Challenges, ResourceMetadata
 from ..transport.callback_pages import CallbackPages
@@ -84,6 +85,7 @@ class ServerParts:
         self.shared = shared = SharedResources(
             settings.name, settings.keys, settings.store, limits.lease_seconds, clock, tally
         )
+        shared.waits = registry.waits
         store = shared.watched
         self.limits = limits = with_room(limits, shared.store.default_room)
         warn_of_unknown_variables()
@@ -135,6 +137,7 @@ class ServerParts:
         background = BackgroundTools(registry, rounds, errors, authorizer)
         self.worker = worker = Worker(records, background, admission, starts_by_itself=settings.run_tasks)
         self.tasks = tasks = Tasks(records, fanout, admission, worker)
+        self.desk = rounds.desk = WaitDesk(registry.waits, tasks, records, ring, audience)
         cache = lists.cache or ("private" if settings.auth is not None else "public")
         live = LiveParts(
             ring, audience, store, fanout, quotas, limits, admission, clock, is_shared=shared.reaches_all_workers
@@ -146,6 +149,7 @@ class ServerParts:
             KeptAsks(ring, audience, self.shared.watched, quotas, clock),
             self.shared.store.shared if in_page is None else in_page,
             self.rates.admit_other,
+            tasks,
         )
         once = OnceForPages(registry, self.redeemer, audience, limits.state_seconds, clock, self.rates.admit_other)
         self.extensions = extensions = Extensions(

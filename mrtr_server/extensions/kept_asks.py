@@ -166,6 +166,22 @@ class KeptAsks:
             key = self._keys("call", call, call.target, call.arguments)[0]
             await self._put(call, key, ask.id.encode(), ask.expires)
 
+    # Calls that wait for somebody else
+
+    async def find_wait(self, call: Call) -> str | None:
+        """Return the id of the task that the same call has begun; None if there is none, or it can't be known."""
+        if not self._tells_callers(call):
+            return None
+        with suppress(StoreUnavailable):  # of which the log has a line
+            found = await self._get("wait", call, call.target, call.arguments)
+            return None if found is None else found.decode()
+        return None
+
+    async def note_wait(self, call: Call, task: str, expires: float) -> None:
+        """Note which task a call has begun."""
+        if self._tells_callers(call):
+            await self._put(call, self._keys("wait", call, call.target, call.arguments)[0], task.encode(), expires)
+
     # What is known of a caller whose client says nothing of itself
 
     async def note_drawing(self, call: Call) -> None:
@@ -202,7 +218,7 @@ class KeptAsks:
         return None
 
     def _keys(self, what: str, call: Call, *parts: Any) -> list[str]:
-        who = owner_of(call.principal) or (call.session if what == "call" else "")
+        who = owner_of(call.principal) or (call.session if what in ("call", "wait") else "")
         return self._names.of([PURPOSE, self._audience, what, who, *parts])
 
 

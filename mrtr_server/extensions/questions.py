@@ -14,18 +14,30 @@ from typing import Any, Literal
 
 from pydantic_core import to_json
 
-from ..errors import InvalidParams, InvalidRequestState, RequestError, SetupError, StoreUnavailable
+from ..errors import InvalidParams, InvalidRequestState, RequestError, SetupError, StoreUnavailable, UnknownTarget
 from ..limits import LONGEST_KEY, check_length
 from ..methods.middleware import Method
 from ..protocol.apps import FOR_PAGES, FOR_PAGES_ALONE, MIME_TYPE, UI, draws_pages, page_of
 from ..protocol.callers import ClientInfo
-from ..protocol.messages import JSON, Call, Complete, HandedOver, NeedsInput, Outcome, Outlet
+from ..protocol.messages import (
+    JSON,
+    TASKS,
+    Call,
+    Complete,
+    HandedOver,
+    NeedsInput,
+    Outcome,
+    Outlet,
+    Task,
+    TaskCreated,
+)
 from ..protocol.sessions import NO_SESSION
 from ..registration.handlers import asks, asks_with
 from ..registration.inclusion import Listing
 from ..registration.pages import end_of_script, script, with_script
 from ..registration.registry import Registry
 from ..schema.results import failed, said
+from ..tasks.task_service import Tasks
 from .kept_asks import AskedBy, KeptAsk, KeptAsks
 from .once import ONCE
 
@@ -57,7 +69,7 @@ _FOR_THE_PAGE = "This tool is for the page of the question alone. The person has
 
 _DESCRIPTIONS = {
     ANSWER: "For the page of a question alone: it sends what the person has answered.",
-    RESULT: "Say what became of a call whose question the person is asked in an app. It never asks anybody.",
+    RESULT: "Say what became of a call that asks the person in an app, or waits for somebody else. It asks nobody.",
 }
 _TO_SEND = "Send what the person has answered, in the chat, to what a tool needs to know. Never make up an answer."
 
@@ -76,8 +88,10 @@ class QuestionPage:
         kept: KeptAsks,
         mode: Literal["always"] | bool,
         count: Callable[[Call], Awaitable[None]],
+        tasks: Tasks,
     ) -> None:
         self._registry = registry
+        self._tasks = tasks
         self._kept = kept
         self._mode = mode
         self._count = count
@@ -97,8 +111,8 @@ class QuestionPage:
 
     @property
     def is_on(self) -> bool:
-        """Whether anybody is asked so."""
-        return self.has_page or self._registry.asks_through_model
+        """Whether anybody is asked so, or waits for somebody else."""
+        return self.has_page or self._registry.asks_through_model or bool(self._registry.waits)
 
     @property
     def has_page(self) -> bool:
@@ -118,9 +132,11 @@ class QuestionPage:
 
     def listed(self, entry: JSON, client: ClientInfo) -> JSON:
         """Return the entry of a tool: one that may ask names the page, and no schema, which no question fits."""
+        # Nor does what is said of a call that waits for somebody else, where its client takes no tasks.
         way = self.way_of(client)
         if not self._asks(way, entry["name"]):
-            return entry
+            waits = client.extension(TASKS) is None and self._may_wait(entry["name"])
+            return {name: value for name, value in entry.items() if name != "outputSchema"} if waits else entry
         meta = dict(entry.get("_meta", {}))
         if way == "page" and page_of(entry) is None:
             meta |= {"ui": {"resourceUri": PAGE, "visibility": ["model"]}, "ui/resourceUri": PAGE}
@@ -133,6 +149,8 @@ class QuestionPage:
         way = self.way_of(client)
         if way is not None and listing == "tools":
             return [_answering_tool(way, self._registry.asks_through_model), _telling_tool()]
+        if listing == "tools" and self._registry.waits and client.extension(TASKS) is None:
+            return [_telling_tool()]
         return [_entry_of_page()] if way == "page" and listing == "resources" else []
 
     # Calls
@@ -140,6 +158,13 @@ class QuestionPage:
     def around(self, serve: Method) -> Method:
         """Return what serves calls of tools, and the page, in the place of `serve`."""
 
+        def waiting(call: Call, outlet: Outlet) -> Awaitable[Outcome]:
+            may_wait = call.method == "tools/call" and call.task is None and self._may_wait(call.target)
+            return self._serve_waiting(call, outlet, serve) if may_wait else serve(call, outlet)
+
+        return self._around(waiting)
+
+    def _around(self, serve: Method) -> Method:
         def served(call: Call, outlet: Outlet) -> Awaitable[Outcome]:
             if call.principal is not None and self._mode:
                 if call.client is NO_SESSION.client and call.method in _NOTED_METHODS:
@@ -249,6 +274,37 @@ class QuestionPage:
         tool = self._registry.find("tools", ask.tool)
         return ask.is_open_to_models and tool is not None and not tool.handler.single_use
 
+    # Calls that wait for somebody else, of clients without tasks
+
+    def _may_wait(self, tool: str) -> bool:
+        found = self._registry.find("tools", tool) if self._registry.waits else None
+        return found is not None and found.handler.task is not None
+
+    async def _serve_waiting(self, call: Call, outlet: Outlet, serve: Method) -> Outcome:
+        """Serve a call; where it waits for somebody else, say so, and the same for the same call until that ends."""
+        if call.state is None and (id := await self._kept.find_wait(call)):
+            with suppress(UnknownTarget):  # it has expired
+                task = await self._tasks.see(replace(call, target=id))
+                if task.outcome is None and task.status != "cancelled":
+                    return Complete(_waits(task))
+        outcome = await serve(call, outlet)
+        if not isinstance(outcome, TaskCreated):
+            return outcome
+        await self._kept.note_wait(call, outcome.task.id, outcome.task.created + outcome.task.ttl)
+        return Complete(_waits(outcome.task))
+
+    async def _tell_of_task(self, call: Call) -> JSON:
+        """Return how a call stands that waits for somebody else, or what came of it."""
+        try:
+            task = await self._tasks.see(replace(call, target=str(call.arguments.get("ask"))))
+        except UnknownTarget:
+            return failed(_NOT_YOURS)
+        if isinstance(task.outcome, Complete):
+            return task.outcome.body
+        if task.outcome is not None:
+            return failed(task.outcome.message)
+        return failed("It was cancelled.") if task.status == "cancelled" else _waits(task)
+
     # Our own tools
 
     async def _serve_own(self, call: Call, outlet: Outlet, serve: Method) -> Outcome:
@@ -263,10 +319,10 @@ class QuestionPage:
         """Return what became of a call, for the model."""
         try:
             ask = await self._kept.find(call, call.arguments.get("ask"))
+            if ask is None:
+                return await self._tell_of_task(call)
         except StoreUnavailable:  # of which the log has a line
             return failed("That can't be looked up now; ask again later.")
-        if ask is None:
-            return failed(_NOT_YOURS)
         if ask.outcome is not None:
             return ask.outcome
         return said(_EXPIRED if self._kept.has_expired(ask) else _WAITING)
@@ -385,6 +441,19 @@ async def _run(serve: Method, call: Call, outlet: Outlet) -> Outcome:
         if not isinstance(outcome, HandedOver):
             return outcome
         call = replace(call, state=outcome.state, answers=None, trace=call.trace.again())
+
+
+def _waits(task: Task) -> JSON:
+    """Return what a model is told of a call that goes on without it."""
+    if task.questions:
+        messages = "; ".join(str(each.params.get("message", "")) for each in task.questions.values())
+        return said(f"The person is asked, and this client can't show it: {messages} Another client with tasks can.")
+    return said(
+        f"mrtr-ask: {task.id}\n"
+        f"{task.message or 'The call goes on'}. It is not done yet: it goes on by itself when somebody else has "
+        "answered, maybe in days. Do not repeat this call. Tell the person, and end your turn. To learn later what "
+        f"came of it, call {RESULT} with ask={task.id}."
+    )
 
 
 def _for_page(structured: JSON) -> JSON:

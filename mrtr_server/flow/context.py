@@ -14,11 +14,13 @@ from .asks import Ask, Confirm, Elicit, ListRoots, Root
 from .sampling import Sample, Sampled
 from .url_asks import Callback, CallbackLink, ElicitUrl
 from .waiting_round import WaitingRound
+from .waits import Person, Ticket, Tickets, Wait, WaitFor, Who, Work, load_about
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
 T = TypeVar("T")
+A = TypeVar("A")
 A1 = TypeVar("A1")
 A2 = TypeVar("A2")
 A3 = TypeVar("A3")
@@ -285,6 +287,113 @@ class Context:
         if asks:
             raise TypeError("ctx.ask(...) takes asks in order or by name, not both")
         return dict(zip(named, await self._round.ask(lambda: list(named.items())), strict=True))
+
+    # Waits for somebody else
+
+    def wait_for(
+        self,
+        wait: Wait[A, T],
+        about: A,
+        *,
+        answer_within: float | None = None,
+        who: Who | None = None,
+        key: str | None = None,
+    ) -> Ongoing[T]:
+        """Wait for somebody else's answer. Nothing is held meanwhile but a row of the store.
+
+        The call becomes a task here, so its tool needs `task="optional"` or `"required"`. The client of the call is
+        told that it waits, and can't answer. If `about` is another one when the function runs again, the wait is
+        withdrawn and a new one begins.
+
+        Args:
+            wait: what `app.wait` made.
+            about: what is to be decided, of the type that the wait says; whoever may answer sees it.
+            answer_within: how long there is time for an answer, in seconds; after that the task fails. Default: as for
+                the questions of the tool. The task is kept for at least an hour longer.
+            who: narrows who may answer: scopes that they need besides, or one `Person`.
+            key: names the wait within the flow, in up to 64 bytes; by default the name of the wait, so that a second
+                one in a flow needs a key.
+
+        Returns:
+            The answer, of the type that the wait says. It is recorded before this returns.
+
+        Raises:
+            CallEnded: a plain `def` called it, which can't wait.
+            FlowError: a step called it, or a dependency after its `yield`.
+        """
+
+        def make() -> Ask[T]:
+            asker = self._round.call.principal
+            return WaitFor(wait, about, asker, answer_within=answer_within, who=who, key=key)
+
+        return self._awaited("ctx.wait_for()", partial(self._round.wait_for, make))
+
+    def answer(self, ticket: Ticket[Any, T], value: T) -> Ongoing[None]:
+        """Answer what the flow of somebody else waits for, as a step. The first answer counts.
+
+        Args:
+            ticket: names the wait.
+            value: the answer, of the type that the wait says.
+
+        Returns:
+            Nothing, when the answer is recorded.
+
+        Raises:
+            AlreadyAnswered: somebody was faster.
+            Withdrawn: the flow does not wait any more.
+            ToolError: the caller may not answer this, or it is no ticket. The messages of all three are for the model.
+            CallEnded: a plain `def` called it, which can't wait.
+            FlowError: the value is of another type, or the wait needs a confirmation and this flow had none.
+        """
+        return self._at_desk("answer_wait", str(ticket), value)
+
+    def pass_on(self, ticket: Ticket[Any, Any], to: Person) -> Ongoing[None]:
+        """Hand a wait over to another person, who alone may answer from then on; once. It is a step.
+
+        The scopes that the wait asks for still count, and whoever began the flow still can't answer.
+
+        Args:
+            ticket: names the wait.
+            to: the other person.
+
+        Returns:
+            Nothing, when that is recorded.
+
+        Raises:
+            AlreadyAnswered: it was answered.
+            Withdrawn: the flow does not wait any more.
+            ToolError: the caller may not answer this, it was handed over before, or it is no ticket.
+            CallEnded: a plain `def` called it, which can't wait.
+            FlowError: `to` is no `Person`.
+        """
+        return self._at_desk("pass_on_wait", str(ticket), to)
+
+    async def tickets(self, wait: Wait[A, T], *, cursor: str = "", most: int = 50) -> Tickets[A, T]:
+        """Return the open waits that the caller may answer, the newest first, page by page.
+
+        Args:
+            wait: what `app.wait` made.
+            cursor: where the page begins, as the page before said; empty for the first.
+            most: how many tickets a page has at most.
+
+        Returns:
+            The page.
+
+        Raises:
+            InvalidParams: the cursor is of another list, or of nobody.
+            StoreUnavailable: they can't be read now.
+        """
+        assert self._round.desk is not None  # noqa: S101  a server has one
+        return await self._round.desk.page(wait, self._round.call.caller, cursor, most)
+
+    def _at_desk(self, work: Work, *args: Any) -> Ongoing[Any]:
+        if not self._can_await:
+            raise self._round.refuse_plain("a step")
+        return self._round.at_desk(work, *args)
+
+    async def _open_ticket(self, wait: Wait[A, T], ticket: str) -> Ticket[A, T]:
+        about, until = await self._at_desk("open_ticket", ticket, wait.name)
+        return Ticket.of(ticket, load_about(wait, about), until)
 
     # Steps
 

@@ -30,6 +30,8 @@ class Yielded:
 @dataclass(slots=True)
 class Backgrounded:
     journal: Journal
+    waits: str = ""
+    """What it waits for that somebody else answers, in words; empty where it goes on at once."""
 
 
 @dataclass(slots=True)

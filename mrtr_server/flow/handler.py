@@ -272,4 +272,5 @@ class Handler:
     def own_parameters(self) -> set[str]:
         """The parameters that no client fills."""
         ours = {name for name in (self.context, self.inputs, self.state) if name is not None}
-        return ours | self.declared.parameters.keys() if self.declared is not None else ours
+        declared = () if self.declared is None else self.declared.parameters.keys()
+        return ours.union(declared) - self.parameters.keys()  # the text of a ticket is an argument

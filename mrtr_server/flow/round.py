@@ -11,7 +11,7 @@ from ..concurrency.threads import ending_in
 from ..errors import FlowError, InvalidAnswer, MissingCapability, Refusal, SetupError, cannot_show
 from ..logs.failures import format_stack
 from ..protocol.apps import drawn_by, draws_forms, uri_of
-from ..protocol.ask_kinds import CALLBACK, FORM, ask_kind
+from ..protocol.ask_kinds import CALLBACK, CONFIRM, FORM, ask_kind
 from ..protocol.callers import lacking, nested
 from ..protocol.messages import JSON, PAGE, Call, Outlet, Question
 from ..well_formed import escape_halves
@@ -25,6 +25,8 @@ logger = logging.getLogger("mrtr_server")
 
 
 OPEN: Any = object()
+
+_CONFIRMING = (CONFIRM.name, CALLBACK.name)
 
 NO_REPORTS = Reports[YieldReason]()
 
@@ -91,6 +93,8 @@ class Round:
     _lacking: tuple[str, ...] = ()
     _progress = -inf
     _stood_still = False
+    is_confirmed = False
+    """Whether its person has confirmed something, to us or on a page."""
 
     def __init__(
         self,
@@ -158,8 +162,8 @@ class Round:
     def leave(self, why: YieldReason) -> None:
         self._end_with(_YIELDED, Yielded(why))
 
-    def leave_for_background(self) -> None:
-        self._end_with(_BACKGROUNDED, Backgrounded(self.journal))
+    def leave_for_background(self, waits: str = "") -> None:
+        self._end_with(_BACKGROUNDED, Backgrounded(self.journal, waits))
 
     def ask_nothing_more(self) -> None:
         if self.asked:
@@ -215,7 +219,9 @@ class Round:
         raw = self.kept(key, question, ask.needs_state)
         if raw is not None:
             try:
-                return read(raw)
+                value = read(raw)
+                self.is_confirmed = self.is_confirmed or question.kind in _CONFIRMING
+                return value
             except Refusal as refusal:
                 self.refuse(refusal)
                 return OPEN

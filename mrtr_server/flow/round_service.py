@@ -29,6 +29,7 @@ from .single_use import Redeemer
 from .states import RoundContext, States
 from .url_asks import Callbacks, Reports
 from .waiting_round import ShouldYield, WaitingRound
+from .waits import Desk
 
 logger = logging.getLogger("mrtr_server")
 
@@ -50,6 +51,7 @@ class RoundService:
     callbacks: Callbacks
     rates: RateLimiter
     lifespans: Lifespans | None = None
+    desk: Desk | None = None
     _warned: set[str] = field(default_factory=set, init=False)
 
     def deliver(self, round_: RoundContext, run: Run) -> Awaitable[Outcome]:
@@ -195,7 +197,9 @@ class RoundService:
             should_yield=partial(self._why_yield, round_) if task is None else task.should_yield,
             task=task,
             may_become_task=round_.may_become_task,
+            may_wait=handler.task is not None,
             at_once=task is not None and handler.task is not None and handler.task.rounds_first is None,
+            desk=self.desk,
             opened=opened,
         )
         if handler.yields:

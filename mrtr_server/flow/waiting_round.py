@@ -33,6 +33,7 @@ from .round import NO_REPORTS, OPEN, Background, Claim, Round
 from .steps import Planned, Steps, current_step
 from .undone import Undone
 from .url_asks import KIND, Callbacks, Reports
+from .waits import Answering, Desk, Work
 
 logger = logging.getLogger("mrtr_server")
 
@@ -101,7 +102,9 @@ class WaitingRound(Round):
     `should_yield`: asked at each boundary; its first answer that is not None is final.
     `task`: the task that the flow is; None in the foreground.
     `may_become_task`: whether the flow may become one, at `ctx.background()`.
+    `may_wait`: whether the flow may become one where it waits for somebody else.
     `at_once`: whether it was one from the start, though nobody has said so of its tool.
+    `desk`: where it answers what others wait for.
     `opened`: what the `lifespan=` of the handler's application has yielded; `UNSET` for nothing.
     """
 
@@ -129,7 +132,9 @@ class WaitingRound(Round):
         should_yield: ShouldYield = _nothing,
         task: Background | None = None,
         may_become_task: bool = False,
+        may_wait: bool = False,
         at_once: bool = False,
+        desk: Desk | None = None,
         opened: Any = UNSET,
     ) -> None:
         super().__init__(call, journal, name, callbacks, takes_early, reports)
@@ -139,6 +144,8 @@ class WaitingRound(Round):
         self._threads = threads
         self._should_yield = should_yield
         self._may_become_task = may_become_task
+        self._may_wait = may_wait
+        self.desk = desk
         self._at_once = at_once
         self.opened = opened
         self._unawaited: dict[int, CallSite] = {}
@@ -300,10 +307,11 @@ class WaitingRound(Round):
         self.fail(message)
         return CallEnded(message)
 
-    def awaited(self, work: Callable[[int], Coroutine[Any, Any, Any]]) -> Coroutine[Any, Any, Any]:
+    def awaited(self, work: Callable[[int], Coroutine[Any, Any, Any]], above: int = 0) -> Coroutine[Any, Any, Any]:
         """Return the coroutine of an ask or a step, for a method of the context or a function that one has called."""
+        # `above`: how many calls further up the method is.
         self._awaitables += 1
-        called, caller = sys._getframe(2), sys._getframe(3)
+        called, caller = sys._getframe(2 + above), sys._getframe(3 + above)
         self._unawaited[self._awaitables] = caller.f_code, caller.f_lineno, called.f_code
         coroutine: Any = work(self._awaitables)
         coroutine.__qualname__ = called.f_code.co_qualname  # for Python's own warning of what is never awaited
@@ -319,10 +327,27 @@ class WaitingRound(Round):
 
     async def ask_one(self, make: Callable[[], Ask[T]], number: int) -> T:
         self.begin(number, "an ask")
+        return await self._ask_one(make)
+
+    async def _ask_one(self, make: Callable[[], Ask[T]]) -> T:
         claims = self.look_up(lambda: [self.claim_inline(None, make())])
         if self.ending or claims[0].value is OPEN:
             await self._answered(claims)
         return cast(T, claims[0].value)
+
+    async def wait_for(self, make: Callable[[], Ask[T]], number: int) -> T:
+        """Wait for somebody else, in a task; what is none yet becomes one here."""
+        self.begin(number, "ctx.wait_for()")
+        if self.task is None:
+            if not self._may_wait:
+                self.fail(
+                    f"{self.name!r} waits for somebody else, so its calls must be able to become tasks; write "
+                    '@app.tool(task="optional")'
+                )
+            for question in self.look_up(lambda: [make().question()]):  # a mistake is one here, and not in the task
+                self.leave_for_background(question.params["message"])
+            await self._park_for_good()
+        return await self._ask_one(make)
 
     async def _answered(self, claims: list[Claim]) -> None:
         """Return when all of these asks are answered, in a task whose round still runs; otherwise never."""
@@ -376,7 +401,13 @@ class WaitingRound(Round):
     # Steps, and other boundaries
 
     def step(
-        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: JSON, key: str | None, rerun: bool
+        self,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: JSON,
+        key: str | None,
+        rerun: bool,
+        above: int = 0,
     ) -> Coroutine[Any, Any, Any]:
         if self._steps is None:
             keep, may_begin = (None, None) if self.task is None else (self._keep, self._may_begin)
@@ -387,7 +418,13 @@ class WaitingRound(Round):
             self._started, self.running = self._steps.started, self._steps.running
         steps = self._steps
         planned = steps.plan(function, args, kwargs, key, rerun)
-        return self.awaited(partial(self._step, steps, planned))
+        return self.awaited(partial(self._step, steps, planned), above)
+
+    def at_desk(self, work: Work, *args: Any) -> Coroutine[Any, Any, Any]:
+        """Do something with a ticket, as a step."""
+        assert self.desk is not None  # noqa: S101  a server has one
+        answering = Answering(self.desk, self.call.caller, self.journal.flow, is_confirmed=self.is_confirmed)
+        return self.step(getattr(answering, work), args, {}, None, False, above=2)
 
     async def checkpoint(self, number: int) -> None:
         """Park if the flow is to continue elsewhere; otherwise do nothing."""

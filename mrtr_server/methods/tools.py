@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Awaitable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import assert_never, cast
 
@@ -100,7 +101,7 @@ class Tools:
             outcome = await self._rounds.deliver(round_, partial(self._run, tool))
         except Exception as error:
             return self._failed(call, error)
-        if call.task is None and isinstance(outcome, TaskCreated):
+        if call.task is None and isinstance(outcome, TaskCreated) and not outcome.task.message:
             raise MissingCapability(NEEDS_TASKS)  # the delivery that started it took tasks, and this one does not
         return outcome
 
@@ -119,8 +120,8 @@ class Tools:
                     return Complete(tool.write(end.result))
                 case NeedsInput() | HandedOver():
                     return end
-                case Backgrounded(journal):
-                    return await self._start_task(round_, has_run=len(journal.steps) > steps_before)
+                case Backgrounded(journal, waits):
+                    return await self._start_task(round_, has_run=len(journal.steps) > steps_before, waits=waits)
                 case Refused():
                     call.trace.declined = True
                     return Complete(failed(refused(end.refusal)))
@@ -138,14 +139,16 @@ class Tools:
             self._rounds.open(round_)
         return await self._start_task(round_, has_run=False)
 
-    async def _start_task(self, round_: RoundContext, *, has_run: bool) -> Outcome:
+    async def _start_task(self, round_: RoundContext, *, has_run: bool, waits: str = "") -> Outcome:
         """Start a task of a round that has ended. `has_run` says that a step has run, and must not run again."""
+        # `waits`: what it waits for that somebody else answers, in words. Then its client need not take tasks.
         call, journal, terms = round_.call, round_.journal, round_.handler.task
         assert terms is not None  # noqa: S101  or nothing would lead here
         self._tasks.wake_worker()
         once = round_.handler.single_use or journal.single_use
         try:
-            return TaskCreated(await self._tasks.start(terms, call, journal, once=once))
+            task = await self._tasks.start(terms, call, journal, once=once)
+            return TaskCreated(replace(task, message=task.message or waits))
         except StoreUnavailable as error:
             if not has_run:  # no outcome of the round, or a repetition would get this error for ever
                 raise not_executed(error, f"{call.target!r} did not become a task without its store") from None

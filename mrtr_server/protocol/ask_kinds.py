@@ -136,6 +136,10 @@ def _read_link(key: str, params: JSON) -> Link:
     return Link(key, str(params.get("message", "")), params["url"])
 
 
+def _refuse_to_read(key: str, params: JSON) -> Any:
+    raise _unknown(key)
+
+
 def _write_filled(answer: Filled) -> JSON:
     return {"action": answer} if isinstance(answer, str) else {"action": "accept", "content": dict(answer)}
 
@@ -200,6 +204,9 @@ ROOTS = AskKind(
     required="roots",
     can_not="list its folders",
 )
+
+WAIT = AskKind(name="wait", method="", capabilities=(), read=_refuse_to_read, required="answer", approves=True)
+"""What somebody else answers, at the server. No client is asked, so it is none of those that clients know."""
 
 KINDS: Mapping[str, AskKind] = {each.name: each for each in (FORM, CONFIRM, URL, CALLBACK, SAMPLE, ROOTS)}
 """By name. Of kinds that look the same on the wire, the first is what a client knows."""

@@ -1,4 +1,4 @@
-"""Parameters that declare where they come from: an ask, fitted to the type of its parameter, or a dependency."""
+"""Parameters that declare where they come from: an ask, fitted to the type of its parameter, a dependency, a ticket."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -10,6 +10,7 @@ from typing import Any, Literal, cast, get_args, get_origin
 from ..errors import Refusal, SetupError
 from ..flow.asks import Ask, Confirm, Elicit, Elicited
 from ..flow.journal import UNSET
+from ..flow.waits import Ticket, Wait
 from ..protocol.messages import JSON
 from ..schema.type_parts import metadata_within, resolved, union_members
 from .signatures import BY_NAME, refuse_foreign_marks
@@ -52,12 +53,12 @@ class Depends:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Declaration:
-    """A parameter that is annotated with an ask or with `Depends`."""
+    """A parameter that is annotated with an ask, with `Depends` or with a wait."""
 
     name: str
     where: str  # the parameter and its function, for errors
     type: Any  # its annotation, without None and without the mark
-    mark: Ask[Any] | Depends  # the ask, or the dependency
+    mark: Ask[Any] | Depends | Wait[Any, Any]  # the ask, the dependency, or the wait that a ticket is of
     otherwise: Any  # what it gets when the person does not answer; `UNSET` if that ends the call
 
 
@@ -89,6 +90,8 @@ def read_declaration(where: str, parameter: Parameter) -> Declaration | None:
     if parameter.kind not in BY_NAME:
         raise SetupError(f"{where} can't be filled by name; make it an ordinary parameter, without *, ** or /")
     bare = resolved(bare)
+    if isinstance(mark, Wait) and (get_origin(bare) or bare) is not Ticket:
+        raise SetupError(f"{where} is marked with a wait; write {name}: Annotated[Ticket[...], {mark.name}]")
     if isinstance(mark, Ask):
         kept = [member for member in union_members(bare) if member is not NoneType]
         optional = optional or len(kept) < len(union_members(bare))
@@ -107,7 +110,7 @@ def as_written(thing: Any) -> str:
 
 
 def _is_mark(value: Any) -> bool:
-    return isinstance(value, Ask | Depends) or (isclass(value) and issubclass(value, Ask | Depends))
+    return isinstance(value, Ask | Depends | Wait) or (isclass(value) and issubclass(value, Ask | Depends))
 
 
 def bind_ask(declaration: Declaration, mark: Ask[Any]) -> tuple[Ask[Any], Callable[[JSON], Any], str]:

@@ -13,9 +13,11 @@ from pydantic.fields import FieldInfo
 
 from ..errors import SetupError
 from ..flow.asks import Ask, Confirm, Text
+from ..flow.context import Context
 from ..flow.handler import Declared, DeclaredAsk, Dependency, Lasting, Node, Sources
 from ..flow.home import Home, identity
 from ..flow.journal import UNSET
+from ..flow.waits import Ticket, Wait
 from ..schema.type_parts import union_members
 from . import signatures
 from .declarations import Declaration, Depends, as_written, bind_ask, read_declaration, refuse_braces, text_parameters
@@ -98,6 +100,10 @@ class _Plan:
     def node(self, declaration: Declaration, scope: _Scope) -> Node:
         """Return the node of a declaration. Raises `SetupError` where one needs itself."""
         mark = declaration.mark
+        if isinstance(mark, Wait):
+            if scope is not self.scope or declaration.otherwise is not UNSET:
+                raise SetupError(f"{declaration.where} is a ticket: only a handler takes one, and without a default")
+            return self._ticket(declaration, mark)
         this: Any = declaration if isinstance(mark, Ask) else identity(mark.function)
         label = declaration.name if isinstance(mark, Ask) else f"{declaration.name} ({as_written(mark.function)})"
         if this in self._made:
@@ -124,7 +130,7 @@ class _Plan:
 
     def _check_on_ask(self, declaration: Declaration, made: Node) -> None:
         mark, where = declaration.mark, declaration.where
-        if isinstance(mark, Ask):
+        if not isinstance(mark, Depends):
             return
         commits, named = mark.on_ask == "commit", as_written(mark.function)
         if isinstance(made, Dependency) and made.commits is not commits:
@@ -187,6 +193,20 @@ class _Plan:
         # Named after what it takes the place of, so that its steps are the same.
         node.name = _free(f"Depends({as_written(mark.function)})", {getattr(other, "name", "") for other in self.nodes})
         return node
+
+    def _ticket(self, declaration: Declaration, wait: Wait[Any, Any]) -> Node:
+        """Return the node that opens the ticket in the argument of the same name."""
+        name = declaration.name
+        if declaration not in self._made:
+
+            async def open_ticket(ctx: Context, **given: str) -> Ticket[Any, Any]:
+                return await ctx._open_ticket(wait, given[name])  # noqa: SLF001  nobody else opens any
+
+            node = Dependency(open_ticket, True, False, "ctx", {name: name}, (), name=f"Ticket({name})")
+            self._made[declaration] = node
+            self.nodes.append(node)
+            self.wanted.add(name)
+        return self._made[declaration]
 
     def _read(
         self, where: str, signature: Signature

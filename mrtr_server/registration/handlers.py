@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import suppress
 from inspect import Parameter, getclosurevars, isclass, isfunction, unwrap
 from types import CodeType
-from typing import Any, Literal, Union, get_args
+from typing import Annotated, Any, Literal, Union, get_args
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from ..errors import SetupError
 from ..flow.asks import Confirm, Elicit, InputRequired, Text, form_of
@@ -15,9 +15,10 @@ from ..flow.context import ASKS
 from ..flow.handler import DeclaredAsk, Dependency, Handler
 from ..flow.home import Home
 from ..flow.step_arguments import IdempotencyKey
+from ..flow.waits import LONGEST_TICKET, Wait
 from ..protocol.messages import JSON
 from ..schema.stored import Stored, stored_as
-from ..schema.type_parts import union_members
+from ..schema.type_parts import resolved, union_members
 from .declarations import Declaration, read_declaration
 from .dependencies import compile_declared
 from .signatures import BY_NAME, own_type, read_signature, refuse_unannotated
@@ -56,6 +57,7 @@ def compile_handler(
         declaration = read_declaration(name, parameter)
         if declaration is not None:  # never an argument, or the model could give the person's answer itself
             declarations[parameter.name] = declaration
+            parameters |= _text_of(parameter, declaration)
             continue
         kind, bare = own_type(parameter.annotation)
         if kind is None:
@@ -93,6 +95,17 @@ def compile_handler(
         homes=() if home is None else (home,),
         yields=streams,
     )
+
+
+def _text_of(ticket: Parameter, declaration: Declaration) -> dict[str, Parameter]:
+    """Return the parameter of a ticket as clients fill it, with its text: what that opens to is declared."""
+    if not isinstance(declaration.mark, Wait):
+        return {}
+    text: Any = Annotated[str, Field(max_length=LONGEST_TICKET, description="A ticket, as another tool has given it.")]
+    for each in getattr(resolved(ticket.annotation), "__metadata__", ()):
+        if not isinstance(each, Wait):
+            text = Annotated[text, each]
+    return {ticket.name: ticket.replace(annotation=text)}
 
 
 def _stored_state(where: str, parameter: str, annotation: Any) -> Stored:

@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple, cast, overload
 from ..flow.handler import TaskTerms
 from ..flow.home import Home
 from ..flow.url_asks import Callback
+from ..flow.waits import Wait
 from ..protocol.apps import visibility_of
 from ..protocol.messages import JSON, TaskSupport
 from ..schema.uri_templates import normal
@@ -133,6 +134,7 @@ class Offering:
     def __init__(self, home: Home) -> None:
         self.home = home
         self.callbacks: ChainMap[str, Callback[Any]] = ChainMap()
+        self.waits: ChainMap[str, Wait[Any, Any]] = ChainMap()
         self._own: dict[Listing, dict[str, Entry]] = {listing: {} for listing in LISTINGS}
         self._completers: dict[tuple[str, str, str], Completer] = {}
         self._parts: list[Part] = []

@@ -14,6 +14,7 @@ from ..errors import SetupError
 from ..flow.handler import Handler
 from ..flow.home import Home, identity
 from ..flow.url_asks import Callback
+from ..flow.waits import Wait
 from ..protocol.messages import Change
 from .inclusion import LISTINGS, Inclusion, Listing, depends_on
 from .inclusion import Record as Record
@@ -113,6 +114,13 @@ class Registry(Offering):
         for registry, _, is_other in self.everywhere():
             _check_free(registry.callbacks.get(callback.name), "callback", callback.name, callback, is_other)
         self.callbacks[callback.name] = callback
+
+    @alone
+    def add_wait(self, wait: Wait[Any, Any]) -> None:
+        """Register a wait. Raises `SetupError` if its name is taken."""
+        for registry, _, _ in self.everywhere():
+            _check_wait(registry, wait.name)
+        self.waits[wait.name] = wait
 
     @contextmanager
     def of_part(self, part: Inclusion) -> Iterator[None]:
@@ -251,6 +259,7 @@ class Registry(Offering):
             self._forget_views()
             raise
         self.callbacks.maps.append(other.callbacks)
+        self.waits.maps.append(other.waits)
         for registry, _ in everywhere:
             registry._open(part)
         for listing in LISTINGS:
@@ -274,12 +283,19 @@ class Registry(Offering):
             _check_free(self.find_completer(*argument), "completion of", argument, completer, True)
         for name, callback in other.callbacks.items():
             _check_free(self.callbacks.get(name), "callback", name, callback, True)
+        for name in other.waits:
+            _check_wait(self, name)
 
     def call_hooks(self) -> None:
         """Call the hooks of applications in all servers that serve any of this."""
         for registry, _, _ in self.everywhere():
             for server in tuple(registry.serving):
                 server.call_hooks()
+
+
+def _check_wait(registry: Registry, name: str) -> None:
+    if name in registry.waits:
+        raise SetupError(f"There is a wait {name!r} of {registry.home.name!r} already; rename one of them")
 
 
 def _check_free(taken: object, kind: str, key: object, record: object, is_other: bool) -> None:

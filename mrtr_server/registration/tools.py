@@ -147,6 +147,10 @@ def _compile(function: Callable[..., Any], name: str, options: ToolOptions, home
     goes_on = calls(handler, "background")
     if goes_on and not handler.is_async:
         raise SetupError(f"{name}: ctx.background() is awaited; make the function `async def`")
+    if options.as_task is None and calls(handler, "wait_for"):
+        raise SetupError(
+            f'{name} calls ctx.wait_for(), so its calls must be able to become tasks; write @app.tool(task="optional")'
+        )
     if (task := options.as_task) is not None:
         if goes_on and task.rounds_first is None:
             raise SetupError(

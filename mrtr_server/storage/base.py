@@ -10,7 +10,7 @@ from typing_extensions import override
 from ..errors import StoreUnavailable
 from .pubsub import Fanout, InProcessFanout
 from .quotas import ANY, Quota
-from .rows import FREE, Places, Redemption, TaskRow, Vitals
+from .rows import FREE, Places, Redemption, TaskRow, Vitals, WaitRow
 
 
 class Store(ABC):
@@ -38,6 +38,9 @@ class Store(ABC):
 
     keeps_tasks: bool = False
     """Whether it keeps tasks; see `TaskStore`."""
+
+    keeps_waits: bool = False
+    """Whether it lists waits for somebody else; one that does implements `put_wait`, `list_waits` and `remove_wait`."""
 
     default_room: int = 1
     """By how much the defaults of `Limits(stored_tasks=..., stored_states=..., stored_bytes=...)` are multiplied, since
@@ -446,6 +449,46 @@ class Store(ABC):
             StoreUnavailable: as for `add_task`.
         """
         await asyncio.sleep(seconds)
+
+    # Waits for somebody else: none, unless a subclass lists some
+
+    async def put_wait(self, row: WaitRow) -> None:
+        """List a wait. If there is one of that id already, its `who` changes, and nothing else.
+
+        Args:
+            row: the wait.
+
+        Raises:
+            StoreUnavailable: as for `add_task`.
+        """
+        raise NotImplementedError(f"{type(self).__name__} lists no waits")
+
+    async def list_waits(self, name: str, who: str, *, before: tuple[float, str], most: int) -> list[WaitRow]:
+        """Return waits of one name, the newest first.
+
+        Args:
+            name: what `app.wait` called them.
+            who: only those with this `who`; an empty one is one, too.
+            before: when the wait began after which to begin, in seconds since the epoch, and its id.
+            most: how many to return.
+
+        Returns:
+            The waits. Those of one moment come in an order that stays.
+
+        Raises:
+            StoreUnavailable: as for `add_task`.
+        """
+        return []
+
+    async def remove_wait(self, id: str) -> None:  # noqa: B027  nor something to remove
+        """Remove a wait; nothing happens if there is none.
+
+        Args:
+            id: names it.
+
+        Raises:
+            StoreUnavailable: as for `add_task`.
+        """
 
 
 class TaskStore(Store):

@@ -16,11 +16,13 @@ from ..concurrency.waiting import Wakes, wait_until
 from ..errors import StoreUnavailable
 from .base import TaskStore
 from .quotas import ANY, NOBODY, UNLIMITED, Quota, Usage, UsageByCaller
-from .rows import ENDED, FREE, MOST_COUNTED, Places, TaskRow, Vitals, Waiting
+from .rows import ENDED, FREE, MOST_COUNTED, Places, TaskRow, Vitals, Waiting, WaitRow
 
 
 class InProcessTasks(TaskStore):
     """The half of the in-process store that keeps tasks. The usage is that of both halves."""
+
+    keeps_waits = True
 
     def __init__(self, clock: Callable[[], float], most_records: int, most_bytes: int, usage: UsageByCaller) -> None:
         self._now = clock
@@ -30,6 +32,8 @@ class InProcessTasks(TaskStore):
         self._bytes = 0
         self._tasks: dict[str, TaskRow] = {}
         self._tenants: dict[str, str] = {}  # by id, of those that have one
+        self._waits: dict[str, WaitRow] = {}
+        self._most_waits = 100
         self._owned: dict[str, set[str]] = {}  # ids by owner
         self._waiting = TaskQueues(self._tasks)
         self._leased: set[str] = set()
@@ -187,6 +191,28 @@ class InProcessTasks(TaskStore):
 
         await wait_until(look, self._wakes, deadline=running_loop().time() + seconds, at_once=False)
 
+    @override
+    async def put_wait(self, row: WaitRow) -> None:
+        with self._guard:
+            if len(self._waits) >= self._most_waits:  # some of them have expired, or there are as many more
+                self._waits = {id: each for id, each in self._waits.items() if each.expires > self._now()}
+                self._most_waits = 2 * len(self._waits) + 100
+            present = self._waits.get(row.id, row)
+            self._waits[row.id] = present._replace(who=row.who)
+
+    @override
+    async def list_waits(self, name: str, who: str, *, before: tuple[float, str], most: int) -> list[WaitRow]:
+        now = self._now()
+        with self._guard:
+            rows = [row for row in self._waits.values() if (row.name, row.who) == (name, who) and row.expires > now]
+        rows = [row for row in rows if (row.created, row.id) < before]
+        return heapq.nlargest(most, rows, key=lambda row: (row.created, row.id))
+
+    @override
+    async def remove_wait(self, id: str) -> None:
+        with self._guard:
+            self._waits.pop(id, None)
+
     def _put(self, row: TaskRow) -> None:
         present = self._tasks.get(row.id)
         more = _size(row) - (0 if present is None else _size(present))
@@ -216,6 +242,9 @@ class InProcessTasks(TaskStore):
     def _forget(self, now: float) -> None:
         while self._expiring and self._expiring[0][0] <= now:
             _, id = heapq.heappop(self._expiring)
+            if (row := self._tasks.get(id)) is not None and row.expires > now:  # it is kept for longer since
+                heapq.heappush(self._expiring, (row.expires, id))
+                continue
             expired = self._tasks.pop(id, None)
             if expired is not None:
                 self._bytes -= _size(expired)

@@ -87,6 +87,28 @@ def epoch_of(id: str) -> str:
     return parts[1] if len(parts) == 3 else ""
 
 
+class WaitRow(NamedTuple):
+    """A wait for somebody else, by which those find it who may answer. What it is about is in the row of its task.
+
+    Args:
+        id: names it: a digest.
+        task: the id of the task that waits.
+        name: what `app.wait` called it.
+        who: keyed digest of the one person who may answer; empty where scopes decide.
+        created: when it began, in seconds since the epoch.
+        expires: when it is deleted, in seconds since the epoch.
+        caller: keyed digest of the person whose task waits; empty for callers who are not authenticated.
+    """
+
+    id: str
+    task: str
+    name: str
+    who: str
+    created: float
+    expires: float
+    caller: str = ""
+
+
 class Places(NamedTuple):
     """How the places of a worker are divided among callers. Nobody's tasks have no share.
 

@@ -84,6 +84,7 @@ class WatchedStore(Store):
     def __init__(self, store: Store, outage: Outage, *, lease: float, tally: Tally | None = None) -> None:
         self.shared, self.keeps_tasks, self.in_memory = store.shared, store.keeps_tasks, store.in_memory
         self.one_machine, self.has_epochs = store.one_machine, store.has_epochs
+        self.keeps_waits = store.keeps_waits
         self._store = store
         self._outage = outage
         self._lease = lease
@@ -150,6 +151,9 @@ class WatchedStore(Store):
     renew_tasks = _watched(Store.renew_tasks, is_steady=True)
     holds_task = _watched(Store.holds_task, _never)
     overdue_tasks = _watched(Store.overdue_tasks, _never, is_steady=True)
+    put_wait = _watched(Store.put_wait, _always)
+    list_waits = _watched(Store.list_waits, _never)
+    remove_wait = _watched(Store.remove_wait, _always)
     wait_for_tasks = _watched(Store.wait_for_tasks, _never, is_steady=True, takes_over=True)
 
     def _may_take_over(self) -> bool:

@@ -2,6 +2,7 @@
 
 import secrets
 import time
+from typing import Any
 
 from ..crypto.keys import KeyRing
 from ..errors import SetupError, UnknownTarget
@@ -9,7 +10,7 @@ from ..limits import LARGEST_LIMIT, Limits
 from ..protocol.messages import Call, Change
 from ..storage.rows import ENDED, TaskRow, in_epoch
 from ..storage.sql.tasks import SQLTasks
-from .records import CANCELLED
+from .records import CANCELLED, wait_id
 from .sealing import ID_BYTES, SealedTasks
 
 _HEX = frozenset("0123456789abcdef")
@@ -78,6 +79,13 @@ class TaskAdministration:
         new = new._replace(call=call, journal=sealed.seal_journal(new, journal, now))
         await self._store.add_task(new)
         return new
+
+
+def about_of(row: TaskRow, wait: str, ring: KeyRing) -> Any:
+    """Return what a wait of a task is about, as JSON; None if that is over. Raises `InvalidRequestState`."""
+    waits = {} if row.status in ENDED else SealedTasks(ring, _ANY_SIZE).unseal_questions(row).waits
+    found = [question for key, question in waits.items() if wait_id(row.id, key) == wait]
+    return found[0].params["about"][0] if found else None
 
 
 def call_of(row: TaskRow, ring: KeyRing) -> Call | None:

@@ -16,15 +16,17 @@ from ..crypto.keys import TASK_PIECES, KeyRing
 from ..crypto.place_codec import row_codec
 from ..errors import Full, InternalFault, InvalidRequestState, OverBudget, ProtocolError, RequestError, StoreUnavailable
 from ..flow.journal import Journal
+from ..flow.waits import person_in
 from ..limits import Limits
 from ..logs import logger
 from ..logs.failures import report_failure
 from ..protocol import messages
+from ..protocol.callers import Principal
 from ..protocol.messages import JSON, Call
 from ..storage.base import Store
 from ..storage.pubsub import Fanout, InProcessFanout
 from ..storage.quotas import Quota, Quotas
-from ..storage.rows import TaskRow
+from ..storage.rows import TaskRow, WaitRow
 from ..tally import ABANDONED_TASKS, Tally
 from ..well_formed import write_json
 from .sealing import Questions, SealedTasks
@@ -33,6 +35,11 @@ KEEP_INTERVAL = 0.5  # seconds between batches of pieces of a task, at least
 MOST_WAITING = 256 * 1024  # bytes of pieces that wait to be kept, beyond which their tool waits as well
 
 _SHORTEST_KEEP = 60.0
+
+RETENTION = 300.0
+"""Seconds after its time to live that a task can still be asked for, so that its client learns what became of it."""
+
+WAIT_KEPT = 3600.0  # seconds that a task is kept after the time for the answer of somebody else, at least
 
 
 NOTHING_LEFT: Mapping[str, Any] = {"call": b"", "journal": b"", "questions": b""}
@@ -223,11 +230,14 @@ class TaskRecords:
 
     def asked(self, row: TaskRow, journal: Journal, questions: Questions) -> dict[str, Any]:
         """Return the changes that let the client see what is asked. Raises `OverBudget`."""
+        longest = max((questions.until[key] - row.created for key in questions.waits), default=-WAIT_KEPT) + WAIT_KEPT
+        changes: dict[str, Any] = {"ttl": longest, "expires": row.created + longest + RETENTION}
         return {
             "journal": self.seal_journal(row, journal),
             "questions": self.sealed.seal_questions(row, questions.dump()),
-            "deadline": questions.ends(row.created + row.ttl),
+            "deadline": questions.ends(row.created + max(row.ttl, longest)),
             "attempts": 0,
+            **(changes if longest > row.ttl else {}),
         }
 
     def answered(self, row: TaskRow, questions: Questions) -> dict[str, Any]:
@@ -242,15 +252,25 @@ class TaskRecords:
             "questions": self.sealed.seal_questions(row, written),
             "deadline": questions.ends(row.deadline if questions.open and not questions.until else end),
         }
-        if row.status == "input_required" and not (questions.open and questions.together):
+        if row.status == "input_required" and questions.answers and not (questions.open and questions.together):
             changes["status"] = "working"
         return changes
 
     def status(self, row: TaskRow) -> messages.TaskStatus:
         """Return a task's status for its client; see `visible_status`."""
-        if row.status != "working" or not row.questions:  # what it asks need not be unsealed
+        if not row.questions:
             return row.status
         return visible_status(row, self.sealed.unseal_questions(row))
+
+    def listed(self, row: TaskRow, questions: Questions) -> list[WaitRow]:
+        """Return how what a task waits for is listed, for those who may answer."""
+        rows = []
+        for key, question in questions.waits.items():
+            one = person_in(question.params.get("to") or question.params["who"])
+            who = "" if one is None else self.quotas.of(Principal(one[1], one[0])).caller
+            name, until = question.params["wait"], questions.until[key]
+            rows.append(WaitRow(wait_id(row.id, key), row.id, name, who, self.now(), until, row.caller))
+        return rows
 
     def kept(self, row: TaskRow, journal: Journal) -> dict[str, Any]:
         """Return the changes that keep what a task has done, while its worker continues. Raises `OverBudget`."""
@@ -294,5 +314,13 @@ class TaskRecords:
 
 def visible_status(row: TaskRow, questions: Questions) -> messages.TaskStatus:
     """Return a task's status for its client: it needs input as soon as something is asked, whatever runs beside."""
-    # In the row it needs input only when nothing of it runs, nor is to.
-    return "input_required" if questions.open else row.status
+    # In the row it needs input only when nothing of it runs, nor is to. For its client it works while it waits for
+    # somebody else.
+    if questions.of_client.open:
+        return "input_required"
+    return "working" if row.status == "input_required" else row.status
+
+
+def wait_id(task: str, key: str) -> str:
+    """Return the id under which a wait is listed."""
+    return digest_parts("wait", task, key)

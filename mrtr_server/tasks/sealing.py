@@ -14,7 +14,7 @@ from ..errors import InvalidParams, InvalidRequestState, OverBudget, ProtocolErr
 from ..flow.journal import Journal
 from ..flow.outcome_codec import dump_outcome, load_outcome
 from ..limits import LARGEST_META, Limits
-from ..protocol.ask_kinds import ask_kind
+from ..protocol.ask_kinds import WAIT, ask_kind
 from ..protocol.callers import CAPABILITIES_FIELD, CLIENT_FIELD, ClientInfo, Principal, dump_user, load_user
 from ..protocol.messages import FIRST, JSON, UNNAMED, Call, Complete, Progress, Question
 from ..storage.rows import TaskRow, in_epoch
@@ -219,6 +219,19 @@ class Questions:
     )  # when the time for an answer ends, in seconds since the epoch
     together: bool = False  # whether the handler runs again only when all are answered
 
+    @property
+    def waits(self) -> dict[str, Question]:
+        """Those that somebody else answers, by key."""
+        return {key: question for key, question in self.open.items() if question.kind == WAIT.name}
+
+    @property
+    def of_client(self) -> "Questions":
+        """The same without those that somebody else answers: all that the task's client may see and answer."""
+        if not (waits := self.waits):
+            return self
+        open_ = {key: each for key, each in self.open.items() if key not in waits}
+        return replace(self, open=open_, names={key: self.names[key] for key in open_})
+
     def ask(self, questions: Mapping[str, Question], until: float) -> None:
         """Ask these as well, under keys that have not been used; one whose name is open stays as it is."""
         open_ = set(self.names.values())
@@ -302,19 +315,23 @@ class Questions:
 
     def dump(self) -> bytes:
         """Return all of them as JSON."""
-        open_ = {key: q.dump()[:5] for key, q in self.open.items()}  # as 0.1.0 reads it
-        pages = {key: q.page for key, q in self.open.items() if q.page}
-        since_0_2 = [self.until, self.together, pages]
-        return write_json([open_, self.names, self.answers, {**self.used, _SINCE_0_2: since_0_2}])
+        own = self.of_client  # or 0.1.0 would take its client's answer to what somebody else is to answer
+        open_ = {key: q.dump()[:5] for key, q in own.open.items()}  # as 0.1.0 reads it
+        pages = {key: q.page for key, q in own.open.items() if q.page}
+        waits = {key: [self.names[key], *q.dump()] for key, q in self.waits.items()}
+        since_0_2 = [self.until, self.together, pages, waits]
+        return write_json([open_, own.names, self.answers, {**self.used, _SINCE_0_2: since_0_2}])
 
     @classmethod
     def load(cls, written: bytes) -> "Questions":
         """Read what `dump` returned."""
         open_, names, answers, used = from_json(written)
-        until, together, pages = used.pop(_SINCE_0_2, ({}, True, {}))  # they wait for all answers
+        until, together, pages, waits = used.pop(_SINCE_0_2, ({}, True, {}, {}))  # they wait for all answers
         questions = {key: Question.load(*parts) for key, parts in open_.items()}
         for key, page in pages.items():
             questions[key].page = page
+        for key, (name, *parts) in waits.items():
+            names[key], questions[key] = name, Question.load(*parts)
         return cls(questions, names, answers, used, until, together)
 
 

@@ -11,9 +11,10 @@ from typing import Any
 from ..errors import InvalidRequestState, StoreUnavailable
 from ..flow.journal import Journal
 from ..logs import logger
+from ..protocol.ask_kinds import WAIT
 from ..protocol.callers import Principal
 from ..protocol.messages import NOTHING, Note, Piece, Progress, Question, YieldReason, action_of, kind_of
-from ..storage.rows import ENDED, Lease, TaskRow
+from ..storage.rows import ENDED, Lease, TaskRow, WaitRow
 from ..tally import ANSWERS, DROPPED
 from ..well_formed import well_formed
 from .records import PieceWriter, TaskRecords
@@ -62,6 +63,8 @@ class TaskRun:
         self._is_to_look: bool  # as of `look_soon`
         self._asking: dict[str, str] = {}
         """The questions when the change that asks them is made: the digest of each, by name."""
+        self._unlisted: list[WaitRow] = []
+        """The waits of the next change that are not in the list yet."""
         self._on_answers: Callable[[], None] = _nothing
         self._answer_within: float  # as of `begin`
         self._principal: Principal | None  # likewise
@@ -199,11 +202,14 @@ class TaskRun:
         questions, before = self.take_answers(row), self.journal.asked
         open_ = {name: each for name, each in asked.items() if self.journal.answer(name, each.digest) is None}
         questions.withdraw({name for name, each in open_.items() if before.get(name) != each.digest})
-        questions.ask(open_, self._records.now() + self._answer_within)
+        for name, each in open_.items():
+            within = each.params["within"] if each.kind == WAIT.name else None
+            questions.ask({name: each}, self._records.now() + (within or self._answer_within))
         self._asking = {**before, **{name: each.digest for name, each in open_.items()}}
         return questions
 
     def _asked(self, row: TaskRow, questions: Questions) -> dict[str, Any]:
+        self._unlisted = self._records.listed(row, questions)
         # A question counts when it is stored: until then an answer is for the question before.
         return self._records.asked(row, replace(self.journal, asked=self._asking), questions)
 
@@ -358,6 +364,7 @@ class TaskRun:
                     self._tried[made["journal"]] = self._asking if "questions" in made else self.journal.asked
                 made["updated"] = self._records.now()
             try:
+                await self._list_waits()
                 changed = await self._records.store.change_task(self.row, **made)
                 if changed is None:
                     await self._look_again()
@@ -377,6 +384,12 @@ class TaskRun:
                 self._records.notify(self.row.id)
             return True
         return False
+
+    async def _list_waits(self) -> None:
+        """List what somebody else is to answer, before it is asked: otherwise nobody might ever find it."""
+        while self._unlisted:
+            await self._records.store.put_wait(self._unlisted[-1])
+            self._unlisted.pop()
 
     async def _look_again(self) -> None:
         found = await self._records.store.find_task(self.row.id)

@@ -3,7 +3,7 @@
 import asyncio
 import math
 import secrets
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from hmac import compare_digest
 from typing import Any
@@ -21,17 +21,19 @@ from ..storage.pubsub import Fanout
 from ..storage.quotas import Quota
 from ..storage.rows import ENDED, FIRST_ASK, TaskRow, epoch_of, in_epoch
 from .notifications import Looked, WaitingRequests
-from .records import CANCELLED, PieceReader, TaskRecords, visible_status
+from .records import CANCELLED, RETENTION, PieceReader, TaskRecords, visible_status
 from .sealing import ID_BYTES, Questions, RowBinding
 from .worker import Reservation, Worker
-
-RETENTION = 300.0
-"""Seconds after its time to live that a task can still be asked for, so that its client learns what became of it."""
 
 AGAIN_AFTER = 1.0  # seconds until a client is to repeat a request for a result that has no room to wait
 
 STEP_GOES_ON = "The task was cancelled. A step that had begun may still be running."
 """The message of a cancelled task, until its worker has said that nothing of it runs any more."""
+
+LONGEST_POLL = 60.0
+"""Seconds between looks at a task that waits for somebody else, at most. At first they are as for any other."""
+
+_POLLS_OF_A_WAIT = 4  # looks at it in the time that it has waited by then, about
 
 _LONGEST_ID = 128
 _MOST_LOOKED_UP = 256 * 1024  # bytes of tasks, about
@@ -226,12 +228,27 @@ class Tasks:
         if len(answers) > self._limits.answers:
             message = f"The request has more than {self._limits.answers} inputResponses"
             raise OverBudget(message, "answers", self._limits.answers)
+
+        def taken(row: TaskRow, questions: Questions) -> bool:
+            own = questions.of_client
+            given = answers if map_answers is None else map_answers(own, answers)
+            return questions.take({key: answer for key, answer in given.items() if key in own.open})
+
+        await self.change_questions(lambda: self._find_of(call), taken)
+
+    async def change_questions(
+        self, find: Callable[[], Awaitable[TaskRow]], change: Callable[[TaskRow, Questions], bool]
+    ) -> None:
+        """Change what a task asks, unless it has ended, until no other change comes between.
+
+        `change` returns whether there is anything to store.
+        """
         while True:
-            row = await self._find_of(call)
+            row = await find()
             if row.status in ENDED:
                 return
             questions = self._sealed.unseal_questions(row)
-            if not questions.take(answers if map_answers is None else map_answers(questions, answers)):
+            if not change(row, questions):
                 return
             changes = self._records.answered(row, questions)
             if "status" in changes:
@@ -320,15 +337,16 @@ class Tasks:
 
     def view(self, row: TaskRow) -> Task:
         """Return a task as its client may see it. Raises `InvalidRequestState` if what it holds does not open."""
-        questions = self._sealed.unseal_questions(row) if row.status not in ENDED else Questions()
+        asked = self._sealed.unseal_questions(row) if row.status not in ENDED else Questions()
+        questions, waits = asked.of_client, asked.waits if row.status == "input_required" else {}
         return Task(
             id=row.id,
             status=visible_status(row, questions),
             created=row.created,
             updated=row.updated,
             ttl=row.ttl,
-            poll=row.poll,
-            message=self._message(row),
+            poll=self._poll(row) if waits and not questions.open else row.poll,
+            message="; ".join(dict.fromkeys(each.params["message"] for each in waits.values())) or self._message(row),
             questions=questions.open,
             names=questions.shown(),
             needs_names=questions.needs_names(),
@@ -337,6 +355,10 @@ class Tasks:
             tool=row.name,
             reference=row.reference,
         )
+
+    def _poll(self, row: TaskRow) -> float:
+        waited = self._records.now() - row.updated
+        return max(row.poll, min(waited / _POLLS_OF_A_WAIT, LONGEST_POLL))
 
     def _message(self, row: TaskRow) -> str:
         is_leased = row.leased_until > self._records.now()

@@ -8,17 +8,23 @@ from collections.abc import Sequence
 from functools import cached_property
 from secrets import token_hex
 from typing import Any
+from unittest import SkipTest
 
 from ..errors import Full, OverShare
 from ..storage.base import Store
 from ..storage.quotas import Quota
-from ..storage.rows import FREE, Places, TaskRow
+from ..storage.rows import FREE, Places, TaskRow, WaitRow
 from .contract import KEEP, LEASE, Contract, promise, refusal_of, three_of, three_of_tenant
 
 LONG = 600.0  # how long who waits for tasks would wait without a word, in seconds
 PATIENCE = 60.0  # how late a word may come, in seconds: it is for a busy machine
 
 PARKED: dict[str, Any] = {"status": "input_required", "lease": "", "leased_until": 0.0}
+
+
+def _need_waits(store: Store) -> None:
+    if not store.keeps_waits:
+        raise SkipTest(f"{type(store).__name__} lists no waits")
 
 
 class TaskStoreContract(Contract):
@@ -476,6 +482,48 @@ class TaskStoreContract(Contract):
                 await self._wait(store)
             await adding
             assert len(claimed or await self._claim(store)) == 1
+
+    # Waits for somebody else
+
+    async def _listed(self, store: Store, name: str, created: float, **given: Any) -> WaitRow:
+        row = WaitRow(token_hex(16), token_hex(16), name, "", created, time.time() + KEEP * self.second)
+        await store.put_wait(row._replace(**given))
+        return row._replace(**given)
+
+    @promise
+    async def test_waits_are_listed_by_name_and_by_who_may_answer_the_newest_first(
+        self, store: Store, another: Store
+    ) -> None:
+        _need_waits(store)
+        name, who, now, all_ = self._tool, token_hex(16), time.time(), (math.inf, "")
+        rows = [await self._listed(store, name, now - seconds) for seconds in (30, 10, 10, 20)]
+        theirs = await self._listed(store, name, now, who=who)
+        await self._listed(store, f"{name} too", now)
+        newest = sorted(rows, key=lambda row: (row.created, row.id), reverse=True)
+        assert await another.list_waits(name, "", before=all_, most=10) == newest
+        assert await another.list_waits(name, who, before=all_, most=10) == [theirs]
+        assert await another.list_waits(name, "", before=all_, most=2) == newest[:2]
+        end = newest[0].created, newest[0].id
+        assert await another.list_waits(name, "", before=end, most=10) == newest[1:], "a page begins after the last one"
+
+    @promise
+    async def test_a_wait_that_is_put_again_changes_who_may_answer_alone(self, store: Store, another: Store) -> None:
+        _need_waits(store)
+        name, who, all_ = self._tool, token_hex(16), (math.inf, "")
+        row = await self._listed(store, name, time.time() - 5)
+        await another.put_wait(row._replace(who=who, created=time.time()))
+        assert await store.list_waits(name, "", before=all_, most=10) == []
+        assert await store.list_waits(name, who, before=all_, most=10) == [row._replace(who=who)]
+
+    @promise
+    async def test_a_wait_that_was_removed_or_has_expired_is_not_listed(self, store: Store, another: Store) -> None:
+        _need_waits(store)
+        name = self._tool
+        row = await self._listed(store, name, time.time())
+        await self._listed(store, name, time.time(), expires=time.time() - 1)
+        await another.remove_wait(row.id)
+        await another.remove_wait(row.id)  # which does nothing
+        assert await store.list_waits(name, "", before=(math.inf, ""), most=10) == []
 
     # Callers
 

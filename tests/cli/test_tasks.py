@@ -156,7 +156,7 @@ def test_a_list_sends_nothing_to_the_terminal_but_text(monkeypatch: pytest.Monke
     given = dict.fromkeys(TaskRow._fields, 0.0)
     texts = dict.fromkeys(("name", "message", "caller"), nasty) | {"id": "t-1", "status": "working", "lease": ""}
     row = TaskRow(**given | texts)  # type: ignore[arg-type]
-    monkeypatch.setattr(sys.modules["mrtr_server.cli.stored"], "_run", lambda *_: [row])
+    monkeypatch.setattr(sys.modules["mrtr_server.cli.stored"], "run_on", lambda *_: [row])
     for arguments in ([], ["--json"]):
         result = CliRunner().invoke(main, ["tasks", "list", "--database", "sqlite:///x.db", *arguments])
         assert result.exit_code == 0, result.output

@@ -93,7 +93,8 @@ def forget(url: str) -> Forget:
 
 
 def counted(tasks: int, kept: int, redemptions: int) -> str:
-    return f"mrtr_tasks: {tasks} rows\nmrtr_kept: {kept} rows\nmrtr_redemptions: {redemptions} rows\n"
+    rows = {"tasks": tasks, "kept": kept, "redemptions": redemptions, "waits": 0}
+    return "".join(f"mrtr_{table}: {count} rows\n" for table, count in rows.items())
 
 
 async def started(app: MRTRServer, tool: str, *, who: str = "ann", **options: Any) -> Any:

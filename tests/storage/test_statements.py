@@ -41,6 +41,7 @@ def test_they_differ_in_lists_and_in_locks_only() -> None:
             "sweep_tasks",
             "sweep_notices",
             "sweep_forgotten",
+            "sweep_waits",
         ),  # FOR UPDATE SKIP LOCKED
         *("new_epoch", "interrupt_tasks"),  # chance, the time, and FOR UPDATE
         "measure",  # LATERAL

@@ -362,6 +362,9 @@ RETURNED: dict[str, object] = {
     "holds_task": True,
     "overdue_tasks": [task_row()],
     "wait_for_tasks": None,
+    "put_wait": None,
+    "list_waits": [],
+    "remove_wait": None,
 }
 
 
@@ -388,6 +391,9 @@ WROTE: list[tuple[str, object, bool]] = [
     ("holds_task", True, False),
     ("overdue_tasks", [task_row()], False),
     ("wait_for_tasks", None, False),
+    ("put_wait", None, True),
+    ("list_waits", [], False),
+    ("remove_wait", None, True),
 ]
 """Methods, what they return, and whether that shows that others can write: heartbeats have a way of their own."""
 

@@ -18,6 +18,7 @@ PAGE = Question("url", "elicitation/create", {"message": "Log in", "url": "https
 SAMPLE = Question("sample", "sampling/createMessage", {"messages": [], "maxTokens": 5}, ("sampling",))
 ROOTS = Question("roots", "roots/list", {}, ("roots",))
 SURE = Question("confirm", "elicitation/create", {"message": "Sure?"}, ("elicitation.form",))
+WAIT = Question("wait", "", {"message": "Waiting for approval", "wait": "approval"}, (), "shape")
 YES: JSON = {"action": "accept", "content": {"confirm": True}}
 ANN: JSON = {"action": "accept", "content": {"name": "Ann"}}
 
@@ -102,6 +103,19 @@ class TestWhatIsOpen:
         open_, names, answers, used = from_json(questions.dump())
         assert [Question.load(*parts) for parts in open_.values()] == [LOGIN]
         assert (names, answers, used["login"]) == ({"login": "login"}, {}, 1)
+
+
+class TestWhatSomebodyElseAnswers:
+    def test_is_not_for_the_client_and_not_for_the_release_before(self) -> None:
+        """0.1.0 would take its client's answer."""
+        questions = asking(login=LOGIN, approval=WAIT)
+        open_, names, *_ = from_json(questions.dump())
+        assert (list(open_), names) == (["login"], {"login": "login"})
+        loaded = Questions.load(questions.dump())
+        assert loaded.open == {"login": LOGIN, "approval": WAIT}
+        assert loaded.names == {"login": "login", "approval": "approval"}
+        assert list(loaded.of_client.open) == ["login"]
+        assert list(loaded.waits) == ["approval"]
 
 
 class TestAnswersByName:

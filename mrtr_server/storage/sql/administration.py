@@ -211,6 +211,7 @@ OWNED = (
     _Owned("mrtr_tasks", "callers_of_tasks", "forget_task"),
     _Owned("mrtr_kept", "callers_of_values", "forget_value"),
     _Owned("mrtr_redemptions", "callers_of_redemptions", "forget_redemption"),
+    _Owned("mrtr_waits", "callers_of_waits", "forget_wait"),
 )
 
 

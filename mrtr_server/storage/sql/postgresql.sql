@@ -437,6 +437,30 @@ SELECT WHERE current_setting('transaction_read_only') = 'off';
 -- name: read_clock
 SELECT :now;
 
+-- Waits for somebody else
+
+-- name: put_wait
+INSERT INTO mrtr_waits (id, task, name, who, created, expires, caller)
+VALUES (:id, :task, :name, :who, :created, :expires, :caller)
+ON CONFLICT (id) DO UPDATE SET who = excluded.who
+RETURNING id;
+
+-- name: list_waits
+SELECT id, task, name, who, created, expires, caller FROM mrtr_waits
+WHERE name = :name AND who = :who AND (created, id) < (:created, :id) AND expires + 0 > :now
+ORDER BY created DESC, id DESC
+LIMIT :most;
+
+-- name: find_waits
+-- For operators: all of a name or of every name, whose id begins so, by the time and the id of the one before.
+SELECT id, task, name, who, created, expires, caller FROM mrtr_waits
+WHERE (:name = '' OR name = :name) AND id LIKE :begins || '%' AND created < :before AND expires + 0 > :now
+ORDER BY created DESC, id DESC
+LIMIT :most;
+
+-- name: remove_wait
+DELETE FROM mrtr_waits WHERE id = :id RETURNING id;
+
 -- Sweeping: remove some of what has expired, and return the keys
 
 -- name: sweep_redemptions
@@ -468,6 +492,12 @@ WITH removed AS (
     SELECT caller FROM mrtr_forgotten WHERE expires <= :now ORDER BY expires LIMIT :most FOR UPDATE SKIP LOCKED
 )
 DELETE FROM mrtr_forgotten WHERE caller IN (SELECT caller FROM removed) RETURNING caller;
+
+-- name: sweep_waits
+WITH removed AS (
+    SELECT id FROM mrtr_waits WHERE expires <= :now ORDER BY expires LIMIT :most FOR UPDATE SKIP LOCKED
+)
+DELETE FROM mrtr_waits WHERE id IN (SELECT id FROM removed) RETURNING id;
 
 -- Sealing anew: what is sealed, after a key; and each row, unless it was changed since it was read
 
@@ -526,6 +556,12 @@ SELECT key, caller FROM mrtr_kept WHERE key > :after ORDER BY key LIMIT :most;
 
 -- name: forget_value
 DELETE FROM mrtr_kept WHERE key = :key RETURNING key;
+
+-- name: callers_of_waits
+SELECT id, caller, who FROM mrtr_waits WHERE id > :after ORDER BY id LIMIT :most;
+
+-- name: forget_wait
+DELETE FROM mrtr_waits WHERE id = :key RETURNING id;
 
 -- name: callers_of_redemptions
 SELECT state, caller FROM mrtr_redemptions WHERE state > :after ORDER BY state LIMIT :most;

@@ -18,7 +18,7 @@ from ...well_formed import well_formed
 from ..base import TaskStore
 from ..health import begin_request, has_waited
 from ..quotas import ANY, ENDLESS, Quota, Usage, UsageByCaller
-from ..rows import FREE, MOST_COUNTED, Places, TaskRow, Vitals, Waiting
+from ..rows import FREE, MOST_COUNTED, Places, TaskRow, Vitals, Waiting, WaitRow
 from .database import Database
 from .notify import Notices
 from .waking import TaskWakes
@@ -35,7 +35,9 @@ FREEING = frozenset({"status", "lease", "leased_until"})  # fields whose change 
 
 
 class SQLTasks(TaskStore):
-    """The half of the store that keeps tasks, in the table `mrtr_tasks`."""
+    """The half of the store that keeps tasks, in the tables `mrtr_tasks` and `mrtr_waits`."""
+
+    keeps_waits = True
 
     def __init__(self, database: Database) -> None:
         self.database = database
@@ -243,6 +245,41 @@ class SQLTasks(TaskStore):
         ends = running_loop().time() + seconds
         with self.wakes.waiting(tools):
             await wait_until(look, self.wakes.here, deadline=ends, pauses=pauses, at_once=False)
+
+    @override
+    async def put_wait(self, row: WaitRow) -> None:
+        await self._sweep()
+        await self.database.rows("put_wait", **row._asdict())
+
+    @override
+    async def list_waits(self, name: str, who: str, *, before: tuple[float, str], most: int) -> list[WaitRow]:
+        created, id = before
+        found = await self.database.rows("list_waits", name=name, who=who, created=created, id=id, most=most)
+        return [WaitRow(*each) for each in found]
+
+    async def find_waits(
+        self, *, name: str = "", begins: str = "", before: float = math.inf, most: int
+    ) -> list[WaitRow]:
+        """Return waits for an operator, the newest first.
+
+        Args:
+            name: what `app.wait` called them; empty for all.
+            begins: the first digits of their ids.
+            before: only those that began before, in seconds since the epoch.
+            most: how many to return.
+
+        Returns:
+            The waits.
+
+        Raises:
+            StoreUnavailable: they can't be read.
+        """
+        found = await self.database.rows("find_waits", name=name, begins=begins, before=before, most=most)
+        return [WaitRow(*each) for each in found]
+
+    @override
+    async def remove_wait(self, id: str) -> None:
+        await self.database.rows("remove_wait", id=id)
 
     def _lapsed_by(self, lapsed: bool) -> float:
         """Return until when leases have ended that are taken over now; no lease ends at 0."""

@@ -137,4 +137,19 @@ CREATE TRIGGER mrtr_kept_by_tenant_changed AFTER UPDATE OF tenant, blocks ON mrt
 CREATE TRIGGER mrtr_kept_by_tenant_removed AFTER DELETE ON mrtr_kept REFERENCING OLD TABLE AS counted
     FOR EACH STATEMENT EXECUTE FUNCTION mrtr_count_off_tenants(0);
 
+-- What flows wait for that somebody else answers, so that whoever may answer finds it. `who` is a keyed digest where it is one
+-- person, and else empty.
+CREATE TABLE mrtr_waits (
+    id TEXT NOT NULL,
+    task TEXT NOT NULL,
+    name TEXT NOT NULL,
+    who TEXT NOT NULL,
+    created DOUBLE PRECISION NOT NULL,
+    expires DOUBLE PRECISION NOT NULL,
+    caller TEXT NOT NULL,
+    PRIMARY KEY (id)
+);
+CREATE INDEX ix_mrtr_waits_listed ON mrtr_waits (name, who, created, id);
+CREATE INDEX ix_mrtr_waits_expires ON mrtr_waits (expires);
+
 UPDATE mrtr_schema SET compatible_from = '5';

@@ -51,4 +51,19 @@ CREATE TRIGGER mrtr_kept_by_tenant_changed AFTER UPDATE OF tenant, value ON mrtr
 CREATE TRIGGER mrtr_kept_by_tenant_removed AFTER DELETE ON mrtr_kept WHEN OLD.tenant <> '' BEGIN
     INSERT INTO mrtr_counted_of_tenants VALUES (OLD.tenant, 0, -1, -OLD.blocks); END;
 
+-- What flows wait for that somebody else answers, so that whoever may answer finds it. `who` is a keyed digest where it is one
+-- person, and else empty.
+CREATE TABLE mrtr_waits (
+    id TEXT NOT NULL,
+    task TEXT NOT NULL,
+    name TEXT NOT NULL,
+    who TEXT NOT NULL,
+    created DOUBLE NOT NULL,
+    expires DOUBLE NOT NULL,
+    caller TEXT NOT NULL,
+    PRIMARY KEY (id)
+);
+CREATE INDEX ix_mrtr_waits_listed ON mrtr_waits (name, who, created, id);
+CREATE INDEX ix_mrtr_waits_expires ON mrtr_waits (expires);
+
 UPDATE mrtr_schema SET compatible_from = '5';
