@@ -215,7 +215,7 @@ class SQLContract(OwnContract):
             (made,) = [each for each in statements if each.startswith("CREATE TABLE mrtr_tasks")]
             columns = [line.split()[0] for line in made.splitlines()[1:-1]]
             added = [each.split()[5] for each in statements if each.startswith("ALTER TABLE mrtr_tasks ADD COLUMN")]
-            others = {"PRIMARY", "blocks", "shard", "writer"}
+            others = {"PRIMARY", "blocks", "shard", "tenant", "writer"}
             assert {*columns, *added} - others == {*TaskRow._fields}
 
     async def test_every_search_has_an_index(self, bench: TaskStoreBench) -> None:
