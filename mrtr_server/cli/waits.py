@@ -24,7 +24,7 @@ _takes_wait = click.argument("wait", metavar="WAIT")
 
 @click.group()
 def waits() -> None:
-    """Look at what flows wait for that somebody else answers, and withdraw it.
+    """Look at what flows wait for from others, and withdraw it.
 
     WAIT is the id of a wait as the list has it, or its first digits.
     """
