@@ -44,6 +44,9 @@ GIVEN = {
     "most_blocks": "1000000000",
     "share": "1000000000",
     "share_blocks": "1000000000",
+    "tenant": "''",
+    "tenant_share": "1000000000",
+    "tenant_blocks": "1000000000",
     "outcome": "decode(repeat('00', 500), 'hex')",
 }
 """What the parameters of the statements stand for."""

@@ -377,7 +377,7 @@ async def in_transaction(url: str, statement: str) -> AsyncIterator[None]:
         await other.close()
 
 
-INDEXES = ["ix_mrtr_tasks_waiting", "ix_mrtr_tasks_running", "ix_mrtr_tasks_owned", "ix_mrtr_tasks_listed"]
+INDEXES = ["ix_mrtr_tasks_waiting", "ix_mrtr_tasks_owned", "ix_mrtr_tasks_listed", "ix_mrtr_tasks_queued"]
 """Those that came after the tables."""
 
 

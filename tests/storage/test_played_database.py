@@ -11,7 +11,7 @@ from mrtr_server.errors import ClocksApart
 from mrtr_server.storage.sql.tasks import POLL, QUIET
 from mrtr_server.storage.sql.waking import WORK
 
-from ..support.databases import TOOLS, task_row
+from ..support.databases import task_row
 from ..support.played import Played
 from ..support.virtual_time import VirtualTime
 
@@ -83,8 +83,7 @@ class TestWhoWaitsForTasks:
     async def test_does_not_wait_where_a_claim_got_all_that_it_wanted(self, played: Played) -> None:
         played.connect()
         for claimed, most, waits in ((2, 2, False), (1, 2, True), (0, 0, True)):
-            played.returned["claim_tasks"] = [tuple(task_row()) for _ in range(claimed)]
-            await played.store.claim_tasks("lease", seconds=30, most=most, tools=TOOLS)
+            await played.claim(most, claimed)
             before = played.passed
             await played.wait(1)
             assert (played.passed - before == 1) is waits

@@ -52,8 +52,7 @@ class Fleet:
 
     async def claim(self, process: Played, most: int, found: int) -> None:
         """Let a worker claim."""
-        process.returned["claim_tasks"] = [task_row() for _ in range(found)]
-        await process.store.claim_tasks("lease", seconds=5, most=most, tools=TOOLS)
+        await process.claim(most, found)
         await self.settle()
 
     async def add(self) -> None:

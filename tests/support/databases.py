@@ -265,8 +265,9 @@ async def _linger(url: str, state: str) -> None:
 async def explained(database: Database, statement: str) -> str:
     """Return how a database would run a statement, in its own words."""
     lists = {"ids": ["id"], "tools": ["tool"], "without": ["id"], "callers": ["caller"], "held": [1]}
+    lists |= {"waiting": [1], "running": [1]}
     whole = dict.fromkeys(("most", "most_bytes", "share", "spare", "queues"), 5)
-    times = dict.fromkeys(("seconds", "created", "before", "begun", "lapsed_by"), 5.0)
+    times = dict.fromkeys(("seconds", "created", "before", "begun", "lapsed_by", "since"), 5.0)
     given: dict[str, Any] = lists | whole | times
     sql, names = number_parameters(database.statements[statement], CLOCK)
     if isinstance(database, SQLiteDatabase):

@@ -9,7 +9,7 @@ import pytest
 
 from mrtr_server import SQLStore
 
-from .databases import TOOLS
+from .databases import TOOLS, task_row
 
 LONG = 600.0
 """How long who waits for tasks would wait without a word, in seconds."""
@@ -46,6 +46,13 @@ class Played:
         """Let notices arrive at once."""
         carrier: Any = SimpleNamespace(connected=True)
         self.store.notices._carrier = carrier
+
+    async def claim(self, most: int, found: int) -> None:
+        """Claim tasks, of which so many are found."""
+        begins = [0] * len(TOOLS)  # where the queues of the tools do
+        tasks = [tuple(task_row()) for _ in range(found)] or [(None,) * len(task_row())]
+        self.returned["claim_tasks"] = [(*task, begins, begins) for task in tasks]
+        await self.store.claim_tasks("lease", seconds=5, most=most, tools=TOOLS)
 
     async def wait(self, seconds: float = LONG) -> None:
         """Wait for tasks."""

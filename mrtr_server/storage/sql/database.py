@@ -72,7 +72,7 @@ MEANT = {
 
 _INDEX = re.compile(r"^CREATE INDEX CONCURRENTLY (\w+)")
 
-_DROPPED = re.compile(r"^DROP INDEX (\w+)")
+_DROPPED = re.compile(r"^DROP INDEX (?:IF EXISTS )?(\w+)")
 
 Advice = tuple[Literal["warning", "advice"], str]
 

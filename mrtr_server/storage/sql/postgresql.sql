@@ -247,14 +247,33 @@ WHERE id = :id
 RETURNING leased_until;
 
 -- name: claim_tasks
--- One look in the index for each tool and caller that has tasks waiting, from a caller on that is drawn by lot, and at most
+-- First a look at the tasks of each tool that wait the longest. If there are no more, the queues are theirs. Otherwise one
+-- look in the index for each caller that has tasks of that tool waiting, from a caller on that is drawn by lot, and at most
 -- for so many of them: however many tasks wait, those of others are found as fast. Then the tasks of each queue are put in
 -- turn, with those that run here before them, so that the next place goes to the caller that has the fewest.
 -- `:lapsed_by` is when the claim was sent, by this clock: a statement that is run later must not take what the others
 -- could not renew meanwhile. It is 0 where only tasks are claimed whose lease was given back.
 -- Not by the column `expires` itself, or its index might be chosen, which has all tasks but the expired ones.
-WITH RECURSIVE later (name, caller) AS (
-    SELECT tool, CAST(:start AS text) FROM unnest(:tools::text[]) AS tool
+-- `:waiting` and `:running` are where the tasks of a tool that wait, and those that run, were seen to begin. The answer has
+-- where they begin now, with each task, and at least once. A task that is not seen yet has no number below the oldest
+-- transaction that runs. Where something was seen above it, another server has taken over, and all is looked at.
+WITH RECURSIVE places (tool, waiting, running, oldest) AS MATERIALIZED (
+    SELECT tool, CASE WHEN waiting <= oldest THEN waiting ELSE 0 END, CASE WHEN running <= oldest THEN running ELSE 0 END, oldest
+    FROM unnest(:tools::text[], :waiting::bigint[], :running::bigint[]) AS seen (tool, waiting, running),
+        CAST(pg_snapshot_xmin(pg_current_snapshot())::text AS bigint) AS oldest
+),
+front AS MATERIALIZED (
+    SELECT tool, caller, updated, queued
+    FROM places CROSS JOIN LATERAL (
+        SELECT caller, updated, queued FROM mrtr_tasks
+        WHERE status = 'working' AND name || '' = tool AND (lease <> '') IS FALSE AND queued >= waiting
+        ORDER BY queued
+        LIMIT :queues
+    ) AS found
+),
+deep (tool) AS MATERIALIZED (SELECT tool FROM front GROUP BY tool HAVING count(*) >= :queues),
+later (name, caller) AS (
+    SELECT tool, CAST(:start AS text) FROM deep
     UNION ALL
     SELECT name, (
         SELECT min(caller) FROM mrtr_tasks
@@ -263,7 +282,7 @@ WITH RECURSIVE later (name, caller) AS (
     FROM later WHERE caller IS NOT NULL
 ),
 earlier (name, caller) AS (
-    SELECT tool, CAST('' AS text) FROM unnest(:tools::text[]) AS tool
+    SELECT tool, CAST('' AS text) FROM deep
     UNION ALL
     SELECT name, (
         SELECT min(caller) FROM mrtr_tasks
@@ -271,11 +290,20 @@ earlier (name, caller) AS (
     )
     FROM earlier WHERE caller IS NOT NULL
 ),
-queues (name, caller) AS (
-    SELECT tool, CAST('' AS text) FROM unnest(:tools::text[]) AS tool
-    UNION ALL SELECT name, caller FROM later WHERE caller <> :start
-    UNION ALL SELECT name, caller FROM earlier WHERE caller <> ''
-    LIMIT :queues
+queues (name, caller, since) AS (
+    (
+        SELECT tool, caller, min(updated) FROM front WHERE tool NOT IN (SELECT tool FROM deep)
+        GROUP BY tool, caller
+        ORDER BY caller <= :start, caller
+        LIMIT :queues
+    )
+    UNION ALL
+    (
+        SELECT tool, CAST('' AS text), CAST('-infinity' AS double precision) FROM deep
+        UNION ALL SELECT name, caller, '-infinity' FROM later WHERE caller <> :start
+        UNION ALL SELECT name, caller, '-infinity' FROM earlier WHERE caller <> ''
+        LIMIT :queues
+    )
 ),
 free AS MATERIALIZED (
     SELECT found.id, queues.caller, found.updated
@@ -284,6 +312,7 @@ free AS MATERIALIZED (
     CROSS JOIN LATERAL (
         SELECT id, updated FROM mrtr_tasks
         WHERE status = 'working' AND lease = '' AND name = queues.name AND caller = queues.caller
+            AND updated >= queues.since
             AND leased_until <= :now
             AND expires + 0 > :now
             AND id <> ALL(:without::text[])
@@ -296,15 +325,19 @@ free AS MATERIALIZED (
     ) AS found
     UNION ALL
     SELECT id, caller, updated FROM (
-        SELECT id, caller, updated FROM mrtr_tasks
-        WHERE status = 'working' AND lease <> '' AND name = ANY(:tools::text[])
-            AND leased_until <= :now
-            AND leased_until <= :lapsed_by
-            AND expires + 0 > :now
-            AND id <> ALL(:without::text[])
-            AND (id NOT LIKE '%-%-%' OR id LIKE (SELECT '%-' || epoch || '-%' FROM mrtr_schema))
+        SELECT id, caller, updated
+        FROM places CROSS JOIN LATERAL (
+            SELECT id, caller, updated FROM mrtr_tasks
+            WHERE status = 'working' AND name || '' = tool AND lease <> '' AND queued >= running
+                AND leased_until <= :now
+                AND leased_until <= :lapsed_by
+                AND expires + 0 > :now
+                AND id <> ALL(:without::text[])
+                AND (id NOT LIKE '%-%-%' OR id LIKE (SELECT '%-' || epoch || '-%' FROM mrtr_schema))
+            LIMIT :most
+            FOR UPDATE SKIP LOCKED
+        ) AS each
         LIMIT :most
-        FOR UPDATE SKIP LOCKED
     ) AS lapsed
 ),
 ranked AS (
@@ -317,36 +350,60 @@ taken AS MATERIALIZED (
     WHERE caller = '' OR rank <= :share OR place <= :spare
     ORDER BY place
     LIMIT :most
+),
+claimed AS (
+    UPDATE mrtr_tasks
+    SET lease = :lease, leased_until = :now + :seconds, attempts = attempts + 1, version = version + 1, writer = :writer
+    WHERE id IN (SELECT id FROM taken)
+    RETURNING
+        id, owner, name, status, message, created, updated, ttl, poll, deadline, expires, call, journal, questions, outcome,
+        version, lease, leased_until, attempts, caller
+),
+begins (waiting, running) AS (
+    SELECT array_agg(first_waiting ORDER BY place), array_agg(least(first_waiting, first_running) ORDER BY place)
+    FROM (
+        SELECT array_position(:tools::text[], tool) AS place,
+            least(oldest, (SELECT min(queued) FROM front WHERE front.tool = places.tool)) AS first_waiting,
+            (
+                SELECT queued FROM mrtr_tasks
+                WHERE status = 'working' AND name || '' = tool AND lease <> '' AND queued >= running
+                ORDER BY queued
+                LIMIT 1
+            ) AS first_running
+        FROM places
+    ) AS first
 )
-UPDATE mrtr_tasks
-SET lease = :lease, leased_until = :now + :seconds, attempts = attempts + 1, version = version + 1, writer = :writer
-WHERE id IN (SELECT id FROM taken)
-RETURNING
-    id, owner, name, status, message, created, updated, ttl, poll, deadline, expires, call, journal, questions, outcome,
-    version, lease, leased_until, attempts, caller;
+SELECT claimed.*, begins.waiting, begins.running FROM begins LEFT JOIN claimed ON true;
 
 -- name: any_free_task
 -- Whether its caller may have one more is for the claim to find out.
-SELECT id FROM (
-    SELECT id FROM mrtr_tasks
-    WHERE status = 'working' AND lease = '' AND name = ANY(:tools::text[])
-        AND leased_until <= :now
-        AND expires + 0 > :now
-        AND id <> ALL(:without::text[])
-        AND (id NOT LIKE '%-%-%' OR id LIKE (SELECT '%-' || epoch || '-%' FROM mrtr_schema))
-    LIMIT 1
-) AS waiting
-UNION ALL
-SELECT id FROM (
-    SELECT id FROM mrtr_tasks
-    WHERE status = 'working' AND lease <> '' AND name = ANY(:tools::text[])
-        AND leased_until <= :now
-        AND leased_until <= :lapsed_by
-        AND expires + 0 > :now
-        AND id <> ALL(:without::text[])
-        AND (id NOT LIKE '%-%-%' OR id LIKE (SELECT '%-' || epoch || '-%' FROM mrtr_schema))
-    LIMIT 1
-) AS lapsed
+WITH places (tool, waiting, running) AS MATERIALIZED (
+    SELECT tool, CASE WHEN waiting <= oldest THEN waiting ELSE 0 END, CASE WHEN running <= oldest THEN running ELSE 0 END
+    FROM unnest(:tools::text[], :waiting::bigint[], :running::bigint[]) AS seen (tool, waiting, running),
+        CAST(pg_snapshot_xmin(pg_current_snapshot())::text AS bigint) AS oldest
+)
+SELECT found.id FROM places CROSS JOIN LATERAL (
+    (
+        SELECT id FROM mrtr_tasks
+        WHERE status = 'working' AND name || '' = tool AND (lease <> '') IS FALSE AND queued >= waiting
+            AND leased_until <= :now
+            AND expires + 0 > :now
+            AND id <> ALL(:without::text[])
+            AND (id NOT LIKE '%-%-%' OR id LIKE (SELECT '%-' || epoch || '-%' FROM mrtr_schema))
+        LIMIT 1
+    )
+    UNION ALL
+    (
+        SELECT id FROM mrtr_tasks
+        WHERE status = 'working' AND name || '' = tool AND lease <> '' AND queued >= running
+            AND leased_until <= :now
+            AND leased_until <= :lapsed_by
+            AND expires + 0 > :now
+            AND id <> ALL(:without::text[])
+            AND (id NOT LIKE '%-%-%' OR id LIKE (SELECT '%-' || epoch || '-%' FROM mrtr_schema))
+        LIMIT 1
+    )
+) AS found
 LIMIT 1;
 
 -- name: renew_tasks
@@ -386,16 +443,20 @@ SELECT NULL AS tool, coalesce(sum(tasks), 0)::float8, coalesce(sum(states), 0)::
 FROM mrtr_usage WHERE caller = '*'
 UNION ALL
 SELECT tool, count(since), coalesce(:now - min(since), 0), 0
-FROM unnest(:tools::text[]) AS tool LEFT JOIN LATERAL (
+FROM unnest(:tools::text[], :waiting::bigint[], :running::bigint[]) AS seen (tool, waiting, running) LEFT JOIN LATERAL (
     (
         SELECT updated AS since FROM mrtr_tasks
-        WHERE status = 'working' AND lease = '' AND name = tool AND leased_until <= :now AND expires + 0 > :now
+        WHERE status = 'working' AND name || '' = tool AND (lease <> '') IS FALSE AND queued >= waiting
+            AND leased_until <= :now
+            AND expires + 0 > :now
         LIMIT :most
     )
     UNION ALL
     (
         SELECT leased_until FROM mrtr_tasks
-        WHERE status = 'working' AND lease <> '' AND name = tool AND leased_until <= :now AND expires + 0 > :now
+        WHERE status = 'working' AND name || '' = tool AND lease <> '' AND queued >= running
+            AND leased_until <= :now
+            AND expires + 0 > :now
         LIMIT :most
     )
 ) AS free ON true
@@ -461,43 +522,47 @@ LIMIT :most;
 -- name: remove_wait
 DELETE FROM mrtr_waits WHERE id = :id RETURNING id;
 
--- Sweeping: remove some of what has expired, and return the keys
+-- Sweeping: remove some of what has expired, and return when it did. Not what was removed before: while a
+-- transaction stays open, PostgreSQL keeps the entries of that in the index.
 
 -- name: sweep_redemptions
 WITH removed AS (
-    SELECT state FROM mrtr_redemptions WHERE expires <= :now ORDER BY expires LIMIT :most FOR UPDATE SKIP LOCKED
+    SELECT state FROM mrtr_redemptions WHERE expires >= :since AND expires <= :now
+    ORDER BY expires LIMIT :most FOR UPDATE SKIP LOCKED
 )
-DELETE FROM mrtr_redemptions WHERE state IN (SELECT state FROM removed) RETURNING state;
+DELETE FROM mrtr_redemptions WHERE state IN (SELECT state FROM removed) RETURNING expires;
 
 -- name: sweep_values
 WITH removed AS (
-    SELECT key FROM mrtr_kept WHERE expires <= :now ORDER BY expires LIMIT :most FOR UPDATE SKIP LOCKED
+    SELECT key FROM mrtr_kept WHERE expires >= :since AND expires <= :now
+    ORDER BY expires LIMIT :most FOR UPDATE SKIP LOCKED
 )
-DELETE FROM mrtr_kept WHERE key IN (SELECT key FROM removed) RETURNING key;
+DELETE FROM mrtr_kept WHERE key IN (SELECT key FROM removed) RETURNING expires;
 
 -- name: sweep_tasks
 WITH removed AS (
-    SELECT id FROM mrtr_tasks WHERE expires <= :now ORDER BY expires LIMIT :most FOR UPDATE SKIP LOCKED
+    SELECT id FROM mrtr_tasks WHERE expires >= :since AND expires <= :now
+    ORDER BY expires LIMIT :most FOR UPDATE SKIP LOCKED
 )
-DELETE FROM mrtr_tasks WHERE id IN (SELECT id FROM removed) RETURNING id;
+DELETE FROM mrtr_tasks WHERE id IN (SELECT id FROM removed) RETURNING expires;
 
 -- name: sweep_notices
 WITH removed AS (
     SELECT number FROM mrtr_changes WHERE expires <= :now ORDER BY expires LIMIT :most FOR UPDATE SKIP LOCKED
 )
-DELETE FROM mrtr_changes WHERE number IN (SELECT number FROM removed) RETURNING number;
+DELETE FROM mrtr_changes WHERE number IN (SELECT number FROM removed) RETURNING expires;
 
 -- name: sweep_forgotten
 WITH removed AS (
     SELECT caller FROM mrtr_forgotten WHERE expires <= :now ORDER BY expires LIMIT :most FOR UPDATE SKIP LOCKED
 )
-DELETE FROM mrtr_forgotten WHERE caller IN (SELECT caller FROM removed) RETURNING caller;
+DELETE FROM mrtr_forgotten WHERE caller IN (SELECT caller FROM removed) RETURNING expires;
 
 -- name: sweep_waits
 WITH removed AS (
     SELECT id FROM mrtr_waits WHERE expires <= :now ORDER BY expires LIMIT :most FOR UPDATE SKIP LOCKED
 )
-DELETE FROM mrtr_waits WHERE id IN (SELECT id FROM removed) RETURNING id;
+DELETE FROM mrtr_waits WHERE id IN (SELECT id FROM removed) RETURNING expires;
 
 -- Sealing anew: what is sealed, after a key; and each row, unless it was changed since it was read
 

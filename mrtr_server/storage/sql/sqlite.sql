@@ -412,37 +412,37 @@ LIMIT :most;
 -- name: remove_wait
 DELETE FROM mrtr_waits WHERE id = :id RETURNING id;
 
--- Sweeping: remove some of what has expired, and return the keys
+-- Sweeping: remove some of what has expired, and return when it did
 
 -- name: sweep_redemptions
 DELETE FROM mrtr_redemptions
 WHERE state IN (SELECT state FROM mrtr_redemptions WHERE expires <= :now ORDER BY expires LIMIT :most)
-RETURNING state;
+RETURNING expires;
 
 -- name: sweep_values
 DELETE FROM mrtr_kept
 WHERE "key" IN (SELECT "key" FROM mrtr_kept WHERE expires <= :now ORDER BY expires LIMIT :most)
-RETURNING "key";
+RETURNING expires;
 
 -- name: sweep_tasks
 DELETE FROM mrtr_tasks
 WHERE id IN (SELECT id FROM mrtr_tasks WHERE expires <= :now ORDER BY expires LIMIT :most)
-RETURNING id;
+RETURNING expires;
 
 -- name: sweep_notices
 DELETE FROM mrtr_changes
 WHERE number IN (SELECT number FROM mrtr_changes WHERE expires <= :now ORDER BY expires LIMIT :most)
-RETURNING number;
+RETURNING expires;
 
 -- name: sweep_forgotten
 DELETE FROM mrtr_forgotten
 WHERE caller IN (SELECT caller FROM mrtr_forgotten WHERE expires <= :now ORDER BY expires LIMIT :most)
-RETURNING caller;
+RETURNING expires;
 
 -- name: sweep_waits
 DELETE FROM mrtr_waits
 WHERE id IN (SELECT id FROM mrtr_waits WHERE expires <= :now ORDER BY expires LIMIT :most)
-RETURNING id;
+RETURNING expires;
 
 -- Sealing anew: what is sealed, after a key; and each row, unless it was changed since it was read
 

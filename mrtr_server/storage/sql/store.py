@@ -20,6 +20,8 @@ from .tasks import FULL_AND_THEN_NOT, LOOKS, SQLTasks, budget
 SWEEP_INTERVAL = 30.0  # seconds between removals of expired rows
 LOCKED_PAUSE = 0.05  # seconds until the next look at a row that something else has locked
 FLEET_ROOM = 10  # a database server keeps so many times the defaults
+SWEEP_LATE = 60.0  # seconds that a row may become visible after it has expired, or be locked
+SWEEP_ALL = 600.0  # seconds until all that has expired is looked at again, for rows that were later than that
 SWEEP_BATCH = 1_000  # rows that are removed at once; when there are more, the next call continues
 
 
@@ -50,6 +52,8 @@ class SQLStore(SQLTasks):
         self._renewals = BatchLoader(self._renew_grants)
         self._fanout = SQLFanout(self.notices)
         self._swept = -SWEEP_INTERVAL
+        self._sweep_all = 0.0
+        self._swept_until: dict[str, float] = {}  # by statement: until when nothing that has expired is left
         self._sweeps = [name for name in self.database.statements if name.startswith("sweep_")]
 
     @property
@@ -176,9 +180,17 @@ class SQLStore(SQLTasks):
             return
         self._swept = time.monotonic()
         await self.database.compare_clocks()  # a connection may live for days
+        if self._swept >= self._sweep_all:
+            self._sweep_all = self._swept + SWEEP_ALL
+            self._swept_until.clear()
         for statement in self._sweeps:
-            if len(await self.database.rows(statement, most=SWEEP_BATCH)) == SWEEP_BATCH:
+            since = self._swept_until.get(statement, 0.0)
+            removed = await self.database.rows(statement, most=SWEEP_BATCH, since=since)
+            if len(removed) == SWEEP_BATCH:
+                self._swept_until[statement] = max(expired for (expired,) in removed)
                 self._swept = -SWEEP_INTERVAL
+            else:
+                self._swept_until[statement] = self.database.time() - SWEEP_LATE
 
 
 def _verdict(

@@ -1,6 +1,7 @@
 """Tasks in a database's table: every method is one statement, and one round trip."""
 
 import math
+import time
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from itertools import product, repeat
@@ -26,6 +27,7 @@ from .waking import TaskWakes
 POLL = 0.25  # seconds between looks of a process that waits for tasks of other processes
 QUIET = 5.0  # the same where notifications arrive: a lease that ends notifies nobody
 QUEUES = 256  # queues that one claim looks at; there is one for each tool and caller that has tasks waiting
+LOOK_AT_ALL = 60.0  # seconds until a claim looks for its tasks from the beginning again, whatever it has seen
 BLOCK = 4096  # bytes that are counted as one
 ALL = "*"  # the caller that stands for all of them
 LOOKS = 3  # attempts at what was refused for a reason that was gone at the next look
@@ -46,6 +48,8 @@ class SQLTasks(TaskStore):
         self._leases = BatchLoader(self._find_leases)
         self.notices = Notices(database)
         self.wakes = TaskWakes(self.notices)
+        self._seen: dict[str, tuple[int, int]] = {}
+        self._look_at_all = 0.0
 
     @override
     async def add_task(self, row: TaskRow, *, seconds: float = 0.0, quota: Quota = ANY) -> bool:
@@ -87,7 +91,8 @@ class SQLTasks(TaskStore):
 
     @override
     async def measure(self, tools: Sequence[str]) -> Vitals:
-        (_, *stored), *waiting = await self.database.rows("measure", tools=list(tools), most=MOST_COUNTED)
+        begins = self._begins(tools)
+        (_, *stored), *waiting = await self.database.rows("measure", tools=list(tools), most=MOST_COUNTED, **begins)
         tasks, states, blocks = map(int, stored)
         return Vitals(
             Usage(tasks, states, blocks * BLOCK),
@@ -204,7 +209,12 @@ class SQLTasks(TaskStore):
                 start=token_hex(16),
                 queues=QUEUES,
                 writer=token_hex(8),
+                **self._begins(tools),
             )
+        if self.database.notifies:
+            *_, waiting, running = found[0]
+            self._seen |= zip(tools, zip(waiting or (), running or (), strict=True), strict=True)
+            found = [each[:-2] for each in found if each[0] is not None]
         rows = sorted((TaskRow(*each) for each in found), key=lambda row: row.updated)
         self.wakes.claimed(rows[-1].name if rows else "", all_=not rows or len(rows) < most)
         return rows
@@ -239,7 +249,7 @@ class SQLTasks(TaskStore):
                 return True
             self.wakes.here.clear()
             given = {"tools": list(tools), "without": list(without), "lapsed_by": self._lapsed_by(lapsed)}
-            return bool(await self.database.rows("any_free_task", **given)) or None
+            return bool(await self.database.rows("any_free_task", **given, **self._begins(tools))) or None
 
         pauses = (QUIET if is_told and self.notices.connected else POLL for _ in repeat(0))
         ends = running_loop().time() + seconds
@@ -280,6 +290,14 @@ class SQLTasks(TaskStore):
     @override
     async def remove_wait(self, id: str) -> None:
         await self.database.rows("remove_wait", id=id)
+
+    def _begins(self, tools: Sequence[str]) -> dict[str, list[int]]:
+        """Return where tasks of these tools that wait, and that run, were seen to begin; now and then 0, for all."""
+        if time.monotonic() >= self._look_at_all:
+            self._look_at_all = time.monotonic() + LOOK_AT_ALL
+            self._seen.clear()
+        waiting, running = zip(*(self._seen.get(tool, (0, 0)) for tool in tools), strict=True) if tools else ((), ())
+        return {"waiting": list(waiting), "running": list(running)}
 
     def _lapsed_by(self, lapsed: bool) -> float:
         """Return until when leases have ended that are taken over now; no lease ends at 0."""

@@ -152,4 +152,20 @@ CREATE TABLE mrtr_waits (
 CREATE INDEX ix_mrtr_waits_listed ON mrtr_waits (name, who, created, id);
 CREATE INDEX ix_mrtr_waits_expires ON mrtr_waits (expires);
 
+-- While a transaction stays open, such as that of `pg_dump`, PostgreSQL keeps the index entries of tasks that have ended
+-- since, and a claim walked through them. Now a claim begins at the transaction by which the first task that is left came
+-- to wait or to run. A later one has a higher number, whenever it commits.
+ALTER TABLE mrtr_tasks ADD COLUMN queued BIGINT NOT NULL DEFAULT 0;
+ALTER TABLE mrtr_tasks ALTER COLUMN queued SET DEFAULT CAST(pg_current_xact_id()::text AS bigint);
+CREATE FUNCTION mrtr_queue() RETURNS trigger LANGUAGE plpgsql AS $$
+    BEGIN
+    NEW.queued := pg_current_xact_id()::text;
+    RETURN NEW; END $$;
+CREATE TRIGGER mrtr_tasks_queued BEFORE UPDATE OF status, lease ON mrtr_tasks FOR EACH ROW
+    WHEN (NEW.status = 'working' AND (OLD.status <> 'working' OR NEW.lease = '' AND OLD.lease <> ''))
+    EXECUTE FUNCTION mrtr_queue();
+DROP INDEX IF EXISTS ix_mrtr_tasks_running;
+-- Of expressions, so that what looks for the callers of a tool does not choose it.
+CREATE INDEX CONCURRENTLY ix_mrtr_tasks_queued ON mrtr_tasks ((name || ''), (lease <> ''), queued) WHERE status = 'working';
+
 UPDATE mrtr_schema SET compatible_from = '5';
