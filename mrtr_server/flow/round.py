@@ -322,6 +322,8 @@ class Round:
         return False
 
     def _default_key(self, base: str, question: Question) -> str:
+        if self._is_branch and (known_as := self._known_key(base, question.digest)):
+            return known_as
         free = ""
         count = 1
         while True:
@@ -338,3 +340,15 @@ class Round:
                     if not known:
                         return free
             count += 1
+
+    def _known_key(self, base: str, question: str) -> str:
+        """Return the default key under which a question is open or answered; one before it may have been withdrawn."""
+        keys = {key for key, asked in self.journal.asked.items() if asked == question}
+        keys |= {key for key, answers in self.journal.answers.items() if question in answers}
+        keys = {key for key in keys if key not in self._claimed and key not in self.reserved and _is_of(base, key)}
+        return min(keys, key=lambda key: (len(key), key), default="")
+
+
+def _is_of(base: str, key: str) -> bool:
+    """Return whether a key is one of the default keys `base`, `base_2`, `base_3`."""
+    return key == base or (key.startswith(f"{base}_") and key[len(base) + 1 :].isdecimal())

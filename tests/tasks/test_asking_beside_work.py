@@ -60,7 +60,7 @@ class Tools:
         self.gates: dict[str, asyncio.Event] = {}
         served = MRTRServer("beside", keys=[bytes(32)], store=store, shutdown=Shutdown(lame_duck=0), **settings)
         self.app = app = replica(served, clock=clock)
-        for tool in (self.beside, self.two, self.returns, self.fails, self.chain, self.pages):
+        for tool in (self.beside, self.two, self.returns, self.fails, self.chain, self.changes, self.pages):
             app.tool(task="optional")(tool)
         app.tool(task=Task("optional", ttl=600), answer_within=60)(self.hurries)
         self.paid = app.callback("paid")(self.report)
@@ -129,6 +129,13 @@ class Tools:
             return (await ctx.elicit("Second?", Login)).name
 
         return list(await asyncio.gather(first(), second()))
+
+    async def changes(self, ctx: Context) -> str:
+        """Ask two things, one of them in other words when it is run again."""
+        self.runs += 1
+        words = "Who are you?" if self.runs == 1 else "Who are you now?"
+        login, size = await asyncio.gather(ctx.elicit(words, Login), ctx.elicit("How tall?", Size))
+        return f"{login.name} is {size.size} tall"
 
     async def pages(self, ctx: Context) -> list[str]:
         """Ask for a page beside a step."""
@@ -475,6 +482,15 @@ class TestKeys:
         third = await tools.asks(flow, "login_3")
         assert third.questions == {"login_3": "Third?"}
         assert (await flow.answer(login_3={"name": "Cid"})).structured == ["Ann Cid", "Bob"]
+
+    async def test_of_a_question_that_was_withdrawn_does_not_hide_the_answer_to_the_next(self, tools: Tools) -> None:
+        flow = await tools.start("changes")
+        await tools.asks(flow, "login", "size")
+        await tools.rests()
+        await flow.send({"size": accept(size=180)}, wait=False)
+        assert (await tools.asks(flow, "login_2")).questions == {"login_2": "Who are you now?"}
+        assert (await flow.answer(login_2={"name": "Ann"})).text == "Ann is 180 tall"
+        assert tools.runs == 3
 
 
 class TestAStepThatFailsBesideAnAsk:
