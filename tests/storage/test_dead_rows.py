@@ -41,8 +41,13 @@ EXPIRED = """
 
 
 @pytest.fixture
-async def store(postgresql: PostgreSQL) -> AsyncIterator[SQLStore]:
-    store = SQLStore(postgresql.url(await postgresql.new_database()))
+async def name(postgresql: PostgreSQL) -> str:
+    return await postgresql.new_database()
+
+
+@pytest.fixture
+async def store(postgresql: PostgreSQL, name: str) -> AsyncIterator[SQLStore]:
+    store = SQLStore(postgresql.url(name))
     await store.check()
     yield store
     await store.close()
@@ -89,20 +94,16 @@ class TestTasks:
     async def claimed(self, store: SQLStore) -> list[str]:
         return [row.id for row in await store.claim_tasks("mine", seconds=60, most=1, tools=TOOLS)]
 
-    async def come_and_go(self, store: SQLStore, copied: str) -> None:
-        connection = await store.database.connect_alone()  # on which a statement may take long
-        await connection.execute(COME, copied, 1, DEAD)
-        await connection.execute(RUN)
-        await connection.execute(END)
-        await connection.close()
-
     async def test_that_have_ended_are_not_walked_through(
-        self, store: SQLStore, monkeypatch: pytest.MonkeyPatch
+        self, store: SQLStore, postgresql: PostgreSQL, name: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         model = task_row(status="completed")
         await store.add_task(model)
         async with open_transaction(store):
-            await self.come_and_go(store, model.id)
+            async with postgresql.connection(name) as connection:  # where a statement may take long
+                await connection.execute(COME, model.id, 1, DEAD)
+                await connection.execute(RUN)
+                await connection.execute(END)
             reads = Reads(store, monkeypatch)
             assert await self.claimed(store) == []
             assert reads.blocks["claim_tasks"] > 20 * MOST_BLOCKS, "the first look is at all of them"
