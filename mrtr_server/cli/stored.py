@@ -4,7 +4,7 @@ import asyncio
 import math
 import secrets
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, TypeVar, get_args
 
@@ -197,20 +197,15 @@ def list_tasks(
     database: str, status: str | None, tool: str, before: datetime | None, limit: int, as_json: bool
 ) -> None:
     """List tasks, the last changed first. Their contents stay sealed."""
-    until = math.inf if before is None else before.replace(tzinfo=before.tzinfo or UTC).timestamp()
+    until = moment_of(before)
     rows = run_on(database, lambda store: store.list_tasks(status=status or "", tool=tool, before=until, most=limit))
-    for row in rows:
-        described = describe(row)
-        if as_json:
-            click.echo(plain_json(to_json(described).decode()))
-        else:
-            about = plain(f"{row.name}  {row.message}")
-            click.echo(f"{row.id}  {row.status:14}  {described['updated']}  {about}".rstrip())
+
+    def line(row: TaskRow, described: JSON) -> str:
+        return f"{row.id}  {row.status:14}  {described['updated']}  " + plain(f"{row.name}  {row.message}")
+
+    echo_rows([(row, describe(row)) for row in rows], None if as_json else line)
     if len(rows) == limit:
-        last = datetime.fromtimestamp(rows[-1].updated, UTC)
-        # Not that moment itself: a microsecond is coarser than what is stored, so none may be left out.
-        next_ = (last + timedelta(microseconds=1)).isoformat(timespec="microseconds")
-        click.echo(f"There may be more than {limit}: raise --limit, or add --before {next_}", err=True)
+        echo_next(limit, rows[-1].updated)
 
 
 @tasks.command()
@@ -259,6 +254,25 @@ def retry(database: str, task: str) -> None:
 
     row = run_on(database, lambda store: TaskAdministration(store).retry(task, ring_of_servers()))
     click.echo(row.id)
+
+
+def moment_of(before: datetime | None) -> float:
+    """Return a time of the command line in seconds since the epoch; None is after all others."""
+    return math.inf if before is None else before.replace(tzinfo=before.tzinfo or UTC).timestamp()
+
+
+def echo_rows(rows: Iterable[tuple[T, JSON]], line: Callable[[T, JSON], str] | None) -> None:
+    """Print a line for each row, of which there is a description; by default that itself, as JSON."""
+    for row, described in rows:
+        click.echo(plain_json(to_json(described).decode()) if line is None else line(row, described).rstrip())
+
+
+def echo_next(limit: int, last: float) -> None:
+    """Print how to get what comes after a list of `limit` rows, the last of which is of that moment."""
+    # Not that moment itself: a microsecond is coarser than what is stored, so none may be left out.
+    after = datetime.fromtimestamp(last, UTC) + timedelta(microseconds=1)
+    next_ = after.isoformat(timespec="microseconds")
+    click.echo(f"There may be more than {limit}: raise --limit, or add --before {next_}", err=True)
 
 
 def run_on(database: str, work: "Callable[[SQLStore], Awaitable[T]]") -> T:

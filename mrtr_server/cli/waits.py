@@ -1,7 +1,6 @@
 """`mrtr-server waits`: what flows wait for that somebody else answers."""
 
-import math
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 import click
@@ -12,7 +11,7 @@ from ..flow.states import utc_time
 from ..logs.formats import plain, plain_json
 from ..protocol.messages import JSON
 from ..storage.rows import TaskRow, WaitRow
-from .stored import TIMES, describe, ring_of_servers, run_on, takes_database
+from .stored import TIMES, describe, echo_next, echo_rows, moment_of, ring_of_servers, run_on, takes_database
 
 if TYPE_CHECKING:
     from ..storage.sql.store import SQLStore
@@ -41,17 +40,15 @@ def list_waits(database: str, name: str, before: datetime | None, limit: int, as
 
     For a minute after its task has ended or gone on, a wait may still be listed; `show` says how the task is.
     """
-    until = math.inf if before is None else before.replace(tzinfo=before.tzinfo or UTC).timestamp()
+    until = moment_of(before)
     rows = run_on(database, lambda store: store.find_waits(name=name, before=until, most=limit))
-    for row in rows:
-        described = _describe(row)
-        if as_json:
-            click.echo(plain_json(to_json(described).decode()))
-        else:
-            about = plain(f"{row.name}  task {row.task}")
-            click.echo(f"{row.id}  {described['began']}  until {described['until']}  {about}")
+
+    def line(row: WaitRow, described: JSON) -> str:
+        return f"{row.id}  {described['began']}  until {described['until']}  " + plain(f"{row.name}  task {row.task}")
+
+    echo_rows([(row, _describe(row)) for row in rows], None if as_json else line)
     if len(rows) == limit:
-        click.echo(f"There may be more than {limit}: raise --limit, or add --before", err=True)
+        echo_next(limit, rows[-1].created)
 
 
 @waits.command()

@@ -2,7 +2,7 @@
 
 A call that asks ends with a result that says so, and that the page draws. The page answers through a tool that models
 are not shown, and that answer is the retry of the call: sealed, bound and redeemed as any other. A tool for the model
-tells it what became of the call.
+tells it what became of the call; it does so as well for a call that waits for somebody else, of a client without tasks.
 """
 
 from collections.abc import Awaitable, Callable
@@ -80,6 +80,7 @@ class QuestionPage:
     `mode`: True for clients that draw apps and do not elicit; `"always"` also for those of which nothing is known;
     False for none.
     `count`: counts a request for its caller's rate.
+    `tasks`: those of calls that wait for somebody else.
     """
 
     def __init__(

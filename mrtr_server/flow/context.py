@@ -14,7 +14,7 @@ from .asks import Ask, Confirm, Elicit, ListRoots, Root
 from .sampling import Sample, Sampled
 from .url_asks import Callback, CallbackLink, ElicitUrl
 from .waiting_round import WaitingRound
-from .waits import Person, Ticket, Tickets, Wait, WaitFor, Who, Work, load_about
+from .waits import Answering, Desk, Person, Ticket, Tickets, Wait, WaitFor, Who, load_about
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -345,7 +345,7 @@ class Context:
             CallEnded: a plain `def` called it, which can't wait.
             FlowError: the value is of another type, or the wait needs a confirmation and this flow had none.
         """
-        return self._at_desk("answer_wait", str(ticket), value)
+        return self._round.step(self._answering().answer_wait, (str(ticket), value), {}, None, False)
 
     def pass_on(self, ticket: Ticket[Any, Any], to: Person) -> Ongoing[None]:
         """Hand a wait over to another person, who alone may answer from then on; once. It is a step.
@@ -366,7 +366,7 @@ class Context:
             CallEnded: a plain `def` called it, which can't wait.
             FlowError: `to` is no `Person`.
         """
-        return self._at_desk("pass_on_wait", str(ticket), to)
+        return self._round.step(self._answering().pass_on_wait, (str(ticket), to), {}, None, False)
 
     async def tickets(self, wait: Wait[A, T], *, cursor: str = "", most: int = 50) -> Tickets[A, T]:
         """Return the open waits that the caller may answer, the newest first, page by page.
@@ -383,17 +383,23 @@ class Context:
             InvalidParams: the cursor is of another list, or of nobody.
             StoreUnavailable: they can't be read now.
         """
-        assert self._round.desk is not None  # noqa: S101  a server has one
-        return await self._round.desk.page(wait, self._round.call.caller, cursor, most)
-
-    def _at_desk(self, work: Work, *args: Any) -> Ongoing[Any]:
-        if not self._can_await:
-            raise self._round.refuse_plain("a step")
-        return self._round.at_desk(work, *args)
+        return await self._desk.page(wait, self._round.call.caller, cursor, most)
 
     async def _open_ticket(self, wait: Wait[A, T], ticket: str) -> Ticket[A, T]:
-        about, until = await self._at_desk("open_ticket", ticket, wait.name)
+        opening = self._round.step(self._answering().open_ticket, (ticket, wait.name), {}, None, False)
+        about, until = await opening
         return Ticket.of(ticket, load_about(wait, about), until)
+
+    def _answering(self) -> Answering:
+        if not self._can_await:
+            raise self._round.refuse_plain("a step")
+        round_ = self._round
+        return Answering(self._desk, round_.call.caller, round_.journal.flow, is_confirmed=round_.is_confirmed)
+
+    @property
+    def _desk(self) -> Desk:
+        assert self._round.desk is not None  # noqa: S101  a server has one
+        return self._round.desk
 
     # Steps
 

@@ -33,7 +33,7 @@ from .round import NO_REPORTS, OPEN, Background, Claim, Round
 from .steps import Planned, Steps, current_step
 from .undone import Undone
 from .url_asks import KIND, Callbacks, Reports
-from .waits import Answering, Desk, Work
+from .waits import Desk
 
 logger = logging.getLogger("mrtr_server")
 
@@ -307,11 +307,10 @@ class WaitingRound(Round):
         self.fail(message)
         return CallEnded(message)
 
-    def awaited(self, work: Callable[[int], Coroutine[Any, Any, Any]], above: int = 0) -> Coroutine[Any, Any, Any]:
+    def awaited(self, work: Callable[[int], Coroutine[Any, Any, Any]]) -> Coroutine[Any, Any, Any]:
         """Return the coroutine of an ask or a step, for a method of the context or a function that one has called."""
-        # `above`: how many calls further up the method is.
         self._awaitables += 1
-        called, caller = sys._getframe(2 + above), sys._getframe(3 + above)
+        called, caller = sys._getframe(2), sys._getframe(3)
         self._unawaited[self._awaitables] = caller.f_code, caller.f_lineno, called.f_code
         coroutine: Any = work(self._awaitables)
         coroutine.__qualname__ = called.f_code.co_qualname  # for Python's own warning of what is never awaited
@@ -401,13 +400,7 @@ class WaitingRound(Round):
     # Steps, and other boundaries
 
     def step(
-        self,
-        function: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: JSON,
-        key: str | None,
-        rerun: bool,
-        above: int = 0,
+        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: JSON, key: str | None, rerun: bool
     ) -> Coroutine[Any, Any, Any]:
         if self._steps is None:
             keep, may_begin = (None, None) if self.task is None else (self._keep, self._may_begin)
@@ -418,13 +411,7 @@ class WaitingRound(Round):
             self._started, self.running = self._steps.started, self._steps.running
         steps = self._steps
         planned = steps.plan(function, args, kwargs, key, rerun)
-        return self.awaited(partial(self._step, steps, planned), above)
-
-    def at_desk(self, work: Work, *args: Any) -> Coroutine[Any, Any, Any]:
-        """Do something with a ticket, as a step."""
-        assert self.desk is not None  # noqa: S101  a server has one
-        answering = Answering(self.desk, self.call.caller, self.journal.flow, is_confirmed=self.is_confirmed)
-        return self.step(getattr(answering, work), args, {}, None, False, above=2)
+        return self.awaited(partial(self._step, steps, planned))
 
     async def checkpoint(self, number: int) -> None:
         """Park if the flow is to continue elsewhere; otherwise do nothing."""

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, Protocol, TypeVar, cast
+from typing import Any, Generic, Protocol, TypeVar, cast
 
 from typing_extensions import override
 
@@ -257,6 +257,3 @@ class Answering:
 
     def _origin(self) -> str:
         return digest([self._flow, current_step.get()])
-
-
-Work = Literal["open_ticket", "answer_wait", "pass_on_wait"]

@@ -101,8 +101,10 @@ class Tools:
             outcome = await self._rounds.deliver(round_, partial(self._run, tool))
         except Exception as error:
             return self._failed(call, error)
+        # The delivery that started it took tasks, and this one does not. Of a task that waits for somebody else, which
+        # alone has a message from the start, its client is told in words.
         if call.task is None and isinstance(outcome, TaskCreated) and not outcome.task.message:
-            raise MissingCapability(NEEDS_TASKS)  # the delivery that started it took tasks, and this one does not
+            raise MissingCapability(NEEDS_TASKS)
         return outcome
 
     async def _run(self, tool: Tool, round_: RoundContext) -> Outcome:

@@ -230,15 +230,16 @@ class TaskRecords:
 
     def asked(self, row: TaskRow, journal: Journal, questions: Questions) -> dict[str, Any]:
         """Return the changes that let the client see what is asked. Raises `OverBudget`."""
-        longest = max((questions.until[key] - row.created for key in questions.waits), default=-WAIT_KEPT) + WAIT_KEPT
-        changes: dict[str, Any] = {"ttl": longest, "expires": row.created + longest + RETENTION}
-        return {
+        ttl = max([row.ttl, *(questions.until[key] - row.created + WAIT_KEPT for key in questions.waits)])
+        changes: dict[str, Any] = {
             "journal": self.seal_journal(row, journal),
             "questions": self.sealed.seal_questions(row, questions.dump()),
-            "deadline": questions.ends(row.created + max(row.ttl, longest)),
+            "deadline": questions.ends(row.created + ttl),
             "attempts": 0,
-            **(changes if longest > row.ttl else {}),
         }
+        if ttl > row.ttl:
+            changes |= {"ttl": ttl, "expires": row.created + ttl + RETENTION}
+        return changes
 
     def answered(self, row: TaskRow, questions: Questions) -> dict[str, Any]:
         """Return the changes that keep answers to what a task asks. Raises `OverBudget`."""

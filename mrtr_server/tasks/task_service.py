@@ -338,7 +338,8 @@ class Tasks:
     def view(self, row: TaskRow) -> Task:
         """Return a task as its client may see it. Raises `InvalidRequestState` if what it holds does not open."""
         asked = self._sealed.unseal_questions(row) if row.status not in ENDED else Questions()
-        questions, waits = asked.of_client, asked.waits if row.status == "input_required" else {}
+        questions = asked.of_client
+        waits = asked.waits if row.status == "input_required" else {}  # while it works, it says what it does
         return Task(
             id=row.id,
             status=visible_status(row, questions),

@@ -236,6 +236,7 @@ class WaitDesk:
 
     def _refused(self, wait: Wait[Any, Any], question: Question, by: Caller) -> str:
         """Return why somebody may not answer; empty for nothing."""
+        # Whoever it was handed over to stands for the one person who was named before. Scopes count still.
         asker, to = question.params["asker"], question.params.get("to")
         given = [each for each in (wait.who, question.params["who"]) if each]
         asked = given if to is None else [to, *(each for each in given if person_in(each) is None)]

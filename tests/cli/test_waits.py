@@ -45,6 +45,16 @@ async def test_waits_are_listed_the_newest_first_without_what_they_are_about(sho
     assert "desk" not in text + "".join(lines)
 
 
+async def test_the_next_page_begins_where_the_last_one_says(shop: Shop, tmp_path: Path) -> None:
+    for item in ("desk", "chair", "lamp"):
+        await shop.begin(item=item)
+    newest, *others = [line.split()[0] for line in (await printed(tmp_path, "list")).splitlines()]
+    *first, more = (await printed(tmp_path, "list", "--limit", "2")).splitlines()
+    assert [line.split()[0] for line in first] == [newest, others[0]]
+    second = await printed(tmp_path, "list", *more.rpartition(" or add ")[2].split())
+    assert [line.split()[0] for line in second.splitlines()] == others
+
+
 async def test_one_is_shown_with_its_task_and_on_demand_with_what_it_is_about(shop: Shop, tmp_path: Path) -> None:
     flow, _ = await shop.begin()
     (wait,) = map(json.loads, (await printed(tmp_path, "list", "--json")).splitlines())
