@@ -46,10 +46,10 @@ class Bearer(AuthenticationBackend):
         return AuthCredentials(), SimpleUser(conn.headers["authorization"].removeprefix("Bearer "))
 
 
-def server(store: TaskStore) -> MRTRServer:
-    """Make a server whose tools become tasks."""
+def server(store: TaskStore, *, knows_callers: bool = True) -> MRTRServer:
+    """Make a server whose tools ask, or become tasks."""
     limits = Limits(stored_tasks=10_000_000, stored_states=10_000_000)
-    app = MRTRServer("backlog", keys=[bytes(32)], auth=Bearer(), store=store, limits=limits)
+    app = MRTRServer("backlog", keys=[bytes(32)], auth=Bearer() if knows_callers else None, store=store, limits=limits)
 
     @app.tool
     async def add(a: int, b: int) -> int:

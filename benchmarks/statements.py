@@ -16,9 +16,9 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from backlog import Bearer
+from backlog import server
 
-from mrtr_server import Context, MRTRServer, SQLStore
+from mrtr_server import SQLStore
 from mrtr_server.testing import AsyncClient, yes
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -47,27 +47,6 @@ class Counting:
     async def execute(self, sql: str, given: Mapping[str, Any]) -> Sequence[Any]:
         self.counted[self._names.get(sql, "change_task")] += 1  # that one is written for the fields that change
         return await self._execute(sql, given)
-
-
-def server(store: SQLStore, *, knows_callers: bool) -> MRTRServer:
-    """Make a server whose tools ask."""
-    app = MRTRServer("statements", keys=[bytes(32)], store=store, auth=Bearer() if knows_callers else None)
-
-    @app.tool
-    async def pay(ctx: Context) -> str:
-        await ctx.confirm("Pay?")
-        return "paid"
-
-    @app.tool(task="required")
-    async def work() -> str:
-        return "worked"
-
-    @app.tool(task="required")
-    async def asks(ctx: Context) -> str:
-        await ctx.confirm("Go on?")
-        return "went on"
-
-    return app
 
 
 THINGS: dict[str, Callable[[AsyncClient], Awaitable[Any]]] = {
