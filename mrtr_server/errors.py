@@ -607,6 +607,7 @@ class Full(Busy):
         "stored_states": "answered requests are remembered",
         "stored_bytes": "bytes are stored",
         "listeners": "subscriptions are open",
+        "subscriptions": "webhooks are subscribed",
         "task_waits": "requests wait for tasks",
         "held_streams": "streams are held open",
         "held_bytes": "bytes of requests are held in memory",

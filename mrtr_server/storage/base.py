@@ -10,7 +10,7 @@ from typing_extensions import override
 from ..errors import StoreUnavailable
 from .pubsub import Fanout, InProcessFanout
 from .quotas import ANY, Quota
-from .rows import FREE, Places, Redemption, TaskRow, Vitals, WaitRow
+from .rows import FREE, EventPage, EventRow, Places, Position, Redemption, SubscriptionRow, TaskRow, Vitals, WaitRow
 
 
 class Store(ABC):
@@ -38,6 +38,9 @@ class Store(ABC):
 
     keeps_tasks: bool = False
     """Whether it keeps tasks; see `TaskStore`."""
+
+    keeps_events: bool = False
+    """Whether it keeps events and their subscriptions; one that does implements all methods from `add_event` on."""
 
     keeps_waits: bool = False
     """Whether it lists waits for somebody else; one that does implements `put_wait`, `list_waits` and `remove_wait`."""
@@ -489,6 +492,152 @@ class Store(ABC):
         Raises:
             StoreUnavailable: as for `add_task`.
         """
+
+    # Events: none, unless a subclass keeps some
+
+    async def add_event(self, row: EventRow) -> bool:
+        """Keep an event. When this returns, every replica can read it, or will once older transactions have ended.
+
+        Args:
+            row: the event. Its position does not count.
+
+        Returns:
+            Whether it is new. If there is one of that id already, that one stays as it is.
+
+        Raises:
+            StoreUnavailable: as for `add_task`.
+        """
+        raise NotImplementedError(f"{type(self).__name__} keeps no events")
+
+    async def read_events(
+        self, names: Sequence[str], after: Position | None, *, most: int, most_bytes: int
+    ) -> EventPage:
+        """Return events after a position, in the order of their positions.
+
+        No event ever comes to be readable before one that was: whoever continues from `reached` misses none.
+
+        Args:
+            names: of the types to read.
+            after: where to begin; None for the end of the log, where there is nothing yet.
+            most: how many to return.
+            most_bytes: about how large they may be together, in bytes; the first is returned however large it is.
+
+        Returns:
+            The page.
+
+        Raises:
+            StoreUnavailable: as for `add_task`.
+        """
+        raise NotImplementedError(f"{type(self).__name__} keeps no events")
+
+    async def trim_events(self, name: str, most: int) -> None:
+        """Remove the oldest events of a type, until no more than so many are left.
+
+        Args:
+            name: of the type.
+            most: how many to leave.
+
+        Raises:
+            StoreUnavailable: as for `add_task`.
+        """
+        raise NotImplementedError(f"{type(self).__name__} keeps no events")
+
+    async def put_subscription(
+        self, row: SubscriptionRow, *, most: int | None = None, most_in_all: int | None = None
+    ) -> SubscriptionRow | None:
+        """Keep a subscription. If there is one of that id, its `body`, `updated` and `expires` change, nothing else.
+
+        One that has ended is as good as none: the new one takes its place.
+
+        Args:
+            row: the subscription.
+            most: how many of its kind its caller may have, where it is a new one; None for any number.
+            most_in_all: how many of its kind there may be.
+
+        Returns:
+            The subscription as it was before; None if it is new.
+
+        Raises:
+            Full: it is new, and there are as many already; an `OverShare` where it is its caller who has them.
+            StoreUnavailable: as for `add_task`.
+        """
+        raise NotImplementedError(f"{type(self).__name__} keeps no events")
+
+    async def find_subscription(self, id: str) -> SubscriptionRow | None:
+        """Return a subscription.
+
+        Args:
+            id: names it.
+
+        Returns:
+            The subscription; None if there is none, or it has ended.
+
+        Raises:
+            StoreUnavailable: as for `add_task`.
+        """
+        return None
+
+    async def list_subscriptions(self, *, after: str = "", most: int, since: float = 0.0) -> list[SubscriptionRow]:
+        """Return subscriptions in the order of their ids, and those that ended within `ENDED_SECONDS`.
+
+        Args:
+            after: the id after which to begin.
+            most: how many to return.
+            since: only those that were updated then or later, in seconds since the epoch.
+
+        Returns:
+            The subscriptions.
+
+        Raises:
+            StoreUnavailable: as for `add_task`.
+        """
+        return []
+
+    async def remove_subscription(self, id: str) -> bool:
+        """Remove a subscription, whether it has ended or not.
+
+        Args:
+            id: names it.
+
+        Returns:
+            Whether there was one.
+
+        Raises:
+            StoreUnavailable: as for `add_task`.
+        """
+        return False
+
+    async def advance_subscriptions(self, lease: str, holder: str, progress: Mapping[str, str]) -> bool:
+        """Change the progress of subscriptions, all at once, if somebody still has a lease.
+
+        Args:
+            lease: its name.
+            holder: who should have it.
+            progress: by the ids of the subscriptions. Those that are gone are left out.
+
+        Returns:
+            Whether it was changed; False, and nothing is changed, if somebody else has the lease by now.
+
+        Raises:
+            StoreUnavailable: as for `add_task`.
+        """
+        return False
+
+    async def take_lease(self, lease: str, holder: str, *, seconds: float) -> bool:
+        """Take a lease that nobody has, or extend it, from now on.
+
+        Args:
+            lease: its name.
+            holder: who takes it.
+            seconds: how long it is valid, in seconds; 0 gives it back.
+
+        Returns:
+            Whether the holder has it; False if somebody else has.
+
+        Raises:
+            StoreUnavailable: as for `add_task`.
+        """
+        return False
 
 
 class TaskStore(Store):

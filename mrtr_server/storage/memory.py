@@ -11,6 +11,7 @@ from typing import Generic, TypeVar
 from typing_extensions import override
 
 from ..errors import StoreUnavailable
+from .memory_events import InProcessEvents
 from .memory_tasks import InProcessTasks
 from .quotas import ANY, UNLIMITED, Quota, Usage, UsageByCaller
 from .rows import Redemption
@@ -88,7 +89,7 @@ class _Record:
     outcome: bytes | None = None
 
 
-class InProcessStore(InProcessTasks):
+class InProcessStore(InProcessTasks, InProcessEvents):
     """A store in this process's memory, for a server that is one process: nobody else sees what it keeps.
 
     Any number of event loops and threads may use it at once. Its contents are gone when the process ends.
@@ -110,7 +111,8 @@ class InProcessStore(InProcessTasks):
         most_bytes: int = 256 * 1024 * 1024,
     ) -> None:
         usage = UsageByCaller()
-        super().__init__(clock, most_records, most_bytes, usage)
+        InProcessTasks.__init__(self, clock, most_records, most_bytes, usage)
+        InProcessEvents.__init__(self, clock)
         self._clock = clock
         self._lock = Lock()
         self._tokens = count(1)  # names of leases, which only this process knows

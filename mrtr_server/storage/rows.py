@@ -1,7 +1,7 @@
 """What a store keeps, grants and tells: rows of tasks, leases, verdicts on deliveries, and how full it is."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
@@ -9,6 +9,7 @@ from ..protocol.messages import TaskStatus
 from .quotas import ENDLESS, Usage
 
 FIRST_ASK = "task-"  # begins the ids of tasks whose clients see the first ask at once, and no other ids
+_EVENT_BYTES = 256  # that an event takes besides its body, about
 _REFERENCE_DIGITS = 8  # hex digits of a task's id in the log, of 48
 
 
@@ -107,6 +108,94 @@ class WaitRow(NamedTuple):
     created: float
     expires: float
     caller: str = ""
+
+
+class Position(NamedTuple):
+    """Where an event is in the log of a store: positions grow in the order in which events can be read.
+
+    Args:
+        transaction: the number of the transaction that stored it, where transactions overlap; otherwise 0.
+        number: its own number.
+    """
+
+    transaction: int = 0
+    number: int = 0
+
+
+class EventRow(NamedTuple):
+    """An event as it is stored. What happened is sealed before it comes here.
+
+    Args:
+        id: digest of its name and id, by which it is stored once.
+        name: of its type.
+        audience: keyed digest of whom it is for alone: a person, or subscribers with some arguments; empty for all.
+        body: what happened, sealed.
+        created: when, in seconds since the epoch.
+        expires: when it is deleted, in seconds since the epoch.
+        position: where it is in the log; the store sets it.
+    """
+
+    id: str
+    name: str
+    audience: str
+    body: bytes
+    created: float
+    expires: float
+    position: Position = Position()
+
+    @property
+    def size(self) -> int:
+        """About how many bytes it takes."""
+        return len(self.body) + _EVENT_BYTES
+
+
+class EventPage(NamedTuple):
+    """What was read of the log.
+
+    Args:
+        rows: the events, in the order of their positions.
+        reached: up to where the log was read. What is after it comes with the next page.
+        lost: of which names some event after the position is gone, since it was removed by age or count.
+        delayed: how long the oldest event has been stored that can't be read yet, in seconds; 0 for none.
+        is_last: whether nothing more can be read now.
+    """
+
+    rows: Sequence[EventRow]
+    reached: Position
+    lost: frozenset[str] = frozenset()
+    delayed: float = 0.0
+    is_last: bool = True
+
+
+class SubscriptionRow(NamedTuple):
+    """Who is told of events: somebody's webhook, or what is kept for whoever polls. The contents are sealed.
+
+    Args:
+        id: names it: a digest of all that makes it another one.
+        kind: `"webhook"`; `"source"` of events that are read elsewhere, as far as they were read; `"poll"` of somebody
+            who polls.
+        name: of the type of event.
+        caller: keyed digest of the person it is for; empty for nobody in particular.
+        body: what it asks for, sealed. Whoever subscribes changes it.
+        progress: how far its delivery is. Whoever delivers changes it.
+        created: when it began, in seconds since the epoch.
+        updated: when `body` was last changed, in seconds since the epoch.
+        expires: when it ends, in seconds since the epoch; infinity for never.
+    """
+
+    id: str
+    kind: Literal["webhook", "source", "poll"]
+    name: str
+    caller: str
+    body: bytes
+    progress: str
+    created: float
+    updated: float
+    expires: float
+
+
+ENDED_SECONDS = 3600.0
+"""A subscription that has ended is still listed for so long, so that whoever delivers can say so to its source."""
 
 
 class Places(NamedTuple):

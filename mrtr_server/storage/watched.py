@@ -84,7 +84,7 @@ class WatchedStore(Store):
     def __init__(self, store: Store, outage: Outage, *, lease: float, tally: Tally | None = None) -> None:
         self.shared, self.keeps_tasks, self.in_memory = store.shared, store.keeps_tasks, store.in_memory
         self.one_machine, self.has_epochs = store.one_machine, store.has_epochs
-        self.keeps_waits = store.keeps_waits
+        self.keeps_waits, self.keeps_events = store.keeps_waits, store.keeps_events
         self._store = store
         self._outage = outage
         self._lease = lease
@@ -154,6 +154,15 @@ class WatchedStore(Store):
     put_wait = _watched(Store.put_wait, _always)
     list_waits = _watched(Store.list_waits, _never)
     remove_wait = _watched(Store.remove_wait, _always)
+    add_event = _watched(Store.add_event)
+    read_events = _watched(Store.read_events, _never)
+    trim_events = _watched(Store.trim_events, _never)
+    put_subscription = _watched(Store.put_subscription, _always)
+    find_subscription = _watched(Store.find_subscription, _never)
+    list_subscriptions = _watched(Store.list_subscriptions, _never)
+    remove_subscription = _watched(Store.remove_subscription)
+    advance_subscriptions = _watched(Store.advance_subscriptions)
+    take_lease = _watched(Store.take_lease)
     wait_for_tasks = _watched(Store.wait_for_tasks, _never, is_steady=True, takes_over=True)
 
     def _may_take_over(self) -> bool:
