@@ -13,6 +13,8 @@
     │   ├── InvalidAnswer           an answer that is not what was asked for; it is asked for again
     │   ├── LinkRefused             a link to a callback that does not open; one page, whatever the reason
     │   ├── IssuerUnavailable       the issuer of tokens can't be asked, and a token can't be verified without it
+    │   ├── UnfitUrl                a URL that a peer named and that is never asked; for the peer
+    │   ├── Unreachable             an address that a peer named brought no reply
     │   ├── ClientError             a call of our own client brought no result
     │   │   ├── RequestRefused      the server refused it with an error, or a task failed with one
     │   │   ├── CallFailed          the tool says that it failed
@@ -65,7 +67,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from .documentation import help_for
 
@@ -189,6 +191,21 @@ class IssuerUnavailable(MRTRError):
     def __init__(self, message: str, status: int = 0) -> None:
         super().__init__(message)
         self.status = status
+
+
+class UnfitUrl(MRTRError, ValueError):
+    """A URL that a peer named is never asked. The message is for the peer: what is wrong, and what to write."""
+
+
+UnreachableReason = Literal["connection_refused", "timeout", "tls_error"]
+
+
+class Unreachable(MRTRError):
+    """An address that a peer named brought no reply. It holds no words of the network's: a peer could read them."""
+
+    def __init__(self, reason: UnreachableReason) -> None:
+        super().__init__(reason)
+        self.reason = reason
 
 
 class ClientError(MRTRError):
