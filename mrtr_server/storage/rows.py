@@ -9,7 +9,7 @@ from ..protocol.messages import TaskStatus
 from .quotas import ENDLESS, Usage
 
 FIRST_ASK = "task-"  # begins the ids of tasks whose clients see the first ask at once, and no other ids
-_EVENT_BYTES = 256  # that an event takes besides its body, about
+EVENT_BYTES = 256  # that an event takes besides its body, about
 _REFERENCE_DIGITS = 8  # hex digits of a task's id in the log, of 48
 
 
@@ -146,7 +146,7 @@ class EventRow(NamedTuple):
     @property
     def size(self) -> int:
         """About how many bytes it takes."""
-        return len(self.body) + _EVENT_BYTES
+        return len(self.body) + EVENT_BYTES
 
 
 class EventPage(NamedTuple):

@@ -73,7 +73,9 @@ __all__ = [
 ]
 
 if _pytest := _sys.modules.get("pytest"):  # so that a failed promise shows the values; nothing here needs pytest
-    _pytest.register_assert_rewrite(f"{__name__}.contract", f"{__name__}.store", f"{__name__}.task_store")
+    _pytest.register_assert_rewrite(
+        *(f"{__name__}.{each}" for each in ("contract", "event_store", "store", "task_store"))
+    )
 
 if not _typing.TYPE_CHECKING:
     __getattr__ = renamed_in(__name__, globals())

@@ -22,9 +22,10 @@ from ..storage.base import Store
 from ..storage.quotas import ANY, Quota
 from ..storage.rows import Redemption
 from .contract import KEEP, LEASE, Contract, promise, refusal_of, three_of, three_of_tenant
+from .event_store import EventStoreContract
 from .task_store import TaskStoreContract
 
-__all__ = ["StoreContract", "TaskStoreContract"]
+__all__ = ["EventStoreContract", "StoreContract", "TaskStoreContract"]
 
 
 class StoreContract(Contract):

@@ -16,7 +16,7 @@ SQLITE, POSTGRESQL = read_statements("sqlite"), read_statements("postgresql")
 
 
 def test_both_have_the_same_but_for_what_only_one_of_them_can() -> None:
-    one_by_one = {"renew_grant", "holds_task"}
+    one_by_one = {"renew_grant", "holds_task", "find_any_subscription"}
     assert SQLITE.keys() - POSTGRESQL.keys() == one_by_one
     in_batches = {"renew_grants", "find_leases", "find_tasks"}
     of_a_server = {"notify", "has_version_table", "lock_version", "read_clock", "answers_itself", "is_writable"}
@@ -42,10 +42,14 @@ def test_they_differ_in_lists_and_in_locks_only() -> None:
             "sweep_notices",
             "sweep_forgotten",
             "sweep_waits",
+            "sweep_events",
+            "sweep_subscriptions",
         ),  # FOR UPDATE SKIP LOCKED
         *("new_epoch", "interrupt_tasks"),  # chance, the time, and FOR UPDATE
         "measure",  # LATERAL
         "write_notices",  # one after the other, and for those who listen as well
+        *("add_event", "read_events", "trim_events"),  # positions, and LATERAL
+        *("put_subscription", "advance_subscriptions"),  # FOR UPDATE, and how JSON is looked through
     }
 
 

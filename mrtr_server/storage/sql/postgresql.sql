@@ -522,6 +522,153 @@ LIMIT :most;
 -- name: remove_wait
 DELETE FROM mrtr_waits WHERE id = :id RETURNING id;
 
+-- Events
+
+-- name: add_event
+-- One of that id that has expired, and is still there, becomes this one. Only then is there a conflict: otherwise its row
+-- would be locked until the commit, for nothing.
+INSERT INTO mrtr_events (id, name, audience, body, created, expires)
+SELECT :id, :name, :audience, :body, :created, :expires
+WHERE NOT EXISTS (SELECT 1 FROM mrtr_events WHERE id = :id AND name = :name AND expires > :now)
+ON CONFLICT (id, name) DO UPDATE SET
+    xid = excluded.xid, number = excluded.number, audience = excluded.audience, body = excluded.body,
+    created = excluded.created, expires = excluded.expires
+WHERE mrtr_events.expires <= :now
+RETURNING number;
+
+-- name: read_events
+-- One look in the index for each name; at the end of the log, it finds nothing. What was stored by a transaction from the
+-- oldest one on that still runs is not read yet: others may come before it. Each row says whether it still fits; the bytes
+-- are those of all rows up to it. One that has expired is looked at, but not returned: whoever has not read it lacks it.
+WITH log AS MATERIALIZED (SELECT CAST(pg_snapshot_xmin(pg_current_snapshot())::text AS bigint) AS oldest),
+found AS MATERIALIZED (
+    SELECT here.*
+    FROM log CROSS JOIN unnest(:names::text[]) AS asked (named) CROSS JOIN LATERAL (
+        SELECT * FROM mrtr_events
+        WHERE name = asked.named AND (xid, number) > (:transaction, :number) AND xid < log.oldest
+        ORDER BY xid, number
+        LIMIT :most + 1
+    ) AS here
+    ORDER BY xid, number
+    LIMIT :most + 1
+),
+page AS (
+    SELECT *,
+        expires <= :now AS has_expired,
+        row_number() OVER in_order = 1 OR sum(octet_length(body) + :besides) OVER in_order <= :most_bytes AS fits
+    FROM found WINDOW in_order AS (ORDER BY xid, number)
+)
+SELECT
+    log.oldest,
+    (
+        SELECT json_agg(name) FROM mrtr_event_floors
+        WHERE name = ANY(:names::text[]) AND (xid, number) > (:transaction, :number) AND xid < log.oldest
+    ),
+    greatest(0, :now - (
+        SELECT min(late.created) FROM unnest(:names::text[]) AS asked (named) CROSS JOIN LATERAL (
+            SELECT created FROM mrtr_events WHERE name = asked.named AND xid >= log.oldest ORDER BY xid, number LIMIT 1
+        ) AS late
+    )),
+    fits, has_expired, xid, number,
+    id, name, audience, CASE WHEN fits AND NOT has_expired THEN body END, created, expires
+FROM log LEFT JOIN page ON true
+ORDER BY xid, number;
+
+-- name: trim_events
+-- Not those before the last one that was removed: while a transaction stays open, PostgreSQL keeps the entries of that in
+-- the index.
+WITH kept AS MATERIALIZED (
+    SELECT coalesce(max(xid), 0) AS xid, coalesce(max(number), 0) AS number FROM mrtr_event_floors WHERE name = :name
+),
+last AS MATERIALIZED (
+    SELECT events.xid, events.number FROM mrtr_events AS events, kept
+    WHERE events.name = :name AND (events.xid, events.number) > (kept.xid, kept.number)
+    ORDER BY events.xid DESC, events.number DESC
+    LIMIT 1 OFFSET :most
+),
+removed AS MATERIALIZED (
+    SELECT events.xid, events.number FROM mrtr_events AS events, kept, last
+    WHERE events.name = :name AND (events.xid, events.number) > (kept.xid, kept.number)
+        AND (events.xid, events.number) <= (last.xid, last.number)
+    ORDER BY events.xid, events.number
+    LIMIT :batch
+    FOR UPDATE OF events SKIP LOCKED
+)
+DELETE FROM mrtr_events AS events USING removed
+WHERE events.xid = removed.xid AND events.number = removed.number
+RETURNING events.number;
+
+-- Subscriptions to events
+
+-- name: find_subscription
+SELECT id, kind, name, caller, body, progress, created, updated, expires FROM mrtr_subscriptions
+WHERE id = :id AND expires > :now;
+
+-- name: list_subscriptions
+SELECT id, kind, name, caller, body, progress, created, updated, expires FROM mrtr_subscriptions
+WHERE id > :after AND expires + :ended > :now
+ORDER BY id
+LIMIT :most;
+
+-- name: list_changed_subscriptions
+-- By when they were updated, so not by their ids, however few are asked for.
+SELECT id, kind, name, caller, body, progress, created, updated, expires FROM mrtr_subscriptions
+WHERE updated >= :since AND id || '' > :after AND expires + :ended > :now
+ORDER BY id || ''
+LIMIT :most;
+
+-- name: count_subscriptions
+SELECT coalesce(sum(CASE WHEN caller = :caller THEN 1 ELSE 0 END), 0), count(*) FROM mrtr_subscriptions
+WHERE kind = :kind AND expires > :now;
+
+-- name: remove_subscription
+DELETE FROM mrtr_subscriptions WHERE id = :id RETURNING id;
+
+-- name: take_lease
+INSERT INTO mrtr_leases (name, holder, until) VALUES (:lease, :holder, :now + :seconds)
+ON CONFLICT (name) DO UPDATE SET holder = excluded.holder, until = excluded.until
+WHERE mrtr_leases.holder = excluded.holder OR mrtr_leases.until <= :now
+RETURNING name;
+
+-- name: has_lease
+-- Nobody else has taken it, although it may have ended.
+SELECT name FROM mrtr_leases WHERE name = :lease AND holder = :holder;
+
+-- name: put_subscription
+-- The last column says whether it came into being; it did not where others have made it since this statement began.
+WITH before AS MATERIALIZED (
+    SELECT id, kind, name, caller, body, progress, created, updated, expires FROM mrtr_subscriptions
+    WHERE id = :id AND expires > :now
+    FOR UPDATE
+),
+put AS (
+    INSERT INTO mrtr_subscriptions (id, kind, name, caller, body, progress, created, updated, expires)
+    SELECT :id, :kind, :name, :caller, :body, :progress, :created, :updated, :expires
+    WHERE EXISTS (SELECT 1 FROM before)
+        OR (SELECT count(*) FROM mrtr_subscriptions WHERE kind = :kind AND caller = :caller AND expires > :now) < :most
+        AND (SELECT count(*) FROM mrtr_subscriptions WHERE kind = :kind AND expires > :now) < :most_in_all
+    ON CONFLICT (id) DO UPDATE SET
+        body = excluded.body,
+        updated = excluded.updated,
+        expires = excluded.expires,
+        kind = CASE WHEN mrtr_subscriptions.expires > :now THEN mrtr_subscriptions.kind ELSE excluded.kind END,
+        name = CASE WHEN mrtr_subscriptions.expires > :now THEN mrtr_subscriptions.name ELSE excluded.name END,
+        caller = CASE WHEN mrtr_subscriptions.expires > :now THEN mrtr_subscriptions.caller ELSE excluded.caller END,
+        progress = CASE WHEN mrtr_subscriptions.expires > :now THEN mrtr_subscriptions.progress ELSE excluded.progress END,
+        created = CASE WHEN mrtr_subscriptions.expires > :now THEN mrtr_subscriptions.created ELSE excluded.created END
+    WHERE EXISTS (SELECT 1 FROM before) OR mrtr_subscriptions.expires <= :now
+    RETURNING id
+)
+SELECT before.* FROM put LEFT JOIN before ON true;
+
+-- name: advance_subscriptions
+-- Who would take the lease waits until this is done.
+WITH held AS MATERIALIZED (SELECT name FROM mrtr_leases WHERE name = :lease AND holder = :holder FOR UPDATE)
+UPDATE mrtr_subscriptions SET progress = given.progress
+FROM held, json_each_text(CAST(:progress AS json)) AS given (id, progress)
+WHERE mrtr_subscriptions.id = given.id
+RETURNING mrtr_subscriptions.id;
+
 -- Sweeping: remove some of what has expired, and return when it did. Not what was removed before: while a
 -- transaction stays open, PostgreSQL keeps the entries of that in the index.
 
@@ -563,6 +710,20 @@ WITH removed AS (
     SELECT id FROM mrtr_waits WHERE expires <= :now ORDER BY expires LIMIT :most FOR UPDATE SKIP LOCKED
 )
 DELETE FROM mrtr_waits WHERE id IN (SELECT id FROM removed) RETURNING expires;
+
+-- name: sweep_events
+WITH removed AS (
+    SELECT xid, number FROM mrtr_events WHERE expires >= :since AND expires <= :now
+    ORDER BY expires LIMIT :most FOR UPDATE SKIP LOCKED
+)
+DELETE FROM mrtr_events WHERE (xid, number) IN (SELECT xid, number FROM removed) RETURNING expires;
+
+-- name: sweep_subscriptions
+-- An hour later: whoever delivers learns of the end by then.
+WITH removed AS (
+    SELECT id FROM mrtr_subscriptions WHERE expires <= :now - :ended ORDER BY expires LIMIT :most FOR UPDATE SKIP LOCKED
+)
+DELETE FROM mrtr_subscriptions WHERE id IN (SELECT id FROM removed) RETURNING expires;
 
 -- Sealing anew: what is sealed, after a key; and each row, unless it was changed since it was read
 

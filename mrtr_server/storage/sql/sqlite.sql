@@ -412,6 +412,124 @@ LIMIT :most;
 -- name: remove_wait
 DELETE FROM mrtr_waits WHERE id = :id RETURNING id;
 
+-- Events
+
+-- name: add_event
+-- A trigger removes one of that id that has expired, and is still there.
+INSERT INTO mrtr_events (id, name, audience, body, created, expires)
+VALUES (:id, :name, :audience, :body, :created, :expires)
+ON CONFLICT (id, name) DO NOTHING
+RETURNING number;
+
+-- name: read_events
+-- One look in the index for each name; at the end of the log, it finds nothing. Each row says whether it still fits; the
+-- bytes are those of all rows up to it. One that has expired is looked at, but not returned: whoever has not read it lacks it.
+SELECT
+    log.last,
+    (
+        SELECT json_group_array(name) FROM mrtr_event_floors
+        WHERE name IN (SELECT value FROM json_each(:names)) AND number > :number
+    ),
+    0.0,
+    fits, has_expired, 0, number,
+    id, name, audience, CASE WHEN fits AND NOT has_expired THEN body END, created, expires
+FROM (SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'mrtr_events'), 0) AS last) AS log
+LEFT JOIN (
+    SELECT *,
+        expires <= :now AS has_expired,
+        row_number() OVER in_order = 1 OR sum(length(body) + :besides) OVER in_order <= :most_bytes AS fits
+    FROM (
+        SELECT event.*
+        FROM json_each(:names) AS asked
+        JOIN json_each((
+            SELECT json_group_array(number) FROM (
+                SELECT number FROM mrtr_events WHERE name = asked.value AND number > :number ORDER BY number LIMIT :most + 1
+            )
+        )) AS first
+        JOIN mrtr_events AS event ON event.number = first.value
+        ORDER BY event.number
+        LIMIT :most + 1
+    )
+    WINDOW in_order AS (ORDER BY number)
+) AS page ON true
+ORDER BY number;
+
+-- name: trim_events
+DELETE FROM mrtr_events
+WHERE number IN (
+    SELECT number FROM mrtr_events
+    WHERE name = :name
+        AND number <= (SELECT number FROM mrtr_events WHERE name = :name ORDER BY number DESC LIMIT 1 OFFSET :most)
+    ORDER BY number
+    LIMIT :batch
+)
+RETURNING number;
+
+-- Subscriptions to events
+
+-- name: find_subscription
+SELECT id, kind, name, caller, body, progress, created, updated, expires FROM mrtr_subscriptions
+WHERE id = :id AND expires > :now;
+
+-- name: list_subscriptions
+SELECT id, kind, name, caller, body, progress, created, updated, expires FROM mrtr_subscriptions
+WHERE id > :after AND expires + :ended > :now
+ORDER BY id
+LIMIT :most;
+
+-- name: list_changed_subscriptions
+-- By when they were updated, so not by their ids, however few are asked for.
+SELECT id, kind, name, caller, body, progress, created, updated, expires FROM mrtr_subscriptions
+WHERE updated >= :since AND id || '' > :after AND expires + :ended > :now
+ORDER BY id || ''
+LIMIT :most;
+
+-- name: count_subscriptions
+SELECT coalesce(sum(CASE WHEN caller = :caller THEN 1 ELSE 0 END), 0), count(*) FROM mrtr_subscriptions
+WHERE kind = :kind AND expires > :now;
+
+-- name: remove_subscription
+DELETE FROM mrtr_subscriptions WHERE id = :id RETURNING id;
+
+-- name: take_lease
+INSERT INTO mrtr_leases (name, holder, until) VALUES (:lease, :holder, :now + :seconds)
+ON CONFLICT (name) DO UPDATE SET holder = excluded.holder, until = excluded.until
+WHERE mrtr_leases.holder = excluded.holder OR mrtr_leases.until <= :now
+RETURNING name;
+
+-- name: has_lease
+-- Nobody else has taken it, although it may have ended.
+SELECT name FROM mrtr_leases WHERE name = :lease AND holder = :holder;
+
+-- name: find_any_subscription
+SELECT id, kind, name, caller, body, progress, created, updated, expires FROM mrtr_subscriptions WHERE id = :id;
+
+-- name: put_subscription
+-- If it is still as it was found: one that was updated then, or none.
+INSERT INTO mrtr_subscriptions (id, kind, name, caller, body, progress, created, updated, expires)
+SELECT :id, :kind, :name, :caller, :body, :progress, :created, :updated, :expires
+WHERE EXISTS (SELECT 1 FROM mrtr_subscriptions WHERE id = :id AND expires > :now)
+    OR (SELECT count(*) FROM mrtr_subscriptions WHERE kind = :kind AND caller = :caller AND expires > :now) < :most
+    AND (SELECT count(*) FROM mrtr_subscriptions WHERE kind = :kind AND expires > :now) < :most_in_all
+ON CONFLICT (id) DO UPDATE SET
+    body = excluded.body,
+    updated = excluded.updated,
+    expires = excluded.expires,
+    kind = CASE WHEN mrtr_subscriptions.expires > :now THEN mrtr_subscriptions.kind ELSE excluded.kind END,
+    name = CASE WHEN mrtr_subscriptions.expires > :now THEN mrtr_subscriptions.name ELSE excluded.name END,
+    caller = CASE WHEN mrtr_subscriptions.expires > :now THEN mrtr_subscriptions.caller ELSE excluded.caller END,
+    progress = CASE WHEN mrtr_subscriptions.expires > :now THEN mrtr_subscriptions.progress ELSE excluded.progress END,
+    created = CASE WHEN mrtr_subscriptions.expires > :now THEN mrtr_subscriptions.created ELSE excluded.created END
+WHERE mrtr_subscriptions.updated = :updated_before AND mrtr_subscriptions.body = :body_before
+RETURNING id;
+
+-- name: advance_subscriptions
+UPDATE mrtr_subscriptions SET progress = given.value
+FROM json_each(:progress) AS given
+WHERE mrtr_subscriptions.id = given."key"
+    AND EXISTS (SELECT 1 FROM mrtr_leases WHERE name = :lease AND holder = :holder)
+RETURNING mrtr_subscriptions.id;
+
 -- Sweeping: remove some of what has expired, and return when it did
 
 -- name: sweep_redemptions
@@ -442,6 +560,17 @@ RETURNING expires;
 -- name: sweep_waits
 DELETE FROM mrtr_waits
 WHERE id IN (SELECT id FROM mrtr_waits WHERE expires <= :now ORDER BY expires LIMIT :most)
+RETURNING expires;
+
+-- name: sweep_events
+DELETE FROM mrtr_events
+WHERE number IN (SELECT number FROM mrtr_events WHERE expires <= :now ORDER BY expires LIMIT :most)
+RETURNING expires;
+
+-- name: sweep_subscriptions
+-- An hour later: whoever delivers learns of the end by then.
+DELETE FROM mrtr_subscriptions
+WHERE id IN (SELECT id FROM mrtr_subscriptions WHERE expires <= :now - :ended ORDER BY expires LIMIT :most)
 RETURNING expires;
 
 -- Sealing anew: what is sealed, after a key; and each row, unless it was changed since it was read

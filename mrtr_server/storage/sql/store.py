@@ -12,8 +12,9 @@ from ...concurrency.batching import BatchLoader
 from ...concurrency.threads import in_own_thread
 from ...errors import StoreUnavailable
 from ..quotas import ANY, ENDLESS, Quota
-from ..rows import Redemption
+from ..rows import ENDED_SECONDS, Redemption
 from . import open_database
+from .events import SQLEvents
 from .notify import SQLFanout
 from .tasks import FULL_AND_THEN_NOT, LOOKS, SQLTasks, budget
 
@@ -25,7 +26,7 @@ SWEEP_ALL = 600.0  # seconds until all that has expired is looked at again, for 
 SWEEP_BATCH = 1_000  # rows that are removed at once; when there are more, the next call continues
 
 
-class SQLStore(SQLTasks):
+class SQLStore(SQLTasks, SQLEvents):
     """A store in a database: what one replica keeps, all of them see.
 
     It connects when it is first used, makes its tables if they are not there, and works again by itself when the
@@ -185,7 +186,7 @@ class SQLStore(SQLTasks):
             self._swept_until.clear()
         for statement in self._sweeps:
             since = self._swept_until.get(statement, 0.0)
-            removed = await self.database.rows(statement, most=SWEEP_BATCH, since=since)
+            removed = await self.database.rows(statement, most=SWEEP_BATCH, since=since, ended=ENDED_SECONDS)
             if len(removed) == SWEEP_BATCH:
                 self._swept_until[statement] = max(expired for (expired,) in removed)
                 self._swept = -SWEEP_INTERVAL

@@ -66,4 +66,58 @@ CREATE TABLE mrtr_waits (
 CREATE INDEX ix_mrtr_waits_listed ON mrtr_waits (name, who, created, id);
 CREATE INDEX ix_mrtr_waits_expires ON mrtr_waits (expires);
 
+-- Events. A file has one writer at a time, so numbers are in the order of commits. None is used again, not even that of the
+-- last one.
+CREATE TABLE mrtr_events (
+    number INTEGER PRIMARY KEY AUTOINCREMENT NOT NULL,
+    id TEXT NOT NULL,
+    name TEXT NOT NULL,
+    audience TEXT NOT NULL,
+    body BLOB NOT NULL,
+    created DOUBLE NOT NULL,
+    expires DOUBLE NOT NULL
+);
+CREATE UNIQUE INDEX ix_mrtr_events_once ON mrtr_events (id, name);
+CREATE INDEX ix_mrtr_events_read ON mrtr_events (name, number);
+CREATE INDEX ix_mrtr_events_expires ON mrtr_events (expires);
+
+-- One that has expired makes room for another one of its id.
+CREATE TRIGGER mrtr_events_renewed BEFORE INSERT ON mrtr_events BEGIN
+    DELETE FROM mrtr_events WHERE id = NEW.id AND name = NEW.name AND expires <= NEW.created; END;
+
+-- The last position of each name that was removed: whoever has read up to one before it lacks something.
+CREATE TABLE mrtr_event_floors (
+    name TEXT NOT NULL,
+    number BIGINT NOT NULL,
+    PRIMARY KEY (name)
+);
+CREATE TRIGGER mrtr_events_removed AFTER DELETE ON mrtr_events BEGIN
+    INSERT INTO mrtr_event_floors (name, number) VALUES (OLD.name, OLD.number)
+    ON CONFLICT (name) DO UPDATE SET number = max(number, excluded.number); END;
+
+-- Who is told of events.
+CREATE TABLE mrtr_subscriptions (
+    id TEXT NOT NULL,
+    kind TEXT NOT NULL,
+    name TEXT NOT NULL,
+    caller TEXT NOT NULL,
+    body BLOB NOT NULL,
+    progress TEXT NOT NULL,
+    created DOUBLE NOT NULL,
+    updated DOUBLE NOT NULL,
+    expires DOUBLE NOT NULL,
+    PRIMARY KEY (id)
+);
+CREATE INDEX ix_mrtr_subscriptions_counted ON mrtr_subscriptions (kind, caller, expires);
+CREATE INDEX ix_mrtr_subscriptions_updated ON mrtr_subscriptions (updated);
+CREATE INDEX ix_mrtr_subscriptions_expires ON mrtr_subscriptions (expires);
+
+-- Which process does what one of them does at a time.
+CREATE TABLE mrtr_leases (
+    name TEXT NOT NULL,
+    holder TEXT NOT NULL,
+    until DOUBLE NOT NULL,
+    PRIMARY KEY (name)
+);
+
 UPDATE mrtr_schema SET compatible_from = '5';
