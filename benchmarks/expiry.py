@@ -18,8 +18,7 @@ import asyncpg  # type: ignore[import-untyped]
 
 from mrtr_server import SQLStore
 from mrtr_server.storage.quotas import Quota
-from mrtr_server.storage.sql.database import number_parameters, read_statements
-from mrtr_server.storage.sql.postgresql import CLOCK
+from mrtr_server.storage.sql.database import CLOCK, number_parameters, read_statements
 from mrtr_server.storage.sql.store import SWEEP_BATCH
 from mrtr_server.storage.sql.tasks import budget
 

@@ -20,8 +20,7 @@ from typing import Any
 import asyncpg  # type: ignore[import-untyped]
 
 from mrtr_server.storage.sql import open_database
-from mrtr_server.storage.sql.database import Database, number_parameters
-from mrtr_server.storage.sql.postgresql import CLOCK
+from mrtr_server.storage.sql.database import CLOCK, Database, number_parameters
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 

@@ -70,6 +70,7 @@ ONLY_IMPORTERS = {
     },
     "sqlite3": {"dev.effects", "storage.sql.sqlite", "storage.sql.sqlite_file"},
     "asyncpg": {"storage.sql.postgresql"},
+    "sqlalchemy": {"storage.sql.outbox"},
     "starlette": {
         *(
             f"transport.{each}"

@@ -402,7 +402,8 @@ class Change:
     # `"tools"`, `"prompts"` or `"resources"` for the lists, `"resource"` for one resource, `"task"` for one task,
     # `"run"` for what the client of a task did to it, which its worker is to hear of, `"progress"` for how far a
     # task has come, `"piece"` for pieces of its result; for open calls `"answer"` and `"cancelled"`, for sessions
-    # `"session"` and `"stream"`, and `"page"` for a page that has reported back.
+    # `"session"` and `"stream"`, and `"page"` for a page that has reported back. `"event"` is about one type of event
+    # by its name, and `"subscription"` about all webhooks.
     kind: Literal[
         "tools",
         "prompts",
@@ -417,6 +418,8 @@ class Change:
         "session",
         "stream",
         "page",
+        "event",
+        "subscription",
     ]
     uri: str = ""  # the resource, or the id of what has changed
     # How it is doing now, by the time that its listener hears of it; a fan-out carries the id alone.

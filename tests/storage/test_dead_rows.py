@@ -11,8 +11,8 @@ import pytest
 
 from mrtr_server import SQLStore
 from mrtr_server.storage.sql import store as module
-from mrtr_server.storage.sql.database import number_parameters
-from mrtr_server.storage.sql.postgresql import CLOCK, PostgreSQLDatabase
+from mrtr_server.storage.sql.database import CLOCK, number_parameters
+from mrtr_server.storage.sql.postgresql import PostgreSQLDatabase
 
 from ..support.databases import TOOLS, PostgreSQL, task_row
 

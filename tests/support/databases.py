@@ -28,8 +28,9 @@ from urllib.parse import quote
 import asyncpg  # type: ignore[import-untyped]
 
 from mrtr_server import SQLStore, TaskRow
-from mrtr_server.storage.sql.database import Database, number_parameters
-from mrtr_server.storage.sql.postgresql import CLOCK, PostgreSQLDatabase
+from mrtr_server.storage.rows import EventRow
+from mrtr_server.storage.sql.database import CLOCK, Database, number_parameters
+from mrtr_server.storage.sql.postgresql import PostgreSQLDatabase
 from mrtr_server.storage.sql.sqlite import SQLiteDatabase
 
 from .serving import ROOT, TIMEOUT
@@ -294,6 +295,12 @@ def task_row(**given: Any) -> TaskRow:
     now = time.time()
     row = TaskRow(token_hex(16), "me", "tool", "working", "", now, now, 3600, 1, now + 1800, now + 3600, b"call", b"")
     return row._replace(**given)
+
+
+def event_row(**given: Any) -> EventRow:
+    """Make an event that lives for an hour, but for what is given."""
+    now = time.time()
+    return EventRow(token_hex(16), "n", "", b"body", now, now + 3600)._replace(**given)
 
 
 async def _claim(url: str, tasks: int) -> list[str]:

@@ -367,6 +367,9 @@ class ClockComparison:
 # Statements, read from the file that holds them
 
 
+CLOCK = "CAST(extract(epoch FROM now()) AS double precision)"
+"""What stands for `:now` in PostgreSQL: its own clock, in seconds since the epoch."""
+
 _HERE = Path(__file__).parent
 
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)")
@@ -396,15 +399,17 @@ def number_parameters(statement: str, clock: str) -> tuple[str, tuple[str, ...]]
     """Return a statement with numbered parameters, and their names in that order; `clock` stands for `:now`."""
     names: list[str] = []
 
-    def number(found: re.Match[str]) -> str:
-        name = found[1]
-        if name == "now":
-            return clock
+    def number(name: str) -> str:
         if name not in names:
             names.append(name)
         return f"${names.index(name) + 1}"
 
-    return _PARAMETER.sub(number, statement), tuple(names)
+    return write_parameters(statement, clock, number), tuple(names)
+
+
+def write_parameters(statement: str, clock: str, write: Callable[[str], str]) -> str:
+    """Return a statement whose parameters are written as a driver has them; `clock` stands for `:now`."""
+    return _PARAMETER.sub(lambda found: clock if found[1] == "now" else write(found[1]), statement)
 
 
 def _statements_in(script: str) -> list[str]:

@@ -35,6 +35,7 @@ GATHER_NOTIFY = 0.01  # seconds to wait for more before they are sent to Postgre
 SPACE = 0.001  # seconds from one `NOTIFY` to the next, for each other process that says something: it wakes all of them
 LONGEST_SPACE = 0.1
 HEARD_WITHIN = 30.0  # seconds that a process counts as one that says something
+OF_NOBODY = "0" * 16  # the writer of a notice that every process heeds
 KEEP = 600.0  # seconds that a notice stays in the table, for processes that were suspended
 RETRY = 1.0  # seconds before connecting again, about
 PULSE = 15.0  # a silent connection is tested after so many seconds: one that a firewall has dropped says nothing
@@ -337,7 +338,7 @@ class SQLFanout(InProcessFanout):
     def publish(self, change: Change) -> None:
         """Notify every listener on every replica that wants a change; see `Fanout`."""
         super().publish(change)
-        self._notices.publish(_written(change), urgent=change.kind in URGENT)
+        self._notices.publish(written(change), urgent=change.kind in URGENT)
 
     def subscribe(self, wanted: frozenset[Change]) -> Subscription:
         """Start listening; see `Fanout`."""
@@ -376,9 +377,10 @@ def _hurries(kinds: Set[str]) -> bool:
     return not URGENT.isdisjoint(kinds) and "session" not in kinds
 
 
-def _written(change: Change) -> str:
-    if change.note and len(written := CARRIED + json.dumps([change.kind, change.uri, change.note])) <= LONGEST:
-        return written
-    written = json.dumps([change.kind, change.uri, ""])
+def written(change: Change) -> str:
+    """Return the notice of a change."""
+    if change.note and len(said := CARRIED + json.dumps([change.kind, change.uri, change.note])) <= LONGEST:
+        return said
+    said = json.dumps([change.kind, change.uri, ""])
     # A URI that is too long for a notice is recognized by those who wait for it.
-    return CHANGED + (written if len(written) <= LONGEST else json.dumps([change.kind, "", topic_of(change)[1]]))
+    return CHANGED + (said if len(said) <= LONGEST else json.dumps([change.kind, "", topic_of(change)[1]]))

@@ -17,7 +17,7 @@ from ...logs import logger
 from ..health import note_wait, time_left
 from . import database
 from .connections import Connections
-from .database import CONNECT_TIMEOUT, TIMEOUT, Version, Way, number_parameters
+from .database import CLOCK, CONNECT_TIMEOUT, TIMEOUT, Version, Way, number_parameters
 from .urls import Server, may_read_only, names_in, servers_in
 
 try:
@@ -38,7 +38,6 @@ READ_ONLY = "25006"  # the SQLSTATE of a statement that would write where nothin
 UNHURRIED = 24 * 3600.0  # seconds for a statement that upgrades tables or makes an index
 LOCK_WITHIN = 3_000  # milliseconds that an upgrade waits for a table that a transaction of others holds
 LOOK_AGAIN = 0.5  # seconds until the next look whether another process has made the indexes
-CLOCK = "CAST(extract(epoch FROM now()) AS double precision)"  # the database's own clock, in seconds since the epoch
 
 _LOSES = "may lose what was committed last, and what was redeemed in it could be redeemed again"
 

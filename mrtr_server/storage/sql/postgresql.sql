@@ -536,6 +536,10 @@ ON CONFLICT (id, name) DO UPDATE SET
 WHERE mrtr_events.expires <= :now
 RETURNING number;
 
+-- name: add_event_and_tell
+-- On a connection of somebody else's: processes hear of it when that transaction commits, and only then.
+WITH added AS ({add_event}) SELECT pg_notify(:channel, :notice) FROM added;
+
 -- name: read_events
 -- One look in the index for each name; at the end of the log, it finds nothing. What was stored by a transaction from the
 -- oldest one on that still runs is not read yet: others may come before it. Each row says whether it still fits; the bytes
