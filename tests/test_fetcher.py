@@ -17,7 +17,7 @@ from mrtr_server.fetcher import Fetched, Fetcher, UnfitUrl, Unreachable
 
 from .support.dns import Dns
 from .support.receivers import OK, Authority, Receiver, Reply, connect
-from .support.serving import TIMEOUT, free_ports
+from .support.serving import TIMEOUT, free_ports, until
 
 pytestmark = pytest.mark.anyio
 
@@ -322,18 +322,33 @@ class TestConnections:
 
     async def test_one_that_ends_without_a_byte_is_replaced_if_it_was_kept(self, authority: Authority) -> None:
         async def kept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, head: bytes) -> None:
-            if len(receiver.requests) in (2, 4, 5):
+            if len(there.requests) in (2, 4, 5):
                 raise ConnectionError
             writer.write(OK)
 
-        async with Receiver(kept, authority.context("127.0.0.1")) as receiver:
+        async with Receiver(kept, authority.context("127.0.0.1")) as there:
             fetcher = fetcher_of(authority, allow=["127.0.0.1"])
-            url = f"https://127.0.0.1:{receiver.port}/"
+            url = f"https://127.0.0.1:{there.port}/"
             assert (await fetcher.fetch("GET", url)).status == 200
             assert (await fetcher.fetch("GET", url)).status == 200
-            assert (len(receiver.requests), receiver.connections) == (3, 2)
+            assert (len(there.requests), there.connections) == (3, 2)
             assert await reason(fetcher, url) == "connection_refused"
-            assert (len(receiver.requests), receiver.connections) == (5, 3)
+            assert (len(there.requests), there.connections) == (5, 3)
+
+    async def test_those_that_are_kept_count_in_the_bound_and_end_in_time(
+        self, authority: Authority, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        async with Dns(a_example=[["127.0.0.1"]], b_example=[["127.0.0.1"]]) as dns:
+            fetcher = fetcher_of(authority, dns, allow=["a.example", "b.example"], most_connections=1)
+            await fetcher.fetch("GET", f"https://a.example:{receiver.port}/")
+            await fetcher.fetch("GET", f"https://b.example:{receiver.port}/")
+            await until(lambda: receiver.open == 1, "the end of the first connection")
+            monkeypatch.setattr("mrtr_server.fetcher.KEPT_SECONDS", -1.0)
+            for _ in range(2):
+                await fetcher.fetch("GET", f"https://b.example:{receiver.port}/")
+                await until(lambda: not receiver.open, "the end of a connection that is not kept")
+            assert receiver.connections == 3
+            await fetcher.close()
 
     async def test_no_more_than_the_bound_and_who_waits_has_its_own_time(self, authority: Authority) -> None:
         busy, most = 0, 0

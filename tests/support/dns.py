@@ -5,7 +5,6 @@ import secrets
 import struct
 from collections.abc import Sequence
 from ipaddress import ip_address
-from typing import cast
 
 _KINDS = {4: 1, 6: 28}  # A and AAAA
 
@@ -37,7 +36,7 @@ class Dns(asyncio.DatagramProtocol):
             struct.pack("!HHHIH", 0xC00C, _KINDS[each.version], 1, 0, len(each.packed)) + each.packed
             for each in addresses
         ]
-        cast(asyncio.DatagramTransport, self._transport).sendto(head + data[12:] + b"".join(records), addr)
+        self._transport.sendto(head + data[12:] + b"".join(records), addr)
 
     async def resolve(self, host: str) -> list[str]:
         """Ask over UDP, as a resolver does, and return the addresses of the reply. Raises `OSError`."""

@@ -82,6 +82,11 @@ class Receiver:
         self._server.close()
         await self.hang_up()
 
+    @property
+    def open(self) -> int:
+        """How many connections are open."""
+        return len(self._tasks)
+
     async def hang_up(self) -> None:
         """End all connections, and take new ones."""
         for task in self._tasks:
