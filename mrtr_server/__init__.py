@@ -11,6 +11,7 @@ from .crypto.signing import SignedCodec
 from .deployment.settings import Apps, Lists, Metrics, ServerInfo, Shutdown
 from .errors import (
     AlreadyAnswered,
+    BadWebhook,
     FlowContinues,
     Full,
     InsufficientScope,
@@ -24,8 +25,11 @@ from .errors import (
     ToolError,
     Withdrawn,
 )
+from .events.options import Events, Webhooks
+from .events.received import WebhookMessage, read_webhook
 from .flow.asks import Confirm, Elicit, Elicited, InputRequired, Inputs, ListRoots, Root, Roots, State
 from .flow.context import Context
+from .flow.events import Batch, EventType, Occurrence
 from .flow.home import CallInfo, CallNext, Ended, Failure
 from .flow.rate_limiter import RateLimits
 from .flow.sampling import Sample, Sampled
@@ -70,6 +74,8 @@ __all__ = [
     "AppPage",
     "Apps",
     "AudioContent",
+    "BadWebhook",
+    "Batch",
     "BearerTokens",
     "CallInfo",
     "CallNext",
@@ -88,6 +94,8 @@ __all__ = [
     "Elicited",
     "EmbeddedResource",
     "Ended",
+    "EventType",
+    "Events",
     "Failure",
     "Fanout",
     "FlowContinues",
@@ -112,6 +120,7 @@ __all__ = [
     "Message",
     "Metrics",
     "NotFound",
+    "Occurrence",
     "OpenTelemetry",
     "OverShare",
     "Person",
@@ -150,9 +159,12 @@ __all__ = [
     "Ui",
     "Wait",
     "WaitRow",
+    "WebhookMessage",
+    "Webhooks",
     "Withdrawn",
     "__version__",
     "prompt",
+    "read_webhook",
     "resource",
     "tool",
 ]

@@ -12,6 +12,8 @@
     │   ├── NotBegun                a step was not run, since its round ends first
     │   ├── InvalidAnswer           an answer that is not what was asked for; it is asked for again
     │   ├── LinkRefused             a link to a callback that does not open; one page, whatever the reason
+    │   ├── BadWebhook              a message to a webhook that no server has signed just now
+    │   ├── EventFailed             a function of the author's failed for an event, which its subscriber does not get
     │   ├── IssuerUnavailable       the issuer of tokens can't be asked, and a token can't be verified without it
     │   ├── UnfitUrl                a URL that a peer named and that is never asked; for the peer
     │   ├── Unreachable             an address that a peer named brought no reply
@@ -27,6 +29,7 @@
     │   │   ├── WrongVersion        its tables are of an older or newer release
     │   │   └── ClocksApart         its clock is too far from this machine's for single use
     │   └── RequestError            a request that can't be served; for the client
+    │       ├── ExtensionError      for a reason to which an extension gives a code
     │       ├── ParseError          not JSON, or JSON that no request may hold
     │       ├── InvalidRequest      JSON, but no JSON-RPC request
     │       ├── PayloadTooLarge     over the body limit
@@ -275,6 +278,10 @@ class BadReply(ClientError):
     """What came is no reply of the protocol, or is over a bound of the client."""
 
 
+class BadWebhook(MRTRError):
+    """A message to a webhook is not what a server with the secret has signed just now. Answer it with a 401."""
+
+
 class LoginFailed(ClientError):
     """The server wants a person to log in, and that did not come to its end; the message says why."""
 
@@ -310,6 +317,22 @@ class RequestError(MRTRError):
         super().__init__(message)
         self.message = message
         self.data = data
+
+
+class ExtensionError(RequestError):
+    """A request that can't be served, for a reason to which an extension of the protocol gives a code.
+
+    Args:
+        code: the code of JSON-RPC.
+        message: one sentence for the client.
+        data: what helps it to correct its request.
+    """
+
+    code = 0
+
+    def __init__(self, code: int, message: str, data: Mapping[str, Any] | None = None) -> None:
+        super().__init__(message, data)
+        self.code = code
 
 
 class ParseError(RequestError):
@@ -711,6 +734,10 @@ class InternalFault(RequestError):
 
     def __init__(self, reference: str, detail: str = "") -> None:
         super().__init__(detail or f"Internal error (reference {reference})", {"reference": reference})
+
+
+class EventFailed(MRTRError):
+    """A function of the author's has failed for an event, which its subscriber does not get. The log says why."""
 
 
 class FlowContinues(BaseException):

@@ -100,10 +100,11 @@ class Limits(Group):
             are stored at once. They are never removed before they expire, so new ones are refused.
         stored_bytes: how large tasks, outcomes and reports may be together for new ones to be stored, in bytes. On
             PostgreSQL, ten times of each of these three are stored, unless you give it.
-        listeners: how many `subscriptions/listen` streams are open at once in a process.
-        caller_share: which part of `stored_tasks`, `stored_states`, `stored_bytes`, `listeners`, `task_waits`,
-            `held_streams` and `held_bytes` one authenticated caller may use, above 0 and at most 1; and which part of
-            `tasks` is kept for callers that use less than it. Callers without authentication may use all.
+        listeners: how many `subscriptions/listen` and `events/stream` streams are open at once in a process.
+        subscriptions: how many webhooks are subscribed to events at once.
+        caller_share: which part of `stored_tasks`, `stored_states`, `stored_bytes`, `listeners`, `subscriptions`,
+            `task_waits`, `held_streams` and `held_bytes` one authenticated caller may use, above 0 and at most 1; and
+            which part of `tasks` is kept for callers that use less than it. Callers without authentication may use all.
         tenant_share: which part of `stored_tasks`, `stored_states` and `stored_bytes` all callers of one tenant may use
             together, above 0 and at most 1; see `Principal`. Such a caller may use `caller_share` of that part.
         max_concurrency: how many calls of tools, prompts and resources run at once in a process; the others wait their
@@ -154,6 +155,7 @@ class Limits(Group):
     stored_states: int = 1_000_000
     stored_bytes: int = 4 * 1024 * 1024 * 1024
     listeners: int = 1000
+    subscriptions: int = 10_000
     caller_share: float = 0.1
     tenant_share: float = 0.5
     max_concurrency: int | None = None

@@ -2,12 +2,13 @@
 
 import logging
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from copy import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
+import typing_extensions
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from .deployment.composition import Composition
@@ -16,6 +17,8 @@ from .deployment.wiring import ServerParts
 from .errors import SetupError
 from .extensions.questions import check_name
 from .fields import takes_fields, takes_function_or
+from .flow.authorization import Authorize, compile_hook
+from .flow.events import MODES, EventType, Mode
 from .flow.home import Home
 from .flow.waits import Tickets, Wait, Who
 from .hints import PROMPT_OPTIONS, RESOURCE_OPTIONS, SERVER_ATTRIBUTES, SERVER_OPTIONS, TOOL_OPTIONS, attributes_of
@@ -58,6 +61,7 @@ logger = logging.getLogger("mrtr_server")
 F = TypeVar("F", bound=Callable[..., Any])
 A = TypeVar("A")
 D = TypeVar("D")
+W = typing_extensions.TypeVar("W", default=None)
 
 
 class MRTRServer(Composition):
@@ -98,6 +102,8 @@ class MRTRServer(Composition):
         dialects: the names of the dialects to serve. Default: all but those that stand in for another one.
         extensions: extensions of the protocol that are your own: the settings that clients are told, by id, such as
             `{"com.example/orders": {"currencies": ["EUR"]}}`. `ctx.client.extension(id)` says what a client declared.
+        events: how events are kept: an `Events`.
+        webhooks: how events are sent to webhooks: a `Webhooks`.
         apps: how apps of hosts are used: an `Apps`. By default, where replicas share a store, what a tool asks is asked
             in a page by hosts that draw apps and can't elicit.
         unknown_arguments: what happens to a new call with arguments that its tool or prompt does not take: `"refuse"`
@@ -702,6 +708,103 @@ class MRTRServer(Composition):
             StoreUnavailable: they can't be read now.
         """
         return await self._parts.desk.page(wait, _caller(by, scopes), cursor, most)
+
+    # Events
+
+    def event(
+        self,
+        name: str,
+        *,
+        payload: type[D],
+        arguments: type[W] | None = None,
+        description: str = "",
+        matches: Callable[[D, W, Caller], bool | Awaitable[bool]] | None = None,
+        shape: Callable[[D, W, Caller], D | Awaitable[D]] | None = None,
+        on_subscribe: Callable[[W, Caller], object] | None = None,
+        on_unsubscribe: Callable[[W, Caller], object] | None = None,
+        modes: Sequence[Mode] = MODES,
+        authorize: Authorize | None = None,
+        scopes: Sequence[str] = (),
+        visible: Sequence[str] = (),
+        meta: Mapping[str, Any] | None = None,
+    ) -> EventType[W, D]:
+        """Declare a type of event, to which clients of the newest version can subscribe (Events).
+
+        Events are kept in the database, and reach the subscribers of all replicas. Without one, they are kept in this
+        process, and end with it.
+
+        Args:
+            name: names it, such as `"incident.created"`.
+            payload: the type of what an event carries: a model, or another type that is an object in JSON.
+            arguments: the model of what a subscriber may choose. Default: there is nothing to choose.
+            description: what it is, for people and models.
+            matches: whether a subscriber gets an event: a function of the payload, the arguments and the subscriber's
+                `Caller`, that returns True or False. It must be quick. Default: all get it.
+            shape: makes what a subscriber gets of an event, of the same type: a function of the same three.
+            on_subscribe: is called with the arguments and the caller when somebody subscribes. It may be called again
+                for the same subscriber, so it must do no harm then. If it fails, so does the subscription.
+            on_unsubscribe: is called likewise when a subscriber has gone.
+            modes: how it can be delivered: `"poll"`, `"push"` and `"webhook"`. Default: all of them.
+            authorize: decides who may subscribe, besides the server's own hook; see `MRTRServer`. It is asked again
+                before each delivery, of the caller who subscribed last.
+            scopes: which scopes subscribers need; see `tool`.
+            visible: which scopes they need to see it in lists.
+            meta: `_meta` of it in the list.
+
+        Returns:
+            The type, for `emit`.
+
+        Raises:
+            SetupError: the name does not fit or is taken, or a type can't be one of an event.
+        """
+        made = EventType(
+            name,
+            arguments=arguments,
+            payload=payload,
+            description=description,
+            matches=matches,
+            shape=shape,
+            on_subscribe=on_subscribe,
+            on_unsubscribe=on_unsubscribe,
+            modes=modes,
+            hook=compile_hook(f"app.event({name!r})", authorize, scopes, visible),
+            meta=None if meta is None else dict(meta),
+        )
+        self._parts.registry.add_event(made)
+        return made
+
+    async def emit(
+        self,
+        event: EventType[Any, D],
+        payload: D,
+        *,
+        id: str | None = None,
+        to: Principal | None = None,
+        at: float | None = None,
+        connection: object = None,
+    ) -> bool:
+        """Notify subscribers that something has happened: from a route, or any process with the same database.
+
+        In a flow, `ctx.emit` does so once, however often the function runs.
+
+        Args:
+            event: what `event` made.
+            payload: what happened, of the type that the event says.
+            id: names it, as where it comes from does. While it is kept, another event of the same type with this id is
+                none. Default: one of its own.
+            to: the one person who may hear of it. Default: all who may subscribe.
+            at: when it happened, in seconds since the epoch. Default: now.
+            connection: your own connection to the same database, of asyncpg, psycopg, SQLAlchemy, sqlite3 or aiosqlite:
+                the event is there if your transaction commits.
+
+        Returns:
+            Whether it is new.
+
+        Raises:
+            FlowError: the payload is of another type, or too large to be delivered.
+            StoreUnavailable: it can't be stored now.
+        """
+        return await self._parts.events.log.add(event, payload, id=id, to=to, at=at, connection=connection)
 
     @property
     def _ignores_unknown(self) -> bool:

@@ -20,6 +20,9 @@ TASKS = "mrtr.server.tasks"
 ABANDONED_TASKS = "mrtr.server.tasks.abandoned"
 """Tasks whose answers did not come in time, by the tool."""
 
+DELIVERIES = "mrtr.server.event.deliveries"
+"""Messages to webhooks, by what came of them."""
+
 
 @dataclass(slots=True)
 class Count:

@@ -49,6 +49,12 @@ GROUPS = [
         "Wait Person Ticket Tickets",
     ),
     Group(
+        "events",
+        "Events",
+        "What happens on a server, for clients that subscribe to it.",
+        "EventType Batch Occurrence Events Webhooks read_webhook WebhookMessage BadWebhook",
+    ),
+    Group(
         "content",
         "Content",
         "What tools, prompts and resources can return besides text and models.",
@@ -86,14 +92,14 @@ GROUPS = [
         "The test kit, `mrtr_server.testing`.",
         "Client AsyncClient Flow Reply Asked Answer Answerable Answers accept decline cancel yes no sampled roots "
         "slowly Event Progress Error TaskView Notifications Log Clock SharedStore replica replicas short_lease "
-        "Unexpected EVERYTHING App PageView",
+        "Unexpected EVERYTHING App PageView webhook_receiver WebhookReceiver Sent new_secret",
         "mrtr_server.testing",
     ),
     Group(
         "testing-stores",
         "Testing stores",
         "What every store promises, as tests: [a store of your own](../database.md#does-it-keep-its-promises).",
-        "StoreContract TaskStoreContract",
+        "StoreContract TaskStoreContract EventStoreContract",
         "mrtr_server.testing.store",
     ),
 ]

@@ -18,6 +18,9 @@ WIRE = {
 }
 """What knows the forms of messages on the wire."""
 
+CODES = "protocol.event_codes"
+"""The codes of an extension, which hosts know by two tables."""
+
 CHOICE = "protocol.served_dialects"
 """Which of them are served: who makes a server passes it on, and knows none."""
 
@@ -97,11 +100,13 @@ ONLY_IMPORTERS = {
         "dev.page",
         "server",
         "testing.transports",
+        "testing.webhooks",
     },
     "uvicorn": {
         *(f"uvicorn_http.{each}" for each in ("accepting", "one_write", "whole_responses", "heads")),
         "cli.web_servers",
         "cli.dev_server",
+        "testing.webhooks",
     },
     "httptools": {"uvicorn_http.whole_responses", "uvicorn_http.heads"},
     "granian": {"cli.web_servers"},
@@ -124,7 +129,7 @@ ONLY_IMPORTERS = {
             f"schema.{each}"
             for each in ("arguments", "exact", "forms", "generator", "hardening", "misfits", "peer_validator")
         ),
-        *(f"schema.{each}" for each in ("results", "stored", "structured", "type_parts")),
+        *(f"schema.{each}" for each in ("models", "results", "stored", "structured", "type_parts")),
         "testing.answers",
         "well_formed",
     },
@@ -238,7 +243,7 @@ def check_numbers(package: Package, layers: Sequence[str]) -> Iterator[Finding]:
     """Yield statuses of HTTP and codes of JSON-RPC in the dispatcher, and below it."""
     neutral = set(layers[layers.index("methods") :])
     for source in package.sources.values():
-        if source.package in neutral and source.name not in WIRE:
+        if source.package in neutral and source.name not in WIRE | {CODES}:
             forbidden = STATUSES - NOT_STATUSES.get(source.name, set())
             for node, number in _numbers(source):
                 if number in forbidden or number <= LOWEST_PLAIN:

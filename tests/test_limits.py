@@ -39,6 +39,7 @@ def test_the_defaults_are_those_of_the_design() -> None:
         "stored_states": 1_000_000,
         "stored_bytes": 4 * 1024 * 1024 * 1024,
         "listeners": 1000,
+        "subscriptions": 10_000,
         "caller_share": 0.1,
         "tenant_share": 0.5,
         "open_requests": 1000,

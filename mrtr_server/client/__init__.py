@@ -10,7 +10,16 @@ command on standard input and output. Extra: `client`.
 
 import typing as _typing
 
-from ..errors import BadReply, CallFailed, ClientError, LoginFailed, NoReply, NotAnswered, RequestRefused, TaskCancelled
+from ..errors import (
+    BadReply,
+    CallFailed,
+    ClientError,
+    LoginFailed,
+    NoReply,
+    NotAnswered,
+    RequestRefused,
+    TaskCancelled,
+)
 from ..protocol.ask_kinds import Choice, Form, Link, Sampling
 from ..renamed import renamed_in
 from ..wire import Progress

@@ -13,6 +13,7 @@ from ..addresses import root_url
 from ..concurrency.running import watch_loop
 from ..concurrency.threads import Threads
 from ..errors import SetupError
+from ..events.courier import Courier
 from ..flow.admission import Admission
 from ..flow.rate_limiter import RateLimiter
 from ..flow.single_use import Redeemer
@@ -47,6 +48,7 @@ class Lifecycle:
         admission: Admission,
         redeemers: Sequence[Redeemer],
         worker: Worker,
+        courier: Courier,
         rates: RateLimiter,
         *,
         observe: Callable[[], None],
@@ -60,6 +62,7 @@ class Lifecycle:
         self._admission = admission
         self._redeemers = redeemers
         self._worker = worker
+        self._courier = courier
         self._rates = rates
         self._observe = observe
         self._page = page
@@ -125,13 +128,14 @@ class Lifecycle:
                 self._observe()
                 if run_tasks:
                     self._worker.start()
+                self._courier.start()
                 try:
                     with self._admission.on_drain(self._log_draining):
                         yield
                 finally:
                     self._admission.shut_down()
                     finishing = [redeemer.finish(shutdown) for redeemer in self._redeemers]
-                    await asyncio.gather(self._worker.close(), *finishing)  # in the same seconds
+                    await asyncio.gather(self._worker.close(), self._courier.close(), *finishing)  # in the same seconds
             await shutdown.in_time(self._shared.watched.close(), f"{self._name}: the store")
             await shutdown.in_time(self._rates.close(), f"{self._name}: the storage of the rate limits")
         finally:

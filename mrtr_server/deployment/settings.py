@@ -15,6 +15,7 @@ from ..concurrency.shutdown import DEFAULT
 from ..crypto.codec import Codec
 from ..crypto.keys import KeyRing
 from ..errors import SetupError, check_scopes
+from ..events.options import Events, Webhooks
 from ..fields import POSITIVE_SECONDS, Group, has, several, takes
 from ..flow.authorization import Authorize
 from ..flow.rate_limiter import RateLimits
@@ -228,6 +229,10 @@ class Settings(Group, Generic[Server]):
     dialects: Sequence[str] | None = None
     extensions: Mapping[str, Mapping[str, Any]] | None = field(
         default=None, metadata=takes('a dictionary, such as {"com.example/orders": {}}')
+    )
+    events: Events = field(default=Events(), metadata=takes("Events(...), such as Events(keep_seconds=3600)"))
+    webhooks: Webhooks = field(
+        default=Webhooks(), metadata=takes('Webhooks(...), such as Webhooks(proxy="http://proxy.example.com:3128")')
     )
     apps: Apps = field(default=Apps(), metadata=takes("Apps(...), such as Apps(question=True)"))
     unknown_arguments: Literal["refuse", "ignore"] = field(default="refuse", metadata=takes(""))

@@ -15,7 +15,9 @@ from ..concurrency.threads import Threads
 from ..crypto.codec import SealedCodec
 from ..crypto.keys import OUTCOME, KeyRing
 from ..crypto.place_codec import Cursors, PlaceCodec
+from ..events.parts import build_events
 from ..extensions.apps import AppExtension
+from ..extensions.events import EventExtension
 from ..extensions.extension import Extensions
 from ..extensions.kept_asks import KeptAsks
 from ..extensions.once import OnceForPages
@@ -144,6 +146,21 @@ class ServerParts:
         )
         cursors, has_tasks = Cursors(ring), partial(attrgetter("has_tasks"), registry)
         in_page = settings.apps.question
+        self.events = events = build_events(
+            settings.events,
+            settings.webhooks,
+            registry.events,
+            store,
+            ring,
+            fanout,
+            authorizer,
+            threads,
+            limits,
+            audience,
+            clock,
+            tally,
+        )
+        rounds.emitter = events.log
         question = QuestionPage(
             registry,
             KeptAsks(ring, audience, self.shared.watched, quotas, clock),
@@ -152,11 +169,13 @@ class ServerParts:
             tasks,
         )
         once = OnceForPages(registry, self.redeemer, audience, limits.state_seconds, clock, self.rates.admit_other)
+        self.event_requests = EventExtension(events, authorizer, errors, limits, cursors, lists.page_size)
         self.extensions = extensions = Extensions(
             [
                 TaskExtension(has_tasks, self.tasks, errors, cursors, lists.page_size),
                 AppExtension(registry, question, once),
                 SkillExtension(registry, authorizer, cursors, lists.page_size, lists.cache_seconds, cache),
+                self.event_requests,
             ],
             lambda: {**registry.extensions, **cast(JSON, self.settings.extensions or {})},
         )
@@ -166,6 +185,7 @@ class ServerParts:
         subscriptions = Subscriptions(
             registry, tasks, fanout, errors, authorizer, limits, live.held_bytes, discoverer.offers
         )
+        self.event_requests.places = subscriptions.places
         dispatcher = Dispatcher(
             Tools(registry, rounds, tasks, errors, authorizer, rates),
             PromptsAndResources(registry, rounds, errors, authorizer),
@@ -295,6 +315,7 @@ class ServerParts:
             admission,
             redeemers,
             worker,
+            events.courier,
             rates,
             observe=self.observe,
             page=self.page if settings.debug else "",

@@ -11,6 +11,7 @@ from ..protocol.callers import ClientInfo, Principal, request_of
 from ..protocol.messages import LOG_LEVELS, NOTHING, ComeBack, LogLevel, LogMessage, Outlet, Progress
 from ..schema.uri_templates import UriTemplate
 from .asks import Ask, Confirm, Elicit, ListRoots, Root
+from .events import Emitting, EventType
 from .sampling import Sample, Sampled
 from .url_asks import Callback, CallbackLink, ElicitUrl
 from .waiting_round import WaitingRound
@@ -400,6 +401,33 @@ class Context:
     def _desk(self) -> Desk:
         assert self._round.desk is not None  # noqa: S101  a server has one
         return self._round.desk
+
+    # Events
+
+    def emit(
+        self, event: EventType[Any, T], payload: T, *, to: Principal | None = None, key: str | None = None
+    ) -> Ongoing[None]:
+        """Notify subscribers that something has happened, as a step: once in the flow.
+
+        Args:
+            event: what `app.event` made.
+            payload: what happened, of the type that the event says.
+            to: the one person who may hear of it. Default: all who may subscribe.
+            key: names the step; see `step`.
+
+        Returns:
+            Nothing, when the event is stored.
+
+        Raises:
+            CallEnded: a plain `def` called it, which can't wait.
+            FlowError: the payload is of another type, or too large to be delivered.
+        """
+        if not self._can_await:
+            raise self._round.refuse_plain("a step")
+        round_ = self._round
+        assert round_.emitter is not None  # noqa: S101  a server has one
+        emitting = Emitting(round_.emitter, event, round_.journal.flow)
+        return round_.step(emitting.emit, (event.name, payload, to), {}, key, False)
 
     # Steps
 

@@ -18,6 +18,7 @@ from ..storage.rows import Lease
 from .admission import Admission
 from .asks import InputRequired
 from .endings import Asking, Backgrounded, CallEnd, Completed, Failed, Refused, RoundEnd, Yielded, YieldReason
+from .events import Emitter
 from .handler import Handler
 from .home import Lifespans
 from .journal import CONFIRMATION, UNSET, Journal
@@ -52,6 +53,7 @@ class RoundService:
     rates: RateLimiter
     lifespans: Lifespans | None = None
     desk: Desk | None = None
+    emitter: Emitter | None = None
     _warned: set[str] = field(default_factory=set, init=False)
 
     def deliver(self, round_: RoundContext, run: Run) -> Awaitable[Outcome]:
@@ -200,6 +202,7 @@ class RoundService:
             may_wait=handler.task is not None,
             at_once=task is not None and handler.task is not None and handler.task.rounds_first is None,
             desk=self.desk,
+            emitter=self.emitter,
             opened=opened,
         )
         if handler.yields:

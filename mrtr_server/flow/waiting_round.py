@@ -28,6 +28,7 @@ from ..logs.failures import CallSite, format_call_site
 from ..protocol.messages import JSON, Call, Question
 from .asks import Ask
 from .endings import RoundEnd, Yielded, YieldReason
+from .events import Emitter
 from .journal import UNSET, Journal
 from .round import NO_REPORTS, OPEN, Background, Claim, Round
 from .steps import Planned, Steps, current_step
@@ -104,7 +105,7 @@ class WaitingRound(Round):
     `may_become_task`: whether the flow may become one, at `ctx.background()`.
     `may_wait`: whether the flow may become one where it waits for somebody else.
     `at_once`: whether it was one from the start, though nobody has said so of its tool.
-    `desk`: where it answers what others wait for.
+    `desk`: where it answers what others wait for; `emitter`: where its events are kept.
     `opened`: what the `lifespan=` of the handler's application has yielded; `UNSET` for nothing.
     """
 
@@ -135,6 +136,7 @@ class WaitingRound(Round):
         may_wait: bool = False,
         at_once: bool = False,
         desk: Desk | None = None,
+        emitter: Emitter | None = None,
         opened: Any = UNSET,
     ) -> None:
         super().__init__(call, journal, name, callbacks, takes_early, reports)
@@ -146,6 +148,7 @@ class WaitingRound(Round):
         self._may_become_task = may_become_task
         self._may_wait = may_wait
         self.desk = desk
+        self.emitter = emitter
         self._at_once = at_once
         self.opened = opened
         self._unawaited: dict[int, CallSite] = {}

@@ -8,7 +8,7 @@ from ..errors import InvalidParams
 from ..flow.authorization import Authorizer
 from ..limits import LONGEST_NAME, check_length
 from ..protocol.apps import UI
-from ..protocol.messages import JSON, Call, Change, Complete, Discovery, Outcome, Outlet
+from ..protocol.messages import EVENTS, JSON, Call, Change, Complete, Discovery, Outcome, Outlet
 from ..registration.inclusion import Listing
 from ..registration.registry import Registry
 
@@ -71,6 +71,8 @@ def _capabilities(has: Collection[Registered], extensions: dict[str, JSON]) -> J
         capabilities["logging"] = {}
     if "completions" in has:
         capabilities["completions"] = {}
+    if EVENTS in extensions:  # where hosts looked before it was an extension
+        capabilities["events"] = {}
     if extensions:
         capabilities["extensions"] = extensions
     return capabilities

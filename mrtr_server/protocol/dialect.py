@@ -3,7 +3,6 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
 
@@ -16,7 +15,7 @@ from ..well_formed import write_json
 from . import messages
 from .callers import Sender
 from .envelope import NAME_FIELDS, VERSION_HEADER, Envelope
-from .messages import JSON, Call
+from .messages import JSON, Call, timestamp
 from .sessions import Sessions
 
 METHODS = messages.ASKING_METHODS | {
@@ -118,6 +117,7 @@ class Dialect(ABC):
         errors.Unavailable: (503, -32603),
         errors.CutOff: (503, -32603),
         errors.InternalFault: (500, -32603),
+        errors.ExtensionError: (200, -32603),  # which has a code of its own
         errors.RequestError: (500, -32603),
     }
     """HTTP status and JSON-RPC code of each error; the nearest class in its ancestry counts."""
@@ -177,7 +177,8 @@ class Dialect(ABC):
 
 
 def _code_of(error: errors.RequestError, codes: Mapping[type[errors.RequestError], tuple[int, int]]) -> tuple[int, int]:
-    return next(codes[kind] for kind in type(error).__mro__ if kind in codes)
+    status, code = next(codes[kind] for kind in type(error).__mro__ if kind in codes)
+    return status, error.code if isinstance(error, errors.ExtensionError) else code
 
 
 class ListenWriter(ABC):
@@ -299,11 +300,6 @@ def requests(questions: Mapping[str, messages.Question]) -> JSON:
 def milliseconds(seconds: float) -> int:
     """Return a duration in whole milliseconds, and at least 1: to a client, 0 would be no duration."""
     return max(1, round(seconds * 1000))
-
-
-def timestamp(seconds: float) -> str:
-    """Return a time as ISO 8601, in UTC."""
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def written_task(task: messages.Task, status: str, message: str, *, ttl: str, poll: str) -> JSON:

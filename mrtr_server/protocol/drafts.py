@@ -158,12 +158,12 @@ class SepDraftDialect(dialect.Dialect):
         return _flat(task) if task.first_ask else self._task(task, self.statuses[task.status][1])
 
     def _task(self, task: messages.Task, message: str) -> JSON:
-        updated = {"lastUpdatedAt": dialect.timestamp(task.updated)} if self.prints_updates else {}
+        updated = {"lastUpdatedAt": messages.timestamp(task.updated)} if self.prints_updates else {}
         return {
             "taskId": task.id,
             "status": self.statuses[task.status][0],
             "statusMessage": task.message or message,
-            "createdAt": dialect.timestamp(task.created),
+            "createdAt": messages.timestamp(task.created),
             **updated,
             "ttl": dialect.milliseconds(task.ttl),
             "pollInterval": dialect.milliseconds(task.poll),
@@ -200,7 +200,7 @@ def _redeemed(redeemed: messages.TaskResult) -> JSON:
 
 def _flat(task: messages.Task) -> JSON:
     body = dialect.with_related(
-        {"taskId": task.id, "status": task.status, "createdAt": dialect.timestamp(task.created)}, task.id
+        {"taskId": task.id, "status": task.status, "createdAt": messages.timestamp(task.created)}, task.id
     )
     body["_meta"].update(pending_of(task, _EVERYTHING))
     if task.message and task.status in ("working", "input_required", "cancelled"):  # for while one waits

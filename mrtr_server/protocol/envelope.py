@@ -180,6 +180,10 @@ _MESSAGE: JSON = {
 the model's or the person's."""
 
 
+_MEANT = frozenset({"ttlMs"})
+"""Members whose null means something else than their absence: a subscription without an end (Events)."""
+
+
 def without_nulls(message: JSON) -> JSON:
     """Return a message without nulls for members that may be left out; its `id` stays, or it were a notification."""
     without = _without(message, _MESSAGE)
@@ -188,7 +192,9 @@ def without_nulls(message: JSON) -> JSON:
 
 def _without(holder: Mapping[str, Any], places: JSON) -> JSON:
     return {
-        name: _inner(value, places.get(name, places.get(_EACH))) for name, value in holder.items() if value is not None
+        name: _inner(value, places.get(name, places.get(_EACH)))
+        for name, value in holder.items()
+        if value is not None or name in _MEANT
     }
 
 

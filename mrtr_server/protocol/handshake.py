@@ -41,6 +41,8 @@ _SEEN_IN_HTTP = (
 
 _NO_RESOURCE = -32002
 
+_LATER = "events/"  # begins methods of an extension that this era does not have
+
 
 class HandshakeDialect(dialect.Dialect):
     """The dialect of 2025-11-25, and of the versions before it; the first one makes `forms`, all versions by name."""
@@ -184,7 +186,7 @@ class HandshakeDialect(dialect.Dialect):
     def _check_extension(self, method: str, client: ClientInfo) -> None:
         """Check that a method is of an extension that this era has, and its client takes it. Raises `RequestError`."""
         needs = self.surface.extensions.get(method, messages.NEEDS_TASKS)
-        if needs == messages.NEEDS_TASKS:  # of which this era has a form of its own
+        if needs == messages.NEEDS_TASKS or method.startswith(_LATER):  # of tasks, this era has a form of its own
             raise errors.UnknownMethod(method)
         if client.capabilities is not None:
             dialect.check_declared(client.capabilities, needs)
@@ -283,6 +285,8 @@ class HandshakeDialect(dialect.Dialect):
         capabilities, extensions = dict(discovery.capabilities), dict(discovery.capabilities.get("extensions", {}))
         if not self.form.annotates:
             capabilities.pop("completions", None)
+        if extensions.pop(messages.EVENTS, None) is not None:
+            del capabilities["events"]
         if extensions.pop(messages.TASKS, None) is not None and self.form.tasks:
             capabilities["tasks"] = era.CAPABILITY
         capabilities = {**capabilities, "extensions": extensions}

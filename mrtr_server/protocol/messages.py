@@ -4,6 +4,7 @@ import math
 from collections.abc import Awaitable, Callable, Generator, Mapping
 from copy import copy
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from enum import Enum
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple, Protocol, TypeVar, dataclass_transform
@@ -24,6 +25,9 @@ ASKING_METHODS = frozenset({"tools/call", "prompts/get", "resources/read"})
 
 TASK_RESULT = "tasks/result"  # a request that stays open in the handshake era while the task asks
 LISTEN = "subscriptions/listen"  # a request whose response is a stream of changes
+STREAM_EVENTS = "events/stream"  # a request whose response is a stream of events
+EVENTS = "io.modelcontextprotocol/events"
+"""The extension by which clients subscribe to events."""
 OPEN_METHODS = ASKING_METHODS | {TASK_RESULT}  # requests that stay open in the handshake era
 STATE_METHODS = ASKING_METHODS | {TASK_RESULT, "tasks/answer"}  # requests that may carry a state
 
@@ -402,8 +406,8 @@ class Change:
     # `"tools"`, `"prompts"` or `"resources"` for the lists, `"resource"` for one resource, `"task"` for one task,
     # `"run"` for what the client of a task did to it, which its worker is to hear of, `"progress"` for how far a
     # task has come, `"piece"` for pieces of its result; for open calls `"answer"` and `"cancelled"`, for sessions
-    # `"session"` and `"stream"`, and `"page"` for a page that has reported back. `"event"` is about one type of event
-    # by its name, and `"subscription"` about all webhooks.
+    # `"session"` and `"stream"`, `"page"` for a page that has reported back, `"event"` for one type of event, by its
+    # name, and `"subscription"` for who is told of any.
     kind: Literal[
         "tools",
         "prompts",
@@ -431,6 +435,13 @@ class Change:
 
     def __hash__(self) -> int:
         return hash(self.uri or self.kind)
+
+
+@dataclass(slots=True, eq=False)
+class EventFrame(Change):
+    """A message on the stream of a subscription to events: `uri` is its notification, without what all begin with."""
+
+    params: JSON = field(default_factory=dict)
 
 
 class Subscription(Protocol):
@@ -484,3 +495,8 @@ class Outlet(Protocol):
 
 
 Dispatch = Callable[[Call, Outlet], Awaitable[Outcome]]  # answers a call, or says what it needs
+
+
+def timestamp(seconds: float) -> str:
+    """Return a time as ISO 8601, in UTC."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

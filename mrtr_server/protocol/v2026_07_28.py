@@ -149,7 +149,9 @@ class ModernDialect(dialect.Dialect):
         return dialect.result(call, body)[:-2] + self._end
 
     def listening(self, call: Call, subscription: messages.Subscription) -> dialect.ListenWriter:
-        """Return the writer for the messages of an open subscription (Subscriptions)."""
+        """Return the writer for the messages of an open subscription (Subscriptions; Events, Push-Based Delivery)."""
+        if call.method == messages.STREAM_EVENTS:
+            return _EventWriter(call, self._meta)
         return _ListenWriter(call, subscription, self._meta, self._detailed)
 
     def _detailed(self, task: messages.Task) -> JSON:
@@ -216,3 +218,22 @@ class _ListenWriter(dialect.ListenWriter):
 
     def closed(self) -> bytes:
         return dialect.result(self._call, {"resultType": "complete", "_meta": {**self._server, **self._meta}})
+
+
+class _EventWriter(dialect.ListenWriter):
+    """Writes the messages of a stream of events. The first one comes from who reads them, since it has a position."""
+
+    def __init__(self, call: Call, meta: JSON) -> None:
+        self._call = call
+        self._server = meta
+        self._meta = {_SUBSCRIPTION: call.request_id}
+
+    def opened(self) -> bytes:
+        return b""
+
+    def changed(self, change: messages.Change) -> bytes:
+        assert isinstance(change, messages.EventFrame)  # noqa: S101  such a stream has nothing else
+        return dialect.notification(f"notifications/events/{change.uri}", {**change.params, "_meta": self._meta})
+
+    def closed(self) -> bytes:
+        return dialect.result(self._call, {"resultType": "complete", "_meta": self._server})

@@ -7,6 +7,7 @@ from functools import cached_property
 from itertools import count
 from typing import Any, Literal, NamedTuple, cast, overload
 
+from ..flow.events import EventType
 from ..flow.handler import TaskTerms
 from ..flow.home import Home
 from ..flow.url_asks import Callback
@@ -135,6 +136,7 @@ class Offering:
         self.home = home
         self.callbacks: ChainMap[str, Callback[Any]] = ChainMap()
         self.waits: ChainMap[str, Wait[Any, Any]] = ChainMap()
+        self.events: ChainMap[str, EventType[Any, Any]] = ChainMap()
         self._own: dict[Listing, dict[str, Entry]] = {listing: {} for listing in LISTINGS}
         self._completers: dict[tuple[str, str, str], Completer] = {}
         self._parts: list[Part] = []

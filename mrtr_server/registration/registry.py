@@ -11,6 +11,7 @@ from typing import Any, ParamSpec, Protocol, TypeVar
 from weakref import WeakSet
 
 from ..errors import SetupError
+from ..flow.events import EventType
 from ..flow.handler import Handler
 from ..flow.home import Home, identity
 from ..flow.url_asks import Callback
@@ -119,8 +120,15 @@ class Registry(Offering):
     def add_wait(self, wait: Wait[Any, Any]) -> None:
         """Register a wait. Raises `SetupError` if its name is taken."""
         for registry, _, _ in self.everywhere():
-            _check_wait(registry, wait.name)
+            _check_named(registry, registry.waits, "wait", wait.name)
         self.waits[wait.name] = wait
+
+    @alone
+    def add_event(self, event: EventType[Any, Any]) -> None:
+        """Register a type of event. Raises `SetupError` if its name is taken."""
+        for registry, _, _ in self.everywhere():
+            _check_named(registry, registry.events, "event", event.name)
+        self.events[event.name] = event
 
     @contextmanager
     def of_part(self, part: Inclusion) -> Iterator[None]:
@@ -260,6 +268,7 @@ class Registry(Offering):
             raise
         self.callbacks.maps.append(other.callbacks)
         self.waits.maps.append(other.waits)
+        self.events.maps.append(other.events)
         for registry, _ in everywhere:
             registry._open(part)
         for listing in LISTINGS:
@@ -284,7 +293,9 @@ class Registry(Offering):
         for name, callback in other.callbacks.items():
             _check_free(self.callbacks.get(name), "callback", name, callback, True)
         for name in other.waits:
-            _check_wait(self, name)
+            _check_named(self, self.waits, "wait", name)
+        for name in other.events:
+            _check_named(self, self.events, "event", name)
 
     def call_hooks(self) -> None:
         """Call the hooks of applications in all servers that serve any of this."""
@@ -293,9 +304,9 @@ class Registry(Offering):
                 server.call_hooks()
 
 
-def _check_wait(registry: Registry, name: str) -> None:
-    if name in registry.waits:
-        raise SetupError(f"There is a wait {name!r} of {registry.home.name!r} already; rename one of them")
+def _check_named(registry: Registry, taken: Collection[str], kind: str, name: str) -> None:
+    if name in taken:
+        raise SetupError(f"There is a {kind} {name!r} of {registry.home.name!r} already; rename one of them")
 
 
 def _check_free(taken: object, kind: str, key: object, record: object, is_other: bool) -> None:

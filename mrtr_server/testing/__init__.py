@@ -37,6 +37,7 @@ from .replies import Error, Event, Reply, TaskView
 from .servers import Clock, Log, SharedStore, replica, replicas, short_lease
 from .session import EVERYTHING
 from .streams import Notifications
+from .webhooks import Sent, WebhookReceiver, new_secret, webhook_receiver
 
 __all__ = [
     "EVERYTHING",
@@ -56,12 +57,15 @@ __all__ = [
     "PageView",
     "Progress",
     "Reply",
+    "Sent",
     "SharedStore",
     "TaskView",
     "Unexpected",
+    "WebhookReceiver",
     "accept",
     "cancel",
     "decline",
+    "new_secret",
     "no",
     "replica",
     "replicas",
@@ -69,6 +73,7 @@ __all__ = [
     "sampled",
     "short_lease",
     "slowly",
+    "webhook_receiver",
     "yes",
 ]
 

@@ -13,7 +13,7 @@ from .apps import App, PageView, read_page
 from .flow import Flow
 from .replies import Reply
 from .session import NONE, Many, One, Session
-from .streams import Notifications
+from .streams import Followed, Notifications
 from .transports import Server
 
 __tracebackhide__ = True  # pytest then shows the test's line instead
@@ -158,6 +158,29 @@ class Calls(Session[One, Many]):
         """
         at = self.transports if server is None else self.ways((server,))
         return Notifications(self, at[0], resources, tasks)
+
+    def follow(
+        self,
+        name: str,
+        arguments: Mapping[str, Any] = NONE,
+        /,
+        *,
+        cursor: str | None = None,
+        server: Server | None = None,
+    ) -> Notifications[One, Many]:
+        """Make the stream on which the client gets events of a type. Nothing is sent yet.
+
+        Args:
+            name: of the type.
+            arguments: which of its events are wanted.
+            cursor: where they begin; None for now.
+            server: where it follows; the client's first server if left out.
+
+        Returns:
+            The stream; `open` opens it, and `next` returns its next notification.
+        """
+        at = self.transports if server is None else self.ways((server,))
+        return Followed(self, at[0], {"name": name, "arguments": dict(arguments), "cursor": cursor})
 
     def as_app(self, tool: str) -> App[One, Many]:
         """Return the page of a tool, as it calls tools through its host.

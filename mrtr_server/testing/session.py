@@ -281,6 +281,18 @@ class Session(ABC, Generic[One, Many]):
         given = {"Accept": "text/event-stream", **self._session_headers}
         return _request(b"", given, self.token, self.headers, "GET")
 
+    async def prepare_events(self, server: Transport, params: Mapping[str, Any]) -> Request:
+        """Return the request for a stream of events.
+
+        Args:
+            server: where it goes.
+            params: its parameters, without `_meta`.
+
+        Returns:
+            The request.
+        """
+        return await self.prepare("events/stream", dict(params), server, self.token, self.headers)
+
     async def takes_task(self, server: Transport, tool: str) -> bool:
         """Return whether a tool of the handshake era may be called as a task, by the list of tools.
 

@@ -229,8 +229,11 @@ class Notifications(Generic[One, Many]):
         """
         return self._client.run_one(self._close())
 
+    async def _prepared(self) -> Request:
+        return await self._client.prepare_listen(self._server, self._resources, self._tasks)
+
     async def _open(self) -> Reply:
-        self._request = await self._client.prepare_listen(self._server, self._resources, self._tasks)
+        self._request = await self._prepared()
         stream = await self._server.open(self._request)
         if not is_stream(stream):
             return Reply(self._request, [await stream.read_whole()])
@@ -264,3 +267,21 @@ class Notifications(Generic[One, Many]):
         assert self._request is not None  # noqa: S101  it has been sent
         assert stream is not None  # noqa: S101  it is open
         return Reply(self._request, [Response(stream.status, stream.headers, body)])
+
+
+class Followed(Notifications[One, Many]):
+    """The events of a client, on the stream of `events/stream` (Events, Push-Based Delivery).
+
+    Args:
+        client: who follows.
+        server: where it follows.
+        params: the parameters of the request.
+    """
+
+    def __init__(self, client: Session[One, Many], server: Transport, params: Mapping[str, Any]) -> None:
+        super().__init__(client, server)
+        self._params = params
+
+    @override
+    async def _prepared(self) -> Request:
+        return await self._client.prepare_events(self._server, self._params)

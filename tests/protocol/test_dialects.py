@@ -18,6 +18,7 @@ from mrtr_server.errors import (
     Busy,
     CutOff,
     Declined,
+    ExtensionError,
     Full,
     HandshakeNotServed,
     HeaderMismatch,
@@ -49,7 +50,7 @@ from ..support.serving import ROOT, in_thread
 from ..support.wire import ACCEPT, JSON, VERSION, Reply, Wire, modern, request
 
 PACKAGE = ROOT / "mrtr_server"
-SHARED = {"dialect", "handshake_versions", "served_dialects"}
+SHARED = {"event_codes", "dialect", "handshake_versions", "served_dialects"}
 FORMS = {"draft_encodings", "drafts", "handshake", "v2026_07_28"}
 MODULES = [PACKAGE / "protocol" / f"{name}.py" for name in sorted(SHARED | FORMS)]
 
@@ -254,6 +255,7 @@ ERRORS: list[tuple[RequestError, int, int, JSON | None]] = [
     (OverShare("listeners", 5), 429, -31002, {"limit": "listeners", "value": 5}),
     (InsufficientScope("a", "b"), 403, -31003, {"requiredScopes": ["a", "b"]}),
     (CutOff(), 503, -32603, None),
+    (ExtensionError(-32023, "Not found", {"kind": "event"}), 200, -32023, {"kind": "event"}),
     (InternalFault("abcd"), 500, -32603, {"reference": "abcd"}),
     (Unavailable("abcd"), 503, -32603, {"reference": "abcd"}),
     (NotExecuted("abcd"), 503, -32603, {"reference": "abcd"}),

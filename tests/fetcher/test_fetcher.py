@@ -15,9 +15,9 @@ import pytest
 from mrtr_server.errors import SetupError
 from mrtr_server.fetcher import Fetched, Fetcher, UnfitUrl, Unreachable
 
-from .support.dns import Dns
-from .support.receivers import OK, Authority, Receiver, Reply, connect
-from .support.serving import TIMEOUT, free_ports, until
+from ..support.dns import Dns
+from ..support.receivers import OK, Authority, Receiver, Reply, connect
+from ..support.serving import TIMEOUT, free_ports, until
 
 pytestmark = pytest.mark.anyio
 

@@ -1,0 +1,249 @@
+"""Brings events to webhooks, and reads sources: one process of the fleet at a time does, under a lease."""
+
+import asyncio
+import random
+from collections.abc import Callable
+from contextlib import closing, suppress
+from secrets import token_hex
+from typing import Any
+
+from ..concurrency.running import PerLoop, running_loop
+from ..concurrency.waiting import wait_until
+from ..errors import InvalidParams, StoreUnavailable
+from ..fetcher import Fetcher
+from ..flow.authorization import Authorizer
+from ..logs.failures import report_failure
+from ..logs.refusals import RefusalLog
+from ..protocol.messages import Change
+from ..storage.rows import SubscriptionRow
+from ..tally import Tally
+from .deliveries import Delivery
+from .log import EventLog
+from .readers import SourceReader
+from .subscribers import Sources
+from .subscriptions import Subscriptions
+
+LEASE = "events"
+
+LOOK_AT_ALL = 60.0
+"""Seconds until all subscriptions are looked at again, for changes that nobody gave notice of."""
+
+SLACK = 10.0
+"""Seconds by which the clocks of processes may be apart that change subscriptions."""
+
+FLUSH_EVERY = 0.5
+"""Seconds until the progress is stored. What was delivered since is delivered again, if the process dies."""
+
+PAGE = 512
+MOST_FLUSHED = 512
+
+
+class Courier:
+    """Tries to get the lease, and works for as long as it has it."""
+
+    def __init__(
+        self,
+        log: EventLog,
+        subscriptions: Subscriptions,
+        sources: Sources,
+        authorizer: Authorizer,
+        lease_seconds: float,
+        tally: Tally,
+    ) -> None:
+        self._log = log
+        self._subscriptions = subscriptions
+        self._sources = sources
+        self._authorizer = authorizer
+        self.fetcher: Callable[[], Fetcher | None] = lambda: None
+        """Returns what sends to webhooks; None where nothing may."""
+        self._lease_seconds = lease_seconds
+        self._tally = tally
+        self._refusals = RefusalLog()
+        self._holder = token_hex(16)
+        self._running = PerLoop[asyncio.Task[None]]()
+        self._work: dict[str, Delivery | SourceReader | _Polling] = {}
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether there is anything that it could have to do."""
+        return any(
+            "webhook" in each.modes or each.source_of is not None or each.on_unsubscribe is not None
+            for each in self._subscriptions.types.values()
+        )
+
+    def start(self) -> None:
+        """Begin on this event loop, unless it has begun or there is nothing to do."""
+        running = self._running.get()
+        if (running is None or running.done()) and self.is_needed:
+            self._running.put(running_loop().create_task(self._run(), name="mrtr_server courier"))
+
+    async def close(self) -> None:
+        """End: what is being sent is awaited for a moment, and the lease is given back."""
+        running = self._running.pop()
+        if running is not None:
+            running.cancel()
+            await asyncio.wait((running,))
+        await self._log.close()
+
+    async def _run(self) -> None:
+        store, pause = self._log.store, self._lease_seconds / 3
+        while True:
+            try:
+                if await store.take_lease(LEASE, self._holder, seconds=self._lease_seconds):
+                    await self._serve()
+            except StoreUnavailable:  # which is logged elsewhere
+                pass
+            except Exception as error:
+                report_failure("Events are not delivered for a moment", error=error)
+            await asyncio.sleep(pause * random.uniform(0.8, 1.2))  # noqa: S311  no secret
+
+    async def _serve(self) -> None:
+        """Work until the lease is lost."""
+        serving = [running_loop().create_task(each) for each in (self._keep_lease(), self._watch(), self._flush())]
+        try:
+            await asyncio.wait(serving, return_when=asyncio.FIRST_COMPLETED)
+            for each in serving:
+                if each.done():
+                    each.result()
+        finally:
+            for each in serving:
+                each.cancel()
+            work, self._work = list(self._work.values()), {}
+            await asyncio.gather(*(each.close() for each in work), return_exceptions=True)
+            await asyncio.gather(*serving, return_exceptions=True)
+            with suppress(StoreUnavailable):
+                await self._store_progress(work)
+                await self._log.store.take_lease(LEASE, self._holder, seconds=0)
+
+    async def _keep_lease(self) -> None:
+        while True:
+            await asyncio.sleep(self._lease_seconds / 3)
+            if not await self._log.store.take_lease(LEASE, self._holder, seconds=self._lease_seconds):
+                return
+
+    async def _watch(self) -> None:
+        """Begin and end work as subscriptions come, change and end."""
+        seen, next_whole = 0.0, 0.0
+
+        async def look(heard: object) -> None:
+            nonlocal seen, next_whole
+            now, turn = self._log.now(), running_loop().time()
+            since = 0.0 if turn >= next_whole else seen - SLACK
+            if since <= 0.0:
+                next_whole = turn + LOOK_AT_ALL
+            seen = now
+            await self._look(since)
+
+        with closing(self._log.fanout.subscribe(frozenset({Change("subscription")}))) as changes:
+            await wait_until(look, changes, pauses=iter(lambda: LOOK_EVERY, None))
+
+    async def _look(self, since: float) -> None:
+        after, found = "", set[str]()
+        while True:
+            rows = await self._subscriptions.store.list_subscriptions(after=after, most=PAGE, since=since)
+            for row in rows:
+                found.add(row.id)
+                await self._take(row)
+            if len(rows) < PAGE:
+                break
+            after = rows[-1].id
+        now = self._log.now()
+        for id, work in list(self._work.items()):
+            if work.row.expires <= now or (since <= 0.0 and id not in found):
+                await self._finish(id)
+
+    async def _take(self, row: SubscriptionRow) -> None:
+        work = self._work.get(row.id)
+        if row.expires <= self._log.now():
+            if work is None:
+                self._work[row.id] = self._worker(row)
+            await self._finish(row.id)
+        elif work is None:
+            self._work[row.id] = work = self._worker(row)
+            work.start()
+        elif (row.updated, row.expires, row.body) != (work.row.updated, work.row.expires, work.row.body):
+            work.change(row)
+
+    def _worker(self, row: SubscriptionRow) -> "Delivery | SourceReader | _Polling":
+        try:
+            subscriber, asked = self._subscriptions.open(row)
+        except (InvalidParams, StoreUnavailable) as error:
+            self._refusals.note("A subscription to %r is left out: %s", row.name, str(error))
+            subscriber, asked = None, None
+        if subscriber is None:
+            return _Polling(row, None)
+        if row.kind == "source":
+            return SourceReader(row, subscriber, self._log, self._subscriptions)
+        fetcher = self.fetcher()
+        if row.kind == "poll" or asked is None or fetcher is None:
+            return _Polling(row, subscriber)
+        return Delivery(row, subscriber, asked, self._log, self._subscriptions, self._authorizer, fetcher, self._tally)
+
+    async def _finish(self, id: str) -> None:
+        work = self._work.pop(id)
+        await work.close()
+        if work.row.expires > self._log.now() and await self._subscriptions.store.find_subscription(id) is not None:
+            return  # renewed by now
+        await self._subscriptions.store.remove_subscription(id)
+        if work.subscriber is not None and work.row.kind != "source":
+            await self._sources.removed(work.subscriber)
+
+    async def _flush(self) -> None:
+        while True:
+            await asyncio.sleep(FLUSH_EVERY)
+            if not await self._store_progress(list(self._work.values())):
+                return
+
+    async def _store_progress(self, work: "list[Delivery | SourceReader | _Polling]") -> bool:
+        """Store what has changed; return whether the lease is still ours."""
+        changed = [each for each in work if each.is_changed]
+        for start in range(0, len(changed), MOST_FLUSHED):
+            some = changed[start : start + MOST_FLUSHED]
+            for each in some:
+                each.is_changed = False
+            progress = {each.row.id: each.dump() for each in some}
+            try:
+                if not await self._subscriptions.store.advance_subscriptions(LEASE, self._holder, progress):
+                    return False
+            except BaseException:
+                for each in some:
+                    each.is_changed = True
+                raise
+        for each in work:
+            if isinstance(each, Delivery) and each.is_over:
+                await self._end(each)
+        return True
+
+    async def _end(self, delivery: Delivery) -> None:
+        """End a subscription whose subscriber may not have events any more, or that nobody takes."""
+        self._work.pop(delivery.row.id, None)
+        await delivery.close()
+        await self._subscriptions.store.remove_subscription(delivery.row.id)
+        if delivery.subscriber is not None:
+            await self._sources.removed(delivery.subscriber)
+
+
+LOOK_EVERY = 5.0
+"""Seconds until subscriptions are looked at without a notice."""
+
+
+class _Polling:
+    """Somebody who polls, or whose type of event is not of this server: there is nothing to bring."""
+
+    is_changed = False
+
+    def __init__(self, row: SubscriptionRow, subscriber: Any) -> None:
+        self.row = row
+        self.subscriber = subscriber
+
+    def start(self) -> None:
+        """There is nothing to begin."""
+
+    def change(self, row: SubscriptionRow) -> None:
+        self.row = row
+
+    def dump(self) -> str:
+        return self.row.progress
+
+    async def close(self) -> None:
+        """There is nothing to end."""

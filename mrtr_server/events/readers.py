@@ -1,0 +1,87 @@
+"""Reads a source for all who want its events: one call at a time for each choice of arguments."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from ..concurrency.running import running_loop
+from ..errors import FlowError, StoreUnavailable
+from ..flow.events import LONGEST_SINCE, Batch, Occurrence, SourceOf
+from ..logs.failures import calls_author, report_failure
+from ..storage.rows import SubscriptionRow
+from .log import EventLog, audience_of
+from .subscribers import Subscriber
+from .subscriptions import Subscriptions
+
+READ_WITHIN = 60.0
+"""Seconds that one call may take."""
+
+
+class SourceReader:
+    """Calls the function of a source, and adds to the log what it finds."""
+
+    def __init__(
+        self, row: SubscriptionRow, subscriber: Subscriber, log: EventLog, subscriptions: Subscriptions
+    ) -> None:
+        self.row = row
+        self.subscriber = subscriber
+        self.is_changed = False
+        self._log = log
+        self._subscriptions = subscriptions
+        self._since = subscriptions.open_since(row)
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        source = self.subscriber.type.source_of
+        if source is not None:
+            self._task = running_loop().create_task(self._run(source))
+
+    def change(self, row: SubscriptionRow) -> None:
+        """Note that it is wanted for longer."""
+        self.row = row
+
+    def dump(self) -> str:
+        return self._subscriptions.seal_since(self.row.id, self._since)
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait((self._task,))
+
+    async def _run(self, source: SourceOf) -> None:
+        while True:
+            has_more = False
+            try:
+                has_more = await self._read(source)
+            except StoreUnavailable:  # which is logged elsewhere
+                pass
+            except Exception as error:
+                report_failure("The source of %r failed", self.subscriber.type.name, error=error)
+            await asyncio.sleep(0 if has_more else source.every)
+
+    async def _read(self, source: SourceOf) -> bool:
+        type, wants = self.subscriber.type, self.subscriber.wants
+
+        @calls_author
+        async def read() -> Any:
+            return await source.read(self._since, wants)
+
+        async with asyncio.timeout(READ_WITHIN):
+            batch = await read()
+        since: Any = batch.since if isinstance(batch, Batch) else None
+        if not isinstance(since, str) or len(since) > LONGEST_SINCE:
+            raise FlowError(
+                f"The source of {type.name!r} must return a Batch, whose since is a text of up to {LONGEST_SINCE} "
+                "characters"
+            )
+        audience = audience_of(type.name, self.subscriber.arguments)
+        found: Sequence[Any] = batch.events
+        for each in found:
+            if not isinstance(each, Occurrence):
+                raise FlowError(f"The source of {type.name!r} must return Batch([Occurrence(...), ...], since)")
+            # What is found twice, since the process that found it died before its position was stored, counts once.
+            key = f"{audience} {each.id}"
+            await self._log.add(type, each.payload, id=each.id, at=each.at, audience=audience, key=key)
+        self._since = since
+        self.is_changed = True
+        return bool(batch.more)
