@@ -126,6 +126,10 @@ TASK = "task"
 
 TASK_PIECES = "pieces of a task"
 
+EVENT = "event of a log"
+
+SUBSCRIPTION = "subscription to events"
+
 OUTCOME = "outcome"
 
 REPORT = "callback report"

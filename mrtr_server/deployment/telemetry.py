@@ -119,6 +119,7 @@ class ServerTelemetry:
             names.NOTICES_AWAY.name: int(vitals.notices_away),
             names.CONNECTION_WAIT.name: vitals.connection_wait,
             names.CLOCK.name: vitals.clock_difference,
+            names.EVENT_DELAY.name: vitals.event_delay,
             names.UNRECORDED.name: sum(each.unrecorded for each in self._redeemers),
         }
         return {

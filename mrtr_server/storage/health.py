@@ -223,6 +223,7 @@ class Contact:
 INTERVAL = 10.0  # a look is good enough so many seconds
 NEARLY_FULL = 0.8  # the part of a total whose use is logged
 WARN_AGAIN = 60.0  # seconds until the log names the same total again
+DELAY_SECONDS = 10.0  # the log says so when events come later than that
 MOST_NAMED = 50  # tools in `/ready`, those first whose tasks have waited longest
 
 
@@ -252,7 +253,7 @@ class VitalsWatch:
         self._due = -math.inf
         self._looking = PerLoop[asyncio.Task[None]]()
         self._faults = RefusalLog()
-        self._warned = dict.fromkeys(STORED, -math.inf)
+        self._warned = dict.fromkeys((*STORED, "events"), -math.inf)
         self.latest = Vitals()
 
     def totals(self) -> dict[str, tuple[int, int]]:
@@ -294,10 +295,20 @@ class VitalsWatch:
         except Exception as error:  # of a store of the author's
             self._faults.note("%s: measure() of the store failed: %s", self._name, type(error).__name__)
             return
+        self._warn_of_totals()
+        self._warn_of_delay()
+
+    def _is_to_warn(self, name: str) -> bool:
+        """Return whether to warn of something: the first time, and then once a minute."""
         now = time.monotonic()
+        if now < self._warned[name] + WARN_AGAIN:
+            return False
+        self._warned[name] = now
+        return True
+
+    def _warn_of_totals(self) -> None:
         for name, (used, most) in self.totals().items():
-            if used >= NEARLY_FULL * most and now >= self._warned[name] + WARN_AGAIN:
-                self._warned[name] = now
+            if used >= NEARLY_FULL * most and self._is_to_warn(name):
                 logger.warning(
                     "%s: %d of %d are used of %s. When all are used, new ones are refused with a 503 until others "
                     "expire. Raise Limits(%s=...)%s",
@@ -309,6 +320,20 @@ class VitalsWatch:
                     "" if most == getattr(self._limits, name) else ", and give the server a database or a larger store",
                     extra={"fields": {"event": "nearly_full", "limit": name}},
                 )
+
+    def _warn_of_delay(self) -> None:
+        delay, blocker = self.latest.event_delay, self.latest.event_blocker
+        if delay >= DELAY_SECONDS and self._is_to_warn("events"):
+            logger.warning(
+                "%s: no event has been delivered for %.0f s: %s",
+                self._name,
+                delay,
+                f"a transaction that writes is still open in the database's cluster, that of {blocker}. End it"
+                if blocker
+                else "no transaction is open that they would wait for. If the database was restored, or replaced by "
+                "another one, run `mrtr-server db new-epoch`",
+                extra={"fields": {"event": "events_delayed", "seconds": round(delay, 1)}},
+            )
 
 
 # Patience

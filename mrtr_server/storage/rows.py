@@ -273,6 +273,8 @@ class Vitals:
     connection_wait: float = 0.0  # the longest wait for a free connection since the last look, in seconds
     notices_away: bool = False  # those of other processes do not arrive
     clock_difference: float = 0.0  # from this machine's, in seconds
+    event_delay: float = 0.0  # how long the oldest event has been stored that can't be read yet, in seconds
+    event_blocker: str = ""  # whose transaction it waits for, as far as the store may know
 
 
 @dataclass(slots=True)  # a frozen one takes three times as long to make

@@ -127,6 +127,13 @@ CLOCK = _metric(
     "How far the clock of the store is from the machine's",
     is_sum=False,
 )
+EVENT_DELAY = _metric(
+    "mrtr.server.events.delay",
+    "gauge",
+    "s",
+    "How long the oldest event has been stored that can't be read yet",
+    is_sum=False,
+)
 UNRECORDED = _metric("mrtr.server.outcomes.unrecorded", "gauge", "{outcome}", "Outcomes that are not recorded yet")
 LAG = _metric("mrtr.server.event_loop.lag", "histogram", "s", "How late the event loop was")
 INFO = _metric(

@@ -1,5 +1,6 @@
 """While a transaction stays open, PostgreSQL keeps the index entries of what has gone: no look walks through them."""
 
+import asyncio
 import json
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -10,11 +11,13 @@ from typing import Any
 import pytest
 
 from mrtr_server import SQLStore
+from mrtr_server.storage.rows import Position
 from mrtr_server.storage.sql import store as module
 from mrtr_server.storage.sql.database import CLOCK, number_parameters
 from mrtr_server.storage.sql.postgresql import PostgreSQLDatabase
 
-from ..support.databases import TOOLS, PostgreSQL, task_row
+from ..support.databases import TOOLS, PostgreSQL, event_row, task_row
+from ..support.serving import TIMEOUT
 
 pytestmark = pytest.mark.anyio
 
@@ -158,6 +161,55 @@ class TestTasks:
         monkeypatch.setattr(store, "_look_at_all", 9e9)
         await store.add_task(row)
         assert await self.claimed(store) == [row.id]
+
+
+class TestEvents:
+    NAMES = tuple(f"name {number}" for number in range(50))
+    COME = """
+        INSERT INTO mrtr_events (id, name, audience, body, created, expires)
+        SELECT n::text, 'name ' || n % 50, '', repeat('x', 200)::bytea, 0, CASE WHEN n <= :gone THEN 1 ELSE 9e9 END
+        FROM generate_series(1, :events::int) AS n
+    """
+
+    async def test_of_before_are_not_read_however_many_there_are(
+        self, store: SQLStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        await store.database.execute(self.COME, {"events": DEAD, "gone": 0})
+        page = await store.read_events(self.NAMES, None, most=100, most_bytes=10**6)
+        assert page.rows == []
+        reads = Reads(store, monkeypatch)
+        for number in range(3):
+            await store.add_event(event_row(name=self.NAMES[number]))
+        async with asyncio.timeout(TIMEOUT):
+            while len((await store.read_events(self.NAMES, page.reached, most=100, most_bytes=10**6)).rows) < 3:
+                pass  # whatever else runs in the cluster
+        assert reads.blocks["read_events"] <= 4 * len(self.NAMES), "one look in the index for each name"
+        assert reads.blocks["add_event"] <= MOST_BLOCKS
+        await store.read_events(self.NAMES[:1], page.reached, most=100, most_bytes=10**6)
+        assert reads.blocks["read_events"] <= MOST_BLOCKS
+        await store.database.execute("ANALYZE mrtr_events", {})
+        assert len((await store.read_events(self.NAMES[:1], Position(), most=20, most_bytes=10**6)).rows) == 20
+        assert reads.blocks["read_events"] <= MOST_BLOCKS, "who is far behind reads a page at a time, too"
+        await store.measure([])
+        assert reads.blocks["find_event_delay"] <= MOST_BLOCKS
+
+    async def test_that_were_removed_are_not_walked_through(
+        self, store: SQLStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        gone = 20 * module.SWEEP_BATCH
+        await store.database.execute(self.COME, {"events": gone + 5_000, "gone": gone})
+        monkeypatch.setattr(module, "SWEEP_INTERVAL", 0.0)
+        async with open_transaction(store):
+            for _ in range(21):
+                await store.add_event(event_row())
+            reads = Reads(store, monkeypatch)
+            await store.add_event(event_row())
+            await store.trim_events(self.NAMES[0], 10)
+            await store.trim_events(self.NAMES[0], 10)
+        ((left,),) = await store.database.execute("SELECT count(*) FROM mrtr_events WHERE expires = 9e9", {})
+        assert left == 5_000 - 90
+        assert reads.blocks["sweep_events"] <= MOST_BLOCKS
+        assert reads.blocks["trim_events"] <= MOST_BLOCKS
 
 
 class TestRedemptions:

@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from typing import Any
@@ -14,10 +15,13 @@ from mrtr_server.cli import main
 from mrtr_server.errors import FORGOTTEN, InvalidRequestState
 from mrtr_server.protocol.sessions import owner_of
 from mrtr_server.storage import forgotten as known
+from mrtr_server.storage.quotas import Callers
+from mrtr_server.storage.rows import SubscriptionRow
 from mrtr_server.storage.sql import administration
 from mrtr_server.storage.sql.database import read_migrations
 from mrtr_server.testing import AsyncClient, yes
 
+from ..support.databases import event_row
 from ..support.effects import EFFECTS, effect
 from ..support.models import Login
 
@@ -93,7 +97,7 @@ def forget(url: str) -> Forget:
 
 
 def counted(tasks: int, kept: int, redemptions: int) -> str:
-    rows = {"tasks": tasks, "kept": kept, "redemptions": redemptions, "waits": 0}
+    rows = {"tasks": tasks, "kept": kept, "redemptions": redemptions, "waits": 0, "events": 0, "subscriptions": 0}
     return "".join(f"mrtr_{table}: {count} rows\n" for table, count in rows.items())
 
 
@@ -226,9 +230,28 @@ class TestATask:
 
 
 def test_every_table_with_rows_of_callers_is_looked_through() -> None:
-    tables = re.findall(r"ALTER TABLE (\w+) ADD COLUMN caller|CREATE TABLE (\w+) \([^;]*\bcaller TEXT", SCRIPTS)
+    tables = re.findall(
+        r"ALTER TABLE (\w+) ADD COLUMN caller|CREATE TABLE (\w+) \([^;]*\b(?:caller|audience) TEXT", SCRIPTS
+    )
     named = {added or made for added, made in tables}
     assert named - {"mrtr_usage", "mrtr_forgotten"} == {table.name for table in administration.OWNED}
+
+
+async def test_events_for_a_person_alone_and_the_subscriptions_of_one_are_removed(url: str, forget: Forget) -> None:
+    store, now = SQLStore(url), time.time()
+    ann, max_ = (Callers(KeyRing([KEY])).of(Principal(name).person) for name in ("ann", "max"))
+    begin = (await store.read_events(["n"], None, most=1, most_bytes=1)).reached
+    for who in (ann, max_, ""):
+        row = SubscriptionRow(f"of {who}", "webhook", "n", who, b"", "{}", now, now, now + 900)
+        await store.put_subscription(row)
+        for number in range(2):
+            await store.add_event(event_row(id=f"{number} {who}", audience=who))
+    removed = await forget("ann")
+    assert removed.stdout.endswith("mrtr_events: 2 rows\nmrtr_subscriptions: 1 rows\n")
+    page = await store.read_events(["n"], begin, most=9, most_bytes=10**6)
+    assert [row.audience for row in page.rows] == [max_, max_, "", ""]
+    assert [row.caller for row in await store.list_subscriptions(most=9)] == sorted([max_, ""])
+    await store.close()
 
 
 class TestTheCommand:

@@ -1,6 +1,7 @@
 """Sealing a database anew: an old key can be dropped before its tasks end, and servers work meanwhile."""
 
 import asyncio
+import math
 import threading
 import time
 from collections import Counter
@@ -27,12 +28,15 @@ from mrtr_server.live.session_states import SessionState
 from mrtr_server.protocol.messages import Call, Complete, Outcome
 from mrtr_server.protocol.sessions import Session
 from mrtr_server.storage.quotas import Quotas
-from mrtr_server.storage.rows import Lease
+from mrtr_server.storage.rows import EventRow, Lease, Position, SubscriptionRow
+from mrtr_server.storage.sealed_events import SealedEvents
 from mrtr_server.storage.sql import administration as module
 from mrtr_server.storage.sql import open_database
 from mrtr_server.storage.sql.administration import TABLES, Resealed, reseal
 from mrtr_server.storage.sql.database import Database
 from mrtr_server.testing import AsyncClient, accept, short_lease, yes
+
+from ..support.databases import event_row
 
 pytestmark = pytest.mark.anyio
 
@@ -116,6 +120,9 @@ async def bank(url: str, *keys: bytes, run_tasks: bool = True) -> AsyncIterator[
         await made.close()
 
 
+NO_EVENTS = {"mrtr_events": (0, 0), "mrtr_subscriptions": (0, 0)}
+
+
 def counted(done: list[Resealed]) -> dict[str, tuple[int, int]]:
     return {each.table: (each.rows, each.sealed) for each in done}
 
@@ -124,7 +131,7 @@ async def test_every_sealed_row_is_sealed_under_the_first_key_and_the_others_can
     async with bank(url, OLD) as old:
         parked, ended = await old.fill()
     done = await reseal(url, KeyRing([NEW, OLD]))
-    assert counted(done) == {"mrtr_redemptions": (1, 1), "mrtr_kept": (1, 1), "mrtr_tasks": (2, 2)}
+    assert counted(done) == NO_EVENTS | {"mrtr_redemptions": (1, 1), "mrtr_kept": (1, 1), "mrtr_tasks": (2, 2)}
     assert all(each.is_done for each in done)
     assert all(each.is_done for each in await reseal(url, KeyRing([NEW]))), "every column opens without the old one"
     async with bank(url, NEW) as new:
@@ -163,7 +170,7 @@ async def test_what_open_calls_and_sessions_keep_is_sealed_anew_as_well(url: str
         await old.redeemer.once(call, time.time() + 600, runs)
 
         done = await reseal(url, KeyRing([NEW, OLD]))
-        assert counted(done) == {"mrtr_redemptions": (1, 1), "mrtr_kept": (3, 3), "mrtr_tasks": (0, 0)}
+        assert counted(done) == NO_EVENTS | {"mrtr_redemptions": (1, 1), "mrtr_kept": (3, 3), "mrtr_tasks": (0, 0)}
         assert all(each.is_done for each in await reseal(url, KeyRing([NEW])))
 
         new = parts(store, NEW)
@@ -176,6 +183,34 @@ async def test_what_open_calls_and_sessions_keep_is_sealed_anew_as_well(url: str
         assert found.origin.params == {"name": long}
     finally:
         await store.close()
+
+
+async def test_events_and_subscriptions_are_sealed_anew_and_stay_where_they_are(url: str) -> None:
+    old, new = (SealedEvents(KeyRing([key]), in_memory=False) for key in (OLD, NEW))
+    store, now = SQLStore(url), time.time()
+    events = [event_row(id=f"event {number}") for number in range(3)]
+    for row in events:
+        await store.add_event(row._replace(body=old.seal_event(row.name, row.id, row.id.encode())))
+    body = old.seal_subscription("webhook", b"secret")
+    await store.put_subscription(SubscriptionRow("webhook", "webhook", "n", "me", body, "{}", now, now, math.inf))
+
+    async def read() -> Sequence[EventRow]:
+        return (await store.read_events(["n"], Position(), most=9, most_bytes=10**6)).rows
+
+    before = await read()
+    done = await reseal(url, KeyRing([NEW, OLD]))
+    assert counted(done)["mrtr_events"] == (3, 3)
+    assert counted(done)["mrtr_subscriptions"] == (1, 1)
+    found, webhook = await read(), await store.find_subscription("webhook")
+    assert [(row.id, row.position) for row in found] == [(row.id, row.position) for row in before]
+    assert [new.unseal_event(row.name, row.id, row.body) for row in found] == [row.id.encode() for row in events]
+    assert webhook is not None
+    assert new.unseal_subscription(webhook.id, webhook.body) == b"secret"
+    with pytest.raises(StoreUnavailable, match="it belongs to another event"):
+        new.unseal_event("n", "event 0", found[1].body)
+    with pytest.raises(StoreUnavailable, match="it belongs to another subscription"):
+        new.unseal_subscription("other", webhook.body)
+    await store.close()
 
 
 def test_every_sealed_column_of_the_tables_is_known() -> None:
@@ -331,7 +366,7 @@ class TestRows:
         values.tasks = [("id", strange, b"", b"", None)]
         monkeypatch.setattr(module, "open_database", lambda url: values)
         unknown = "sealed under a key that is not in the ring. Give every replica all keys of the ring"
-        _, kept, tasks = await reseal("", KeyRing([NEW, OLD]))
+        _, kept, tasks, *_ = await reseal("", KeyRing([NEW, OLD]))
         assert kept == Resealed("mrtr_kept", rows=4, sealed=1, unopened=Counter({unknown: 2, "not Base64": 1}))
         assert tasks == Resealed("mrtr_tasks", rows=1, unopened=Counter({unknown: 1}))
         assert [values.values[key] for key in "abc"] == [b"garbage!", strange, strange]
@@ -428,6 +463,8 @@ async def test_the_command_keeps_the_old_keys_where_a_row_does_not_open(url: str
         "mrtr_redemptions: 1 rows, 1 resealed",
         "mrtr_kept: 1 rows, 1 resealed",
         "mrtr_tasks: 2 rows, 2 resealed",
+        "mrtr_events: 0 rows, 0 resealed",
+        "mrtr_subscriptions: 0 rows, 0 resealed",
     ]
 
 

@@ -169,6 +169,35 @@ class TestTheWarning:
         assert "secret" not in caplog.text
 
 
+class TestTheDelayOfEvents:
+    @pytest.mark.parametrize(
+        ("found", "said"),
+        [
+            (Vitals(event_delay=9.9, event_blocker="session 7"), ""),
+            (
+                Vitals(event_delay=12.3, event_blocker="session 7, user ann"),
+                "no event has been delivered for 12 s: a transaction that writes is still open in the database's "
+                "cluster, that of session 7, user ann. End it",
+            ),
+            (
+                Vitals(event_delay=3600.0),
+                "for 3600 s: no transaction is open that they would wait for. If the database",
+            ),
+        ],
+    )
+    async def test_is_in_the_log_once_a_minute_with_whose_transaction_it_is(
+        self, found: Vitals, said: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(module, "INTERVAL", 0.0)
+        store = Filled()
+        store.found = found
+        watch = VitalsWatch("shop", store, LIMITS, list)
+        for _ in range(3):
+            await watch.look()
+        assert len(caplog.records) == bool(said)
+        assert said in caplog.text
+
+
 class TestTheTotals:
     async def test_on_postgresql_the_defaults_are_ten_times_as_high_and_what_is_given_stays(
         self, postgresql: PostgreSQL, monkeypatch: pytest.MonkeyPatch

@@ -102,6 +102,8 @@ TABLES = (
         "reseal_value",
     ),
     _Table("mrtr_tasks", (keys.TASK,), ("call", "journal", "questions", "outcome"), "sealed_tasks", "reseal_task"),
+    _Table("mrtr_events", (keys.EVENT,), ("body",), "sealed_events", "reseal_event"),
+    _Table("mrtr_subscriptions", (keys.SUBSCRIPTION,), ("body",), "sealed_subscriptions", "reseal_subscription"),
 )
 
 
@@ -212,6 +214,8 @@ OWNED = (
     _Owned("mrtr_kept", "callers_of_values", "forget_value"),
     _Owned("mrtr_redemptions", "callers_of_redemptions", "forget_redemption"),
     _Owned("mrtr_waits", "callers_of_waits", "forget_wait"),
+    _Owned("mrtr_events", "callers_of_events", "forget_event"),
+    _Owned("mrtr_subscriptions", "callers_of_subscriptions", "forget_subscription"),
 )
 
 

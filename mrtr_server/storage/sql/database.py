@@ -211,7 +211,8 @@ class Database(ABC):
             if found is None:
                 raise StoreUnavailable(f"{self.name}: there are no tables; check the URL of the database")
             self.check_version(found)
-            return [self.statements["new_epoch"], self.statements["interrupt_tasks"]]
+            begin = ("new_epoch", "interrupt_tasks", "restart_events", "restart_floors")
+            return [self.statements[each] for each in begin if each in self.statements]
 
         await self._change(steps)
         return await self.read_epoch()

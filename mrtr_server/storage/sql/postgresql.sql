@@ -462,6 +462,23 @@ FROM unnest(:tools::text[], :waiting::bigint[], :running::bigint[]) AS seen (too
 ) AS free ON true
 GROUP BY tool;
 
+-- name: find_event_delay
+-- For how long the oldest event has been stored that nobody reads yet, since a transaction of before still runs.
+SELECT greatest(0, coalesce(:now - (
+    SELECT created FROM mrtr_events WHERE xid >= CAST(pg_snapshot_xmin(pg_current_snapshot())::text AS bigint)
+    ORDER BY xid, number
+    LIMIT 1
+), 0));
+
+-- name: find_oldest_writer
+-- Which session has the oldest transaction that has written, or which one is prepared.
+SELECT concat_ws(', ', 'session ' || pid, 'user ' || usename, 'database ' || datname, nullif(application_name, ''))
+FROM pg_stat_activity WHERE backend_xid = pg_snapshot_xmin(pg_current_snapshot())::xid
+UNION ALL
+SELECT 'prepared transaction ' || quote_literal(gid) || ', database ' || database
+FROM pg_prepared_xacts WHERE transaction = pg_snapshot_xmin(pg_current_snapshot())::xid
+LIMIT 1;
+
 -- What processes tell each other
 
 -- name: notify
@@ -556,6 +573,16 @@ found AS MATERIALIZED (
     ORDER BY xid, number
     LIMIT :most + 1
 ),
+head AS MATERIALIZED (
+    SELECT
+        oldest,
+        (
+            SELECT json_agg(name) FROM mrtr_event_floors
+            WHERE name = ANY(:names::text[]) AND (xid, number) > (:transaction, :number) AND xid < oldest
+        ),
+        greatest(0, :now - (SELECT created FROM mrtr_events WHERE xid >= oldest ORDER BY xid, number LIMIT 1))
+    FROM log
+),
 page AS (
     SELECT *,
         expires <= :now AS has_expired,
@@ -563,44 +590,32 @@ page AS (
     FROM found WINDOW in_order AS (ORDER BY xid, number)
 )
 SELECT
-    log.oldest,
-    (
-        SELECT json_agg(name) FROM mrtr_event_floors
-        WHERE name = ANY(:names::text[]) AND (xid, number) > (:transaction, :number) AND xid < log.oldest
-    ),
-    greatest(0, :now - (
-        SELECT min(late.created) FROM unnest(:names::text[]) AS asked (named) CROSS JOIN LATERAL (
-            SELECT created FROM mrtr_events WHERE name = asked.named AND xid >= log.oldest ORDER BY xid, number LIMIT 1
-        ) AS late
-    )),
-    fits, has_expired, xid, number,
+    head.*, fits, has_expired, xid, number,
     id, name, audience, CASE WHEN fits AND NOT has_expired THEN body END, created, expires
-FROM log LEFT JOIN page ON true
+FROM head LEFT JOIN page ON true
 ORDER BY xid, number;
 
 -- name: trim_events
 -- Not those before the last one that was removed: while a transaction stays open, PostgreSQL keeps the entries of that in
 -- the index.
-WITH kept AS MATERIALIZED (
-    SELECT coalesce(max(xid), 0) AS xid, coalesce(max(number), 0) AS number FROM mrtr_event_floors WHERE name = :name
-),
+WITH floor AS MATERIALIZED (SELECT xid, number FROM mrtr_event_floors WHERE name = :name),
 last AS MATERIALIZED (
-    SELECT events.xid, events.number FROM mrtr_events AS events, kept
-    WHERE events.name = :name AND (events.xid, events.number) > (kept.xid, kept.number)
-    ORDER BY events.xid DESC, events.number DESC
+    SELECT xid, number FROM mrtr_events
+    WHERE name = :name
+        AND (xid, number) > (coalesce((SELECT xid FROM floor), 0), coalesce((SELECT number FROM floor), 0))
+    ORDER BY xid DESC, number DESC
     LIMIT 1 OFFSET :most
 ),
 removed AS MATERIALIZED (
-    SELECT events.xid, events.number FROM mrtr_events AS events, kept, last
-    WHERE events.name = :name AND (events.xid, events.number) > (kept.xid, kept.number)
-        AND (events.xid, events.number) <= (last.xid, last.number)
-    ORDER BY events.xid, events.number
+    SELECT xid, number FROM mrtr_events
+    WHERE name = :name
+        AND (xid, number) > (coalesce((SELECT xid FROM floor), 0), coalesce((SELECT number FROM floor), 0))
+        AND (xid, number) <= ((SELECT xid FROM last), (SELECT number FROM last))
+    ORDER BY xid, number
     LIMIT :batch
-    FOR UPDATE OF events SKIP LOCKED
+    FOR UPDATE SKIP LOCKED
 )
-DELETE FROM mrtr_events AS events USING removed
-WHERE events.xid = removed.xid AND events.number = removed.number
-RETURNING events.number;
+DELETE FROM mrtr_events WHERE (xid, number) IN (SELECT xid, number FROM removed) RETURNING number;
 
 -- Subscriptions to events
 
@@ -765,6 +780,25 @@ WHERE id = :key
     AND outcome = :outcome_before
 RETURNING id;
 
+-- name: sealed_events
+-- The id of an event is a digest of its name, too, so no two have one.
+SELECT id, body FROM mrtr_events
+WHERE id > :after AND expires + 0 > :now
+ORDER BY id
+LIMIT :most;
+
+-- name: reseal_event
+UPDATE mrtr_events SET body = :body WHERE id = :key AND body = :body_before RETURNING id;
+
+-- name: sealed_subscriptions
+SELECT id, body FROM mrtr_subscriptions
+WHERE id > :after AND expires + 0 > :now
+ORDER BY id
+LIMIT :most;
+
+-- name: reseal_subscription
+UPDATE mrtr_subscriptions SET body = :body WHERE id = :key AND body = :body_before RETURNING id;
+
 -- Forgetting a person: first that, then the person's rows. All rows are looked at, after a key: no index is worth a write of
 -- each redemption.
 
@@ -792,6 +826,18 @@ SELECT id, caller, who FROM mrtr_waits WHERE id > :after ORDER BY id LIMIT :most
 
 -- name: forget_wait
 DELETE FROM mrtr_waits WHERE id = :key RETURNING id;
+
+-- name: callers_of_events
+SELECT id, audience FROM mrtr_events WHERE id > :after ORDER BY id LIMIT :most;
+
+-- name: forget_event
+DELETE FROM mrtr_events WHERE id = :key RETURNING id;
+
+-- name: callers_of_subscriptions
+SELECT id, caller FROM mrtr_subscriptions WHERE id > :after ORDER BY id LIMIT :most;
+
+-- name: forget_subscription
+DELETE FROM mrtr_subscriptions WHERE id = :key RETURNING id;
 
 -- name: callers_of_redemptions
 SELECT state, caller FROM mrtr_redemptions WHERE state > :after ORDER BY state LIMIT :most;
@@ -823,6 +869,13 @@ UPDATE mrtr_tasks SET
     questions = '', outcome = '', lease = '', leased_until = 0, version = version + 1, writer = '',
     updated = CAST(extract(epoch FROM now()) AS double precision)
 WHERE id IN (SELECT id FROM open);
+
+-- name: restart_events
+-- Transactions may have lower numbers now. These events come first, in the order of their own numbers.
+UPDATE mrtr_events SET xid = 0 WHERE xid > 0;
+
+-- name: restart_floors
+UPDATE mrtr_event_floors SET xid = 0 WHERE xid > 0;
 
 -- name: find_timeline
 -- Where writes were seen to go, and where they go now: the cluster, and the timeline, which another one follows whenever a

@@ -609,6 +609,25 @@ WHERE id = :key
     AND outcome = :outcome_before
 RETURNING id;
 
+-- name: sealed_events
+-- The id of an event is a digest of its name, too, so no two have one.
+SELECT id, body FROM mrtr_events
+WHERE id > :after AND expires + 0 > :now
+ORDER BY id
+LIMIT :most;
+
+-- name: reseal_event
+UPDATE mrtr_events SET body = :body WHERE id = :key AND body = :body_before RETURNING id;
+
+-- name: sealed_subscriptions
+SELECT id, body FROM mrtr_subscriptions
+WHERE id > :after AND expires + 0 > :now
+ORDER BY id
+LIMIT :most;
+
+-- name: reseal_subscription
+UPDATE mrtr_subscriptions SET body = :body WHERE id = :key AND body = :body_before RETURNING id;
+
 -- Forgetting a person: first that, then the person's rows. All rows are looked at, after a key: no index is worth a write of
 -- each redemption.
 
@@ -636,6 +655,18 @@ SELECT id, caller, who FROM mrtr_waits WHERE id > :after ORDER BY id LIMIT :most
 
 -- name: forget_wait
 DELETE FROM mrtr_waits WHERE id = :key RETURNING id;
+
+-- name: callers_of_events
+SELECT id, audience FROM mrtr_events WHERE id > :after ORDER BY id LIMIT :most;
+
+-- name: forget_event
+DELETE FROM mrtr_events WHERE id = :key RETURNING id;
+
+-- name: callers_of_subscriptions
+SELECT id, caller FROM mrtr_subscriptions WHERE id > :after ORDER BY id LIMIT :most;
+
+-- name: forget_subscription
+DELETE FROM mrtr_subscriptions WHERE id = :key RETURNING id;
 
 -- name: callers_of_redemptions
 SELECT state, caller FROM mrtr_redemptions WHERE state > :after ORDER BY state LIMIT :most;

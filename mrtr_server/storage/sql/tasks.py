@@ -33,6 +33,8 @@ ALL = "*"  # the caller that stands for all of them
 LOOKS = 3  # attempts at what was refused for a reason that was gone at the next look
 FULL_AND_THEN_NOT = f"The store was full in {LOOKS} attempts, but had room when it was checked in between"
 
+SHORT_DELAY = 1.0  # nobody asks whose transaction delays events for so many seconds
+
 FREEING = frozenset({"status", "lease", "leased_until"})  # fields whose change may leave a task to be claimed
 
 
@@ -94,13 +96,26 @@ class SQLTasks(TaskStore):
         begins = self._begins(tools)
         (_, *stored), *waiting = await self.database.rows("measure", tools=list(tools), most=MOST_COUNTED, **begins)
         tasks, states, blocks = map(int, stored)
+        delay, blocker = await self._event_delay()
         return Vitals(
             Usage(tasks, states, blocks * BLOCK),
             waiting={tool: Waiting(int(count), max(0.0, seconds)) for tool, count, seconds, _ in waiting},
             connection_wait=self.database.take_longest_wait(),
             notices_away=self.notices.are_away,
             clock_difference=0.0 if self.database.clocks is None else self.database.clocks.apart,
+            event_delay=delay,
+            event_blocker=blocker,
         )
+
+    async def _event_delay(self) -> tuple[float, str]:
+        """Return how long events have waited for a transaction to end, and whose that is if it lasts."""
+        if "find_event_delay" not in self.database.statements:  # a file has one writer at a time
+            return 0.0, ""
+        ((delay,),) = await self.database.rows("find_event_delay")
+        if delay < SHORT_DELAY:
+            return delay, ""
+        blockers = await self.database.rows("find_oldest_writer")
+        return delay, blockers[0][0] if blockers else ""
 
     @override
     async def find_task(self, id: str) -> TaskRow | None:
