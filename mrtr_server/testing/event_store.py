@@ -31,20 +31,20 @@ class EventStoreContract(Contract):
         """The name of the events of a test: one that no other test has."""
         return f"event-{token_hex(8)}"
 
-    def _row(self, **given: Any) -> EventRow:
+    def _event_row(self, **given: Any) -> EventRow:
         now = time.time()
         row = EventRow(token_hex(16), self._event, "", b"body", now, now + KEEP * self.second)
         return row._replace(**given)
 
-    async def _add(self, store: Store, **given: Any) -> EventRow:
-        row = self._row(**given)
+    async def _emit(self, store: Store, **given: Any) -> EventRow:
+        row = self._event_row(**given)
         assert await store.add_event(row), "an event that is new was there already"
         return row
 
-    async def _end(self, store: Store) -> Position:
-        return (await self._read(store, None)).reached
+    async def _end_of_log(self, store: Store) -> Position:
+        return (await self._read_log(store, None)).reached
 
-    async def _read(
+    async def _read_log(
         self,
         store: Store,
         after: Position | None,
@@ -67,10 +67,10 @@ class EventStoreContract(Contract):
         self, store: Store, another: Store
     ) -> None:
         _need_events(store)
-        before = await self._end(another)
-        row = await self._add(store, body=b"\x00\xff" * 100_000, audience="them")
+        before = await self._end_of_log(another)
+        row = await self._emit(store, body=b"\x00\xff" * 100_000, audience="them")
         for each in (store, another):
-            page = await self._read(each, before)
+            page = await self._read_log(each, before)
             (found,) = page.rows
             assert found._replace(position=Position()) == row
             assert found.position > before
@@ -81,13 +81,13 @@ class EventStoreContract(Contract):
     @promise
     async def test_nothing_is_after_the_end(self, store: Store, another: Store) -> None:
         _need_events(store)
-        await self._add(store)
-        end = await self._end(another)
-        page = await self._read(store, end)
+        await self._emit(store)
+        end = await self._end_of_log(another)
+        page = await self._read_log(store, end)
         assert (list(page.rows), page.is_last) == ([], True)
         assert page.reached >= end
-        row = await self._add(another)
-        assert [each.id for each in (await self._read(store, page.reached)).rows] == [row.id]
+        row = await self._emit(another)
+        assert [each.id for each in (await self._read_log(store, page.reached)).rows] == [row.id]
 
     @promise
     async def test_events_of_several_names_come_in_the_order_of_their_positions_page_by_page(
@@ -95,13 +95,13 @@ class EventStoreContract(Contract):
     ) -> None:
         _need_events(store)
         names = [f"{self._event}-{number}" for number in range(3)]
-        after = await self._end(store)
-        rows = [await self._add(each, name=names[n % 3]) for n, each in enumerate([store, another] * 5)]
-        await self._add(store)  # of another name, which nobody asks for
+        after = await self._end_of_log(store)
+        rows = [await self._emit(each, name=names[n % 3]) for n, each in enumerate([store, another] * 5)]
+        await self._emit(store)  # of another name, which nobody asks for
         found: list[EventRow] = []
         sizes: list[int] = []
         while len(sizes) < 100:
-            page = await self._read(store, after, names, most=3)
+            page = await self._read_log(store, after, names, most=3)
             sizes.append(len(page.rows))
             found += page.rows
             after = page.reached
@@ -110,7 +110,7 @@ class EventStoreContract(Contract):
         assert sizes == [3, 3, 3, 1]
         assert [row.id for row in found] == [row.id for row in rows]
         assert [row.position for row in found] == sorted({row.position for row in found})
-        newest = await self._read(store, found[7].position, [names[0], names[2]])
+        newest = await self._read_log(store, found[7].position, [names[0], names[2]])
         assert [row.id for row in newest.rows] == [rows[8].id, rows[9].id], "a page begins after a position"
 
     @promise
@@ -118,24 +118,24 @@ class EventStoreContract(Contract):
         self, store: Store, another: Store
     ) -> None:
         _need_events(store)
-        after = await self._end(store)
-        rows = [await self._add(store, body=bytes(100_000)) for _ in range(3)]
-        page = await self._read(another, after, most_bytes=250_000)
+        after = await self._end_of_log(store)
+        rows = [await self._emit(store, body=bytes(100_000)) for _ in range(3)]
+        page = await self._read_log(another, after, most_bytes=250_000)
         assert [row.id for row in page.rows] == [row.id for row in rows[:2]]
         assert (page.reached, page.is_last) == (page.rows[-1].position, False)
-        page = await self._read(another, page.reached, most_bytes=10)
+        page = await self._read_log(another, page.reached, most_bytes=10)
         assert ([row.id for row in page.rows], page.is_last) == ([rows[2].id], True)
 
     @promise
     async def test_an_event_is_stored_once_for_each_name_and_id(self, store: Store, another: Store) -> None:
         _need_events(store)
-        after, other = await self._end(store), f"{self._event}-other"
-        row = await self._add(store)
+        after, other = await self._end_of_log(store), f"{self._event}-other"
+        row = await self._emit(store)
         assert not await another.add_event(row._replace(body=b"other"))
         assert await another.add_event(row._replace(name=other))
-        added = await asyncio.gather(*(each.add_event(self._row(id="twice")) for each in (store, another) * 5))
+        added = await asyncio.gather(*(each.add_event(self._event_row(id="twice")) for each in (store, another) * 5))
         assert added.count(True) == 1
-        page = await self._read(store, after, [self._event, other])
+        page = await self._read_log(store, after, [self._event, other])
         assert [(each.name, each.id, each.body) for each in page.rows] == [
             (self._event, row.id, b"body"),
             (other, row.id, b"body"),
@@ -148,38 +148,38 @@ class EventStoreContract(Contract):
     ) -> None:
         _need_events(store)
         other = f"{self._event}-other"
-        before = await self._end(store)
-        short = await self._add(store, expires=time.time() + self.second)
-        read = await self._read(another, before)
-        kept = await self._add(store, name=other)
+        before = await self._end_of_log(store)
+        short = await self._emit(store, expires=time.time() + self.second)
+        read = await self._read_log(another, before)
+        kept = await self._emit(store, name=other)
         await self._pass(2)
-        page = await self._read(another, before, [self._event, other])
+        page = await self._read_log(another, before, [self._event, other])
         assert [row.id for row in page.rows] == [kept.id]
         assert page.lost == {self._event}
-        assert (await self._read(store, read.reached)).lost == frozenset(), "who has read it lacks nothing"
-        again = self._row(id=short.id, body=b"again", created=math.ceil(time.time() + 2 * self.second))
+        assert (await self._read_log(store, read.reached)).lost == frozenset(), "who has read it lacks nothing"
+        again = self._event_row(id=short.id, body=b"again", created=math.ceil(time.time() + 2 * self.second))
         assert await another.add_event(again)
-        assert [row.body for row in (await self._read(store, read.reached)).rows] == [b"again"]
+        assert [row.body for row in (await self._read_log(store, read.reached)).rows] == [b"again"]
 
     @promise
     async def test_events_are_trimmed_to_the_newest_and_who_has_not_read_the_others_is_told(
         self, store: Store, another: Store
     ) -> None:
         _need_events(store)
-        before, other = await self._end(store), f"{self._event}-other"
-        rows = [await self._add(store) for _ in range(6)]
-        await self._add(store, name=other)
-        positions = [row.position for row in (await self._read(store, before)).rows]
+        before, other = await self._end_of_log(store), f"{self._event}-other"
+        rows = [await self._emit(store) for _ in range(6)]
+        await self._emit(store, name=other)
+        positions = [row.position for row in (await self._read_log(store, before)).rows]
         await another.trim_events(self._event, 6)
-        assert (await self._read(store, before)).lost == frozenset()
+        assert (await self._read_log(store, before)).lost == frozenset()
         await another.trim_events(self._event, 2)
-        page = await self._read(store, before, [self._event, other])
+        page = await self._read_log(store, before, [self._event, other])
         assert [row.id for row in page.rows if row.name == self._event] == [row.id for row in rows[4:]]
         assert page.lost == {self._event}
         for read, lost in ((2, {self._event}), (3, set[str]())):
-            assert (await self._read(another, positions[read], [self._event, other])).lost == lost
+            assert (await self._read_log(another, positions[read], [self._event, other])).lost == lost
         await store.trim_events(self._event, 0)
-        page = await self._read(another, positions[3])
+        page = await self._read_log(another, positions[3])
         assert list(page.rows) == []
         assert page.lost == {self._event}
 

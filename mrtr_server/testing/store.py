@@ -6,8 +6,8 @@
         async def new_store(self) -> MyStore:
             return MyStore("redis://localhost/15")
 
-pytest runs them, without any plugin. One that keeps tasks has a second contract: `class TestMyStore(StoreContract,
-TaskStoreContract)`.
+pytest runs them, without any plugin. One that keeps tasks, or events, has another contract for each: `class
+TestMyStore(StoreContract, TaskStoreContract, EventStoreContract)`.
 """
 
 import asyncio
