@@ -20,6 +20,7 @@ from mrtr_server.storage import health
 from mrtr_server.storage import watched as watched_store
 from mrtr_server.storage.health import Outage, Slowness
 from mrtr_server.storage.pubsub import InProcessFanout
+from mrtr_server.storage.rows import EventPage, Position
 from mrtr_server.storage.watched import WatchedStore
 from mrtr_server.tally import DROPPED, TAKEOVERS, Tally
 from mrtr_server.testing import AsyncClient, Reply, yes
@@ -365,6 +366,15 @@ RETURNED: dict[str, object] = {
     "put_wait": None,
     "list_waits": [],
     "remove_wait": None,
+    "add_event": True,
+    "read_events": EventPage([], Position(0, 1)),
+    "trim_events": None,
+    "put_subscription": None,
+    "find_subscription": None,
+    "list_subscriptions": [],
+    "remove_subscription": True,
+    "advance_subscriptions": True,
+    "take_lease": True,
 }
 
 
@@ -394,6 +404,19 @@ WROTE: list[tuple[str, object, bool]] = [
     ("put_wait", None, True),
     ("list_waits", [], False),
     ("remove_wait", None, True),
+    ("add_event", True, True),
+    ("add_event", False, False),
+    ("read_events", EventPage([], Position(0, 1)), False),
+    ("trim_events", None, False),
+    ("put_subscription", None, True),
+    ("find_subscription", None, False),
+    ("list_subscriptions", [], False),
+    ("remove_subscription", True, True),
+    ("remove_subscription", False, False),
+    ("advance_subscriptions", True, True),
+    ("advance_subscriptions", False, False),
+    ("take_lease", True, True),
+    ("take_lease", False, False),
 ]
 """Methods, what they return, and whether that shows that others can write: heartbeats have a way of their own."""
 

@@ -5,14 +5,15 @@ What replicas share is in a dictionary, where it would be in a database. `tests/
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from secrets import token_hex
 from typing import Any
 
 from mrtr_server import InProcessStore, Redemption, Store, TaskRow
+from mrtr_server.storage.rows import EventPage, EventRow, Position, SubscriptionRow
 from mrtr_server.testing import Clock
-from mrtr_server.testing.store import StoreContract, TaskStoreContract
+from mrtr_server.testing.store import EventStoreContract, StoreContract, TaskStoreContract
 
 
 @dataclass
@@ -241,3 +242,50 @@ class TestNeverWaits(TestTasks):
     class kind(InProcessStore):
         async def wait_for_tasks(self, seconds: float, **which: Any) -> None:
             pass
+
+
+class TestEvents(EventStoreContract):
+    kind = InProcessStore
+
+    def setup_method(self) -> None:
+        self.clock = Clock()
+        self.only = self.kind(self.clock)
+
+    async def new_store(self) -> Store:
+        return self.only
+
+    async def pass_time(self, seconds: float) -> None:
+        self.clock.advance(seconds)
+
+
+class TestStoresAnEventTwice(TestEvents):
+    class kind(InProcessStore):
+        async def add_event(self, row: EventRow) -> bool:
+            return await super().add_event(row._replace(id=token_hex(16)))
+
+
+class TestReadsFromTheBeginning(TestEvents):
+    class kind(InProcessStore):
+        async def read_events(self, names: Sequence[str], after: Position | None, **bounds: Any) -> EventPage:
+            return await super().read_events(names, after and Position(), **bounds)
+
+
+class TestSaysNothingOfWhatIsLost(TestEvents):
+    class kind(InProcessStore):
+        async def read_events(self, names: Sequence[str], after: Position | None, **bounds: Any) -> EventPage:
+            return (await super().read_events(names, after, **bounds))._replace(lost=frozenset())
+
+
+class TestPutsAnotherSubscriptionInItsPlace(TestEvents):
+    class kind(InProcessStore):
+        async def put_subscription(self, row: SubscriptionRow, **limits: Any) -> SubscriptionRow | None:
+            before = await self.find_subscription(row.id)
+            await self.remove_subscription(row.id)
+            await super().put_subscription(row, **limits)
+            return before
+
+
+class TestLendsToEverybody(TestEvents):
+    class kind(InProcessStore):
+        async def take_lease(self, lease: str, holder: str, *, seconds: float) -> bool:
+            return await super().take_lease(f"{lease} of {holder}", holder, seconds=seconds)

@@ -29,6 +29,13 @@ BROKEN = {
     "TestClaimsWithoutALease": "test_a_claim_gives_the_task_with_a_lease",
     "TestChangesAnyVersion": "test_a_change_of_another_version_does_not_happen",
     "TestNeverWaits": "test_waiting_ends_after_its_time",
+    "TestStoresAnEventTwice": "test_an_event_is_stored_once_for_each_name_and_id",
+    "TestReadsFromTheBeginning": "test_nothing_is_after_the_end",
+    "TestSaysNothingOfWhatIsLost": "test_events_are_trimmed_to_the_newest_and_who_has_not_read_the_others_is_told",
+    "TestPutsAnotherSubscriptionInItsPlace": (
+        "test_who_subscribes_again_changes_what_it_asks_for_and_hears_what_was_before"
+    ),
+    "TestLendsToEverybody": "test_a_lease_is_one_holders_until_it_ends_or_is_given_back",
 }
 """Stores of the file, and the test that tells what is wrong with each."""
 
