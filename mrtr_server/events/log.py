@@ -17,7 +17,7 @@ from ..concurrency.running import PerLoop, running_loop
 from ..concurrency.waiting import Turning, growing, wait_until
 from ..crypto.digests import canonical, digest, digest_parts
 from ..crypto.keys import KeyRing
-from ..crypto.place_codec import PlaceCodec, SealedRows, row_codec
+from ..crypto.place_codec import PlaceCodec
 from ..errors import FlowError, InvalidRequestState, StoreUnavailable
 from ..flow.events import EventType
 from ..logs.failures import report_failure
@@ -27,6 +27,7 @@ from ..storage.base import Store
 from ..storage.pubsub import Fanout
 from ..storage.quotas import Callers
 from ..storage.rows import EventPage, EventRow, Position
+from ..storage.sealed_events import SealedEvents
 from .options import Events
 
 LARGEST = 256 * 1024
@@ -89,9 +90,7 @@ class EventLog:
         self.now = clock
         self.fanout = fanout
         self.callers = Callers(ring)
-        self._rows = SealedRows(
-            row_codec(ring, "event of a log", in_memory=store.in_memory), "An event", "it is of another place"
-        )
+        self._sealed = SealedEvents(ring, in_memory=store.in_memory)
         self._cursors = PlaceCodec(ring, "position in events")
         self._audience = audience
         self._added: dict[str, int] = {}
@@ -139,7 +138,7 @@ class EventLog:
             key,
             type.name,
             audience if to is None else self.callers.of(to.person),
-            self._rows.seal(key, body).encode(),
+            self._sealed.seal_event(type.name, key, body),
             now,
             now + self.options.keep_seconds,
         )
@@ -164,7 +163,7 @@ class EventLog:
         if (found := self._opened.get(row.id)) is not None and found.position == row.position:
             return found
         try:
-            event = Happened(type, row, self._rows.unseal(row.id, row.body))
+            event = Happened(type, row, self._sealed.unseal_event(row.name, row.id, row.body))
         except StoreUnavailable as error:
             report_failure("An event of %r is left out", type.name, why=str(error))
             return None

@@ -8,13 +8,13 @@ from pydantic_core import from_json, to_json
 
 from ..crypto.digests import canonical, digest
 from ..crypto.keys import KeyRing
-from ..crypto.place_codec import SealedRows, row_codec
 from ..flow.events import EventType
 from ..protocol.callers import Caller
 from ..protocol.messages import JSON
 from ..storage.base import Store
 from ..storage.quotas import Callers
 from ..storage.rows import Position, SubscriptionRow
+from ..storage.sealed_events import SealedEvents
 from .subscribers import Subscriber, dump_caller, load_caller
 
 MOST_FAILED = 100
@@ -116,25 +116,21 @@ class Subscriptions:
         self.store = store
         self.types = types
         self._callers = callers
-        self._rows = SealedRows(
-            row_codec(ring, "subscription to events", in_memory=store.in_memory),
-            "A subscription",
-            "it is of another id",
-        )
+        self._sealed = SealedEvents(ring, in_memory=store.in_memory)
 
     def seal(self, id: str, caller: Caller, arguments: JSON, asked: Asked | None) -> bytes:
         kept: list[Any] = [dump_caller(caller), arguments]
         if asked is not None:
             url, secrets, *rest = asked
             kept.append([url, [each.hex() for each in secrets], *rest])
-        return self._rows.seal(id, to_json(kept)).encode()
+        return self._sealed.seal_subscription(id, to_json(kept))
 
     def open(self, row: SubscriptionRow) -> tuple[Subscriber | None, Asked | None]:
         """Return who subscribes, and what for; no subscriber where the type is not of this server.
 
         Raises `StoreUnavailable`, `InvalidParams` where the arguments do not fit any more.
         """
-        caller, arguments, *asked = from_json(self._rows.unseal(row.id, row.body))
+        caller, arguments, *asked = from_json(self._sealed.unseal_subscription(row.id, row.body))
         type = self.types.get(row.name)
         subscriber = None if type is None else Subscriber.of(type, load_caller(caller), arguments, self._callers)
         if not asked:
@@ -144,11 +140,15 @@ class Subscriptions:
 
     def seal_since(self, id: str, since: str | None) -> str:
         """Return how far a source was read, as it is kept."""
-        return "" if since is None else self._rows.seal(f"{id} since", since.encode())
+        return "" if since is None else self._sealed.seal_subscription(f"{id} since", since.encode()).decode()
 
     def open_since(self, row: SubscriptionRow) -> str | None:
         """Return how far a source was read; None for not yet. Raises `StoreUnavailable`."""
-        return self._rows.unseal(f"{row.id} since", row.progress).decode() if row.progress else None
+        return (
+            self._sealed.unseal_subscription(f"{row.id} since", row.progress.encode()).decode()
+            if row.progress
+            else None
+        )
 
 
 def ended(row: SubscriptionRow, now: float) -> SubscriptionRow:
