@@ -21,7 +21,7 @@ def test_both_have_the_same_but_for_what_only_one_of_them_can() -> None:
     in_batches = {"renew_grants", "find_leases", "find_tasks"}
     of_a_server = {"notify", "has_version_table", "lock_version", "read_clock", "answers_itself", "is_writable"}
     lives = {"find_timeline", "note_timeline", "find_most_connections", "find_standbys"}  # a file has neither
-    events = {"add_event_and_tell", "find_event_delay", "find_oldest_writer", "restart_events", "restart_floors"}
+    events = {"add_event_and_tell", "find_oldest_writer", "restart_events", "restart_floors"}
     indexes = {"find_indexes", "drop_index", "try_to_lock_indexes"}  # a file has one writer, who makes indexes, too
     assert POSTGRESQL.keys() - SQLITE.keys() == in_batches | of_a_server | lives | indexes | events
 

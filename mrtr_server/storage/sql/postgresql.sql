@@ -437,12 +437,19 @@ LIMIT :most;
 SELECT caller, sum(tasks), sum(states), sum(blocks) FROM mrtr_usage WHERE caller IN ('*', :caller, :tenant) GROUP BY caller;
 
 -- name: measure
--- First what is stored in all; then of each tool how many tasks wait, at most so many, and how long the oldest one has
--- waited: for a worker, or since the one that ran it fell silent.
-SELECT NULL AS tool, coalesce(sum(tasks), 0)::float8, coalesce(sum(states), 0)::float8, coalesce(sum(blocks), 0)::float8
+-- First what is stored in all, and for how long the oldest event has been stored that nobody reads yet, since a transaction of
+-- before still runs; then of each tool how many tasks wait, at most so many, and how long the oldest one has waited: for a
+-- worker, or since the one that ran it fell silent.
+SELECT
+    NULL AS tool, coalesce(sum(tasks), 0)::float8, coalesce(sum(states), 0)::float8, coalesce(sum(blocks), 0)::float8,
+    greatest(0, :now - (
+        SELECT created FROM mrtr_events WHERE xid >= CAST(pg_snapshot_xmin(pg_current_snapshot())::text AS bigint)
+        ORDER BY xid, number
+        LIMIT 1
+    ))
 FROM mrtr_usage WHERE caller = '*'
 UNION ALL
-SELECT tool, count(since), coalesce(:now - min(since), 0), 0
+SELECT tool, count(since), coalesce(:now - min(since), 0), 0, 0
 FROM unnest(:tools::text[], :waiting::bigint[], :running::bigint[]) AS seen (tool, waiting, running) LEFT JOIN LATERAL (
     (
         SELECT updated AS since FROM mrtr_tasks
@@ -461,14 +468,6 @@ FROM unnest(:tools::text[], :waiting::bigint[], :running::bigint[]) AS seen (too
     )
 ) AS free ON true
 GROUP BY tool;
-
--- name: find_event_delay
--- For how long the oldest event has been stored that nobody reads yet, since a transaction of before still runs.
-SELECT greatest(0, coalesce(:now - (
-    SELECT created FROM mrtr_events WHERE xid >= CAST(pg_snapshot_xmin(pg_current_snapshot())::text AS bigint)
-    ORDER BY xid, number
-    LIMIT 1
-), 0));
 
 -- name: find_oldest_writer
 -- Which session has the oldest transaction that has written, or which one is prepared.

@@ -346,7 +346,8 @@ SELECT caller, sum(tasks), sum(states), sum(blocks) FROM mrtr_usage WHERE caller
 -- name: measure
 -- First what is stored in all; then of each tool how many tasks wait, at most so many, and how long the oldest one has
 -- waited: for a worker, or since the one that ran it fell silent.
-SELECT NULL AS tool, sum(tasks) AS counted, sum(states) AS other, sum(blocks) AS blocks FROM mrtr_usage WHERE caller = '*'
+SELECT NULL AS tool, sum(tasks) AS counted, sum(states) AS other, sum(blocks) AS blocks, 0.0 AS delay
+FROM mrtr_usage WHERE caller = '*'
 UNION ALL
 SELECT
     value,
@@ -373,7 +374,8 @@ SELECT
             WHERE status = 'working' AND lease <> '' AND name = value AND leased_until <= :now AND expires + 0 > :now
         )
     ),
-    0
+    0,
+    0.0
 FROM json_each(:tools);
 
 -- What processes tell each other: SQLite has no NOTIFY

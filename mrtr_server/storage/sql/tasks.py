@@ -94,28 +94,24 @@ class SQLTasks(TaskStore):
     @override
     async def measure(self, tools: Sequence[str]) -> Vitals:
         begins = self._begins(tools)
-        (_, *stored), *waiting = await self.database.rows("measure", tools=list(tools), most=MOST_COUNTED, **begins)
+        (_, *stored, delay), *waiting = await self.database.rows(
+            "measure", tools=list(tools), most=MOST_COUNTED, **begins
+        )
         tasks, states, blocks = map(int, stored)
-        delay, blocker = await self._event_delay()
         return Vitals(
             Usage(tasks, states, blocks * BLOCK),
-            waiting={tool: Waiting(int(count), max(0.0, seconds)) for tool, count, seconds, _ in waiting},
+            waiting={tool: Waiting(int(count), max(0.0, seconds)) for tool, count, seconds, *_ in waiting},
             connection_wait=self.database.take_longest_wait(),
             notices_away=self.notices.are_away,
             clock_difference=0.0 if self.database.clocks is None else self.database.clocks.apart,
             event_delay=delay,
-            event_blocker=blocker,
+            event_blocker=await self._blocker() if delay >= SHORT_DELAY else "",
         )
 
-    async def _event_delay(self) -> tuple[float, str]:
-        """Return how long events have waited for a transaction to end, and whose that is if it lasts."""
-        if "find_event_delay" not in self.database.statements:  # a file has one writer at a time
-            return 0.0, ""
-        ((delay,),) = await self.database.rows("find_event_delay")
-        if delay < SHORT_DELAY:
-            return delay, ""
-        blockers = await self.database.rows("find_oldest_writer")
-        return delay, blockers[0][0] if blockers else ""
+    async def _blocker(self) -> str:
+        """Return whose transaction delays events."""
+        found = await self.database.rows("find_oldest_writer")
+        return str(found[0][0]) if found else ""
 
     @override
     async def find_task(self, id: str) -> TaskRow | None:
