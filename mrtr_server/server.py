@@ -15,6 +15,7 @@ from .deployment.composition import Composition
 from .deployment.settings import Settings
 from .deployment.wiring import ServerParts
 from .errors import SetupError
+from .events.own import check_event_name
 from .extensions.questions import check_name
 from .fields import takes_fields, takes_function_or
 from .flow.authorization import Authorize, compile_hook
@@ -757,6 +758,7 @@ class MRTRServer(Composition):
         Raises:
             SetupError: the name does not fit or is taken, or a type can't be one of an event.
         """
+        check_event_name(name)
         made = EventType(
             name,
             arguments=arguments,

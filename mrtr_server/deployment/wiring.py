@@ -15,6 +15,7 @@ from ..concurrency.threads import Threads
 from ..crypto.codec import SealedCodec
 from ..crypto.keys import OUTCOME, KeyRing
 from ..crypto.place_codec import Cursors, PlaceCodec
+from ..events.own import OfferedTypes, OwnEvents
 from ..events.parts import build_events
 from ..extensions.apps import AppExtension
 from ..extensions.events import EventExtension
@@ -146,10 +147,11 @@ class ServerParts:
         )
         cursors, has_tasks = Cursors(ring), partial(attrgetter("has_tasks"), registry)
         in_page = settings.apps.question
+        types = OfferedTypes(registry, settings.events)
         self.events = events = build_events(
             settings.events,
             settings.webhooks,
-            registry.events,
+            types,
             store,
             ring,
             fanout,
@@ -161,6 +163,7 @@ class ServerParts:
             tally,
         )
         rounds.emitter = events.log
+        records.listener = OwnEvents(types, events.log, records, self.desk, events.subscriptions)
         question = QuestionPage(
             registry,
             KeptAsks(ring, audience, self.shared.watched, quotas, clock),

@@ -19,7 +19,7 @@ from ..storage.rows import SubscriptionRow
 from ..tally import Tally
 from .deliveries import Delivery
 from .log import EventLog
-from .readers import SourceReader
+from .readers import Reminder, SourceReader
 from .subscribers import Sources
 from .subscriptions import Subscriptions
 
@@ -61,7 +61,7 @@ class Courier:
         self._refusals = RefusalLog()
         self._holder = token_hex(16)
         self._running = PerLoop[asyncio.Task[None]]()
-        self._work: dict[str, Delivery | SourceReader | _Polling] = {}
+        self._work: dict[str, Work] = {}
 
     @property
     def is_needed(self) -> bool:
@@ -164,10 +164,13 @@ class Courier:
         elif (row.updated, row.expires, row.body) != (work.row.updated, work.row.expires, work.row.body):
             work.change(row)
 
-    def _worker(self, row: SubscriptionRow) -> "Delivery | SourceReader | _Polling":
+    def _worker(self, row: SubscriptionRow) -> "Work":
         try:
+            if row.kind == "reminder":
+                type = self._subscriptions.types[row.name]
+                return Reminder(row, self._subscriptions.reminding(row), type, self._log)
             subscriber, asked = self._subscriptions.open(row)
-        except (InvalidParams, StoreUnavailable) as error:
+        except (InvalidParams, StoreUnavailable, KeyError) as error:
             self._refusals.note("A subscription to %r is left out: %s", row.name, str(error))
             subscriber, asked = None, None
         if subscriber is None:
@@ -194,7 +197,7 @@ class Courier:
             if not await self._store_progress(list(self._work.values())):
                 return
 
-    async def _store_progress(self, work: "list[Delivery | SourceReader | _Polling]") -> bool:
+    async def _store_progress(self, work: "list[Work]") -> bool:
         """Store what has changed; return whether the lease is still ours."""
         changed = [each for each in work if each.is_changed]
         for start in range(0, len(changed), MOST_FLUSHED):
@@ -247,3 +250,6 @@ class _Polling:
 
     async def close(self) -> None:
         """There is nothing to end."""
+
+
+Work = Delivery | SourceReader | Reminder | _Polling

@@ -148,8 +148,9 @@ class EventLog:
             from ..storage.sql.outbox import add_event_on  # only where a database is used
 
             is_new = await add_event_on(connection, row)
+        # Also where it is not new: the reply to a first attempt may have been lost.
+        self.fanout.publish(Change("event", type.name))
         if is_new:
-            self.fanout.publish(Change("event", type.name))
             await self._trim_now_and_then(type.name)
         return is_new
 
@@ -251,6 +252,8 @@ class Follower:
             self.position = page.reached
             if page.rows or page.lost or loop.time() >= until:
                 return page
+            if not page.is_last:  # it passed events that had expired
+                continue
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(until):
                     await asyncio.shield(moved)

@@ -33,7 +33,7 @@ class Webhooks(Group):
 
     offered: bool = True
     allow: Sequence[str] = ()
-    proxy: str | None = None
+    proxy: str | None = field(default=None, repr=False)  # it may have a password
     ca: str | None = None
     most_seconds: float = field(default=DAY, metadata=takes(POSITIVE_SECONDS))
     endless: bool = False
@@ -45,6 +45,10 @@ class Webhooks(Group):
                 f"Webhooks(most_seconds={self.most_seconds:g}) must be from 60 to {DAY:g}: whoever lost access, or "
                 "was never there again, would get events for too long"
             )
+        if self.allow or self.proxy is not None or self.ca is not None:
+            from ..fetcher import Fetcher  # only where there is something to check
+
+            Fetcher(allow=self.allow, proxy=self.proxy, ca=self.ca)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +58,8 @@ class Events(Group):
     Args:
         keep_seconds: how long an event can be read, in seconds. An `id` counts once within that time.
         keep_most: how many events of each type can be read, the newest ones.
+        tasks: whether clients are offered events of their own tasks: that one asks something, or has ended. Default:
+            where the server declares a type of event, or waits.
         poll_seconds: how long clients that poll are to wait before they poll again, in seconds.
 
     Raises:
@@ -62,6 +68,7 @@ class Events(Group):
 
     keep_seconds: float = field(default=DAY, metadata=takes(POSITIVE_SECONDS))
     keep_most: int = field(default=10_000, metadata=takes("a number of events"))
+    tasks: bool | None = None
     poll_seconds: float = field(default=30.0, metadata=takes(POSITIVE_SECONDS))
 
     def __post_init__(self) -> None:

@@ -1,17 +1,18 @@
-"""Reads a source for all who want its events: one call at a time for each choice of arguments."""
+"""Events that somebody has to look for: sources, read once for all who want the same, and waits that still wait."""
 
 import asyncio
 from collections.abc import Sequence
 from typing import Any
 
 from ..concurrency.running import running_loop
+from ..crypto.digests import digest_parts
 from ..errors import FlowError, StoreUnavailable
-from ..flow.events import LONGEST_SINCE, Batch, Occurrence, SourceOf
+from ..flow.events import LONGEST_SINCE, Batch, EventType, Occurrence, SourceOf
 from ..logs.failures import calls_author, report_failure
 from ..storage.rows import SubscriptionRow
 from .log import EventLog, audience_of
 from .subscribers import Subscriber
-from .subscriptions import Subscriptions
+from .subscriptions import Reminding, Subscriptions
 
 READ_WITHIN = 60.0
 """Seconds that one call may take."""
@@ -85,3 +86,46 @@ class SourceReader:
         self._since = since
         self.is_changed = True
         return bool(batch.more)
+
+
+class Reminder:
+    """Emits that something waits, again and again for as long as it does."""
+
+    subscriber: Subscriber | None = None
+
+    def __init__(self, row: SubscriptionRow, reminding: Reminding, type: EventType[Any, Any], log: EventLog) -> None:
+        self.row = row
+        self.is_changed = False
+        self._reminding = reminding
+        self._type = type
+        self._log = log
+        self._count = int(row.progress or 0)
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._task = running_loop().create_task(self._run())
+
+    def change(self, row: SubscriptionRow) -> None:
+        """Note that it is there for longer."""
+        self.row = row
+
+    def dump(self) -> str:
+        return str(self._count)
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait((self._task,))
+
+    async def _run(self) -> None:
+        payload, id, every = self._reminding
+        while True:
+            await asyncio.sleep(self.row.created + every * (self._count + 1) - self._log.now())
+            try:
+                # By the same id where it was emitted by a process that died before it could store the count.
+                await self._log.add(self._type, self._type.stored.load(payload), id=digest_parts(id, self._count))
+            except StoreUnavailable:  # which is logged elsewhere
+                await asyncio.sleep(1.0)
+                continue
+            self._count += 1
+            self.is_changed = True

@@ -35,6 +35,14 @@ class Asked(NamedTuple):
         return self.secrets if now < self.old_until else self.secrets[:1]
 
 
+class Reminding(NamedTuple):
+    """A wait that is brought to mind again and again."""
+
+    payload: JSON
+    id: str  # of the first event
+    every: float  # in seconds
+
+
 @dataclass(slots=True)
 class Retry:
     attempts: int
@@ -104,6 +112,11 @@ def source_id(name: str, arguments: JSON) -> str:
     return "src_" + digest([name, canonical(arguments).decode()])
 
 
+def reminder_id(wait: str) -> str:
+    """Return the id of what brings a wait to mind."""
+    return "rem_" + wait
+
+
 def poll_id(owner: str, name: str, arguments: JSON) -> str:
     """Return the id of somebody who polls."""
     return "poll_" + digest([owner, name, canonical(arguments).decode()])
@@ -137,6 +150,11 @@ class Subscriptions:
             return subscriber, None
         url, secrets, *rest = asked[0]
         return subscriber, Asked(url, tuple(map(bytes.fromhex, secrets)), *rest)
+
+    def reminding(self, row: SubscriptionRow) -> Reminding:
+        """Return what a row brings to mind. Raises `StoreUnavailable`."""
+        _, kept = from_json(self._sealed.unseal_subscription(row.id, row.body))
+        return Reminding(**kept)
 
     def seal_since(self, id: str, since: str | None) -> str:
         """Return how far a source was read, as it is kept."""

@@ -298,6 +298,7 @@ class Context:
         *,
         answer_within: float | None = None,
         who: Who | None = None,
+        remind_every: float | None = None,
         key: str | None = None,
     ) -> Ongoing[T]:
         """Wait for somebody else's answer. Nothing is held meanwhile but a row of the store.
@@ -312,6 +313,8 @@ class Context:
             answer_within: how long there is time for an answer, in seconds; after that the task fails. Default: as for
                 the questions of the tool. The task is kept for at least an hour longer.
             who: narrows who may answer: scopes that they need besides, or one `Person`.
+            remind_every: how often those who may answer are notified again, who subscribe to the event
+                `wait.requested`, in seconds; at least a minute. Default: once.
             key: names the wait within the flow, in up to 64 bytes; by default the name of the wait, so that a second
                 one in a flow needs a key.
 
@@ -325,7 +328,7 @@ class Context:
 
         def make() -> Ask[T]:
             asker = self._round.call.principal
-            return WaitFor(wait, about, asker, answer_within=answer_within, who=who, key=key)
+            return WaitFor(wait, about, asker, answer_within=answer_within, who=who, key=key, remind_every=remind_every)
 
         return self._awaited("ctx.wait_for()", partial(self._round.wait_for, make))
 

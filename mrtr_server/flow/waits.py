@@ -25,6 +25,9 @@ LONGEST_TICKET = 512
 LONGEST_KEY = 64
 """Bytes of the key of a wait, since a ticket names it."""
 
+SHORTEST_REMINDER = 60.0
+"""Seconds between two reminders of one wait."""
+
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
@@ -175,7 +178,10 @@ class WaitFor(Ask[D]):
         answer_within: float | None,
         who: Who | None,
         key: str | None,
+        remind_every: float | None = None,
     ) -> None:
+        if remind_every is not None and not remind_every >= SHORTEST_REMINDER:
+            raise FlowError(f"ctx.wait_for: remind_every={remind_every!r} must be at least {SHORTEST_REMINDER:g} s")
         if not isinstance(wait, Wait):
             raise FlowError(f"ctx.wait_for takes what app.wait(...) made, and not a {type(wait).__name__}")
         if answer_within is not None and not answer_within > 0:
@@ -189,6 +195,7 @@ class WaitFor(Ask[D]):
         self._asker = asker
         self._within = answer_within
         self._who = who
+        self._remind = remind_every
 
     @override
     def question(self) -> Question:
@@ -208,6 +215,8 @@ class WaitFor(Ask[D]):
             "within": self._within,
             "asker": None if asker is None else list(asker.person),
         }
+        if self._remind is not None:
+            params["remind"] = self._remind
         return WAIT.question(params, shape=digest([wait.name, about, who]))
 
     @override

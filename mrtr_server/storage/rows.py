@@ -173,7 +173,7 @@ class SubscriptionRow(NamedTuple):
     Args:
         id: names it: a digest of all that makes it another one.
         kind: `"webhook"`; `"source"` of events that are read elsewhere, as far as they were read; `"poll"` of somebody
-            who polls.
+            who polls; `"reminder"` of a wait that is brought to mind.
         name: of the type of event.
         caller: keyed digest of the person it is for; empty for nobody in particular.
         body: what it asks for, sealed. Whoever subscribes changes it.
@@ -184,7 +184,7 @@ class SubscriptionRow(NamedTuple):
     """
 
     id: str
-    kind: Literal["webhook", "source", "poll"]
+    kind: Literal["webhook", "source", "poll", "reminder"]
     name: str
     caller: str
     body: bytes

@@ -7,7 +7,7 @@ its first piece, so that a reader of so many pieces finds the next.
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from pydantic_core import from_json, to_json
 
@@ -26,7 +26,7 @@ from ..protocol.messages import JSON, Call
 from ..storage.base import Store
 from ..storage.pubsub import Fanout, InProcessFanout
 from ..storage.quotas import Quota, Quotas
-from ..storage.rows import TaskRow, WaitRow
+from ..storage.rows import ENDED, TaskRow, WaitRow
 from ..tally import ABANDONED_TASKS, Tally
 from ..well_formed import write_json
 from .sealing import Questions, SealedTasks
@@ -169,6 +169,18 @@ def _place(id: str, owner: str, first: int) -> bytes:
     return to_json([id, owner, first]) + b"\n"
 
 
+class TaskListener(Protocol):
+    """Hears what becomes of tasks and waits, after that is stored. It raises nothing."""
+
+    async def changed(self, row: TaskRow) -> None:
+        """Hear of a task that asks something else, or has ended."""
+        ...
+
+    async def answered(self, row: TaskRow, key: str, wait: str) -> None:
+        """Hear that what a task waits for was answered."""
+        ...
+
+
 class TaskRecords:
     """Reads and writes the rows of tasks, for whoever runs them and for whoever answers their clients."""
 
@@ -191,6 +203,7 @@ class TaskRecords:
         self.quotas = Quotas(ring, limits)
         self.pieces = TaskPieces(store, ring, fanout, clock)
         self._fanout = fanout
+        self.listener: TaskListener | None = None
 
     async def expire(self, row: TaskRow) -> TaskRow:
         """Fail a task whose time has expired, unless something else just happened to it; return it as it is now."""
@@ -289,7 +302,13 @@ class TaskRecords:
         changed = await self.store.change_task(row, **changes, updated=self.now())
         if changed is not None:
             self.notify(row.id)
+            await self.tell(changed, changes)
         return changed
+
+    async def tell(self, row: TaskRow, changes: Collection[str]) -> None:
+        """Let the listener hear of a change of these fields."""
+        if self.listener is not None and ("questions" in changes or row.status in ENDED):
+            await self.listener.changed(row)
 
     def notify(self, id: str) -> None:
         """Notify listeners of a change of a task."""

@@ -382,6 +382,7 @@ class TaskRun:
             if message != self._said:
                 self._said = message
                 self._records.notify(self.row.id)
+            await self._records.tell(changed, made)
             return True
         return False
 

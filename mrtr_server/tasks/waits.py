@@ -85,7 +85,7 @@ class WaitDesk:
     def __init__(
         self, waits: Mapping[str, Wait[Any, Any]], tasks: Tasks, records: TaskRecords, ring: KeyRing, audience: str
     ) -> None:
-        self._waits = waits
+        self.waits = waits
         self._tasks = tasks
         self._records = records
         self._store = records.store
@@ -97,7 +97,8 @@ class WaitDesk:
 
     # Tickets
 
-    def _seal(self, row: TaskRow, key: str, question: Question) -> str:
+    def seal(self, row: TaskRow, key: str, question: Question) -> str:
+        """Return the ticket of a wait of a task."""
         named = _Named(row.id, key, digest(question.digest), question.params["wait"])
         return self._codec.seal(self._place, to_json(named))
 
@@ -150,6 +151,8 @@ class WaitDesk:
             quota = self._records.quotas.of(by.principal)
             await self._store.put(receipt, b"", keep=RECEIPT_SECONDS, quota=quota)
         await self._store.remove_wait(wait_id(named.task, named.key))
+        if self._records.listener is not None:
+            await self._records.listener.answered(row, named.key, named.wait)
 
     async def pass_on(self, ticket: str, to: Any, by: Caller, *, origin: str = "") -> None:
         """Hand a wait over to another person; see `Desk.pass_on`."""
@@ -202,7 +205,7 @@ class WaitDesk:
     # Looking them up
 
     def _wait_of(self, named: _Named) -> Wait[Any, Any]:
-        wait = self._waits.get(named.wait)
+        wait = self.waits.get(named.wait)
         if wait is None:
             self._refusals.note("A ticket is of the wait %r, which this server does not have", named.wait)
             raise ToolError(_NO_TICKET)
@@ -313,7 +316,7 @@ class WaitDesk:
         if self._refused(wait, question, by):
             return None
         about = load_about(wait, question.params["about"])
-        return Ticket.of(self._seal(row, keys[0], question), about, questions.until[keys[0]])
+        return Ticket.of(self.seal(row, keys[0], question), about, questions.until[keys[0]])
 
     def _tell(self, fields: JSON, named: _Named, row: TaskRow, by: Caller, to: Person | None = None) -> None:
         """Log who has done what to a wait of whom, by keyed digests."""

@@ -11,7 +11,7 @@ from typing import Any, Literal, get_origin
 import pytest
 from click.testing import CliRunner
 
-from mrtr_server import Apps, Limits, Lists, Metrics, MRTRServer, ServerInfo, SetupError, Shutdown
+from mrtr_server import Apps, Events, Limits, Lists, Metrics, MRTRServer, ServerInfo, SetupError, Shutdown, Webhooks
 from mrtr_server.cli import main
 from mrtr_server.deployment import environment
 from mrtr_server.deployment.environment import ELSEWHERE, Variable, unknown_variables, variables
@@ -59,6 +59,9 @@ EXAMPLES: dict[str, tuple[str, Any]] = {
     "origins": ("https://a.example.com", ["https://a.example.com"]),
     "lease_seconds": ("4.5", 4.5),
     "question": ("always", "always"),
+    "allow": ("hooks.example.com, 10.1.0.0/16", ["hooks.example.com", "10.1.0.0/16"]),
+    "proxy": ("http://proxy.example.com:3128", "http://proxy.example.com:3128"),
+    "most_seconds": ("90.5", 90.5),
     "allowed_hosts": ("a.example.com, b.example.com,", ["a.example.com", "b.example.com"]),
 }
 
@@ -80,6 +83,8 @@ def test_each_setting_that_text_can_say_has_a_variable() -> None:
         "shutdown": Shutdown,
         "metrics": Metrics,
         "limits": Limits,
+        "events": Events,
+        "webhooks": Webhooks,
     }
     assert {field.name for field in fields(Settings)} - found == objects | groups.keys() | {"name"}
     for name, group in groups.items():

@@ -1,0 +1,208 @@
+"""Events of the server's own: a task asks something or has ended, a wait needs somebody, and was answered."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from ..crypto.digests import digest
+from ..errors import FlowError, SetupError, StoreUnavailable, ToolError
+from ..flow.events import MODES, EventType
+from ..logs.failures import report_failure
+from ..protocol.callers import Caller
+from ..protocol.messages import Change, Question, timestamp
+from ..registration.registry import Registry
+from ..storage.rows import ENDED, SubscriptionRow, TaskRow
+from ..tasks.records import TaskRecords, wait_id
+from ..tasks.sealing import Questions
+from ..tasks.waits import WaitDesk
+from .log import EventLog
+from .options import Events
+from .subscriptions import Reminding, Subscriptions, ended, reminder_id
+
+ASKS, ENDS, REQUESTED, ANSWERED = "task.input_required", "task.ended", "wait.requested", "wait.answered"
+
+
+def check_event_name(name: str) -> None:
+    """Check that a type of an author's has no name of ours. Raises `SetupError`."""
+    if name in (ASKS, ENDS, REQUESTED, ANSWERED):
+        raise SetupError(f"app.event({name!r}): the server has events of this name itself; choose another name")
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(populate_by_name=True, extra="forbid")
+
+
+class OfTask(_Model):
+    task_id: str | None = Field(None, alias="taskId", description="Of this task alone")
+
+
+class TaskEvent(_Model):
+    task_id: str = Field(alias="taskId")
+    tool: str
+    status: str
+    message: str = ""
+
+
+class OfWait(_Model):
+    wait: str | None = Field(None, description="Of waits of this name alone")
+
+
+class WaitRequested(_Model):
+    wait: str
+    ticket: str = Field(description="Names the wait, for the tool that answers it")
+    about: Any = Field(description="What is to be decided")
+    until: str
+
+
+class WaitAnswered(_Model):
+    wait: str
+    task_id: str = Field(alias="taskId")
+    tool: str
+
+
+class OfferedTypes(Mapping[str, EventType[Any, Any]]):
+    """The types of events that a server offers: those that were declared, and its own where there can be some."""
+
+    def __init__(self, registry: Registry, options: Events) -> None:
+        self._registry = registry
+        self._options = options
+        self.desk: WaitDesk | None = None
+        self.own = {each.name: each for each in (*_of_tasks(), *_of_waits(self._may_answer))}
+
+    def _offers(self, name: str) -> bool:
+        registry = self._registry
+        if name in (REQUESTED, ANSWERED):
+            return bool(registry.waits)
+        wanted = self._options.tasks
+        return registry.has_tasks and (bool(registry.events or registry.waits) if wanted is None else wanted)
+
+    def __getitem__(self, name: str) -> EventType[Any, Any]:
+        if (declared := self._registry.events.get(name)) is not None:
+            return declared
+        if not self._offers(name):
+            raise KeyError(name)
+        return self.own[name]
+
+    def __iter__(self) -> Iterator[str]:
+        yield from self._registry.events
+        yield from filter(self._offers, self.own)
+
+    def __len__(self) -> int:
+        return len(list(iter(self)))
+
+    async def _may_answer(self, event: WaitRequested, wants: OfWait, caller: Caller) -> bool:
+        """Return whether a subscriber may answer what waits; who may not does not hear of it."""
+        assert self.desk is not None  # noqa: S101  it is set when the server is made
+        if wants.wait not in (None, event.wait):
+            return False
+        try:
+            await self.desk.open(event.ticket, caller)
+        except ToolError:  # the subscriber may not, or it was answered
+            return False
+        return True
+
+
+def _type(name: str, arguments: type[Any], payload: type[Any], description: str, matches: Callable[..., Any]) -> Any:
+    return EventType[Any, Any](
+        name,
+        arguments=arguments,
+        payload=payload,
+        description=description,
+        matches=matches,
+        shape=None,
+        on_subscribe=None,
+        on_unsubscribe=None,
+        modes=MODES,
+        hook=None,
+        meta=None,
+    )
+
+
+def _of_tasks() -> Iterator[EventType[Any, Any]]:
+    def is_of_task(event: TaskEvent, wants: OfTask, caller: Caller) -> bool:
+        return wants.task_id in (None, event.task_id)
+
+    yield _type(ASKS, OfTask, TaskEvent, "A task of yours needs input; tasks/get has what it asks", is_of_task)
+    yield _type(ENDS, OfTask, TaskEvent, "A task of yours has ended; tasks/get has what came of it", is_of_task)
+
+
+def _of_waits(may_answer: Callable[..., Any]) -> Iterator[EventType[Any, Any]]:
+    def is_of_wait(event: WaitAnswered, wants: OfWait, caller: Caller) -> bool:
+        return wants.wait in (None, event.wait)
+
+    yield _type(REQUESTED, OfWait, WaitRequested, "Something waits for a decision that you may take", may_answer)
+    yield _type(ANSWERED, OfWait, WaitAnswered, "What a task of yours waited for was decided", is_of_wait)
+
+
+class OwnEvents:
+    """Emits what happens to tasks and waits, where there are such types. What fails is logged, and ends nothing."""
+
+    def __init__(
+        self, types: OfferedTypes, log: EventLog, records: TaskRecords, desk: WaitDesk, subscriptions: Subscriptions
+    ) -> None:
+        self._types = types
+        self._log = log
+        self._records = records
+        self._desk = desk
+        self._subscriptions = subscriptions
+        types.desk = desk
+
+    async def changed(self, row: TaskRow) -> None:
+        """Emit what a task has come to, for the person whose it is and for those who may answer."""
+        try:
+            if row.status in ENDED:
+                await self._of_task(ENDS, row, row.status)
+            elif row.questions and (REQUESTED in self._types or ASKS in self._types):
+                await self._asked(row, self._records.sealed.unseal_questions(row))
+        except (StoreUnavailable, FlowError) as error:
+            report_failure("What became of a task of %r (%s) is no event", row.name, row.reference, error=error)
+
+    async def _asked(self, row: TaskRow, questions: Questions) -> None:
+        open_ = questions.of_client.open
+        if open_:
+            asked = digest(sorted([key, each.digest] for key, each in open_.items()))
+            await self._of_task(ASKS, row, "input_required", asked)
+        for key, question in questions.waits.items():
+            await self._requested(row, key, question, questions.until[key])
+
+    async def _of_task(self, name: str, row: TaskRow, status: str, what: str = "") -> None:
+        type = self._types.get(name)
+        if type is None or not row.caller:
+            return
+        payload = TaskEvent(task_id=row.id, tool=row.name, status=status, message=row.message)
+        await self._log.add(type, payload, id=digest([row.id, status, what]), audience=row.caller)
+
+    async def _requested(self, row: TaskRow, key: str, question: Question, until: float) -> None:
+        type, declared = self._types.get(REQUESTED), self._desk.waits.get(question.params["wait"])
+        if type is None or declared is None:
+            return
+        ticket, to = self._desk.seal(row, key, question), question.params.get("to")
+        about, *_ = question.params["about"]
+        payload = WaitRequested(wait=declared.name, ticket=ticket, about=about, until=timestamp(until))
+        id = digest([wait_id(row.id, key), question.digest, to])
+        is_new = await self._log.add(type, payload, id=id)
+        every = question.params.get("remind")
+        if is_new and every is not None:
+            await self._remind(wait_id(row.id, key), Reminding(payload.model_dump(by_alias=True), id, every), until)
+
+    async def _remind(self, wait: str, reminding: Reminding, until: float) -> None:
+        id, now = reminder_id(wait), self._log.now()
+        body = self._subscriptions.seal(id, Caller(), reminding._asdict(), None)
+        row = SubscriptionRow(id, "reminder", REQUESTED, "", body, "", now, now, until)
+        await self._subscriptions.store.put_subscription(row)
+        self._log.fanout.publish(Change("subscription"))
+
+    async def answered(self, row: TaskRow, key: str, wait: str) -> None:
+        """Emit that what a task waited for was decided, for the person whose it is."""
+        try:
+            type = self._types.get(ANSWERED)
+            if type is not None and row.caller:
+                payload = WaitAnswered(wait=wait, task_id=row.id, tool=row.name)
+                id = digest(["answered", wait_id(row.id, key)])
+                await self._log.add(type, payload, id=id, audience=row.caller)
+            reminder = await self._subscriptions.store.find_subscription(reminder_id(wait_id(row.id, key)))
+            if reminder is not None:
+                await self._subscriptions.store.put_subscription(ended(reminder, self._log.now()))
+        except (StoreUnavailable, FlowError) as error:
+            report_failure("That a wait was answered is no event", error=error)
