@@ -51,7 +51,7 @@ class Played:
         """Claim tasks, of which so many are found."""
         begins = [0] * len(TOOLS)  # where the queues of the tools do
         tasks = [tuple(task_row()) for _ in range(found)] or [(None,) * len(task_row())]
-        self.returned["claim_tasks"] = [(*task, begins, begins) for task in tasks]
+        self.returned["claim_tasks"] = [(*task, False, begins, begins) for task in tasks]
         await self.store.claim_tasks("lease", seconds=5, most=most, tools=TOOLS)
 
     async def wait(self, seconds: float = LONG) -> None:

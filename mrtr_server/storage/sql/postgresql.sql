@@ -247,98 +247,63 @@ WHERE id = :id
 RETURNING leased_until;
 
 -- name: claim_tasks
--- First a look at the tasks of each tool that wait the longest. If there are no more, the queues are theirs. Otherwise one
--- look in the index for each caller that has tasks of that tool waiting, from a caller on that is drawn by lot, and at most
--- for so many of them: however many tasks wait, those of others are found as fast. Then the tasks of each queue are put in
--- turn, with those that run here before them, so that the next place goes to the caller that has the fewest.
+-- Of each tool, the tasks that came to wait first: nearly always all that wait. Those of each caller are put in turn, with
+-- those that run here before them, so that the next place goes to the caller that has the fewest. Where `:queues` or more
+-- wait, nothing is claimed: the answer says so, and the statement below claims.
 -- `:lapsed_by` is when the claim was sent, by this clock: a statement that is run later must not take what the others
 -- could not renew meanwhile. It is 0 where only tasks are claimed whose lease was given back.
--- Not by the column `expires` itself, or its index might be chosen, which has all tasks but the expired ones.
+-- Not by the columns `status` and `expires` themselves, or indexes might be chosen that have all open tasks, or all but the
+-- expired ones. A task that was found is locked where it was seen to be; there is no look in an index for each.
 -- `:waiting` and `:running` are where the tasks of a tool that wait, and those that run, were seen to begin. The answer has
 -- where they begin now, with each task, and at least once. A task that is not seen yet has no number below the oldest
 -- transaction that runs. Where something was seen above it, another server has taken over, and all is looked at.
-WITH RECURSIVE places (tool, waiting, running, oldest) AS MATERIALIZED (
+WITH places (tool, waiting, running, oldest) AS MATERIALIZED (
     SELECT tool, CASE WHEN waiting <= oldest THEN waiting ELSE 0 END, CASE WHEN running <= oldest THEN running ELSE 0 END, oldest
     FROM unnest(:tools::text[], :waiting::bigint[], :running::bigint[]) AS seen (tool, waiting, running),
         CAST(pg_snapshot_xmin(pg_current_snapshot())::text AS bigint) AS oldest
 ),
 front AS MATERIALIZED (
-    SELECT tool, caller, updated, queued
+    SELECT tool, spot, caller, updated, queued, is_free
     FROM places CROSS JOIN LATERAL (
-        SELECT caller, updated, queued FROM mrtr_tasks
-        WHERE status = 'working' AND name || '' = tool AND (lease <> '') IS FALSE AND queued >= waiting
+        SELECT ctid AS spot, caller, updated, queued,
+            leased_until <= :now AND expires > :now AND id <> ALL(:without::text[])
+                AND (id NOT LIKE '%-%-%' OR id LIKE (SELECT '%-' || epoch || '-%' FROM mrtr_schema)) AS is_free
+        FROM mrtr_tasks
+        WHERE status || '' = 'working' AND name || '' = tool AND (lease <> '') IS FALSE AND queued >= waiting
         ORDER BY queued
         LIMIT :queues
     ) AS found
 ),
-deep (tool) AS MATERIALIZED (SELECT tool FROM front GROUP BY tool HAVING count(*) >= :queues),
-later (name, caller) AS (
-    SELECT tool, CAST(:start AS text) FROM deep
-    UNION ALL
-    SELECT name, (
-        SELECT min(caller) FROM mrtr_tasks
-        WHERE status = 'working' AND lease = '' AND name = later.name AND caller > later.caller
-    )
-    FROM later WHERE caller IS NOT NULL
-),
-earlier (name, caller) AS (
-    SELECT tool, CAST('' AS text) FROM deep
-    UNION ALL
-    SELECT name, (
-        SELECT min(caller) FROM mrtr_tasks
-        WHERE status = 'working' AND lease = '' AND name = earlier.name AND caller > earlier.caller AND caller <= :start
-    )
-    FROM earlier WHERE caller IS NOT NULL
-),
-queues (name, caller, since) AS (
-    (
-        SELECT tool, caller, min(updated) FROM front WHERE tool NOT IN (SELECT tool FROM deep)
-        GROUP BY tool, caller
-        ORDER BY caller <= :start, caller
-        LIMIT :queues
-    )
-    UNION ALL
-    (
-        SELECT tool, CAST('' AS text), CAST('-infinity' AS double precision) FROM deep
-        UNION ALL SELECT name, caller, '-infinity' FROM later WHERE caller <> :start
-        UNION ALL SELECT name, caller, '-infinity' FROM earlier WHERE caller <> ''
-        LIMIT :queues
-    )
-),
+deep (is_deep) AS MATERIALIZED (SELECT EXISTS (SELECT 1 FROM front GROUP BY tool HAVING count(*) >= :queues)),
 free AS MATERIALIZED (
     SELECT found.id, queues.caller, found.updated
-    FROM queues
+    FROM (
+        SELECT caller, array_agg(spot ORDER BY updated) AS spots FROM front, deep WHERE is_free AND NOT is_deep GROUP BY caller
+    ) AS queues
     LEFT JOIN unnest(:callers::text[], :held::bigint[]) AS here (holder, tasks) ON here.holder = queues.caller
     CROSS JOIN LATERAL (
-        SELECT id, updated FROM mrtr_tasks
-        WHERE status = 'working' AND lease = '' AND name = queues.name AND caller = queues.caller
-            AND updated >= queues.since
-            AND leased_until <= :now
-            AND expires + 0 > :now
-            AND id <> ALL(:without::text[])
-            AND (id NOT LIKE '%-%-%' OR id LIKE (SELECT '%-' || epoch || '-%' FROM mrtr_schema))
-        ORDER BY updated
+        SELECT task.id, task.updated
+        FROM unnest(spots) WITH ORDINALITY AS each (spot, place) JOIN mrtr_tasks AS task ON task.ctid = each.spot
+        WHERE task.status || '' = 'working' AND task.lease || '' = ''
+        ORDER BY each.place
         -- To lock a row is to write it, so none is that its caller can't have now.
         LIMIT CASE WHEN queues.caller = '' THEN :most
             ELSE least(:most, greatest(:share - coalesce(here.tasks, 0), 0) + :spare) END
-        FOR UPDATE SKIP LOCKED
+        FOR UPDATE OF task SKIP LOCKED
     ) AS found
     UNION ALL
-    SELECT id, caller, updated FROM (
-        SELECT id, caller, updated
-        FROM places CROSS JOIN LATERAL (
-            SELECT id, caller, updated FROM mrtr_tasks
-            WHERE status = 'working' AND name || '' = tool AND lease <> '' AND queued >= running
-                AND leased_until <= :now
-                AND leased_until <= :lapsed_by
-                AND expires + 0 > :now
-                AND id <> ALL(:without::text[])
-                AND (id NOT LIKE '%-%-%' OR id LIKE (SELECT '%-' || epoch || '-%' FROM mrtr_schema))
-            LIMIT :most
-            FOR UPDATE SKIP LOCKED
-        ) AS each
+    SELECT found.id, found.caller, found.updated
+    FROM places JOIN deep ON NOT is_deep CROSS JOIN LATERAL (
+        SELECT id, caller, updated FROM mrtr_tasks
+        WHERE status || '' = 'working' AND name || '' = tool AND lease <> '' AND queued >= running
+            AND leased_until <= :now
+            AND leased_until <= :lapsed_by
+            AND expires + 0 > :now
+            AND id <> ALL(:without::text[])
+            AND (id NOT LIKE '%-%-%' OR id LIKE (SELECT '%-' || epoch || '-%' FROM mrtr_schema))
         LIMIT :most
-    ) AS lapsed
+        FOR UPDATE SKIP LOCKED
+    ) AS found
 ),
 ranked AS (
     SELECT id, caller, updated, coalesce(held.tasks, 0)
@@ -354,7 +319,7 @@ taken AS MATERIALIZED (
 claimed AS (
     UPDATE mrtr_tasks
     SET lease = :lease, leased_until = :now + :seconds, attempts = attempts + 1, version = version + 1, writer = :writer
-    WHERE id IN (SELECT id FROM taken)
+    WHERE id = ANY(ARRAY(SELECT id FROM taken))
     RETURNING
         id, owner, name, status, message, created, updated, ttl, poll, deadline, expires, call, journal, questions, outcome,
         version, lease, leased_until, attempts, caller
@@ -366,14 +331,90 @@ begins (waiting, running) AS (
             least(oldest, (SELECT min(queued) FROM front WHERE front.tool = places.tool)) AS first_waiting,
             (
                 SELECT queued FROM mrtr_tasks
-                WHERE status = 'working' AND name || '' = tool AND lease <> '' AND queued >= running
+                WHERE status || '' = 'working' AND name || '' = tool AND lease <> '' AND queued >= running
                 ORDER BY queued
                 LIMIT 1
             ) AS first_running
         FROM places
+        OFFSET 0 -- or what is found would be looked for twice
     ) AS first
 )
-SELECT claimed.*, begins.waiting, begins.running FROM begins LEFT JOIN claimed ON true;
+SELECT claimed.*, deep.is_deep, begins.waiting, begins.running FROM deep, begins LEFT JOIN claimed ON true;
+
+-- name: claim_from_many
+-- One look in the index for each caller that has tasks of a tool waiting, from a caller on that is drawn by lot, and at most
+-- for so many of them: however many tasks wait, those of others are found as fast. The rest is as above.
+WITH RECURSIVE later (name, caller) AS (
+    SELECT tool, CAST(:start AS text) FROM unnest(:tools::text[]) AS tool
+    UNION ALL
+    SELECT name, (
+        SELECT min(caller) FROM mrtr_tasks
+        WHERE status = 'working' AND lease = '' AND name = later.name AND caller > later.caller
+    )
+    FROM later WHERE caller IS NOT NULL
+),
+earlier (name, caller) AS (
+    SELECT tool, CAST('' AS text) FROM unnest(:tools::text[]) AS tool
+    UNION ALL
+    SELECT name, (
+        SELECT min(caller) FROM mrtr_tasks
+        WHERE status = 'working' AND lease = '' AND name = earlier.name AND caller > earlier.caller AND caller <= :start
+    )
+    FROM earlier WHERE caller IS NOT NULL
+),
+queues (name, caller) AS (
+    SELECT tool, CAST('' AS text) FROM unnest(:tools::text[]) AS tool
+    UNION ALL SELECT name, caller FROM later WHERE caller <> :start
+    UNION ALL SELECT name, caller FROM earlier WHERE caller <> ''
+    LIMIT :queues
+),
+free AS MATERIALIZED (
+    SELECT found.id, queues.caller, found.updated
+    FROM queues
+    LEFT JOIN unnest(:callers::text[], :held::bigint[]) AS here (holder, tasks) ON here.holder = queues.caller
+    CROSS JOIN LATERAL (
+        SELECT id, updated FROM mrtr_tasks
+        WHERE status = 'working' AND lease = '' AND name = queues.name AND caller = queues.caller
+            AND leased_until <= :now
+            AND expires + 0 > :now
+            AND id <> ALL(:without::text[])
+            AND (id NOT LIKE '%-%-%' OR id LIKE (SELECT '%-' || epoch || '-%' FROM mrtr_schema))
+        ORDER BY updated
+        LIMIT CASE WHEN queues.caller = '' THEN :most
+            ELSE least(:most, greatest(:share - coalesce(here.tasks, 0), 0) + :spare) END
+        FOR UPDATE SKIP LOCKED
+    ) AS found
+    UNION ALL
+    SELECT found.id, found.caller, found.updated
+    FROM unnest(:tools::text[], :running::bigint[]) AS seen (tool, running) CROSS JOIN LATERAL (
+        SELECT id, caller, updated FROM mrtr_tasks
+        WHERE status || '' = 'working' AND name || '' = tool AND lease <> '' AND queued >= running
+            AND leased_until <= :now
+            AND leased_until <= :lapsed_by
+            AND expires + 0 > :now
+            AND id <> ALL(:without::text[])
+            AND (id NOT LIKE '%-%-%' OR id LIKE (SELECT '%-' || epoch || '-%' FROM mrtr_schema))
+        LIMIT :most
+        FOR UPDATE SKIP LOCKED
+    ) AS found
+),
+ranked AS (
+    SELECT id, caller, updated, coalesce(held.tasks, 0)
+        + row_number() OVER (PARTITION BY caller ORDER BY updated) AS rank
+    FROM free LEFT JOIN unnest(:callers::text[], :held::bigint[]) AS held (holder, tasks) ON holder = caller
+),
+taken AS MATERIALIZED (
+    SELECT id FROM (SELECT *, row_number() OVER (ORDER BY rank, updated) AS place FROM ranked) AS placed
+    WHERE caller = '' OR rank <= :share OR place <= :spare
+    ORDER BY place
+    LIMIT :most
+)
+UPDATE mrtr_tasks
+SET lease = :lease, leased_until = :now + :seconds, attempts = attempts + 1, version = version + 1, writer = :writer
+WHERE id = ANY(ARRAY(SELECT id FROM taken))
+RETURNING
+    id, owner, name, status, message, created, updated, ttl, poll, deadline, expires, call, journal, questions, outcome,
+    version, lease, leased_until, attempts, caller;
 
 -- name: any_free_task
 -- Whether its caller may have one more is for the claim to find out.
@@ -385,7 +426,7 @@ WITH places (tool, waiting, running) AS MATERIALIZED (
 SELECT found.id FROM places CROSS JOIN LATERAL (
     (
         SELECT id FROM mrtr_tasks
-        WHERE status = 'working' AND name || '' = tool AND (lease <> '') IS FALSE AND queued >= waiting
+        WHERE status || '' = 'working' AND name || '' = tool AND (lease <> '') IS FALSE AND queued >= waiting
             AND leased_until <= :now
             AND expires + 0 > :now
             AND id <> ALL(:without::text[])
@@ -395,7 +436,7 @@ SELECT found.id FROM places CROSS JOIN LATERAL (
     UNION ALL
     (
         SELECT id FROM mrtr_tasks
-        WHERE status = 'working' AND name || '' = tool AND lease <> '' AND queued >= running
+        WHERE status || '' = 'working' AND name || '' = tool AND lease <> '' AND queued >= running
             AND leased_until <= :now
             AND leased_until <= :lapsed_by
             AND expires + 0 > :now
@@ -414,7 +455,7 @@ WITH free AS (
     FOR UPDATE SKIP LOCKED
 ),
 renewed AS (
-    UPDATE mrtr_tasks SET leased_until = :now + :seconds WHERE id IN (SELECT id FROM free)
+    UPDATE mrtr_tasks SET leased_until = :now + :seconds WHERE id = ANY(ARRAY(SELECT id FROM free))
 )
 SELECT id, status FROM mrtr_tasks
 WHERE id = ANY(:ids::text[]) AND lease = :lease AND status IN ('working', 'cancelled') AND expires > :now;
@@ -453,7 +494,7 @@ SELECT tool, count(since), coalesce(:now - min(since), 0), 0, 0
 FROM unnest(:tools::text[], :waiting::bigint[], :running::bigint[]) AS seen (tool, waiting, running) LEFT JOIN LATERAL (
     (
         SELECT updated AS since FROM mrtr_tasks
-        WHERE status = 'working' AND name || '' = tool AND (lease <> '') IS FALSE AND queued >= waiting
+        WHERE status || '' = 'working' AND name || '' = tool AND (lease <> '') IS FALSE AND queued >= waiting
             AND leased_until <= :now
             AND expires + 0 > :now
         LIMIT :most
@@ -461,7 +502,7 @@ FROM unnest(:tools::text[], :waiting::bigint[], :running::bigint[]) AS seen (too
     UNION ALL
     (
         SELECT leased_until FROM mrtr_tasks
-        WHERE status = 'working' AND name || '' = tool AND lease <> '' AND queued >= running
+        WHERE status || '' = 'working' AND name || '' = tool AND lease <> '' AND queued >= running
             AND leased_until <= :now
             AND expires + 0 > :now
         LIMIT :most
@@ -505,6 +546,12 @@ SELECT number FROM mrtr_changes WHERE written < :before ORDER BY number DESC LIM
 -- name: answers_itself
 -- Whether the process that has accepted the connection runs its statements: one of a pooler never does.
 SELECT WHERE pg_backend_pid() = {pid};
+
+-- name: keep_plans
+-- Plan a statement once, and not each time for what it is given: for a claim, that took more than all that it does. Each looks
+-- in the same index whatever it is given, and however few rows there were when it was planned: a plan that walks through a
+-- small table would be kept until PostgreSQL analyzes what the table has become. (What it charges for a walk makes it compile.)
+SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off; SET jit = off;
 
 -- name: is_writable
 SELECT WHERE current_setting('transaction_read_only') = 'off';
@@ -695,39 +742,39 @@ WITH removed AS (
     SELECT state FROM mrtr_redemptions WHERE expires >= :since AND expires <= :now
     ORDER BY expires LIMIT :most FOR UPDATE SKIP LOCKED
 )
-DELETE FROM mrtr_redemptions WHERE state IN (SELECT state FROM removed) RETURNING expires;
+DELETE FROM mrtr_redemptions WHERE state = ANY(ARRAY(SELECT state FROM removed)) RETURNING expires;
 
 -- name: sweep_values
 WITH removed AS (
     SELECT key FROM mrtr_kept WHERE expires >= :since AND expires <= :now
     ORDER BY expires LIMIT :most FOR UPDATE SKIP LOCKED
 )
-DELETE FROM mrtr_kept WHERE key IN (SELECT key FROM removed) RETURNING expires;
+DELETE FROM mrtr_kept WHERE key = ANY(ARRAY(SELECT key FROM removed)) RETURNING expires;
 
 -- name: sweep_tasks
 WITH removed AS (
     SELECT id FROM mrtr_tasks WHERE expires >= :since AND expires <= :now
     ORDER BY expires LIMIT :most FOR UPDATE SKIP LOCKED
 )
-DELETE FROM mrtr_tasks WHERE id IN (SELECT id FROM removed) RETURNING expires;
+DELETE FROM mrtr_tasks WHERE id = ANY(ARRAY(SELECT id FROM removed)) RETURNING expires;
 
 -- name: sweep_notices
 WITH removed AS (
     SELECT number FROM mrtr_changes WHERE expires <= :now ORDER BY expires LIMIT :most FOR UPDATE SKIP LOCKED
 )
-DELETE FROM mrtr_changes WHERE number IN (SELECT number FROM removed) RETURNING expires;
+DELETE FROM mrtr_changes WHERE number = ANY(ARRAY(SELECT number FROM removed)) RETURNING expires;
 
 -- name: sweep_forgotten
 WITH removed AS (
     SELECT caller FROM mrtr_forgotten WHERE expires <= :now ORDER BY expires LIMIT :most FOR UPDATE SKIP LOCKED
 )
-DELETE FROM mrtr_forgotten WHERE caller IN (SELECT caller FROM removed) RETURNING expires;
+DELETE FROM mrtr_forgotten WHERE caller = ANY(ARRAY(SELECT caller FROM removed)) RETURNING expires;
 
 -- name: sweep_waits
 WITH removed AS (
     SELECT id FROM mrtr_waits WHERE expires <= :now ORDER BY expires LIMIT :most FOR UPDATE SKIP LOCKED
 )
-DELETE FROM mrtr_waits WHERE id IN (SELECT id FROM removed) RETURNING expires;
+DELETE FROM mrtr_waits WHERE id = ANY(ARRAY(SELECT id FROM removed)) RETURNING expires;
 
 -- name: sweep_events
 WITH removed AS (

@@ -26,7 +26,8 @@ from .waking import TaskWakes
 
 POLL = 0.25  # seconds between looks of a process that waits for tasks of other processes
 QUIET = 5.0  # the same where notifications arrive: a lease that ends notifies nobody
-QUEUES = 256  # queues that one claim looks at; there is one for each tool and caller that has tasks waiting
+QUEUES = 256  # tasks of a tool that one claim looks at; where more wait, callers that have any
+MANY_FOR = 1.0  # seconds for which a claim takes it that still more tasks wait than so many
 LOOK_AT_ALL = 60.0  # seconds until a claim looks for its tasks from the beginning again, whatever it has seen
 BLOCK = 4096  # bytes that are counted as one
 ALL = "*"  # the caller that stands for all of them
@@ -52,6 +53,8 @@ class SQLTasks(TaskStore):
         self.wakes = TaskWakes(self.notices)
         self._seen: dict[str, tuple[int, int]] = {}
         self._look_at_all = 0.0
+        self._many: dict[str, float] = {}
+        """Tools of which many tasks wait, until when that counts, by the monotonic clock."""
 
     @override
     async def add_task(self, row: TaskRow, *, seconds: float = 0.0, quota: Quota = ANY) -> bool:
@@ -204,31 +207,43 @@ class SQLTasks(TaskStore):
         places: Places = FREE,
     ) -> list[TaskRow]:
         self.database.grants(seconds)
+        given = {
+            "lease": lease,
+            "seconds": seconds,
+            "most": most,
+            "tools": list(tools),
+            "without": list(without),
+            "lapsed_by": self._lapsed_by(lapsed),
+            "callers": list(places.held),
+            "held": list(places.held.values()),
+            "share": places.share,
+            "spare": places.spare,
+            "start": token_hex(16),
+            "queues": QUEUES,
+            "writer": token_hex(8),
+            **self._begins(tools),
+        }
         with self.wakes.claiming():
-            found = await self.database.rows(
-                "claim_tasks",
-                lease=lease,
-                seconds=seconds,
-                most=most,
-                tools=list(tools),
-                without=list(without),
-                lapsed_by=self._lapsed_by(lapsed),
-                callers=list(places.held),
-                held=list(places.held.values()),
-                share=places.share,
-                spare=places.spare,
-                start=token_hex(16),
-                queues=QUEUES,
-                writer=token_hex(8),
-                **self._begins(tools),
-            )
-        if self.database.notifies:
-            *_, waiting, running = found[0]
-            self._seen |= zip(tools, zip(waiting or (), running or (), strict=True), strict=True)
-            found = [each[:-2] for each in found if each[0] is not None]
+            found = await (self._claim(given) if self.database.notifies else self.database.rows("claim_tasks", **given))
         rows = sorted((TaskRow(*each) for each in found), key=lambda row: row.updated)
         self.wakes.claimed(rows[-1].name if rows else "", all_=not rows or len(rows) < most)
         return rows
+
+    async def _claim(self, given: dict[str, Any]) -> Sequence[Any]:
+        """Claim from those that wait, where they are seen to begin; from many in the way that does not look at all."""
+        tools = given["tools"]
+        if any(time.monotonic() < self._many.get(tool, 0.0) for tool in tools):
+            found = await self.database.rows("claim_from_many", **given)
+            if len(found) < given["most"]:
+                self._many.clear()
+            return found
+        found = await self.database.rows("claim_tasks", **given)
+        *_, are_many, waiting, running = found[0]
+        self._seen |= zip(tools, zip(waiting or (), running or (), strict=True), strict=True)
+        if are_many:
+            self._many |= dict.fromkeys(tools, time.monotonic() + MANY_FOR)
+            return await self.database.rows("claim_from_many", **given)
+        return [each[:-3] for each in found if each[0] is not None]
 
     @override
     async def renew_tasks(self, lease: str, ids: list[str], *, seconds: float) -> set[str]:

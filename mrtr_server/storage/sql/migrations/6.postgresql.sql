@@ -166,7 +166,7 @@ CREATE TRIGGER mrtr_tasks_queued BEFORE UPDATE OF status, lease ON mrtr_tasks FO
     EXECUTE FUNCTION mrtr_queue();
 DROP INDEX IF EXISTS ix_mrtr_tasks_running;
 -- Of expressions, so that what looks for the callers of a tool does not choose it.
-CREATE INDEX CONCURRENTLY ix_mrtr_tasks_queued ON mrtr_tasks ((name || ''), (lease <> ''), queued) WHERE status = 'working';
+CREATE INDEX CONCURRENTLY ix_mrtr_tasks_queued ON mrtr_tasks ((name || ''), (lease <> ''), queued) WHERE status || '' = 'working';
 
 -- Events. `xid` is the transaction that stored one: with its number, that is its position. Numbers are not in the order of
 -- commits, so nobody reads a position from the oldest transaction on that still runs. What was stored before the database
