@@ -5,8 +5,9 @@ half are calls of 2025-11-25 that wait for a person. It is killed and starts aga
 soon as it listens. Meanwhile somebody else makes plain calls, each on a connection of its own, or all on one.
 
 It says when all streams were there again, how long the longest of the plain calls took, and what the server's quiet
-streams cost it before the kill: `--quiet` is for how long that is watched. `--streams 9500` needs a limit of 10,000
-open files. The exit code is 1 if a client got an error, or if a call took longer than `--most`.
+streams cost it before the kill, beyond what it costs without any: `--quiet` is for how long that is watched, and
+`--kind` for which streams. `--streams 9500` needs a limit of 10,000 open files. The exit code is 1 if a client got an
+error, or if a call took longer than `--most`.
 """
 
 import argparse
@@ -42,6 +43,9 @@ BETWEEN = 0.01
 
 WITHIN = 120.0
 """Seconds that all streams may take to come back."""
+
+IDLE = 10.0
+"""Seconds in which it is seen what a server without streams uses, at most."""
 
 SETTLED = 2.0
 """Seconds until the server has nothing more to do with what was opened."""
@@ -182,6 +186,13 @@ class Asked(Client):
         await self.begin(sent, b"event: ", patient=True)
 
 
+KINDS: dict[str, Sequence[type[Client]]] = {
+    "both": (Listener, Asked),
+    "subscriptions": (Listener,),
+    "calls": (Asked,),
+}
+
+
 def _after(data: bytes, name: bytes, *, last: bool = False) -> str:
     at = (data.rindex if last else data.index)(name) + len(name)
     return data[at:].split(b"\n", 1)[0].strip().decode()
@@ -293,12 +304,21 @@ class Figures:
     errors: list[BaseException]
 
 
-async def measure(streams: int, quiet: float, folder: str) -> Figures:
+async def use(server: Server, seconds: float) -> float:
+    """Return how many seconds of CPU a server uses in one second."""
+    before, began = server.cpu_seconds() or 0.0, time.monotonic()
+    await asyncio.sleep(seconds)
+    return ((server.cpu_seconds() or 0.0) - before) / (time.monotonic() - began)
+
+
+async def measure(streams: int, kinds: Sequence[type[Client]], quiet: float, folder: str) -> Figures:
     """Open streams, kill the server, and watch how they come back."""
     (port,) = find_ports(1)
-    clients: list[Client] = [(Listener, Asked)[number % 2](port, number) for number in range(streams)]
+    clients: list[Client] = [kinds[number % len(kinds)](port, number) for number in range(streams)]
     with serving(port, folder) as server:
         await asyncio.to_thread(server.wait_until_ready)
+        await asyncio.sleep(SETTLED)
+        idle = await use(server, min(quiet, IDLE)) if quiet else 0.0
         places = asyncio.Semaphore(AT_ONCE)
 
         async def open_one(client: Client) -> None:
@@ -307,10 +327,7 @@ async def measure(streams: int, quiet: float, folder: str) -> Figures:
 
         await asyncio.gather(*map(open_one, clients))
         await asyncio.sleep(SETTLED)
-        before, began = server.cpu_seconds() or 0.0, time.monotonic()
-        await asyncio.sleep(quiet)
-        used = (server.cpu_seconds() or 0.0) - before
-        each = 1e6 * used / (time.monotonic() - began) / streams if quiet else 0.0
+        each = 1e6 * (await use(server, quiet) - idle) / streams if quiet else 0.0
     await asyncio.gather(*(client.lose() for client in clients))
     coming = [asyncio.create_task(client.come_back()) for client in clients]
     with serving(port, folder) as server:
@@ -337,6 +354,7 @@ def main(arguments: Sequence[str]) -> int:
     """Print a row of figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--streams", type=int, default=2_000)
+    parser.add_argument("--kind", choices=KINDS, default="both", help="which streams there are (%(default)s)")
     parser.add_argument("--quiet", type=float, default=0.0, help="seconds to watch quiet streams for (%(default)s)")
     parser.add_argument("--most", type=float, default=1.0, help="seconds that a plain call may take (%(default)s)")
     parser.add_argument("--probe", type=int, nargs=2, help=argparse.SUPPRESS)
@@ -347,7 +365,7 @@ def main(arguments: Sequence[str]) -> int:
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
     with tempfile.TemporaryDirectory() as folder:
-        found = asyncio.run(measure(options.streams, options.quiet, folder))
+        found = asyncio.run(measure(options.streams, KINDS[options.kind], options.quiet, folder))
     print("| streams | a quiet one, CPU | all are back after | CPU of that | a plain call, new connection | kept one |")
     print("|--:|--:|--:|--:|--:|--:|")
     anew, kept = (f"{each.longest:.2f} s, {each.computed:.2f} s computed" for each in (found.anew, found.kept))

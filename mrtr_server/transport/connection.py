@@ -7,6 +7,8 @@ import math
 import time
 from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from contextvars import Context, copy_context
+from functools import partial
 from itertools import repeat
 from types import coroutine
 from typing import Any
@@ -23,6 +25,7 @@ from ..protocol.dialect import Dialect
 from ..protocol.messages import NOTHING, Call, Change, Listening, Note, Piece, Progress
 from ..storage.health import end_request
 from .event_stream import COMMENT, SLICE, EventStream
+from .keep_alive import recurring
 from .openings import Opening
 from .web_server import find_shortcuts
 
@@ -48,6 +51,8 @@ _SSE_HEAD = b"".join(b"%b: %b\r\n" % header for header in _SSE_HEADERS)
 NOTICED_WITHIN = 1.0  # for the server to notice that its connection was cut, in seconds
 
 KEEP_ALIVE = 15.0  # between comments on a stream, so that proxies keep it open, in seconds
+
+STIR = 300.0  # between calls of a listener's `next` where nothing changes, in seconds: a session is kept by them
 
 WATCH_AFTER = 0.05  # of a call before its client's disconnect is watched for, in seconds
 
@@ -87,6 +92,8 @@ class Connection:
     _stream: EventStream | None = None
     _watcher: "asyncio.Task[None] | None" = None
     _ticking: asyncio.TimerHandle | None = None
+    _saying: asyncio.Lock  # held while something is written to who listens
+    _commenting: "asyncio.Task[None] | None" = None
 
     def __init__(
         self,
@@ -237,10 +244,9 @@ class Connection:
         end_request()
 
         async def write(heard: Sequence[Change] | None) -> bool | None:
-            if heard is None:  # it was quiet
-                await self.write(COMMENT)
-            for change in heard or ():
-                await self.write_event(writer.changed(change))
+            async with self._saying:
+                for change in heard or ():
+                    await self.write_event(writer.changed(change))
             return True if heard == [] or self.gone or self.stalled else None
 
         with contextlib.closing(changes):
@@ -250,11 +256,34 @@ class Connection:
             # Those of the credentials that it was begun with.
             expires = getattr(self.shared_scope.get("user"), "expires_at", None)
             deadline = math.inf if expires is None else self.loop.time() + expires - time.time()
-            endings, pauses = (self._gone, self._admission.on_drain), repeat(KEEP_ALIVE)
+            endings, pauses = (self._gone, self._admission.on_drain, self._kept_open), repeat(STIR)
             await wait_until(write, changes, deadline=deadline, pauses=pauses, endings=endings, at_once=False)
+            if self._commenting is not None:
+                await self._commenting
             if not self.gone:
                 await self._write_if_any(writer.closed())
             await self.end()
+
+    @contextmanager
+    def _kept_open(self, end: Callable[[], object]) -> Iterator[None]:
+        self._saying = asyncio.Lock()
+        with recurring(KEEP_ALIVE, partial(self._comment, end, copy_context())):
+            yield
+
+    def _comment(self, end: Callable[[], object], context: Context) -> None:
+        """Write a comment, where nothing is being written. It takes a task only where that may wait for the client."""
+        if self._saying.locked() or self.write_at_once(COMMENT, begins=False, ends=False):
+            return
+        self._commenting = self.loop.create_task(self._comment_in_time(), context=context)
+        self._commenting.add_done_callback(partial(self._commented, end))
+
+    async def _comment_in_time(self) -> None:
+        async with self._saying:
+            await self.write(COMMENT)
+
+    def _commented(self, end: Callable[[], object], commenting: "asyncio.Task[None]") -> None:
+        if self.stalled or commenting.cancelled() or commenting.exception() is not None:
+            end()
 
     async def _write_if_any(self, data: bytes) -> None:
         if data:
