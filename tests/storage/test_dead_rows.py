@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -119,6 +120,24 @@ class TestTasks:
             assert await self.claimed(store) == [row.id]
         looks = {name: reads.blocks[name] for name in ("claim_tasks", "any_free_task", "measure")}
         assert max(looks.values()) <= MOST_BLOCKS, looks
+
+    async def test_that_were_overdue_and_have_ended_are_not_walked_through(
+        self, store: SQLStore, postgresql: PostgreSQL, name: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        model = task_row(status="completed", deadline=time.time() - 60)
+        await store.add_task(model)
+        async with open_transaction(store):
+            async with postgresql.connection(name) as connection:
+                await connection.execute(COME, model.id, 1, DEAD)
+                await connection.execute(END)
+            reads = Reads(store, monkeypatch)
+            assert await store.overdue_tasks(most=5) == []
+            assert reads.blocks["overdue_tasks"] > 20 * MOST_BLOCKS, "the first look is at all of them"
+            row = task_row(deadline=time.time() - 1)
+            await store.add_task(row)
+            assert [each.id for each in await store.overdue_tasks(most=5)] == [row.id]
+            assert reads.blocks["overdue_tasks"] <= MOST_BLOCKS
+            assert [each.id for each in await store.overdue_tasks(most=5)] == [row.id], "until somebody has ended it"
 
     async def test_are_claimed_however_late_their_transaction_commits(self, store: SQLStore) -> None:
         """Where the queue begins is moved by what comes meanwhile, but not past what nobody can see yet."""

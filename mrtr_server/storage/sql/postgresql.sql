@@ -464,11 +464,12 @@ WHERE id = ANY(:ids::text[]) AND lease = :lease AND status IN ('working', 'cance
 SELECT id, lease FROM mrtr_tasks WHERE id = ANY(:ids::text[]) AND status = 'working' AND expires > :now;
 
 -- name: overdue_tasks
+-- `:since` is where those that are left were seen to begin.
 SELECT
     id, owner, name, status, message, created, updated, ttl, poll, deadline, expires, call, journal, questions, outcome,
     version, lease, leased_until, attempts, caller
 FROM mrtr_tasks
-WHERE status IN ('working', 'input_required') AND deadline <= :now AND expires + 0 > :now
+WHERE status IN ('working', 'input_required') AND deadline >= :since AND deadline <= :now AND expires + 0 > :now
 ORDER BY deadline
 LIMIT :most;
 

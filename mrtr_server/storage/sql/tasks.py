@@ -28,7 +28,8 @@ POLL = 0.25  # seconds between looks of a process that waits for tasks of other 
 QUIET = 5.0  # the same where notifications arrive: a lease that ends notifies nobody
 QUEUES = 256  # tasks of a tool that one claim looks at; where more wait, callers that have any
 MANY_FOR = 1.0  # seconds for which a claim takes it that still more tasks wait than so many
-LOOK_AT_ALL = 60.0  # seconds until a claim looks for its tasks from the beginning again, whatever it has seen
+LOOK_AT_ALL = 60.0  # seconds until tasks are looked for from the beginning again, whatever was seen
+LATE = 5.0  # seconds by which a task may be stored after its deadline, and be found at the next look
 BLOCK = 4096  # bytes that are counted as one
 ALL = "*"  # the caller that stands for all of them
 LOOKS = 3  # attempts at what was refused for a reason that was gone at the next look
@@ -53,6 +54,8 @@ class SQLTasks(TaskStore):
         self.wakes = TaskWakes(self.notices)
         self._seen: dict[str, tuple[int, int]] = {}
         self._look_at_all = 0.0
+        self._overdue_since = 0.0  # before then, no task was left that is overdue
+        self._look_at_all_overdue = 0.0
         self._many: dict[str, float] = {}
         """Tools of which many tasks wait, until when that counts, by the monotonic clock."""
 
@@ -259,7 +262,13 @@ class SQLTasks(TaskStore):
     @override
     async def overdue_tasks(self, *, most: int) -> list[TaskRow]:
         await self._sweep()
-        return [TaskRow(*each) for each in await self.database.rows("overdue_tasks", most=most)]
+        now, since = self.database.time(), self._overdue_since
+        if time.monotonic() >= self._look_at_all_overdue:
+            self._look_at_all_overdue = time.monotonic() + LOOK_AT_ALL
+            since = 0.0
+        rows = [TaskRow(*each) for each in await self.database.rows("overdue_tasks", most=most, since=since)]
+        self._overdue_since = rows[0].deadline if rows else now - LATE
+        return rows
 
     @override
     async def wait_for_tasks(
