@@ -8,6 +8,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, Literal, get_origin
 
+import certifi
 import pytest
 from click.testing import CliRunner
 
@@ -61,6 +62,7 @@ EXAMPLES: dict[str, tuple[str, Any]] = {
     "question": ("always", "always"),
     "allow": ("hooks.example.com, 10.1.0.0/16", ["hooks.example.com", "10.1.0.0/16"]),
     "proxy": ("http://proxy.example.com:3128", "http://proxy.example.com:3128"),
+    "ca": (certifi.where(), certifi.where()),
     "most_seconds": ("90.5", 90.5),
     "allowed_hosts": ("a.example.com, b.example.com,", ["a.example.com", "b.example.com"]),
 }
