@@ -14,6 +14,7 @@ from mrtr_server import AppPage, Context, MRTRServer, ToolError, ToolResult
 
 from ..conftest import Serve
 from ..support.app_host import ERAS, AppHost, AppHosts, Era, official_app
+from ..support.browser import until_true
 from ..support.dev_host import IN_EVERY_HOST, IN_EVERY_HOST_AND_ERA
 from ..support.serving import TIMEOUT, wait_until
 
@@ -274,7 +275,7 @@ class TestTheHost:
                 mrtr.open("https://example.com/").catch(note);
             }"""
         )
-        page.wait_for_function("ended.length > 0")
+        until_true(page, "ended.length > 0")
         assert page.evaluate("ended") == ["No answer to ui/open-link in 60 seconds"]
         assert page.evaluate("waits") == [60_000]
         assert len(host.sent("tools/call")) == 1
@@ -422,7 +423,7 @@ class TestAnOfficialApp:
         page.evaluate("app.connect()")
         host.until_handshake()
         assert heard(page, "result")["value"] == {"customer": "al"}
-        page.wait_for_function("document.title === 'al'")
+        until_true(page, "document.title === 'al'")
         numbers = page.evaluate(
             """async () => {
                 const cancel = (number) => [
@@ -570,7 +571,7 @@ class TestSafety:
             host.window.frames[1].evaluate(f"frames[0].postMessage({broken}, '*')")
         host.bridge("sendToolCancelled", {"reason": "real"})
         host.request("ping")
-        page.wait_for_function("heard.length > 0")
+        until_true(page, "heard.length > 0")
         assert page.evaluate("heard") == ["real"]
         assert host.errors == []
 

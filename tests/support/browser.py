@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from playwright.sync_api import Browser, expect, sync_playwright
+from playwright.sync_api import Browser, Frame, expect, sync_playwright
 
-from .serving import TIMEOUT
+from .serving import TIMEOUT, wait_until
 
 expect.set_options(timeout=TIMEOUT * 1000)
 
@@ -34,3 +34,12 @@ def chromium() -> Iterator[Browser]:
             yield browser
         finally:
             browser.close()
+
+
+def until_true(frame: Frame, expression: str) -> None:
+    """Wait until an expression is true in a frame.
+
+    Playwright's `wait_for_function` would look once, and again when the frame is drawn. Chromium does not draw a frame
+    that is out of sight, and the policy of a page refuses the `eval` of a second look.
+    """
+    wait_until(lambda: frame.evaluate(expression), f"{expression} in {frame.url}")
