@@ -178,7 +178,7 @@ class TestForms:
 
 
 class TestTheHost:
-    def test_changes_theme_width_and_place_and_draws_again(self, open_page: Open) -> None:
+    def test_changes_theme_width_and_place(self, open_page: Open) -> None:
         host = open_page("mrtr.on('context', ({ displayMode }) => (document.title = displayMode))")
         page = host.show("orders")
         view = view_in(host)
@@ -191,9 +191,21 @@ class TestTheHost:
         assert page.evaluate("document.title") == "fullscreen"
         view.get_by_role("button", name="Leave the full screen").click()
         until_true(page, "document.title === 'inline'")
-        page.evaluate("mrtr.on('teardown', () => mrtr.message('saved'))")
+
+    def test_waits_for_what_a_page_does_before_it_is_drawn_again(self, open_page: Open) -> None:
+        host = open_page()
+        page = host.show("orders")
+        page.evaluate(
+            """mrtr.on('teardown', async () => {
+                await new Promise((done) => setTimeout(done, 600));
+                await mrtr.message('saved');
+            })"""
+        )
+        page = host.reload()
+        expect(said_in(host).filter(has_text="A message for the chat: saved")).to_be_visible()
+        page.evaluate("void mrtr.on('teardown', () => new Promise(() => {}))")
         host.reload()
-        expect(said_in(host)).to_contain_text(["A message for the chat: saved"])
+        expect(said_in(host).filter(has_text="It has not answered ui/resource-teardown.")).to_be_visible()
 
     def test_without_apps_draws_none_and_lists_no_tool_for_pages(self, open_page: Open) -> None:
         host = open_page()

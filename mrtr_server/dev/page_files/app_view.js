@@ -9,7 +9,7 @@ const SANDBOX = "ui/notifications/sandbox-";
 const MOST_MESSAGES = 200; // of the traffic that are shown, the last ones
 const MOST_DONE = 50; // of what the page did, likewise
 const MOST_CALLS = 20; // of the page's, likewise
-const PATIENCE = 3000; // milliseconds until a page that is silent is said to be so
+const PATIENCE = 3000; // milliseconds until a page that is silent is said to be so, and is waited for no more
 const HIGHEST = 4000; // pixels
 const THEMES = ["as this page", "light", "dark"];
 const WIDTHS = ["as wide as it fits", 600, 390, 260];
@@ -118,7 +118,11 @@ export class AppView {
     this.turn += 1;
     if (!this.bridge) return;
     const { bridge } = this;
-    if (this.page) await Promise.race([bridge.request("ui/resource-teardown"), pause(500)]).catch(() => {});
+    if (this.page) {
+      // An error is an answer, too. What the page saves before its answer may be a call of a tool.
+      const answered = bridge.request("ui/resource-teardown").then(() => true, () => true);
+      if (!(await Promise.race([answered, pause(PATIENCE)]))) this.tell("It has not answered ui/resource-teardown. Hosts do not wait for long: what it would still do is lost.", "bad");
+    }
     bridge.close();
     this.bridge = this.page = undefined;
     this.place.replaceChildren();
