@@ -772,6 +772,7 @@ class MRTRServer(Composition):
             hook=compile_hook(f"app.event({name!r})", authorize, scopes, visible),
             meta=None if meta is None else dict(meta),
         )
+        self._parts.shared.keeps_events(name)
         self._parts.registry.add_event(made)
         return made
 

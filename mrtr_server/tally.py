@@ -20,7 +20,7 @@ TASKS = "mrtr.server.tasks"
 ABANDONED_TASKS = "mrtr.server.tasks.abandoned"
 """Tasks whose answers did not come in time, by the tool."""
 
-DELIVERIES = "mrtr.server.event.deliveries"
+DELIVERIES = "mrtr.server.events.deliveries"
 """Messages to webhooks, by what came of them."""
 
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Awaitable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from importlib.util import find_spec
 from inspect import isawaitable
 from typing import Any, Literal, NamedTuple
 
@@ -86,6 +87,7 @@ def review(
         *(_warning("environment", advice) for advice in unknown_variables().values()),
         *_review_deployment(settings, registry, shared, workers),
         *_review_waits(registry, shared),
+        *_review_events(settings, registry, shared, workers),
         *_review_dialects(settings, dialects),
         *_review_questions(dialects, registry, shared, workers),
         *_review_access(settings, registry, host),
@@ -161,6 +163,37 @@ def _review_waits(registry: Registry, shared: SharedResources) -> Iterator[Findi
                 f"wait {name}",
                 "with confirmed=False, a model or your own code answers, without a person's confirmation",
             )
+
+
+def _review_events(
+    settings: Settings[Any], registry: Registry, shared: SharedResources, workers: int
+) -> Iterator[Finding]:
+    if not registry.events:
+        return
+    if not shared.store.shared:
+        yield Finding(
+            "error" if workers > 1 else "warning",
+            "database",
+            f"there is none, so events and webhooks stay in one process, and end with it. Set {DATABASE}",
+        )
+    named = sorted(name for name, each in registry.events.items() if "webhook" in each.modes)
+    if not named or not settings.webhooks.offered:
+        return
+    if settings.auth is None and not settings.middleware:
+        yield _warning(
+            "webhooks",
+            f"nobody can have one for {', '.join(named)}, since no caller is authenticated: pass auth=, or middleware= "
+            "that authenticates; or leave them out with Webhooks(offered=False)",
+        )
+    if find_spec("certifi") is None:
+        yield _warning("webhooks", "they are not offered, since the extra 'auth' is not installed")
+    guarded = settings.authorize is not None or all(registry.events[each].hook is not None for each in named)
+    if settings.webhooks.endless and not guarded:
+        yield _warning(
+            "webhooks",
+            "with endless=True, a subscription has an end all the same where there is neither authorize= of the "
+            "server nor one of the event, since nothing else could end it",
+        )
 
 
 def _review_confirmations(registry: Registry, workers: int) -> Iterator[Finding]:

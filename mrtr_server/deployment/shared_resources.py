@@ -40,7 +40,7 @@ class SharedResources:
     ) -> None:
         self._name = name
         self._workers = worker_count()
-        self._told_of_store = self._told_of_keys = False
+        self._told_of_store = self._told_of_keys = self._told_of_events = False
         # Lines about servers that may have replicas; None once this is known to be one.
         self._untold: list[str] | None = []
         self.has_keys = True  # whether it was given keys; otherwise it has made one of its own
@@ -113,6 +113,21 @@ class SharedResources:
                 self._name,
                 tool,
                 KEYS,
+            )
+
+    def keeps_events(self, name: str) -> None:
+        """Note that events are kept in the store. Raises `SetupError` for one that keeps none."""
+        if not self.store.keeps_events:
+            raise SetupError(
+                f"app.event({name!r}): the store= can't keep events; implement the methods of Store from add_event on, "
+                "and set keeps_events"
+            )
+        self.keeps(f"the event {name!r}")
+        if not (self.store.shared or self._store_failed or self._told_of_events):
+            self._told_of_events = True
+            self._tell(
+                f"{self._name}: there is no database, so events such as {name!r} are kept in this process, and end "
+                f"with it, and so do webhooks. Set {DATABASE}"
             )
 
     @property

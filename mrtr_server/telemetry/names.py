@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
-from ..tally import ABANDONED_TASKS, ANSWERS, DROPPED, REFUSALS, TAKEOVERS, TASKS
+from ..tally import ABANDONED_TASKS, ANSWERS, DELIVERIES, DROPPED, REFUSALS, TAKEOVERS, TASKS
 
 METHOD = "mcp.method.name"
 TOOL = "gen_ai.tool.name"
@@ -134,6 +134,7 @@ EVENT_DELAY = _metric(
     "How long the oldest event has been stored that can't be read yet",
     is_sum=False,
 )
+_metric(DELIVERIES, "counter", "{delivery}", "Attempts to bring events to webhooks", ("mrtr.event.outcome",))
 UNRECORDED = _metric("mrtr.server.outcomes.unrecorded", "gauge", "{outcome}", "Outcomes that are not recorded yet")
 LAG = _metric("mrtr.server.event_loop.lag", "histogram", "s", "How late the event loop was")
 INFO = _metric(

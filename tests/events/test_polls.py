@@ -6,7 +6,7 @@ from typing import Any, Literal
 import pytest
 from pydantic import BaseModel
 
-from mrtr_server import BearerTokens, Caller, Events, EventType, Lists, MRTRServer, Principal, SetupError
+from mrtr_server import BearerTokens, Caller, Events, EventType, Lists, MRTRServer, Principal, SetupError, Webhooks
 from mrtr_server.errors import FlowError
 from mrtr_server.testing import AsyncClient, Client, Clock, SharedStore, replica, replicas
 
@@ -316,3 +316,30 @@ def test_events_of_an_application_that_is_included_are_served_too() -> None:
     assert [each["name"] for each in Client(outer).request("events/list").result["events"]] == ["incident.created"]
     with pytest.raises(SetupError, match="already"):
         outer.event("incident.created", payload=Incident)
+
+
+def test_what_a_deployment_lacks_for_events_is_named() -> None:
+    app, _ = served()
+    found = {(each.level, each.about) for each in app.check(host="127.0.0.1")}
+    assert {("warning", "database"), ("warning", "webhooks")} <= found
+    assert ("error", "database") in {(each.level, each.about) for each in app.check(host="127.0.0.1", workers=2)}
+    endless, _ = served(auth=USERS, webhooks=Webhooks(endless=True), store=SharedStore())
+    assert ["endless" in each.message for each in endless.check() if each.about == "webhooks"] == [True]
+    fine, _ = served(auth=USERS, store=SharedStore())
+    assert [each for each in fine.check() if each.about in ("webhooks", "database")] == []
+
+
+def test_a_store_that_keeps_no_events_is_refused_where_one_is_declared() -> None:
+    class Small(SharedStore):
+        keeps_events = False
+
+    with pytest.raises(SetupError, match="can't keep events"):
+        served(store=Small())
+
+
+async def test_the_log_says_once_that_events_end_with_the_process(caplog: pytest.LogCaptureFixture) -> None:
+    app, _ = served()
+    app.event("other", payload=Incident)
+    async with app.running():
+        pass
+    assert caplog.text.count("are kept in this process, and end with it") == 1
