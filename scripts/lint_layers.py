@@ -120,7 +120,6 @@ ONLY_IMPORTERS = {
     "pydantic": {  # what authors declare as models, and what is read of it
         "cli.calling",
         "client.results",
-        "events.own",
         *(f"deployment.{each}" for each in ("environment", "review")),
         *(f"flow.{each}" for each in ("asks", "pure", "sampling", "url_asks")),
         *(f"flow.{each}" for each in ("step_arguments", "steps", "undone")),

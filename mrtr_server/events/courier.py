@@ -5,12 +5,11 @@ import random
 from collections.abc import Callable
 from contextlib import closing, suppress
 from secrets import token_hex
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..concurrency.running import PerLoop, running_loop
 from ..concurrency.waiting import wait_until
 from ..errors import InvalidParams, StoreUnavailable
-from ..fetcher import Fetcher
 from ..flow.authorization import Authorizer
 from ..logs.failures import report_failure
 from ..logs.refusals import RefusalLog
@@ -22,6 +21,9 @@ from .log import EventLog
 from .readers import Reminder, SourceReader
 from .subscribers import Sources
 from .subscriptions import Subscriptions
+
+if TYPE_CHECKING:
+    from ..fetcher import Fetcher
 
 LEASE = "events"
 

@@ -4,11 +4,10 @@ import asyncio
 import math
 import random
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..concurrency.running import running_loop
 from ..errors import EventFailed, InvalidParams, StoreUnavailable
-from ..fetcher import Fetcher
 from ..flow.authorization import Authorizer
 from ..logs.failures import report_failure
 from ..protocol.event_codes import FORBIDDEN, SKETCH
@@ -19,6 +18,9 @@ from .log import EventLog
 from .subscribers import Subscriber, may_subscribe
 from .subscriptions import MOST_FAILED, Asked, Progress, Retry, Subscriptions, before
 from .webhooks import Result, control_id, send
+
+if TYPE_CHECKING:
+    from ..fetcher import Fetcher
 
 AT_ONCE = 4
 """Messages that are on their way to one webhook at a time; one, while nothing arrives there."""
@@ -51,7 +53,7 @@ class Delivery:
         log: EventLog,
         subscriptions: Subscriptions,
         authorizer: Authorizer,
-        fetcher: Fetcher,
+        fetcher: "Fetcher",
         tally: Tally,
     ) -> None:
         self.row = row

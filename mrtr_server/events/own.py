@@ -1,9 +1,10 @@
 """Events of the server's own: a task asks something or has ended, a wait needs somebody, and was answered."""
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from functools import cached_property
+from typing import Any, NotRequired
 
-from pydantic import BaseModel, ConfigDict, Field
+from typing_extensions import TypedDict
 
 from ..crypto.digests import digest
 from ..errors import FlowError, SetupError, StoreUnavailable, ToolError
@@ -21,43 +22,33 @@ from .options import Events
 from .subscriptions import Reminding, Subscriptions, ended, reminder_id
 
 ASKS, ENDS, REQUESTED, ANSWERED = "task.input_required", "task.ended", "wait.requested", "wait.answered"
+_OWN = (ASKS, ENDS, REQUESTED, ANSWERED)
 
 
 def check_event_name(name: str) -> None:
     """Check that a type of an author's has no name of ours. Raises `SetupError`."""
-    if name in (ASKS, ENDS, REQUESTED, ANSWERED):
+    if name in _OWN:
         raise SetupError(f"app.event({name!r}): the server has events of this name itself; choose another name")
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(populate_by_name=True, extra="forbid")
-
-
-class OfTask(_Model):
-    task_id: str | None = Field(None, alias="taskId", description="Of this task alone")
-
-
-class TaskEvent(_Model):
-    task_id: str = Field(alias="taskId")
+# Built by calls, since members of the protocol are written so, and nothing of pydantic is made for a server without.
+class OfTask(TypedDict):
+    taskId: NotRequired[str]
+class TaskEvent(TypedDict):
+    taskId: str
     tool: str
     status: str
-    message: str = ""
-
-
-class OfWait(_Model):
-    wait: str | None = Field(None, description="Of waits of this name alone")
-
-
-class WaitRequested(_Model):
+    message: str
+class OfWait(TypedDict):
+    wait: NotRequired[str]
+class WaitRequested(TypedDict):
     wait: str
-    ticket: str = Field(description="Names the wait, for the tool that answers it")
-    about: Any = Field(description="What is to be decided")
+    ticket: str
+    about: Any
     until: str
-
-
-class WaitAnswered(_Model):
+class WaitAnswered(TypedDict):
     wait: str
-    task_id: str = Field(alias="taskId")
+    taskId: str
     tool: str
 
 
@@ -68,7 +59,10 @@ class OfferedTypes(Mapping[str, EventType[Any, Any]]):
         self._registry = registry
         self._options = options
         self.desk: WaitDesk | None = None
-        self.own = {each.name: each for each in (*_of_tasks(), *_of_waits(self._may_answer))}
+
+    @cached_property
+    def _own(self) -> Mapping[str, EventType[Any, Any]]:
+        return {each.name: each for each in (*_of_tasks(), *_of_waits(self._may_answer))}
 
     def _offers(self, name: str) -> bool:
         registry = self._registry
@@ -80,13 +74,13 @@ class OfferedTypes(Mapping[str, EventType[Any, Any]]):
     def __getitem__(self, name: str) -> EventType[Any, Any]:
         if (declared := self._registry.events.get(name)) is not None:
             return declared
-        if not self._offers(name):
+        if name not in _OWN or not self._offers(name):
             raise KeyError(name)
-        return self.own[name]
+        return self._own[name]
 
     def __iter__(self) -> Iterator[str]:
         yield from self._registry.events
-        yield from filter(self._offers, self.own)
+        yield from filter(self._offers, _OWN)
 
     def __len__(self) -> int:
         return len(list(iter(self)))
@@ -94,10 +88,10 @@ class OfferedTypes(Mapping[str, EventType[Any, Any]]):
     async def _may_answer(self, event: WaitRequested, wants: OfWait, caller: Caller) -> bool:
         """Return whether a subscriber may answer what waits; who may not does not hear of it."""
         assert self.desk is not None  # noqa: S101  it is set when the server is made
-        if wants.wait not in (None, event.wait):
+        if wants.get("wait", event["wait"]) != event["wait"]:
             return False
         try:
-            await self.desk.open(event.ticket, caller)
+            await self.desk.open(event["ticket"], caller)
         except ToolError:  # the subscriber may not, or it was answered
             return False
         return True
@@ -121,7 +115,7 @@ def _type(name: str, arguments: type[Any], payload: type[Any], description: str,
 
 def _of_tasks() -> Iterator[EventType[Any, Any]]:
     def is_of_task(event: TaskEvent, wants: OfTask, caller: Caller) -> bool:
-        return wants.task_id in (None, event.task_id)
+        return wants.get("taskId", event["taskId"]) == event["taskId"]
 
     yield _type(ASKS, OfTask, TaskEvent, "A task of yours needs input; tasks/get has what it asks", is_of_task)
     yield _type(ENDS, OfTask, TaskEvent, "A task of yours has ended; tasks/get has what came of it", is_of_task)
@@ -129,7 +123,7 @@ def _of_tasks() -> Iterator[EventType[Any, Any]]:
 
 def _of_waits(may_answer: Callable[..., Any]) -> Iterator[EventType[Any, Any]]:
     def is_of_wait(event: WaitAnswered, wants: OfWait, caller: Caller) -> bool:
-        return wants.wait in (None, event.wait)
+        return wants.get("wait", event["wait"]) == event["wait"]
 
     yield _type(REQUESTED, OfWait, WaitRequested, "Something waits for a decision that you may take", may_answer)
     yield _type(ANSWERED, OfWait, WaitAnswered, "What a task of yours waited for was decided", is_of_wait)
@@ -170,7 +164,7 @@ class OwnEvents:
         type = self._types.get(name)
         if type is None or not row.caller:
             return
-        payload = TaskEvent(task_id=row.id, tool=row.name, status=status, message=row.message)
+        payload = TaskEvent(taskId=row.id, tool=row.name, status=status, message=row.message)
         await self._log.add(type, payload, id=digest([row.id, status, what]), audience=row.caller)
 
     async def _requested(self, row: TaskRow, key: str, question: Question, until: float) -> None:
@@ -184,7 +178,7 @@ class OwnEvents:
         is_new = await self._log.add(type, payload, id=id)
         every = question.params.get("remind")
         if is_new and every is not None:
-            await self._remind(wait_id(row.id, key), Reminding(payload.model_dump(by_alias=True), id, every), until)
+            await self._remind(wait_id(row.id, key), Reminding(dict(payload), id, every), until)
 
     async def _remind(self, wait: str, reminding: Reminding, until: float) -> None:
         id, now = reminder_id(wait), self._log.now()
@@ -198,7 +192,7 @@ class OwnEvents:
         try:
             type = self._types.get(ANSWERED)
             if type is not None and row.caller:
-                payload = WaitAnswered(wait=wait, task_id=row.id, tool=row.name)
+                payload = WaitAnswered(wait=wait, taskId=row.id, tool=row.name)
                 id = digest(["answered", wait_id(row.id, key)])
                 await self._log.add(type, payload, id=id, audience=row.caller)
             reminder = await self._subscriptions.store.find_subscription(reminder_id(wait_id(row.id, key)))

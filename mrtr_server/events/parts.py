@@ -4,11 +4,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.util import find_spec
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..concurrency.threads import Threads
 from ..crypto.keys import KeyRing
-from ..fetcher import Fetcher
 from ..flow.authorization import Authorizer
 from ..flow.events import EventType
 from ..limits import Limits
@@ -20,6 +19,9 @@ from .log import EventLog
 from .options import Events, Webhooks
 from .subscribers import Sources
 from .subscriptions import Subscriptions
+
+if TYPE_CHECKING:
+    from ..fetcher import Fetcher
 
 
 @dataclass
@@ -34,11 +36,13 @@ class EventParts:
     courier: Courier
 
     @cached_property
-    def fetcher(self) -> Fetcher | None:
+    def fetcher(self) -> "Fetcher | None":
         """What sends to webhooks; None where nothing may, or the extra `auth` is missing."""
         webhooks = self.webhooks
         if not webhooks.offered or find_spec("certifi") is None:
             return None
+        from ..fetcher import Fetcher  # with a library of HTTP, which few servers need
+
         return Fetcher(allow=webhooks.allow, proxy=webhooks.proxy, ca=webhooks.ca)
 
 

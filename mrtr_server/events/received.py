@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from ..errors import BadWebhook
 from ..well_formed import read_json
-from .webhooks import read_secret, sign
+from .signatures import read_secret, sign
 
 MOST_APART = 300.0
 """Seconds that a message may be old, or its clock ahead."""

@@ -8,8 +8,18 @@ from typing_extensions import override
 
 from ..concurrency.places import PlacesByCaller
 from ..crypto.place_codec import Cursors, named_in_cursor
-from ..errors import Busy, EventFailed, FlowError, InternalFault, InvalidParams, OverShare, StoreUnavailable
+from ..errors import (
+    Busy,
+    EventFailed,
+    FlowError,
+    InternalFault,
+    InvalidParams,
+    OverShare,
+    StoreUnavailable,
+    UnfitUrl,
+)
 from ..events.parts import EventParts
+from ..events.signatures import read_secret
 from ..events.streams import EventStream
 from ..events.subscribers import Subscriber, owner_of
 from ..events.subscriptions import (
@@ -20,8 +30,7 @@ from ..events.subscriptions import (
     source_id,
     subscription_id,
 )
-from ..events.webhooks import read_secret, verify
-from ..fetcher import UnfitUrl
+from ..events.webhooks import verify
 from ..flow.authorization import Authorizer
 from ..flow.events import EventType, Mode
 from ..limits import LONGEST_NAME, Limits, check_length, share_of

@@ -397,7 +397,7 @@ async def test_two_secrets_sign_while_one_takes_the_place_of_the_other(hook: Web
 async def test_a_receiver_refuses_what_no_server_signed(hook: WebhookReceiver) -> None:
     body = b'{"eventId":"1","name":"a","timestamp":"","data":{}}'
     good = {"webhook-id": "1", "webhook-timestamp": "1000", "webhook-signature": ""}
-    from mrtr_server.events.webhooks import read_secret, sign
+    from mrtr_server.events.signatures import read_secret, sign
 
     known = read_secret(hook.secret)
     assert known is not None
