@@ -15,6 +15,9 @@
     │   ├── BadWebhook              a message to a webhook that no server has signed just now
     │   ├── EventFailed             a function of the author's failed for an event, which its subscriber does not get
     │   ├── IssuerUnavailable       the issuer of tokens can't be asked, and a token can't be verified without it
+    │   │   └── ProviderRefused     the provider that people log in at refused it
+    │   ├── OAuthError              a client of the authorization server that did something wrong
+    │   ├── NotAdmitted             a person who logged in, and may not use the server
     │   ├── UnfitUrl                a URL that a peer named and that is never asked; for the peer
     │   ├── Unreachable             an address that a peer named brought no reply
     │   ├── ClientError             a call of our own client brought no result
@@ -189,11 +192,15 @@ class LinkRefused(MRTRError):
 
 
 class IssuerUnavailable(MRTRError):
-    """The issuer of tokens can't be asked. `status` is of HTTP, where its reply can't be used; 0 where none came."""
+    """The issuer of tokens can't be asked. `status` is of HTTP, where its reply can't be used; 0 where none came.
 
-    def __init__(self, message: str, status: int = 0) -> None:
+    `error` is what it says of a request that it refused (RFC 6749, section 5.2); empty where it says nothing.
+    """
+
+    def __init__(self, message: str, status: int = 0, error: str = "") -> None:
         super().__init__(message)
         self.status = status
+        self.error = error
 
 
 class UnfitUrl(MRTRError, ValueError):
@@ -209,6 +216,31 @@ class Unreachable(MRTRError):
     def __init__(self, reason: UnreachableReason) -> None:
         super().__init__(reason)
         self.reason = reason
+
+
+class ProviderRefused(IssuerUnavailable):
+    """The provider that people log in at refused it, so that the person has to log in again."""
+
+
+class OAuthError(MRTRError):
+    """What a client of the authorization server did wrong, or can't have now (RFC 6749, sections 4.1.2.1 and 5.2).
+
+    `error` is the code of the RFC, and `description` is for the client's developer. `status` is of HTTP; 0 for the
+    usual one.
+    """
+
+    def __init__(
+        self, error: str, description: str, status: int = 0, headers: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
+        super().__init__(description)
+        self.error = error
+        self.description = description
+        self.status = status
+        self.headers = headers
+
+
+class NotAdmitted(MRTRError):
+    """A person who logged in may not use this server, or can't with its settings. The message is for the log."""
 
 
 class ClientError(MRTRError):

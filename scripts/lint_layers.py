@@ -88,6 +88,10 @@ ONLY_IMPORTERS = {
             )
         ),
         *(f"auth.{each}" for each in ("fixed_tokens", "jwt_keys", "oauth", "token_backend")),
+        *(
+            f"login.{each}"
+            for each in ("authorize", "cookies", "login", "pages", "providers", "serving", "token_endpoint", "web")
+        ),
         "dev.console",
         "in_process",
         "client.asgi",

@@ -46,17 +46,18 @@ async def fetch_json(
     form: Mapping[str, str] | None = None,
     credentials: tuple[str, str] | None = None,
     document: Mapping[str, Any] | None = None,
+    bearer: str = "",
 ) -> dict[str, Any]:
     """Return the JSON object at a URL, to which a form or a document may be POSTed. Redirects are not followed.
 
-    The credentials are name and password of this server. Raises `IssuerUnavailable`, with the status of a useless
-    reply.
+    The credentials are name and password of this server, and the bearer token is a person's. Raises
+    `IssuerUnavailable`, with the status of a useless reply, and the error that it names.
     """
     if not is_safe(url):
         raise IssuerUnavailable(f"{url!r} is not an https address")
     try:
         async with asyncio.timeout(SECONDS):
-            status, body = await _send(url, form, credentials, document)
+            status, body = await _send(url, form, credentials, document, bearer)
     except TimeoutError:
         raise IssuerUnavailable(f"{url} did not answer within {SECONDS:g} s") from None
     except IssuerUnavailable:
@@ -64,14 +65,23 @@ async def fetch_json(
     except Exception as error:  # the errors of httpx, of the network and of certificates; never a failed request
         raise IssuerUnavailable(f"{url} can't be reached: {type(error).__name__}") from None
     if status != 200 and not (status == 201 and document is not None):
-        raise IssuerUnavailable(f"{url} answered with the status {status}", status)
-    try:
-        found = json.loads(body)
-    except (ValueError, RecursionError):
-        found = None
+        raise IssuerUnavailable(f"{url} answered with the status {status}", status, _error_in(body))
+    found = _parsed(body)
     if not isinstance(found, dict):
         raise IssuerUnavailable(f"{url} did not answer with a JSON object", status)
     return found
+
+
+def _parsed(body: bytes) -> Any:
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _error_in(body: bytes) -> str:
+    found = _parsed(body)
+    return str(found.get("error", ""))[:100] if isinstance(found, dict) else ""
 
 
 async def _send(
@@ -79,13 +89,15 @@ async def _send(
     form: Mapping[str, str] | None,
     credentials: tuple[str, str] | None,
     document: Mapping[str, Any] | None,
+    bearer: str,
 ) -> tuple[int, bytes]:
     # The certificates are read in a thread: that takes some 20 ms.
     context = await asyncio.to_thread(_ssl_context)
     method, fields = ("GET" if form is None and document is None else "POST"), None if form is None else dict(form)
+    headers = {**_HEADERS, "Authorization": f"Bearer {bearer}"} if bearer else _HEADERS
     async with (
         httpx.AsyncClient(verify=context, timeout=SECONDS, follow_redirects=False) as client,
-        client.stream(method, url, data=fields, json=document, auth=credentials, headers=_HEADERS) as response,
+        client.stream(method, url, data=fields, json=document, auth=credentials, headers=headers) as response,
     ):
         encoding = response.headers.get("content-encoding", "identity")
         if encoding.strip().lower() not in ("", "identity"):

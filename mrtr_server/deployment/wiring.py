@@ -64,7 +64,7 @@ from ..transport.authentication import Authentication, Challenges, ResourceMetad
 from ..transport.callback_pages import CallbackPages
 from ..transport.endpoint import Endpoint
 from ..transport.gate import build_middleware_stack, check_origins, share_with_origins
-from ..transport.routing import Metadata, Probes, Router
+from ..transport.routing import Login, Metadata, Probes, Router
 from ..transport.server_card import ServerCard
 from ..transport.stdio import StdioServer
 from .environment import warn_of_unknown_variables, with_environment
@@ -226,7 +226,8 @@ class ServerParts:
             worker,
             redeemers,
         )
-        metadata = _resource_metadata(settings, info, path)
+        auth, login = _bound(settings, registry, shared, quotas, refusals, clock)
+        metadata = _resource_metadata(settings, auth, info, path)
         challenges = Challenges(metadata, settings.scopes)
         self.implementation = implementation = _implementation(settings.name, info)
         dialects = ServedDialects(
@@ -265,7 +266,7 @@ class ServerParts:
             body_bytes=limits.body_bytes,
             refusals=refusals,
         )
-        auth, middleware = settings.auth, settings.middleware
+        middleware = settings.middleware
         served: ASGIApp = endpoint
         docs = None
         around_tasks: Sequence[Middleware] = ()
@@ -309,6 +310,7 @@ class ServerParts:
             metadata=public,
             probes=probes,
             documents=[*cards, *(each for each in (telemetry.page(refusals), docs) if each is not None)],
+            login=login and Login(login.claims, build_middleware_stack(login, middleware, refusals)),
         )
         self.lifecycle = Lifecycle(
             settings.name,
@@ -409,14 +411,48 @@ def _implementation(name: str, info: ServerInfo) -> JSON:
     return {field: value for field, value in fields.items() if value is not None}
 
 
-def _resource_metadata(settings: Settings[Any], info: ServerInfo, path: str) -> ResourceMetadata | None:
-    servers = getattr(settings.auth, "authorization_servers", ())
-    if not servers:
+def _bound(
+    settings: Settings[Any],
+    registry: Registry,
+    shared: SharedResources,
+    quotas: Quotas,
+    refusals: RefusalLog,
+    clock: Callable[[], float],
+) -> tuple[Any, Any]:
+    """Return what authenticates; and the same where it is an authorization server, too, as a `Login` is."""
+    bind = getattr(settings.auth, "bound_to", None)
+    if bind is None:
+        return settings.auth, None
+    shared.keeps_logins(needs_address=settings.base_url is None)
+    login = bind(
+        name=settings.info.title or settings.name,
+        path=settings.path.rstrip("/"),
+        base_url=settings.base_url,
+        ring=shared.ring,
+        store=shared.watched,
+        quotas=quotas,
+        refusals=refusals,
+        default_scopes=tuple(settings.scopes),
+        registered_scopes=partial(_registered_scopes, registry),
+        clock=clock,
+    )
+    return login, login
+
+
+def _registered_scopes(registry: Registry) -> set[str]:
+    """Return the scopes that something which is registered names, as far as hooks do not decide them."""
+    hooks = [record.authorize for _, _, record in registry.entries() if record.authorize is not None]
+    return {scope for each in hooks for hook in (each, *each.outer) for scope in (*hook.scopes, *hook.visible)}
+
+
+def _resource_metadata(settings: Settings[Any], auth: object, info: ServerInfo, path: str) -> ResourceMetadata | None:
+    servers = getattr(auth, "authorization_servers", None)
+    if not servers and (servers is None or not hasattr(auth, "claims")):
         return None
     return ResourceMetadata(
         path,
         settings.base_url,
-        audience=getattr(settings.auth, "audience", ()),
+        audience=getattr(auth, "audience", ()),
         authorization_servers=servers,
         scopes=settings.scopes,
         name=info.title or settings.name,

@@ -54,7 +54,7 @@ class ResourceMetadata:
         base_url: str | None,  # of the application; None to take it from each request
         *,
         audience: Sequence[str],  # what tokens are meant for; clients ask tokens for the first that is an address
-        authorization_servers: Sequence[str],
+        authorization_servers: Sequence[str],  # empty where it is the application itself
         scopes: Sequence[str],  # those that every request needs
         name: str,
         documentation: str | None,  # where people can read about the server
@@ -65,8 +65,8 @@ class ResourceMetadata:
         self._base_path = "/".join(["", *(self._base_url or "").split("/", 3)[3:]])
         self._resource = next((each for each in audience if each.startswith(("https://", "http://"))), None)
         more = {"scopes_supported": list(scopes), "resource_documentation": documentation}
+        self._servers = list(authorization_servers)
         self._document = {
-            "authorization_servers": list(authorization_servers),
             "bearer_methods_supported": ["header"],
             "resource_name": name,
             **{field: value for field, value in more.items() if value},
@@ -109,7 +109,8 @@ class ResourceMetadata:
             return JSONResponse({"error": "Not found"}, 404)
         # Made of the request's own Host, it is for nobody else.
         kept = "no-store" if self._resource is None and self._base_url is None else "max-age=300"
-        document: dict[str, Any] = {"resource": resource, **self._document}
+        servers = self._servers or [resource.removesuffix(escape_path(self._path))]
+        document: dict[str, Any] = {"resource": resource, "authorization_servers": servers, **self._document}
         return JSONResponse(document, headers={**_OPEN_TO_ALL, "Cache-Control": kept})
 
     def _named(self, scope: Scope) -> str:

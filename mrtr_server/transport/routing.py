@@ -140,6 +140,11 @@ class Metadata(NamedTuple):
     app: ASGIApp
 
 
+class Login(NamedTuple):
+    claims: Callable[[Scope], bool]  # returns whether a request is its own
+    app: ASGIApp
+
+
 class Router:
     def __init__(
         self,
@@ -152,6 +157,7 @@ class Router:
         metadata: Metadata | None,  # what clients need to get a token
         probes: Probes,
         documents: Sequence[Metadata] = (),  # the metrics, and the page for people
+        login: Login | None = None,  # the endpoints of the authorization server
     ) -> None:
         self._server = server
         self._path = path
@@ -162,6 +168,7 @@ class Router:
         self._metadata = metadata
         self._probes = probes
         self._documents = documents
+        self._login = login
 
     def find(self, scope: Scope, refusal: str = "") -> ASGIApp:
         """Return what serves an HTTP request: only probes while `refusal` says why the server is not set up."""
@@ -176,6 +183,8 @@ class Router:
         # Before what is routed here: a Host of Starlette, which passes on all paths, can't be told from a Route.
         if self._metadata is not None and self._metadata.claims(_below(scope)):
             return self._metadata.app
+        if self._login is not None and self._login.claims(scope):
+            return self._login.app
         if self._is_endpoint(scope, raw):
             return self._endpoint
         found = (each.app for each in self._documents if each.claims(_below(scope)))

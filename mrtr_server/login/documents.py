@@ -1,0 +1,139 @@
+"""The documents at addresses that are clients' ids (OAuth Client ID Metadata Document), fetched seldom and safely."""
+
+import asyncio
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+from pydantic_core import from_json
+
+from ..concurrency.running import PerLoop
+from ..errors import OAuthError
+from ..fetcher import Fetcher, UnfitUrl, Unreachable
+
+MOST_BYTES = 5 * 1024
+
+FRESH = 300.0  # for how long a document counts before it is fetched again, in seconds
+
+FAILED = 60.0  # for how long a document that was none is not asked for again, in seconds
+
+MOST_KNOWN = 1000  # documents, and failures
+
+PER_HOST, PER_HOST_SECONDS = 10, 60.0  # fetches from one host, in a time
+
+IN_ALL, IN_ALL_SECONDS = 100, 60.0
+
+LONGEST = 500  # characters of an address
+
+
+class _Known(NamedTuple):
+    until: float
+    document: Mapping[str, Any] | None
+    why: str
+
+
+class _Rate:
+    """How often something happened lately, by a name; the names that have been quiet longest are forgotten."""
+
+    def __init__(self, most: int, seconds: float, clock: Callable[[], float]) -> None:
+        self._most = most
+        self._seconds = seconds
+        self._clock = clock
+        self._windows: OrderedDict[str, tuple[float, int]] = OrderedDict()
+
+    def take(self, name: str) -> bool:
+        now = self._clock()
+        began, count = self._windows.get(name, (now, 0))
+        if now - began >= self._seconds:
+            began, count = now, 0
+        if count >= self._most:
+            return False
+        self._windows[name] = began, count + 1
+        self._windows.move_to_end(name)
+        if len(self._windows) > MOST_KNOWN:
+            self._windows.popitem(last=False)
+        return True
+
+
+class Documents:
+    """Fetches documents through the fetcher, which connects to no private address."""
+
+    def __init__(self, fetcher: Fetcher, clock: Callable[[], float] = time.monotonic) -> None:
+        self._fetcher = fetcher
+        self._clock = clock
+        self._known: OrderedDict[str, _Known] = OrderedDict()
+        self._by_host = _Rate(PER_HOST, PER_HOST_SECONDS, clock)
+        self._in_all = _Rate(IN_ALL, IN_ALL_SECONDS, clock)
+        self._fetching = PerLoop[dict[str, asyncio.Task[_Known]]]()
+
+    async def find(self, id: str) -> Mapping[str, Any]:
+        """Return the document of a client. Raises `OAuthError`."""
+        parts = urlsplit(id) if len(id) <= LONGEST and "#" not in id else None
+        segments = parts.path.split("/") if parts is not None else ["."]
+        if parts is None or parts.path in ("", "/") or "." in segments or ".." in segments or "@" in parts.netloc:
+            raise OAuthError("invalid_client", "The client_id is no address of a client's document", 401)
+        document = await self._look(id)
+        if document.get("client_id") != id:
+            raise OAuthError("invalid_client", f"{id} is the document of another client", 401)
+        if "client_secret" in document or not isinstance(document.get("client_name", ""), str):
+            raise OAuthError("invalid_client", f"{id} is no document of a client", 401)
+        return document
+
+    async def keys(self, document: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the keys of a client: those in its document, or at the address that this names."""
+        inside, address = document.get("jwks"), document.get("jwks_uri")
+        if isinstance(inside, dict) == isinstance(address, str):
+            raise OAuthError("invalid_client", "A client with private_key_jwt has jwks or jwks_uri", 401)
+        return inside if isinstance(inside, dict) else await self._look(str(address))
+
+    async def _look(self, url: str) -> Mapping[str, Any]:
+        known = self._known.get(url)
+        if known is None or known.until <= self._clock():
+            fetching = self._fetching.here(dict)
+            if (task := fetching.get(url)) is None:
+                task = fetching[url] = asyncio.create_task(self._fetch(url, known))
+                task.add_done_callback(lambda _: fetching.pop(url, None))
+            known = await asyncio.shield(task)
+        if known.document is None:
+            raise OAuthError("invalid_client", f"{url[:200]}: {known.why}", 401)
+        return known.document
+
+    async def _fetch(self, url: str, before: _Known | None) -> _Known:
+        document, why, seconds = None, "too many documents were asked for; try again in a minute", 0.0
+        if self._by_host.take(urlsplit(url).hostname or "") and self._in_all.take(""):
+            document, why = await self._ask(url)
+            seconds = FAILED if document is None else FRESH
+        if (
+            document is None
+            and before is not None
+            and before.document is not None
+            and before.until > self._clock() - FRESH
+        ):
+            return before  # of a host that is away for a moment
+        known = _Known(self._clock() + seconds, document, why)
+        if seconds:
+            self._known[url] = known
+            self._known.move_to_end(url)
+            if len(self._known) > MOST_KNOWN:
+                self._known.popitem(last=False)
+        return known
+
+    async def _ask(self, url: str) -> tuple[Mapping[str, Any] | None, str]:
+        try:
+            self._fetcher.check(url)
+            fetched = await self._fetcher.fetch("GET", url, headers={"Accept": "application/json"}, most=MOST_BYTES + 1)
+        except UnfitUrl as error:
+            return None, str(error)
+        except Unreachable:  # why is nobody's business who could look around by it
+            return None, "it can't be fetched"
+        if fetched.status != 200:
+            return None, f"its server answered with the status {fetched.status}"
+        try:
+            document = from_json(fetched.body) if len(fetched.body) <= MOST_BYTES else None
+        except ValueError:
+            document = None
+        if not isinstance(document, dict):
+            return None, f"it is no JSON object of at most {MOST_BYTES} bytes"
+        return document, ""

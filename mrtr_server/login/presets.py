@@ -1,0 +1,159 @@
+"""Providers that people have, each as it differs from any other issuer."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+from urllib.parse import quote
+
+from ..auth.fetching import check_issuer, fetch_json
+from ..errors import IssuerUnavailable, ProviderRefused, SetupError, check_scopes
+from .providers import JSON, Oidc, challenge_of
+from .records import Upstream
+from .web import with_parameters
+
+
+class GitHub(Oidc):
+    """GitHub, as an OAuth app or a GitHub App: `Login(GitHub(client_id=..., client_secret=...), allow=["my-org"])`.
+
+    It has no id_token: a person is who owns the access token, by a number that stays.
+
+    Args:
+        client_id: the app's.
+        client_secret: the app's.
+        scopes: what is asked of every person; `read:org`, so that organisations can be looked up, with `allow=`.
+        url: where people log in; that of an Enterprise Server.
+        api: the address of its interface.
+
+    Raises:
+        SetupError: a setting can't be right.
+    """
+
+    def __init__(
+        self,
+        *,
+        client_id: str,
+        client_secret: str,
+        scopes: Iterable[str] = ("read:user",),
+        url: str = "https://github.com",
+        api: str = "https://api.github.com",
+    ) -> None:
+        super().__init__(url, client_id=client_id, client_secret=client_secret, scopes=scopes)
+        check_issuer(api)
+        self._api = api
+        self.scopes = check_scopes("scopes", scopes)
+
+    async def page(self, redirect: str, state: str, verifier: str, nonce: str, scopes: Sequence[str]) -> str:
+        wanted = " ".join(dict.fromkeys((*self.scopes, *scopes)))
+        given = {"client_id": self._credentials[0], "redirect_uri": redirect, "scope": wanted, "state": state}
+        given |= {"code_challenge": challenge_of(verifier), "code_challenge_method": "S256"}
+        return with_parameters(f"{self.issuer}/login/oauth/authorize", given)
+
+    async def check_response(self, given: Mapping[str, str]) -> None:
+        if given.get("iss", self.issuer) not in (self.issuer, f"{self.issuer}/login/oauth"):
+            raise ProviderRefused("a response is not of GitHub")
+
+    async def exchange(self, code: str, redirect: str, verifier: str, nonce: str) -> tuple[Upstream, JSON]:
+        form = {"code": code, "redirect_uri": redirect, "code_verifier": verifier}
+        upstream = self._upstream(await self._tokens(form))
+        return upstream, await self._person(upstream)
+
+    async def renew(self, upstream: Upstream, subject: str) -> tuple[Upstream, JSON | None]:
+        if upstream.refresh:  # of a GitHub App
+            form = {"grant_type": "refresh_token", "refresh_token": upstream.refresh}
+            upstream = self._upstream(await self._tokens(form), upstream)
+        return upstream, await self._person(upstream)
+
+    async def admits(self, claims: JSON, upstream: Upstream, allowed: Sequence[str]) -> bool:
+        """Return whether a person is an active member of one of some organisations."""
+        for each in allowed:
+            try:
+                found = await fetch_json(
+                    f"{self._api}/user/memberships/orgs/{quote(each, safe='')}", bearer=upstream.access
+                )
+            except IssuerUnavailable as error:
+                if error.status not in (403, 404):
+                    raise
+                continue
+            if found.get("state") == "active":
+                return True
+        return False
+
+    async def _tokens(self, form: Mapping[str, str]) -> JSON:
+        return await self._post(f"{self.issuer}/login/oauth/access_token", form, ["client_secret_post"])
+
+    async def _person(self, upstream: Upstream) -> JSON:
+        try:
+            found = await fetch_json(f"{self._api}/user", bearer=upstream.access)
+        except IssuerUnavailable as error:
+            if error.status == 401:
+                raise ProviderRefused("the token at GitHub was revoked") from None
+            raise
+        if not isinstance(found.get("id"), int):
+            raise IssuerUnavailable("GitHub did not say who it is")
+        names = {"preferred_username": found.get("login"), "name": found.get("name") or found.get("login")}
+        return {"sub": str(found["id"]), **names}
+
+
+class Google(Oidc):
+    """Google: `Login(Google(client_id=..., client_secret=...), allow=["example.com"])`, by the domain of Workspace.
+
+    Args:
+        client_id: of the web application in the Cloud Console.
+        client_secret: its secret.
+        scopes: what is asked of every person, besides `openid`.
+        issuer: another address, for tests.
+
+    Raises:
+        SetupError: a setting can't be right.
+    """
+
+    # It gives a refresh token no other way.
+    parameters: Mapping[str, str] = MappingProxyType({"access_type": "offline", "prompt": "consent"})
+
+    def __init__(
+        self,
+        *,
+        client_id: str,
+        client_secret: str,
+        scopes: Iterable[str] = ("profile", "email"),
+        issuer: str = "https://accounts.google.com",
+    ) -> None:
+        super().__init__(issuer, client_id=client_id, client_secret=client_secret, scopes=scopes)
+
+    async def admits(self, claims: JSON, upstream: Upstream, allowed: Sequence[str]) -> bool:
+        """Return whether a person is of one of some domains: by `hd` alone, since an e-mail may be anybody's."""
+        return claims.get("hd") in allowed
+
+
+class Entra(Oidc):
+    """Microsoft Entra ID: `Login(Entra(tenant="...", client_id=..., client_secret=...), allow=["group id"])`.
+
+    Args:
+        tenant: the id of the directory; `common` and the like would let in everybody.
+        client_id: of the app registration, whose tokens have the version 2.
+        client_secret: its secret.
+        scopes: what is asked of every person, besides `openid`.
+        authority: another address, of a national cloud.
+
+    Raises:
+        SetupError: a setting can't be right.
+    """
+
+    asks_again_offline = False
+
+    def __init__(
+        self,
+        *,
+        tenant: str,
+        client_id: str,
+        client_secret: str,
+        scopes: Iterable[str] = ("profile", "email"),
+        authority: str = "https://login.microsoftonline.com",
+    ) -> None:
+        if tenant.lower() in ("", "common", "organizations", "consumers"):
+            raise SetupError(f"tenant={tenant!r} is everybody: give the id of your directory")
+        super().__init__(f"{authority}/{tenant}/v2.0", client_id=client_id, client_secret=client_secret, scopes=scopes)
+
+    async def admits(self, claims: JSON, upstream: Upstream, allowed: Sequence[str]) -> bool:
+        """Return whether a person is in one of some groups, or has one of some roles, by the claims that you map."""
+        listed = [each for name in ("groups", "roles") for each in claims.get(name) or ()]
+        return not set(map(str, listed)).isdisjoint(allowed)

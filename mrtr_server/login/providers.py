@@ -1,0 +1,236 @@
+"""Where people log in: any issuer of OpenID Connect. The presets beside this module are small differences of it."""
+
+import time
+from base64 import urlsafe_b64encode
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from hashlib import sha256
+from types import MappingProxyType
+from typing import Any
+from urllib.parse import quote
+
+from starlette.authentication import AuthenticationError
+
+from ..auth.fetching import check_issuer, discover, fetch_json
+from ..auth.jwt_keys import ALGORITHMS, IssuerKeys, read_header, verify
+from ..errors import IssuerUnavailable, ProviderRefused, SetupError, check_scopes
+from .records import Upstream
+from .web import with_parameters
+
+JSON = dict[str, Any]
+
+KEPT = ("name", "preferred_username", "email", "email_verified", "hd", "tid", "groups", "roles")
+"""The claims that are kept of a person, besides `sub`."""
+
+MOST_CLAIMS = 100  # characters of one that is text, and of an entry of a list
+
+MOST_LISTED = 20
+
+
+_OVER = frozenset({"invalid_grant", "bad_verification_code", "bad_refresh_token"})
+"""What a token endpoint says of a code or a refresh token that does not count; the last two are GitHub's."""
+
+
+class Oidc:
+    """An issuer of OpenID Connect, by its URL: `Login(Oidc("https://login.example.com", client_id=..., ...))`.
+
+    Register the server there as a web application, with the redirect address `BASE_URL/login/callback`.
+
+    Args:
+        issuer: the issuer, exactly as its metadata names it.
+        client_id: what the issuer calls this server.
+        client_secret: what proves that; empty for a public client.
+        scopes: what is asked of every person, besides `openid`.
+
+    Raises:
+        SetupError: a setting can't be right, or the extra `auth` is not installed.
+    """
+
+    parameters: Mapping[str, str] = MappingProxyType({})
+    """Further parameters of the page to log in."""
+
+    asks_again_offline = True
+    """Whether the person is asked for `offline_access` each time (OpenID Connect Core, section 11)."""
+
+    def __init__(
+        self, issuer: str, *, client_id: str, client_secret: str = "", scopes: Iterable[str] = ("profile", "email")
+    ) -> None:
+        check_issuer(issuer)
+        if not client_id:
+            raise SetupError(f"{type(self).__name__} needs client_id=: register this server at {issuer}")
+        self.issuer = issuer
+        self.scopes = ("openid", *check_scopes("scopes", scopes))
+        self._credentials = client_id, client_secret
+        self._keys = IssuerKeys(issuer, None, ALGORITHMS, lambda: None)
+        self._metadata: tuple[float, JSON] | None = None
+        self._clock: Callable[[], float] = time.time
+
+    async def metadata(self) -> JSON:
+        """Return what the issuer says of itself, which is asked for every ten minutes. Raises `IssuerUnavailable`."""
+        if self._metadata is None or self._metadata[0] < time.monotonic():
+            self._metadata = time.monotonic() + 600.0, await discover(self.issuer)
+        return self._metadata[1]
+
+    # The person's way (Authorization Code Flow)
+
+    async def page(self, redirect: str, state: str, verifier: str, nonce: str, scopes: Sequence[str]) -> str:
+        """Return the address at which a person logs in. Raises `IssuerUnavailable`."""
+        metadata = await self.metadata()
+        more = dict(self.parameters)
+        wanted = [*self.scopes, *scopes]
+        if "offline_access" in _texts(metadata, "scopes_supported") and "offline_access" not in wanted:
+            wanted.append("offline_access")
+            more |= {"prompt": "consent"} if self.asks_again_offline else {}
+        return with_parameters(
+            _text(metadata, "authorization_endpoint"),
+            {
+                "response_type": "code",
+                "response_mode": "query",
+                "client_id": self._credentials[0],
+                "redirect_uri": redirect,
+                "scope": " ".join(dict.fromkeys(wanted)),
+                "state": state,
+                "nonce": nonce,
+                "code_challenge": challenge_of(verifier),
+                "code_challenge_method": "S256",
+                **more,
+            },
+        )
+
+    async def check_response(self, given: Mapping[str, str]) -> None:
+        """Check that a response is of this issuer (RFC 9207). Raises `IssuerUnavailable`."""
+        named = given.get("iss")
+        must = (await self.metadata()).get("authorization_response_iss_parameter_supported") is True
+        if (named is None and must) or (named is not None and named != self.issuer):
+            raise ProviderRefused(f"a response is not of {self.issuer}: it names {str(named)[:100]!r}")
+
+    async def exchange(self, code: str, redirect: str, verifier: str, nonce: str) -> tuple[Upstream, JSON]:
+        """Return the person's tokens and claims for a code. Raises `IssuerUnavailable`."""
+        given = await self._tokens(
+            {"grant_type": "authorization_code", "code": code, "redirect_uri": redirect, "code_verifier": verifier}
+        )
+        upstream = self._upstream(given)
+        claims = await self._verified(given.get("id_token"))
+        if claims.get("nonce") != nonce:
+            raise ProviderRefused("the id_token is of another login: its nonce is wrong")
+        return upstream, await self._complete(upstream, claims)
+
+    async def renew(self, upstream: Upstream, subject: str) -> tuple[Upstream, JSON | None]:
+        """Return newer tokens of a person, and what is known of them now, if that is. Raises `IssuerUnavailable`."""
+        if not upstream.refresh:
+            return upstream, None
+        given = await self._tokens({"grant_type": "refresh_token", "refresh_token": upstream.refresh})
+        renewed = self._upstream(given, upstream)
+        if (token := given.get("id_token")) is None:
+            told = await self._told(renewed)
+            return renewed, told if told.get("sub") == subject else None
+        claims = await self._verified(token)
+        if claims["sub"] != subject:
+            raise ProviderRefused("the id_token of a refresh is of somebody else")
+        return renewed, await self._complete(renewed, claims)
+
+    async def admits(self, claims: JSON, upstream: Upstream, allowed: Sequence[str]) -> bool:
+        """Return whether a person is of one of some domains, or in one of some groups. Raises `IssuerUnavailable`."""
+        email, groups = str(claims.get("email", "")), claims.get("groups")
+        mine = set(map(str, groups)) if isinstance(groups, list) else set()
+        if claims.get("email_verified") is True:  # an e-mail that is not may be anybody's
+            mine.add(email.rpartition("@")[2].lower())
+        return not mine.isdisjoint(allowed)
+
+    async def _tokens(self, form: Mapping[str, str]) -> JSON:
+        metadata = await self.metadata()
+        return await self._post(
+            _text(metadata, "token_endpoint"), form, _texts(metadata, "token_endpoint_auth_methods_supported")
+        )
+
+    async def _post(self, url: str, form: Mapping[str, str], methods: Sequence[str] = ()) -> JSON:
+        id, secret = self._credentials
+        basic = not methods or "client_secret_basic" in methods
+        body, credentials = {**form, "client_id": id}, None
+        if secret and basic:
+            credentials = quote(id, safe=""), quote(secret, safe="")
+        elif secret:
+            body["client_secret"] = secret
+        try:
+            given = await fetch_json(url, body, credentials)
+        except IssuerUnavailable as error:
+            raise self._refused(url, error.error) or error from None
+        if "error" in given:  # as GitHub says it, with the status 200
+            said = str(given["error"])[:100]
+            raise self._refused(url, said) or IssuerUnavailable(f"{url} says {said!r}")
+        return given
+
+    def _refused(self, url: str, said: str) -> ProviderRefused | None:
+        # Any other error, such as a secret that has changed, is nothing that a person can end by a new login.
+        return ProviderRefused(f"{url} says {said!r}") if said in _OVER else None
+
+    def _upstream(self, given: JSON, before: Upstream = Upstream()) -> Upstream:  # noqa: B008  it never changes
+        access, refresh, seconds, scope = (
+            given.get(each) for each in ("access_token", "refresh_token", "expires_in", "scope")
+        )
+        if not isinstance(access, str) or not access:
+            raise IssuerUnavailable(f"{self.issuer} gave no access token")
+        known = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+        expires = self._clock() + max(float(seconds or 0), 0.0) if known else 0.0
+        scopes = scope.replace(",", " ").split() if isinstance(scope, str) else list(before.scopes)
+        return Upstream(access, refresh if isinstance(refresh, str) else before.refresh, expires, scopes)
+
+    async def _verified(self, token: object) -> JSON:
+        """Return the claims of an id_token (OpenID Connect Core, section 3.1.3.7). Raises `IssuerUnavailable`."""
+        if not isinstance(token, str):
+            raise IssuerUnavailable(f"{self.issuer} gave no id_token")
+        written = token.encode()
+        try:
+            id, algorithm = read_header(written, ALGORITHMS)
+            keys = await self._keys.find(id, algorithm)
+            claims = verify(written, keys, algorithm, issuer=self.issuer, has_audience=True, leeway=60.0)
+            if claims is None:
+                again = await self._keys.find(id, algorithm, keys)
+                claims = verify(written, again, algorithm, issuer=self.issuer, has_audience=True, leeway=60.0)
+        except AuthenticationError as error:
+            raise ProviderRefused(f"the id_token is not valid: {error}") from None
+        own, audience = self._credentials[0], claims["aud"] if claims else None
+        if claims is None or not isinstance(claims["sub"], str) or not claims["sub"]:
+            raise ProviderRefused("the id_token is not signed by its issuer, or is about nobody")
+        if own not in (audience if isinstance(audience, list) else [audience]) or claims.get("azp", own) != own:
+            raise ProviderRefused("the id_token is for another client")
+        return claims
+
+    async def _complete(self, upstream: Upstream, claims: JSON) -> JSON:
+        """Return the claims, with those that the issuer tells at its userinfo alone."""
+        more = {} if "name" in claims else await self._told(upstream)
+        return {**more, **claims} if more.get("sub") == claims["sub"] else claims
+
+    async def _told(self, upstream: Upstream) -> JSON:
+        address = (await self.metadata()).get("userinfo_endpoint")
+        return await fetch_json(address, bearer=upstream.access) if isinstance(address, str) else {}
+
+
+def kept(claims: JSON) -> JSON:
+    """Return what is kept of a person: a few claims, each of a bounded size."""
+    found: JSON = {}
+    for name in KEPT:
+        value = claims.get(name)
+        if isinstance(value, str):
+            found[name] = value[:MOST_CLAIMS]
+        elif isinstance(value, bool):
+            found[name] = value
+        elif isinstance(value, list):
+            found[name] = [str(each)[:MOST_CLAIMS] for each in value[:MOST_LISTED]]
+    return found
+
+
+def challenge_of(verifier: str) -> str:
+    """Return the challenge of a verifier (RFC 7636, S256)."""
+    return urlsafe_b64encode(sha256(verifier.encode()).digest()).rstrip(b"=").decode()
+
+
+def _text(metadata: JSON, name: str) -> str:
+    found = metadata.get(name)
+    if not isinstance(found, str):
+        raise IssuerUnavailable(f"the metadata has no {name}")
+    return found
+
+
+def _texts(metadata: JSON, name: str) -> list[str]:
+    found = metadata.get(name)
+    return [each for each in found if isinstance(each, str)] if isinstance(found, list) else []

@@ -1,0 +1,146 @@
+"""Browsers and clients of the tests: a person who clicks through a login, and an application that asks for one."""
+
+import re
+import secrets
+from html import unescape
+from typing import Any
+from urllib.parse import parse_qsl, urlencode, urlsplit
+
+import httpx
+
+from mrtr_server.login.providers import challenge_of
+
+from ..support.direct import headers_for
+from ..support.wire import modern
+
+REDIRECT = "http://127.0.0.1:7777/callback"
+
+JSON = dict[str, Any]
+
+
+class Browser:
+    """A browser of one person, with its cookies. It follows no redirect by itself.
+
+    Args:
+        http: sends what it is asked.
+    """
+
+    def __init__(self, http: httpx.Client) -> None:
+        self.http = http
+
+    def open(self, url: str, **headers: str) -> httpx.Response:
+        """Open a page."""
+        return self.http.get(url, headers=headers)
+
+    def answer(self, page: httpx.Response, answer: str = "yes", **headers: str) -> httpx.Response:
+        """Answer the question on a page."""
+        assert page.status_code == 200, page.text
+        return self.http.post(action_of(page), data={"question": question_of(page), "answer": answer}, headers=headers)
+
+    def go(self, response: httpx.Response, most: int = 5) -> httpx.Response:
+        """Follow redirects over http, up to the one to the client."""
+        for _ in range(most):
+            to = response.headers.get("location", "")
+            if not to or to.startswith(REDIRECT) or not to.startswith("http://"):
+                break
+            response = self.http.get(to)
+        return response
+
+    def log_in(self, url: str) -> httpx.Response:
+        """Open the page of a login, say yes, and come back from the provider."""
+        return self.go(self.answer(self.open(url)))
+
+
+def question_of(page: httpx.Response) -> str:
+    """Return the sealed question in a page."""
+    found = re.search(r'name="question" value="([^"]+)"', page.text)
+    assert found, page.text
+    return unescape(found[1])
+
+
+def action_of(page: httpx.Response) -> str:
+    """Return where the form of a page goes."""
+    found = re.search(r'<form method="post" action="([^"]+)"', page.text)
+    assert found, page.text
+    return unescape(found[1])
+
+
+def back(response: httpx.Response) -> dict[str, str]:
+    """Return what a client gets back."""
+    location = response.headers.get("location", "")
+    assert location, response.text
+    return dict(parse_qsl(urlsplit(location).query))
+
+
+class Client:
+    """An application, as its developer wrote it.
+
+    Args:
+        http: sends what it is asked.
+        base: the server's address.
+        redirect: where people come back to.
+        wanted: further members of its registration.
+    """
+
+    def __init__(self, http: httpx.Client, base: str, redirect: str = REDIRECT, **wanted: Any) -> None:
+        self.base = base
+        self.redirect = redirect
+        self.http = http
+        told = {"client_name": "Tests", "redirect_uris": [redirect], "token_endpoint_auth_method": "none", **wanted}
+        answer = self.http.post(f"{base}/register", json=told)
+        assert answer.status_code == 201, answer.text
+        self.registered: JSON = answer.json()
+        self.id = str(self.registered["client_id"])
+        self.verifier = secrets.token_urlsafe(48)
+
+    def page(self, **changes: str | None) -> str:
+        """Return the address of a login; None leaves a parameter out."""
+        given = {
+            "response_type": "code",
+            "client_id": self.id,
+            "redirect_uri": self.redirect,
+            "state": "of-client",
+            "code_challenge": challenge_of(self.verifier),
+            "code_challenge_method": "S256",
+            "resource": f"{self.base}/mcp",
+            **changes,
+        }
+        return f"{self.base}/authorize?{urlencode({name: each for name, each in given.items() if each is not None})}"
+
+    def post(self, path: str = "/token", headers: Any = None, **form: Any) -> httpx.Response:
+        """Send a form with the client's id."""
+        given = {"client_id": self.id, **form}
+        body = {name: value for name, value in given.items() if value is not None}
+        return self.http.post(f"{self.base}{path}", data=body, headers=headers)
+
+    def redeem(self, code: str, **changes: str | None) -> httpx.Response:
+        """Redeem a code."""
+        return self.post(
+            **{
+                "grant_type": "authorization_code",
+                "code": code,
+                "redirect_uri": self.redirect,
+                "code_verifier": self.verifier,
+                **changes,
+            }
+        )
+
+    def refresh(self, tokens: JSON, **changes: str | None) -> httpx.Response:
+        """Refresh tokens."""
+        return self.post(grant_type="refresh_token", refresh_token=tokens["refresh_token"], **changes)
+
+    def tokens(self, browser: Browser, **changes: str | None) -> JSON:
+        """Log a person in; return the tokens."""
+        came = back(browser.log_in(self.page(**changes)))
+        assert came["state"] == "of-client", came
+        answer = self.redeem(came["code"])
+        assert answer.status_code == 200, answer.text
+        tokens: JSON = answer.json()
+        return tokens
+
+    def call(self, tokens: JSON, tool: str = "who", **arguments: Any) -> httpx.Response:
+        """Call a tool."""
+        message = modern("tools/call", {"name": tool, "arguments": arguments})
+        headers = {name.decode(): value.decode() for name, value in headers_for(message)}
+        token = {"authorization": f"{tokens['token_type']} {tokens['access_token']}"}
+        return self.http.post(f"{self.base}/mcp", json=message, headers={**headers, **token})
