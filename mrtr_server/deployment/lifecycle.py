@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import sys
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import Any
 
@@ -54,7 +54,9 @@ class Lifecycle:
         observe: Callable[[], None],
         page: str,
         lame_duck: float,
+        close_login: Callable[[], Coroutine[Any, Any, None]] | None = None,
     ) -> None:
+        self._close_login = close_login
         self._name = name
         self._enter = enter
         self._shared = shared
@@ -138,6 +140,8 @@ class Lifecycle:
                     await asyncio.gather(self._worker.close(), self._courier.close(), *finishing)  # in the same seconds
             await shutdown.in_time(self._shared.watched.close(), f"{self._name}: the store")
             await shutdown.in_time(self._rates.close(), f"{self._name}: the storage of the rate limits")
+            if self._close_login is not None:
+                await shutdown.in_time(self._close_login(), f"{self._name}: the connections for logins")
         finally:
             self._runs -= 1
             if busy := self._threads.busy:

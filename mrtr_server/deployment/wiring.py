@@ -325,6 +325,7 @@ class ServerParts:
             observe=self.observe,
             page=self.page if settings.debug else "",
             lame_duck=settings.shutdown.lame_duck_seconds,
+            close_login=login and login.close,
         )
         registry.serving.add(self)
 

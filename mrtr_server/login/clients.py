@@ -76,7 +76,7 @@ class Clients:
     ) -> None:
         self._seals = seals
         self._secrets = RowNames(ring, "login client secret")
-        self._documents = documents
+        self.documents = documents
         self._schemes = schemes
         self._once = once
         self._clock = clock
@@ -123,7 +123,7 @@ class Clients:
     async def find(self, issuer: str, id: str) -> Client:
         """Return the client of an id. Raises `OAuthError`."""
         if is_document(id):
-            document = await self._documents.find(id)
+            document = await self.documents.find(id)
             method = document.get("token_endpoint_auth_method", PUBLIC)
             if method not in (PUBLIC, PRIVATE_KEY):
                 raise OAuthError(
@@ -186,7 +186,7 @@ class Clients:
         token = form.get("client_assertion", "").encode()
         try:
             kid, algorithm = read_header(token, ALGORITHMS)
-            keys = read_keys(await self._documents.keys(client.document), [algorithm])
+            keys = read_keys(await self.documents.keys(client.document), [algorithm])
             fitting = [key for key in keys if not kid or not key.id or key.id == kid]
             claims = verify(token, fitting[:10], algorithm, issuer=id, has_audience=True, leeway=30.0)
         except OAuthError:

@@ -88,6 +88,9 @@ class Documents:
             raise OAuthError("invalid_client", "A client with private_key_jwt has jwks or jwks_uri", 401)
         return inside if isinstance(inside, dict) else await self._look(str(address))
 
+    async def close(self) -> None:
+        await self._fetcher.close()
+
     async def _look(self, url: str) -> Mapping[str, Any]:
         known = self._known.get(url)
         if known is None or known.until <= self._clock():

@@ -14,7 +14,8 @@ MOST = 20  # addresses of a client
 _PLAIN = re.compile(r"[A-Za-z0-9._~:/?\[\]@!$&'()*+,;=%-]+")
 """What an address may have (RFC 3986, section 2), without a fragment: no backslash, which browsers read as a slash."""
 
-_HOST = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+\]")
+_HOST = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?|[0-9A-Fa-f:.]+")
+"""A name, or an address as `urlsplit` returns it: without its brackets, and checked by it."""
 
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]*")
 

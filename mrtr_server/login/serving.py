@@ -97,6 +97,10 @@ class LoginServer(AuthenticationBackend):
             self._calls["POST", "/register"] = self._register
         self._paths = {path for _, path in (*self._pages, *self._calls)}
 
+    async def close(self) -> None:
+        """End the connections of this event loop."""
+        await self._clients.documents.close()
+
     # Who calls
 
     async def authenticate(self, conn: HTTPConnection) -> tuple[AuthCredentials, TokenUser] | None:

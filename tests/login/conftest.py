@@ -1,20 +1,29 @@
 """What the tests of logins share: the small server that is like GitHub, and a server whose people log in there."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
 
 from mrtr_server import Context, MRTRServer
+from mrtr_server.fetcher import Fetcher
 from mrtr_server.login import GitHub, Login
 
 from ..support import github
+from ..support.receivers import Authority
 from ..support.serving import in_thread
 from .people import Browser, Client
 
 KEY = bytes(32)
+
+JSON = dict[str, Any]
 
 
 class Provider:
@@ -76,14 +85,33 @@ def provider(running_provider: str) -> Iterator[Provider]:
 class Stage:
     """What one test has: servers, browsers and clients, which all end with it."""
 
-    def __init__(self, provider: Provider, stack: ExitStack) -> None:
+    def __init__(self, provider: Provider, stack: ExitStack, usual: str) -> None:
         self.provider = provider
+        self.usual = usual
+        """The address of a server that no test changes."""
+        self.clock: Callable[[], float] | None = None
+        """In place of the time, for the servers that are made from then on."""
         self._stack = stack
 
     def serve(self, app: MRTRServer | None = None, **options: Any) -> str:
         """Serve an application, or the usual one with options of `Login`; return the address."""
         app = app or make(self.provider.login(**options))
+        if self.clock is not None:
+            app = app.__replace__(clock=self.clock)
         return f"http://127.0.0.1:{self._stack.enter_context(in_thread(app))}"
+
+    def documents(self, folder: Path) -> tuple[str, JSON, Fetcher]:
+        """Serve documents of clients by https; return the address, the documents by path, and what fetches them."""
+        authority, served = Authority(folder), JSON()
+        authority.context("127.0.0.1")
+
+        async def answer(request: Request) -> Response:
+            found = served.get(request.url.path)
+            return found if isinstance(found, Response) else JSONResponse(found, 200 if found else 404)
+
+        app = Starlette(routes=[Route("/{path:path}", answer)])
+        port = self._stack.enter_context(in_thread(app, ssl_certfile=str(folder / "server.pem")))
+        return f"https://127.0.0.1:{port}", served, Fetcher(allow=[f"127.0.0.1:{port}"], ca=authority.path)
 
     def browser(self) -> Browser:
         """Return a browser that has no cookies."""
@@ -97,8 +125,16 @@ class Stage:
         return self._stack.enter_context(httpx.Client(follow_redirects=False, trust_env=False, timeout=60))
 
 
+@pytest.fixture(scope="session")
+def usual(running_provider: str) -> Iterator[str]:
+    """The address of a server that no test changes."""
+    login = Provider(running_provider).login(allow_redirects=["com.example.app"])
+    with in_thread(make(login)) as port:
+        yield f"http://127.0.0.1:{port}"
+
+
 @pytest.fixture
-def stage(provider: Provider) -> Iterator[Stage]:
+def stage(provider: Provider, usual: str) -> Iterator[Stage]:
     """What a test has."""
     with ExitStack() as stack:
-        yield Stage(provider, stack)
+        yield Stage(provider, stack, usual)

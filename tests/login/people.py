@@ -79,21 +79,25 @@ class Client:
         http: sends what it is asked.
         base: the server's address.
         redirect: where people come back to.
-        wanted: further members of its registration.
+        wanted: further members of its registration; or its `id`, if it needs none.
     """
 
     def __init__(self, http: httpx.Client, base: str, redirect: str = REDIRECT, **wanted: Any) -> None:
         self.base = base
         self.redirect = redirect
         self.http = http
-        told = {"client_name": "Tests", "redirect_uris": [redirect], "token_endpoint_auth_method": "none", **wanted}
-        answer = self.http.post(f"{base}/register", json=told)
-        assert answer.status_code == 201, answer.text
-        self.registered: JSON = answer.json()
-        self.id = str(self.registered["client_id"])
+        self.registered: JSON = {}
+        self.id = wanted.pop("id", None) or self._register({"redirect_uris": [redirect], **wanted})
         self.verifier = secrets.token_urlsafe(48)
 
-    def page(self, **changes: str | None) -> str:
+    def _register(self, wanted: JSON) -> str:
+        told = {"client_name": "Tests", "token_endpoint_auth_method": "none", **wanted}
+        answer = self.http.post(f"{self.base}/register", json=told)
+        assert answer.status_code == 201, answer.text
+        self.registered = answer.json()
+        return str(self.registered["client_id"])
+
+    def page(self, **changes: Any) -> str:
         """Return the address of a login; None leaves a parameter out."""
         given = {
             "response_type": "code",
@@ -110,10 +114,10 @@ class Client:
     def post(self, path: str = "/token", headers: Any = None, **form: Any) -> httpx.Response:
         """Send a form with the client's id."""
         given = {"client_id": self.id, **form}
-        body = {name: value for name, value in given.items() if value is not None}
+        body: JSON = {name: value for name, value in given.items() if value is not None}
         return self.http.post(f"{self.base}{path}", data=body, headers=headers)
 
-    def redeem(self, code: str, **changes: str | None) -> httpx.Response:
+    def redeem(self, code: str, **changes: Any) -> httpx.Response:
         """Redeem a code."""
         return self.post(
             **{
@@ -125,11 +129,11 @@ class Client:
             }
         )
 
-    def refresh(self, tokens: JSON, **changes: str | None) -> httpx.Response:
+    def refresh(self, tokens: JSON, **changes: Any) -> httpx.Response:
         """Refresh tokens."""
         return self.post(grant_type="refresh_token", refresh_token=tokens["refresh_token"], **changes)
 
-    def tokens(self, browser: Browser, **changes: str | None) -> JSON:
+    def tokens(self, browser: Browser, **changes: Any) -> JSON:
         """Log a person in; return the tokens."""
         came = back(browser.log_in(self.page(**changes)))
         assert came["state"] == "of-client", came

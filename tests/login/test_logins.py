@@ -17,7 +17,7 @@ def said(response: httpx.Response) -> Any:
 
 
 def test_a_person_logs_in_at_the_provider_and_a_client_calls_in_their_name(stage: Stage) -> None:
-    client = stage.client(stage.serve())
+    client = stage.client(stage.usual)
     tokens = client.tokens(stage.browser())
     assert tokens["token_type"] == "Bearer"
     assert 0 < tokens["expires_in"] <= 600
@@ -26,7 +26,7 @@ def test_a_person_logs_in_at_the_provider_and_a_client_calls_in_their_name(stage
 
 
 def test_a_client_without_a_token_finds_its_way_in(stage: Stage) -> None:
-    base = stage.serve()
+    base = stage.usual
     challenge = httpx.post(f"{base}/mcp", trust_env=False)
     assert challenge.status_code == 401
     about = f"{base}/.well-known/oauth-protected-resource/mcp"
@@ -44,7 +44,7 @@ def test_a_client_without_a_token_finds_its_way_in(stage: Stage) -> None:
 
 
 def test_refresh_tokens_rotate(stage: Stage) -> None:
-    client = stage.client(stage.serve())
+    client = stage.client(stage.usual)
     first = client.tokens(stage.browser())
     second = client.refresh(first).json()
     third = client.refresh(second).json()
@@ -53,20 +53,20 @@ def test_refresh_tokens_rotate(stage: Stage) -> None:
 
 
 def test_a_lost_reply_to_a_refresh_is_given_again_to_the_same_client(stage: Stage) -> None:
-    client = stage.client(stage.serve())
+    client = stage.client(stage.usual)
     first = client.tokens(stage.browser())
     assert client.refresh(first).json() == client.refresh(first).json()
 
 
 def test_the_codes_way_back_has_the_state_and_the_issuer(stage: Stage) -> None:
-    base = stage.serve()
+    base = stage.usual
     response = stage.browser().log_in(stage.client(base).page())
     assert response.headers["location"].startswith(f"{REDIRECT}?")
     assert (back(response)["state"], back(response)["iss"]) == ("of-client", base)
 
 
 def test_a_person_who_says_no_is_not_sent_to_the_provider(stage: Stage) -> None:
-    base = stage.serve()
+    base = stage.usual
     browser = stage.browser()
     response = browser.answer(browser.open(stage.client(base).page()), "no")
     assert back(response) == {
@@ -78,7 +78,7 @@ def test_a_person_who_says_no_is_not_sent_to_the_provider(stage: Stage) -> None:
 
 
 def test_a_person_is_asked_for_a_scope_that_a_tool_needs(stage: Stage) -> None:
-    client, browser = stage.client(stage.serve()), stage.browser()
+    client, browser = stage.client(stage.usual), stage.browser()
     tokens = client.tokens(browser)
     refused = client.call(tokens, "write")
     assert refused.status_code == 403
@@ -89,7 +89,7 @@ def test_a_person_is_asked_for_a_scope_that_a_tool_needs(stage: Stage) -> None:
 
 
 def test_a_refresh_can_ask_for_fewer_scopes_and_never_for_more(stage: Stage) -> None:
-    client = stage.client(stage.serve())
+    client = stage.client(stage.usual)
     tokens = client.tokens(stage.browser(), scope="notes:write user:email")
     assert client.refresh(tokens, scope="admin").json()["error"] == "invalid_scope"
     fewer = client.refresh(tokens, scope="user:email").json()
@@ -100,7 +100,7 @@ def test_a_refresh_can_ask_for_fewer_scopes_and_never_for_more(stage: Stage) -> 
 
 @pytest.mark.parametrize("method", ["client_secret_basic", "client_secret_post"])
 def test_a_client_with_a_secret_has_to_send_it(stage: Stage, method: str) -> None:
-    client = stage.client(stage.serve(), token_endpoint_auth_method=method)
+    client = stage.client(stage.usual, token_endpoint_auth_method=method)
     code = back(stage.browser().log_in(client.page()))["code"]
     assert client.redeem(code).json()["error"] == "invalid_client"
     assert client.redeem(code, client_secret="wrong").json()["error"] == "invalid_client"
@@ -114,7 +114,7 @@ def test_a_client_with_a_secret_has_to_send_it(stage: Stage, method: str) -> Non
 
 
 def test_a_revoked_login_is_not_refreshed(stage: Stage) -> None:
-    client = stage.client(stage.serve())
+    client = stage.client(stage.usual)
     tokens = client.tokens(stage.browser())
     assert client.post("/revoke", token=tokens["refresh_token"]).status_code == 200
     assert client.refresh(tokens).json()["error"] == "invalid_grant"
