@@ -227,6 +227,7 @@ class ServerParts:
             redeemers,
         )
         auth, login = _bound(settings, registry, shared, quotas, refusals, clock)
+        rounds.upstream = login and login.upstream
         metadata = _resource_metadata(settings, auth, info, path)
         challenges = Challenges(metadata, settings.scopes)
         self.implementation = implementation = _implementation(settings.name, info)

@@ -5,6 +5,7 @@ from functools import partial
 from math import isfinite
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, overload
 
+from ..errors import FlowError
 from ..hints import CONTEXT, attributes_of
 from ..protocol.apps import AppPage
 from ..protocol.callers import ClientInfo, Principal, request_of
@@ -570,6 +571,35 @@ class Context:
         return self._outlet.send(LogMessage(level, data, logger))
 
     # Who and what
+
+    def upstream_token(self, *scopes: str) -> Ongoing[str]:
+        """Return the person's own access token at the provider where they logged in (`MRTRServer(auth=Login(...))`).
+
+        It is refreshed where it ends soon. Where the person has not allowed a scope, the client is told to ask for it,
+        and the call comes again (Authorization, Step-Up Authorization Flow). Keep it nowhere: ask for it within the
+        step that uses it, so that no step takes or returns it, and show it in no answer, log or error.
+
+        Args:
+            scopes: what the token must be good for, as the provider calls it.
+
+        Returns:
+            The token.
+
+        Raises:
+            CallEnded: a plain `def` called it, which can't wait.
+            FlowError: nobody logs in at this server.
+            InsufficientScope: the person has not allowed a scope. Let it through.
+            ToolError: the provider can't be reached; or a task can't have the token, since no store keeps it.
+        """
+        if not self._can_await:
+            raise self._round.refuse_plain("ctx.upstream_token()")
+        return self._upstream_token(scopes)
+
+    async def _upstream_token(self, scopes: Sequence[str]) -> str:
+        round_ = self._round
+        if round_.upstream is None:
+            raise FlowError("ctx.upstream_token() needs a server where people log in: MRTRServer(auth=Login(...))")
+        return await round_.upstream.token(round_.call, scopes, in_task=round_.task is not None)
 
     def uri_for(self, uri: str, /, **variables: Any) -> str:
         """Return where clients find a resource of the application, or object, that this handler belongs to.

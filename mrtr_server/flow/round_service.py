@@ -28,6 +28,7 @@ from .round import NO_REPORTS, Background, Round
 from .runner import in_pieces, run
 from .single_use import Redeemer
 from .states import RoundContext, States
+from .upstream import UpstreamTokens
 from .url_asks import Callbacks, Reports
 from .waiting_round import ShouldYield, WaitingRound
 from .waits import Desk
@@ -54,6 +55,7 @@ class RoundService:
     lifespans: Lifespans | None = None
     desk: Desk | None = None
     emitter: Emitter | None = None
+    upstream: UpstreamTokens | None = None
     _warned: set[str] = field(default_factory=set, init=False)
 
     def deliver(self, round_: RoundContext, run: Run) -> Awaitable[Outcome]:
@@ -203,6 +205,7 @@ class RoundService:
             at_once=task is not None and handler.task is not None and handler.task.rounds_first is None,
             desk=self.desk,
             emitter=self.emitter,
+            upstream=self.upstream,
             opened=opened,
         )
         if handler.yields:

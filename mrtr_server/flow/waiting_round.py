@@ -33,6 +33,7 @@ from .journal import UNSET, Journal
 from .round import NO_REPORTS, OPEN, Background, Claim, Round
 from .steps import Planned, Steps, current_step
 from .undone import Undone
+from .upstream import UpstreamTokens
 from .url_asks import KIND, Callbacks, Reports
 from .waits import Desk
 
@@ -106,6 +107,7 @@ class WaitingRound(Round):
     `may_wait`: whether the flow may become one where it waits for somebody else.
     `at_once`: whether it was one from the start, though nobody has said so of its tool.
     `desk`: where it answers what others wait for; `emitter`: where its events are kept.
+    `upstream`: where the tokens of people are at the provider where they logged in; None where nobody logs in here.
     `opened`: what the `lifespan=` of the handler's application has yielded; `UNSET` for nothing.
     """
 
@@ -137,6 +139,7 @@ class WaitingRound(Round):
         at_once: bool = False,
         desk: Desk | None = None,
         emitter: Emitter | None = None,
+        upstream: UpstreamTokens | None = None,
         opened: Any = UNSET,
     ) -> None:
         super().__init__(call, journal, name, callbacks, takes_early, reports)
@@ -149,6 +152,7 @@ class WaitingRound(Round):
         self._may_wait = may_wait
         self.desk = desk
         self.emitter = emitter
+        self.upstream = upstream
         self._at_once = at_once
         self.opened = opened
         self._unawaited: dict[int, CallSite] = {}

@@ -26,6 +26,7 @@ from .serving import LoginServer
 from .token_endpoint import TokenEndpoint
 from .tokens import Allow, Issuing
 from .upstream_rows import UpstreamRows
+from .upstream_tokens import UpstreamTokens
 
 logger = logging.getLogger("mrtr_server")
 
@@ -114,6 +115,7 @@ class Login(AuthenticationBackend):
         if base_url is not None and not is_safe(base_url):
             raise SetupError(f"base_url={base_url!r} must be an https address: people log in there")
         base = BaseUrl(base_url)
+        self._provider.clock = clock
         seals = Seals(ring, clock)
         families = Families(store, ring, quotas, self._refresh_seconds, clock)
         rows = None
@@ -159,7 +161,7 @@ class Login(AuthenticationBackend):
             clients,
             authorizing,
             tokens,
-            rows,
+            UpstreamTokens(self._provider, rows, refusals),
             refusals,
             own_scopes,
             clock,

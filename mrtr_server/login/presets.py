@@ -10,6 +10,20 @@ from .providers import JSON, Oidc, challenge_of
 from .records import Upstream
 from .web import with_parameters
 
+_INCLUDED: Mapping[str, tuple[str, ...]] = {
+    "repo": ("repo:status", "repo_deployment", "public_repo", "repo:invite", "security_events"),
+    "admin:repo_hook": ("write:repo_hook", "read:repo_hook"),
+    "write:repo_hook": ("read:repo_hook",),
+    "admin:org": ("write:org", "read:org"),
+    "write:org": ("read:org",),
+    "admin:public_key": ("write:public_key", "read:public_key"),
+    "write:public_key": ("read:public_key",),
+    "user": ("read:user", "user:email", "user:follow"),
+    "project": ("read:project",),
+    "write:packages": ("read:packages",),
+}
+"""What GitHub leaves out of the scopes of a token, since another one includes it ("Scopes for OAuth apps")."""
+
 
 class GitHub(Oidc):
     """GitHub, as an OAuth app or a GitHub App: `Login(GitHub(client_id=..., client_secret=...), allow=["my-org"])`.
@@ -76,6 +90,9 @@ class GitHub(Oidc):
             if found.get("state") == "active":
                 return True
         return False
+
+    def covers(self, granted: Sequence[str], scope: str) -> bool:
+        return scope in granted or any(scope in _INCLUDED.get(each, ()) for each in granted)
 
     async def _tokens(self, form: Mapping[str, str]) -> JSON:
         return await self._post(f"{self.issuer}/login/oauth/access_token", form, ["client_secret_post"])
@@ -152,6 +169,10 @@ class Entra(Oidc):
         if tenant.lower() in ("", "common", "organizations", "consumers"):
             raise SetupError(f"tenant={tenant!r} is everybody: give the id of your directory")
         super().__init__(f"{authority}/{tenant}/v2.0", client_id=client_id, client_secret=client_secret, scopes=scopes)
+
+    def covers(self, granted: Sequence[str], scope: str) -> bool:
+        # It writes scopes of Graph with its address, or without.
+        return scope in granted or any(each.endswith(f"/{scope}") or scope.endswith(f"/{each}") for each in granted)
 
     async def admits(self, claims: JSON, upstream: Upstream, allowed: Sequence[str]) -> bool:
         """Return whether a person is in one of some groups, or has one of some roles, by the claims that you map."""

@@ -62,7 +62,8 @@ class Oidc:
         self._credentials = client_id, client_secret
         self._keys = IssuerKeys(issuer, None, ALGORITHMS, lambda: None)
         self._metadata: tuple[float, JSON] | None = None
-        self._clock: Callable[[], float] = time.time
+        self.clock: Callable[[], float] = time.time
+        """Returns the time, in seconds since the epoch; that of the server."""
 
     async def metadata(self) -> JSON:
         """Return what the issuer says of itself, which is asked for every ten minutes. Raises `IssuerUnavailable`."""
@@ -136,6 +137,10 @@ class Oidc:
             mine.add(email.rpartition("@")[2].lower())
         return not mine.isdisjoint(allowed)
 
+    def covers(self, granted: Sequence[str], scope: str) -> bool:
+        """Return whether scopes that a person has allowed include one."""
+        return scope in granted
+
     async def _tokens(self, form: Mapping[str, str]) -> JSON:
         metadata = await self.metadata()
         return await self._post(
@@ -170,7 +175,7 @@ class Oidc:
         if not isinstance(access, str) or not access:
             raise IssuerUnavailable(f"{self.issuer} gave no access token")
         known = isinstance(seconds, int | float) and not isinstance(seconds, bool)
-        expires = self._clock() + max(float(seconds or 0), 0.0) if known else 0.0
+        expires = self.clock() + max(float(seconds or 0), 0.0) if known else 0.0
         scopes = scope.replace(",", " ").split() if isinstance(scope, str) else list(before.scopes)
         return Upstream(access, refresh if isinstance(refresh, str) else before.refresh, expires, scopes)
 

@@ -20,7 +20,7 @@ from .authorize import CALLBACK, CONSENT, Authorizing, Site
 from .clients import METHODS, Clients, read_json
 from .records import Grant, Seals, Upstream
 from .token_endpoint import RETRY_AFTER, TOKEN, TokenEndpoint, away
-from .upstream_rows import UpstreamRows
+from .upstream_tokens import UpstreamTokens
 from .web import json_response, preflight, read_body, respond
 
 logger = logging.getLogger("mrtr_server")
@@ -63,7 +63,7 @@ class LoginServer(AuthenticationBackend):
         clients: Clients,
         authorizing: Authorizing,
         tokens: TokenEndpoint,
-        rows: UpstreamRows | None,
+        upstream: UpstreamTokens,
         refusals: RefusalLog,
         own_scopes: Callable[[], set[str]],
         clock: Callable[[], float],
@@ -75,7 +75,7 @@ class LoginServer(AuthenticationBackend):
         self._path = path
         self._seals = seals
         self._clients = clients
-        self._rows = rows
+        self.upstream = upstream
         self._refusals = refusals
         self._own_scopes = own_scopes
         self._clock = clock
@@ -250,18 +250,3 @@ class LoginServer(AuthenticationBackend):
         # The root of a mount is the endpoint, too.
         base = f"{scheme.lower()}{separator}{host.lower()}{slash}{path}".rstrip("/")
         return Site(issuer, frozenset({base, base + escape_path(self._path)}))
-
-    # The person's tokens at the provider
-
-    @property
-    def keeps_upstream(self) -> bool:
-        """Whether a store keeps them, so that tasks can use them."""
-        return self._rows is not None
-
-    async def upstream(self, user: Any, principal: Any) -> Upstream | None:
-        """Return a person's tokens; None where there are none. Raises `StoreUnavailable`, `IssuerUnavailable`."""
-        family = getattr(user, "login", "")
-        if self._rows is not None:
-            return await self._rows.fresh(family, principal) if family else None
-        found: Upstream | None = getattr(user, "upstream", None)
-        return found if found is not None and found.access else None

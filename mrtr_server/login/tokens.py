@@ -51,7 +51,7 @@ class Issuing:
         elsewhere = [scope for scope in asked.scopes if scope not in own]
         if not upstream.scopes:  # those that were asked for (RFC 6749, section 5.1)
             upstream = upstream._replace(scopes=[*self._provider.scopes, *elsewhere])
-        scopes = [scope for scope in asked.scopes if scope in own or scope in upstream.scopes]
+        scopes = [scope for scope in asked.scopes if scope in own or self._provider.covers(upstream.scopes, scope)]
         family = secrets.token_urlsafe(16)
         grant = Grant(family, now, asked.client, asked.method, asked.jkt, self._provider.issuer, subject, known, scopes)
         if self._rows is not None:

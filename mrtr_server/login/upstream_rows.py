@@ -65,8 +65,12 @@ class UpstreamRows:
 
         Raises `IssuerUnavailable`.
         """
+        first: Upstream | None = None
         deadline = asyncio.get_running_loop().time() + _LEASE + 5.0
         while (found := await self.get(family)) is not None:
+            if first is not None and found.access != first.access:  # another process has refreshed them
+                return found, None
+            first = found
             name = digest_parts("login upstream refresh", family, found.access)
             redeemed = await self._store.redeem(name, "", lease=_LEASE, keep=_KEPT, quota=self._quotas.of(who))
             if redeemed.verdict == "granted":

@@ -210,7 +210,10 @@ class RecordedUser(BaseUser):
         client_id: str = "",
         *,
         is_authenticated: bool = True,
+        login: str = "",
     ) -> None:
+        self.login = login
+        """Names the login, where the person logged in here."""
         self._identity = identity
         self.display_name = display_name
         self.is_authenticated = is_authenticated
@@ -247,12 +250,12 @@ def dump_user(user: Any) -> list[Any] | None:
     return [identity, str(name or ""), who.issuer, who.client_id, bool(getattr(user, "is_authenticated", False))]
 
 
-def load_user(written: Any) -> RecordedUser | None:
-    """Return the user in what `dump_user` returned."""
+def load_user(written: Any, login: str = "") -> RecordedUser | None:
+    """Return the user in what `dump_user` returned, with the name of their login, if they logged in here."""
     if written is None:
         return None
     *parts, is_authenticated = written
-    return RecordedUser(*parts, is_authenticated=is_authenticated)
+    return RecordedUser(*parts, is_authenticated=is_authenticated, login=login)
 
 
 def _given(user: Any, name: str) -> Any:

@@ -171,6 +171,8 @@ def _dump_call(call: Call, audience: str) -> bytes:
     }
     if who is not None and who.tenant:
         about["tenant"] = who.tenant  # beside the principal, of which older releases expect three parts
+    if login := getattr(call.user, "login", ""):
+        about["login"] = str(login)
     if meta and told_twice:  # 0.1.0 runs such a task, too; its handler finds them in `ctx.client` alone
         left_out = {_ABOUT_CLIENT[n] for n in told_twice}
         about["meta"] = {name: value for name, value in meta.items() if name not in left_out}
@@ -196,7 +198,7 @@ def _load_call(fields: JSON) -> Call:
         arguments=fields["arguments"],
         client=ClientInfo(*fields["client"]),
         principal=None if who is None else Principal(*(*who, fields.get("tenant", ""))),
-        user=load_user(user),
+        user=load_user(user, fields.get("login", "")),
         scopes=frozenset(fields.get("scopes", ())),
         headers={b"host": fields["host"].encode("latin-1")},
         root=fields["root"],

@@ -144,7 +144,15 @@ class Client:
 
     def call(self, tokens: JSON, tool: str = "who", **arguments: Any) -> httpx.Response:
         """Call a tool."""
-        message = modern("tools/call", {"name": tool, "arguments": arguments})
-        headers = {name.decode(): value.decode() for name, value in headers_for(message)}
+        message, headers = self.message(tool, **arguments)
         token = {"authorization": f"{tokens['token_type']} {tokens['access_token']}"}
         return self.http.post(f"{self.base}/mcp", json=message, headers={**headers, **token})
+
+    def message(self, tool: str, **arguments: Any) -> tuple[JSON, dict[str, str]]:
+        """Return the message of a call, and its headers."""
+        message = modern("tools/call", {"name": tool, "arguments": arguments})
+        return message, {name.decode(): value.decode() for name, value in headers_for(message)}
+
+    def came(self, browser: Browser, **changes: Any) -> dict[str, str]:
+        """Log a person in; return what the client gets back."""
+        return back(browser.log_in(self.page(**changes)))

@@ -379,7 +379,7 @@ def test_no_sealed_thing_stands_for_another(stage: Stage) -> None:
 
 
 def test_nothing_of_one_server_counts_at_another_with_the_same_keys(stage: Stage) -> None:
-    here, there = stage.client(stage.usual), stage.client(stage.usual)
+    here, there = stage.client(stage.usual), stage.client(stage.serve())
     tokens = here.tokens(stage.browser())
     assert there.call(tokens).status_code == 401
     assert (

@@ -18,7 +18,7 @@ CLIENT, SECRET = "notes", "of-notes"
 
 CODES: dict[str, dict[str, Any]] = {}
 TOKENS: dict[str, dict[str, Any]] = {}
-STATE: dict[str, Any] = {"user": "octocat", "orgs": {}, "expires": 0, "away": False, "refreshed": 0}
+STATE: dict[str, Any] = {"user": "octocat", "orgs": {}, "expires": 0, "away": False, "refreshed": 0, "padding": 0}
 """What a test sets: who is logged in there, the members of organisations, and how long tokens of an app live."""
 
 USERS = {"octocat": 583231, "hubot": 480938}
@@ -59,7 +59,7 @@ async def access_token(request: Request) -> Response:
         challenge = base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
         if found is None or (found["challenge"], found["redirect_uri"]) != (challenge, form["redirect_uri"]):
             return JSONResponse({"error": "bad_verification_code"})
-    token = f"gho_{secrets.token_hex(18)}"
+    token = f"gho_{secrets.token_hex(18)}{'x' * STATE['padding']}"
     TOKENS[token] = found
     given = {"access_token": token, "token_type": "bearer", "scope": found["scope"].replace(" ", ",")}
     if STATE["expires"]:
