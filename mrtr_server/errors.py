@@ -16,6 +16,7 @@
     │   ├── EventFailed             a function of the author's failed for an event, which its subscriber does not get
     │   ├── IssuerUnavailable       the issuer of tokens can't be asked, and a token can't be verified without it
     │   │   └── ProviderRefused     the provider that people log in at refused it
+    │   ├── ProofRefused            a client that did not prove to hold the key of its token
     │   ├── OAuthError              a client of the authorization server that did something wrong
     │   ├── NotAdmitted             a person who logged in, and may not use the server
     │   ├── UnfitUrl                a URL that a peer named and that is never asked; for the peer
@@ -220,6 +221,18 @@ class Unreachable(MRTRError):
 
 class ProviderRefused(IssuerUnavailable):
     """The provider that people log in at refused it, so that the person has to log in again."""
+
+
+class ProofRefused(MRTRError):
+    """A client did not prove that it holds the key that its token is bound to. The message is for the log.
+
+    `error` is the code of RFC 9449, and `nonce` is what the next proof has to name.
+    """
+
+    def __init__(self, message: str, error: str, nonce: str) -> None:
+        super().__init__(message)
+        self.error = error
+        self.nonce = nonce
 
 
 class OAuthError(MRTRError):

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from typing import Any
 from starlette.authentication import AuthenticationError
 
 from ..concurrency.running import PerLoop
-from ..errors import IssuerUnavailable, lacking
+from ..errors import IssuerUnavailable, SetupError, lacking
 from .fetching import discover, fetch_json
 
 try:
@@ -120,6 +121,60 @@ def verify(
     return None
 
 
+def read_key(given: str | bytes | Mapping[str, Any], allowed: Collection[str]) -> VerifyingKey:
+    """Return a public key that is written as PEM or JWK. Raises `SetupError`."""
+    keys = read_keys({"keys": [dict(given) if isinstance(given, Mapping) else _jwk_of(given)]}, allowed)
+    if not keys:
+        raise SetupError(
+            "public_key= takes a public key for one of algorithms=, as PEM or as a JWK: RSA of 2048 bits at least, "
+            "P-256, P-384, P-521 or Ed25519; never a private one"
+        )
+    return keys[0]
+
+
+def _jwk_of(pem: str | bytes) -> dict[str, Any]:
+    for name in ("RS256", "ES256", "EdDSA"):
+        algorithm: Any = jwt.get_algorithm_by_name(name)
+        try:
+            found = algorithm.to_jwk(algorithm.prepare_key(pem), as_dict=True)
+        except Exception:  # noqa: S112  it is of another type
+            continue
+        return dict(found)
+    return {}
+
+
+_PRIVATE = frozenset({"d", "p", "q", "dp", "dq", "qi", "k"})
+
+_LONGEST_MODULUS = 700
+"""Characters of an RSA key, of 4096 bits: what is longer costs more to verify than a request is worth."""
+
+
+def verify_proof(token: bytes, allowed: Collection[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the key in the header of a proof (RFC 9449), and its claims, which that key has signed.
+
+    Raises `ValueError`, with the reason.
+    """
+    try:
+        header = jwt.get_unverified_header(token)
+    except Exception:
+        raise ValueError("the proof is no JWT") from None
+    algorithm, key = header.get("alg"), header.get("jwk")
+    if header.get("typ") != "dpop+jwt" or algorithm not in allowed or "crit" in header or not isinstance(key, dict):
+        raise ValueError("the proof has another header than typ, an accepted alg, and jwk")
+    if not _PRIVATE.isdisjoint(key) or len(str(key.get("n", ""))) > _LONGEST_MODULUS:
+        raise ValueError("the proof has a private key, or one that is too large")
+    read = _read_key({**key, "use": "sig"}, [str(algorithm)])
+    if read is None:
+        raise ValueError("the key of the proof does not fit its algorithm")
+    try:
+        claims = jwt.decode(
+            token, read.key, algorithms=[str(algorithm)], options={"verify_aud": False, "verify_iat": False}
+        )
+    except Exception:
+        raise ValueError("the proof is not signed by its key") from None
+    return key, claims
+
+
 def _reason(error: Exception) -> str:
     match error:
         case jwt.ExpiredSignatureError():
@@ -147,6 +202,18 @@ FRESH = 600.0
 """After how long no key counts before the issuer was asked again, in seconds: it may have withdrawn the key."""
 
 MOST_TRIED = 10  # how many keys are tried for one token that does not name one
+
+
+class FixedKey:
+    """One key in place of those of an issuer; see `IssuerKeys`."""
+
+    trusted_for = math.inf
+
+    def __init__(self, key: VerifyingKey) -> None:
+        self._key = key
+
+    async def find(self, id: str, algorithm: str, tried: Collection[VerifyingKey] = ()) -> list[VerifyingKey]:
+        return [self._key] if algorithm in self._key.algorithms and not tried else []
 
 
 class IssuerKeys:

@@ -3,18 +3,28 @@
 import asyncio
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from copy import copy
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
 
 from starlette.authentication import AuthenticationError
 
 from ..concurrency.running import PerLoop, running_loop
+from ..crypto.keys import KeyRing
 from ..errors import IssuerUnavailable, SetupError
+from ..storage.base import Store
+from ..storage.quotas import Quota, Quotas
+from .dpop import Mode, Proofs, check_mode
 from .token_backend import LEEWAY, TokenBackend, VerifiedTokens, expires_at
 
 if TYPE_CHECKING:  # it loads PyJWT
     from .jwt_keys import VerifyingKey
 
 logger = logging.getLogger("mrtr_server")
+
+
+async def _once_in(store: Store, quota: Quota, what: str, seconds: float) -> bool:
+    return await store.put(what, b"1", keep=seconds, quota=quota)
 
 
 class JWTAuth(TokenBackend):
@@ -37,6 +47,11 @@ class JWTAuth(TokenBackend):
         tenant_claim: the claim that names the company or team of a user, such as `"org_id"`: all users of one together
             have a share of what is stored, see `Limits(tenant_share=...)`. A user whose token lacks it has no tenant.
         jwks_uri: where the issuer's keys are, for an issuer without metadata.
+        public_key: the one key of the issuer, as PEM or as a JWK, in place of those that it publishes: nothing is
+            fetched then.
+        dpop: `"accept"` takes tokens that are bound to a key of the client, too, with a proof of that key (RFC 9449);
+            `"require"` takes no others. Default: only bearer tokens.
+        dpop_replay: where it is noted that a proof was used: `"process"`, or `"store"` for once in the fleet.
 
     Raises:
         SetupError: a setting can't be right, or the extra is not installed; the message says which.
@@ -53,6 +68,9 @@ class JWTAuth(TokenBackend):
         implied_scopes: Mapping[str, Iterable[str]] | None = None,
         tenant_claim: str = "",
         jwks_uri: str | None = None,
+        public_key: str | bytes | Mapping[str, Any] | None = None,
+        dpop: Mode | None = None,
+        dpop_replay: Literal["process", "store"] = "process",
     ) -> None:
         # Here, so that httpx and PyJWT are loaded only where they are used.
         from . import jwt_keys
@@ -71,7 +89,26 @@ class JWTAuth(TokenBackend):
                 f"{', '.join(jwt_keys.ALGORITHMS)}. Others are not safe with public keys"
             )
         self._jwt = jwt_keys
-        self._keys = jwt_keys.IssuerKeys(issuer, jwks_uri, self._algorithms, self._known.clear)
+        self._keys: jwt_keys.IssuerKeys | jwt_keys.FixedKey
+        if public_key is None:
+            self._keys = jwt_keys.IssuerKeys(issuer, jwks_uri, self._algorithms, self._known.clear)
+        elif jwks_uri is not None:
+            raise SetupError("Give jwks_uri= or public_key=, not both")
+        else:
+            self._keys = jwt_keys.FixedKey(jwt_keys.read_key(public_key, self._algorithms))
+        check_mode(dpop, dpop_replay)
+        self._dpop: Mode | None = dpop
+        self._dpop_replay = dpop_replay
+
+    def _bound_to(self, *, ring: KeyRing, base_url: str | None, store: Store, quotas: Quotas, **_: Any) -> "JWTAuth":
+        """Return the backend of one server: proofs name its address, and nonces are sealed under its keys."""
+        if self._dpop is None:
+            return self
+        bound, once = copy(self), None
+        if self._dpop_replay == "store":
+            once = partial(_once_in, store, quotas.of(None))
+        bound.proofs = Proofs(self._dpop, ring, base_url, once)
+        return bound
 
     async def _read_claims(self, token: bytes, digest: bytes) -> tuple[Mapping[str, Any], float]:
         id, algorithm = self._jwt.read_header(token, self._algorithms)

@@ -14,7 +14,8 @@ from typing import Any, Generic, TypeVar
 from starlette.authentication import AuthCredentials, AuthenticationBackend, AuthenticationError, BaseUser
 from starlette.requests import HTTPConnection
 
-from ..errors import IssuerUnavailable, SetupError, check_scopes
+from ..errors import IssuerUnavailable, ProofRefused, SetupError, check_scopes
+from .dpop import Proofs
 from .fixed_tokens import TokenUser
 
 LEEWAY = 60.0  # seconds by which the clocks of this machine and of the issuer may be apart
@@ -64,6 +65,9 @@ class IssuedUser(TokenUser):
         """The company or team that the user belongs to, by the claim `tenant_claim=`; empty for none."""
         self.expires_at = expires_at(claims) if claims.get("exp") is not None else None
         """When a subscription of the user ends, in seconds since the epoch; None for never."""
+        bound = claims.get("cnf")
+        self.jkt = str(bound.get("jkt", "")) if isinstance(bound, dict) else ""
+        """The thumbprint of the key that the token is bound to (RFC 9449); empty for none."""
         self.claims = MappingProxyType(dict(claims))
         """All claims of the token. The token itself is not kept, and must not be passed on."""
 
@@ -114,6 +118,7 @@ class TokenBackend(AuthenticationBackend):
         self._tenant_claim = tenant_claim
         self._known: VerifiedTokens[Found] = VerifiedTokens(MOST_KNOWN)
         self._clock: Callable[[], float] = time.time
+        self.proofs: Proofs | None = None
 
     async def authenticate(self, conn: HTTPConnection) -> Found | None:
         """Return the user of the bearer token in the `Authorization` header (Authorization, Token Handling).
@@ -128,11 +133,14 @@ class TokenBackend(AuthenticationBackend):
             AuthenticationError: the token is not valid; the message is for the log alone. Its cause is an
                 `IssuerUnavailable` where nobody can know now whether it is valid.
         """
-        token = read_token(conn)
-        if token is None:
+        presented = read_authorization(conn, with_proofs=self.proofs is not None)
+        if presented is None:
             return None
+        scheme, token = presented
         digest = sha256(token).digest()  # the token itself is kept nowhere
-        return self._known.get(digest, self._clock()) or await self._verify(token, digest)
+        found = self._known.get(digest, self._clock()) or await self._verify(token, digest)
+        await check_proof(self.proofs, conn, scheme, token, getattr(found[1], "jkt", ""))
+        return found
 
     async def _verify(self, token: bytes, digest: bytes) -> Found:
         try:
@@ -149,7 +157,7 @@ class TokenBackend(AuthenticationBackend):
         """Return the claims, and until when they hold, in seconds since the epoch. Raises `IssuerUnavailable`."""
 
     def _found(self, claims: Mapping[str, Any]) -> Found:
-        _check_kind(claims)
+        _check_kind(claims, with_proofs=self.proofs is not None)
         subject = claims.get("sub")
         if not isinstance(subject, str) or not subject:
             raise AuthenticationError("the token has no 'sub'")
@@ -186,7 +194,7 @@ class TokenBackend(AuthenticationBackend):
         return list(scopes)
 
 
-def _check_kind(claims: Mapping[str, Any]) -> None:
+def _check_kind(claims: Mapping[str, Any], *, with_proofs: bool) -> None:
     """Check that a token is an access token, and that whoever brings it may use it. Raises `AuthenticationError`."""
     for claim in _KIND_CLAIMS:
         kind = claims.get(claim)
@@ -194,7 +202,10 @@ def _check_kind(claims: Mapping[str, Any]) -> None:
             raise AuthenticationError(
                 f"the token is no access token for its bearer: its {claim!r} is {str(kind)[:50]!r}"
             )
-    if bound := claims.get("cnf"):
+    bound = claims.get("cnf")
+    if with_proofs and isinstance(bound, dict) and list(bound) == ["jkt"] and isinstance(bound["jkt"], str):
+        return
+    if bound:
         # Such as to a key (`jkt`, RFC 9449, section 7.2) or to a certificate (`x5t#S256`, RFC 8705, section 3).
         named = ", ".join(map(str, bound))[:50] if isinstance(bound, dict) else type(bound).__name__
         raise AuthenticationError(
@@ -245,8 +256,8 @@ LONGEST_TOKEN = 16 * 1024  # characters; tokens that list a user's groups have a
 _TOKEN = re.compile(rb"[A-Za-z0-9._~+/-]+=*")  # RFC 6750, section 2.1
 
 
-def read_token(connection: HTTPConnection) -> bytes | None:
-    """Return the bearer token of a request; None if there is none. No error has the token in its message."""
+def read_authorization(connection: HTTPConnection, *, with_proofs: bool = False) -> tuple[str, bytes] | None:
+    """Return the scheme and the token of a request; None if there is none. No error has the token in its message."""
     found: bytes | None = None
     for name, value in connection.scope["headers"]:
         if name == b"authorization":
@@ -255,15 +266,45 @@ def read_token(connection: HTTPConnection) -> bytes | None:
             found = value
     if found is None:
         return None
-    scheme, _, token = found.partition(b" ")
-    if scheme.lower() != b"bearer":
+    named, _, token = found.partition(b" ")
+    scheme = named.lower().decode("latin-1")
+    if scheme != "bearer" and not (scheme == "dpop" and with_proofs):
         raise AuthenticationError("the Authorization header is not a bearer token")
     token = token.strip()
     if len(token) > LONGEST_TOKEN:
         raise AuthenticationError(f"the token is longer than {LONGEST_TOKEN} characters")
     if _TOKEN.fullmatch(token) is None:
         raise AuthenticationError("the token has characters that no bearer token has")
-    return token
+    return scheme, token
+
+
+async def check_proof(proofs: "Proofs | None", connection: HTTPConnection, scheme: str, token: bytes, jkt: str) -> None:
+    """Check that whoever sends a token holds the key that it is bound to (RFC 9449, section 7)."""
+    if proofs is None:
+        return
+    try:
+        if scheme == "bearer" and not jkt and proofs.mode == "accept":
+            return
+        if scheme != "dpop" or not jkt:
+            why = (
+                "the token is not bound to a key"
+                if not jkt
+                else "a token that is bound to a key came as a bearer token"
+            )
+            raise ProofRefused(why, "invalid_token", proofs.nonce())
+        scope = connection.scope
+        headers: list[tuple[bytes, bytes]] = scope["headers"]
+        given = [value for name, value in headers if name == b"dpop"]
+        host = next((value.decode("latin-1") for name, value in headers if name == b"host"), "")
+        url = proofs.url_of(host, scope.get("root_path", ""), scope["path"])
+        _, nonce = await proofs.check(given, scope["method"], url, token=token, jkt=jkt)
+    except ProofRefused as error:
+        raise AuthenticationError(str(error)) from error
+    scope[NEXT_NONCE] = proofs.nonce_after(nonce)
+
+
+NEXT_NONCE = "mrtr_server.dpop_nonce"
+"""What a scope has for the response: the nonce of the client's next proof."""
 
 
 # Tokens that were verified: who presents one again is known without further work

@@ -229,7 +229,8 @@ class ServerParts:
         auth, login = _bound(settings, registry, shared, quotas, refusals, clock)
         rounds.upstream = login and login.upstream
         metadata = _resource_metadata(settings, auth, info, path)
-        challenges = Challenges(metadata, settings.scopes)
+        proofs = getattr(auth, "proofs", None)
+        challenges = Challenges(metadata, settings.scopes, proofs and proofs.mode)
         self.implementation = implementation = _implementation(settings.name, info)
         dialects = ServedDialects(
             settings.dialects,
@@ -422,11 +423,10 @@ def _bound(
     clock: Callable[[], float],
 ) -> tuple[Any, Any]:
     """Return what authenticates; and the same where it is an authorization server, too, as a `Login` is."""
-    bind = getattr(settings.auth, "bound_to", None)
+    bind = getattr(settings.auth, "_bound_to", None)
     if bind is None:
         return settings.auth, None
-    shared.keeps_logins(needs_address=settings.base_url is None)
-    login = bind(
+    bound = bind(
         name=settings.info.title or settings.name,
         path=settings.path.rstrip("/"),
         base_url=settings.base_url,
@@ -438,7 +438,10 @@ def _bound(
         registered_scopes=partial(_registered_scopes, registry),
         clock=clock,
     )
-    return login, login
+    if not hasattr(bound, "claims"):
+        return bound, None
+    shared.keeps_logins(needs_address=settings.base_url is None)
+    return bound, bound
 
 
 def _registered_scopes(registry: Registry) -> set[str]:
@@ -459,6 +462,7 @@ def _resource_metadata(settings: Settings[Any], auth: object, info: ServerInfo, 
         scopes=settings.scopes,
         name=info.title or settings.name,
         documentation=info.website_url,
+        dpop=proofs.mode if (proofs := getattr(auth, "proofs", None)) is not None else None,
     )
 
 

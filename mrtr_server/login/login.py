@@ -3,11 +3,13 @@
 import logging
 import time
 from collections.abc import Callable, Iterable
+from typing import Literal
 
 from starlette.authentication import AuthenticationBackend
 from starlette.requests import HTTPConnection
 
 from ..addresses import BaseUrl
+from ..auth.dpop import Mode, Proofs, check_mode
 from ..auth.fetching import is_safe
 from ..crypto.keys import KeyRing
 from ..errors import SetupError, check_scopes
@@ -51,6 +53,8 @@ class Login(AuthenticationBackend):
         refresh_days: for how long a client that does not refresh its tokens stays logged in, in days.
         bind_client: whether states, tasks and sessions belong to the client, too, and not just to the person.
         register: whether clients may register themselves (Client Registration, Dynamic Client Registration).
+        dpop: whether clients may (`"accept"`), or must (`"require"`), bind their tokens to a key of theirs (RFC 9449).
+        dpop_replay: where it is noted that a proof was used: `"process"`, or `"store"` for once in the fleet.
         fetcher: fetches the documents of clients. Default: one that connects to no private address.
 
     Raises:
@@ -68,6 +72,8 @@ class Login(AuthenticationBackend):
         refresh_days: float = 30.0,
         bind_client: bool = False,
         register: bool = True,
+        dpop: Mode = "accept",
+        dpop_replay: Literal["process", "store"] = "process",
         fetcher: Fetcher | None = None,
     ) -> None:
         if not isinstance(provider, Oidc):
@@ -82,6 +88,9 @@ class Login(AuthenticationBackend):
         self._schemes = check_schemes(allow_redirects)
         self._remember = remember_consent
         self._refresh_seconds = refresh_days * 24 * 3600
+        check_mode(dpop, dpop_replay)
+        self._dpop: Mode = dpop
+        self._dpop_replay = dpop_replay
         self._bind_client = bind_client
         self._register = register
         self._documents = Documents(fetcher or Fetcher())
@@ -97,7 +106,7 @@ class Login(AuthenticationBackend):
         """
         raise SetupError("Login works as MRTRServer(auth=Login(...)) alone, since it needs the server's keys and store")
 
-    def bound_to(
+    def _bound_to(
         self,
         *,
         name: str,
@@ -153,7 +162,8 @@ class Login(AuthenticationBackend):
             clock,
             remember=self._remember,
         )
-        tokens = TokenEndpoint(clients, seals, families, issuing, refusals, clock)
+        proofs = Proofs(self._dpop, ring, base_url, once if self._dpop_replay == "store" else None, clock)
+        tokens = TokenEndpoint(clients, seals, families, issuing, proofs, refusals, clock)
         return LoginServer(
             base,
             path,
@@ -162,6 +172,7 @@ class Login(AuthenticationBackend):
             authorizing,
             tokens,
             UpstreamTokens(self._provider, rows, refusals),
+            proofs,
             refusals,
             own_scopes,
             clock,

@@ -10,8 +10,9 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from ..addresses import BaseUrl, escape_path
+from ..auth.dpop import ALGORITHMS, Proofs
 from ..auth.fixed_tokens import TokenUser
-from ..auth.token_backend import IssuedUser, read_token
+from ..auth.token_backend import IssuedUser, check_proof, read_authorization
 from ..errors import Full, OAuthError, StoreUnavailable
 from ..logs.failures import report_failure, report_outage
 from ..logs.refusals import RefusalLog
@@ -64,6 +65,7 @@ class LoginServer(AuthenticationBackend):
         authorizing: Authorizing,
         tokens: TokenEndpoint,
         upstream: UpstreamTokens,
+        proofs: Proofs,
         refusals: RefusalLog,
         own_scopes: Callable[[], set[str]],
         clock: Callable[[], float],
@@ -76,6 +78,7 @@ class LoginServer(AuthenticationBackend):
         self._seals = seals
         self._clients = clients
         self.upstream = upstream
+        self.proofs = proofs
         self._refusals = refusals
         self._own_scopes = own_scopes
         self._clock = clock
@@ -105,9 +108,10 @@ class LoginServer(AuthenticationBackend):
 
     async def authenticate(self, conn: HTTPConnection) -> tuple[AuthCredentials, TokenUser] | None:
         """Return who logged in, by the access token of a request: no store is asked."""
-        token = read_token(conn)
-        if token is None:
+        presented = read_authorization(conn, with_proofs=True)
+        if presented is None:
             return None
+        scheme, token = presented
         issuer = self._issuer(conn.scope)
         found = self._seals.access.open(issuer, token.decode("ascii")) if issuer is not None else None
         if found is None:
@@ -115,6 +119,7 @@ class LoginServer(AuthenticationBackend):
         if found.expires <= self._clock():
             raise AuthenticationError("the token has expired")
         grant = Grant(*found.grant)
+        await check_proof(self.proofs, conn, scheme, token, grant.jkt)
         client = grant.client if self._bind_client else ""
         user = LoginUser(grant, found.expires, client, Upstream(found.upstream, scopes=found.upstream_scopes))
         return AuthCredentials(grant.scopes), user
@@ -231,6 +236,7 @@ class LoginServer(AuthenticationBackend):
             "revocation_endpoint_auth_methods_supported": list(METHODS),
             "authorization_response_iss_parameter_supported": True,
             "client_id_metadata_document_supported": True,
+            "dpop_signing_alg_values_supported": list(ALGORITHMS),
             **({"scopes_supported": scopes} if scopes else {}),
         }
 

@@ -8,7 +8,8 @@ from starlette.background import BackgroundTask
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ..errors import IssuerUnavailable, NotAdmitted, OAuthError, ProviderRefused, StoreUnavailable
+from ..auth.dpop import Proofs
+from ..errors import IssuerUnavailable, NotAdmitted, OAuthError, ProofRefused, ProviderRefused, StoreUnavailable
 from ..logs.refusals import RefusalLog
 from ..storage.rows import Redemption
 from .authorize import Site, check_resource
@@ -33,6 +34,7 @@ class TokenEndpoint:
         seals: Seals,
         families: Families,
         issuing: Issuing,
+        proofs: Proofs,
         refusals: RefusalLog,
         clock: Callable[[], float],
     ) -> None:
@@ -40,6 +42,7 @@ class TokenEndpoint:
         self._seals = seals
         self._families = families
         self._issuing = issuing
+        self._proofs = proofs
         self._refusals = refusals
         self._clock = clock
 
@@ -52,7 +55,7 @@ class TokenEndpoint:
         client, method = await self._client(request, site, form)
         give = self._for_code if kind == "authorization_code" else self._for_refresh
         try:
-            return await give(site, form, client, method, "")
+            return await give(site, form, client, method, await self._key(request, site))
         except ProviderRefused as error:
             self._refusals.note("A login has ended: %r", str(error))
             raise OAuthError("invalid_grant", "The provider does not know this login any more") from None
@@ -66,6 +69,16 @@ class TokenEndpoint:
     async def _client(self, request: Request, site: Site, form: _Form) -> tuple[str, str]:
         listed = request.headers.getlist("authorization")
         return await self._clients.authenticate(site.issuer, site.issuer + TOKEN, form, listed[0] if listed else None)
+
+    async def _key(self, request: Request, site: Site) -> str:
+        """Return the thumbprint of the key that the client proves to hold; empty for a client without one."""
+        given = [each.encode("latin-1") for each in request.headers.getlist("dpop")]
+        if not given and self._proofs.mode == "accept":
+            return ""
+        try:
+            return (await self._proofs.check(given, "POST", site.issuer + TOKEN))[0]
+        except ProofRefused as error:
+            raise OAuthError(error.error, f"DPoP: {error}", headers={"DPoP-Nonce": error.nonce}) from None
 
     # A code
 

@@ -3,6 +3,7 @@
 import logging
 import re
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -10,11 +11,13 @@ from starlette.authentication import AuthCredentials, AuthenticationBackend, Aut
 from starlette.datastructures import Headers
 from starlette.requests import HTTPConnection
 from starlette.responses import JSONResponse, Response
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ..addresses import escape_path
+from ..auth.dpop import ALGORITHMS, Mode
 from ..auth.fixed_tokens import Acting
-from ..errors import Busy, IssuerUnavailable
+from ..auth.token_backend import NEXT_NONCE
+from ..errors import Busy, IssuerUnavailable, ProofRefused
 from ..logs.refusals import RefusalLog
 from ..protocol.callers import scopes_of
 from ..protocol.handshake import HandshakeDialect
@@ -58,13 +61,19 @@ class ResourceMetadata:
         scopes: Sequence[str],  # those that every request needs
         name: str,
         documentation: str | None,  # where people can read about the server
+        dpop: Mode | None = None,  # whether tokens may, or must, be bound to a key of the client
     ) -> None:
         self._path = path
         self._has_warned = False
         self._base_url = None if base_url is None else base_url.rstrip("/")
         self._base_path = "/".join(["", *(self._base_url or "").split("/", 3)[3:]])
         self._resource = next((each for each in audience if each.startswith(("https://", "http://"))), None)
-        more = {"scopes_supported": list(scopes), "resource_documentation": documentation}
+        more = {
+            "scopes_supported": list(scopes),
+            "resource_documentation": documentation,
+            "dpop_signing_alg_values_supported": list(ALGORITHMS) if dpop else [],
+            "dpop_bound_access_tokens_required": dpop == "require",
+        }
         self._servers = list(authorization_servers)
         self._document = {
             "bearer_methods_supported": ["header"],
@@ -145,7 +154,8 @@ def is_served(scope: Scope, path: str) -> bool:
 
 
 class Challenges:
-    def __init__(self, metadata: ResourceMetadata | None, scopes: Sequence[str]) -> None:
+    def __init__(self, metadata: ResourceMetadata | None, scopes: Sequence[str], dpop: Mode | None = None) -> None:
+        self._dpop = dpop
         self._metadata = metadata  # None where nothing is known of an authorization server
         self.scopes = tuple(scopes)  # those that every request needs
 
@@ -153,18 +163,26 @@ class Challenges:
         """Return the challenge for a request that nobody has authenticated. RFC 6750 names the `error`, if any."""
         return self._write(scope, error, self.scopes)
 
+    def proof(self, scope: Scope, error: str) -> str:
+        """Return the challenge for a request whose token needs a proof, or has a wrong one (RFC 9449, section 7.1)."""
+        return self._write(scope, error, self.scopes, by_proof=True)
+
     def insufficient_scope(self, scope: Scope, needed: Sequence[str] = ()) -> str:
         """Return the challenge for lacking scopes: all of them, at once (Authorization, Scope Challenge Handling)."""
         return self._write(scope, "insufficient_scope", tuple(dict.fromkeys((*self.scopes, *needed))))
 
-    def _write(self, scope: Scope, error: str, scopes: Sequence[str]) -> str:
+    def _write(self, scope: Scope, error: str, scopes: Sequence[str], *, by_proof: bool = False) -> str:
+        by_proof = by_proof or self._dpop == "require"
         parameters = {
             "realm": "mcp",
             "error": error,
             "scope": " ".join(scopes),
             "resource_metadata": self._metadata.url(scope) if self._metadata is not None else "",
+            "algs": " ".join(ALGORITHMS) if by_proof else "",
         }
-        return "Bearer " + ", ".join(f'{name}="{value}"' for name, value in parameters.items() if value)
+        return ("DPoP " if by_proof else "Bearer ") + ", ".join(
+            f'{name}="{value}"' for name, value in parameters.items() if value
+        )
 
 
 class Authentication:
@@ -189,6 +207,8 @@ class Authentication:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         refusal = await self._check(scope)
+        if scope.get(NEXT_NONCE):
+            send = partial(_with_nonce, send, scope[NEXT_NONCE].encode())
         await (self._app if refusal is None else refusal)(scope, receive, send)
 
     async def _check(self, scope: Scope) -> ASGIApp | None:
@@ -224,6 +244,9 @@ class Authentication:
         self._refusals.note("Credentials were rejected: %r", reason)
         away = isinstance(error.__cause__, IssuerUnavailable)
         self._refusals.count("issuer_unavailable" if away else "unauthenticated")
+        if isinstance(proof := error.__cause__, ProofRefused):
+            challenge = self._challenges.proof(scope, proof.error)
+            return _refusal(401, "Authentication is required", challenge, proof.nonce)
         if away:  # it may well hold: a 401 would send the person to log in
             return self._put_off
         return _refusal(401, "Authentication is required", self._challenges.authenticate(scope, "invalid_token"))
@@ -247,5 +270,12 @@ def _has_token(query: bytes) -> bool:
     return any(name == "access_token" for name, _ in parse_qsl(query.decode("latin-1"), keep_blank_values=True))
 
 
-def _refusal(status: int, message: str, challenge: str) -> Response:
-    return JSONResponse({"error": message}, status, {"WWW-Authenticate": challenge})
+def _refusal(status: int, message: str, challenge: str, nonce: str = "") -> Response:
+    more = {"DPoP-Nonce": nonce, "Cache-Control": "no-store"} if nonce else {}
+    return JSONResponse({"error": message}, status, {"WWW-Authenticate": challenge, **more})
+
+
+async def _with_nonce(send: Send, nonce: bytes, message: Message) -> None:
+    if message["type"] == "http.response.start":
+        message = {**message, "headers": [*message["headers"], (b"dpop-nonce", nonce)]}
+    await send(message)

@@ -26,14 +26,14 @@ _ONCE = (b"host", b"authorization", b"content-length")
 ANY = "*"
 
 REQUEST_HEADERS = (
-    *("Authorization", "Content-Type", "Accept", "Last-Event-ID"),
+    *("Authorization", "DPoP", "Content-Type", "Accept", "Last-Event-ID"),
     *("MCP-Protocol-Version", "Mcp-Session-Id", "Mcp-Method", "Mcp-Name"),
     *("traceparent", "tracestate", "baggage"),
 )
 """What a client may send, besides the headers of parameters."""
 
 # What a page may read of a response, besides what every page may.
-RESPONSE_HEADERS = ("Mcp-Session-Id", "WWW-Authenticate", "Retry-After")
+RESPONSE_HEADERS = ("Mcp-Session-Id", "WWW-Authenticate", "DPoP-Nonce", "Retry-After")
 
 MAX_AGE = 600  # how long a browser may cache the response, in seconds
 
