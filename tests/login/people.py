@@ -37,18 +37,29 @@ class Browser:
         assert page.status_code == 200, page.text
         return self.http.post(action_of(page), data={"question": question_of(page), "answer": answer}, headers=headers)
 
-    def go(self, response: httpx.Response, most: int = 5) -> httpx.Response:
+    def go(self, response: httpx.Response, most: int = 10) -> httpx.Response:
         """Follow redirects over http, up to the one to the client."""
         for _ in range(most):
             to = response.headers.get("location", "")
-            if not to or to.startswith(REDIRECT) or not to.startswith("http://"):
+            if not to or to.startswith((REDIRECT, "https://")):
                 break
-            response = self.http.get(to)
+            response = self.http.get(response.url.join(to))
         return response
 
-    def log_in(self, url: str) -> httpx.Response:
-        """Open the page of a login, say yes, and come back from the provider."""
-        return self.go(self.answer(self.open(url)))
+    def log_in(self, url: str, who: str = "") -> httpx.Response:
+        """Open the page of a login, say yes, and come back from the provider; as whom, where that asks."""
+        response = self.go(self.answer(self.open(url)))
+        while who and response.status_code == 200 and "<form" in response.text:
+            response = self.go(self._typed(response, who))
+        return response
+
+    def _typed(self, page: httpx.Response, who: str) -> httpx.Response:
+        """Fill in a form of the provider's."""
+        action = re.search(r'<form[^>]* action="([^"]+)"', page.text)
+        prompt = re.search(r'name="prompt" value="([^"]+)"', page.text)
+        assert action, page.text
+        assert prompt, page.text
+        return self.http.post(unescape(action[1]), data={"prompt": prompt[1], "login": who, "password": "any"})
 
 
 def question_of(page: httpx.Response) -> str:
@@ -133,9 +144,9 @@ class Client:
         """Refresh tokens."""
         return self.post(grant_type="refresh_token", refresh_token=tokens["refresh_token"], **changes)
 
-    def tokens(self, browser: Browser, **changes: Any) -> JSON:
+    def tokens(self, browser: Browser, who: str = "", **changes: Any) -> JSON:
         """Log a person in; return the tokens."""
-        came = back(browser.log_in(self.page(**changes)))
+        came = back(browser.log_in(self.page(**changes), who))
         assert came["state"] == "of-client", came
         answer = self.redeem(came["code"])
         assert answer.status_code == 200, answer.text
@@ -153,6 +164,6 @@ class Client:
         message = modern("tools/call", {"name": tool, "arguments": arguments})
         return message, {name.decode(): value.decode() for name, value in headers_for(message)}
 
-    def came(self, browser: Browser, **changes: Any) -> dict[str, str]:
+    def came(self, browser: Browser, who: str = "", **changes: Any) -> dict[str, str]:
         """Log a person in; return what the client gets back."""
-        return back(browser.log_in(self.page(**changes)))
+        return back(browser.log_in(self.page(**changes), who))

@@ -12,13 +12,13 @@ from .serving import TIMEOUT
 
 
 @contextmanager
-def running_front(front: RoundRobin) -> Iterator[int]:
+def running_front(front: RoundRobin, port: int = 0) -> Iterator[int]:
     """Run a front in a thread, since Playwright has the event loop of this one; return its port."""
     started: Future[tuple[int, asyncio.AbstractEventLoop, asyncio.Event]] = Future()
 
     async def serve() -> None:
         ends = asyncio.Event()
-        async with await front.listen() as server:
+        async with await front.listen(port) as server:
             started.set_result((server.sockets[0].getsockname()[1], asyncio.get_running_loop(), ends))
             await ends.wait()
 
