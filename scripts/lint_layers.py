@@ -69,7 +69,7 @@ ONLY_IMPORTERS = {
     "click": {
         "cli",
         *(f"cli.{each}" for each in ("calling", "check", "dev", "inspecting", "installing", "options")),
-        *(f"cli.{each}" for each in ("run", "stored", "waits")),
+        *(f"cli.{each}" for each in ("logins", "run", "stored", "waits")),
     },
     "sqlite3": {"dev.effects", "storage.sql.sqlite", "storage.sql.sqlite_file"},
     "asyncpg": {"storage.sql.postgresql"},

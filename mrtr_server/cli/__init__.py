@@ -11,6 +11,7 @@ from .check import check
 from .dev import dev, new
 from .inspecting import inspect, publish, skill
 from .installing import install, uninstall
+from .logins import logins
 from .run import run, stdio, worker
 from .stored import db, forget, keygen, open_state, tasks
 from .waits import waits
@@ -32,6 +33,19 @@ def main() -> None:
     """Tools for authors and operators of MCP servers built with mrtr_server."""
 
 
-_COMMANDS = (new, dev, run, stdio, install, uninstall, worker, check, inspect, skill, publish)
-for command in (*_COMMANDS, keygen, db, tasks, waits, forget, open_state, call, list_all, read, get_prompt, logout):
+_COMMANDS = (new, dev, run, stdio, install, uninstall, worker, check, inspect, skill, publish, logins)
+for command in (
+    *_COMMANDS,
+    keygen,
+    db,
+    tasks,
+    waits,
+    forget,
+    open_state,
+    call,
+    list_all,
+    read,
+    get_prompt,
+    logout,
+):
     main.add_command(command)

@@ -66,6 +66,8 @@ class ServerTelemetry:
         self._places = places
         self._worker = worker
         self._redeemers = redeemers
+        self.login_keys: Mapping[str, float] = {}
+        """When something of a login was opened last under each key, by its id."""
         self._calls: CallTelemetry | None = None
         self._meters: Sequence[Meters] = ()
         self._gauges = Gauges(tally, self._read)
@@ -128,6 +130,7 @@ class ServerTelemetry:
             names.MOST.name: {(limit,): most for limit, (_, most) in totals.items()},
             names.WAITING.name: {(tool,): each.tasks for tool, each in waiting.items()},
             names.OLDEST.name: {(tool,): each.seconds for tool, each in waiting.items()},
+            names.LOGIN_KEY.name: {(key,): used for key, used in dict(self.login_keys).items()},
             names.INFO.name: {(__version__, settings.info.version): 1},
         }
 

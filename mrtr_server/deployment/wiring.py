@@ -228,6 +228,7 @@ class ServerParts:
         )
         auth, login = _bound(settings, registry, shared, quotas, refusals, clock)
         rounds.upstream = login and login.upstream
+        telemetry.login_keys = getattr(login, "keys_used", {})
         metadata = _resource_metadata(settings, auth, info, path)
         proofs = getattr(auth, "proofs", None)
         challenges = Challenges(metadata, settings.scopes, proofs and proofs.mode)

@@ -100,6 +100,11 @@ class LoginServer(AuthenticationBackend):
             self._calls["POST", "/register"] = self._register
         self._paths = {path for _, path in (*self._pages, *self._calls)}
 
+    @property
+    def keys_used(self) -> Mapping[str, float]:
+        """When something was last opened under each key, in seconds since the epoch, by the key's id."""
+        return self._seals.used
+
     async def close(self) -> None:
         """End the connections of this event loop."""
         await self._clients.documents.close()

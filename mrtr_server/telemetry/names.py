@@ -136,6 +136,14 @@ EVENT_DELAY = _metric(
 )
 _metric(DELIVERIES, "counter", "{delivery}", "Attempts to bring events to webhooks", ("mrtr.event.outcome",))
 UNRECORDED = _metric("mrtr.server.outcomes.unrecorded", "gauge", "{outcome}", "Outcomes that are not recorded yet")
+LOGIN_KEY = _metric(
+    "mrtr.server.login.key.used",
+    "gauge",
+    "s",
+    "When something of a login was opened under a key last, since the epoch",
+    ("mrtr.key.id",),
+    is_sum=False,
+)
 LAG = _metric("mrtr.server.event_loop.lag", "histogram", "s", "How late the event loop was")
 INFO = _metric(
     "mrtr.server.info", "gauge", "1", "1, with what this is", ("mrtr.server.version", "service.version"), is_sum=False

@@ -93,10 +93,10 @@ class Stage:
         """In place of the time, for the servers that are made from then on."""
         self._stack = stack
 
-    def serve(self, app: MRTRServer | None = None, *, port: int = 0, **options: Any) -> str:
+    def serve(self, app: MRTRServer | Starlette | None = None, *, port: int = 0, **options: Any) -> str:
         """Serve an application, or the usual one with options of `Login`; return the address."""
         app = app or make(self.provider.login(**options))
-        if self.clock is not None:
+        if self.clock is not None and isinstance(app, MRTRServer):
             app = app.__replace__(clock=self.clock)
         return f"http://127.0.0.1:{self._stack.enter_context(in_thread(app, port=port))}"
 

@@ -1,11 +1,18 @@
 """A login from the first page to the last call, and what each step takes and gives."""
 
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from click.testing import CliRunner
+from starlette.applications import Starlette
+from starlette.routing import Mount
 
-from .conftest import Stage
+from mrtr_server import KeyRing, Metrics, SetupError
+from mrtr_server.cli import main
+
+from .conftest import KEY, Stage, make
 from .people import REDIRECT, back
 
 
@@ -155,3 +162,61 @@ def test_a_provider_that_is_away_ends_no_login(stage: Stage) -> None:
     assert int(refused.headers["retry-after"]) > 0
     stage.provider.set(away=False)
     assert client.refresh(tokens).status_code == 200
+
+
+def test_an_operator_ends_the_logins_of_a_person_and_not_those_of_others(
+    stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = f"sqlite:///{tmp_path}/logins.db"
+    client = stage.client(stage.serve(make(stage.provider.login(), store=store)))
+    tokens = client.tokens(stage.browser())
+    stage.provider.set(user="hubot")
+    others = client.tokens(stage.browser())
+    monkeypatch.setenv("MRTR_KEYS", KEY.hex())
+    command = ["logins", "end", stage.provider.url, "583231", "--database", store]
+    result = CliRunner().invoke(main, command)
+    assert result.exit_code == 0, result.output
+    assert client.refresh(tokens).json()["error"] == "invalid_grant"
+    assert client.refresh(others).status_code == 200
+    stage.provider.set(user="octocat")
+    assert client.refresh(client.tokens(stage.browser())).status_code == 200  # who logs in again
+
+
+def test_keys_rotate_and_a_gauge_says_which_are_in_use(stage: Stage) -> None:
+    before, after = bytes([1] * 32), bytes([2] * 32)
+    address = "http://127.0.0.1:7071"
+    first = stage.serve(make(stage.provider.login(), keys=[before], base_url=address))
+    both = {"keys": [after, before], "base_url": address, "metrics": Metrics("/metrics")}
+    then = stage.serve(make(stage.provider.login(), **both))
+    id = httpx.post(f"{first}/register", json={"redirect_uris": [REDIRECT]}, trust_env=False).json()["client_id"]
+    asked = {"client_id": id, "response_type": "code", "code_challenge": "x" * 43, "code_challenge_method": "S256"}
+    page = httpx.get(
+        f"{then}/authorize", params=asked, headers={"host": address.removeprefix("http://")}, trust_env=False
+    )
+    assert page.status_code == 200
+    shown = httpx.get(f"{then}/metrics", trust_env=False).text
+    used = [line for line in shown.splitlines() if line.startswith("mrtr_server_login_key_used_seconds{")]
+    assert len(used) == 1
+    assert f'mrtr_key_id="{KeyRing([before]).derive("x")[0][0].hex()}"' in used[0]
+
+
+def test_a_server_with_an_address_that_is_not_encrypted_is_refused(stage: Stage) -> None:
+    with pytest.raises(SetupError, match="must be an https address"):
+        make(stage.provider.login(), base_url="http://tools.example.com")
+
+
+def test_below_a_mount_clients_find_the_metadata_where_they_look(stage: Stage) -> None:
+    address = "http://127.0.0.1:7072"
+    app = make(stage.provider.login(), base_url=f"{address}/notes")
+    routes = [Mount("/.well-known/oauth-authorization-server", app), Mount("/notes", app)]
+    base = stage.serve(Starlette(routes=routes))
+    for path in (
+        "/.well-known/oauth-authorization-server/notes",
+        "/notes/.well-known/oauth-authorization-server",
+        "/notes/.well-known/openid-configuration",
+    ):
+        found = httpx.get(f"{base}{path}", trust_env=False).json()
+        assert found["issuer"] == f"{address}/notes"
+        assert found["token_endpoint"] == f"{address}/notes/token"
+    about = httpx.get(f"{base}/notes/.well-known/oauth-protected-resource", trust_env=False).json()
+    assert about["authorization_servers"] == [f"{address}/notes"]
