@@ -38,10 +38,10 @@ class Browser:
         return self.http.post(action_of(page), data={"question": question_of(page), "answer": answer}, headers=headers)
 
     def go(self, response: httpx.Response, most: int = 10) -> httpx.Response:
-        """Follow redirects over http, up to the one to the client."""
+        """Follow redirects over http, up to the one to the client, which has a path `/callback` of its own."""
         for _ in range(most):
             to = response.headers.get("location", "")
-            if not to or to.startswith((REDIRECT, "https://")):
+            if not to or urlsplit(to).path == urlsplit(REDIRECT).path or to.startswith("https://"):
                 break
             response = self.http.get(response.url.join(to))
         return response
