@@ -34,18 +34,26 @@ def check_event_name(name: str) -> None:
 # Built by calls, since members of the protocol are written so, and nothing of pydantic is made for a server without.
 class OfTask(TypedDict):
     taskId: NotRequired[str]
+
+
 class TaskEvent(TypedDict):
     taskId: str
     tool: str
     status: str
     message: str
+
+
 class OfWait(TypedDict):
     wait: NotRequired[str]
+
+
 class WaitRequested(TypedDict):
     wait: str
     ticket: str
     about: Any
     until: str
+
+
 class WaitAnswered(TypedDict):
     wait: str
     taskId: str

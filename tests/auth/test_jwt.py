@@ -455,14 +455,15 @@ class TestTheKeysOfTheIssuer:
     ) -> None:
         auth = JWTAuth(issuer.url, audience=AUDIENCE)
         app, now = make(auth), [0.0]
-        auth._keys._clock = lambda: now[0]
+        keys: Any = auth._keys
+        keys._clock = lambda: now[0]
         auth._clock = lambda: time.time() + now[0]
         token = issuer.mint(AUDIENCE, claims={"exp": 10**10})
         assert (await send(app, token)).status == 200
         issuer.rotate()
         now[0] = 599.0
         assert (await send(app, token)).status == 200, "beside which the keys are fetched"
-        fetching: Any = auth._keys._fetching.get()
+        fetching: Any = keys._fetching.get()
         async with asyncio.timeout(TIMEOUT):
             await fetching
         await refused(app, token)
@@ -473,7 +474,8 @@ class TestTheKeysOfTheIssuer:
     ) -> None:
         auth = JWTAuth(issuer.url, audience=AUDIENCE)
         app, now = make(auth), [0.0]
-        auth._keys._clock = lambda: now[0]
+        keys: Any = auth._keys
+        keys._clock = lambda: now[0]
         auth._clock = lambda: time.time() + now[0]
         tokens = [issuer.mint(AUDIENCE, subject=name, claims={"exp": 10**10}) for name in ("known", "new")]
         assert (await send(app, tokens[0])).status == 200
