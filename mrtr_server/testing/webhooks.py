@@ -9,7 +9,6 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import uvicorn
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
@@ -135,24 +134,6 @@ class WebhookReceiver:
 _OK, _REDIRECTED, _UNSIGNED = 200, 300, 401
 
 
-class _Server(uvicorn.Server):
-    """A server of uvicorn's within an event loop, which leaves the signals of the process alone."""
-
-    def __init__(self, config: uvicorn.Config) -> None:
-        super().__init__(config)
-        self.is_up = asyncio.Event()
-
-    async def startup(self, sockets: Any = None) -> None:
-        """Begin to listen."""
-        await super().startup(sockets)
-        self.is_up.set()
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Capture none."""
-        yield
-
-
 def new_secret() -> str:
     """Make a secret, as a client sends it with a subscription.
 
@@ -175,9 +156,24 @@ async def webhook_receiver(secret: str | None = None, *, port: int = 0) -> Async
     Returns:
         The webhook.
     """
+    import uvicorn  # only here: the kit needs nothing of it otherwise
+
+    class Server(uvicorn.Server):
+        """A server within an event loop, which leaves the signals of the process alone."""
+
+        is_up = asyncio.Event()
+
+        async def startup(self, sockets: Any = None) -> None:
+            await super().startup(sockets)
+            self.is_up.set()
+
+        @contextmanager
+        def capture_signals(self) -> Iterator[None]:
+            yield
+
     receiver = WebhookReceiver(secret)
     config = uvicorn.Config(receiver, host="127.0.0.1", port=port, log_level="warning", lifespan="off")
-    server = _Server(config)
+    server = Server(config)
     serving = asyncio.create_task(server.serve())
     try:
         await server.is_up.wait()

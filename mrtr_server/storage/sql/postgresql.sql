@@ -247,6 +247,7 @@ WHERE id = :id
 RETURNING leased_until;
 
 -- name: claim_tasks
+-- Without OFFSET 0, what is found would be looked for twice.
 -- Of each tool, the tasks that came to wait first: nearly always all that wait. Those of each caller are put in turn, with
 -- those that run here before them, so that the next place goes to the caller that has the fewest. Where `:queues` or more
 -- wait, nothing is claimed: the answer says so, and the statement below claims.
@@ -336,7 +337,7 @@ begins (waiting, running) AS (
                 LIMIT 1
             ) AS first_running
         FROM places
-        OFFSET 0 -- or what is found would be looked for twice
+        OFFSET 0
     ) AS first
 )
 SELECT claimed.*, deep.is_deep, begins.waiting, begins.running FROM deep, begins LEFT JOIN claimed ON true;
