@@ -82,7 +82,8 @@ GROUPS = [
         "The client for programs, `mrtr_server.client`.",
         "Client Command OAuth TokenStore FileTokens Bounds Form Link Sampling Choice Progress Piece "
         "TaskState ToolReply PromptReply ResourceReply Tool "
-        "Prompt Resource Template ClientError CallFailed RequestRefused TaskCancelled NotAnswered NoReply BadReply "
+        "Prompt Resource Template Event EventFeed OfferedEvent "
+        "ClientError CallFailed RequestRefused TaskCancelled NotAnswered NoReply BadReply "
         "LoginFailed",
         "mrtr_server.client",
     ),

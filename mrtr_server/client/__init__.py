@@ -25,8 +25,20 @@ from ..renamed import renamed_in
 from ..wire import Progress
 from .bounds import Bounds
 from .client import Client, Piece
+from .events import EventFeed
 from .oauth import OAuth
-from .results import Prompt, PromptReply, Resource, ResourceReply, TaskState, Template, Tool, ToolReply
+from .results import (
+    Event,
+    OfferedEvent,
+    Prompt,
+    PromptReply,
+    Resource,
+    ResourceReply,
+    TaskState,
+    Template,
+    Tool,
+    ToolReply,
+)
 from .stdio import Command
 from .token_store import FileTokens, TokenStore
 
@@ -38,6 +50,8 @@ __all__ = [
     "Client",
     "ClientError",
     "Command",
+    "Event",
+    "EventFeed",
     "FileTokens",
     "Form",
     "Link",
@@ -45,6 +59,7 @@ __all__ = [
     "NoReply",
     "NotAnswered",
     "OAuth",
+    "OfferedEvent",
     "Piece",
     "Progress",
     "Prompt",

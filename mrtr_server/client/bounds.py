@@ -12,10 +12,13 @@ class Bounds:
     Args:
         request_seconds: how long one request may take, from its first byte to the last of its reply, in seconds. The
             time of a question that comes while the request is open does not count.
+        silent_seconds: how long nothing may come of a stream of events before it is opened again, in seconds: twice the
+            time between two heartbeats of a server.
         task_seconds: how long a task is followed, in seconds. It is not cancelled then.
         waiting_seconds: how long one request waits in all, in seconds, for servers that ask to be called later.
         resends: how often one request is sent again after a lost reply.
-        response_bytes: how large a reply may be, and a list with all its pages, in bytes.
+        response_bytes: how large a reply may be, and a list with all its pages, in bytes; of a stream of events, each
+            of its messages, and what has come of it and is not taken yet.
         rounds: how many rounds one call may have.
         questions: how many questions one round may have.
         pages: how many pages one list may have.
@@ -25,6 +28,7 @@ class Bounds:
     """
 
     request_seconds: float = 120.0
+    silent_seconds: float = 60.0
     task_seconds: float = 3600.0
     waiting_seconds: float = 60.0
     resends: int = 3
@@ -47,6 +51,14 @@ class Allowance:
     def __init__(self, size: int) -> None:
         self._size = size
         self.left = size
+
+    @property
+    def size(self) -> int:
+        return self._size
+
+    def give_back(self, size: int | None) -> None:
+        """Note that so much is taken, and not kept any more; None is all."""
+        self.left = self._size if size is None else self.left + size
 
     def take(self, size: int) -> None:
         self.left -= size

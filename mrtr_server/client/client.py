@@ -18,14 +18,27 @@ from ..errors import BadReply, CallFailed, ClientError, NoReply, NotAnswered, Re
 from ..protocol.ask_kinds import KINDS, Choice, Filled, Form, Link, Listed, Sampling, Written, read_request
 from ..protocol.callers import nested
 from ..protocol.header_params import HeaderParameter, header_parameters
-from ..protocol.messages import JSON, TASKS
-from ..wire import HEADER_MISMATCH, About, Progress, Rounds, number_of
+from ..protocol.messages import EVENTS, JSON, TASKS
+from ..wire import HEADER_MISMATCH, MODERN, UNKNOWN_METHOD, About, Progress, Rounds, number_of
 from .asgi import in_process
 from .bounds import DEFAULT, Allowance, Bounds
 from .connection import HTTPConnection
+from .events import Delivery, EventFeed, OnGap, follow
 from .exchange import Connection, OnMessage, refusal_of
 from .oauth import OAuth
-from .results import M, Prompt, PromptReply, Resource, ResourceReply, TaskState, Template, Tool, ToolReply, read
+from .results import (
+    M,
+    OfferedEvent,
+    Prompt,
+    PromptReply,
+    Resource,
+    ResourceReply,
+    TaskState,
+    Template,
+    Tool,
+    ToolReply,
+    read,
+)
 from .session import Noted, Session
 from .stdio import Command, StdioConnection
 
@@ -71,9 +84,9 @@ ByKind = Mapping[str, Callable[[Any], Any] | None]  # by the name of the kind of
 
 
 def capabilities_of(callbacks: ByKind, *, tasks: bool) -> JSON:
-    """Return what the client declares: each kind of ask that has a callback, and tasks if it follows them."""
+    """Return what the client declares: each kind of ask that has a callback, events, and tasks if it follows them."""
     declared = nested(KINDS[name].capabilities[0] for name, callback in callbacks.items() if callback is not None)
-    return {**declared, "extensions": {TASKS: {}}} if tasks else declared
+    return {**declared, "extensions": {EVENTS: {}, **({TASKS: {}} if tasks else {})}}
 
 
 async def answers_to(callbacks: ByKind, requests: Mapping[str, object]) -> JSON:
@@ -189,12 +202,17 @@ class Client:
         connection = _connection_to(server, path, {**authorized, **headers}, bounds, http, on_message, auth)
         self._session = Session(connection, about, bounds, partial(answers_to, self._callbacks), era)
         self._tools: dict[str, Tool] = {}
+        self._following: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Self:
         await self._session.open()
         return self
 
     async def __aexit__(self, *raised: object) -> None:
+        for following in (left := tuple(self._following)):
+            following.cancel()
+        if left:
+            await asyncio.wait(left)
         await self._session.close()
 
     @property
@@ -312,6 +330,68 @@ class Client:
             ClientError: as for `call`.
         """
         return await self._list("resources/templates/list", "resourceTemplates", Template)
+
+    async def event_types(self) -> list[OfferedEvent]:
+        """Return the types of events of the server, of all pages.
+
+        Raises:
+            RequestRefused: the server has no events, or speaks an older version, which has none.
+            ClientError: as for `call`.
+        """
+        try:
+            found = await self._list("events/list", "events", OfferedEvent)
+        except RequestRefused:
+            self._check_events()
+            raise
+        self._check_events()
+        return found
+
+    def _check_events(self) -> None:
+        if self.era not in (None, MODERN):
+            raise RequestRefused(f"Events need {MODERN}, and this server is spoken to in {self.era}", UNKNOWN_METHOD)
+
+    def events(
+        self,
+        name: str,
+        arguments: Mapping[str, Any] = NONE,
+        /,
+        *,
+        cursor: str | None = None,
+        delivery: Delivery | None = None,
+        on_gap: OnGap | None = None,
+    ) -> EventFeed:
+        """Follow the events of a type: `async for event in client.events("incident.created", {"severity": "P1"})`.
+
+        Each comes once. After a lost connection, and a stream in which nothing has come for
+        `Bounds(silent_seconds=...)`, the client continues with its last cursor. It tries to do that until it is closed.
+
+        Args:
+            name: of the type.
+            arguments: which of its events are wanted.
+            cursor: where to begin: after the event with this cursor, or at the `cursor` of a feed. Default: now.
+            delivery: `"push"` for a stream, `"poll"` to ask again and again. Default: a stream, if the server has it.
+            on_gap: is called when some events may be missing, at that point between the others, since the server does
+                not keep them any more. Without it, that is logged.
+
+        Returns:
+            The events, as they come. Nothing is sent before the first is waited for. Where that raises, the feed has
+            ended: a `RequestRefused` if the server refuses them or has ended the subscription, a `NoReply` if it was
+            not reached even once, a `BadReply` as for `call`.
+
+        Raises:
+            SetupError: there is no such delivery. Where the first event is waited for: there are webhooks alone.
+        """
+        wanted = {"name": name, "arguments": dict(arguments)}
+        return follow(
+            self._session,
+            self.event_types,
+            self._bounds,
+            self._following,
+            wanted,
+            cursor=cursor,
+            delivery=delivery,
+            on_gap=on_gap,
+        )
 
     # How it is done
 

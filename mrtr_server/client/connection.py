@@ -111,6 +111,10 @@ class HTTPConnection:
         if self._url.scheme == "http" and not is_loopback_address(host):
             logger.warning("The token goes to %s over plain http, where others on the way can read it: use https", host)
 
+    @property
+    def is_over(self) -> bool:
+        return self._http is None
+
     async def open(self) -> None:
         if self._http is None:
             http = await asyncio.to_thread(self._make)  # it reads certificates, some 20 ms

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from ..errors import BadReply, NoReply, RequestRefused
-from ..protocol.messages import JSON, PIECE
+from ..protocol.messages import EVENT_NOTIFICATIONS, JSON, PIECE, SUBSCRIPTION_ID
 from ..well_formed import read_json
 from .bounds import Allowance
 
@@ -33,6 +33,7 @@ class Exchange:
     hear: Callable[[JSON], Awaitable[None]] = _unheard  # takes what comes before the result and is to this request
     repeatable: bool = True  # whether it may be sent again after its reply was lost
     resumes: bool = False  # whether a client can come back to the stream of its reply
+    silence: float = 0.0  # of a stream without an end: how long nothing may come of it, in seconds; 0 for all else
     takes_questions: bool = False  # whether what the server asks meanwhile may belong to it
     received: Mapping[str, str] = field(default_factory=dict)  # the headers of the reply
     limit: asyncio.Timeout | None = None
@@ -46,15 +47,24 @@ class Exchange:
         except TimeoutError:
             if self.limit is None or not self.limit.expired():
                 raise
+            if self.silence:
+                raise NoReply(f"Nothing has come for {self.silence:g} s") from None
             raise NoReply(f"There was no reply within {seconds:g} s") from None
 
-    async def take(self, message: JSON, seconds: float) -> JSON | None:
-        """Read a message of the reply; return the result, if it has that. Raises `RequestRefused` and `BadReply`."""
+    async def take(self, message: JSON, seconds: float, size: int | None = None) -> JSON | None:
+        """Read a message of the reply; return the result, if it has that. Raises `RequestRefused` and `BadReply`.
+
+        `size`: of all that has come of the reply, what is not kept any more after it, in bytes; None for everything.
+        """
         if "method" in message:
             if "id" in message:
-                await self._answer(message, seconds)
+                await self._hear_in_its_time(message, seconds)
             elif number_in(message) == self.number:
-                await self.hear(message)
+                if self.silence:
+                    await self._hear_in_its_time(message, self.silence)
+                    self.allowance.give_back(size)
+                else:
+                    await self.hear(message)
             return None
         if isinstance(error := message.get("error"), dict):
             raise refusal_of(error)
@@ -62,12 +72,12 @@ class Exchange:
             raise BadReply("The reply is not to what was asked")
         return result
 
-    async def _answer(self, question: JSON, seconds: float) -> None:
-        """Hand on a question; a person may take longer for it than a server for its reply."""
+    async def _hear_in_its_time(self, message: JSON, seconds: float) -> None:
+        """Hand on a question or an event: whoever gets it may take longer than a server for its reply."""
         if self.limit is None:
             raise BadReply("The server asks in its reply to what is no request")
         self.limit.reschedule(None)
-        await self.hear(question)
+        await self.hear(message)
         self.limit.reschedule(asyncio.get_running_loop().time() + seconds)
 
 
@@ -76,6 +86,11 @@ class Connection(Protocol):
 
     is_stream: bool
     """Whether all goes through one pair of streams, so that only a message can say that a request is left."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it is closed, or the server has ended, so that nothing comes of it any more."""
+        ...
 
     async def open(self) -> None: ...
 
@@ -91,8 +106,13 @@ class Connection(Protocol):
 def number_in(message: JSON) -> Any:
     """Return which request a notification is to; None if to none."""
     method, params = message["method"], message.get("params")
-    related = _RELATED.get(method) if isinstance(method, str) else None
-    return params.get(related) if related is not None and isinstance(params, dict) else None
+    if not isinstance(method, str) or not isinstance(params, dict):
+        return None
+    if method.startswith(EVENT_NOTIFICATIONS):
+        meta = params.get("_meta")
+        return meta.get(SUBSCRIPTION_ID) if isinstance(meta, dict) else None
+    related = _RELATED.get(method)
+    return None if related is None else params.get(related)
 
 
 def read_message(text: str | bytes, where: str) -> JSON:

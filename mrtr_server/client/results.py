@@ -11,7 +11,9 @@ from ..protocol.messages import JSON, TaskStatus
 from ..schema.peer_validator import validator_of
 
 
-class _Read(BaseModel):
+class Read(BaseModel):
+    """What a server sent. What is not known of it is left out."""
+
     model_config = ConfigDict(frozen=True, alias_generator=to_camel, populate_by_name=True, extra="ignore")
 
     @model_validator(mode="before")
@@ -40,7 +42,7 @@ def text_of(blocks: Sequence[JSON]) -> str:
     return "\n".join(each["text"] for each in blocks if isinstance(each.get("text"), str))
 
 
-class ToolReply(_Read):
+class ToolReply(Read):
     """What a tool returned.
 
     Args:
@@ -61,12 +63,12 @@ class ToolReply(_Read):
         return text_of(self.content)
 
 
-class _PromptMessage(_Read):
+class _PromptMessage(Read):
     role: str
     content: JSON | list[JSON]
 
 
-class PromptReply(_Read):
+class PromptReply(Read):
     """A prompt, ready for a model.
 
     Args:
@@ -84,7 +86,7 @@ class PromptReply(_Read):
         return text_of([block for each in contents for block in (each if isinstance(each, list) else [each])])
 
 
-class ResourceReply(_Read):
+class ResourceReply(Read):
     """What a resource has.
 
     Args:
@@ -99,7 +101,7 @@ class ResourceReply(_Read):
         return text_of(self.contents)
 
 
-class Tool(_Read):
+class Tool(Read):
     """A tool in the list of a server.
 
     Args:
@@ -124,13 +126,13 @@ class Tool(_Read):
         return self.annotations.get("readOnlyHint") is True or self.annotations.get("idempotentHint") is True
 
 
-class _PromptArgument(_Read):
+class _PromptArgument(Read):
     name: str
     description: str = ""
     required: bool = False
 
 
-class Prompt(_Read):
+class Prompt(Read):
     """A prompt in the list of a server.
 
     Args:
@@ -146,7 +148,7 @@ class Prompt(_Read):
     arguments: list[_PromptArgument] = Field(default_factory=list)
 
 
-class Resource(_Read):
+class Resource(Read):
     """A resource in the list of a server.
 
     Args:
@@ -164,7 +166,7 @@ class Resource(_Read):
     mime_type: str | None = None
 
 
-class Template(_Read):
+class Template(Read):
     """A template of resources in the list of a server.
 
     Args:
@@ -182,7 +184,7 @@ class Template(_Read):
     mime_type: str | None = None
 
 
-class TaskState(_Read):
+class TaskState(Read):
     """How a task is doing.
 
     Args:
@@ -194,3 +196,59 @@ class TaskState(_Read):
     task_id: str
     status: TaskStatus
     status_message: str = ""
+
+
+class OfferedEvent(Read):
+    """A type of event in the list of a server.
+
+    Args:
+        name: what it is followed by.
+        description: what it is.
+        input_schema: the JSON Schema of the arguments, which say which of its events are wanted.
+        payload_schema: that of what an event carries.
+        delivery: how it is delivered: `"poll"`, `"push"` and `"webhook"`.
+        meta: what the server adds, as sent.
+    """
+
+    name: str
+    description: str = ""
+    input_schema: JSON = Field(default_factory=dict)
+    payload_schema: JSON = Field(default_factory=dict)
+    delivery: list[str] = Field(default_factory=list)
+    meta: JSON = Field(default_factory=dict, alias="_meta")
+
+
+class Event(Read):
+    """Something that has happened, as a server tells it.
+
+    Args:
+        id: names it: the same for the same event, however often it comes.
+        name: of its type.
+        data: what it carries. It comes from elsewhere, and is no more to be trusted than the result of a tool.
+        at: when it happened, as ISO 8601.
+        cursor: where to continue after it; of a page of polled events, where the page began, but for its last one.
+            None where the server can't go back.
+        meta: what the server adds, as sent.
+    """
+
+    id: str = Field(alias="eventId")
+    name: str
+    data: JSON
+    at: str = Field(alias="timestamp")
+    cursor: str | None = None
+    meta: JSON = Field(default_factory=dict, alias="_meta")
+
+
+class EventPlace(Read):
+    """Where a stream is, and whether events before that are missing."""
+
+    cursor: str | None = None
+    truncated: bool = False
+
+
+class EventPage(EventPlace):
+    """What a poll has found."""
+
+    events: list[Event] = Field(default_factory=list)
+    has_more: bool = False
+    next_poll_ms: Any = None

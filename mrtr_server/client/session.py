@@ -77,6 +77,21 @@ class Session:
                     await self._connection.end_session(self._headers)
         await self._connection.close()
 
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing comes of the server any more."""
+        return self._connection.is_over
+
+    async def stream(self, method: str, params: JSON, hear: Noted) -> None:
+        """Send a request of the newest version whose reply is a stream of messages, and have each heard, to its end.
+
+        Raises `ClientError`, and what `hear` raised.
+        """
+        number = next(self._numbers)
+        exchange = self._message(*write_modern(self._about, number, method, params), number)
+        exchange.hear, exchange.repeatable, exchange.silence = hear, False, self._bounds.silent_seconds
+        await self._send(exchange)
+
     async def request(
         self,
         method: str,

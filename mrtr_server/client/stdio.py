@@ -44,6 +44,9 @@ class Command:
             raise SetupError(f"Command({self.arguments!r}): give a list of the program and its arguments")
 
 
+_Came = asyncio.Queue[tuple[JSON, int] | ClientError]  # messages of the server, with their sizes
+
+
 class StdioConnection:
     is_stream = True
 
@@ -51,10 +54,14 @@ class StdioConnection:
         self._command = command
         self._bounds = bounds
         self._on_message = on_message
-        self._waiting: dict[int, tuple[Exchange, asyncio.Queue[JSON | ClientError]]] = {}  # by number, in their order
+        self._waiting: dict[int, tuple[Exchange, _Came]] = {}  # by number, in their order
         self._process: Process | None = None
         self._reading: asyncio.Task[None] | None = None
         self._end: ClientError | None = None
+
+    @property
+    def is_over(self) -> bool:
+        return self._process is None or self._end is not None
 
     async def open(self) -> None:
         command = self._command
@@ -97,19 +104,20 @@ class StdioConnection:
         if exchange.number is None:
             await self._write(exchange.body)
             return {}
-        came: asyncio.Queue[JSON | ClientError] = asyncio.Queue()  # its size is bounded by the allowance
+        came: _Came = asyncio.Queue()  # its size is bounded by the allowance
         self._waiting[exchange.number] = (exchange, came)
         try:
             async with exchange.within(self._bounds.request_seconds):
                 await self._write(exchange.body)
                 while True:
-                    message = await came.get()
-                    if isinstance(message, ClientError):
-                        raise message
-                    if (result := await exchange.take(message, self._bounds.request_seconds)) is not None:
+                    next_ = await came.get()
+                    if isinstance(next_, ClientError):
+                        raise next_
+                    message, size = next_
+                    if (result := await exchange.take(message, self._bounds.request_seconds, size)) is not None:
                         return result
         finally:
-            del self._waiting[exchange.number]
+            self._waiting.pop(exchange.number, None)
 
     async def _write(self, body: bytes) -> None:
         if self._end is not None:
@@ -161,9 +169,11 @@ class StdioConnection:
             exchange, came = found
             try:
                 exchange.allowance.take(len(line))
-                came.put_nowait(message)
+                came.put_nowait((message, len(line)))
             except BadReply as error:
-                came.put_nowait(error)
+                self._waiting.pop(self._number_of(message), None)  # nothing more is kept of it
+                is_slow = exchange.silence and len(line) <= exchange.allowance.size
+                came.put_nowait(NoReply("More came than was taken, so the stream is lost") if is_slow else error)
 
     def _at_once(self, message: JSON) -> bytes | None:
         """Return the reply to a question that no call has to be asked for; None if one has."""

@@ -26,6 +26,8 @@ ASKING_METHODS = frozenset({"tools/call", "prompts/get", "resources/read"})
 TASK_RESULT = "tasks/result"  # a request that stays open in the handshake era while the task asks
 LISTEN = "subscriptions/listen"  # a request whose response is a stream of changes
 STREAM_EVENTS = "events/stream"  # a request whose response is a stream of events
+EVENT_NOTIFICATIONS = "notifications/events/"  # begins the methods of what comes on that stream
+SUBSCRIPTION_ID = "io.modelcontextprotocol/subscriptionId"  # in `_meta` there: the id of the request
 EVENTS = "io.modelcontextprotocol/events"
 """The extension by which clients subscribe to events."""
 OPEN_METHODS = ASKING_METHODS | {TASK_RESULT}  # requests that stay open in the handshake era

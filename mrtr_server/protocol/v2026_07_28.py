@@ -17,7 +17,6 @@ _VERSION_VALUE = VERSION.encode()
 _PREFIX = "io.modelcontextprotocol/"
 _LOG_LEVEL = _PREFIX + "logLevel"
 _SERVER = _PREFIX + "serverInfo"
-_SUBSCRIPTION = _PREFIX + "subscriptionId"
 _NOBODY: JSON = {}
 _OFFER = messages.TaskOffer()
 _METHODS = dialect.METHODS | {"server/discover", messages.LISTEN}
@@ -197,7 +196,7 @@ class _ListenWriter(dialect.ListenWriter):
         self._subscription = subscription
         self._server = meta
         self._detailed = detailed
-        self._meta = {_SUBSCRIPTION: call.request_id}
+        self._meta = {messages.SUBSCRIPTION_ID: call.request_id}
 
     def opened(self) -> bytes:
         wanted = self._subscription.wanted
@@ -226,14 +225,14 @@ class _EventWriter(dialect.ListenWriter):
     def __init__(self, call: Call, meta: JSON) -> None:
         self._call = call
         self._server = meta
-        self._meta = {_SUBSCRIPTION: call.request_id}
+        self._meta = {messages.SUBSCRIPTION_ID: call.request_id}
 
     def opened(self) -> bytes:
         return b""
 
     def changed(self, change: messages.Change) -> bytes:
         assert isinstance(change, messages.EventFrame)  # noqa: S101  such a stream has nothing else
-        return dialect.notification(f"notifications/events/{change.uri}", {**change.params, "_meta": self._meta})
+        return dialect.notification(messages.EVENT_NOTIFICATIONS + change.uri, {**change.params, "_meta": self._meta})
 
     def closed(self) -> bytes:
         return dialect.result(self._call, {"resultType": "complete", "_meta": self._server})
