@@ -10,7 +10,7 @@ from ..concurrency.running import running_loop
 from ..errors import EventFailed, InvalidParams, StoreUnavailable
 from ..flow.authorization import Authorizer
 from ..logs.failures import report_failure
-from ..protocol.event_codes import FORBIDDEN, SKETCH
+from ..protocol.event_codes import FORBIDDEN, code_of
 from ..protocol.messages import JSON
 from ..storage.rows import EventRow, Position, SubscriptionRow
 from ..tally import DELIVERIES, Tally
@@ -303,7 +303,8 @@ class Delivery:
         """End the subscription: its subscriber has lost access."""
         if not self.is_over:
             self.is_over = True
-            error = {"code": SKETCH[FORBIDDEN], "message": FORBIDDEN, "data": {"reason": "Access revoked"}}
+            code = code_of(FORBIDDEN, is_declared=self._asked.is_declared)
+            error = {"code": code, "message": FORBIDDEN, "data": {"reason": "Access revoked"}}
             await self._control("terminated", {"type": "terminated", "error": error})
 
     async def _control(self, type: str, body: dict[str, Any]) -> None:

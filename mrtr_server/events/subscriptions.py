@@ -29,6 +29,7 @@ class Asked(NamedTuple):
     old_until: float = 0.0  # until when all of them sign, and not the first alone
     said: int = 0  # how many gaps its client was told of when it subscribed last
     ttl: float | None = None  # as granted, in seconds; None for one without an end
+    is_declared: bool = False  # whether its client knows the codes of the extension, and not those of the sketch
 
     def signing(self, now: float) -> tuple[bytes, ...]:
         """Return the secrets that sign now."""

@@ -272,7 +272,7 @@ class EventExtension(Extension):
         id = subscription_id(subscriber.owner, url, type.name, subscriber.arguments)
         now, position, is_cut = log.now(), Position(), False
         present = await store.find_subscription(id)
-        asked = Asked(url, (secret,), ttl=ttl)
+        asked = Asked(url, (secret,), ttl=ttl, is_declared=declares(call.client))
         if present is None:
             position, is_cut = await self._begin(call, subscriber)
             await self._verify(call, subscriber, url, secret, id)
