@@ -1,6 +1,6 @@
 """Three processes behind a round robin, ended by SIGKILL while people log in, with keys that rotate: nobody notices.
 
-`MRTR_TEST_LOGINS=1000 MRTR_TEST_RESTARTS=100` runs as many.
+`TEST_LOGINS=1000 TEST_RESTARTS=100` runs as many.
 """
 
 import os
@@ -23,8 +23,8 @@ from .conftest import Provider
 from .people import Browser, Client
 from .test_logins import said
 
-LOGINS = int(os.environ.get("MRTR_TEST_LOGINS", "40"))
-RESTARTS = int(os.environ.get("MRTR_TEST_RESTARTS", "15"))
+LOGINS = int(os.environ.get("TEST_LOGINS", "40"))
+RESTARTS = int(os.environ.get("TEST_RESTARTS", "15"))
 
 KEYS = ["01" * 32, "02" * 32, "03" * 32]
 
