@@ -89,7 +89,7 @@ class JWTAuth(TokenBackend):
                 f"{', '.join(jwt_keys.ALGORITHMS)}. Others are not safe with public keys"
             )
         self._jwt = jwt_keys
-        self._keys: jwt_keys.IssuerKeys | jwt_keys.FixedKey
+        self._keys: Any  # those of the issuer, or the one that is given
         if public_key is None:
             self._keys = jwt_keys.IssuerKeys(issuer, jwks_uri, self._algorithms, self._known.clear)
         elif jwks_uri is not None:
