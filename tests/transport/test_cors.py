@@ -115,7 +115,7 @@ class TestResponses:
         assert text_of(response.json()) == "seen"
         assert response.headers["access-control-allow-origin"] == PAGE
         exposed = {name.strip() for name in response.headers["access-control-expose-headers"].split(",")}
-        assert exposed == {"Mcp-Session-Id", "WWW-Authenticate", "Retry-After"}
+        assert exposed == {"Mcp-Session-Id", "WWW-Authenticate", "DPoP-Nonce", "Retry-After"}
 
     async def test_a_challenge_reaches_the_page(self) -> None:
         response = await call(make(auth=BearerTokens({"token": "alice"})), PAGE)
