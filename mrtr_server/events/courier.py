@@ -41,7 +41,7 @@ MOST_FLUSHED = 512
 
 
 class Courier:
-    """Tries to get the lease, and works for as long as it has it."""
+    """Brings events and reads sources on each event loop that it is started on, while that has the lease."""
 
     def __init__(
         self,
@@ -52,42 +52,53 @@ class Courier:
         lease_seconds: float,
         tally: Tally,
     ) -> None:
-        self._log = log
-        self._subscriptions = subscriptions
-        self._sources = sources
-        self._authorizer = authorizer
+        self.log = log
+        self.subscriptions = subscriptions
+        self.sources = sources
+        self.authorizer = authorizer
         self.fetcher: Callable[[], Fetcher | None] = lambda: None
         """Returns what sends to webhooks; None where nothing may."""
-        self._lease_seconds = lease_seconds
-        self._tally = tally
-        self._refusals = RefusalLog()
-        self._holder = token_hex(16)
+        self.lease_seconds = lease_seconds
+        self.tally = tally
+        self.refusals = RefusalLog()
         self._running = PerLoop[asyncio.Task[None]]()
-        self._work: dict[str, Work] = {}
 
     @property
     def is_needed(self) -> bool:
         """Whether there is anything that it could have to do."""
         return any(
             "webhook" in each.modes or each.source_of is not None or each.on_unsubscribe is not None
-            for each in self._subscriptions.types.values()
+            for each in self.subscriptions.types.values()
         )
 
     def start(self) -> None:
         """Begin on this event loop, unless it has begun or there is nothing to do."""
         running = self._running.get()
         if (running is None or running.done()) and self.is_needed:
-            self._running.put(running_loop().create_task(self._run(), name="mrtr_server courier"))
+            self._running.put(running_loop().create_task(_Shift(self).run(), name="mrtr_server courier"))
 
     async def close(self) -> None:
-        """End: what is being sent is awaited for a moment, and the lease is given back."""
+        """End: what is being sent is given up, to be sent again by whoever goes on, and the lease is given back."""
         running = self._running.pop()
         if running is not None:
             running.cancel()
             await asyncio.wait((running,))
-        await self._log.close()
+        await self.log.close()
 
-    async def _run(self) -> None:
+
+class _Shift:
+    """Tries to get the lease, and works for as long as it has it."""
+
+    def __init__(self, courier: Courier) -> None:
+        self._courier = courier
+        self._log = courier.log
+        self._subscriptions = courier.subscriptions
+        self._sources = courier.sources
+        self._lease_seconds = courier.lease_seconds
+        self._holder = token_hex(16)
+        self._work: dict[str, Work] = {}
+
+    async def run(self) -> None:
         store, pause = self._log.store, self._lease_seconds / 3
         while True:
             try:
@@ -173,16 +184,19 @@ class Courier:
                 return Reminder(row, self._subscriptions.reminding(row), type, self._log)
             subscriber, asked = self._subscriptions.open(row)
         except (InvalidParams, StoreUnavailable, KeyError) as error:
-            self._refusals.note("A subscription to %r is left out: %s", row.name, str(error))
+            self._courier.refusals.note("A subscription to %r is left out: %s", row.name, str(error))
             subscriber, asked = None, None
         if subscriber is None:
             return _Polling(row, None)
         if row.kind == "source":
             return SourceReader(row, subscriber, self._log, self._subscriptions)
-        fetcher = self.fetcher()
+        fetcher = self._courier.fetcher()
         if row.kind == "poll" or asked is None or fetcher is None:
             return _Polling(row, subscriber)
-        return Delivery(row, subscriber, asked, self._log, self._subscriptions, self._authorizer, fetcher, self._tally)
+        courier = self._courier
+        return Delivery(
+            row, subscriber, asked, self._log, self._subscriptions, courier.authorizer, fetcher, courier.tally
+        )
 
     async def _finish(self, id: str) -> None:
         work = self._work.pop(id)
