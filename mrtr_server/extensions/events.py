@@ -152,11 +152,11 @@ class EventExtension(Extension):
 
     async def _poll(self, call: Call, outlet: Outlet) -> Outcome:
         """Serve `events/poll` (Poll-Based Delivery). Raises `RequestError`."""
-        most = _number(call, "maxEvents", MOST_EVENTS, 10**9)
+        most = _number(call, "maxEvents", MOST_EVENTS, least=1)
         subscriber = await self._subscriber(call, "poll")
         try:
             await self._note_wanted(subscriber, is_polling=True)
-            return Complete(await self._polled(call, subscriber, min(int(most), MOST_EVENTS)))
+            return Complete(await self._polled(call, subscriber, min(most, MOST_EVENTS)))
         except StoreUnavailable as error:
             raise self._errors.report(call, error) from None
 
@@ -190,14 +190,14 @@ class EventExtension(Extension):
 
     async def _begin(self, call: Call, subscriber: Subscriber) -> tuple[Position, bool]:
         """Return where the events of a request begin, and whether some before are left out (Cursor Lifecycle)."""
-        age = _number(call, "maxAgeMs", math.inf, LONGEST_AGE)
+        age = _number(call, "maxAgeMs", LONGEST_AGE)
         cursor, name = call.params.get("cursor"), subscriber.type.name
         if cursor is None:
             return (await self._log.read(name, None)).reached, False
         position = await self._log.unseal(subscriber.owner, name, subscriber.arguments, cursor)
         if position is None:
             return (await self._log.read(name, None)).reached, True
-        if age < math.inf:
+        if age < LONGEST_AGE:
             return await self._log.seek(name, position, self._log.now() - age / 1000)
         return position, False
 
@@ -364,7 +364,8 @@ class EventExtension(Extension):
         if "ttlMs" in call.params and call.params["ttlMs"] is None:
             is_guarded = self._authorizer.guards(subscriber.type.hook)
             return None if webhooks.endless and is_guarded else webhooks.most_seconds
-        wanted = _number(call, "ttlMs", webhooks.most_seconds * 1000, LONGEST_AGE) / 1000
+        # No lifetime is refused: the grant says what there is instead.
+        wanted = _number(call, "ttlMs", LONGEST_AGE, least=None) / 1000
         return min(max(SHORTEST_TTL, wanted), webhooks.most_seconds)
 
     async def _verify(self, call: Call, subscriber: Subscriber, url: str, secret: bytes, id: str) -> None:
@@ -464,13 +465,16 @@ def _target(call: Call) -> tuple[str, JSON]:
     return name, arguments or {}
 
 
-def _number(call: Call, field: str, default: float, most: float) -> float:
+def _number(call: Call, field: str, default: int, *, least: int | None = 0) -> int:
+    """Return a whole number of a request; one beyond `LONGEST_AGE` is as good as that. Raises `InvalidParams`."""
     value = call.params.get(field)
     if value is None:
         return default
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= most:
-        raise InvalidParams(f"params.{field} must be a number that is not negative")
-    return value
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or value != value // 1 or (least is not None and value < least):  # nan and inf are none, either
+        bound = "" if least is None else f" of at least {least}"
+        raise InvalidParams(f"params.{field} must be a whole number{bound}")
+    return int(max(-LONGEST_AGE, min(value, LONGEST_AGE)))
 
 
 def _status(progress: Progress) -> JSON:

@@ -148,6 +148,9 @@ async def test_what_is_too_old_for_the_client_is_left_out_and_said() -> None:
         found = await poll(client, cursor, maxAgeMs=30_000)
         assert (ids(found), found["truncated"]) == (["new"], True)
         assert not (await poll(client, found["cursor"], maxAgeMs=30_000))["truncated"]
+        everything = await poll(client, cursor, maxAgeMs=2**53 - 1)  # as a client says "however old"
+        assert (ids(everything), everything["truncated"]) == (["old", "new"], False)
+        assert ids(await poll(client, None, maxAgeMs=3_600_000)) == []  # now, whatever it says beside
 
 
 async def test_what_is_gone_by_age_or_count_is_said() -> None:
@@ -257,6 +260,8 @@ def test_codes_are_those_that_the_client_knows(
         {"name": "incident.created", "arguments": {"severity": "P9"}},
         {"name": "incident.created", "arguments": {"unknown": 1}},
         {"name": "incident.created", "maxEvents": "many"},
+        {"name": "incident.created", "maxEvents": 0},
+        {"name": "incident.created", "maxEvents": 1.5},
         {"name": "incident.created", "cursor": "x", "maxAgeMs": -1},
     ):
         assert client.request("events/poll", params).error.code == -32602, params
