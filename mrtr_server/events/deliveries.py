@@ -16,7 +16,7 @@ from ..storage.rows import EventRow, Position, SubscriptionRow
 from ..tally import DELIVERIES, Tally
 from .log import EventLog
 from .subscribers import Subscriber, may_subscribe
-from .subscriptions import MOST_FAILED, Asked, Progress, Retry, Subscriptions, before
+from .subscriptions import MOST_FAILED, Asked, Progress, Retry, Subscriptions
 from .webhooks import Result, control_id, send
 
 if TYPE_CHECKING:
@@ -144,6 +144,7 @@ class Delivery:
             while True:
                 page = await follower.next(running_loop().time() + QUIET)
                 if page.lost:
+                    progress.at = page.begins
                     await self._note_gap()
                 for row in page.rows:
                     await self._room()
@@ -239,7 +240,7 @@ class Delivery:
     def _mark(self, position: Position) -> Position:
         """Return up to where everything was acknowledged or abandoned, but for an event that is sent now."""
         waiting = [*self._sending, *self._progress.failed, position]
-        return before(min(waiting))
+        return min(waiting).before
 
     async def _cursor(self, position: Position) -> str:
         subscriber = self.subscriber
@@ -251,7 +252,7 @@ class Delivery:
 
     async def _again(self, position: Position) -> JSON | None:
         """Read an event again; None if it is gone, or not for this subscriber any more."""
-        page = await self._log.store.read_events([self.row.name], before(position), most=1, most_bytes=1)
+        page = await self._log.store.read_events([self.row.name], position.before, most=1, most_bytes=1)
         if not page.rows or page.rows[0].position != position:
             self._progress.gaps += 1
             return None

@@ -73,7 +73,7 @@ class EventStream:
                 page = await follower.next(self._due)
                 self._rows, self._reached = list(page.rows), page.reached
                 if page.lost:
-                    self._begins = True
+                    self._begins, self._reached = True, page.begins
                     return []
             if self._rows and not await self._may_go_on():
                 self._is_over = True

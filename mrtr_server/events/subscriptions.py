@@ -73,7 +73,7 @@ class Progress:
     @property
     def watermark(self) -> Position:
         """Up to where everything was acknowledged or abandoned."""
-        return before(min(self.failed)) if self.failed else self.at
+        return min(self.failed).before if self.failed else self.at
 
     def dump(self) -> str:
         failed = [[*position, each.attempts, each.due] for position, each in self.failed.items()]
@@ -96,11 +96,6 @@ class Progress:
         epoch, at, failed, *rest = from_json(text)
         retries = {Position(*each[:2]): Retry(*each[2:]) for each in failed}
         return cls(epoch, Position(*at), retries, *rest)
-
-
-def before(position: Position) -> Position:
-    """Return the place right before an event."""
-    return position._replace(number=position.number - 1)
 
 
 def subscription_id(owner: str, url: str, name: str, arguments: JSON) -> str:

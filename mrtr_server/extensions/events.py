@@ -201,6 +201,12 @@ class EventExtension(Extension):
             return await self._log.seek(name, position, self._log.now() - age / 1000)
         return position, False
 
+    async def _begin_anew(self, call: Call, subscriber: Subscriber) -> tuple[Position, bool]:
+        """Return the same where the reply has no events yet: what is gone is said with it, and a cursor past that."""
+        position, is_cut = await self._begin(call, subscriber)
+        page = await self._log.read(subscriber.type.name, position, 1)
+        return (page.begins, True) if page.lost else (position, is_cut)
+
     async def _seal(self, subscriber: Subscriber, position: Position) -> str:
         return await self._log.seal(subscriber.owner, subscriber.type.name, subscriber.arguments, position)
 
@@ -211,10 +217,7 @@ class EventExtension(Extension):
         subscriber = await self._subscriber(call, "push")
         place = self.places.take(person_of(call.principal))
         try:
-            position, is_cut = await self._begin(call, subscriber)
-            if (page := await self._log.read(subscriber.type.name, position, 1)).lost:
-                is_cut = True
-                position = position if page.rows else page.reached
+            position, is_cut = await self._begin_anew(call, subscriber)
             await self._parts.sources.added(subscriber)
             await self._note_wanted(subscriber)
         except BaseException as error:
@@ -274,7 +277,7 @@ class EventExtension(Extension):
         present = await store.find_subscription(id)
         asked = Asked(url, (secret,), ttl=ttl, is_declared=declares(call.client))
         if present is None:
-            position, is_cut = await self._begin(call, subscriber)
+            position, is_cut = await self._begin_anew(call, subscriber)
             await self._verify(call, subscriber, url, secret, id)
         else:
             asked = self._renewed(present, asked, now)

@@ -121,6 +121,11 @@ class Position(NamedTuple):
     transaction: int = 0
     number: int = 0
 
+    @property
+    def before(self) -> "Position":
+        """The place right before an event that is here."""
+        return self._replace(number=self.number - 1)
+
 
 class EventRow(NamedTuple):
     """An event as it is stored. What happened is sealed before it comes here.
@@ -165,6 +170,11 @@ class EventPage(NamedTuple):
     lost: frozenset[str] = frozenset()
     delayed: float = 0.0
     is_last: bool = True
+
+    @property
+    def begins(self) -> Position:
+        """Right before its first event; where it was read to if it has none. Nothing is gone after that."""
+        return self.rows[0].position.before if self.rows else self.reached
 
 
 class SubscriptionRow(NamedTuple):

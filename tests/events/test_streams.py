@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from mrtr_server import BearerTokens, Caller, EventType, Limits, MRTRServer
+from mrtr_server import BearerTokens, Caller, Events, EventType, Limits, MRTRServer
 from mrtr_server.testing import AsyncClient, Clock, SharedStore, replica, replicas
 
 from ..support.serving import until
@@ -149,16 +149,45 @@ async def test_authors_are_told_of_streams() -> None:
         assert told == [("come", "ann"), ("gone", "ann")]
 
 
-async def test_a_gap_within_a_stream_is_said_on_it() -> None:
+@pytest.mark.parametrize("left", [0, 50])
+async def test_what_is_gone_when_a_stream_begins_is_said_once_with_a_cursor_past_it(left: int) -> None:
     clock = Clock()
-    app, incidents = served(store=SharedStore())
+    app, incidents = served(events=Events(keep_seconds=60, keep_most=50))
     moved = replica(app, clock=clock)
     async with AsyncClient(moved) as client:
         cursor = (await client.request("events/poll", {"name": "incident.created"})).result["cursor"]
-        await moved.emit(incidents, Incident(id="old"))
-        await moved._parts.shared.store.trim_events("incident.created", 0)
+        await emit_many(moved, incidents)
+        clock.advance(0 if left else 61)
         stream, opened = await following(client, cursor=cursor)
         assert opened["truncated"] is True
         await moved.emit(incidents, Incident(id="new"))
-        assert (await received(stream))[1]["data"] == {"id": "new"}
+        found = [(await received(stream))[1]["data"]["id"] for _ in range(left + 1)]
+        assert found == [*(str(number) for number in range(300 - left, 300)), "new"]
         await stream.close()
+        again, begun = await following(client, cursor=opened["cursor"])
+        assert begun["truncated"] is False
+        assert (await received(again))[1]["data"]["id"] == found[0]
+        await again.close()
+
+
+async def emit_many(app: MRTRServer, incidents: EventType[None, Incident]) -> None:
+    """Emit 300 events, so many that those before the last ones are gone."""
+    for number in range(300):
+        await app.emit(incidents, Incident(id=str(number)))
+
+
+async def test_a_gap_within_a_stream_is_said_on_it() -> None:
+    app, incidents = served(events=Events(keep_most=50))
+    async with AsyncClient(app) as client:
+        stream, opened = await following(client)
+        assert opened["truncated"] is False
+        await emit_many(app, incidents)
+        kind, said = await received(stream)
+        assert (kind, said["truncated"]) == ("active", True)
+        found = [(await received(stream))[1]["data"]["id"] for _ in range(50)]
+        assert found == [str(number) for number in range(250, 300)]
+        await stream.close()
+        # Whoever has read no further than what said so misses nothing that is left.
+        page = await client.request("events/poll", {"name": "incident.created", "cursor": said["cursor"]})
+        assert [each["data"]["id"] for each in page.result["events"]] == found
+        assert page.result["truncated"] is False

@@ -12,6 +12,7 @@ from mrtr_server import (
     BadWebhook,
     BearerTokens,
     Caller,
+    Events,
     EventType,
     Limits,
     MRTRServer,
@@ -198,6 +199,22 @@ async def test_a_gap_is_said_at_the_next_refresh(hook: WebhookReceiver) -> None:
                 said.append((await subscribe(client, hook))["truncated"])
                 await asyncio.sleep(0.05)
         assert (await subscribe(client, hook))["truncated"] is False
+
+
+async def test_a_cursor_before_what_is_gone_says_so_at_once_and_is_replaced(hook: WebhookReceiver) -> None:
+    app, incidents = served(hook, events=Events(keep_most=50))
+    async with AsyncClient(app, token="ann") as client, app.running():
+        params = {"name": "incident.created"}
+        old = (await client.request("events/poll", params)).result["cursor"]
+        for number in range(100):
+            await app.emit(incidents, Incident(id=str(number)))
+        granted = await subscribe(client, hook, cursor=old)
+        assert granted["truncated"] is True
+        events = await hook.wait(50)
+        assert {each["data"]["id"] for each in events} == {str(number) for number in range(50, 100)}
+        assert [each.body["type"] for each in hook.sent if "type" in each.body] == ["verification"]
+        page = (await client.request("events/poll", {**params, "cursor": granted["cursor"]})).result
+        assert (page["events"][0]["data"]["id"], page["truncated"]) == ("50", False)
 
 
 async def test_only_what_the_subscriber_wants_and_may_have_comes(hook: WebhookReceiver) -> None:
