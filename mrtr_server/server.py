@@ -793,8 +793,8 @@ class MRTRServer(Composition):
         Args:
             event: what `event` made.
             payload: what happened, of the type that the event says.
-            id: names it, as where it comes from does. While it is kept, another event of the same type with this id is
-                none. Default: one of its own.
+            id: names it, as where it comes from does: 1 to 256 characters of ASCII. While it is kept,
+                another event of the same type with this id is none. Default: one of its own.
             to: the one person who may hear of it. Default: all who may subscribe.
             at: when it happened, in seconds since the epoch. Default: now.
             connection: your own connection to the same database, of asyncpg, psycopg, SQLAlchemy, sqlite3 or aiosqlite:
@@ -804,7 +804,7 @@ class MRTRServer(Composition):
             Whether it is new.
 
         Raises:
-            FlowError: the payload is of another type, or too large to be delivered.
+            FlowError: the payload is of another type or too large to be delivered, or the id can't be one.
             StoreUnavailable: it can't be stored now.
         """
         return await self._parts.events.log.add(event, payload, id=id, to=to, at=at, connection=connection)

@@ -186,7 +186,7 @@ class Delivery:
     # Each by itself
 
     def _send_later(self, position: Position, occurrence: JSON | None) -> None:
-        task = running_loop().create_task(self._deliver(position, occurrence))
+        task = running_loop().create_task(self._bring(position, occurrence))
         self._sending[position] = task
         task.add_done_callback(lambda _: self._sent(position))
 
@@ -194,6 +194,13 @@ class Delivery:
         self._sending.pop(position, None)
         self.is_changed = True
         self._has_room.set()
+
+    async def _bring(self, position: Position, occurrence: JSON | None) -> None:
+        try:
+            await self._deliver(position, occurrence)
+        except Exception as error:  # which would come again, so the event is abandoned, and that is said
+            report_failure("An event of %r can't be sent", self.row.name, error=error)
+            self._done(position, is_lost=True)
 
     async def _deliver(self, position: Position, occurrence: JSON | None) -> None:
         while True:

@@ -1,6 +1,7 @@
 """The log of events: how one gets into it, how it is read, and who waits for its end to move."""
 
 import asyncio
+import re
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable
@@ -35,6 +36,7 @@ LARGEST = 256 * 1024
 
 _AROUND = 4096  # bytes of them that may be around the payload
 LONGEST_ID = 256
+_ID = re.compile("[!-~]([ -~]*[!-~])?")
 
 PAGE, PAGE_BYTES = 512, 4 * 1024 * 1024
 """How much is read of a store at once."""
@@ -116,8 +118,10 @@ class EventLog:
         `key`: by what it counts once, if that is not its id.
         """
         where = f"app.emit({type.name!r})"
-        if id is not None and not 0 < len(id) <= LONGEST_ID:
-            raise FlowError(f"{where}: id= must be 1 to {LONGEST_ID} characters")
+        if id is not None and not (len(id) <= LONGEST_ID and _ID.fullmatch(id)):
+            raise FlowError(
+                f"{where}: id= must be 1 to {LONGEST_ID} characters of ASCII that a header can hold, since it is sent in one"
+            )
         try:
             written = type.stored.keep(payload, f"the event {type.name!r}")[0]
             size = len(to_json(type.written.dump(payload)))

@@ -34,7 +34,7 @@ class Occurrence(Generic[P]):
 
     Args:
         payload: what happened, of the type of the event.
-        id: names it, as the upstream does, so that it counts once however often it is found.
+        id: names it, as the upstream does, so that it counts once however often it is found; see `app.emit`.
         at: when it happened, in seconds since the epoch. Default: now.
     """
 
