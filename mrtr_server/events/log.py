@@ -120,7 +120,7 @@ class EventLog:
         where = f"app.emit({type.name!r})"
         if id is not None and not (len(id) <= LONGEST_ID and _ID.fullmatch(id)):
             raise FlowError(
-                f"{where}: id= must be 1 to {LONGEST_ID} characters of ASCII that a header can hold, since it is sent in one"
+                f"{where}: id= must be 1 to {LONGEST_ID} characters of ASCII that a header holds: it is sent in one"
             )
         try:
             written = type.stored.keep(payload, f"the event {type.name!r}")[0]

@@ -24,8 +24,9 @@ class Webhooks(Group):
             `"http://proxy.example.com:3128"`. It must refuse internal addresses itself, since it looks names up.
         ca: the path of a PEM file with further certificate authorities, such as your company's own.
         most_seconds: how long a subscription lasts at most without being renewed, in seconds; at least a minute.
-        endless: whether a client gets a subscription without an end that asks for one. It needs `authorize=` of the
-            server or of the event, which is asked again before each delivery.
+            Without a database, it is half an hour at most.
+        endless: whether a client gets a subscription without an end that asks for one. It needs a database, and
+            `authorize=` of the server or of the event, which is asked again before each delivery.
 
     Raises:
         SetupError: one can't be right; the message says why.

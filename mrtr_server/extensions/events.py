@@ -53,6 +53,9 @@ LONGEST_AGE = 10**15
 SHORTEST_TTL = 60.0
 """Seconds of a webhook's subscription, at least."""
 
+MOST_IN_MEMORY = 1800.0
+"""Seconds of one that ends with its process, at most: its client learns of that when it subscribes again."""
+
 WANTED_SECONDS = 300.0
 """How long somebody counts as interested after a poll, or while a stream is open; then it is noted again."""
 
@@ -363,13 +366,14 @@ class EventExtension(Extension):
 
     def _granted(self, call: Call, subscriber: Subscriber) -> float | None:
         """Return how long a subscription lasts, in seconds; None for one without an end (Subscription TTL)."""
-        webhooks = self._parts.webhooks
+        webhooks, is_lasting = self._parts.webhooks, self._log.store.shared
+        most = webhooks.most_seconds if is_lasting else min(webhooks.most_seconds, MOST_IN_MEMORY)
         if "ttlMs" in call.params and call.params["ttlMs"] is None:
             is_guarded = self._authorizer.guards(subscriber.type.hook)
-            return None if webhooks.endless and is_guarded else webhooks.most_seconds
+            return None if webhooks.endless and is_guarded and is_lasting else most
         # No lifetime is refused: the grant says what there is instead.
         wanted = _number(call, "ttlMs", LONGEST_AGE, least=None) / 1000
-        return min(max(SHORTEST_TTL, wanted), webhooks.most_seconds)
+        return min(max(SHORTEST_TTL, wanted), most)
 
     async def _verify(self, call: Call, subscriber: Subscriber, url: str, secret: bytes, id: str) -> None:
         """Ask a webhook whether it wants messages, once (Endpoint verification). Raises `RequestError`."""

@@ -326,7 +326,7 @@ async def test_webhooks_are_limited_by_person_and_in_all(hook: WebhookReceiver) 
 
 async def test_a_time_is_granted_and_never_more(hook: WebhookReceiver) -> None:
     clock = Clock()
-    app, _ = served(hook)
+    app, _ = served(hook, store=SharedStore())
     moved = replica(app, clock=clock)
     async with AsyncClient(moved, token="ann") as client:
         longest = 2**53 - 1  # which some clients send for "as long as there is"
@@ -342,14 +342,26 @@ def instant(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-async def test_no_end_is_granted_where_access_is_asked_about(hook: WebhookReceiver) -> None:
+async def test_no_end_is_granted_where_access_is_asked_about_and_it_is_stored(hook: WebhookReceiver) -> None:
     webhooks = Webhooks(allow=[hook.origin], endless=True)
-    plain, _ = served(hook, webhooks=webhooks)
-    guarded, _ = served(hook, webhooks=webhooks, authorize=lambda caller, name: True)
-    async with AsyncClient(plain, token="ann") as client:
-        assert (await subscribe(client, hook, ttlMs=None))["refreshBefore"] is not None
-    async with AsyncClient(guarded, token="ann") as client:
+    guarded: dict[str, Any] = {"webhooks": webhooks, "authorize": lambda caller, name: True}
+    plain, _ = served(hook, webhooks=webhooks, store=SharedStore())
+    forgetful, _ = served(hook, **guarded)
+    for app in (plain, forgetful):
+        async with AsyncClient(app, token="ann") as client:
+            assert (await subscribe(client, hook, ttlMs=None))["refreshBefore"] is not None
+    app, _ = served(hook, store=SharedStore(), **guarded)
+    async with AsyncClient(app, token="ann") as client:
         assert (await subscribe(client, hook, ttlMs=None))["refreshBefore"] is None
+        assert (await subscribe(client, hook))["refreshBefore"] is not None  # it has an end again
+
+
+async def test_what_ends_with_the_process_is_granted_for_half_an_hour(hook: WebhookReceiver) -> None:
+    clock = Clock()
+    moved = replica(served(hook)[0], clock=clock)
+    async with AsyncClient(moved, token="ann") as client:
+        for asked_for, granted in ((60_000, 60), (86_400_000, 1800), (None, 1800)):
+            assert (await subscribe(client, hook, ttlMs=asked_for))["refreshBefore"] == instant(clock.now + granted)
 
 
 # How one ends
