@@ -195,7 +195,15 @@ class _Shift:
             return _Polling(row, subscriber)
         courier = self._courier
         return Delivery(
-            row, subscriber, asked, self._log, self._subscriptions, courier.authorizer, fetcher, courier.tally
+            row,
+            subscriber,
+            asked,
+            self._log,
+            self._subscriptions,
+            courier.authorizer,
+            fetcher,
+            courier.tally,
+            courier.refusals,
         )
 
     async def _finish(self, id: str) -> None:

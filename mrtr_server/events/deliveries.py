@@ -10,6 +10,7 @@ from ..concurrency.running import running_loop
 from ..errors import EventFailed, InvalidParams, StoreUnavailable
 from ..flow.authorization import Authorizer
 from ..logs.failures import report_failure
+from ..logs.refusals import RefusalLog
 from ..protocol.event_codes import FORBIDDEN, code_of
 from ..protocol.messages import JSON
 from ..storage.rows import EventRow, Position, SubscriptionRow
@@ -38,6 +39,8 @@ DROP_AFTER = 3 * 86_400.0
 
 AGAIN_AFTER = 1.0  # seconds until the store is tried again
 
+SHOWN_OF_ID = 12  # characters of a subscription's id in the log
+
 QUIET = 20.0
 """Seconds after which the position is noted though nothing has happened."""
 
@@ -55,6 +58,7 @@ class Delivery:
         authorizer: Authorizer,
         fetcher: "Fetcher",
         tally: Tally,
+        refusals: RefusalLog,
     ) -> None:
         self.row = row
         self.subscriber = subscriber
@@ -67,6 +71,7 @@ class Delivery:
         self._authorizer = authorizer
         self._fetcher = fetcher
         self._tally = tally
+        self._refusals = refusals
         self._progress = Progress.load(row.progress)
         self._sending: dict[Position, asyncio.Task[None]] = {}
         self._has_room = asyncio.Event()
@@ -277,7 +282,9 @@ class Delivery:
         progress, now = self._progress, self._log.now()
         self._tally.add(DELIVERIES, "failed")
         progress.error = result.reason or ""
-        progress.failing = progress.failing or now
+        if not progress.failing:
+            progress.failing = now
+            self._report(progress.error)
         retry = progress.failed.get(position) or Retry(0, 0.0)
         retry.attempts += 1
         pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** (retry.attempts - 1)) * random.uniform(0.75, 1.25)  # noqa: S311
@@ -286,6 +293,17 @@ class Delivery:
         self.is_changed = True
         self._give_up(now, is_gone=result.is_gone)
         return result.is_final or retry.attempts >= MOST_ATTEMPTS
+
+    def _report(self, reason: str) -> None:
+        """Log that a webhook has begun to fail: by the beginning of its subscription's id, and not by its address."""
+        self._refusals.note(
+            "Events of %r do not arrive at the webhook of subscription %r: %r. Each is tried again. If all webhooks "
+            "fail, look at how this server reaches the internet",
+            self.row.name,
+            self.row.id[:SHOWN_OF_ID],
+            reason,
+            fields={"event": "webhook_fails", "subscription": self.row.id[:SHOWN_OF_ID], "reason": reason},
+        )
 
     def _give_up(self, now: float, *, is_gone: bool) -> None:
         """Send nothing more where nothing arrives, until the client subscribes again; for good where it never need."""

@@ -23,7 +23,7 @@ import httpx
 import pytest
 
 from mrtr_server.storage.sql.administration import new_epoch
-from mrtr_server.testing import Client, Reply
+from mrtr_server.testing import AsyncClient, Client, Reply, webhook_receiver
 
 from ..support.alerts import assert_fires
 from ..support.databases import PostgreSQL, freeze
@@ -34,6 +34,7 @@ from ..support.wire import JSON
 
 OTHER_KEY = "11" * 32
 TARGET = "tests.support.faulty_app:app"
+EMITTING = "tests.support.emitting_app:app"
 SHOWN = {"MRTR_METRICS_PATH": "/metrics"}
 TIMES = 4
 """How many requests meet a fault, at least."""
@@ -77,6 +78,11 @@ class Server:
         """What it shows to Prometheus."""
         return httpx.get(f"http://127.0.0.1:{self.process.port}/metrics", timeout=TIMEOUT, trust_env=False).text
 
+    def shown(self, part: str) -> str:
+        """Wait until it shows this to Prometheus; return all that it shows."""
+        wait_until(lambda: part in self.metrics, part)
+        return self.metrics
+
     def line(self, part: str) -> str:
         """Wait for a line that has these words, and return it; fail if there are several, or none in time."""
 
@@ -92,9 +98,9 @@ def starting(stack: ExitStack, folder: Path) -> Start:
     """Return what starts a server, which ends with the stack."""
     numbers = count()
 
-    def start(**environment: str) -> Server:
+    def start(target: str = TARGET, **environment: str) -> Server:
         log, given = folder / f"log-{next(numbers)}", {"MRTR_KEYS": KEYS, **SHOWN, **environment}
-        server = stack.enter_context(in_process(TARGET, "--no-access-log", log=log, environment=given))
+        server = stack.enter_context(in_process(target, "--no-access-log", log=log, environment=given))
         assert server.port, server.text
         return Server(server)
 
@@ -289,6 +295,67 @@ class TestTheDatabase:
             assert refused.wait() != 0
         assert "its tables are of version 99" in refused.text
         assert "install the release that made them" in refused.text
+
+
+class TestEvents:
+    def test_wait_for_a_transaction_that_stays_open(self, start: Start, url: str) -> None:
+        server = start(EMITTING, MRTR_DATABASE_URL=url)
+        client = Client(server.url, token="ann", log_level=None)
+        cursor = client.request("events/poll", {"name": "incident.created"}).result["cursor"]
+        before = server.metrics
+
+        def found() -> list[JSON]:
+            given = {"name": "incident.created", "cursor": cursor}
+            return list(client.request("events/poll", given).result["events"])
+
+        def meet() -> str:
+            client.call("report", id="1")
+            assert found() == []
+            anyio.run(execute, "UPDATE mrtr_events SET created = created - 900")  # it has waited for so long
+            return server.shown("mrtr_server_events_delay_seconds 9")
+
+        async def execute(statement: str) -> None:
+            connection = await asyncpg.connect(url)
+            await connection.execute(statement)
+            await connection.close()
+
+        async def hold() -> str:
+            settings = {"application_name": "a report"}
+            connection = await asyncpg.connect(url, server_settings=settings)
+            async with connection.transaction():
+                await connection.execute("CREATE TABLE reports ()")
+                during = await anyio.to_thread.run_sync(meet)
+            await connection.close()
+            return during
+
+        during = anyio.run(hold)
+        line = server.line("no event has been delivered for 9")
+        assert re.search(r"that of session \d+, user \w+, database \w+, a report\. End it", line)
+        wait_until(found, "the event")
+        assert_fires("MRTREventsDelayed", during, before)
+
+    def test_come_to_a_webhook_that_fails(self, start: Start) -> None:
+        async def meet() -> tuple[Server, str, str]:
+            async with webhook_receiver() as hook:
+                allowed = {"MRTR_WEBHOOKS_ALLOW": hook.origin}
+                server = await anyio.to_thread.run_sync(lambda: start(EMITTING, **allowed))
+                delivery = {"mode": "webhook", "url": hook.url, "secret": hook.secret}
+                async with AsyncClient(server.url, token="ann", log_level=None) as client:
+                    await client.request("events/subscribe", {"name": "incident.created", "delivery": delivery})
+                    await client.call("report", id="taken")
+                    await hook.wait(1)
+                    before = await anyio.to_thread.run_sync(lambda: server.metrics)
+                    hook.fail(*[503] * TIMES)
+                    for number in range(TIMES):
+                        await client.call("report", id=str(number))
+                    failed = f'{{mrtr_event_outcome="failed"}} {TIMES}.0'
+                    during = await anyio.to_thread.run_sync(lambda: server.shown(failed))
+            return server, before, during
+
+        server, before, during = anyio.run(meet)
+        line = server.line("do not arrive at the webhook")
+        assert re.search(r"Events of 'incident\.created' .* 'sub_\S{8}': 'http_5xx'\. Each is", line)
+        assert_fires("MRTRWebhooksFail", during, before)
 
 
 class TestAWorker:
