@@ -11,7 +11,7 @@ from ..errors import EventFailed, InvalidParams, StoreUnavailable
 from ..flow.authorization import Authorizer
 from ..logs.failures import report_failure
 from ..logs.refusals import RefusalLog
-from ..protocol.event_codes import FORBIDDEN, code_of
+from ..protocol.event_codes import CALLBACK, FORBIDDEN, Kind, code_of
 from ..protocol.messages import JSON
 from ..storage.rows import EventRow, Position, SubscriptionRow
 from ..tally import DELIVERIES, Tally
@@ -78,6 +78,7 @@ class Delivery:
         self._pump: asyncio.Task[None] | None = None
         self._turn = asyncio.Semaphore(AT_ONCE)
         self._alone = asyncio.Lock()
+        self._is_ending = False
 
     def start(self) -> None:
         progress = self._progress
@@ -231,19 +232,26 @@ class Delivery:
                 self._tally.add(DELIVERIES, "delivered")
                 self._done(position)
                 return
-            if self._note_failure(position, result):
-                self._done(position, is_lost=True)
-                await self._tell_gap()
+            if not await self._goes_on(position, result):
                 return
-            if self._pump is None:  # it is suspended
-                return
+
+    async def _goes_on(self, position: Position, result: Result) -> bool:
+        """Note that an event was not taken; return whether it is to be sent again."""
+        is_lost = self._note_failure(position, result)
+        if self.row.expires == math.inf and await self._drop_dead(result):
+            return False
+        if is_lost:
+            self._done(position, is_lost=True)
+            await self._tell_gap()
+            return False
+        return self._pump is not None  # or it is suspended
 
     async def _attempt(self, position: Position, occurrence: JSON) -> Result | None:
         """Send an event once; None where its subscriber may not have it any more."""
         async with self._alone if self._progress.failing else self._turn:
             subscriber = self.subscriber
             if self._authorizer.guards(subscriber.type.hook) and not await may_subscribe(self._authorizer, subscriber):
-                await self._terminate()
+                await self._terminate(FORBIDDEN, {"reason": "Access revoked"})
                 return None
             cursor = await self._cursor(self._mark(position))
             body = {**occurrence, "cursor": cursor}
@@ -306,13 +314,18 @@ class Delivery:
         )
 
     def _give_up(self, now: float, *, is_gone: bool) -> None:
-        """Send nothing more where nothing arrives, until the client subscribes again; for good where it never need."""
-        seconds = now - self._progress.failing
-        if self.row.expires == math.inf:
-            self.is_over = is_gone or seconds >= DROP_AFTER
-        elif is_gone or seconds >= SUSPEND_AFTER:
+        """Send nothing more where nothing arrives, until the client subscribes again."""
+        if self.row.expires != math.inf and (is_gone or now - self._progress.failing >= SUSPEND_AFTER):
             self._stop()
             self._progress.suspended = now
+
+    async def _drop_dead(self, result: Result) -> bool:
+        """End a subscription without an end where nothing has arrived for long; return whether that is so."""
+        if result.is_gone:  # it has said that it wants nothing more
+            self.is_over = True
+        elif self._log.now() - self._progress.failing >= DROP_AFTER:
+            await self._terminate(CALLBACK, {"reason": result.reason})
+        return self.is_over
 
     # Messages that are no events. Who does not take them has not failed
 
@@ -325,13 +338,14 @@ class Delivery:
         cursor = await self._cursor(self._stored.watermark)
         await self._control("gap", {"type": "gap", "cursor": cursor})
 
-    async def _terminate(self) -> None:
-        """End the subscription: its subscriber has lost access."""
-        if not self.is_over:
-            self.is_over = True
-            code = code_of(FORBIDDEN, is_declared=self._asked.is_declared)
-            error = {"code": code, "message": FORBIDDEN, "data": {"reason": "Access revoked"}}
+    async def _terminate(self, kind: Kind, data: JSON) -> None:
+        """End the subscription, and say so once. Only then is it removed, which would cut the message off."""
+        if not self._is_ending:
+            self._is_ending = True
+            code = code_of(kind, is_declared=self._asked.is_declared)
+            error = {"code": code, "message": kind, "data": data}
             await self._control("terminated", {"type": "terminated", "error": error})
+            self.is_over = True
 
     async def _control(self, type: str, body: dict[str, Any]) -> None:
         if self._progress.takes_control:

@@ -388,23 +388,49 @@ async def test_whoever_unsubscribes_gets_nothing_more(hook: WebhookReceiver) -> 
         assert (error.code, error.data) == (-32023, {"kind": "subscription"})
 
 
-async def test_whoever_loses_access_is_told_and_gets_nothing_more(hook: WebhookReceiver) -> None:
+@pytest.mark.parametrize(("capabilities", "code"), [({}, -32012), (DECLARED, -32024)])
+async def test_whoever_loses_access_is_told_and_gets_nothing_more(
+    hook: WebhookReceiver, capabilities: dict[str, Any], code: int
+) -> None:
     allowed = {"ann"}
 
     def may(caller: Caller, name: str) -> bool:
         return caller.principal is not None and caller.principal.subject in allowed
 
     app, incidents = served(hook, authorize=may)
-    async with AsyncClient(app, token="ann") as client, app.running():
+    async with AsyncClient(app, token="ann", capabilities=capabilities) as client, app.running():
         await subscribe(client, hook)
         await app.emit(incidents, Incident(id="1"))
         await hook.wait(1)
         allowed.clear()
         await app.emit(incidents, Incident(id="2"))
-        assert (await hook.wait_for("terminated"))["error"]["code"] == -32012
+        assert await hook.wait_for("terminated") == {
+            "type": "terminated",
+            "error": {"code": code, "message": "Forbidden", "data": {"reason": "Access revoked"}},
+        }
         await app.emit(incidents, Incident(id="3"))
         await asyncio.sleep(0.2)
         assert [each["data"]["id"] for each in hook.events] == ["1"]
+
+
+@pytest.mark.parametrize(("capabilities", "code"), [({}, -32015), (DECLARED, -32027)])
+async def test_one_without_an_end_that_nobody_takes_ends_and_says_so(
+    hook: WebhookReceiver, monkeypatch: pytest.MonkeyPatch, capabilities: dict[str, Any], code: int
+) -> None:
+    monkeypatch.setattr("mrtr_server.events.deliveries.DROP_AFTER", 0.0)
+    webhooks = Webhooks(allow=[hook.origin], endless=True)
+    app, incidents = served(hook, webhooks=webhooks, store=SharedStore(), authorize=lambda caller, name: True)
+    async with AsyncClient(app, token="ann", capabilities=capabilities) as client, app.running():
+        assert (await subscribe(client, hook, ttlMs=None))["refreshBefore"] is None
+        hook.fail(503)
+        await app.emit(incidents, Incident(id="1"))
+        assert (await hook.wait_for("terminated"))["error"] == {
+            "code": code,
+            "message": "CallbackEndpointError",
+            "data": {"reason": "http_5xx"},
+        }
+        await asyncio.sleep(1.0)  # until it is removed
+        assert "deliveryStatus" not in await subscribe(client, hook, ttlMs=None)  # which begins a new one
 
 
 async def test_two_secrets_sign_while_one_takes_the_place_of_the_other(hook: WebhookReceiver) -> None:
