@@ -143,3 +143,7 @@ LIVE_EVENT = "live event in the store"
 LIVE_SESSION = "live session state"
 
 LIVE_PAGES = "live required pages"
+
+LOGIN = "login row"
+
+LOGIN_TOKENS = "login upstream tokens"

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from pydantic_core import from_json, to_json
 
 from ..crypto.digests import digest_parts
-from ..crypto.keys import KeyRing
+from ..crypto.keys import LOGIN, KeyRing
 from ..crypto.place_codec import RowNames, SealedRows, row_codec
 from ..protocol.callers import Principal
 from ..storage.base import Store
@@ -29,6 +29,8 @@ REPEATED = 60.0
 
 REDEEMED = 3600.0
 """How long a redemption is kept, in seconds, where how often its family was refreshed tells the same afterwards."""
+
+_MARK = b""  # that something is kept says all, so there is nothing to seal
 
 
 class Reply(NamedTuple):
@@ -48,12 +50,12 @@ class Families:
         self._clock = clock
         self._people = RowNames(ring, "login of a person")
         self._rows = SealedRows(
-            row_codec(ring, "login row", in_memory=store.in_memory), "A row of a login", "kept for another login"
+            row_codec(ring, LOGIN, in_memory=store.in_memory), "A row of a login", "kept for another login"
         )
 
     async def once(self, what: str, who: Principal | None, seconds: float) -> bool:
         """Return whether something is new, for as long as it is kept."""
-        return await self.store.put(digest_parts("login once", what), b"1", keep=seconds, quota=self._quotas.of(who))
+        return await self.store.put(digest_parts("login once", what), _MARK, keep=seconds, quota=self._quotas.of(who))
 
     # What is redeemed
 
@@ -92,7 +94,7 @@ class Families:
         await self._replace(digest_parts("login generation", family), generation, who)
 
     async def end(self, family: str, who: Principal) -> None:
-        await self.store.put(digest_parts("login ended", family), b"1", keep=self._seconds, quota=self._quotas.of(who))
+        await self.store.put(digest_parts("login ended", family), _MARK, keep=self._seconds, quota=self._quotas.of(who))
 
     async def end_all(self, who: Principal) -> None:
         """End all families of a person that began before now."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pydantic_core import from_json, to_json
 
 from ..crypto.digests import digest_parts
-from ..crypto.keys import KeyRing
+from ..crypto.keys import LOGIN_TOKENS, KeyRing
 from ..crypto.place_codec import SealedRows, row_codec
 from ..errors import IssuerUnavailable
 from ..protocol.callers import Principal
@@ -40,7 +40,7 @@ class UpstreamRows:
         self._provider = provider
         self._seconds = seconds
         self._clock = clock
-        codec = row_codec(ring, "login upstream tokens", in_memory=store.in_memory)
+        codec = row_codec(ring, LOGIN_TOKENS, in_memory=store.in_memory)
         self._rows = SealedRows(codec, "A person's tokens", "kept for another login")
 
     async def put(self, family: str, upstream: Upstream, who: Principal) -> None:
@@ -81,7 +81,7 @@ class UpstreamRows:
                     raise
                 if renewed != found:
                     await self.put(family, renewed, who)
-                    await self._store.record(name, redeemed.token, b"refreshed")
+                    await self._store.record(name, redeemed.token, b"")
                 else:
                     await self._store.release(name, redeemed.token)
                 return renewed, claims

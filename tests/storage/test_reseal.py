@@ -25,6 +25,11 @@ from mrtr_server.live.answers import SentQuestion
 from mrtr_server.live.events import Origin, StreamEvent
 from mrtr_server.live.parts import LiveParts
 from mrtr_server.live.session_states import SessionState
+from mrtr_server.login import Oidc
+from mrtr_server.login.families import Families
+from mrtr_server.login.records import Upstream
+from mrtr_server.login.upstream_rows import UpstreamRows
+from mrtr_server.protocol.callers import Principal
 from mrtr_server.protocol.messages import Call, Complete, Outcome
 from mrtr_server.protocol.sessions import Session
 from mrtr_server.storage.quotas import Quotas
@@ -210,6 +215,38 @@ async def test_events_and_subscriptions_are_sealed_anew_and_stay_where_they_are(
         new.unseal_event("n", "event 0", found[1].body)
     with pytest.raises(StoreUnavailable, match="it belongs to another subscription"):
         new.unseal_subscription("other", webhook.body)
+    await store.close()
+
+
+async def test_what_logins_keep_is_sealed_anew_and_marks_have_nothing_to_seal(url: str) -> None:
+    store, who, provider = (
+        SQLStore(url),
+        Principal("ann", "https://issuer.example"),
+        Oidc("https://issuer.example", client_id="a"),
+    )
+
+    def parts(*keys: bytes) -> tuple[Families, UpstreamRows]:
+        ring = KeyRing(keys)
+        quotas = Quotas(ring, Limits())
+        return Families(store, ring, quotas, 600), UpstreamRows(store, ring, quotas, provider, 600)
+
+    families, rows = parts(OLD)
+    redeemed = await families.redeem("used", "client", keep=600, who=who)
+    assert await families.record("used", redeemed, {"access_token": "next"})
+    await families.advance("family", 3, who)
+    await families.end("ended", who)
+    assert await families.once("proof", None, 600)
+    await rows.put("family", Upstream("secret"), who)
+
+    done = await reseal(url, KeyRing([NEW, OLD]))
+    assert counted(done) == NO_EVENTS | {"mrtr_redemptions": (1, 1), "mrtr_kept": (2, 2), "mrtr_tasks": (0, 0)}
+    assert all(each.is_done for each in await reseal(url, KeyRing([NEW])))
+    families, rows = parts(NEW)
+    again = await families.redeem("used", "client", keep=600, who=who)
+    assert families.recorded("used", again).body == {"access_token": "next"}
+    assert (await families.generation("family"), await rows.get("family")) == (3, Upstream("secret", scopes=[]))
+    assert await families.is_ended("ended", time.time(), who)
+    assert not await families.once("proof", None, 600)
     await store.close()
 
 

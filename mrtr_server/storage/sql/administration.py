@@ -92,11 +92,24 @@ class _Table(NamedTuple):
 
 TABLES = (
     _Table(
-        "mrtr_redemptions", (keys.OUTCOME, keys.LIVE_OUTCOME), ("outcome",), "sealed_redemptions", "reseal_redemption"
+        "mrtr_redemptions",
+        (keys.OUTCOME, keys.LIVE_OUTCOME, keys.LOGIN),
+        ("outcome",),
+        "sealed_redemptions",
+        "reseal_redemption",
     ),
     _Table(
         "mrtr_kept",
-        (keys.REPORT, keys.LIVE_ANSWER, keys.LIVE_EVENT, keys.LIVE_SESSION, keys.LIVE_PAGES, keys.TASK_PIECES),
+        (
+            keys.REPORT,
+            keys.LIVE_ANSWER,
+            keys.LIVE_EVENT,
+            keys.LIVE_SESSION,
+            keys.LIVE_PAGES,
+            keys.TASK_PIECES,
+            keys.LOGIN,
+            keys.LOGIN_TOKENS,
+        ),
         ("value",),
         "sealed_values",
         "reseal_value",
