@@ -26,7 +26,7 @@ from ..logs.refusals import RefusalLog
 from ..storage.rows import Redemption
 from . import cookies, pages
 from .clients import Client, Clients
-from .families import Families
+from .families import OTHER_EPOCH, Families
 from .providers import Oidc
 from .records import Asked, Question, Remembered, Seals, Transaction
 from .redirects import fits, goes_by_itself
@@ -219,7 +219,8 @@ class Authorizing:
         except IssuerUnavailable as error:
             self._refusals.note("A login did not begin: %r", str(error))
             return pages.failed(503, "Where you log in can't be reached now. Try again in a moment.")
-        transaction = Transaction(state, verifier, nonce, self._clock() + SECONDS, list(asked))
+        epoch = await self._families.epoch()
+        transaction = Transaction(state, verifier, nonce, self._clock() + SECONDS, list(asked), epoch)
         sealed = self._seals.transaction.seal(site.issuer, transaction)
         if len(sealed) > cookies.LONGEST:
             return pages.failed(
@@ -260,7 +261,10 @@ class Authorizing:
             if "error" in given or "code" not in given:
                 refused = OAuthError("access_denied", f"The provider said: {given.get('error', 'nothing')[:100]}")
                 return redirect(self._back(site, asked, members(refused)))
-            redeemed = await self._families.redeem(sealed, given["code"], keep=SECONDS)
+            redeemed = await self._families.redeem(sealed, given["code"], transaction.epoch, keep=SECONDS)
+            if redeemed.verdict == "other_epoch":
+                self._refusals.note("A login was refused: %s", OTHER_EPOCH)
+                return pages.failed(400, "This login can't go on here. Begin again in your application.")
             if redeemed.verdict != "granted":
                 return pages.failed(400, "This login has come to its end before. Begin again in your application.")
             response = await self._end(request, site, transaction, given["code"], is_repeated=redeemed.attempt > 1)

@@ -30,6 +30,10 @@ REPEATED = 60.0
 REDEEMED = 3600.0
 """How long a redemption is kept, in seconds, where how often its family was refreshed tells the same afterwards."""
 
+OTHER_EPOCH = (
+    "it is of before `mrtr-server db new-epoch`, or of another region's store, and nobody here knows whether it was used"
+)
+
 _MARK = b""  # that something is kept says all, so there is nothing to seal
 
 
@@ -59,14 +63,22 @@ class Families:
 
     # What is redeemed
 
+    async def epoch(self) -> str:
+        """Return what tokens name that the store redeems once. Raises `StoreUnavailable`."""
+        return await self.store.epoch() if self.store.has_epochs else ""
+
     async def redeem(
-        self, token: str, by: str, *, keep: float, who: Principal | None = None, began: float | None = None
+        self, token: str, by: str, epoch: str, *, keep: float, who: Principal | None = None, began: float | None = None
     ) -> Redemption:
         """Redeem a token for those who bring the same `by`. While another request redeems it, this one waits."""
+        if epoch and not self.store.has_epochs:
+            return Redemption("other_epoch")
         quota = self._quotas.of(who) if began is None else self._quotas.of(who, began)
         deadline = asyncio.get_running_loop().time() + LEASE + 2.0
         while True:
-            found = await self.store.redeem(_name(token), digest_parts("by", by), lease=LEASE, keep=keep, quota=quota)
+            found = await self.store.redeem(
+                _name(token), digest_parts("by", by), lease=LEASE, keep=keep, quota=quota, epoch=epoch
+            )
             if found.verdict != "running" or asyncio.get_running_loop().time() > deadline:
                 return found
             await asyncio.sleep(_PAUSE)

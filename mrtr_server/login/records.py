@@ -1,4 +1,8 @@
-"""What a login remembers between its steps: sealed records, each kind under a purpose of its own."""
+"""What a login remembers between its steps: sealed records, each kind under a purpose of its own.
+
+Fields that came later have a default, so that records of before can be read. What is redeemed once names the `epoch` of
+the store: that of an earlier one may have been redeemed in writes that were lost.
+"""
 
 import binascii
 from base64 import urlsafe_b64decode
@@ -57,6 +61,7 @@ class Transaction(NamedTuple):
     nonce: str
     expires: float
     asked: list[Any]
+    epoch: str = ""
 
 
 class Upstream(NamedTuple):
@@ -100,6 +105,7 @@ class Access(NamedTuple):
 class Refresh(NamedTuple):
     expires: float
     generation: int  # how often the family was refreshed before
+    epoch: str = ""
     grant: list[Any]
     upstream: list[Any]
 
@@ -114,6 +120,7 @@ class Sealed(Generic[T]):
         self._codec = PlaceCodec(ring, f"login {purpose}")
         self._kind: Any = kind
         self._used = used
+    epoch: str = ""
 
     def seal(self, issuer: str, record: T) -> str:
         """Seal a record for an issuer: no other server opens it, whatever keys they share."""

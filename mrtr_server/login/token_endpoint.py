@@ -14,7 +14,7 @@ from ..logs.refusals import RefusalLog
 from ..storage.rows import Redemption
 from .authorize import Site, check_resource
 from .clients import PUBLIC, Clients
-from .families import REDEEMED, REPEATED, Families
+from .families import OTHER_EPOCH, REDEEMED, REPEATED, Families
 from .providers import challenge_of
 from .records import Grant, Refresh, Seals
 from .tokens import CODE_SECONDS, Issuing, principal_of
@@ -98,9 +98,12 @@ class TokenEndpoint:
         if grant.jkt not in ("", jkt):
             raise _invalid("The code is bound to another key")
         who = principal_of(grant)
-        redeemed = await self._families.redeem(text, client, keep=2 * CODE_SECONDS, who=who, began=grant.began)
+        redeemed = await self._families.redeem(
+            text, client, code.epoch, keep=2 * CODE_SECONDS, who=who, began=grant.began
+        )
         if redeemed.verdict == "running":
             raise away("The same code is being redeemed")
+        self._check_known(redeemed)
         if redeemed.verdict != "granted":
             await self._families.end(grant.family, who)
             self._refusals.note("A code came twice, so its login has ended")
@@ -111,6 +114,14 @@ class TokenEndpoint:
         # Once the client has it: if this process ends before, the client may come again.
         response.background = BackgroundTask(self._record, text, redeemed)
         return response
+
+    def _check_known(self, redeemed: Redemption) -> None:
+        """Check that the store knows whether something was used. Raises `OAuthError`: the person logs in again."""
+        if redeemed.verdict == "other_epoch":
+            self._refusals.note("A login has ended: %s", OTHER_EPOCH)
+            raise _invalid("The login is of before, or of another region")
+        if redeemed.verdict == "forgotten":
+            raise _invalid("The login has ended")
 
     async def _record(self, token: str, redeemed: Redemption) -> None:
         with suppress(StoreUnavailable):
@@ -132,9 +143,10 @@ class TokenEndpoint:
         if not set(scopes) <= set(grant.scopes):
             raise OAuthError("invalid_scope", "The person did not allow that: let them log in again")
         who = principal_of(grant)
-        redeemed = await self._families.redeem(text, client, keep=REDEEMED, who=who, began=grant.began)
+        redeemed = await self._families.redeem(text, client, token.epoch, keep=REDEEMED, who=who, began=grant.began)
         if redeemed.verdict == "running":
             raise away("The same token is being refreshed")
+        self._check_known(redeemed)
         if redeemed.verdict == "recorded":
             reply, latest = self._families.recorded(text, redeemed), await self._families.generation(grant.family)
             # Whoever has used the tokens of the reply since does not repeat the request for them.

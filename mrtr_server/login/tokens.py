@@ -56,9 +56,9 @@ class Issuing:
         grant = Grant(family, now, asked.client, asked.method, asked.jkt, self._provider.issuer, subject, known, scopes)
         if self._rows is not None:
             await self._rows.put(family, upstream, principal_of(grant))
-        inside = self._inside(upstream)
+        inside, epoch = self._inside(upstream), await self._families.epoch()
         code = self._seals.code.seal(
-            issuer, Code(now + CODE_SECONDS, asked.redirect, asked.challenge, list(grant), inside)
+            issuer, Code(now + CODE_SECONDS, asked.redirect, asked.challenge, list(grant), inside, epoch)
         )
         if len(code) > LONGEST_CODE:
             raise NotAdmitted(_NEEDS_STORE.format(what="The tokens of a person at the provider are"))
@@ -84,7 +84,7 @@ class Issuing:
     async def first(self, issuer: str, code: Code, jkt: str) -> dict[str, object]:
         """Return the reply for a code. Raises `NotAdmitted`."""
         grant = Grant(*code.grant)._replace(jkt=jkt)
-        return self._reply(issuer, grant, Upstream(*code.upstream), 0)
+        return await self._reply(issuer, grant, Upstream(*code.upstream), 0)
 
     async def next(self, issuer: str, token: Refresh, scopes: Sequence[str], jkt: str) -> dict[str, object]:
         """Return the reply for a refresh token. Raises `NotAdmitted`, `IssuerUnavailable`."""
@@ -94,7 +94,7 @@ class Issuing:
             grant = grant._replace(claims=kept(claims))
         await self._check_admitted(grant.subject, claims or grant.claims, upstream)
         # The refresh token keeps all scopes; the access token has those that were asked for (RFC 6749, section 6).
-        return self._reply(issuer, grant._replace(jkt=jkt), upstream, token.generation + 1, scopes)
+        return await self._reply(issuer, grant._replace(jkt=jkt), upstream, token.generation + 1, scopes)
 
     async def _renewed(self, grant: Grant, upstream: Upstream) -> tuple[Upstream, JSON | None]:
         """Return the person's tokens, refreshed where they end soon, or where `allow=` is to be asked again."""
@@ -116,18 +116,18 @@ class Issuing:
 
     # The tokens
 
-    def _reply(
+    async def _reply(
         self, issuer: str, grant: Grant, upstream: Upstream, generation: int, scopes: Sequence[str] | None = None
     ) -> dict[str, object]:
         narrow = grant if scopes is None else grant._replace(scopes=list(scopes))
         access, seconds = self._access(issuer, narrow, upstream)
-        inside = self._inside(upstream)
         expires = self._clock() + self._refresh_seconds
         return {
             "access_token": access,
             "token_type": "DPoP" if grant.jkt else "Bearer",
+        refresh = Refresh(expires, generation, list(grant), self._inside(upstream), await self._families.epoch())
             "expires_in": int(seconds),
-            "refresh_token": self._seals.refresh.seal(issuer, Refresh(expires, generation, list(grant), inside)),
+            "refresh_token": self._seals.refresh.seal(issuer, refresh),
             "scope": " ".join(narrow.scopes),
         }
 

@@ -231,7 +231,7 @@ async def test_what_logins_keep_is_sealed_anew_and_marks_have_nothing_to_seal(ur
         return Families(store, ring, quotas, 600), UpstreamRows(store, ring, quotas, provider, 600)
 
     families, rows = parts(OLD)
-    redeemed = await families.redeem("used", "client", keep=600, who=who)
+    redeemed = await families.redeem("used", "client", "", keep=600, who=who)
     assert await families.record("used", redeemed, {"access_token": "next"})
     await families.advance("family", 3, who)
     await families.end("ended", who)
@@ -242,7 +242,7 @@ async def test_what_logins_keep_is_sealed_anew_and_marks_have_nothing_to_seal(ur
     assert counted(done) == NO_EVENTS | {"mrtr_redemptions": (1, 1), "mrtr_kept": (2, 2), "mrtr_tasks": (0, 0)}
     assert all(each.is_done for each in await reseal(url, KeyRing([NEW])))
     families, rows = parts(NEW)
-    again = await families.redeem("used", "client", keep=600, who=who)
+    again = await families.redeem("used", "client", "", keep=600, who=who)
     assert families.recorded("used", again).body == {"access_token": "next"}
     assert (await families.generation("family"), await rows.get("family")) == (3, Upstream("secret", scopes=[]))
     assert await families.is_ended("ended", time.time(), who)
