@@ -148,7 +148,8 @@ def forget(database: str, principal: str, issuer: str, clients: tuple[str, ...],
 
     PRINCIPAL is the subject, as `ctx.principal.subject` has it; `-` reads it from standard input, which keeps it out of
     the shell's history. Tasks, outcomes, reports and open calls of all the person's applications are deleted. Calls and
-    tasks that began before do not continue, at any replica. MRTR_KEYS must be those of the servers.
+    tasks that began before do not continue, at any replica. Logins at the server (`auth=Login(...)`) are not refreshed
+    any more; to end them and delete nothing, run `mrtr-server logins end`. MRTR_KEYS must be those of the servers.
 
     Servers continue meanwhile. It may be ended at any time, and run again: run it once more after a minute, since a
     server may have stored something while it began.

@@ -31,7 +31,8 @@ REDEEMED = 3600.0
 """How long a redemption is kept, in seconds, where how often its family was refreshed tells the same afterwards."""
 
 OTHER_EPOCH = (
-    "it is of before `mrtr-server db new-epoch`, or of another region's store, and nobody here knows whether it was used"
+    "it is of before `mrtr-server db new-epoch`, or of another region's store, and nobody here knows whether it was "
+    "used"
 )
 
 _MARK = b""  # that something is kept says all, so there is nothing to seal

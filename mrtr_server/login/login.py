@@ -129,7 +129,7 @@ class Login(AuthenticationBackend):
         families = Families(store, ring, quotas, self._refresh_seconds, clock)
         rows = None
         if store.shared:  # otherwise the tokens of people would be gone when this process ends
-            rows = UpstreamRows(store, ring, quotas, self._provider, self._refresh_seconds, clock)
+            rows = UpstreamRows(store, ring, quotas, families, self._provider, self._refresh_seconds, clock)
 
         async def once(what: str, seconds: float) -> bool:
             return await families.once(what, None, seconds)

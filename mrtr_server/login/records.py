@@ -73,6 +73,18 @@ class Upstream(NamedTuple):
     scopes: Sequence[str] = ()
 
 
+class About(NamedTuple):
+    """What an operator is shown of a login. It is in the row with the person's tokens, sealed as they are."""
+
+    family: str
+    began: float
+    issuer: str  # the provider
+    subject: str
+    person: str = ""  # as the provider calls them
+    client: str = ""  # the address of its document, or what it calls itself
+    used: float = 0.0  # when its tokens were last refreshed, in seconds since the epoch
+
+
 class Grant(NamedTuple):
     """What a person has let a client do: the same in its code and in all its tokens, which are one family."""
 
@@ -93,6 +105,7 @@ class Code(NamedTuple):
     challenge: str
     grant: list[Any]
     upstream: list[Any]  # an `Upstream`; empty where the store keeps it
+    epoch: str = ""
 
 
 class Access(NamedTuple):
@@ -105,9 +118,9 @@ class Access(NamedTuple):
 class Refresh(NamedTuple):
     expires: float
     generation: int  # how often the family was refreshed before
-    epoch: str = ""
     grant: list[Any]
     upstream: list[Any]
+    epoch: str = ""
 
 
 T = TypeVar("T")
@@ -120,7 +133,6 @@ class Sealed(Generic[T]):
         self._codec = PlaceCodec(ring, f"login {purpose}")
         self._kind: Any = kind
         self._used = used
-    epoch: str = ""
 
     def seal(self, issuer: str, record: T) -> str:
         """Seal a record for an issuer: no other server opens it, whatever keys they share."""

@@ -7,9 +7,10 @@ from typing import Any
 
 from ..errors import NotAdmitted, ProviderRefused
 from ..protocol.callers import Principal
+from .clients import is_document
 from .families import Families
 from .providers import JSON, Oidc, kept
-from .records import Access, Asked, Code, Grant, Refresh, Seals, Upstream
+from .records import About, Access, Asked, Code, Grant, Refresh, Seals, Upstream
 from .upstream_rows import EARLY, UpstreamRows
 
 CODE_SECONDS = 60.0
@@ -55,7 +56,9 @@ class Issuing:
         family = secrets.token_urlsafe(16)
         grant = Grant(family, now, asked.client, asked.method, asked.jkt, self._provider.issuer, subject, known, scopes)
         if self._rows is not None:
-            await self._rows.put(family, upstream, principal_of(grant))
+            person = next((str(known[each]) for each in ("preferred_username", "email", "name") if known.get(each)), "")
+            client = asked.client if is_document(asked.client) else asked.name
+            await self._rows.put(upstream, About(family, now, grant.issuer, subject, person, client))
         inside, epoch = self._inside(upstream), await self._families.epoch()
         code = self._seals.code.seal(
             issuer, Code(now + CODE_SECONDS, asked.redirect, asked.challenge, list(grant), inside, epoch)
@@ -107,12 +110,12 @@ class Issuing:
         if asks:
             found, claims = await self._rows.renew(grant.family, principal_of(grant))
         else:
-            found, claims = await self._rows.get(grant.family), None
-        if found is None:
+            found, claims = None, None
+        row = await self._rows.get(grant.family)
+        if row is None:
             raise ProviderRefused("the store has no tokens of this login any more")
-        if not asks:
-            await self._rows.put(grant.family, found, principal_of(grant))  # or the row would end before its family
-        return found, claims
+        await self._rows.put(row.upstream, row.about)  # or the row would end before its family
+        return found or row.upstream, claims
 
     # The tokens
 
@@ -122,10 +125,10 @@ class Issuing:
         narrow = grant if scopes is None else grant._replace(scopes=list(scopes))
         access, seconds = self._access(issuer, narrow, upstream)
         expires = self._clock() + self._refresh_seconds
+        refresh = Refresh(expires, generation, list(grant), self._inside(upstream), await self._families.epoch())
         return {
             "access_token": access,
             "token_type": "DPoP" if grant.jkt else "Bearer",
-        refresh = Refresh(expires, generation, list(grant), self._inside(upstream), await self._families.epoch())
             "expires_in": int(seconds),
             "refresh_token": self._seals.refresh.seal(issuer, refresh),
             "scope": " ".join(narrow.scopes),

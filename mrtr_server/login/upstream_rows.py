@@ -3,18 +3,21 @@
 import asyncio
 import time
 from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
 
 from pydantic_core import from_json, to_json
 
 from ..crypto.digests import digest_parts
 from ..crypto.keys import LOGIN_TOKENS, KeyRing
-from ..crypto.place_codec import SealedRows, row_codec
+from ..crypto.place_codec import PlaceCodec, RowCodec, SealedRows, row_codec
 from ..errors import IssuerUnavailable
 from ..protocol.callers import Principal
 from ..storage.base import Store
 from ..storage.quotas import Quotas
+from .families import Families
 from .providers import JSON, Oidc
-from .records import Upstream
+from .records import About, Upstream
 
 EARLY = 60.0  # how long before its end a token is refreshed, in seconds
 
@@ -25,39 +28,52 @@ _KEPT = 600.0  # how long it is known that a token was refreshed, in seconds
 _PAUSE = 0.1
 
 
+class Row(NamedTuple):
+    """A row, for whoever has it: `about` says whose it is."""
+
+    upstream: Upstream
+    about: About
+
+
 class UpstreamRows:
     def __init__(
         self,
         store: Store,
         ring: KeyRing,
         quotas: Quotas,
+        families: Families,
         provider: Oidc,
         seconds: float,  # how long a row is kept after its last refresh
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._store = store
         self._quotas = quotas
+        self._families = families
         self._provider = provider
         self._seconds = seconds
         self._clock = clock
-        codec = row_codec(ring, LOGIN_TOKENS, in_memory=store.in_memory)
-        self._rows = SealedRows(codec, "A person's tokens", "kept for another login")
+        self._rows = _sealed(row_codec(ring, LOGIN_TOKENS, in_memory=store.in_memory))
 
-    async def put(self, family: str, upstream: Upstream, who: Principal) -> None:
-        key = _key(family)
-        sealed = self._rows.seal(key, to_json(list(upstream))).encode()
-        await self._store.replace(key, sealed, keep=self._seconds, quota=self._quotas.of(who))
+    async def put(self, upstream: Upstream, about: About) -> None:
+        key = _key(about.family)
+        sealed = self._rows.seal(key, to_json([*upstream, about._replace(used=self._clock())])).encode()
+        quota = self._quotas.of(Principal(about.subject, about.issuer))
+        await self._store.replace(key, sealed, keep=self._seconds, quota=quota)
 
-    async def get(self, family: str) -> Upstream | None:
+    async def get(self, family: str) -> Row | None:
         key = _key(family)
-        row = await self._store.get(key)
-        return None if row is None else Upstream(*from_json(self._rows.unseal(key, row)))
+        found = await self._store.get(key)
+        return None if found is None else _read(self._rows, key, found)
 
     async def fresh(self, family: str, who: Principal) -> Upstream | None:
-        """Return tokens that hold for a while; None where the family has none. Raises `IssuerUnavailable`."""
+        """Return tokens that hold for a while; None where the family has none, or ended. Raises `IssuerUnavailable`."""
         found = await self.get(family)
-        if found is None or not found.expires or found.expires - EARLY > self._clock():
-            return found
+        # A task may go on for days after the login that began it.
+        if found is None or await self._families.is_ended(family, found.about.began, who):
+            return None
+        expires = found.upstream.expires
+        if not expires or expires - EARLY > self._clock():
+            return found.upstream
         return (await self.renew(family, who))[0]
 
     async def renew(self, family: str, who: Principal) -> tuple[Upstream | None, JSON | None]:
@@ -67,7 +83,8 @@ class UpstreamRows:
         """
         first: Upstream | None = None
         deadline = asyncio.get_running_loop().time() + _LEASE + 5.0
-        while (found := await self.get(family)) is not None:
+        while (row := await self.get(family)) is not None:
+            found = row.upstream
             if first is not None and found.access != first.access:  # another process has refreshed them
                 return found, None
             first = found
@@ -80,7 +97,7 @@ class UpstreamRows:
                     await self._store.release(name, redeemed.token)
                     raise
                 if renewed != found:
-                    await self.put(family, renewed, who)
+                    await self.put(renewed, row.about)
                     await self._store.record(name, redeemed.token, b"")
                 else:
                     await self._store.release(name, redeemed.token)
@@ -89,6 +106,20 @@ class UpstreamRows:
                 raise IssuerUnavailable("another process is refreshing the same tokens")
             await asyncio.sleep(_PAUSE)
         return None, None
+
+
+def reader_of(ring: KeyRing) -> Callable[[str, bytes], Row]:
+    """Return what reads the value of a key in a database. It raises `StoreUnavailable` where that is no such row."""
+    return partial(_read, _sealed(PlaceCodec(ring, LOGIN_TOKENS)))
+
+
+def _sealed(codec: RowCodec) -> SealedRows:
+    return SealedRows(codec, "A person's tokens", "kept for another login")
+
+
+def _read(rows: SealedRows, key: str, found: bytes) -> Row:
+    *upstream, about = from_json(rows.unseal(key, found))
+    return Row(Upstream(*upstream), About(*about))
 
 
 def _key(family: str) -> str:

@@ -1,18 +1,15 @@
 """A login from the first page to the last call, and what each step takes and gives."""
 
-from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from click.testing import CliRunner
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from mrtr_server import KeyRing, Metrics, SetupError
-from mrtr_server.cli import main
 
-from .conftest import KEY, Stage, make
+from .conftest import Stage, make
 from .people import REDIRECT, back
 
 
@@ -162,24 +159,6 @@ def test_a_provider_that_is_away_ends_no_login(stage: Stage) -> None:
     assert int(refused.headers["retry-after"]) > 0
     stage.provider.set(away=False)
     assert client.refresh(tokens).status_code == 200
-
-
-def test_an_operator_ends_the_logins_of_a_person_and_not_those_of_others(
-    stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store = f"sqlite:///{tmp_path}/logins.db"
-    client = stage.client(stage.serve(make(stage.provider.login(), store=store)))
-    tokens = client.tokens(stage.browser())
-    stage.provider.set(user="hubot")
-    others = client.tokens(stage.browser())
-    monkeypatch.setenv("MRTR_KEYS", KEY.hex())
-    command = ["logins", "end", stage.provider.url, "583231", "--database", store]
-    result = CliRunner().invoke(main, command)
-    assert result.exit_code == 0, result.output
-    assert client.refresh(tokens).json()["error"] == "invalid_grant"
-    assert client.refresh(others).status_code == 200
-    stage.provider.set(user="octocat")
-    assert client.refresh(client.tokens(stage.browser())).status_code == 200  # who logs in again
 
 
 def test_keys_rotate_and_a_gauge_says_which_are_in_use(stage: Stage) -> None:

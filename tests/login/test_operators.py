@@ -1,5 +1,6 @@
-"""What operators do to logins: they see them, end them, forget people, seal rows anew, and begin another epoch."""
+"""What operators do to logins: they see them, end them, forget people, and begin another epoch."""
 
+import json
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,8 @@ from click.testing import CliRunner, Result
 from mrtr_server.cli import main
 
 from .conftest import KEY, Stage, make
+from .test_logins import said
+from .test_upstream_tokens import server
 
 Run = Callable[..., Result]
 
@@ -33,9 +36,68 @@ def run(file: Path) -> Run:
     return invoke
 
 
+def listed(run: Run) -> list[dict[str, str]]:
+    """Return the logins that an operator sees."""
+    return [json.loads(line) for line in run("logins", "list", "--json").stdout.splitlines()]
+
+
 def serve(stage: Stage, file: Path) -> str:
     """Start a replica; return its address."""
     return stage.serve(make(stage.provider.login(), store=f"sqlite:///{file}"))
+
+
+def test_logins_are_listed_until_they_end(stage: Stage, file: Path, run: Run) -> None:
+    base = serve(stage, file)
+    first, second = stage.client(base), stage.client(base, client_name="Second")
+    tokens = first.tokens(stage.browser())
+    assert len(listed(run)) == 1
+    second.tokens(stage.browser())
+    stage.provider.set(user="hubot")
+    second.tokens(stage.browser())
+    mine = {"issuer": stage.provider.url, "principal": "583231", "person": "octocat"}
+    assert [each["client"] for each in listed(run) if mine.items() <= each.items()] == ["Second", "Tests"]
+    assert len(run("logins", "list").stdout.splitlines()) == 3
+    assert "There are 3" in run("logins", "list", "--limit", "1").stderr
+    first.post("/revoke", token=tokens["refresh_token"])
+    assert [each["client"] for each in listed(run)] == ["Second", "Second"]
+
+
+def test_an_operator_ends_the_logins_of_a_person_and_not_those_of_others(stage: Stage, file: Path, run: Run) -> None:
+    client = stage.client(serve(stage, file))
+    tokens = client.tokens(stage.browser())
+    stage.provider.set(user="hubot")
+    others = client.tokens(stage.browser())
+    run("logins", "end", "-", "--issuer", stage.provider.url, typed="583231\n")
+    assert [each["person"] for each in listed(run)] == ["hubot"]
+    assert client.refresh(tokens).json()["error"] == "invalid_grant"
+    assert client.refresh(others).status_code == 200
+    stage.provider.set(user="octocat")
+    assert client.refresh(client.tokens(stage.browser())).status_code == 200  # who logs in again
+
+
+def test_the_token_of_a_person_is_used_no_more_once_their_logins_have_ended(stage: Stage, file: Path, run: Run) -> None:
+    client = stage.client(stage.serve(server(stage.provider, store=f"sqlite:///{file}")))
+    tokens = client.tokens(stage.browser(), scope="repo")
+    assert said(client.call(tokens, "repos")) == ["read:user", "repo"]
+    run("logins", "end", "583231", "--issuer", stage.provider.url)
+    assert client.call(tokens, "repos").status_code == 403
+
+
+def test_a_person_who_is_forgotten_has_no_login_and_no_row(stage: Stage, file: Path, run: Run) -> None:
+    client = stage.client(serve(stage, file))
+    tokens = client.refresh(client.tokens(stage.browser())).json()
+    stage.provider.set(user="hubot")
+    others = client.tokens(stage.browser())
+    result = run("forget", "583231", "--issuer", stage.provider.url)
+    # The code and a refresh token that were used; the person's tokens, and how often they were refreshed.
+    assert "mrtr_redemptions: 2 rows\n" in result.stdout
+    assert "mrtr_kept: 2 rows\n" in result.stdout
+    assert [each["person"] for each in listed(run)] == ["hubot"]
+    assert client.refresh(tokens).json()["error"] == "invalid_grant"
+    assert client.refresh(others).status_code == 200
+    with sqlite3.connect(file) as database:  # as once its seven days are over
+        database.execute("DELETE FROM mrtr_forgotten")
+    assert client.refresh(tokens).json()["error"] == "invalid_grant"
 
 
 class TestWritesThatAreLost:

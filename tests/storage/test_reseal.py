@@ -27,7 +27,7 @@ from mrtr_server.live.parts import LiveParts
 from mrtr_server.live.session_states import SessionState
 from mrtr_server.login import Oidc
 from mrtr_server.login.families import Families
-from mrtr_server.login.records import Upstream
+from mrtr_server.login.records import About, Upstream
 from mrtr_server.login.upstream_rows import UpstreamRows
 from mrtr_server.protocol.callers import Principal
 from mrtr_server.protocol.messages import Call, Complete, Outcome
@@ -225,10 +225,13 @@ async def test_what_logins_keep_is_sealed_anew_and_marks_have_nothing_to_seal(ur
         Oidc("https://issuer.example", client_id="a"),
     )
 
+    about = About("family", time.time(), *who.person)
+
     def parts(*keys: bytes) -> tuple[Families, UpstreamRows]:
         ring = KeyRing(keys)
         quotas = Quotas(ring, Limits())
-        return Families(store, ring, quotas, 600), UpstreamRows(store, ring, quotas, provider, 600)
+        families = Families(store, ring, quotas, 600)
+        return families, UpstreamRows(store, ring, quotas, families, provider, 600)
 
     families, rows = parts(OLD)
     redeemed = await families.redeem("used", "client", "", keep=600, who=who)
@@ -236,7 +239,7 @@ async def test_what_logins_keep_is_sealed_anew_and_marks_have_nothing_to_seal(ur
     await families.advance("family", 3, who)
     await families.end("ended", who)
     assert await families.once("proof", None, 600)
-    await rows.put("family", Upstream("secret"), who)
+    await rows.put(Upstream("secret"), about)
 
     done = await reseal(url, KeyRing([NEW, OLD]))
     assert counted(done) == NO_EVENTS | {"mrtr_redemptions": (1, 1), "mrtr_kept": (2, 2), "mrtr_tasks": (0, 0)}
@@ -244,7 +247,7 @@ async def test_what_logins_keep_is_sealed_anew_and_marks_have_nothing_to_seal(ur
     families, rows = parts(NEW)
     again = await families.redeem("used", "client", "", keep=600, who=who)
     assert families.recorded("used", again).body == {"access_token": "next"}
-    assert (await families.generation("family"), await rows.get("family")) == (3, Upstream("secret", scopes=[]))
+    assert (await families.generation("family"), await rows.fresh("family", who)) == (3, Upstream("secret", scopes=[]))
     assert await families.is_ended("ended", time.time(), who)
     assert not await families.once("proof", None, 600)
     await store.close()
