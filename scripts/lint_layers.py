@@ -68,8 +68,8 @@ ONLY_IMPORTERS = {
     "itsdangerous": {"crypto.signing"},
     "click": {
         "cli",
-        *(f"cli.{each}" for each in ("calling", "check", "dev", "inspecting", "installing", "options")),
-        *(f"cli.{each}" for each in ("logins", "run", "stored", "waits")),
+        *(f"cli.{each}" for each in ("calling", "check", "dev", "events", "inspecting", "installing")),
+        *(f"cli.{each}" for each in ("logins", "options", "run", "stored", "waits")),
     },
     "sqlite3": {"dev.effects", "storage.sql.sqlite", "storage.sql.sqlite_file"},
     "asyncpg": {"storage.sql.postgresql"},

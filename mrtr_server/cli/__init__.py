@@ -9,6 +9,7 @@ from ..errors import MRTRError
 from .calling import call, get_prompt, list_all, logout, read
 from .check import check
 from .dev import dev, new
+from .events import events
 from .inspecting import inspect, publish, skill
 from .installing import install, uninstall
 from .logins import logins
@@ -34,18 +35,6 @@ def main() -> None:
 
 
 _COMMANDS = (new, dev, run, stdio, install, uninstall, worker, check, inspect, skill, publish, logins)
-for command in (
-    *_COMMANDS,
-    keygen,
-    db,
-    tasks,
-    waits,
-    forget,
-    open_state,
-    call,
-    list_all,
-    read,
-    get_prompt,
-    logout,
-):
+_STORED = (keygen, db, tasks, waits, events, forget, open_state)
+for command in (*_COMMANDS, *_STORED, call, list_all, read, get_prompt, logout):
     main.add_command(command)

@@ -35,7 +35,7 @@ _LOG_IN = "Call it at a terminal to log in, or give a token with"
 _OF_CALLS = ("server", "is_command", "app_dir", "era", "token", "client_id", "trace", "seconds", "roots", "folder")
 
 
-def _calls(function: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+def calls_server(function: Callable[..., Awaitable[None]]) -> Callable[..., None]:
     """Make a command of a function of `Calls`, with the options of all commands that call a server."""
 
     @wraps(function)
@@ -82,7 +82,7 @@ _save = click.option(
 
 
 @click.command()
-@_calls
+@calls_server
 @click.argument("tool", metavar="TOOL")
 @click.argument("arguments", nargs=-1, metavar="[KEY=VALUE]...")
 @_answers
@@ -104,7 +104,7 @@ async def call(calls: "Calls", tool: str, arguments: tuple[str, ...]) -> None:
 
 
 @click.command()
-@_calls
+@calls_server
 @click.argument("uri", metavar="URI")
 @_answers
 @_save
@@ -116,7 +116,7 @@ async def read(calls: "Calls", uri: str) -> None:
 
 
 @click.command("get-prompt")
-@_calls
+@calls_server
 @click.argument("name", metavar="NAME")
 @click.argument("arguments", nargs=-1, metavar="[KEY=VALUE]...")
 @_answers
@@ -133,7 +133,7 @@ async def get_prompt(calls: "Calls", name: str, arguments: tuple[str, ...]) -> N
 
 
 @click.command("list")
-@_calls
+@calls_server
 async def list_all(calls: "Calls") -> None:
     """List tools, prompts and resources of a server."""
     client = calls.client
@@ -145,7 +145,7 @@ async def list_all(calls: "Calls") -> None:
     }
     found = {kind: await _listed(load) for kind, load in lists.items()}
     if calls.as_json:
-        _print_json({kind: [_json_of(row) for row in rows] for kind, rows in found.items()})
+        print_json({kind: [_json_of(row) for row in rows] for kind, rows in found.items()})
         return
     for kind, rows in found.items():
         for row in rows:
@@ -223,7 +223,7 @@ def _end(error: MRTRError, *, as_json: bool) -> NoReturn:
     """End the process with what a call failed with: as JSON on standard output, for people on the error stream."""
     match error:
         case NotAnswered():
-            _print_json({"asks": error.questions})
+            print_json({"asks": error.questions})
             if not as_json:
                 click.echo("These questions are open. Answer them at a terminal, or with --answer KEY=VALUE", err=True)
             sys.exit(UNANSWERED)
@@ -232,11 +232,11 @@ def _end(error: MRTRError, *, as_json: bool) -> NoReturn:
             sys.exit(UNKNOWN)
         case CallFailed():
             if as_json:
-                _print_json(error.result)
+                print_json(error.result)
             raise click.ClickException(plain_lines(str(error)) or "The tool failed") from None
         case RequestRefused():
             if as_json:
-                _print_json({"error": {"code": error.code, "message": error.message, "data": error.data}})
+                print_json({"error": {"code": error.code, "message": error.message, "data": error.data}})
             hint = f". {_LOG_IN} --token or {CALL_TOKEN}" if error.status == 401 else ""
             code = f" ({error.code})" if error.code else ""
             raise click.ClickException(f"{plain_lines(error.message)}{code}{hint}") from None
@@ -247,14 +247,14 @@ def _json_of(reply: "BaseModel") -> JSON:
     return reply.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
-def _print_json(value: Any) -> None:
+def print_json(value: Any) -> None:
     click.echo(json.dumps(value))  # in ASCII, so no terminal is told anything
 
 
 def _print(calls: "Calls", reply: "BaseModel", blocks: list[JSON], stem: str) -> None:
     calls.finish()
     if calls.as_json:
-        _print_json(_json_of(reply))
+        print_json(_json_of(reply))
     saver = None if calls.folder is None else Saver(calls.folder, stem)
     for block in blocks:
         saved = _saved(saver, block)

@@ -3,6 +3,7 @@
 import asyncio
 import math
 import random
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -79,6 +80,7 @@ class Delivery:
         self._turn = asyncio.Semaphore(AT_ONCE)
         self._alone = asyncio.Lock()
         self._is_ending = False
+        self._hurried = asyncio.Event()
 
     def start(self) -> None:
         progress = self._progress
@@ -89,6 +91,8 @@ class Delivery:
 
     def change(self, row: SubscriptionRow) -> None:
         """Note that the client has subscribed again: with another secret, for longer, or to have it go on."""
+        # A client's seal is another one each time. An operator changes nothing, to have what failed sent at once.
+        is_hurried = (row.body, row.expires) == (self.row.body, self.row.expires)
         self.row = row
         try:
             subscriber, asked = self._subscriptions.open(row)
@@ -98,9 +102,18 @@ class Delivery:
         if subscriber is not None and asked is not None:
             self.subscriber, self._asked = subscriber, asked
         if self._progress.suspended and row.updated > self._progress.suspended:
-            for retry in self._progress.failed.values():
-                retry.due = 0.0
+            self._hurry()
             self.start()
+        elif is_hurried:
+            self._hurry()
+
+    def _hurry(self) -> None:
+        """Send what failed at once."""
+        for retry in self._progress.failed.values():
+            retry.due = 0.0
+        self.is_changed = True
+        hurried, self._hurried = self._hurried, asyncio.Event()
+        hurried.set()
 
     def dump(self) -> str:
         return self._stored.dump()
@@ -213,7 +226,9 @@ class Delivery:
             retry = self._progress.failed.get(position)
             if retry is not None and (pause := retry.due - self._log.now()) > 0:
                 occurrence = None  # which is read again then, so that it takes no memory meanwhile
-                await asyncio.sleep(pause)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(pause):
+                        await self._hurried.wait()
             try:
                 if occurrence is None:
                     occurrence = await self._again(position)
@@ -299,6 +314,7 @@ class Delivery:
         retry.due = now + pause
         progress.failed[position] = retry
         self.is_changed = True
+        self._has_room.set()  # for others: it is not on its way any more
         self._give_up(now, is_gone=result.is_gone)
         return result.is_final or retry.attempts >= MOST_ATTEMPTS
 

@@ -254,6 +254,17 @@ async def test_a_replica_that_ends_hands_over(hook: WebhookReceiver) -> None:
     assert sorted(each["data"]["id"] for each in hook.events) == ["1", "2"]
 
 
+async def test_events_that_fail_hold_no_later_one_back(hook: WebhookReceiver, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mrtr_server.events.deliveries.FIRST_PAUSE", 600.0)
+    app, incidents = served(hook)
+    async with AsyncClient(app, token="ann") as client, app.running():
+        await subscribe(client, hook)
+        hook.fail(*[503] * 8)
+        for number in range(9):
+            await app.emit(incidents, Incident(id=str(number)))
+        assert len(await hook.wait(1)) == 1
+
+
 # Who may have one
 
 
