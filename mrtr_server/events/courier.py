@@ -21,6 +21,7 @@ from .log import EventLog
 from .readers import Reminder, SourceReader
 from .subscribers import Sources
 from .subscriptions import Subscriptions
+from .turns import Turns
 
 if TYPE_CHECKING:
     from ..fetcher import Fetcher
@@ -35,6 +36,8 @@ SLACK = 10.0
 
 FLUSH_EVERY = 0.5
 """Seconds until the progress is stored. What was delivered since is delivered again, if the process dies."""
+
+AGAIN_AFTER = 1.0  # seconds until the store is tried again
 
 PAGE = 512
 MOST_FLUSHED = 512
@@ -83,6 +86,7 @@ class Courier:
         if running is not None:
             running.cancel()
             await asyncio.wait((running,))
+        await self.sources.close()
         await self.log.close()
 
 
@@ -95,6 +99,7 @@ class _Shift:
         self._subscriptions = courier.subscriptions
         self._sources = courier.sources
         self._lease_seconds = courier.lease_seconds
+        self._turns = Turns()
         self._holder = token_hex(16)
         self._work: dict[str, Work] = {}
 
@@ -129,10 +134,20 @@ class _Shift:
                 await self._log.store.take_lease(LEASE, self._holder, seconds=0)
 
     async def _keep_lease(self) -> None:
-        while True:
-            await asyncio.sleep(self._lease_seconds / 3)
-            if not await self._log.store.take_lease(LEASE, self._holder, seconds=self._lease_seconds):
-                return
+        """Extend the lease. A store that is away for a moment ends nothing, since nobody else gets the lease then."""
+        loop, pause = running_loop(), self._lease_seconds / 3
+        until = loop.time() + self._lease_seconds
+        while loop.time() < until:
+            await asyncio.sleep(pause)
+            asked = loop.time()
+            try:
+                async with asyncio.timeout_at(until):
+                    if not await self._log.store.take_lease(LEASE, self._holder, seconds=self._lease_seconds):
+                        return
+            except (StoreUnavailable, TimeoutError):  # which is logged elsewhere
+                pause = min(AGAIN_AFTER, self._lease_seconds / 10)
+            else:
+                until, pause = asked + self._lease_seconds, self._lease_seconds / 3
 
     async def _watch(self) -> None:
         """Begin and end work as subscriptions come, change and end."""
@@ -144,8 +159,12 @@ class _Shift:
             since = 0.0 if turn >= next_whole else seen - SLACK
             if since <= 0.0:
                 next_whole = turn + LOOK_AT_ALL
-            seen = now
-            await self._look(since)
+            try:
+                await self._look(since)
+            except StoreUnavailable:  # which is logged elsewhere
+                next_whole = min(next_whole, turn)
+            else:
+                seen = now
 
         with closing(self._log.fanout.subscribe(frozenset({Change("subscription")}))) as changes:
             await wait_until(look, changes, pauses=iter(lambda: LOOK_EVERY, None))
@@ -167,6 +186,10 @@ class _Shift:
 
     async def _take(self, row: SubscriptionRow) -> None:
         work = self._work.get(row.id)
+        if work is not None and row.created != work.row.created:  # it has ended, and another one took its place
+            del self._work[row.id]
+            await work.close()
+            work = None
         if row.expires <= self._log.now():
             if work is None:
                 self._work[row.id] = self._worker(row)
@@ -186,6 +209,9 @@ class _Shift:
         except (InvalidParams, StoreUnavailable, KeyError) as error:
             self._courier.refusals.note("A subscription to %r is left out: %s", row.name, str(error))
             subscriber, asked = None, None
+        except Exception as error:  # of a model of the author's, say. All others go on
+            report_failure("A subscription to %r is left out", row.name, error=error)
+            subscriber, asked = None, None
         if subscriber is None:
             return _Polling(row, None)
         if row.kind == "source":
@@ -202,6 +228,7 @@ class _Shift:
             self._subscriptions,
             courier.authorizer,
             fetcher,
+            self._turns,
             courier.tally,
             courier.refusals,
         )
@@ -209,17 +236,25 @@ class _Shift:
     async def _finish(self, id: str) -> None:
         work = self._work.pop(id)
         await work.close()
-        if work.row.expires > self._log.now() and await self._subscriptions.store.find_subscription(id) is not None:
-            return  # renewed by now
-        await self._subscriptions.store.remove_subscription(id)
-        if work.subscriber is not None and work.row.kind != "source":
-            await self._sources.removed(work.subscriber)
+        await self._remove(work)
+
+    async def _remove(self, work: "Work") -> None:
+        """Remove what has ended, unless somebody has subscribed again meanwhile: then it is begun at the next look."""
+        row, store = work.row, self._subscriptions.store
+        is_removed = await store.remove_subscription(row.id, updated=row.updated)
+        if not is_removed and await store.find_subscription(row.id) is not None:
+            return
+        if work.subscriber is not None and row.kind != "source":
+            self._sources.removed(work.subscriber)
 
     async def _flush(self) -> None:
         while True:
             await asyncio.sleep(FLUSH_EVERY)
-            if not await self._store_progress(list(self._work.values())):
-                return
+            try:
+                if not await self._store_progress(list(self._work.values())):
+                    return
+            except StoreUnavailable:  # which is logged elsewhere; what was delivered is stored later
+                continue
 
     async def _store_progress(self, work: "list[Work]") -> bool:
         """Store what has changed; return whether the lease is still ours."""
@@ -245,9 +280,7 @@ class _Shift:
         """End a subscription whose subscriber may not have events any more, or that nobody takes."""
         self._work.pop(delivery.row.id, None)
         await delivery.close()
-        await self._subscriptions.store.remove_subscription(delivery.row.id)
-        if delivery.subscriber is not None:
-            await self._sources.removed(delivery.subscriber)
+        await self._remove(delivery)
 
 
 LOOK_EVERY = 5.0

@@ -19,6 +19,7 @@ from ..tally import DELIVERIES, Tally
 from .log import EventLog
 from .subscribers import Subscriber, may_subscribe
 from .subscriptions import MOST_FAILED, Asked, Progress, Retry, Subscriptions
+from .turns import SLOW, Turns
 from .webhooks import Result, control_id, send
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ class Delivery:
         subscriptions: Subscriptions,
         authorizer: Authorizer,
         fetcher: "Fetcher",
+        turns: Turns,
         tally: Tally,
         refusals: RefusalLog,
     ) -> None:
@@ -71,6 +73,9 @@ class Delivery:
         self._subscriptions = subscriptions
         self._authorizer = authorizer
         self._fetcher = fetcher
+        self._turns = turns
+        self._is_slow = False
+        """Whether its webhook was slow the last time, or has not taken what was sent."""
         self._tally = tally
         self._refusals = refusals
         self._progress = Progress.load(row.progress)
@@ -86,7 +91,7 @@ class Delivery:
         progress = self._progress
         if progress.suspended and self.row.updated <= progress.suspended:
             return
-        progress.suspended = 0.0
+        progress.suspended = progress.failing = 0.0
         self._pump = running_loop().create_task(self._run())
 
     def change(self, row: SubscriptionRow) -> None:
@@ -186,9 +191,12 @@ class Delivery:
             await self._has_room.wait()
 
     async def _take(self, row: EventRow) -> None:
+        gaps = self._progress.gaps
         occurrence = await self._occurrence(row)
         if occurrence is not None:
             self._send_later(row.position, occurrence)
+        elif self._progress.gaps > gaps:
+            await self._tell_gap()
 
     async def _occurrence(self, row: EventRow) -> JSON | None:
         """Return an event as it is sent; None where the subscriber does not get it."""
@@ -205,21 +213,15 @@ class Delivery:
     # Each by itself
 
     def _send_later(self, position: Position, occurrence: JSON | None) -> None:
-        task = running_loop().create_task(self._bring(position, occurrence))
+        task = running_loop().create_task(self._deliver(position, occurrence))
         self._sending[position] = task
-        task.add_done_callback(lambda _: self._sent(position))
+        task.add_done_callback(lambda done: self._sent(position, done))
 
-    def _sent(self, position: Position) -> None:
-        self._sending.pop(position, None)
+    def _sent(self, position: Position, task: "asyncio.Task[None]") -> None:
+        if self._sending.get(position) is task:  # and not one that has taken its place meanwhile
+            del self._sending[position]
         self.is_changed = True
         self._has_room.set()
-
-    async def _bring(self, position: Position, occurrence: JSON | None) -> None:
-        try:
-            await self._deliver(position, occurrence)
-        except Exception as error:  # which would come again, so the event is abandoned, and that is said
-            report_failure("An event of %r can't be sent", self.row.name, error=error)
-            self._done(position, is_lost=True)
 
     async def _deliver(self, position: Position, occurrence: JSON | None) -> None:
         while True:
@@ -230,25 +232,34 @@ class Delivery:
                     async with asyncio.timeout(pause):
                         await self._hurried.wait()
             try:
-                if occurrence is None:
-                    occurrence = await self._again(position)
-                    if occurrence is None:
-                        self._done(position, is_lost=retry is not None and retry.attempts > 0)
-                        return
-                result = await self._attempt(position, occurrence)
+                if await self._is_settled(position, occurrence):
+                    return
             except StoreUnavailable:
                 await asyncio.sleep(AGAIN_AFTER)
-                continue
-            if result is None:  # the subscription is over
-                return
-            if result.reason is None:
-                progress = self._progress
-                progress.delivered, progress.failing, progress.error = self._log.now(), 0.0, ""
-                self._tally.add(DELIVERIES, "delivered")
-                self._done(position)
-                return
-            if not await self._goes_on(position, result):
-                return
+            except Exception as error:  # or nobody would ever send it, and the next cursor would pass it
+                report_failure("An event of %r is sent again later", self.row.name, error=error)
+                if self._put_off(position).attempts >= MOST_ATTEMPTS:
+                    self._done(position, is_lost=True)
+                    return
+
+    async def _is_settled(self, position: Position, occurrence: JSON | None) -> bool:
+        """Try once to deliver an event; return whether there is nothing more to do for it here."""
+        if occurrence is None:
+            retry = self._progress.failed.get(position)
+            occurrence = await self._again(position)
+            if occurrence is None:
+                self._done(position, is_lost=retry is not None and retry.attempts > 0)
+                return True
+        result = await self._attempt(position, occurrence)
+        if result is None:  # the subscription is over
+            return True
+        if result.reason is None:
+            progress = self._progress
+            progress.delivered, progress.failing, progress.error = self._log.now(), 0.0, ""
+            self._tally.add(DELIVERIES, "delivered")
+            self._done(position)
+            return True
+        return not await self._goes_on(position, result)
 
     async def _goes_on(self, position: Position, result: Result) -> bool:
         """Note that an event was not taken; return whether it is to be sent again."""
@@ -268,9 +279,12 @@ class Delivery:
             if self._authorizer.guards(subscriber.type.hook) and not await may_subscribe(self._authorizer, subscriber):
                 await self._terminate(FORBIDDEN, {"reason": "Access revoked"})
                 return None
-            cursor = await self._cursor(self._mark(position))
-            body = {**occurrence, "cursor": cursor}
-            return await self._send(str(occurrence["eventId"]), body)
+            async with self._turns.of(self._asked.url, is_slow=self._is_slow):
+                body = {**occurrence, "cursor": await self._cursor(self._mark(position))}
+                begun = running_loop().time()
+                result = await self._send(str(occurrence["eventId"]), body)
+            self._is_slow = result.reason is not None or running_loop().time() - begun > SLOW
+            return result
 
     def _mark(self, position: Position) -> Position:
         """Return up to where everything was acknowledged or abandoned, but for an event that is sent now."""
@@ -308,15 +322,19 @@ class Delivery:
         if not progress.failing:
             progress.failing = now
             self._report(progress.error)
-        retry = progress.failed.get(position) or Retry(0, 0.0)
-        retry.attempts += 1
-        pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** (retry.attempts - 1)) * random.uniform(0.75, 1.25)  # noqa: S311
-        retry.due = now + pause
-        progress.failed[position] = retry
-        self.is_changed = True
-        self._has_room.set()  # for others: it is not on its way any more
+        retry = self._put_off(position)
         self._give_up(now, is_gone=result.is_gone)
         return result.is_final or retry.attempts >= MOST_ATTEMPTS
+
+    def _put_off(self, position: Position) -> Retry:
+        retry = self._progress.failed.get(position) or Retry(0, 0.0)
+        retry.attempts += 1
+        pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** (retry.attempts - 1)) * random.uniform(0.75, 1.25)  # noqa: S311
+        retry.due = self._log.now() + pause
+        self._progress.failed[position] = retry
+        self.is_changed = True
+        self._has_room.set()  # for others: it is not on its way any more
+        return retry
 
     def _report(self, reason: str) -> None:
         """Log that a webhook has begun to fail: by the beginning of its subscription's id, and not by its address."""

@@ -31,10 +31,9 @@ from ..storage.rows import EventPage, EventRow, Position
 from ..storage.sealed_events import SealedEvents
 from .options import Events
 
-LARGEST = 256 * 1024
-"""Bytes of an event as it is delivered."""
+LARGEST_PAYLOAD = 252 * 1024
+"""Bytes of a payload. With what is around it, an event is 256 KiB at most, as it is delivered."""
 
-_AROUND = 4096  # bytes of them that may be around the payload
 LONGEST_ID = 256
 _ID = re.compile("[!-~]([ -~]*[!-~])?")
 
@@ -44,10 +43,19 @@ PAGE, PAGE_BYTES = 512, 4 * 1024 * 1024
 MOST_KEPT, MOST_KEPT_BYTES = 1_000, 16 * 1024 * 1024
 """Events of a type that a process keeps for those that are nearly at the end of the log."""
 
+CATCH_UP_AT_ONCE = 4
+"""Statements at once of those who are not near the end of the log: others need the connections of the store, too."""
+
+MOST_SOUGHT = 2_000
+"""Events that are too old for a client, and are looked through for the first one that is not; else it begins now."""
+
 MOST_OPENED = 64
 
 LOOK_AGAIN = 2.0
 """Seconds until the end is looked for without a notice: of an event in a transaction of the author's own, say."""
+
+READ_APART = 0.02
+"""Seconds between two looks for the end, at least: many events are read at once, and one alone is read at once."""
 
 FIRST_LOOK, LAST_LOOK = 0.01, 1.0
 """Seconds until the next look while an event is there that can't be read yet, at first and at last."""
@@ -129,9 +137,9 @@ class EventLog:
             raise
         except Exception:  # of the type's own code, too; its text may hold the value
             raise FlowError(f"{where}: the payload is of another type than app.event says") from None
-        if size > LARGEST - _AROUND:
+        if size > LARGEST_PAYLOAD:
             raise FlowError(
-                f"{where}: the payload takes {size} bytes, and {LARGEST - _AROUND} can be delivered. Send what "
+                f"{where}: the payload takes {size} bytes, and {LARGEST_PAYLOAD} can be delivered. Send what "
                 "identifies it, and let a tool return the rest"
             )
         now = self.now()
@@ -209,9 +217,12 @@ class EventLog:
 
     async def seek(self, name: str, position: Position, since: float) -> tuple[Position, bool]:
         """Return where events begin that are at most so old, and whether some before are left out."""
-        is_cut = False
+        is_cut, looked_at = False, 0
         while True:
+            if looked_at > MOST_SOUGHT:  # anybody may ask for this again and again
+                return (await self.read(name, None)).reached, True
             page = await self.read(name, position)
+            looked_at += len(page.rows)
             is_cut = is_cut or name in page.lost
             for row in page.rows:
                 if row.created >= since:
@@ -252,7 +263,9 @@ class Follower:
             moved = self._tail.moved(self._name)
             page = self._tail.page(self._name, self.position, PAGE)
             if page is None:
-                page = await self._log.store.read_events([self._name], self.position, most=PAGE, most_bytes=PAGE_BYTES)
+                async with self._tail.catching_up:  # thousands do at once, where another process has taken them over
+                    store = self._log.store
+                    page = await store.read_events([self._name], self.position, most=PAGE, most_bytes=PAGE_BYTES)
             self.position = page.reached
             if page.rows or page.lost or loop.time() >= until:
                 return page
@@ -303,6 +316,9 @@ class _Tail:
         self._position: Position | None = None
         self._reading: asyncio.Task[None] | None = None
         self._changes: Turning[Change] | None = None
+        self._next = 0.0
+        """When the end is read again at the earliest, by the clock of the event loop."""
+        self.catching_up = asyncio.Semaphore(CATCH_UP_AT_ONCE)
 
     def add(self, name: str) -> None:
         if name not in self._kept:
@@ -353,10 +369,13 @@ class _Tail:
         pauses = _Pauses()
 
         async def look(heard: object) -> None:
+            if (early := self._next - running_loop().time()) > 0:  # what comes meanwhile is read with it
+                await asyncio.sleep(early)
             try:
                 await self._advance(pauses)
             except StoreUnavailable:  # which is logged elsewhere
                 pauses.wait()
+            self._next = running_loop().time() + READ_APART
 
         while True:
             try:

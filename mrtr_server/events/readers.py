@@ -5,9 +5,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..concurrency.running import running_loop
+from ..concurrency.threads import failure_of
 from ..crypto.digests import digest_parts
 from ..errors import FlowError, StoreUnavailable
-from ..flow.events import LONGEST_SINCE, Batch, EventType, Occurrence, SourceOf
+from ..flow.events import LONGEST_SINCE, SHORTEST_POLL, Batch, EventType, Occurrence, SourceOf
 from ..logs.failures import calls_author, report_failure
 from ..storage.rows import SubscriptionRow
 from .log import EventLog, audience_of
@@ -16,6 +17,9 @@ from .subscriptions import Reminding, Subscriptions
 
 READ_WITHIN = 60.0
 """Seconds that one call may take."""
+
+MOST_AT_ONCE = 20
+"""Calls in a row without a pause, where each says that there is more."""
 
 
 class SourceReader:
@@ -50,6 +54,7 @@ class SourceReader:
             await asyncio.wait((self._task,))
 
     async def _run(self, source: SourceOf) -> None:
+        at_once = 0  # calls since the last pause
         while True:
             has_more = False
             try:
@@ -58,7 +63,11 @@ class SourceReader:
                 pass
             except Exception as error:
                 report_failure("The source of %r failed", self.subscriber.type.name, error=error)
-            await asyncio.sleep(0 if has_more else source.every)
+            at_once = at_once + 1 if has_more else 0
+            if has_more and at_once % MOST_AT_ONCE:
+                await asyncio.sleep(0)
+            else:  # one that says for ever that there is more is called as often as it is allowed to be
+                await asyncio.sleep(SHORTEST_POLL if has_more else source.every)
 
     async def _read(self, source: SourceOf) -> bool:
         type, wants = self.subscriber.type, self.subscriber.wants
@@ -67,8 +76,13 @@ class SourceReader:
         async def read() -> Any:
             return await source.read(self._since, wants)
 
-        async with asyncio.timeout(READ_WITHIN):
-            batch = await read()
+        try:
+            async with asyncio.timeout(READ_WITHIN):
+                batch = await read()
+        except BaseException as error:  # one that would end more than this call
+            if (counts := failure_of(error, f"the source of {type.name}")) is error:
+                raise
+            raise counts from error
         since: Any = batch.since if isinstance(batch, Batch) else None
         if not isinstance(since, str) or len(since) > LONGEST_SINCE:
             raise FlowError(

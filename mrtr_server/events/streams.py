@@ -65,7 +65,9 @@ class EventStream:
 
     async def _frames(self, follower: Follower) -> list[EventFrame]:
         if self._begins is not None:
-            begun = EventFrame("event", "active", params={"cursor": await self._cursor(), "truncated": self._begins})
+            # What is read already, and was not told yet, comes after this cursor.
+            at = self._rows[0].position.before if self._rows else None
+            begun = EventFrame("event", "active", params={"cursor": await self._cursor(at), "truncated": self._begins})
             self._begins = None
             return [begun]
         try:

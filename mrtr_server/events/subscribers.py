@@ -1,12 +1,16 @@
 """Whoever subscribes to events: which of them they get, and in which form."""
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from inspect import isawaitable
 from typing import Any
 
-from ..concurrency.threads import Threads, call_function
+from pydantic_core import to_json
+
+from ..concurrency.running import PerLoop, running_loop
+from ..concurrency.threads import Threads, call_function, failure_of
 from ..crypto.digests import digest
 from ..errors import EventFailed, FlowError
 from ..flow.authorization import Authorizer
@@ -15,9 +19,15 @@ from ..logs.failures import calls_author, report_failure
 from ..protocol.callers import Caller, Principal, dump_user, load_user
 from ..protocol.messages import JSON, timestamp
 from ..storage.quotas import Callers
-from .log import Happened, audience_of
+from .log import LARGEST_PAYLOAD, Happened, audience_of
 
 logger = logging.getLogger("mrtr_server")
+
+DECIDE_WITHIN = 10.0
+"""Seconds that `matches` and `shape` may take for an event. What is no `async def` runs on the event loop."""
+
+TELL_WITHIN = 20.0
+"""Seconds that `on_subscribe` and `on_unsubscribe` may take."""
 
 
 @dataclass(slots=True)
@@ -53,24 +63,40 @@ class Subscriber:
             return None
         type = self.type
         try:
-            if type.matches is not None and not await _awaited(_call(type.matches, event, self)):
+            if type.matches is not None and not await self._decided("matches", type.matches, event):
                 return None
-            data = event.data
-            if type.shape is not None:
-                data = type.written.dump(await _awaited(_call(type.shape, event, self)))
+            data = event.data if type.shape is None else await self._shaped(type.shape, event)
         except Exception as error:
             reference = report_failure("An event of %r could not be made ready", type.name, error=error)
             raise EventFailed(reference) from None
         return {"eventId": event.id, "name": type.name, "timestamp": timestamp(event.at), "data": data}
 
+    async def _shaped(self, shape: Callable[..., Any], event: Happened) -> Any:
+        data = self.type.written.dump(await self._decided("shape", shape, event))
+        if (size := len(to_json(data))) > LARGEST_PAYLOAD:
+            raise FlowError(
+                f"shape= of {self.type.name!r} returned {size} bytes, and {LARGEST_PAYLOAD} can be delivered"
+            )
+        return data
+
+    async def _decided(self, name: str, function: Callable[..., Any], event: Happened) -> Any:
+        """Call a function of the type, which holds up this subscriber alone, and for so long."""
+        where = f"{name} of {self.type.name}"
+        try:
+            value = _call(function, event, self)
+            if isawaitable(value):
+                async with asyncio.timeout(DECIDE_WITHIN):
+                    value = await value
+        except BaseException as error:
+            if (counts := failure_of(error, where)) is error:
+                raise
+            raise counts from error
+        return value
+
 
 @calls_author
 def _call(function: Callable[..., Any], event: Happened, subscriber: Subscriber) -> Any:
     return function(event.payload, subscriber.wants, subscriber.caller)
-
-
-async def _awaited(value: Any) -> Any:
-    return await value if isawaitable(value) else value
 
 
 def owner_of(principal: Principal) -> str:
@@ -96,17 +122,31 @@ class Sources:
 
     def __init__(self, threads: Threads) -> None:
         self._threads = threads
+        self._telling = PerLoop[set[asyncio.Task[None]]]()
 
     async def added(self, subscriber: Subscriber) -> None:
         """Call `on_subscribe`. Raises what the author's function raises, in the log already."""
         await self._tell(subscriber.type.on_subscribe, "on_subscribe", subscriber)
 
-    async def removed(self, subscriber: Subscriber) -> None:
-        """Call `on_unsubscribe`. A failure is in the log."""
+    def removed(self, subscriber: Subscriber) -> None:
+        """Call `on_unsubscribe`, for which nobody waits. A failure is in the log."""
+        if subscriber.type.on_unsubscribe is None:
+            return
+        telling = self._telling.here(set)
+        task = running_loop().create_task(self._tell_removed(subscriber))
+        telling.add(task)
+        task.add_done_callback(telling.discard)
+
+    async def _tell_removed(self, subscriber: Subscriber) -> None:
         try:
             await self._tell(subscriber.type.on_unsubscribe, "on_unsubscribe", subscriber)
         except FlowError:
             return
+
+    async def close(self) -> None:
+        """Wait for the calls on this event loop, which end by themselves."""
+        if telling := self._telling.pop():
+            await asyncio.wait(telling)
 
     async def _tell(self, function: Callable[..., Any] | None, name: str, subscriber: Subscriber) -> None:
         if function is None:
@@ -119,7 +159,8 @@ class Sources:
 
         where = f"{name} of {subscriber.type.name}"
         try:
-            await call_function(tell, where, self._threads, is_async=False)
+            async with asyncio.timeout(TELL_WITHIN):
+                await call_function(tell, where, self._threads, is_async=False)
         except Exception as error:
             reference = report_failure("%s failed", where, error=error)
             raise FlowError(reference) from error

@@ -2,15 +2,17 @@
 
 import asyncio
 import math
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from typing_extensions import override
 
 from ..concurrency.places import PlacesByCaller
+from ..crypto.digests import canonical
 from ..crypto.place_codec import Cursors, named_in_cursor
 from ..errors import (
     Busy,
     EventFailed,
+    ExtensionError,
     FlowError,
     InternalFault,
     InvalidParams,
@@ -30,7 +32,8 @@ from ..events.subscriptions import (
     source_id,
     subscription_id,
 )
-from ..events.webhooks import verify
+from ..events.verifications import TooMany, Verifications
+from ..fetcher.urls import parse
 from ..flow.authorization import Authorizer
 from ..flow.events import EventType, Mode
 from ..limits import LONGEST_NAME, Limits, check_length, share_of
@@ -62,10 +65,8 @@ WANTED_SECONDS = 300.0
 OVERLAP_SECONDS = 300.0
 """How long messages are signed with the former secret as well."""
 
-VERIFIED_SECONDS = 86_400.0
-"""How long it is known that a webhook wants messages for a principal."""
-
-VERIFICATIONS_AT_ONCE = 4  # to one host
+LARGEST_ARGUMENTS = 16 * 1024
+"""Bytes of the arguments of a subscription, which are kept with it."""
 
 
 class EventExtension(Extension):
@@ -97,8 +98,8 @@ class EventExtension(Extension):
         self._cursors = cursors
         self._limits = limits
         self._page_size = page_size
-        self._wanted: dict[str, float] = {}  # until when it is noted that somebody wants something, by id
-        self._verifying: dict[str, int] = {}  # by host
+        self._wanted: dict[str, _Wanted] = {}  # what is noted that somebody wants, by id
+        self._verifications = Verifications(parts.subscriptions.store, parts.log.now)
 
     @override
     def settings(self) -> JSON | None:
@@ -158,7 +159,7 @@ class EventExtension(Extension):
         most = _number(call, "maxEvents", MOST_EVENTS, least=1)
         subscriber = await self._subscriber(call, "poll")
         try:
-            await self._note_wanted(subscriber, is_polling=True)
+            await self._note_wanted(call, subscriber, is_polling=True)
             return Complete(await self._polled(call, subscriber, min(most, MOST_EVENTS)))
         except StoreUnavailable as error:
             raise self._errors.report(call, error) from None
@@ -221,8 +222,8 @@ class EventExtension(Extension):
         place = self.places.take(person_of(call.principal))
         try:
             position, is_cut = await self._begin_anew(call, subscriber)
+            await self._note_wanted(call, subscriber)
             await self._parts.sources.added(subscriber)
-            await self._note_wanted(subscriber)
         except BaseException as error:
             place.end()
             raise self._mended(call, error) from None
@@ -230,29 +231,24 @@ class EventExtension(Extension):
         call.let_go()
         if (portion := getattr(outlet, "portion", None)) is not None:
             portion.end()  # it counts as a listener
-        renewing = asyncio.get_running_loop().create_task(self._stay_wanted(subscriber))
+        renewing = asyncio.get_running_loop().create_task(self._stay_wanted(call, subscriber))
 
         def end() -> None:
             place.end()
             renewing.cancel()
-            telling = asyncio.get_running_loop().create_task(self._parts.sources.removed(subscriber))
-            self._telling.add(telling)
-            telling.add_done_callback(self._telling.discard)
+            self._parts.sources.removed(subscriber)
 
         stream = EventStream(
             subscriber, self._log, self._authorizer, position, is_cut=is_cut, is_declared=is_declared, ended=end
         )
         return Listening(stream)
 
-    _telling: ClassVar[set[asyncio.Task[None]]] = set()
-    """Holds what tells authors that a stream has ended."""
-
-    async def _stay_wanted(self, subscriber: Subscriber) -> None:
+    async def _stay_wanted(self, call: Call, subscriber: Subscriber) -> None:
         while subscriber.type.source_of is not None:
             await asyncio.sleep(WANTED_SECONDS / 2)
             try:
-                await self._note_wanted(subscriber)
-            except StoreUnavailable:  # which is logged elsewhere
+                await self._note_wanted(call, subscriber)
+            except (StoreUnavailable, ExtensionError):  # which is logged elsewhere, or there are too many by now
                 continue
 
     # Webhooks
@@ -312,9 +308,9 @@ class EventExtension(Extension):
             try:
                 await self._parts.sources.added(subscriber)
             except FlowError:
-                await store.remove_subscription(id)
+                await store.remove_subscription(id, updated=now)
                 raise
-        await self._note_wanted(subscriber, until=expires)
+        await self._note_wanted(call, subscriber, until=expires)
         log.fanout.publish(Change("subscription"))
         self._parts.courier.start()
         body: JSON = {"id": id, "refreshBefore": None if ttl is None else timestamp(expires)}
@@ -376,26 +372,16 @@ class EventExtension(Extension):
         return min(max(SHORTEST_TTL, wanted), most)
 
     async def _verify(self, call: Call, subscriber: Subscriber, url: str, secret: bytes, id: str) -> None:
-        """Ask a webhook whether it wants messages, once (Endpoint verification). Raises `RequestError`."""
-        fetcher, store = self._parts.fetcher, self._parts.subscriptions.store
+        """Ask a webhook whether it wants messages (Endpoint verification). Raises `RequestError`."""
+        fetcher = self._parts.fetcher
         assert fetcher is not None  # noqa: S101  or there are no webhooks
-        known = subscription_id(subscriber.owner, url, "", {"verified": True})
-        if await store.get(known) is not None:
-            return
-        host = url.split("/", 3)[2]
-        if self._verifying.get(host, 0) >= VERIFICATIONS_AT_ONCE:
-            why = "too many webhooks of this host are being verified"
-            raise refused(call.client, EXHAUSTED, why, {"limit": "verifications", "max": VERIFICATIONS_AT_ONCE})
-        self._verifying[host] = self._verifying.get(host, 0) + 1
         try:
-            reason = await verify(fetcher, url, secret, id, self._log.now())
-        finally:
-            self._verifying[host] -= 1
-            if not self._verifying[host]:
-                del self._verifying[host]
+            reason = await self._verifications.check(fetcher, subscriber.owner, url, secret, id)
+        except TooMany as many:
+            data = {"limit": "verifications", "max": many.args[0]}
+            raise refused(call.client, EXHAUSTED, "too many webhooks of this host are being verified", data) from None
         if reason is not None:
             raise refused(call.client, CALLBACK, "the webhook could not be verified", {"reason": reason})
-        await store.put(known, b"", keep=VERIFIED_SECONDS)
 
     async def _unsubscribe(self, call: Call, outlet: Outlet) -> Outcome:
         """Serve `events/unsubscribe` (Unsubscribing). Raises `RequestError`."""
@@ -408,7 +394,11 @@ class EventExtension(Extension):
             )
         if not isinstance(delivery, dict):
             raise InvalidParams("params.delivery must be an object with url")
-        id = subscription_id(owner_of(call.principal), self._url(call, delivery), name, arguments)
+        try:
+            url = str(parse(str(delivery.get("url"))))  # one that is not allowed any more can be ended, too
+        except UnfitUrl as error:
+            raise InvalidParams(f"params.delivery.url: {error}") from None
+        id = subscription_id(owner_of(call.principal), url, name, arguments)
         store = self._parts.subscriptions.store
         try:
             present = await store.find_subscription(id)
@@ -425,40 +415,53 @@ class EventExtension(Extension):
     # Who wants something
 
     async def _note_wanted(
-        self, subscriber: Subscriber, *, until: float | None = None, is_polling: bool = False
+        self, call: Call, subscriber: Subscriber, *, until: float | None = None, is_polling: bool = False
     ) -> None:
-        """Note that events are wanted, where a source has to know."""
+        """Note that events are wanted, where a source has to know. Raises `RequestError`, `StoreUnavailable`."""
         type, now = subscriber.type, self._log.now()
         until = now + WANTED_SECONDS if until is None else until
         if type.source_of is not None:
-            await self._note(source_id(type.name, subscriber.arguments), "source", subscriber, until)
+            await self._note(call, source_id(type.name, subscriber.arguments), "source", subscriber, until)
         if is_polling and (type.on_subscribe is not None or type.on_unsubscribe is not None):
             id = poll_id(subscriber.owner, type.name, subscriber.arguments)
-            if await self._note(id, "poll", subscriber, until):
+            if await self._note(call, id, "poll", subscriber, until):
                 await self._parts.sources.added(subscriber)
         if self._parts.courier.is_needed:
             self._parts.courier.start()
 
-    async def _note(self, id: str, kind: Any, subscriber: Subscriber, until: float) -> bool:
+    async def _note(self, call: Call, id: str, kind: Any, subscriber: Subscriber, until: float) -> bool:
         """Note that something is wanted until then; return whether it was not before."""
         now, store = self._log.now(), self._parts.subscriptions.store
-        if self._wanted.get(id, 0.0) >= min(until, now + WANTED_SECONDS / 2):
+        noted = self._wanted.get(id)
+        if noted is not None and noted.until >= min(until, now + WANTED_SECONDS / 2):
             return False
+        total = self._limits.subscriptions
+        owner = subscriber.owner if noted is None else noted.owner
+        if noted is None:
+            # Each is a row, and each of a source is read again and again: whoever polls could ask for any number.
+            self._wanted = {each: wanted for each, wanted in self._wanted.items() if wanted.until > now}
+            held = sum(wanted.owner == owner for wanted in self._wanted.values())
+            if held >= share_of(total, self._limits.caller_share) or len(self._wanted) >= total:
+                why = "you want events for as many arguments as you may"
+                raise refused(call.client, EXHAUSTED, why, {"limit": "subscriptions", "max": held})
         present = await store.find_subscription(id)
+        is_new = False
         if present is None or present.expires < until:
             body = self._parts.subscriptions.seal(id, subscriber.caller, subscriber.arguments, None)
             row = SubscriptionRow(id, kind, subscriber.type.name, "", body, "", now, now, until)
-            is_new = await store.put_subscription(row) is None
+            try:
+                is_new = await store.put_subscription(row, most_in_all=total) is None
+            except Busy:
+                why = "there are events for too many arguments"
+                raise refused(call.client, EXHAUSTED, why, {"limit": "subscriptions", "max": total}) from None
             self._log.fanout.publish(Change("subscription"))
-        else:
-            is_new = False
-        if len(self._wanted) >= MOST_NOTED:
-            self._wanted = {each: end for each, end in self._wanted.items() if end > now}
-        self._wanted[id] = until
+        self._wanted[id] = _Wanted(until, owner)
         return is_new
 
 
-MOST_NOTED = 10_000
+class _Wanted(NamedTuple):
+    until: float
+    owner: str
 
 
 def _target(call: Call) -> tuple[str, JSON]:
@@ -469,6 +472,8 @@ def _target(call: Call) -> tuple[str, JSON]:
     check_length(name, LONGEST_NAME, "name")
     if not isinstance(arguments, dict | None):
         raise InvalidParams("params.arguments must be an object")
+    if arguments and len(canonical(arguments)) > LARGEST_ARGUMENTS:
+        raise InvalidParams(f"params.arguments must take at most {LARGEST_ARGUMENTS} bytes, since they are kept")
     return name, arguments or {}
 
 

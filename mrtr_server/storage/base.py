@@ -593,14 +593,15 @@ class Store(ABC):
         """
         return []
 
-    async def remove_subscription(self, id: str) -> bool:
+    async def remove_subscription(self, id: str, *, updated: float | None = None) -> bool:
         """Remove a subscription, whether it has ended or not.
 
         Args:
             id: names it.
+            updated: only if it was not updated again since this `updated` of it, by whoever has subscribed meanwhile.
 
         Returns:
-            Whether there was one.
+            Whether it was removed.
 
         Raises:
             StoreUnavailable: as for `add_task`.

@@ -112,9 +112,13 @@ class InProcessEvents(Store):
         return sorted(found)[:most]
 
     @override
-    async def remove_subscription(self, id: str) -> bool:
+    async def remove_subscription(self, id: str, *, updated: float | None = None) -> bool:
         with self._event_guard:
-            return self._subscriptions.pop(id, None) is not None
+            present = self._subscriptions.get(id)
+            if present is None or updated not in (None, present.updated):
+                return False
+            del self._subscriptions[id]
+            return True
 
     @override
     async def advance_subscriptions(self, lease: str, holder: str, progress: Mapping[str, str]) -> bool:

@@ -202,7 +202,8 @@ class EventStoreContract(Contract):
         assert await store.put_subscription(row) is None
         assert await another.find_subscription(row.id) == row
         assert await another.find_subscription(token_hex(16)) is None
-        assert await another.remove_subscription(row.id)
+        assert not await another.remove_subscription(row.id, updated=row.updated - 1)
+        assert await another.remove_subscription(row.id, updated=row.updated)
         assert not await store.remove_subscription(row.id)
         assert await store.find_subscription(row.id) is None
 

@@ -115,8 +115,10 @@ class SQLEvents(Store):
         return [SubscriptionRow(*each) for each in found]
 
     @override
-    async def remove_subscription(self, id: str) -> bool:
-        return len(await self.database.rows("remove_subscription", id=id)) > 0
+    async def remove_subscription(self, id: str, *, updated: float | None = None) -> bool:
+        if updated is None:
+            return len(await self.database.rows("remove_subscription", id=id)) > 0
+        return len(await self.database.rows("remove_unchanged_subscription", id=id, updated=updated)) > 0
 
     @override
     async def advance_subscriptions(self, lease: str, holder: str, progress: Mapping[str, str]) -> bool:

@@ -493,6 +493,9 @@ WHERE kind = :kind AND expires > :now;
 -- name: remove_subscription
 DELETE FROM mrtr_subscriptions WHERE id = :id RETURNING id;
 
+-- name: remove_unchanged_subscription
+DELETE FROM mrtr_subscriptions WHERE id = :id AND updated = :updated RETURNING id;
+
 -- name: take_lease
 INSERT INTO mrtr_leases (name, holder, until) VALUES (:lease, :holder, :now + :seconds)
 ON CONFLICT (name) DO UPDATE SET holder = excluded.holder, until = excluded.until

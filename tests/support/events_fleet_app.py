@@ -1,0 +1,48 @@
+"""A server that emits events, for tests that run it in several processes on one database."""
+
+import os
+
+from pydantic import BaseModel
+
+from mrtr_server import BearerTokens, Limits, MRTRServer, Webhooks
+from mrtr_server.errors import StoreUnavailable
+
+LEASE = 5.0
+"""In seconds: a process that lives on a busy machine keeps it."""
+
+
+class Filter(BaseModel):
+    severity: str | None = None
+
+
+class Incident(BaseModel):
+    id: str
+    severity: str = "P1"
+
+
+app = MRTRServer(
+    "ops",
+    auth=BearerTokens({"ann-token": "ann"}),
+    webhooks=Webhooks(allow=[os.environ.get("EVENTS_ALLOW", "hooks.example.com")]),
+    limits=Limits(lease_seconds=LEASE),
+)
+
+incidents = app.event(
+    "incident.created",
+    arguments=Filter,
+    payload=Incident,
+    matches=lambda incident, wants, caller: wants.severity in (None, incident.severity),
+)
+
+
+@app.tool
+async def open_incidents(first: int, count: int) -> list[int]:
+    """Return the numbers of those that are stored."""
+    stored = []
+    for number in range(first, first + count):
+        try:
+            await app.emit(incidents, Incident(id=str(number)), id=f"INC-{number}")
+        except StoreUnavailable:
+            continue
+        stored.append(number)
+    return stored
