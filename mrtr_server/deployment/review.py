@@ -92,6 +92,7 @@ def review(
         *_review_questions(dialects, registry, shared, workers),
         *_review_access(settings, registry, host),
         *_review_tokens(settings, host),
+        *_review_logins(settings, shared, workers),
         *_review_site(settings, server, site),
         *_review_card(settings),
         *_review_end(settings, host),
@@ -296,6 +297,29 @@ def _review_tokens(settings: Settings[Any], host: str) -> Iterator[Finding]:
             "base_url",
             "challenges name the address in the Host header of each request, which a proxy may have changed; "
             "pass base_url=",
+        )
+
+
+def _review_logins(settings: Settings[Any], shared: SharedResources, workers: int) -> Iterator[Finding]:
+    if not hasattr(settings.auth, "everybody_of"):  # no `Login`
+        return
+    provider = settings.auth.everybody_of
+    if provider is not None:
+        yield (_warning if provider.is_public else _advice)(
+            "auth", f"everybody with an account at {provider.issuer} may log in and use the server: pass allow="
+        )
+    if settings.base_url is None:
+        yield _warning(
+            "base_url",
+            "people can log in on this machine alone, and their browsers keep cookies without the protection of "
+            "https; pass base_url=",
+        )
+    if not shared.store.shared:
+        yield Finding(
+            "error" if workers > 1 else "warning",
+            "database",
+            "there is none, so each process redeems codes and refresh tokens for itself, and forgets at its end which "
+            f"were used and which logins have ended. Set {DATABASE}",
         )
 
 

@@ -95,6 +95,11 @@ class Login(AuthenticationBackend):
         self._register = register
         self._documents = Documents(fetcher or Fetcher())
 
+    @property
+    def everybody_of(self) -> Oidc | None:
+        """The provider, all of whose people may use the server; None where `allow=` chooses among them."""
+        return self._provider if self._allow is None else None
+
     async def authenticate(self, conn: HTTPConnection) -> None:
         """Raise an error: a `Login` belongs to a server, which has its keys.
 

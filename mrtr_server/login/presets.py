@@ -25,6 +25,9 @@ _INCLUDED: Mapping[str, tuple[str, ...]] = {
 """What GitHub leaves out of the scopes of a token, since another one includes it ("Scopes for OAuth apps")."""
 
 
+_PUBLIC = "https://github.com"
+
+
 class GitHub(Oidc):
     """GitHub, as an OAuth app or a GitHub App: `Login(GitHub(client_id=..., client_secret=...), allow=["my-org"])`.
 
@@ -47,12 +50,13 @@ class GitHub(Oidc):
         client_id: str,
         client_secret: str,
         scopes: Iterable[str] = ("read:user",),
-        url: str = "https://github.com",
+        url: str = _PUBLIC,
         api: str = "https://api.github.com",
     ) -> None:
         super().__init__(url, client_id=client_id, client_secret=client_secret, scopes=scopes)
         check_issuer(api)
         self._api = api
+        self.is_public = url == _PUBLIC
         self.scopes = check_scopes("scopes", scopes)
 
     async def page(self, redirect: str, state: str, verifier: str, nonce: str, scopes: Sequence[str]) -> str:
@@ -123,6 +127,7 @@ class Google(Oidc):
         SetupError: a setting can't be right.
     """
 
+    is_public = True
     # It gives a refresh token no other way.
     parameters: Mapping[str, str] = MappingProxyType({"access_type": "offline", "prompt": "consent"})
 

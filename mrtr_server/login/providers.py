@@ -51,6 +51,9 @@ class Oidc:
     asks_again_offline = True
     """Whether the person is asked for `offline_access` each time (OpenID Connect Core, section 11)."""
 
+    is_public: bool = False
+    """Whether anybody can get an account there, as far as that is known."""
+
     def __init__(
         self, issuer: str, *, client_id: str, client_secret: str = "", scopes: Iterable[str] = ("profile", "email")
     ) -> None:

@@ -32,6 +32,7 @@ from mrtr_server import (
 )
 from mrtr_server.cli import main
 from mrtr_server.deployment.review import Finding
+from mrtr_server.login import GitHub, Login, Oidc
 
 RING = KeyRing([bytes(32)])
 GOOD = """
@@ -57,6 +58,11 @@ class Key(BaseModel):
     apiKey: str
     reset_password: bool = False
     tokens: str = ""
+
+
+HUB = GitHub(client_id="app", client_secret="secret")
+
+COMPANY = Oidc("https://login.example.com", client_id="app", client_secret="secret")
 
 
 class Odd(BaseModel):
@@ -206,6 +212,25 @@ class TestFindings:
         assert said(make(auth=auth).check(host="0.0.0.0")) == [("advice", "base_url")]
         assert make(auth=auth, base_url="https://tools.example.com").check(host="0.0.0.0") == []
         assert make(auth=auth, allowed_hosts=["tools.example.com"]).check(host="0.0.0.0") == []
+
+    def test_logins_of_anybody_are_a_risk_and_those_of_a_whole_company_worth_a_thought(self, tmp_path: Path) -> None:
+        rest: dict[str, Any] = {
+            "base_url": "https://tools.example.com",
+            "store": SQLStore(f"sqlite:///{tmp_path}/store.db"),
+        }
+        (finding,) = make(auth=Login(HUB), **rest).check()
+        assert (finding.level, finding.about) == ("warning", "auth")
+        assert (
+            finding.message
+            == "everybody with an account at https://github.com may log in and use the server: pass allow="
+        )
+        assert said(make(auth=Login(COMPANY), **rest).check()) == [("advice", "auth")]
+        assert make(auth=Login(HUB, allow=["my-org"]), **rest).check() == []
+
+    def test_logins_need_an_address_and_a_database(self) -> None:
+        server = make(auth=Login(HUB, allow=["my-org"]))
+        assert said(server.check()) == [("warning", "base_url"), ("warning", "database")]
+        assert said(server.check(workers=2)) == [("error", "database"), ("warning", "base_url")]
 
     def test_a_socket_that_closes_before_anybody_knows_is_a_risk(self) -> None:
         server = make(shutdown=Shutdown(lame_duck=0), auth=BearerTokens({"t": "ann"}))
@@ -442,6 +467,16 @@ class TestCommand:
         unset = dict.fromkeys(("MRTR_KEYS", "MRTR_DATABASE_URL", "WEB_CONCURRENCY"))
         command = ["check", f"{name}:app", "--app-dir", str(tmp_path), *arguments]
         return CliRunner().invoke(main, command, env=unset | environment)
+
+    def test_logins_at_an_address_without_tls_are_refused(self, tmp_path: Path) -> None:
+        text = (
+            "from mrtr_server import MRTRServer\nfrom mrtr_server.login import Login, Oidc\n\n"
+            "provider = Oidc('https://login.example.com', client_id='app')\n"
+            "app = MRTRServer('notes', auth=Login(provider), base_url='http://tools.example.com')\n"
+        )
+        result = self.run(tmp_path, "plain_http", text, MRTR_KEYS="ab" * 32)
+        assert result.exit_code == 1
+        assert "base_url='http://tools.example.com' must be an https address" in result.output
 
     def test_a_server_that_can_be_served_is_summed_up(self, tmp_path: Path) -> None:
         result = self.run(tmp_path, "summed", GOOD, MRTR_KEYS="ab" * 32)
