@@ -70,6 +70,13 @@ GROUPS = [
     ),
     Group("authentication", "Authentication", "Who is calling.", "JWTAuth IntrospectionAuth BearerTokens"),
     Group(
+        "login",
+        "Logging in",
+        "An authorization server in the application, `mrtr_server.login`: [logging in](../login.md).",
+        "Login GitHub Google Entra Oidc",
+        "mrtr_server.login",
+    ),
+    Group(
         "storage",
         "State and storage",
         "What seals states, and where the things are kept that replicas share.",

@@ -69,7 +69,14 @@ class Oidc:
         """Returns the time, in seconds since the epoch; that of the server."""
 
     async def metadata(self) -> JSON:
-        """Return what the issuer says of itself, which is asked for every ten minutes. Raises `IssuerUnavailable`."""
+        """Return what the issuer says of itself, which is asked for every ten minutes (Discovery, section 4).
+
+        Returns:
+            The members of its metadata.
+
+        Raises:
+            IssuerUnavailable: it can't be reached, or is another issuer.
+        """
         if self._metadata is None or self._metadata[0] < time.monotonic():
             self._metadata = time.monotonic() + 600.0, await discover(self.issuer)
         return self._metadata[1]
@@ -77,7 +84,21 @@ class Oidc:
     # The person's way (Authorization Code Flow)
 
     async def page(self, redirect: str, state: str, verifier: str, nonce: str, scopes: Sequence[str]) -> str:
-        """Return the address at which a person logs in. Raises `IssuerUnavailable`."""
+        """Return the address at which a person logs in (OpenID Connect Core, section 3.1.2.1).
+
+        Args:
+            redirect: where the person comes back to.
+            state: the short name of this login, which comes back.
+            verifier: the secret of PKCE, whose challenge goes into the address.
+            nonce: what the id_token is to name.
+            scopes: what is asked besides `scopes` of the provider.
+
+        Returns:
+            The address.
+
+        Raises:
+            IssuerUnavailable: the metadata can't be had.
+        """
         metadata = await self.metadata()
         more = dict(self.parameters)
         wanted = [*self.scopes, *scopes]
@@ -101,14 +122,34 @@ class Oidc:
         )
 
     async def check_response(self, given: Mapping[str, str]) -> None:
-        """Check that a response is of this issuer (RFC 9207). Raises `IssuerUnavailable`."""
+        """Check that a response is of this issuer (RFC 9207, section 2.4).
+
+        Args:
+            given: the parameters with which the person came back.
+
+        Raises:
+            IssuerUnavailable: it is of another one, or the metadata can't be had.
+        """
         named = given.get("iss")
         must = (await self.metadata()).get("authorization_response_iss_parameter_supported") is True
         if (named is None and must) or (named is not None and named != self.issuer):
             raise ProviderRefused(f"a response is not of {self.issuer}: it names {str(named)[:100]!r}")
 
     async def exchange(self, code: str, redirect: str, verifier: str, nonce: str) -> tuple[Upstream, JSON]:
-        """Return the person's tokens and claims for a code. Raises `IssuerUnavailable`."""
+        """Return the person's tokens and claims for a code (OpenID Connect Core, section 3.1.3).
+
+        Args:
+            code: what came back.
+            redirect: as in `page`.
+            verifier: as in `page`.
+            nonce: as in `page`.
+
+        Returns:
+            The tokens, and the claims, among them `sub`.
+
+        Raises:
+            IssuerUnavailable: the issuer gave none, or what it gave is not valid.
+        """
         given = await self._tokens(
             {"grant_type": "authorization_code", "code": code, "redirect_uri": redirect, "code_verifier": verifier}
         )
@@ -119,7 +160,18 @@ class Oidc:
         return upstream, await self._complete(upstream, claims)
 
     async def renew(self, upstream: Upstream, subject: str) -> tuple[Upstream, JSON | None]:
-        """Return newer tokens of a person, and what is known of them now, if that is. Raises `IssuerUnavailable`."""
+        """Return newer tokens of a person, and what is known of them now (OpenID Connect Core, section 12).
+
+        Args:
+            upstream: the tokens as they are.
+            subject: whose they are.
+
+        Returns:
+            The tokens, and the claims; None in their place where the issuer says nothing of the person.
+
+        Raises:
+            IssuerUnavailable: the issuer can't be reached, or does not refresh these any more.
+        """
         if not upstream.refresh:
             return upstream, None
         given = await self._tokens({"grant_type": "refresh_token", "refresh_token": upstream.refresh})
@@ -133,7 +185,19 @@ class Oidc:
         return renewed, await self._complete(renewed, claims)
 
     async def admits(self, claims: JSON, upstream: Upstream, allowed: Sequence[str]) -> bool:
-        """Return whether a person is of one of some domains, or in one of some groups. Raises `IssuerUnavailable`."""
+        """Return whether a person is of one of some domains, or in one of some groups.
+
+        Args:
+            claims: what is known of the person.
+            upstream: the person's tokens, to ask for more.
+            allowed: the names in `Login(allow=[...])`.
+
+        Returns:
+            Whether one of them fits.
+
+        Raises:
+            IssuerUnavailable: what has to be asked for can't be had.
+        """
         email, groups = str(claims.get("email", "")), claims.get("groups")
         mine = set(map(str, groups)) if isinstance(groups, list) else set()
         if claims.get("email_verified") is True:  # an e-mail that is not may be anybody's
@@ -141,7 +205,15 @@ class Oidc:
         return not mine.isdisjoint(allowed)
 
     def covers(self, granted: Sequence[str], scope: str) -> bool:
-        """Return whether scopes that a person has allowed include one."""
+        """Return whether scopes that a person has allowed include one.
+
+        Args:
+            granted: those of a token.
+            scope: the one that is needed.
+
+        Returns:
+            Whether the token is good for it.
+        """
         return scope in granted
 
     async def _tokens(self, form: Mapping[str, str]) -> JSON:

@@ -91,7 +91,8 @@ def page(browser: Browser, address: str, request: pytest.FixtureRequest) -> Iter
 
 
 @pytest.mark.parametrize(
-    "package", ["mrtr_server", "mrtr_server.client", "mrtr_server.testing", "mrtr_server.testing.store"]
+    "package",
+    ["mrtr_server", "mrtr_server.client", "mrtr_server.login", "mrtr_server.testing", "mrtr_server.testing.store"],
 )
 def test_every_public_name_is_in_the_reference_once(package: str) -> None:
     listed = [name for group in GROUPS if group.package == package for name in group.names.split()]
