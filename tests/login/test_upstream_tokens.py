@@ -36,6 +36,13 @@ def server(provider: Provider, **options: Any) -> MRTRServer:
         await ctx.background()
         return await scopes_at(provider, await ctx.upstream_token("repo"))
 
+    @app.tool(task=Task(rounds_first=True))
+    async def later_if_allowed(ctx: Context) -> list[str]:
+        """Make sure of the token before the task begins."""
+        await ctx.upstream_token("repo")
+        await ctx.background()
+        return await scopes_at(provider, await ctx.upstream_token("repo"))
+
     return app
 
 
@@ -107,6 +114,19 @@ def test_a_task_uses_the_token_in_the_store(stage: Stage, tmp_path: Path) -> Non
     assert task_result(client, tokens)["structuredContent"] == ["read:user", "repo"]
 
 
+def test_a_person_is_asked_for_a_scope_before_a_task_begins_and_not_within_it(stage: Stage, tmp_path: Path) -> None:
+    client = stage.client(stage.serve(server(stage.provider, store=f"sqlite:///{tmp_path}/logins.db")))
+    tokens = client.tokens(stage.browser())
+    failed = task_result(client, tokens)
+    assert failed["isError"] is True
+    assert "has to log in again, and to allow" in failed["content"][0]["text"]
+    refused = client.call(tokens, "later_if_allowed")
+    assert refused.status_code == 403
+    assert 'scope="repo"' in refused.headers["www-authenticate"]
+    tokens = client.tokens(stage.browser(), scope="repo")
+    assert task_result(client, tokens, "later_if_allowed")["structuredContent"] == ["read:user", "repo"]
+
+
 def test_a_task_without_a_store_says_what_it_needs(stage: Stage) -> None:
     client = stage.client(stage.serve(server(stage.provider)))
     result = task_result(client, client.tokens(stage.browser(), scope="repo"))
@@ -114,14 +134,14 @@ def test_a_task_without_a_store_says_what_it_needs(stage: Stage) -> None:
     assert "has no database" in result["content"][0]["text"]
 
 
-def task_result(client: Client, tokens: Any) -> Any:
+def task_result(client: Client, tokens: Any, tool: str = "later") -> Any:
     """Return the result of a task, by a client of the kit."""
     from mrtr_server import testing
 
     kit = testing.Client(
         f"{client.base}/mcp", capabilities={}, tasks=True, headers={"authorization": f"Bearer {tokens['access_token']}"}
     )
-    return kit.call("later").result
+    return kit.call(tool).result
 
 
 def test_a_token_of_the_provider_that_is_too_long_needs_a_store(stage: Stage, tmp_path: Path) -> None:
