@@ -1,22 +1,39 @@
-"""A buyer and a manager: what costs more than 500 € waits until the manager has approved it, maybe for days.
+r"""A buyer and a manager: what costs more than 500 € waits until the manager has approved it, maybe for days.
 
-Each has a login and an assistant of their own. The manager's lists what waits, and approves it once the manager has
-confirmed. Nothing of the purchase is held meanwhile but a row in the database, so any replica may be restarted.
+Each has a login and an assistant of their own. The manager's is told by a webhook that something waits, and approves it
+once the manager has confirmed. Nothing of the purchase is held meanwhile but a row in the database, so any replica may
+be restarted. Three of them share the port:
 
     export MRTR_KEYS=$(mrtr-server keygen) MRTR_DATABASE_URL=sqlite:///purchases.db
+    export MRTR_WEBHOOKS_ALLOW=http://127.0.0.1:9000
     uvicorn examples.purchases:app --workers 3
 
-The buyer's call. Its client takes no tasks, so it is told that the purchase waits, and by which id to ask for it.
+The manager's agent, in a second terminal.
 
-    curl -s http://127.0.0.1:8000/mcp -H 'Content-Type: application/json' -H 'Authorization: Bearer bea-token' -d '{
+    python -m examples.purchases_agent
+
+Step 1, in a third one: the buyer's call. Its client takes no tasks, so it is told that the purchase waits, and by which
+id to ask for it.
+
+    told=$(curl -s http://127.0.0.1:8000/mcp -H 'Content-Type: application/json' \
+      -H 'Authorization: Bearer bea-token' -d '{
       "jsonrpc": "2.0", "id": 1, "method": "tools/call",
       "params": {"name": "buy", "arguments": {"item": "a desk", "price": 900}}
+    }' | tee /dev/stderr | grep -o 'mrtr-ask: [0-9a-f-]*' | cut -d' ' -f2)
+
+Step 2: the agent prints `Approve a desk for 900 €? [yes/no]`. Type yes there. Then the buyer's client asks.
+
+    curl -s http://127.0.0.1:8000/mcp -H 'Content-Type: application/json' \
+      -H 'Authorization: Bearer bea-token' -d '{
+      "jsonrpc": "2.0", "id": 2, "method": "tools/call",
+      "params": {"name": "mrtr_result", "arguments": {"ask": "'"$told"'"}}
     }'
 
-What the manager sees, with a ticket for each purchase that waits.
+A manager whose assistant takes no events asks it what waits.
 
-    curl -s http://127.0.0.1:8000/mcp -H 'Content-Type: application/json' -H 'Authorization: Bearer max-token' -d '{
-      "jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {"name": "approvals", "arguments": {}}
+    curl -s http://127.0.0.1:8000/mcp -H 'Content-Type: application/json' \
+      -H 'Authorization: Bearer max-token' -d '{
+      "jsonrpc": "2.0", "id": 3, "method": "tools/call", "params": {"name": "approvals", "arguments": {}}
     }'
 """
 
@@ -29,7 +46,8 @@ from mrtr_server import BearerTokens, Context, MRTRServer, Ticket
 MOST_WITHOUT_APPROVAL = 500
 """Euros."""
 
-THREE_DAYS = 3 * 86_400
+ONE_DAY = 86_400
+"""Seconds."""
 
 # A login of yours, such as JWTAuth, knows who may approve; see docs/authentication.md.
 LOGINS = BearerTokens({"bea-token": "bea", "max-token": "max"}, scopes={"max-token": ["purchases:approve"]})
@@ -73,7 +91,8 @@ async def buy(
 ) -> str:
     """Buy something. What costs more than 500 € waits for the manager's approval."""
     if price > MOST_WITHOUT_APPROVAL:
-        decision = await ctx.wait_for(approval, Purchase(item=item, price=price), answer_within=THREE_DAYS)
+        purchase = Purchase(item=item, price=price)
+        decision = await ctx.wait_for(approval, purchase, answer_within=3 * ONE_DAY, remind_every=ONE_DAY)
         if not decision.approved:
             return f"{item} was not ordered: {decision.reason}"
     return await ctx.step(order, item, price)
