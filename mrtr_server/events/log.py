@@ -103,6 +103,8 @@ class EventLog:
         self._sealed = SealedEvents(ring, in_memory=store.in_memory)
         self._cursors = PlaceCodec(ring, "position in events")
         self._audience = audience
+        # Positions in memory begin anew with each process, so a cursor of another one would pass events here.
+        self._life = "" if store.shared else token_hex(8)
         self._added: dict[str, int] = {}
         self._opened: dict[str, Happened] = {}  # the last ones: many subscribers get the same at the same time
         self._tails = PerLoop[_Tail]()
@@ -189,7 +191,7 @@ class EventLog:
 
     async def seal(self, owner: str, name: str, arguments: Any, position: Position) -> str:
         """Return the cursor of a position: that of one principal, for one type and its arguments."""
-        payload = to_json([await self.store.epoch(), *position])
+        payload = to_json([await self._epoch(), *position])
         return self._cursors.seal(self._place(owner, name, arguments), payload)
 
     async def unseal(self, owner: str, name: str, arguments: Any, cursor: Any) -> Position | None:
@@ -201,7 +203,10 @@ class EventLog:
         except InvalidRequestState:
             return None
         epoch, *position = from_json(opened)
-        return Position(*position) if epoch == await self.store.epoch() else None
+        return Position(*position) if epoch == await self._epoch() else None
+
+    async def _epoch(self) -> str:
+        return self._life + await self.store.epoch()
 
     def _place(self, owner: str, name: str, arguments: Any) -> bytes:
         return digest(["events", self._audience, owner, name, canonical(arguments).decode()]).encode()
