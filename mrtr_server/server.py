@@ -721,6 +721,7 @@ class MRTRServer(Composition):
         description: str = "",
         matches: Callable[[D, W, Caller], bool | Awaitable[bool]] | None = None,
         shape: Callable[[D, W, Caller], D | Awaitable[D]] | None = None,
+        admits: Callable[[W, Caller], bool | Awaitable[bool]] | None = None,
         on_subscribe: Callable[[W, Caller], object] | None = None,
         on_unsubscribe: Callable[[W, Caller], object] | None = None,
         modes: Sequence[Mode] = MODES,
@@ -742,6 +743,9 @@ class MRTRServer(Composition):
             matches: whether a subscriber gets an event: a function of the payload, the arguments and the subscriber's
                 `Caller`, that returns True or False. It must be quick. Default: all get it.
             shape: makes what a subscriber gets of an event, of the same type: a function of the same three.
+            admits: whether a caller may subscribe with these arguments, such as to this mailbox: a function of the
+                arguments and the `Caller`, that returns True or False. It is asked again before each delivery. Default:
+                whoever may subscribe at all.
             on_subscribe: is called with the arguments and the caller when somebody subscribes. It may be called again
                 for the same subscriber, so it must do no harm then. If it fails, so does the subscription.
             on_unsubscribe: is called likewise when a subscriber has gone.
@@ -766,6 +770,7 @@ class MRTRServer(Composition):
             description=description,
             matches=matches,
             shape=shape,
+            admits=admits,
             on_subscribe=on_subscribe,
             on_unsubscribe=on_unsubscribe,
             modes=modes,

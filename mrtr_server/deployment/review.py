@@ -188,12 +188,14 @@ def _review_events(
         )
     if find_spec("certifi") is None:
         yield _warning("webhooks", "they are not offered, since the extra 'auth' is not installed")
-    guarded = settings.authorize is not None or all(registry.events[each].hook is not None for each in named)
+    guarded = settings.authorize is not None or all(
+        registry.events[each].hook is not None or registry.events[each].admits is not None for each in named
+    )
     if settings.webhooks.endless and not guarded:
         yield _warning(
             "webhooks",
             "with endless=True, a subscription has an end all the same where there is neither authorize= of the "
-            "server nor one of the event, since nothing else could end it",
+            "server nor authorize= or admits= of the event, since nothing else could end it",
         )
 
 
@@ -301,7 +303,7 @@ def _review_tokens(settings: Settings[Any], host: str) -> Iterator[Finding]:
 
 
 def _review_logins(settings: Settings[Any], shared: SharedResources, workers: int) -> Iterator[Finding]:
-    if not hasattr(settings.auth, "everybody_of"):  # no `Login`
+    if settings.auth is None or not hasattr(settings.auth, "everybody_of"):  # no `Login`
         return
     provider = settings.auth.everybody_of
     if provider is not None:

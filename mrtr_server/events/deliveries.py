@@ -276,7 +276,7 @@ class Delivery:
         """Send an event once; None where its subscriber may not have it any more."""
         async with self._alone if self._progress.failing else self._turn:
             subscriber = self.subscriber
-            if self._authorizer.guards(subscriber.type.hook) and not await may_subscribe(self._authorizer, subscriber):
+            if not await may_subscribe(self._authorizer, subscriber):
                 await self._terminate(FORBIDDEN, {"reason": "Access revoked"})
                 return None
             async with self._turns.of(self._asked.url, is_slow=self._is_slow):

@@ -26,7 +26,7 @@ class Webhooks(Group):
         most_seconds: how long a subscription lasts at most without being renewed, in seconds; at least a minute.
             Without a database, it is half an hour at most.
         endless: whether a client gets a subscription without an end that asks for one. It needs a database, and
-            `authorize=` of the server or of the event, which is asked again before each delivery.
+            `authorize=` of the server or of the event or `admits=` of the event, which are asked before each delivery.
 
     Raises:
         SetupError: one can't be right; the message says why.

@@ -77,7 +77,7 @@ class EventStream:
                 if page.lost:
                     self._begins, self._reached = True, page.begins
                     return []
-            if self._rows and not await self._may_go_on():
+            if self._rows and not await may_subscribe(self._authorizer, self._subscriber):
                 self._is_over = True
                 return [EventFrame("event", "terminated", params={"error": self._lost_access})]
             frames = [frame for row in self._rows if (frame := await self._frame(row)) is not None]
@@ -88,11 +88,6 @@ class EventStream:
         if not frames and running_loop().time() >= self._due:
             frames = [EventFrame("event", "heartbeat", params={"cursor": await self._cursor()})]
         return frames
-
-    async def _may_go_on(self) -> bool:
-        if not self._authorizer.guards(self._subscriber.type.hook):
-            return True
-        return await may_subscribe(self._authorizer, self._subscriber)
 
     async def _frame(self, row: EventRow) -> EventFrame | None:
         event = self._log.open(self._subscriber.type, row)

@@ -12,7 +12,7 @@ from pydantic_core import to_json
 from ..concurrency.running import PerLoop, running_loop
 from ..concurrency.threads import Threads, call_function, failure_of
 from ..crypto.digests import digest
-from ..errors import EventFailed, FlowError
+from ..errors import EventFailed, FlowError, StoreUnavailable
 from ..flow.authorization import Authorizer
 from ..flow.events import EventType
 from ..logs.failures import calls_author, report_failure
@@ -24,7 +24,7 @@ from .log import LARGEST_PAYLOAD, Happened, audience_of
 logger = logging.getLogger("mrtr_server")
 
 DECIDE_WITHIN = 10.0
-"""Seconds that `matches` and `shape` may take for an event. What is no `async def` runs on the event loop."""
+"""Seconds that `admits`, `matches` and `shape` may take. What is no `async def` runs on the event loop."""
 
 TELL_WITHIN = 20.0
 """Seconds that `on_subscribe` and `on_unsubscribe` may take."""
@@ -80,23 +80,26 @@ class Subscriber:
         return data
 
     async def _decided(self, name: str, function: Callable[..., Any], event: Happened) -> Any:
-        """Call a function of the type, which holds up this subscriber alone, and for so long."""
-        where = f"{name} of {self.type.name}"
-        try:
-            value = _call(function, event, self)
-            if isawaitable(value):
-                async with asyncio.timeout(DECIDE_WITHIN):
-                    value = await value
-        except BaseException as error:
-            if (counts := failure_of(error, where)) is error:
-                raise
-            raise counts from error
-        return value
+        return await _decided(f"{name} of {self.type.name}", function, event.payload, self.wants, self.caller)
+
+
+async def _decided(where: str, function: Callable[..., Any], *given: Any) -> Any:
+    """Call a function of a type, which holds up one subscriber alone, and for so long."""
+    try:
+        value = _call(function, given)
+        if isawaitable(value):
+            async with asyncio.timeout(DECIDE_WITHIN):
+                value = await value
+    except BaseException as error:
+        if (counts := failure_of(error, where)) is error:
+            raise
+        raise counts from error
+    return value
 
 
 @calls_author
-def _call(function: Callable[..., Any], event: Happened, subscriber: Subscriber) -> Any:
-    return function(event.payload, subscriber.wants, subscriber.caller)
+def _call(function: Callable[..., Any], given: tuple[Any, ...]) -> Any:
+    return function(*given)
 
 
 def owner_of(principal: Principal) -> str:
@@ -168,4 +171,24 @@ class Sources:
 
 async def may_subscribe(authorizer: Authorizer, subscriber: Subscriber) -> bool:
     """Return whether a subscriber still may have events. Raises `StoreUnavailable` where nobody can say."""
-    return await authorizer.still_allowed(subscriber.caller, (subscriber.type.hook, subscriber.type.name))
+    type = subscriber.type
+    if authorizer.guards(type.hook) and not await authorizer.still_allowed(subscriber.caller, (type.hook, type.name)):
+        return False
+    try:
+        return await is_admitted(subscriber)
+    except EventFailed as failed:  # not a no that would end for good what was allowed once
+        raise StoreUnavailable(f"admits= failed ({failed})") from None
+
+
+async def is_admitted(subscriber: Subscriber) -> bool:
+    """Return whether its author lets a caller subscribe with its arguments. Raises `EventFailed`."""
+    type = subscriber.type
+    if type.admits is None:
+        return True
+    try:
+        answer = await _decided(f"admits of {type.name}", type.admits, subscriber.wants, subscriber.caller)
+        if not isinstance(answer, bool):
+            raise FlowError("admits= must return True or False")
+    except Exception as error:
+        raise EventFailed(report_failure("admits= of %r failed", type.name, error=error)) from None
+    return answer

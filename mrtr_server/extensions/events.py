@@ -23,7 +23,7 @@ from ..errors import (
 from ..events.parts import EventParts
 from ..events.signatures import read_secret
 from ..events.streams import EventStream
-from ..events.subscribers import Subscriber, owner_of
+from ..events.subscribers import Subscriber, is_admitted, owner_of
 from ..events.subscriptions import (
     Asked,
     Progress,
@@ -147,6 +147,13 @@ class EventExtension(Extension):
             raise refused(
                 call.client, FORBIDDEN, "a webhook needs a caller who is authenticated", {"kind": "principal"}
             )
+        try:
+            may = await is_admitted(subscriber)
+        except EventFailed as failed:
+            raise InternalFault(str(failed)) from None
+        if not may:
+            why = f"you may not subscribe to {name} with these arguments"
+            raise refused(call.client, FORBIDDEN, why, {"kind": "arguments"})
         if mode not in self._modes(type, call):
             data = {"feature": "deliveryMode", "value": mode}
             raise refused(call.client, UNSUPPORTED, f"{name} is not delivered so", data)
@@ -365,7 +372,7 @@ class EventExtension(Extension):
         webhooks, is_lasting = self._parts.webhooks, self._log.store.shared
         most = webhooks.most_seconds if is_lasting else min(webhooks.most_seconds, MOST_IN_MEMORY)
         if "ttlMs" in call.params and call.params["ttlMs"] is None:
-            is_guarded = self._authorizer.guards(subscriber.type.hook)
+            is_guarded = self._authorizer.guards(subscriber.type.hook) or subscriber.type.admits is not None
             return None if webhooks.endless and is_guarded and is_lasting else most
         # No lifetime is refused: the grant says what there is instead.
         wanted = _number(call, "ttlMs", LONGEST_AGE, least=None) / 1000

@@ -80,6 +80,7 @@ class EventType(Generic[A, P]):
         description: what it is, for people and models.
         matches: whether a subscriber gets an event.
         shape: makes what a subscriber gets of an event.
+        admits: whether a caller may subscribe with some arguments.
         on_subscribe: is told of a new subscriber.
         on_unsubscribe: is told that one has gone.
         modes: how it can be delivered.
@@ -99,6 +100,7 @@ class EventType(Generic[A, P]):
         description: str,
         matches: Callable[[P, A, Caller], Any] | None,
         shape: Callable[[P, A, Caller], Any] | None,
+        admits: Callable[[A, Caller], Any] | None,
         on_subscribe: Callable[[A, Caller], Any] | None,
         on_unsubscribe: Callable[[A, Caller], Any] | None,
         modes: Sequence[Mode],
@@ -115,7 +117,7 @@ class EventType(Generic[A, P]):
         self.modes = tuple(mode for mode in MODES if mode in modes)
         self.source_of: SourceOf | None = None
         self.on_subscribe, self.on_unsubscribe = on_subscribe, on_unsubscribe
-        self.matches, self.shape = matches, shape
+        self.matches, self.shape, self.admits = matches, shape, admits
         self.written = Structured(where, payload)
         if self.written.schema.get("type") != "object":
             raise SetupError(f"{where}: payload= must be an object in JSON, such as a model")

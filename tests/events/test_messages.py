@@ -15,7 +15,7 @@ from ..support.serving import until
 pytestmark = pytest.mark.anyio
 
 USERS = BearerTokens({"ann": "ann", "ben": "ben"})
-INSTANT = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"
+DECLARED: dict[str, Any] = {"extensions": {"io.modelcontextprotocol/events": {}}}
 
 
 class Filter(BaseModel):
@@ -359,3 +359,73 @@ async def test_neither_secrets_nor_payloads_are_in_the_log(
         await hook.wait_for("gap")
     assert hook.secret not in caplog.text
     assert "payload-of-mine" not in caplog.text
+
+
+# What a caller may subscribe to
+
+
+@pytest.mark.parametrize(("capabilities", "code"), [({}, -32012), (DECLARED, -32024)])
+async def test_arguments_that_a_caller_may_not_choose_are_refused_in_each_mode_and_end_what_there_is(
+    hook: WebhookReceiver, capabilities: dict[str, Any], code: int
+) -> None:
+    allowed = {"ann"}
+
+    async def is_own(wants: Filter, caller: Caller) -> bool:
+        assert caller.principal is not None
+        return wants.service in allowed and caller.principal.subject == wants.service
+
+    app, incidents = served(hook)
+    incidents.admits = is_own
+    async with AsyncClient(app, token="ann", capabilities=capabilities) as client, app.running():
+        for method in ("events/poll", "events/stream", "events/subscribe"):
+            error = (await client.request(method, asked(hook, arguments={"service": "ben"}))).error
+            assert (error.code, error.data) == (code, {"kind": "arguments"})
+        own = {"service": "ann"}
+        await result_of(client, "events/poll", {"name": "incident.created", "arguments": own})
+        await result_of(client, "events/subscribe", asked(hook, arguments=own))
+        stream = client.follow("incident.created", own)
+        await stream.open()
+        await app.emit(incidents, Incident(id="1"))
+        assert (await stream.next()).received[0]["method"] == "notifications/events/event"
+        await hook.wait(1)
+        allowed.clear()
+        await app.emit(incidents, Incident(id="2"))
+        assert (await stream.next()).received[0]["params"]["error"]["code"] == code
+        assert (await hook.wait_for("terminated"))["error"]["code"] == code
+        error = (await client.request("events/poll", {"name": "incident.created", "arguments": own})).error
+        assert error.code == code
+        assert len(hook.events) == 1
+
+
+async def test_a_question_about_access_that_fails_lets_nobody_in_and_ends_nothing(
+    hook: WebhookReceiver, caplog: pytest.LogCaptureFixture
+) -> None:
+    app, incidents = served(hook)
+    answers: list[Any] = []
+    incidents.admits = lambda wants, caller: answers[-1] if answers[-1] is not None else 1 / 0
+    async with AsyncClient(app, token="ann") as client:
+        for answer in (None, "yes"):
+            answers.append(answer)
+            error = (await client.request("events/poll", {"name": "incident.created"})).error
+            assert error.code == -32603
+        answers.append(True)
+        stream = client.follow("incident.created")
+        await stream.open()
+        answers.append(None)
+        await app.emit(incidents, Incident(id="1"))
+        await until(lambda: caplog.text.count("admits= of 'incident.created' failed") > 2, "it was asked")
+        answers.append(True)
+        assert (await stream.next()).received[0]["params"]["data"] == {"id": "1"}
+        await stream.close()
+
+
+async def test_what_is_cut_to_more_than_can_be_delivered_is_left_out_and_said() -> None:
+    app = MRTRServer("ops")
+    incidents = app.event(
+        "incident.created", payload=Incident, shape=lambda incident, wants, caller: Incident(id=incident.id * 300_000)
+    )
+    async with AsyncClient(app) as client:
+        cursor = (await result_of(client, "events/poll", {"name": "incident.created"}))["cursor"]
+        await app.emit(incidents, Incident(id="1"))
+        found = await result_of(client, "events/poll", {"name": "incident.created", "cursor": cursor})
+        assert (found["events"], found["truncated"]) == ([], True)
