@@ -13,7 +13,7 @@ import asyncio
 import sys
 import threading
 from base64 import b64encode
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from secrets import token_bytes
 from typing import Any, Literal
@@ -51,7 +51,7 @@ class Agent:
     async def subscribe(self) -> None:
         """Subscribe, and again before the subscription ends, which is a day at most."""
         delivery = {"mode": "webhook", "url": self.hook, "secret": SECRET}
-        version = {
+        version: dict[str, Any] = {
             "io.modelcontextprotocol/protocolVersion": "2026-07-28",
             "io.modelcontextprotocol/clientCapabilities": {},
         }
@@ -110,7 +110,7 @@ async def run(server: str, port: int) -> None:
     jobs = list[asyncio.Task[None]]()
 
     @asynccontextmanager
-    async def working(app: Starlette) -> AsyncIterator[None]:
+    async def working(app: Starlette) -> AsyncGenerator[None]:
         jobs.extend(map(asyncio.create_task, (agent.subscribe(), agent.work())))
         yield
         for job in jobs:

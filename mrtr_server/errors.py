@@ -19,6 +19,7 @@
     │   ├── ProofRefused            a client that did not prove to hold the key of its token
     │   ├── OAuthError              a client of the authorization server that did something wrong
     │   ├── NotAdmitted             a person who logged in, and may not use the server
+    │   ├── TooMany                 more webhooks of a host than are verified at a time
     │   ├── UnfitUrl                a URL that a peer named and that is never asked; for the peer
     │   ├── Unreachable             an address that a peer named brought no reply
     │   ├── ClientError             a call of our own client brought no result
@@ -202,6 +203,10 @@ class IssuerUnavailable(MRTRError):
         super().__init__(message)
         self.status = status
         self.error = error
+
+
+class TooMany(MRTRError):
+    """No more webhooks are asked for now; the argument is how many are."""
 
 
 class UnfitUrl(MRTRError, ValueError):

@@ -4,6 +4,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from ..errors import TooMany
 from ..fetcher import Fetcher
 from ..storage.base import Store
 from .subscriptions import subscription_id
@@ -24,10 +25,6 @@ FOR_ALL = 8
 """How many times as many of both there may be for all principals together."""
 
 MOST_NOTED = 10_000
-
-
-class TooMany(Exception):
-    """No more webhooks are asked for now; the argument is how many are."""
 
 
 class Verifications:

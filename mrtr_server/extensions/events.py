@@ -18,6 +18,7 @@ from ..errors import (
     InvalidParams,
     OverShare,
     StoreUnavailable,
+    TooMany,
     UnfitUrl,
 )
 from ..events.parts import EventParts
@@ -32,7 +33,7 @@ from ..events.subscriptions import (
     source_id,
     subscription_id,
 )
-from ..events.verifications import TooMany, Verifications
+from ..events.verifications import Verifications
 from ..fetcher.urls import parse
 from ..flow.authorization import Authorizer
 from ..flow.events import EventType, Mode

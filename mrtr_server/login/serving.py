@@ -166,7 +166,7 @@ class LoginServer(AuthenticationBackend):
             return Response(status_code=405, headers={"Allow": ", ".join((*allowed, "OPTIONS"))})
         if site is None or (page is not None and not self._base.is_of(request.headers.get("host", ""))):
             self._refusals.note(
-                "ProviderRefused a login at the host %r: if people reach this server by that name, set base_url=",
+                "Refused a login at the host %r: if people reach this server by that name, set base_url=",
                 request.headers.get("host", ""),
             )
             return pages.failed(403, "This address is not served here")
