@@ -217,6 +217,24 @@ async def test_a_cursor_before_what_is_gone_says_so_at_once_and_is_replaced(hook
         assert (page["events"][0]["data"]["id"], page["truncated"]) == ("50", False)
 
 
+async def test_the_cursor_of_a_renewal_moves_though_nothing_was_sent(hook: WebhookReceiver) -> None:
+    app, incidents = served(hook, events=Events(keep_most=50))
+    wanted = {"arguments": {"id": "of another"}}
+    async with AsyncClient(app, token="ann") as client, app.running():
+        first = await subscribe(client, hook, **wanted)
+        for number in range(100):
+            await app.emit(incidents, Incident(id=str(number)))
+            await asyncio.sleep(0)
+        await asyncio.sleep(1.5)  # until that is stored
+        renewed = await subscribe(client, hook, **wanted)
+        assert hook.events == []
+        truncated = []
+        for cursor in (first["cursor"], renewed["cursor"]):
+            page = await client.request("events/poll", {"name": "incident.created", "cursor": cursor, **wanted})
+            truncated.append(page.result["truncated"])
+        assert truncated == [True, False]
+
+
 async def test_only_what_the_subscriber_wants_and_may_have_comes(hook: WebhookReceiver) -> None:
     app, incidents = served(hook)
     async with AsyncClient(app, token="ann") as client, app.running():
@@ -324,7 +342,11 @@ async def test_a_webhook_that_nobody_answers_at_is_refused(hook: WebhookReceiver
 
 async def test_webhooks_are_limited_by_person_and_in_all(hook: WebhookReceiver) -> None:
     app, _ = served(hook, limits=Limits(subscriptions=3, caller_share=0.67))
-    async with AsyncClient(app, token="ann") as ann, AsyncClient(app, token="ben") as ben, app.running():
+    async with (
+        AsyncClient(app, token="ann") as ann,
+        AsyncClient(app, token="ben", capabilities=DECLARED) as ben,
+        app.running(),
+    ):
         for number in range(2):
             await subscribe(ann, hook, arguments={"id": str(number)})
         error = (await ann.request("events/subscribe", asked(hook, arguments={"id": "2"}))).error
@@ -332,7 +354,7 @@ async def test_webhooks_are_limited_by_person_and_in_all(hook: WebhookReceiver) 
         await subscribe(ann, hook, arguments={"id": "1"})  # which is there
         await subscribe(ben, hook)
         error = (await ben.request("events/subscribe", asked(hook, arguments={"id": "2"}))).error
-        assert (error.code, error.data) == (-32013, {"limit": "subscriptions", "max": 3})
+        assert (error.code, error.data) == (-32025, {"limit": "subscriptions", "max": 3})
 
 
 async def test_a_time_is_granted_and_never_more(hook: WebhookReceiver) -> None:

@@ -231,6 +231,7 @@ VOLATILE = {
     "taskId": "<task>",
     "createdAt": "<time>",
     "lastUpdatedAt": "<time>",
+    "cursor": "<cursor>",
 }
 """What differs each time, and stands in a transcript as a mark; all else is compared in full."""
 
